@@ -1,0 +1,1 @@
+//! Lock histories and their checkers.

@@ -1,0 +1,3 @@
+//! The lock manager as a state machine.
+#![no_std]
+#![forbid(unsafe_code)]
