@@ -1,0 +1,119 @@
+//! What a lockspace is told when it is made.
+
+use crate::ids::{NodeId, Time};
+
+/// How the master of a resource is found. All members of a lockspace use the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Policy {
+    /// Ask the directory node, as the Linux kernel's DLM does (protocol section 1).
+    Directory,
+    /// As `Directory`, but calls with NOTIFY claim the mastership (protocol section 4).
+    Claim(ClaimMode),
+    /// Ask every member, as O2CB does (protocol section 1).
+    Broadcast,
+    /// The master is where the hash says; nothing is ever asked (NODIR, semantics section 9).
+    Home,
+}
+
+impl Policy {
+    /// The name as written on command lines and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::Directory => "directory",
+            Policy::Claim(ClaimMode::Optimistic) => "claim",
+            Policy::Claim(ClaimMode::Strict) => "claim-strict",
+            Policy::Broadcast => "broadcast",
+            Policy::Home => "home",
+        }
+    }
+}
+
+/// When a claimed lock is granted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ClaimMode {
+    /// At once. The caller guarantees (protocol section 4) that it holds a lock which excludes
+    /// every other way to learn the name, and that no older object of that name is locked above NL.
+    Optimistic,
+    /// When the directory has confirmed the claim: one round trip, needs no guarantee.
+    Strict,
+}
+
+/// The name is none of the policies'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown policy: use directory, claim, claim-strict, broadcast or home")]
+pub struct UnknownPolicy;
+
+impl core::str::FromStr for Policy {
+    type Err = UnknownPolicy;
+    fn from_str(s: &str) -> Result<Policy, UnknownPolicy> {
+        [
+            Policy::Directory,
+            Policy::Claim(ClaimMode::Optimistic),
+            Policy::Claim(ClaimMode::Strict),
+            Policy::Broadcast,
+            Policy::Home,
+        ]
+        .into_iter()
+        .find(|p| p.name() == s)
+        .ok_or(UnknownPolicy)
+    }
+}
+
+/// A lockspace's configuration. Times are nanoseconds.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Config {
+    /// This node.
+    pub node: NodeId,
+    /// This life of the node: larger than that of every earlier one.
+    pub incarnation: u64,
+    /// How masters are found.
+    pub policy: Policy,
+    /// Length of lock value blocks in bytes; the same on all members. 32 in Linux's user API.
+    pub lvb_len: usize,
+    /// How long a resource without locks stays cached at a master that is not its directory
+    /// node, or at a node that is not its master, before it is dropped (kernel: 10 s).
+    pub toss_after: Time,
+    /// Entries after which a batch of claims is sent.
+    pub batch_entries: usize,
+    /// Age at which a batch of claims is sent.
+    pub batch_age: Time,
+    /// On a transport that can lose messages: the first interval after which an unanswered claim
+    /// is resent; it doubles up to twenty times this. `None` on an ordered, reliable transport,
+    /// where nothing is resent (protocol section 4).
+    pub claim_resend: Option<Time>,
+    /// Unsettled claims beyond which further ones are strict (back-pressure).
+    pub claim_cap: usize,
+    /// How long a refused claim's lock waits at the master for conflicting locks to go.
+    pub merge_patience: Time,
+    /// How long the caller of a claim that ended in CONFLICT may take to abandon the object
+    /// before the node withdraws from the lockspace.
+    pub conflict_patience: Time,
+    /// Whether to emit [`crate::Output::Trace`].
+    pub trace: bool,
+    /// A defect to reproduce; tests only.
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<crate::mutation::Mutation>,
+}
+
+impl Config {
+    /// The defaults for a node.
+    pub fn new(node: NodeId, incarnation: u64, policy: Policy) -> Config {
+        const MS: Time = 1_000_000;
+        Config {
+            node,
+            incarnation,
+            policy,
+            lvb_len: 32,
+            toss_after: 10_000 * MS,
+            batch_entries: 64,
+            batch_age: MS,
+            claim_resend: None,
+            claim_cap: 64 * 1024,
+            merge_patience: 5_000 * MS,
+            conflict_patience: 30_000 * MS,
+            trace: false,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+}

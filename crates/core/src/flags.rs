@@ -1,0 +1,75 @@
+//! Flags of calls and of completions (semantics section 3).
+
+use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
+
+bitflags! {
+    /// Flags of a lock or convert call; values are those of Linux `DLM_LKF_*`.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+    #[serde(transparent)]
+    pub struct LockFlags: u32 {
+        /// Not grantable at once: complete with EAGAIN, never queue.
+        const NOQUEUE = 0x1;
+        /// Transfer the lock value block (semantics section 6).
+        const VALBLK = 0x8;
+        /// Convert: do not overtake conversions that wait already.
+        const QUECVT = 0x10;
+        /// Convert: invalidate the lock value block where it would be written.
+        const IVVALBLK = 0x20;
+        /// Convert: resolve a conversion deadlock by giving up the granted mode.
+        const CONVDEADLK = 0x40;
+        /// The lock outlives its client as an orphan.
+        const PERSISTENT = 0x80;
+        /// Do not end this conversion with EDEADLK.
+        const NODLCKWT = 0x100;
+        /// NL requests only: grant at once, ignoring the queues.
+        const EXPEDITE = 0x400;
+        /// With NOQUEUE: a refused call still sends blocking notices.
+        const NOQUEUEBAST = 0x800;
+        /// Queue at the head.
+        const HEADQUE = 0x1000;
+        /// Grant whenever compatible with the granted modes, whatever waits.
+        const NOORDER = 0x2000;
+        /// Adopt an orphan of the same name and mode instead of making a lock.
+        const ORPHAN = 0x4000;
+        /// Try PR when the mode asked for cannot be granted at once.
+        const ALTPR = 0x8000;
+        /// Try CW when the mode asked for cannot be granted at once.
+        const ALTCW = 0x1_0000;
+        /// The caller is creating the locked object and excludes every other way to learn its
+        /// name: claim the mastership instead of asking for it (protocol section 4).
+        const NOTIFY = 0x8_0000;
+        /// Convert: the locked object is being freed, so the claim barrier does not apply.
+        const FREED = 0x10_0000;
+    }
+}
+
+bitflags! {
+    /// Flags of an unlock call.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+    #[serde(transparent)]
+    pub struct UnlockFlags: u32 {
+        /// Write the lock value block if the lock is PW or EX.
+        const VALBLK = 0x8;
+        /// Invalidate the lock value block if the lock is PW or EX.
+        const IVVALBLK = 0x20;
+        /// Unlock in any state, also while a request or conversion is outstanding.
+        const FORCE = 0x2_0000;
+        /// The locked object is being freed, so the claim barrier does not apply.
+        const FREED = 0x10_0000;
+    }
+}
+
+bitflags! {
+    /// Flags in a completion; values are those of Linux `DLM_SBF_*`.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+    #[serde(transparent)]
+    pub struct SbFlags: u8 {
+        /// CONVDEADLK gave up the granted mode on the way: what it protected must be re-validated.
+        const DEMOTED = 0x1;
+        /// The lock value block's content is not to be trusted.
+        const VALNOTVALID = 0x2;
+        /// Granted in the alternative mode.
+        const ALTMODE = 0x4;
+    }
+}

@@ -1,0 +1,65 @@
+//! Identities and time.
+
+use serde::{Deserialize, Serialize};
+
+/// Nanoseconds on the caller's monotonic clock. The state machine never reads a clock itself.
+pub type Time = u64;
+
+/// A node of the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct NodeId(pub u32);
+
+impl core::fmt::Display for NodeId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A local client (a session; libdlm's "process"). Chosen by the caller, unique on its node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct ClientId(pub u64);
+
+/// A lock on one node: slot and generation, so that an id is not reused while a reply to its
+/// former owner can still be on the way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct LockId(pub u64);
+
+impl LockId {
+    pub(crate) fn new(slot: usize, generation: u32) -> LockId {
+        LockId((generation as u64) << 32 | slot as u64)
+    }
+    pub(crate) fn slot(self) -> usize {
+        (self.0 & 0xffff_ffff) as usize
+    }
+}
+
+/// A member of a view.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// The node.
+    pub node: NodeId,
+    /// Counts the node's lives: a restart comes back with a larger one and an empty state.
+    pub incarnation: u64,
+    /// Share of the directory that the node keeps; 0 keeps none of it.
+    pub weight: u32,
+}
+
+/// One membership of the lockspace, as the membership service agreed on it.
+///
+/// `seq` grows with every view and is the floor of fencing tokens and Lamport clocks
+/// (`seq << 32`): a service whose sequence is at least the seconds since 1970 keeps tokens
+/// growing across a restart of the whole cluster too.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct View {
+    /// The view's number.
+    pub seq: u64,
+    /// Who is in it. Whoever left the previous view has been fenced before this one is announced.
+    pub members: alloc::vec::Vec<Member>,
+}
+
+impl View {
+    /// The member with this id.
+    pub fn member(&self, node: NodeId) -> Option<&Member> {
+        self.members.iter().find(|m| m.node == node)
+    }
+}

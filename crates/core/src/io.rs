@@ -1,0 +1,330 @@
+//! What goes into the state machine and what comes out.
+
+use alloc::boxed::Box;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Status;
+use crate::flags::{LockFlags, SbFlags, UnlockFlags};
+use crate::ids::{ClientId, LockId, NodeId, Time, View};
+use crate::message::Message;
+use crate::mode::Mode;
+use crate::name::Name;
+
+/// A lock value block; its length is the lockspace's.
+pub type Lvb = Box<[u8]>;
+
+/// Arguments of a new lock.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LockArgs {
+    /// Who asks.
+    pub client: ClientId,
+    /// Returned in the completion and in blocking notices (libdlm's AST argument).
+    pub tag: u64,
+    /// The resource.
+    pub name: Name,
+    /// The mode asked for.
+    pub mode: Mode,
+    /// Flags.
+    pub flags: LockFlags,
+    /// The lock value block; required by VALBLK.
+    pub lvb: Option<Lvb>,
+    /// Whether the client wants blocking notices for this lock.
+    pub bast: bool,
+    /// Cancel with ETIMEDOUT after waiting this long, in nanoseconds.
+    pub timeout: Option<Time>,
+}
+
+/// Arguments of a conversion.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ConvertArgs {
+    /// Who asks.
+    pub client: ClientId,
+    /// The lock.
+    pub lock: LockId,
+    /// Replaces the lock's tag.
+    pub tag: u64,
+    /// The mode asked for.
+    pub mode: Mode,
+    /// Flags.
+    pub flags: LockFlags,
+    /// The lock value block; required by VALBLK.
+    pub lvb: Option<Lvb>,
+    /// Cancel with ETIMEDOUT after waiting this long, in nanoseconds.
+    pub timeout: Option<Time>,
+}
+
+/// Arguments of an unlock.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct UnlockArgs {
+    /// Who asks.
+    pub client: ClientId,
+    /// The lock.
+    pub lock: LockId,
+    /// Replaces the lock's tag.
+    pub tag: u64,
+    /// Flags.
+    pub flags: UnlockFlags,
+    /// The lock value block; required by VALBLK.
+    pub lvb: Option<Lvb>,
+}
+
+/// Everything that can happen to a lockspace.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Input {
+    /// A client asks for a new lock; answers with its id.
+    Lock(LockArgs),
+    /// A client converts a lock.
+    Convert(ConvertArgs),
+    /// A client unlocks.
+    Unlock(UnlockArgs),
+    /// A client takes its outstanding request or conversion back. Never completes by itself: the
+    /// cancelled operation completes with [`Status::Canceled`], or as it would have.
+    Cancel {
+        /// Who asks.
+        client: ClientId,
+        /// The lock.
+        lock: LockId,
+    },
+    /// A client is gone: its PERSISTENT locks become orphans, the others are force-unlocked and
+    /// what they could have written is marked invalid.
+    ClientGone(ClientId),
+    /// Drop the orphans that `client` left on `node` (every client's if `None`).
+    Purge {
+        /// Whose node.
+        node: NodeId,
+        /// Whose orphans.
+        client: Option<ClientId>,
+    },
+    /// A message came from a member. Per sender, messages come in the order sent, each once
+    /// (claims tolerate loss and duplicates if [`crate::Config::claim_resend`] is set).
+    Receive {
+        /// The sender.
+        from: NodeId,
+        /// The message.
+        message: Message,
+    },
+    /// The membership service announces a view. Failed nodes have been fenced before.
+    View(View),
+    /// The node lost quorum, or is to stop at once: every lock is lost. To come back, a new
+    /// lockspace with a larger incarnation must be made.
+    Halt,
+    /// Leave in order: completes with [`Output::Left`] when every claim is settled. Locks that
+    /// clients still hold are force-unlocked.
+    Leave,
+    /// Ask to be told, by [`Output::Fenced`], when every claim made so far is settled.
+    Fence(u64),
+    /// Time has passed: call when [`crate::Lockspace::next_timer`] says so.
+    Tick,
+}
+
+/// A completion AST.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Completion {
+    /// Whose.
+    pub client: ClientId,
+    /// The lock.
+    pub lock: LockId,
+    /// The tag of the operation that ends.
+    pub tag: u64,
+    /// How it ended.
+    pub status: Status,
+    /// The mode now granted; `None` if the lock is gone.
+    pub mode: Option<Mode>,
+    /// Flags.
+    pub sb: SbFlags,
+    /// The lock value block, if VALBLK asked for it and this transition reads it.
+    pub lvb: Option<Lvb>,
+    /// Fencing token: for grants of PW and EX a number larger than that of every earlier such
+    /// grant of the resource; 0 otherwise.
+    pub token: u64,
+    /// Granted on a claim that is not settled yet; [`Output::Settled`] follows.
+    pub provisional: bool,
+}
+
+/// Why a lock was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum LostReason {
+    /// A claim was refused and conflicting locks did not go in time: undo or abandon the creation,
+    /// then unlock.
+    Conflict,
+    /// The node lost its quorum or was halted.
+    Halted,
+}
+
+/// Why a node must leave the lockspace by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum WithdrawReason {
+    /// A caller did not abandon a lock lost to a conflict in time.
+    ConflictNotAbandoned,
+    /// The other members use another policy or another length of lock value blocks.
+    ConfigurationMismatch,
+}
+
+/// What the state machine wants done; pull with [`crate::Lockspace::poll`].
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Output {
+    /// Send a message to a member.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        message: Message,
+    },
+    /// An operation ended.
+    Complete(Completion),
+    /// A lock blocks somebody who wants `mode` (blocking AST).
+    Bast {
+        /// Whose lock.
+        client: ClientId,
+        /// The lock.
+        lock: LockId,
+        /// Its tag.
+        tag: u64,
+        /// The mode wanted.
+        mode: Mode,
+    },
+    /// A lock is no longer held.
+    Lost {
+        /// Whose lock.
+        client: ClientId,
+        /// The lock.
+        lock: LockId,
+        /// Its tag.
+        tag: u64,
+        /// Why.
+        reason: LostReason,
+    },
+    /// A provisional grant has become final; `token` replaces the one given before.
+    Settled {
+        /// Whose lock.
+        client: ClientId,
+        /// The lock.
+        lock: LockId,
+        /// Its tag.
+        tag: u64,
+        /// The fencing token from now on.
+        token: u64,
+    },
+    /// Every claim made before the [`Input::Fence`] of this number is settled.
+    Fenced(u64),
+    /// Recovery of this view began: callbacks stop, calls wait (recover_prep).
+    RecoveryBegun(u64),
+    /// Recovery of this view is done: the lockspace runs (recover_done).
+    RecoveryDone(u64),
+    /// This node has left in order.
+    Left,
+    /// This node must leave the lockspace: halt it, and let the others recover.
+    Withdraw(WithdrawReason),
+    /// Something that a history wants to know; only with [`crate::Config::trace`].
+    Trace(Trace),
+}
+
+/// Protocol events for histories (the events of the project's history format that no client sees).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Trace {
+    /// A claim was made; `claim` stays the same until it is settled.
+    Claim {
+        /// The claimed resource.
+        name: Name,
+        /// The claim.
+        claim: u64,
+    },
+    /// A claim was confirmed.
+    Confirm {
+        /// The claimed resource.
+        name: Name,
+        /// The claim.
+        claim: u64,
+    },
+    /// A claim was refused: `master` has the resource.
+    Refuse {
+        /// The claimed resource.
+        name: Name,
+        /// The claim.
+        claim: u64,
+        /// The resource's master.
+        master: NodeId,
+    },
+    /// A refused claim's locks have been merged into the master's.
+    Merge {
+        /// The claimed resource.
+        name: Name,
+        /// The claim.
+        claim: u64,
+        /// The resource's master.
+        master: NodeId,
+    },
+    /// A refused claim met locks that did not go: its lock was reported lost.
+    Conflict {
+        /// The claimed resource.
+        name: Name,
+        /// The claim.
+        claim: u64,
+    },
+    /// A claim ended because its lock is gone or abandoned.
+    Drop {
+        /// The claimed resource.
+        name: Name,
+        /// The claim.
+        claim: u64,
+    },
+    /// A claim was sent again.
+    Resend {
+        /// The claimed resource.
+        name: Name,
+        /// The claim.
+        claim: u64,
+    },
+    /// This node became (true) or ceased to be (false) the master.
+    Master {
+        /// The resource.
+        name: Name,
+        /// Gained or given up.
+        gained: bool,
+    },
+    /// An operation began (true) or ended (false) to wait behind the claim barrier.
+    Barrier {
+        /// The lock whose operation waits.
+        lock: LockId,
+        /// Began or ended.
+        waits: bool,
+    },
+}
+
+/// Counters since the lockspace was made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Stats {
+    /// Messages sent to other members.
+    pub messages_sent: u64,
+    /// Round trips that a local caller had to wait for.
+    pub round_trips: u64,
+    /// Claims made.
+    pub claims: u64,
+    /// Batches of claims sent.
+    pub claim_batches: u64,
+    /// Claims confirmed.
+    pub confirmed: u64,
+    /// Claims sent again.
+    pub resends: u64,
+    /// Claims refused.
+    pub refusals: u64,
+    /// Refused claims whose locks were merged at the master.
+    pub merges: u64,
+    /// Refused claims that ended in a conflict.
+    pub conflicts: u64,
+    /// Claims made strict because too many were unsettled.
+    pub capped: u64,
+    /// Operations that waited behind the barrier.
+    pub barrier_waits: u64,
+    /// Nanoseconds they waited, together.
+    pub barrier_wait_ns: u64,
+    /// Nanoseconds that the longest of them waited.
+    pub barrier_wait_max_ns: u64,
+    /// Most claims unsettled at one time.
+    pub unsettled_max: u64,
+    /// Recoveries completed.
+    pub recoveries: u64,
+    /// Messages dropped because they came from no member, from another view, or made no sense.
+    pub dropped: u64,
+}

@@ -1,0 +1,208 @@
+//! A lock, local or the master's copy of a remote one.
+
+use alloc::boxed::Box;
+
+use crate::flags::{LockFlags, SbFlags};
+use crate::ids::{ClientId, LockId, NodeId, Time};
+use crate::inspect::Queue;
+use crate::io::{Lvb, UnlockArgs};
+use crate::mode::Mode;
+use crate::resource::ResourceKey;
+
+/// Whose lock it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Owner {
+    /// A client of this node.
+    Local(ClientId),
+    /// A client of this node left it behind.
+    Orphan(ClientId),
+    /// Its client is gone and it is being unlocked; nobody is told of anything.
+    Gone,
+    /// Another node's: this is the master's copy.
+    Remote { node: NodeId, lkid: LockId, client: Option<ClientId> },
+}
+
+/// The operation that a lock has outstanding.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Op {
+    None,
+    Request,
+    Convert,
+    Unlock,
+}
+
+/// How far the outstanding operation has come (the stages of Linux `lock.c`, plus the waits that
+/// come before the network).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Stage {
+    /// No operation.
+    Idle,
+    /// Behind the claim barrier; before the recovery gate, which it must never hold.
+    Barrier,
+    /// At the recovery gate: issued when the gate opens.
+    Gate,
+    /// The lock is being merged at another master: issued when it is there.
+    Frozen,
+    /// Waits for somebody else's look-up of the master to end.
+    Parked,
+    /// A message is out to this node, its reply has not come.
+    Asked(NodeId),
+    /// In the master's convert or wait queue.
+    Queued,
+}
+
+/// What was asked for while another operation was outstanding.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Overlap {
+    pub cancel: Option<CancelCause>,
+    /// The cancel has been sent to the master and its reply is outstanding.
+    pub cancel_sent: bool,
+    pub unlock: Option<UnlockArgs>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum CancelCause {
+    Asked,
+    TimedOut,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Lock {
+    pub id: LockId,
+    pub resource: ResourceKey,
+    pub owner: Owner,
+    pub queue: Queue,
+    pub links: Links,
+
+    pub granted: Option<Mode>,
+    pub requested: Option<Mode>,
+    pub flags: LockFlags,
+    pub sb: SbFlags,
+    pub token: u64,
+    /// A PR-CW conversion was on its way when its master died: either mode may be in force.
+    pub granted_unknown: bool,
+    /// Granted on a claim that is not settled.
+    pub provisional: bool,
+    /// Reported lost; may only be unlocked.
+    pub lost: bool,
+    /// A master's copy that came by a merge: its grant answers the merge.
+    pub merging: bool,
+
+    pub op: Op,
+    pub stage: Stage,
+    /// Numbers the lock's messages to masters, so that late replies are recognized.
+    pub op_no: u32,
+    /// `op_no` when the operation was called: stays when recovery sends it again.
+    pub op_start: u32,
+    pub overlap: Option<Box<Overlap>>,
+    /// The master's id of this lock, where the master is remote.
+    pub remid: Option<LockId>,
+
+    pub tag: u64,
+    pub since: Time,
+    pub bast: bool,
+    /// The strongest mode that a blocking notice was sent for since the last grant (at the master).
+    pub high_bast: Option<Mode>,
+    /// The mode of the last completion delivered (at the owner), and the last callback if it was
+    /// a blocking notice; both for suppression.
+    pub cast_mode: Option<Mode>,
+    pub last_bast: Option<Mode>,
+
+    pub lvb: Option<Lvb>,
+    pub lvb_seq: u32,
+    /// The present operation has read the resource's block into `lvb`.
+    pub lvb_read: bool,
+}
+
+/// Position in a queue; slots of the neighbours.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Links {
+    pub prev: u32,
+    pub next: u32,
+}
+
+/// No neighbour.
+pub(crate) const NIL: u32 = u32::MAX;
+
+impl Links {
+    pub const LOOSE: Links = Links { prev: NIL, next: NIL };
+}
+
+impl Lock {
+    pub fn new(resource: ResourceKey, owner: Owner, now: Time) -> Lock {
+        Lock {
+            id: LockId(0),
+            resource,
+            owner,
+            queue: Queue::Parked,
+            links: Links::LOOSE,
+            granted: None,
+            requested: None,
+            flags: LockFlags::empty(),
+            sb: SbFlags::empty(),
+            token: 0,
+            granted_unknown: false,
+            provisional: false,
+            lost: false,
+            merging: false,
+            op: Op::None,
+            stage: Stage::Idle,
+            op_no: 0,
+            op_start: 0,
+            overlap: None,
+            remid: None,
+            tag: 0,
+            since: now,
+            bast: false,
+            high_bast: None,
+            cast_mode: None,
+            last_bast: None,
+            lvb: None,
+            lvb_seq: 0,
+            lvb_read: false,
+        }
+    }
+
+    /// Begins an operation: everything that belonged to the last one is gone.
+    pub fn begin(&mut self, op: Op, requested: Option<Mode>, flags: LockFlags, lvb: Option<Lvb>) {
+        self.op = op;
+        self.stage = Stage::Idle;
+        self.op_no = (self.op_no + 1) & Lock::OP_MASK;
+        self.op_start = self.op_no;
+        self.requested = requested;
+        self.flags = flags;
+        self.sb = SbFlags::empty();
+        self.overlap = None;
+        self.lvb_read = false;
+        if lvb.is_some() {
+            self.lvb = lvb;
+        }
+    }
+
+    /// Operation numbers use these bits; the rest marks merges.
+    pub const OP_MASK: u32 = 0x7fff_ffff;
+
+    pub fn is_local(&self) -> bool {
+        !matches!(self.owner, Owner::Remote { .. })
+    }
+
+    pub fn client(&self) -> Option<ClientId> {
+        match self.owner {
+            Owner::Local(client) => Some(client),
+            Owner::Remote { client, .. } => client,
+            Owner::Orphan(_) | Owner::Gone => None,
+        }
+    }
+
+    pub fn overlap(&mut self) -> &mut Overlap {
+        self.overlap.get_or_insert_default()
+    }
+
+    /// The operation is over (or was never begun).
+    pub fn rest(&mut self) {
+        self.op = Op::None;
+        self.stage = Stage::Idle;
+        self.requested = None;
+        self.overlap = None;
+    }
+}

@@ -1,0 +1,342 @@
+//! What members say to each other.
+//!
+//! Every message carries the sender's view and Lamport clock. Directory and recovery messages
+//! count only within their view (semantics section 9); the others are queued while a node
+//! recovers and handled afterwards.
+
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::flags::{LockFlags, SbFlags};
+use crate::ids::{ClientId, LockId, NodeId, Time};
+use crate::io::Lvb;
+use crate::mode::Mode;
+use crate::name::Name;
+
+/// A message between two members of a lockspace.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Message {
+    /// The sender's view.
+    pub view: u64,
+    /// The sender's Lamport clock: fencing tokens are drawn from it.
+    pub clock: u64,
+    /// The content.
+    pub body: Body,
+}
+
+/// What a lock asks of its master.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Ask {
+    /// The asker's lock.
+    pub lkid: LockId,
+    /// Which of that lock's operations this is; the reply carries it back.
+    pub op: u32,
+    /// The mode asked for.
+    pub mode: Mode,
+    /// Flags.
+    pub flags: LockFlags,
+    /// The lock value block, if this operation may write it.
+    pub lvb: Option<Lvb>,
+}
+
+/// A new lock at a remote master.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct NewLock {
+    /// Which resource.
+    pub name: Name,
+    /// What it asks.
+    pub ask: Ask,
+    /// Whether its client wants blocking notices.
+    pub bast: bool,
+    /// Its client, for "who holds it"; `None` for an orphan.
+    pub client: Option<ClientId>,
+}
+
+/// The result of a grant.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Granted {
+    /// The mode now granted.
+    pub mode: Mode,
+    /// Flags.
+    pub sb: SbFlags,
+    /// The resource's lock value block, where this transition reads it.
+    pub lvb: Option<Lvb>,
+    /// The version of the resource's lock value block.
+    pub lvb_seq: u32,
+    /// Fencing token (PW and EX), else 0.
+    pub token: u64,
+}
+
+/// How the master answers an operation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// Granted.
+    Granted(Granted),
+    /// Queued; a [`Body::Grant`] will follow.
+    Queued,
+    /// EAGAIN.
+    Again,
+    /// EDEADLK.
+    Deadlock,
+    /// Unlocked.
+    Unlocked,
+    /// Cancelled; with the mode that stays granted, if any.
+    Canceled(Option<Mode>),
+    /// A cancel that found nothing to cancel.
+    NothingToCancel,
+    /// EBADR or ENOTBLK: not the master (any more); look the name up again.
+    NotMaster,
+    /// A merge did not find the conflicting locks gone in time.
+    Conflict,
+}
+
+/// How a directory node answers a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Verdict {
+    /// Recorded (or recorded before).
+    Ok,
+    /// Somebody else is the master.
+    Exists(NodeId),
+    /// The name's directory is elsewhere.
+    WrongDirectory,
+}
+
+/// The directory's answer to one claim.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct ClaimReply {
+    /// The claim's id.
+    pub id: u64,
+    /// The answer.
+    pub verdict: Verdict,
+    /// The claimed name, on transports that can lose or duplicate claims: the claimer needs it to
+    /// heal a record that a late duplicate left behind (protocol section 4).
+    pub name: Option<Name>,
+}
+
+/// A lock that moves to a new master in recovery (semantics section 9, step 6).
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct MovedLock {
+    /// Which resource.
+    pub name: Name,
+    /// The owner's lock.
+    pub lkid: LockId,
+    /// Its client; `None` for an orphan.
+    pub client: Option<ClientId>,
+    /// Granted mode; `None` for a request that waits.
+    pub granted: Option<Mode>,
+    /// The granted mode is not known: a PR-CW conversion was on its way to the old master.
+    pub granted_unknown: bool,
+    /// Mode asked for, if it waits or converts.
+    pub requested: Option<Mode>,
+    /// Flags.
+    pub flags: LockFlags,
+    /// Whether its client wants blocking notices.
+    pub bast: bool,
+    /// Its copy of the lock value block.
+    pub lvb: Option<Lvb>,
+    /// That copy's version.
+    pub lvb_seq: u32,
+    /// When the wait began, as the owner's clock said then (for "since when").
+    pub since: Time,
+    /// Which of the lock's operations waits.
+    pub op: u32,
+}
+
+/// The barriers of a recovery.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Step {
+    /// Everybody has stopped and knows the members.
+    Nodes,
+    /// The directory is rebuilt.
+    Directory,
+    /// Locks are at their masters.
+    Locks,
+    /// The old view's messages are gone.
+    Done,
+}
+
+/// The contents of messages.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Body {
+    /// To the directory: who masters this? If nobody, the asker does from now on; if the directory
+    /// node itself, the lock asked for is answered at once.
+    Lookup {
+        /// The lock to place.
+        new: NewLock,
+        /// From the asker's counter of lookups, claims and removes.
+        id: u64,
+    },
+    /// From the directory: the master.
+    LookupReply {
+        /// The asking lock.
+        lkid: LockId,
+        /// Its operation.
+        op: u32,
+        /// The master.
+        master: NodeId,
+    },
+    /// To the directory: this node's last lock of the name has gone, it masters it no more.
+    Remove {
+        /// The resource.
+        name: Name,
+        /// Later than every lookup and claim it undoes.
+        id: u64,
+    },
+    /// To the directory: this node masters these names.
+    Claims(Vec<(Name, u64)>),
+    /// From the directory, for each claim of a batch.
+    ClaimReplies(Vec<ClaimReply>),
+
+    /// To the master: a new lock.
+    Request(NewLock),
+    /// To the master: convert.
+    Convert {
+        /// The master's lock.
+        remid: LockId,
+        /// What is asked.
+        ask: Ask,
+    },
+    /// To the master: unlock.
+    Unlock {
+        /// The master's lock.
+        remid: LockId,
+        /// What is asked; mode and lock flags play no part but VALBLK and IVVALBLK.
+        ask: Ask,
+    },
+    /// To the master: cancel the outstanding request or conversion.
+    Cancel {
+        /// The master's lock.
+        remid: LockId,
+        /// The owner's lock.
+        lkid: LockId,
+        /// Which operation.
+        op: u32,
+    },
+    /// To the master: a lock granted under a refused claim.
+    Merge {
+        /// The lock; `ask.mode` is its granted mode.
+        new: NewLock,
+        /// How long it may wait for conflicting locks to go, nanoseconds.
+        patience: Time,
+        /// The claimer's version of the lock value block.
+        lvb_seq: u32,
+    },
+    /// From the master: the answer to a request, conversion, unlock, cancel or merge.
+    Reply {
+        /// The owner's lock.
+        lkid: LockId,
+        /// Which operation.
+        op: u32,
+        /// The master's lock.
+        remid: LockId,
+        /// The answer.
+        answer: Answer,
+    },
+    /// From the master: what was queued is granted.
+    Grant {
+        /// The owner's lock.
+        lkid: LockId,
+        /// The result.
+        granted: Granted,
+    },
+    /// From the master: CONVDEADLK took the waiting conversion's granted mode.
+    Demoted {
+        /// The owner's lock.
+        lkid: LockId,
+    },
+    /// From the master: somebody wants `mode`.
+    Bast {
+        /// The owner's lock.
+        lkid: LockId,
+        /// The mode wanted.
+        mode: Mode,
+    },
+    /// Drop the orphans of a client of the receiver (all of them if `None`).
+    Purge(Option<ClientId>),
+
+    /// Broadcast mastery: who masters this? (O2CB's MASTER_REQUEST)
+    WhoMasters {
+        /// The resource.
+        name: Name,
+        /// The asker's round.
+        round: u64,
+    },
+    /// The answer: `Yes`, `No`, or "I am trying, too".
+    Masters {
+        /// The resource.
+        name: Name,
+        /// The asker's round.
+        round: u64,
+        /// The answer.
+        answer: Mastering,
+    },
+    /// The winner says so (O2CB's ASSERT_MASTER).
+    Assert {
+        /// The resource.
+        name: Name,
+        /// The winner's round.
+        round: u64,
+    },
+    /// And everybody has heard it.
+    AssertAck {
+        /// The resource.
+        name: Name,
+        /// The winner's round.
+        round: u64,
+    },
+
+    /// Recovery: the sender has reached a barrier.
+    Reached {
+        /// Which.
+        step: Step,
+        /// What the sender can do and how it is configured.
+        features: Features,
+    },
+    /// Recovery, from the coordinator: all members have reached it.
+    Passed {
+        /// Which.
+        step: Step,
+        /// What all members can do.
+        features: Features,
+    },
+    /// Recovery: names that the sender masters and whose directory the receiver is.
+    Names {
+        /// Names.
+        names: Vec<Name>,
+        /// No more will come.
+        last: bool,
+    },
+    /// Recovery: who is the new master of these? The first asker becomes it.
+    Orphaned(Vec<Name>),
+    /// Recovery: the new masters, in the order asked.
+    Adopted(Vec<(Name, NodeId)>),
+    /// Recovery: locks for their new master.
+    Moved(Vec<MovedLock>),
+    /// Recovery: the new master's ids, as (owner's, master's).
+    MovedReply(Vec<(LockId, LockId)>),
+}
+
+/// Answers of broadcast mastery.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Mastering {
+    /// I am the master.
+    Yes,
+    /// I am not.
+    No,
+    /// I am trying to become it, too.
+    Maybe,
+}
+
+/// What a member can do and must agree on, exchanged at the first barrier of a recovery.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Features {
+    /// Understands claims.
+    pub claims: bool,
+    /// Family of policies: members of different families cannot share a lockspace.
+    pub family: u8,
+    /// Length of lock value blocks.
+    pub lvb_len: u32,
+    /// The sender was a member before this recovery, so that newcomers adapt to it.
+    pub established: bool,
+}

@@ -1,0 +1,77 @@
+//! The published artifact's defects (protocol section 5), each switchable, so that tests can show
+//! that the checkers find them. Compiled in only with the feature `mutations`.
+
+/// One defect of the published artifact, or one rule of ours left out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Mutation {
+    /// Lock-name reuse: the directory records the claimer without looking whether it knows another
+    /// master.
+    DirectoryOverwrites,
+    /// The directory does not look at the resources that it masters itself.
+    DirectoryIgnoresOwnResources,
+    /// A claim sent twice is answered as if somebody else held the name.
+    DuplicateClaimRefused,
+    /// A refusal counts as a confirmation.
+    RefusalConfirms,
+    /// Replies are not matched by id: any reply confirms the node's oldest claim.
+    ReplyIdIgnored,
+    /// A claim that could not be sent counts as confirmed.
+    FailedSendConfirms,
+    /// A conversion under a pending claim loses its mode and flags.
+    PendingConvertLosesMode,
+    /// Recovery requests a lock again that was granted under a pending claim.
+    RecoveryRequestsAgain,
+    /// Pending claims are advertised as mastered in recovery, and not claimed again.
+    PendingAdvertised,
+    /// Pending claims are neither advertised nor claimed again in recovery.
+    NotClaimedAgain,
+    /// The barrier is applied to unlock only: a down-conversion passes it.
+    BarrierOnlyInUnlock,
+    /// The barrier does not exist for a client's exit.
+    BarrierNotAtExit,
+    /// Waiting at the barrier holds the recovery gate: a recovery cannot begin.
+    BarrierHoldsGate,
+    /// A waiting weakening operation is let through although its claims are unsettled.
+    BarrierInterrupted,
+    /// Locks of objects being freed wait at the barrier as all others: crossed refusals deadlock.
+    FreedLocksWait,
+    /// REMOVE carries no id: a late one deletes a newer record.
+    RemoveWithoutId,
+    /// A record left by a late duplicate is not taken back.
+    NoHealing,
+    /// A REQUEST from any node confirms a pending claim.
+    AnyRequestConfirms,
+    /// REMOVE is sent although the claim of the name is pending.
+    RemoveWhilePending,
+    /// Claims that get no answer are never sent again on a transport that loses messages.
+    NeverResent,
+    /// Fencing tokens are a counter of the node, not a clock that messages carry.
+    TokensNotCarried,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Mutation; 21] = [
+        Mutation::DirectoryOverwrites,
+        Mutation::DirectoryIgnoresOwnResources,
+        Mutation::DuplicateClaimRefused,
+        Mutation::RefusalConfirms,
+        Mutation::ReplyIdIgnored,
+        Mutation::FailedSendConfirms,
+        Mutation::PendingConvertLosesMode,
+        Mutation::RecoveryRequestsAgain,
+        Mutation::PendingAdvertised,
+        Mutation::NotClaimedAgain,
+        Mutation::BarrierOnlyInUnlock,
+        Mutation::BarrierNotAtExit,
+        Mutation::BarrierHoldsGate,
+        Mutation::BarrierInterrupted,
+        Mutation::FreedLocksWait,
+        Mutation::RemoveWithoutId,
+        Mutation::NoHealing,
+        Mutation::AnyRequestConfirms,
+        Mutation::RemoveWhilePending,
+        Mutation::NeverResent,
+        Mutation::TokensNotCarried,
+    ];
+}

@@ -1,0 +1,511 @@
+//! Calls of local clients: arguments are checked, the operation begins, and goes through the
+//! claim barrier and the recovery gate to the master, which may be this node or another.
+//!
+//! ```text
+//! lock / convert / unlock        arguments, EBUSY, EINVAL
+//!   start                        the claim barrier, for what weakens EX or PW
+//!     issue                      the recovery gate
+//!       place / ask / do_...     the master: here (grant.rs), or a message (remote.rs)
+//!         complete               the completion
+//! ```
+
+use crate::error::{Error, Invalid, Status};
+use crate::flags::{LockFlags, UnlockFlags};
+use crate::grant::Outcome;
+use crate::ids::{ClientId, LockId, NodeId};
+use crate::inspect::Queue;
+use crate::io::{Completion, ConvertArgs, LockArgs, Lvb, Output, UnlockArgs};
+use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
+use crate::message::Body;
+use crate::mode::Mode;
+use crate::resource::{Finding, Master};
+use crate::space::Lockspace;
+use crate::timers::Timer;
+
+impl Lockspace {
+    pub(crate) fn lock(&mut self, args: LockArgs) -> Result<LockId, Error> {
+        self.check_open()?;
+        let convert_only =
+            LockFlags::QUECVT | LockFlags::CONVDEADLK | LockFlags::IVVALBLK | LockFlags::FREED;
+        if args.flags.intersects(convert_only) {
+            return Err(Invalid::ConvertOnly.into());
+        }
+        let expedite = args.flags.contains(LockFlags::EXPEDITE);
+        if expedite && (args.mode != Mode::NL || args.flags.contains(LockFlags::NOQUEUE)) {
+            return Err(Invalid::Expedite.into());
+        }
+        self.check_lvb(args.flags.contains(LockFlags::VALBLK), args.lvb.as_ref())?;
+        if args.flags.contains(LockFlags::ORPHAN) {
+            return self.adopt(args);
+        }
+        let key = self.store.find_or_insert(&args.name, args.name.hash64());
+        self.store[key].idle_since = None;
+        let mut lock = Lock::new(key, Owner::Local(args.client), self.now);
+        lock.begin(Op::Request, Some(args.mode), args.flags, args.lvb);
+        lock.tag = args.tag;
+        lock.bast = args.bast;
+        let id = self.store.insert(lock, Queue::Parked);
+        self.set_operation_timer(id, args.timeout);
+        self.issue(id);
+        Ok(id)
+    }
+
+    pub(crate) fn convert(&mut self, args: ConvertArgs) -> Result<(), Error> {
+        self.check_open()?;
+        let lock = self.own(args.client, args.lock)?;
+        let (gr, idle) = (lock.granted, lock.op == Op::None && lock.queue == Queue::Granted);
+        if lock.lost {
+            return Err(Error::Lost);
+        }
+        let gr = gr.filter(|_| idle).ok_or(Error::Busy)?;
+        self.check_convert(gr, &args)?;
+        let lvb = args.lvb.filter(|_| args.flags.contains(LockFlags::VALBLK));
+        let lock = &mut self.store[args.lock];
+        lock.begin(Op::Convert, Some(args.mode), args.flags, lvb);
+        lock.tag = args.tag;
+        self.set_operation_timer(args.lock, args.timeout);
+        self.start(args.lock);
+        Ok(())
+    }
+
+    fn check_convert(&self, gr: Mode, args: &ConvertArgs) -> Result<(), Error> {
+        let flags = args.flags;
+        if flags.intersects(LockFlags::EXPEDITE | LockFlags::ORPHAN | LockFlags::NOTIFY) {
+            return Err(Invalid::RequestOnly.into());
+        }
+        if flags.contains(LockFlags::CONVDEADLK | LockFlags::NOQUEUE) {
+            return Err(Invalid::DeadlkNoqueue.into());
+        }
+        if flags.contains(LockFlags::QUECVT) && !gr.may_quecvt(args.mode) {
+            return Err(Invalid::Quecvt.into());
+        }
+        self.check_lvb(flags.contains(LockFlags::VALBLK), args.lvb.as_ref())
+    }
+
+    pub(crate) fn unlock(&mut self, args: UnlockArgs) -> Result<(), Error> {
+        if !self.member {
+            return Err(Error::NotMember);
+        }
+        let lock = self.own(args.client, args.lock)?;
+        let (busy, lost) = (lock.op != Op::None, lock.lost);
+        let force = args.flags.contains(UnlockFlags::FORCE);
+        let unlocking =
+            lock.op == Op::Unlock || lock.overlap.as_ref().is_some_and(|o| o.unlock.is_some());
+        self.check_lvb(args.flags.contains(UnlockFlags::VALBLK), args.lvb.as_ref())?;
+        if lost {
+            self.store[args.lock].tag = args.tag;
+            self.abandon(args.lock);
+            return Ok(());
+        }
+        if unlocking || (busy && !force) {
+            return Err(Error::Busy);
+        }
+        self.unlock_lock(args);
+        Ok(())
+    }
+
+    pub(crate) fn cancel(&mut self, client: ClientId, id: LockId) -> Result<(), Error> {
+        if !self.member {
+            return Err(Error::NotMember);
+        }
+        let lock = self.own(client, id)?;
+        let twice = lock.op == Op::Unlock
+            || lock.overlap.as_ref().is_some_and(|o| o.cancel.is_some() || o.unlock.is_some());
+        if twice {
+            return Err(Error::Busy);
+        }
+        self.cancel_lock(id, CancelCause::Asked);
+        Ok(())
+    }
+
+    /// A client's process is gone (semantics section 8). Its locks stay in force until the claims
+    /// made so far are settled: exit weakens EX and PW as any unlock does.
+    pub(crate) fn client_gone(&mut self, client: ClientId) {
+        for id in self.locks_where(|l| l.owner == Owner::Local(client) && l.lost) {
+            self.abandon(id);
+        }
+        let weakens =
+            |l: &Lock| l.owner == Owner::Local(client) && l.granted.is_some_and(Mode::writes);
+        if self.claims.unsettled() > 0 && self.store.lock_ids().any(|id| weakens(&self.store[id])) {
+            self.wait_for_client(client);
+        } else {
+            self.release_client(client);
+        }
+    }
+
+    pub(crate) fn release_client(&mut self, client: ClientId) {
+        for id in self.locks_where(|l| l.owner == Owner::Local(client)) {
+            // An earlier one's end may have taken this one along.
+            if self.store.get(id).is_none() {
+                continue;
+            }
+            let lock = &self.store[id];
+            if lock.flags.contains(LockFlags::PERSISTENT) && lock.op != Op::Unlock {
+                self.store[id].owner = Owner::Orphan(client);
+                self.cancel_lock(id, CancelCause::Asked);
+            } else {
+                self.release(id);
+            }
+        }
+    }
+
+    /// Unlocks in whatever state, invalidating what the lock could have written, and tells nobody.
+    pub(crate) fn release(&mut self, id: LockId) {
+        let lock = &mut self.store[id];
+        lock.owner = Owner::Gone;
+        if lock.lost {
+            return self.abandon(id);
+        }
+        if lock.op == Op::Unlock {
+            return;
+        }
+        let flags = UnlockFlags::FORCE | UnlockFlags::IVVALBLK;
+        self.unlock_lock(UnlockArgs { client: ClientId(0), lock: id, tag: 0, flags, lvb: None });
+    }
+
+    /// Drops orphans, here or on another node.
+    pub(crate) fn purge(&mut self, node: NodeId, client: Option<ClientId>) -> Result<(), Error> {
+        self.check_open()?;
+        if node != self.me() {
+            self.view.member(node).ok_or(Error::NoEntry)?;
+            self.send(node, Body::Purge(client));
+            return Ok(());
+        }
+        self.purge_here(client);
+        Ok(())
+    }
+
+    pub(crate) fn purge_here(&mut self, client: Option<ClientId>) {
+        let matches = |l: &Lock| match l.owner {
+            Owner::Orphan(c) => client.is_none_or(|wanted| wanted == c),
+            _ => false,
+        };
+        for id in self.locks_where(matches) {
+            if self.store.get(id).is_some() {
+                self.release(id);
+            }
+        }
+    }
+
+    fn adopt(&mut self, args: LockArgs) -> Result<LockId, Error> {
+        let key = self.store.find(&args.name, args.name.hash64()).ok_or(Error::NoEntry)?;
+        let mut others = Error::NoEntry;
+        let mut found = None;
+        for lock in self.store.locks_of(key) {
+            let idle = lock.op == Op::None && lock.granted.is_some();
+            match lock.owner {
+                Owner::Orphan(_) if idle && lock.granted == Some(args.mode) => {
+                    found = Some(lock.id)
+                }
+                Owner::Orphan(_) => others = Error::OtherMode,
+                _ => {}
+            }
+        }
+        let id = found.ok_or(others)?;
+        let lock = &mut self.store[id];
+        lock.owner = Owner::Local(args.client);
+        lock.tag = args.tag;
+        lock.bast = args.bast;
+        self.complete(id, Status::Granted);
+        Ok(id)
+    }
+
+    /// Sends an operation on its way, through the claim barrier if it weakens EX or PW.
+    pub(crate) fn start(&mut self, id: LockId) {
+        if self.must_wait_at_barrier(&self.store[id]) {
+            self.wait_at_barrier(id);
+        } else {
+            self.issue(id);
+        }
+    }
+
+    /// Through the recovery gate, to the master.
+    pub(crate) fn issue(&mut self, id: LockId) {
+        if !self.running {
+            self.store[id].stage = Stage::Gate;
+            self.gated.push_back(id);
+            return;
+        }
+        self.store[id].stage = Stage::Idle;
+        if self.take_overlap(id) {
+            return;
+        }
+        let key = self.store[id].resource;
+        if self.store[id].op != Op::Request && self.claims.is_merging(self.store[key].claim) {
+            self.store[id].stage = Stage::Frozen;
+            return;
+        }
+        match self.store[id].op {
+            Op::None => {}
+            Op::Request => self.place(id),
+            Op::Convert => self.issue_convert(id),
+            Op::Unlock => self.issue_unlock(id),
+        }
+    }
+
+    /// A new lock goes to its resource's master, or waits until that is known.
+    pub(crate) fn place(&mut self, id: LockId) {
+        let key = self.store[id].resource;
+        let resource = &self.store[key];
+        // One local lock on a resource whose claim is pending: further ones wait for the verdict,
+        // or a second client would see an object that may have to be undone.
+        if resource.claim.is_some() || resource.finding != Finding::Nothing {
+            self.store[id].stage = Stage::Parked;
+            return;
+        }
+        match resource.master {
+            Master::Unknown => self.find_master(key, id),
+            Master::Here => self.request_here(id),
+            Master::At(master) => self.request_at(id, master),
+        }
+    }
+
+    pub(crate) fn request_here(&mut self, id: LockId) {
+        let lock = &self.store[id];
+        let (key, flags, Some(rq)) = (lock.resource, lock.flags, lock.requested) else { return };
+        let outcome = self.do_request(id);
+        self.settle_here(id, outcome);
+        self.effects(id, key, outcome, flags, rq);
+    }
+
+    fn issue_convert(&mut self, id: LockId) {
+        let lock = &self.store[id];
+        let (key, flags) = (lock.resource, lock.flags);
+        let (Some(gr), Some(rq)) = (lock.granted, lock.requested) else { return };
+        match self.store[key].master {
+            Master::Here => {
+                let outcome = self.do_convert(id);
+                self.settle_here(id, outcome);
+                self.effects(id, key, outcome, flags, rq);
+            }
+            Master::At(master) if gr.is_down(rq) => self.convert_down(id, master, rq),
+            Master::At(master) => self.convert_at(id, master),
+            Master::Unknown => self.store[id].stage = Stage::Parked,
+        }
+    }
+
+    /// What the master here decided, told to the local client.
+    fn settle_here(&mut self, id: LockId, outcome: Outcome) {
+        match outcome {
+            Outcome::Granted => self.complete(id, Status::Granted),
+            Outcome::Queued => self.store[id].stage = Stage::Queued,
+            Outcome::Again => self.finish(id, Status::Again),
+            Outcome::Deadlock => self.finish(id, Status::Deadlock),
+        }
+    }
+
+    fn issue_unlock(&mut self, id: LockId) {
+        let key = self.store[id].resource;
+        match self.store[key].master {
+            Master::At(master) if self.store[id].remid.is_some() => self.unlock_at(id, master),
+            Master::Here => {
+                self.store.move_lvb_at_unlock(id);
+                self.complete(id, Status::Unlocked);
+                self.drop_lock(id);
+                self.run_pending_if_exists(key);
+            }
+            Master::At(_) | Master::Unknown => self.finish(id, Status::Unlocked),
+        }
+    }
+
+    /// Unlocks; with FORCE in any state. What was outstanding ends without a completion of its own.
+    fn unlock_lock(&mut self, args: UnlockArgs) {
+        let id = args.lock;
+        let lock = &mut self.store[id];
+        match (lock.op, lock.stage) {
+            (Op::Request | Op::Convert, Stage::Asked(_) | Stage::Gate) => {
+                lock.overlap().unlock = Some(args);
+            }
+            (Op::Request | Op::Convert, Stage::Queued) if !self.running => {
+                self.store[id].overlap().unlock = Some(args);
+            }
+            _ => self.begin_unlock(args),
+        }
+    }
+
+    fn begin_unlock(&mut self, args: UnlockArgs) {
+        let UnlockArgs { lock: id, tag, flags, lvb, .. } = args;
+        let lock = &self.store[id];
+        let (mut queued, gr) = (lock.stage == Stage::Queued, lock.granted);
+        if queued && self.store[lock.resource].master == Master::Here {
+            // The wait is over at once; what was granted before stays in force until the unlock.
+            queued = false;
+            if let Some(gr) = gr {
+                self.store.enqueue_granted(id, gr);
+            }
+        }
+        let lock = &mut self.store[id];
+        let lvb = lvb.filter(|_| flags.contains(UnlockFlags::VALBLK));
+        lock.begin(Op::Unlock, None, LockFlags::from_bits_truncate(flags.bits()), lvb);
+        lock.tag = tag;
+        if lock.granted.is_none() && !queued {
+            // Nobody but this node knows of it.
+            self.finish(id, Status::Unlocked);
+        } else {
+            self.start(id);
+        }
+    }
+
+    /// Takes the outstanding request or conversion back (semantics section 7).
+    pub(crate) fn cancel_lock(&mut self, id: LockId, cause: CancelCause) {
+        let running = self.running;
+        let lock = &mut self.store[id];
+        let key = lock.resource;
+        match (lock.op, lock.stage) {
+            (Op::None | Op::Unlock, _) => {}
+            (_, Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::Parked) => {
+                self.end_cancelled(id, cause)
+            }
+            (_, Stage::Asked(_) | Stage::Gate) => lock.overlap().cancel = Some(cause),
+            (_, Stage::Queued) => {
+                lock.overlap().cancel = Some(cause);
+                match self.store[key].master {
+                    Master::Here if running => {
+                        self.end_cancelled(id, cause);
+                        self.run_pending_if_exists(key);
+                    }
+                    Master::At(master) if running => self.cancel_at(id, master),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Back to the granted mode, or gone.
+    pub(crate) fn end_cancelled(&mut self, id: LockId, cause: CancelCause) {
+        let status = match cause {
+            CancelCause::Asked => Status::Canceled,
+            CancelCause::TimedOut => Status::TimedOut,
+        };
+        self.finish(id, status);
+    }
+
+    /// Cancel or force unlock that came while a message was out or the gate closed. True if they
+    /// end the operation or replace it.
+    pub(crate) fn take_overlap(&mut self, id: LockId) -> bool {
+        let lock = &mut self.store[id];
+        let Some(overlap) = lock.overlap.take() else { return false };
+        if let Some(unlock) = overlap.unlock {
+            self.begin_unlock(unlock);
+            return true;
+        }
+        if let Some(cause) = overlap.cancel {
+            self.cancel_lock(id, cause);
+            return self.store.get(id).is_none_or(|l| l.op == Op::None);
+        }
+        false
+    }
+
+    /// An operation ends without the lock having got (or, for unlock, kept) a new mode: it is
+    /// completed, and the lock goes if nothing is granted.
+    pub(crate) fn finish(&mut self, id: LockId, status: Status) {
+        let lock = &mut self.store[id];
+        if let Some(args) = lock.overlap.as_mut().and_then(|o| o.unlock.take()) {
+            lock.overlap = None;
+            lock.stage = Stage::Idle;
+            return self.begin_unlock(args);
+        }
+        let key = lock.resource;
+        lock.requested = None;
+        if let (Queue::Converting, Some(gr)) = (lock.queue, lock.granted) {
+            self.store.enqueue_granted(id, gr);
+        }
+        self.complete(id, status);
+        if status == Status::Unlocked || self.store[id].granted.is_none() {
+            self.drop_lock(id);
+            self.run_pending_if_exists(key);
+        }
+    }
+
+    /// Tells the client how its operation ended; the lock is idle again.
+    pub(crate) fn complete(&mut self, id: LockId, status: Status) {
+        let lock = &mut self.store[id];
+        lock.rest();
+        lock.cast_mode = lock.granted;
+        lock.last_bast = None;
+        let Owner::Local(client) = lock.owner else { return };
+        let granted = status == Status::Granted;
+        let completion = Completion {
+            client,
+            lock: id,
+            tag: lock.tag,
+            status,
+            mode: lock.granted.filter(|_| status != Status::Unlocked),
+            sb: lock.sb,
+            lvb: lock.lvb.clone().filter(|_| granted && lock.lvb_read),
+            token: if granted { lock.token } else { 0 },
+            provisional: lock.provisional,
+        };
+        self.callback(Output::Complete(completion));
+    }
+
+    /// A blocking notice for a lock whose master is here.
+    pub(crate) fn tell_blocking(&mut self, id: LockId, mode: Mode) {
+        let lock = &self.store[id];
+        match lock.owner {
+            Owner::Remote { node, lkid, .. } if lock.bast => {
+                self.send(node, Body::Bast { lkid, mode })
+            }
+            Owner::Remote { .. } => {}
+            _ => self.deliver_bast(id, mode),
+        }
+    }
+
+    /// Delivers a blocking notice unless it says nothing new (semantics section 7).
+    pub(crate) fn deliver_bast(&mut self, id: LockId, mode: Mode) {
+        let lock = &mut self.store[id];
+        let harmless = lock.cast_mode.is_some_and(|cast| cast.compatible(mode));
+        let repeated =
+            lock.last_bast.is_some_and(|last| last == mode || (last > mode && last > Mode::PR));
+        let Owner::Local(client) = lock.owner else { return };
+        if !lock.bast || harmless || repeated {
+            return;
+        }
+        lock.last_bast = Some(mode);
+        let tag = lock.tag;
+        self.callback(Output::Bast { client, lock: id, tag, mode });
+    }
+
+    /// Forgets a lock; its resource may go too.
+    pub(crate) fn drop_lock(&mut self, id: LockId) {
+        let key = self.store.remove(id).resource;
+        self.drop_if_unused(key);
+    }
+
+    pub(crate) fn run_pending_if_exists(&mut self, key: u32) {
+        if self.store.contains_resource(key) && self.store[key].master == Master::Here {
+            self.run_pending(key);
+        }
+    }
+
+    pub(crate) fn locks_where(&self, wanted: impl Fn(&Lock) -> bool) -> alloc::vec::Vec<LockId> {
+        self.store.lock_ids().filter(|&id| wanted(&self.store[id])).collect()
+    }
+
+    fn set_operation_timer(&mut self, id: LockId, timeout: Option<crate::Time>) {
+        if let Some(after) = timeout {
+            let start = self.store[id].op_start;
+            self.set_timer(after, Timer::Operation(id, start));
+        }
+    }
+
+    fn check_open(&self) -> Result<(), Error> {
+        match (self.member, self.leaving) {
+            (false, _) => Err(Error::NotMember),
+            (true, true) => Err(Error::Leaving),
+            (true, false) => Ok(()),
+        }
+    }
+
+    fn check_lvb(&self, valblk: bool, lvb: Option<&Lvb>) -> Result<(), Error> {
+        match lvb {
+            None if valblk => Err(Invalid::NoLvb.into()),
+            Some(lvb) if lvb.len() != self.config.lvb_len => Err(Invalid::LvbLength.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn own(&self, client: ClientId, id: LockId) -> Result<&Lock, Error> {
+        self.store.get(id).filter(|l| l.owner == Owner::Local(client)).ok_or(Error::NoEntry)
+    }
+}

@@ -1,0 +1,90 @@
+//! A resource as one node keeps it.
+
+use crate::ids::{NodeId, Time};
+use crate::io::Lvb;
+use crate::lock::NIL;
+use crate::name::Name;
+
+/// A resource's slot.
+pub(crate) type ResourceKey = u32;
+
+/// Who masters a resource, as far as this node knows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Master {
+    Unknown,
+    Here,
+    At(NodeId),
+}
+
+/// What is under way to find or become the master.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Finding {
+    Nothing,
+    /// A look-up is out to the directory node.
+    LookUp,
+    /// A broadcast round asks everybody.
+    Asking,
+    /// Another node will win the round and say so.
+    Awaiting,
+    /// This node has won the round and tells everybody.
+    Asserting,
+}
+
+/// Head and tail of a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct List {
+    pub head: u32,
+    pub tail: u32,
+}
+
+impl List {
+    pub const EMPTY: List = List { head: NIL, tail: NIL };
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Resource {
+    pub name: Name,
+    pub hash: u64,
+    pub master: Master,
+    pub finding: Finding,
+    /// Ordinal of this node's unsettled optimistic claim for it.
+    pub claim: Option<u64>,
+    /// Queues, indexed by [`crate::Queue`].
+    pub queues: [List; 4],
+    pub lvb: Option<Lvb>,
+    pub lvb_seq: u32,
+    /// VALNOTVALID: the block's content is not to be trusted.
+    pub lvb_invalid: bool,
+    /// A dead node may have been about to write the block (semantics section 9, step 4).
+    pub lvb_lost: bool,
+    /// Its master changes in the present recovery: locks must reach the new one.
+    pub moved: bool,
+    /// Recovery changed its queues: grant what can be granted afterwards.
+    pub regrant: bool,
+    /// Without locks since then; `None` while it has some.
+    pub idle_since: Option<Time>,
+}
+
+impl Resource {
+    pub fn new(name: Name, hash: u64) -> Resource {
+        Resource {
+            name,
+            hash,
+            master: Master::Unknown,
+            finding: Finding::Nothing,
+            claim: None,
+            queues: [List::EMPTY; 4],
+            lvb: None,
+            lvb_seq: 0,
+            lvb_invalid: false,
+            lvb_lost: false,
+            moved: false,
+            regrant: false,
+            idle_since: None,
+        }
+    }
+
+    pub fn has_locks(&self) -> bool {
+        self.queues.iter().any(|q| q.head != NIL)
+    }
+}

@@ -1,0 +1,193 @@
+//! Where locks and resources live: slots that are reused, queues linked through the slots, and an
+//! index by name. After warm-up nothing here allocates.
+
+use core::ops::{Index, IndexMut};
+
+use hashbrown::HashTable;
+use slab::Slab;
+
+use crate::ids::LockId;
+use crate::inspect::Queue;
+use crate::lock::{Links, Lock, NIL};
+use crate::mode::Mode;
+use crate::name::Name;
+use crate::resource::{Resource, ResourceKey};
+
+#[derive(Clone, Default)]
+pub(crate) struct Store {
+    locks: Slab<Lock>,
+    resources: Slab<Resource>,
+    by_name: HashTable<ResourceKey>,
+    /// Makes lock ids unique over the life of the lockspace.
+    generation: u32,
+}
+
+impl Index<LockId> for Store {
+    type Output = Lock;
+    fn index(&self, id: LockId) -> &Lock {
+        &self.locks[id.slot()]
+    }
+}
+impl IndexMut<LockId> for Store {
+    fn index_mut(&mut self, id: LockId) -> &mut Lock {
+        &mut self.locks[id.slot()]
+    }
+}
+impl Index<ResourceKey> for Store {
+    type Output = Resource;
+    fn index(&self, key: ResourceKey) -> &Resource {
+        &self.resources[key as usize]
+    }
+}
+impl IndexMut<ResourceKey> for Store {
+    fn index_mut(&mut self, key: ResourceKey) -> &mut Resource {
+        &mut self.resources[key as usize]
+    }
+}
+
+impl Store {
+    pub fn find(&self, name: &Name, hash: u64) -> Option<ResourceKey> {
+        self.by_name.find(hash, |&k| self.resources[k as usize].name == *name).copied()
+    }
+
+    pub fn find_or_insert(&mut self, name: &Name, hash: u64) -> ResourceKey {
+        if let Some(key) = self.find(name, hash) {
+            return key;
+        }
+        let key = self.resources.insert(Resource::new(*name, hash)) as ResourceKey;
+        let resources = &self.resources;
+        self.by_name.insert_unique(hash, key, |&k| resources[k as usize].hash);
+        key
+    }
+
+    pub fn remove_resource(&mut self, key: ResourceKey) {
+        let gone = self.resources.remove(key as usize);
+        debug_assert!(!gone.has_locks());
+        if let Ok(entry) = self.by_name.find_entry(gone.hash, |&k| k == key) {
+            entry.remove();
+        }
+    }
+
+    pub fn resource_keys(&self) -> impl Iterator<Item = ResourceKey> + '_ {
+        self.resources.iter().map(|(k, _)| k as ResourceKey)
+    }
+
+    pub fn contains_resource(&self, key: ResourceKey) -> bool {
+        self.resources.contains(key as usize)
+    }
+
+    pub fn lock_ids(&self) -> impl Iterator<Item = LockId> + '_ {
+        self.locks.iter().map(|(_, l)| l.id)
+    }
+
+    pub fn lock_count(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// The lock with this id, if it still exists.
+    pub fn get(&self, id: LockId) -> Option<&Lock> {
+        self.locks.get(id.slot()).filter(|l| l.id == id)
+    }
+
+    /// Makes a lock, at the tail of `queue`.
+    pub fn insert(&mut self, mut lock: Lock, queue: Queue) -> LockId {
+        self.generation = self.generation.wrapping_add(1);
+        let entry = self.locks.vacant_entry();
+        let id = LockId::new(entry.key(), self.generation);
+        lock.id = id;
+        entry.insert(lock);
+        self.link(id, queue, NIL);
+        id
+    }
+
+    /// Takes a lock out of its queue and forgets it.
+    pub fn remove(&mut self, id: LockId) -> Lock {
+        self.unlink(id);
+        self.locks.remove(id.slot())
+    }
+
+    /// Moves a lock to the tail (or head) of a queue of its resource.
+    pub fn enqueue(&mut self, id: LockId, queue: Queue, at_head: bool) {
+        self.unlink(id);
+        let before = if at_head { self.queue_head(id, queue) } else { NIL };
+        self.link(id, queue, before);
+    }
+
+    /// Moves a lock to its place in the granted queue, which is kept strongest first.
+    pub fn enqueue_granted(&mut self, id: LockId, mode: Mode) {
+        self.unlink(id);
+        let mut before = self.queue_head(id, Queue::Granted);
+        while before != NIL && self.locks[before as usize].granted >= Some(mode) {
+            before = self.locks[before as usize].links.next;
+        }
+        self.link(id, Queue::Granted, before);
+    }
+
+    pub fn first(&self, key: ResourceKey, queue: Queue) -> Option<LockId> {
+        self.at(self[key].queues[queue as usize].head)
+    }
+
+    pub fn next(&self, id: LockId) -> Option<LockId> {
+        self.at(self[id].links.next)
+    }
+
+    /// The locks of a queue, in order.
+    pub fn queue(&self, key: ResourceKey, queue: Queue) -> impl Iterator<Item = &Lock> + '_ {
+        let mut slot = self[key].queues[queue as usize].head;
+        core::iter::from_fn(move || {
+            let lock = self.locks.get(slot as usize)?;
+            slot = lock.links.next;
+            Some(lock)
+        })
+    }
+
+    /// All locks of a resource, queue by queue.
+    pub fn locks_of(&self, key: ResourceKey) -> impl Iterator<Item = &Lock> + '_ {
+        [Queue::Granted, Queue::Converting, Queue::Waiting, Queue::Parked]
+            .into_iter()
+            .flat_map(move |q| self.queue(key, q))
+    }
+
+    fn at(&self, slot: u32) -> Option<LockId> {
+        self.locks.get(slot as usize).map(|l| l.id)
+    }
+
+    fn queue_head(&self, id: LockId, queue: Queue) -> u32 {
+        self[self[id].resource].queues[queue as usize].head
+    }
+
+    fn link(&mut self, id: LockId, queue: Queue, before: u32) {
+        let slot = id.slot() as u32;
+        let key = self[id].resource as usize;
+        let list = &mut self.resources[key].queues[queue as usize];
+        let prev = match before {
+            NIL => list.tail,
+            b => self.locks[b as usize].links.prev,
+        };
+        match prev {
+            NIL => list.head = slot,
+            p => self.locks[p as usize].links.next = slot,
+        }
+        match before {
+            NIL => list.tail = slot,
+            b => self.locks[b as usize].links.prev = slot,
+        }
+        let lock = &mut self.locks[slot as usize];
+        lock.links = Links { prev, next: before };
+        lock.queue = queue;
+    }
+
+    fn unlink(&mut self, id: LockId) {
+        let Lock { links, queue, resource, .. } = self[id];
+        let list = &mut self.resources[resource as usize].queues[queue as usize];
+        match links.prev {
+            NIL => list.head = links.next,
+            p => self.locks[p as usize].links.next = links.next,
+        }
+        match links.next {
+            NIL => list.tail = links.prev,
+            n => self.locks[n as usize].links.prev = links.prev,
+        }
+        self.locks[id.slot()].links = Links::LOOSE;
+    }
+}
