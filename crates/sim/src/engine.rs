@@ -277,10 +277,11 @@ impl<M: Machine> Sim<M> {
         true
     }
 
-    /// Runs until something is reported, at most until virtual time `until` (included).
+    /// Runs until something is reported, at most until virtual time `until` (included); `Nanos::MAX` is for ever.
     ///
     /// # Errors
-    /// Why nothing is reported. After [`Stop::Time`] virtual time is `until`.
+    /// Why nothing is reported. Unless that is [`Stop::EventLimit`], virtual time is `until` then; if `until` is for
+    /// ever, it is the time of the last event.
     pub fn next_report(&mut self, until: Nanos) -> Result<Report<M::Note>, Stop> {
         loop {
             if let Some(report) = self.world.reports.pop_front() {
@@ -290,13 +291,22 @@ impl<M: Machine> Sim<M> {
                 return Err(Stop::EventLimit);
             }
             match self.world.queue.next_time() {
-                None => return Err(Stop::Idle),
+                None => {
+                    self.pass_time(until);
+                    return Err(Stop::Idle);
+                }
                 Some(next) if next > until => {
-                    self.world.now = self.world.now.max(until);
+                    self.pass_time(until);
                     return Err(Stop::Time);
                 }
                 Some(_) => self.step(),
             };
+        }
+    }
+
+    fn pass_time(&mut self, until: Nanos) {
+        if until < Nanos::MAX {
+            self.world.now = self.world.now.max(until);
         }
     }
 

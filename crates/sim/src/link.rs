@@ -1,5 +1,6 @@
 //! Links: what the network remembers about two nodes that talk to each other.
 
+use crate::delay::chance;
 use crate::time::transfer_time;
 use crate::{Delay, Nanos, NodeId, Random};
 use rand::RngExt;
@@ -212,8 +213,14 @@ impl<Msg> Link<Msg> {
         let epoch = self.epoch;
         let lane = &mut self.lanes[lane];
         lane.cut_epoch = epoch;
-        // Below `now`, so that even "nothing more arrives" is a possible outcome.
-        lane.cut_at = random.random_range(now.saturating_sub(1)..=lane.last_arrival.max(now));
+        let last = lane.last_arrival.max(now);
+        // Everything or nothing are possible outcomes too; the latter is why the range begins before `now`.
+        let everything = chance(random, 0.2);
+        lane.cut_at = if everything {
+            last
+        } else {
+            random.random_range(now.saturating_sub(1)..=last)
+        };
     }
 
     /// The connection breaks, and nothing that is on the way on `lane` arrives.
@@ -225,8 +232,12 @@ impl<Msg> Link<Msg> {
     /// Whether a message of connection `epoch` on `lane` still arrives at `now`.
     pub fn still_arrives(&self, lane: usize, epoch: u32, now: Nanos) -> bool {
         let lane = &self.lanes[lane];
-        let current = self.phase == LinkPhase::Up && epoch == self.epoch;
-        current || (epoch == lane.cut_epoch && now <= lane.cut_at)
+        self.is_current(epoch) || (epoch == lane.cut_epoch && now <= lane.cut_at)
+    }
+
+    /// Whether connection `epoch` is up.
+    pub fn is_current(&self, epoch: u32) -> bool {
+        self.phase == LinkPhase::Up && epoch == self.epoch
     }
 }
 

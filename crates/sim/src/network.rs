@@ -251,15 +251,27 @@ impl<M: Machine> World<M> {
         }
         // Also behind what has stalled already: order.
         if self.partitions.blocks(from, to) || self.links.get(id).lanes[side].has_stalled() {
+            self.stall(id, side, epoch, msg);
+            return None;
+        }
+        self.stats.delivered += 1;
+        Some((to, Input::Message { from, msg }))
+    }
+
+    /// A partition is in a message's way: it waits, but only as long as its connection lives.
+    fn stall(&mut self, id: LinkId, side: usize, epoch: u32, msg: M::Msg) {
+        let link = self.links.get(id);
+        let (from, to) = (link.nodes[side], link.nodes[1 - side]);
+        if link.is_current(epoch) {
             self.trace_node(to, || format!("message from {from} stalls: {msg:?}"));
             self.links.get(id).lanes[side]
                 .buffers()
                 .stalled
                 .push_back(msg);
-            return None;
+        } else {
+            link.cut_all(side); // nothing that follows may arrive without it
+            self.lose(from, to, "connection broken and partitioned");
         }
-        self.stats.delivered += 1;
-        Some((to, Input::Message { from, msg }))
     }
 
     /// The next stalled message of a lane arrives, if nothing blocks it any more.
@@ -328,11 +340,13 @@ impl<M: Machine> World<M> {
     }
 
     fn repeat_recent(&mut self, id: LinkId, side: usize) {
-        if !chance(&mut self.streams.network, self.net.repeat_after_reconnect) {
+        if self.net.repeat_after_reconnect <= 0.0 {
             return;
         }
+        // Taken in any case: only the last connection's messages are ever repeated.
         let recent = std::mem::take(&mut self.links.get(id).lanes[side].buffers().recent);
-        if recent.is_empty() {
+        if recent.is_empty() || !chance(&mut self.streams.network, self.net.repeat_after_reconnect)
+        {
             return;
         }
         let skip = self.streams.network.random_range(0..recent.len());
