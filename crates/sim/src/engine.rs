@@ -1,7 +1,7 @@
 //! The engine: takes events in order and lets the machines handle them.
 
 use crate::disk::{Disk, DiskConfig, DiskFault, DiskId};
-use crate::fault::{Cut, Fault, FaultCounts};
+use crate::fault::{Cut, Fault, FaultCounts, FaultKind};
 use crate::hook::Hook;
 use crate::link::LinkProfile;
 use crate::machine::{Context, Input, Machine};
@@ -238,6 +238,11 @@ impl<M: Machine> Sim<M> {
     /// How often each kind of fault was injected with effect.
     pub fn fault_counts(&self) -> &FaultCounts {
         &self.world.counts
+    }
+
+    /// When a kind of fault was last injected with effect: tells which faults a protocol's step has just met.
+    pub fn last_fault(&self, kind: FaultKind) -> Option<Nanos> {
+        self.world.last_faults[kind as usize]
     }
 
     /// Counts of the run.
@@ -499,7 +504,7 @@ impl<M: Machine> Sim<M> {
         if done {
             self.world.trace_line(|| format!("FAULT {fault:?}"));
             if let Some(kind) = fault.kind() {
-                self.world.counts.add(kind);
+                self.world.count_fault(kind);
             }
             self.world.report(ReportEvent::Fault(fault));
         }

@@ -48,7 +48,7 @@
 //!
 //! # Seeds
 //! [`run_seeds`] runs a range of seeds on all cores; a [`SeedFailure`] prints the trace, the reason and the command that
-//! replays it.
+//! replays it. [`trace_failures`] switches the trace on only for seeds that fail.
 //!
 //! # What is not modelled
 //! Machines take no time; the network has no shared switches (each direction of a pair has its own bandwidth); a
@@ -86,7 +86,7 @@ pub use measure::{EngineSpeed, measure_engine};
 pub use network::{DatagramConfig, Envelope, Filter, FilterId, NetworkConfig, Verdict};
 pub use plan::{FaultMix, FaultPlan};
 pub use random::Random;
-pub use seeds::{Failure, SeedFailure, SeedReport, Seeds, run_seeds};
+pub use seeds::{Failure, SeedFailure, SeedReport, Seeds, run_seeds, trace_failures};
 pub use time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 pub use trace::Trace;
 pub use world::{NodeStatus, Report, ReportEvent, Stats};

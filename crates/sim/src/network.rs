@@ -128,7 +128,7 @@ impl<M: Machine> World<M> {
                 self.lose(from, to, "filter breaks the connection");
                 // At once: what the sender sends next must not arrive in its stead.
                 if self.break_connection(from, to) {
-                    self.counts.add(FaultKind::BreakConnection);
+                    self.count_fault(FaultKind::BreakConnection);
                 }
             }
         }

@@ -46,7 +46,7 @@ impl<E> Queue<E> {
     /// Time of the next event.
     pub fn next_time(&mut self) -> Option<Nanos> {
         while let Some(Reverse(entry)) = self.heap.peek() {
-            if self.is_current(entry) {
+            if is_current(&self.slots, entry) {
                 return Some(entry.at);
             }
             self.heap.pop();
@@ -66,8 +66,18 @@ impl<E> Queue<E> {
         let found = self.slots.get(slot).is_some_and(|(_, event)| is_it(event));
         if found {
             self.slots.remove(slot);
+            self.compact();
         }
         found
+    }
+
+    /// Drops the entries of removed events once they are most of the heap: a machine that sets and cancels a long
+    /// time-out per request would fill it otherwise. The order is total, so this does not change it.
+    fn compact(&mut self) {
+        if self.heap.len() > 1024 && self.heap.len() > 4 * self.slots.len() {
+            let slots = &self.slots;
+            self.heap.retain(|Reverse(entry)| is_current(slots, entry));
+        }
     }
 
     /// Moves every event for which `new_time` returns a time; their order among each other stays as inserted.
@@ -92,12 +102,13 @@ impl<E> Queue<E> {
         self.next_ticket += 1;
         ticket
     }
+}
 
-    fn is_current(&self, entry: &Entry) -> bool {
-        self.slots
-            .get(entry.slot)
-            .is_some_and(|(ticket, _)| *ticket == entry.ticket)
-    }
+/// Whether the entry's event is still there, at the entry's time.
+fn is_current<E>(slots: &Slab<(u64, E)>, entry: &Entry) -> bool {
+    slots
+        .get(entry.slot)
+        .is_some_and(|(ticket, _)| *ticket == entry.ticket)
 }
 
 #[cfg(test)]
@@ -138,5 +149,16 @@ mod tests {
         }
         queue.reschedule(|event| (*event < 20).then_some(2));
         assert_eq!(drain(&mut queue), [(2, 20), (2, 10), (2, 11), (2, 12)]);
+    }
+    #[test]
+    fn removed_events_do_not_pile_up() {
+        let mut queue = Queue::new();
+        queue.push(7, 7);
+        for i in 0..100_000 {
+            let slot = queue.push(1_000_000, i);
+            assert!(queue.remove_if(slot, |_| true));
+        }
+        assert!(queue.heap.len() < 2_000);
+        assert_eq!(drain(&mut queue), [(7, 7)]);
     }
 }

@@ -117,7 +117,7 @@ pub fn run_seeds<T: Send>(
         for _ in 0..seeds.thread_count() {
             scope.spawn(|| {
                 while let Some(seed) = take_seed(&next, seeds, &report) {
-                    let outcome = run_one(seed, &run);
+                    let outcome = run_one(|| run(seed));
                     record(&report, seeds, seed, outcome);
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1);
                 }
@@ -132,6 +132,30 @@ pub fn run_seeds<T: Send>(
     report
 }
 
+/// Makes a run that traces only what fails, since a trace costs much more than the run itself.
+///
+/// `run` gets a seed and whether to trace. A seed that fails without is run again with the trace on, and that outcome is
+/// reported; if it passes then, the run does not follow from its seed alone, and the failure says so.
+pub fn trace_failures<T>(
+    run: impl Fn(u64, bool) -> Result<T, Failure> + Sync,
+) -> impl Fn(u64) -> Result<T, Failure> + Sync {
+    move |seed| {
+        run_one(|| run(seed, false)).map_err(|first| match run_one(|| run(seed, true)) {
+            Err(traced) => traced,
+            Ok(_) => not_reproducible(first),
+        })
+    }
+}
+
+fn not_reproducible(first: Failure) -> Failure {
+    let hint =
+        "passed when run again with the trace on; something in it does not follow from the seed";
+    Failure {
+        message: format!("{}\n({hint})", first.message),
+        ..first
+    }
+}
+
 fn take_seed<T>(next: &AtomicU64, seeds: &Seeds, report: &Mutex<SeedReport<T>>) -> Option<u64> {
     let failures = lock(report).failures.len();
     if seeds.max_failures > 0 && failures >= seeds.max_failures {
@@ -141,9 +165,9 @@ fn take_seed<T>(next: &AtomicU64, seeds: &Seeds, report: &Mutex<SeedReport<T>>) 
     seeds.range.contains(&seed).then_some(seed)
 }
 
-fn run_one<T>(seed: u64, run: impl Fn(u64) -> Result<T, Failure>) -> Result<T, Failure> {
+fn run_one<T>(run: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     // Nothing that the closure could leave half-changed is used after a panic: every seed builds its own cluster.
-    catch_unwind(AssertUnwindSafe(|| run(seed)))
+    catch_unwind(AssertUnwindSafe(run))
         .unwrap_or_else(|panic| Err(Failure::from(format!("panic: {}", panic_message(&*panic)))))
 }
 
@@ -226,5 +250,27 @@ mod tests {
     #[test]
     fn an_empty_range_is_clean() {
         assert!(run_seeds(&Seeds::new(5..5, ""), odd_fails, |_| {}).is_clean());
+    }
+    #[test]
+    fn only_failures_are_traced() {
+        let run = |seed: u64, trace: bool| match seed {
+            2 => Err(Failure {
+                message: "bad".into(),
+                trace: if trace { "line" } else { "" }.into(),
+            }),
+            3 if !trace => Err(Failure::from("only once")),
+            seed => Ok((seed, trace)),
+        };
+        let seeds = Seeds {
+            max_failures: 0,
+            ..Seeds::new(1..5, "")
+        };
+        let report = run_seeds(&seeds, trace_failures(run), |_| {});
+        assert_eq!(report.passed, [(1, (1, false)), (4, (4, false))]);
+        assert_eq!(report.failures[0].failure.trace, "line");
+        let unstable = &report.failures[1].failure.message;
+        assert!(
+            unstable.starts_with("only once") && unstable.contains("does not follow from the seed")
+        );
     }
 }

@@ -62,6 +62,15 @@ impl Trace {
     }
 }
 
+impl Drop for Trace {
+    /// A machine that panics takes its cluster with it; what led to the panic is printed first.
+    fn drop(&mut self) {
+        if self.is_on() && std::thread::panicking() {
+            eprint!("{self}");
+        }
+    }
+}
+
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dropped = self.total - self.lines.len() as u64;

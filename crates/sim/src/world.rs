@@ -10,7 +10,7 @@ use crate::partition::Partitions;
 use crate::queue::Queue;
 use crate::random::Streams;
 use crate::trace::Trace;
-use crate::{Config, Fault, FaultCounts, Nanos, NodeId};
+use crate::{Config, Fault, FaultCounts, FaultKind, Nanos, NodeId};
 use std::collections::VecDeque;
 
 /// What the event queue holds.
@@ -160,6 +160,8 @@ pub(crate) struct World<M: Machine> {
     /// Faults to inject as soon as the running machine returns.
     pub pending_faults: VecDeque<Fault>,
     pub counts: FaultCounts,
+    /// When each kind of fault was last injected.
+    pub last_faults: [Option<Nanos>; FaultKind::ALL.len()],
     pub stats: Stats,
     next_timer: u64,
 }
@@ -180,6 +182,7 @@ impl<M: Machine> World<M> {
             hooks: Vec::new(),
             pending_faults: VecDeque::new(),
             counts: FaultCounts::default(),
+            last_faults: [None; FaultKind::ALL.len()],
             stats: Stats::default(),
             next_timer: 0,
         }
@@ -327,6 +330,11 @@ impl<M: Machine> World<M> {
             incarnation,
             status,
         });
+    }
+
+    pub fn count_fault(&mut self, kind: FaultKind) {
+        self.counts.add(kind);
+        self.last_faults[kind as usize] = Some(self.now);
     }
 
     pub fn look_at_send(&mut self, node: NodeId, to: NodeId, msg: &M::Msg) {

@@ -49,6 +49,10 @@ fn every_kind_happens_and_is_counted_and_all_is_well_in_the_end() {
         let counted = sim.fault_counts().get(*kind);
         assert_eq!(counted, reported.count() as u64);
         assert!(
+            sim.last_fault(*kind)
+                .is_some_and(|at| at > SECOND && at < 60 * SECOND)
+        );
+        assert!(
             counted > 0 && counted <= planned,
             "{kind}: {counted} of {planned}"
         );
