@@ -147,6 +147,21 @@ fn a_crash_loses_what_is_on_the_way_to_the_node() {
 }
 
 #[test]
+fn what_a_break_left_on_the_way_does_not_reach_a_new_incarnation() {
+    for seed in 0..40 {
+        let mut sim = connected(seed, uneven());
+        send(&mut sim, A, B, 0..10);
+        sim.inject(Fault::BreakConnection(A, B));
+        sim.inject(Fault::Crash {
+            node: B,
+            power_loss: false,
+        });
+        sim.inject(Fault::Restart(B));
+        assert!(numbers(&run(&mut sim, 1_000), A, B).is_empty());
+    }
+}
+
+#[test]
 fn a_power_loss_is_noticed_by_time_out_and_a_leave_loses_nothing() {
     let noticed = |fault: Fault| {
         let mut sim = connected(1, plain());

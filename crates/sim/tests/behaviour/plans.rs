@@ -154,6 +154,19 @@ fn the_workload_does_not_change_the_plan() {
 }
 
 #[test]
+fn streams_of_one_seed_are_not_the_same() {
+    use rand::Rng;
+    let mut sim = five(5, plain());
+    let machine = sim.with(A, |_, cx| cx.random().next_u64());
+    let drawn = [
+        machine.expect("running"),
+        sim.workload_random().next_u64(),
+        sim.fault_random().next_u64(),
+    ];
+    assert_eq!(BTreeSet::from(drawn).len(), 3);
+}
+
+#[test]
 fn odd_mixes_make_empty_plans_not_panics() {
     let mut sim = five(6, plain());
     let nodes: Vec<_> = sim.nodes().collect();
