@@ -56,11 +56,14 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+mod datagram;
 mod delay;
 mod disk;
 mod engine;
 mod fault;
+mod filter;
 mod hook;
+mod inject;
 mod link;
 mod machine;
 mod measure;
@@ -75,15 +78,17 @@ mod trace;
 mod world;
 
 pub use clock::Clock;
+pub use datagram::DatagramConfig;
 pub use delay::Delay;
 pub use disk::{DiskConfig, DiskDone, DiskError, DiskFault, DiskId};
 pub use engine::{Boot, Config, Sim, Stop};
 pub use fault::{Cut, Fault, FaultCounts, FaultKind, UnknownFaultKind};
+pub use filter::{Envelope, Filter, FilterId, Verdict};
 pub use hook::{Hook, Inject, Observed, Step, at_nth};
 pub use link::LinkProfile;
 pub use machine::{Context, Input, LinkState, Machine, NodeId, TimerId};
 pub use measure::{EngineSpeed, measure_engine};
-pub use network::{DatagramConfig, Envelope, Filter, FilterId, NetworkConfig, Verdict};
+pub use network::NetworkConfig;
 pub use plan::{FaultMix, FaultPlan};
 pub use random::Random;
 pub use seeds::{Failure, SeedFailure, SeedReport, Seeds, run_seeds, trace_failures};

@@ -1,10 +1,12 @@
-//! The network: connections and datagrams.
+//! The network's settings, and its connections.
 //!
 //! A connection behaves as TCP with automatic reconnect does. Messages of one direction arrive in order; different
 //! connections do not wait for each other. A broken connection loses a suffix of what is in flight, then tells both ends.
 //! Across a partition messages stall; they arrive if it heals in time, else the connection breaks.
 
+use crate::datagram::DatagramConfig;
 use crate::delay::chance;
+use crate::filter::Verdict;
 use crate::link::{LinkId, LinkPhase, LinkProfile, Told};
 use crate::machine::{Input, LinkState, Machine};
 use crate::world::{Event, World};
@@ -52,57 +54,6 @@ impl Default for NetworkConfig {
         }
     }
 }
-
-/// What happens to datagrams; by default nothing but different latencies.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DatagramConfig {
-    /// Probability that one is lost.
-    pub lose: f64,
-    /// Probability that one arrives twice.
-    pub duplicate: f64,
-    /// Probability that one is held back by `hold_back`, so that later ones overtake it.
-    pub reorder: f64,
-    /// How long.
-    pub hold_back: Nanos,
-}
-
-/// A message at the moment of sending, as filters see it.
-#[derive(Debug)]
-pub struct Envelope<'a, Msg> {
-    /// Virtual time.
-    pub at: Nanos,
-    /// Sender.
-    pub from: NodeId,
-    /// Receiver.
-    pub to: NodeId,
-    /// Whether it is a datagram; else it goes by connection.
-    pub datagram: bool,
-    /// The message.
-    pub msg: &'a Msg,
-}
-
-/// What a filter does with a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing: the next filter is asked.
-    #[default]
-    Pass,
-    /// It is lost, as if sending had failed; even on a connection, which stays up.
-    Lose,
-    /// It leaves later; on a connection all that follow do too.
-    Delay(Nanos),
-    /// It is sent twice, even on a connection.
-    Duplicate,
-    /// The connection breaks with this message: it is lost, and so may be those in flight before it. A datagram is lost.
-    Break,
-}
-
-/// A function that the host installs to decide about single messages; see [`Sim::add_filter`](crate::Sim::add_filter).
-pub type Filter<Msg> = Box<dyn FnMut(&Envelope<'_, Msg>) -> Verdict>;
-
-/// Names an installed filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FilterId(pub(crate) u64);
 
 impl<M: Machine> World<M> {
     pub fn send(&mut self, from: NodeId, to: NodeId, msg: M::Msg) {
@@ -565,78 +516,7 @@ impl<M: Machine> World<M> {
         lane.free_at = lane.free_at.max(now).saturating_add(by);
     }
 
-    pub fn send_datagram(&mut self, from: NodeId, to: NodeId, msg: M::Msg) {
-        self.stats.sent += 1;
-        self.look_at_send(from, to, &msg);
-        self.trace_node(from, || format!("-> {to} (datagram): {msg:?}"));
-        let config = self.net.datagram.clone();
-        let (later, copies) = match self.ask_filters(from, to, true, &msg) {
-            Verdict::Pass => (0, 1),
-            Verdict::Delay(by) => (by, 1),
-            Verdict::Duplicate => (0, 2),
-            Verdict::Lose | Verdict::Break => return self.lose(from, to, "filter"),
-        };
-        if chance(&mut self.streams.network, config.lose) {
-            return self.lose(from, to, "datagram loss");
-        }
-        let copies = copies + usize::from(chance(&mut self.streams.network, config.duplicate));
-        self.stats.duplicated += copies as u64 - 1;
-        for msg in std::iter::repeat_n(msg, copies) {
-            let held = if chance(&mut self.streams.network, config.reorder) {
-                config.hold_back
-            } else {
-                0
-            };
-            self.transmit_datagram(from, to, msg, later.saturating_add(held));
-        }
-    }
-
-    fn transmit_datagram(&mut self, from: NodeId, to: NodeId, msg: M::Msg, later: Nanos) {
-        let id = self.link_between(from, to);
-        let link = self.links.get(id);
-        let side = link.side(from);
-        let size = M::size_of(&msg);
-        let arrival =
-            link.lanes[side].transmit(self.now, size, &self.net.link, &mut self.streams.network);
-        self.queue.push(
-            arrival.saturating_add(later),
-            Event::Datagram { from, to, msg },
-        );
-    }
-
-    pub fn datagram_arrives(
-        &mut self,
-        from: NodeId,
-        to: NodeId,
-        msg: M::Msg,
-    ) -> Option<(NodeId, Input<M>)> {
-        if self.partitions.blocks(from, to) {
-            self.lose(from, to, "partition");
-            return None;
-        }
-        if !self.is_alive(to) {
-            self.lose(from, to, "receiver is down");
-            return None;
-        }
-        self.stats.delivered += 1;
-        Some((to, Input::Message { from, msg }))
-    }
-
-    fn ask_filters(&mut self, from: NodeId, to: NodeId, datagram: bool, msg: &M::Msg) -> Verdict {
-        let envelope = Envelope {
-            at: self.now,
-            from,
-            to,
-            datagram,
-            msg,
-        };
-        let mut verdicts = self.filters.iter_mut().map(|(_, filter)| filter(&envelope));
-        verdicts
-            .find(|verdict| *verdict != Verdict::Pass)
-            .unwrap_or_default()
-    }
-
-    fn lose(&mut self, from: NodeId, to: NodeId, why: &str) {
+    pub fn lose(&mut self, from: NodeId, to: NodeId, why: &str) {
         self.stats.lost += 1;
         self.trace_node(from, || format!("message to {to} lost: {why}"));
     }

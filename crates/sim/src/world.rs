@@ -2,10 +2,11 @@
 
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskDone, DiskError, DiskId, DiskRequest};
+use crate::filter::{Filter, FilterId};
 use crate::hook::{Hook, Inject, Observed, Step};
 use crate::link::{LinkId, Links};
 use crate::machine::{Input, Machine, TimerId};
-use crate::network::{Filter, FilterId, NetworkConfig};
+use crate::network::NetworkConfig;
 use crate::partition::Partitions;
 use crate::queue::Queue;
 use crate::random::Streams;
