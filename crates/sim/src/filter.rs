@@ -1,0 +1,66 @@
+//! Filters: the host decides about single messages.
+
+use crate::machine::Machine;
+use crate::world::World;
+use crate::{Nanos, NodeId};
+
+/// A message at the moment of sending, as filters see it.
+#[derive(Debug)]
+pub struct Envelope<'a, Msg> {
+    /// Virtual time.
+    pub at: Nanos,
+    /// Sender.
+    pub from: NodeId,
+    /// Receiver.
+    pub to: NodeId,
+    /// Whether it is a datagram; else it goes by connection.
+    pub datagram: bool,
+    /// The message.
+    pub msg: &'a Msg,
+}
+
+/// What a filter does with a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing: the next filter is asked.
+    #[default]
+    Pass,
+    /// It is lost, as if sending had failed; even on a connection, which stays up.
+    Lose,
+    /// It leaves later; on a connection all that follow do too.
+    Delay(Nanos),
+    /// It is sent twice, even on a connection.
+    Duplicate,
+    /// The connection breaks with this message: it is lost, and so may be those in flight before it. A datagram is lost.
+    Break,
+}
+
+/// A function that the host installs to decide about single messages; see [`Sim::add_filter`](crate::Sim::add_filter).
+pub type Filter<Msg> = Box<dyn FnMut(&Envelope<'_, Msg>) -> Verdict>;
+
+/// Names an installed filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterId(pub(crate) u64);
+
+impl<M: Machine> World<M> {
+    /// What the first filter that cares wants done with a message.
+    pub fn ask_filters(
+        &mut self,
+        from: NodeId,
+        to: NodeId,
+        datagram: bool,
+        msg: &M::Msg,
+    ) -> Verdict {
+        let envelope = Envelope {
+            at: self.now,
+            from,
+            to,
+            datagram,
+            msg,
+        };
+        let mut verdicts = self.filters.iter_mut().map(|(_, filter)| filter(&envelope));
+        verdicts
+            .find(|verdict| *verdict != Verdict::Pass)
+            .unwrap_or_default()
+    }
+}
