@@ -43,10 +43,18 @@ impl core::hash::Hash for Barrier {
     }
 }
 
+#[cfg(feature = "mutations")]
+impl Barrier {
+    pub fn is_empty(&self) -> bool {
+        self.waits.is_empty()
+    }
+}
+
 impl Lockspace {
     /// Whether the lock's operation weakens what hides objects under creation.
     pub(crate) fn must_wait_at_barrier(&self, lock: &Lock) -> bool {
-        if self.claims.unsettled() == 0 || lock.flags.contains(LockFlags::FREED) {
+        let freed = lock.flags.contains(LockFlags::FREED) && !mutated!(self, FreedLocksWait);
+        if self.claims.unsettled() == 0 || freed {
             return false;
         }
         let Some(gr) = lock.granted else { return false };
@@ -54,6 +62,7 @@ impl Lockspace {
         let may_weaken = LockFlags::CONVDEADLK | LockFlags::ALTPR | LockFlags::ALTCW;
         match (lock.op, lock.requested) {
             (Op::Unlock, _) => gr.writes(),
+            (Op::Convert, _) if mutated!(self, BarrierOnlyInUnlock) => false,
             (Op::Convert, Some(rq)) => {
                 gr.is_middle(rq) || gr.writes() && (rq < gr || lock.flags.intersects(may_weaken))
             }
@@ -109,7 +118,9 @@ impl Lockspace {
     /// Lets everything pass whose claims are settled.
     pub(crate) fn open_barrier(&mut self) {
         while let Some(wait) = self.barrier.waits.front().copied() {
-            if self.claims.oldest_unsettled().is_some_and(|oldest| oldest < wait.claims_before) {
+            let unsettled =
+                self.claims.oldest_unsettled().is_some_and(|oldest| oldest < wait.claims_before);
+            if unsettled && !mutated!(self, BarrierInterrupted) {
                 return;
             }
             self.barrier.waits.pop_front();

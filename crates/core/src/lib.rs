@@ -10,11 +10,12 @@
 
 extern crate alloc;
 
-/// Whether the lockspace is to behave with this defect; constantly false without the feature.
+/// Whether the lockspace is to behave with one of these defects; constantly false without the
+/// feature.
 macro_rules! mutated {
-    ($space:expr, $defect:ident) => {{
+    ($space:expr, $($defect:ident)|+) => {{
         #[cfg(feature = "mutations")]
-        let on = $space.config.mutation == Some(crate::mutation::Mutation::$defect);
+        let on = $space.config.mutation.is_some_and(|m| matches!(m, $(crate::mutation::Mutation::$defect)|+));
         #[cfg(not(feature = "mutations"))]
         let on = false;
         on

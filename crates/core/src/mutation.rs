@@ -9,13 +9,13 @@ pub enum Mutation {
     DirectoryOverwrites,
     /// The directory does not look at the resources that it masters itself.
     DirectoryIgnoresOwnResources,
-    /// A claim sent twice is answered as if somebody else held the name.
-    DuplicateClaimRefused,
+    /// A claim that is on record already is never answered (the artifact's directory loops on it).
+    DuplicateClaimUnanswered,
     /// A refusal counts as a confirmation.
     RefusalConfirms,
     /// Replies are not matched by id: any reply confirms the node's oldest claim.
     ReplyIdIgnored,
-    /// A claim that could not be sent counts as confirmed.
+    /// A claim that could not be sent (here: the last of a batch of several) counts as confirmed.
     FailedSendConfirms,
     /// A conversion under a pending claim loses its mode and flags.
     PendingConvertLosesMode,
@@ -54,7 +54,7 @@ impl Mutation {
     pub const ALL: [Mutation; 21] = [
         Mutation::DirectoryOverwrites,
         Mutation::DirectoryIgnoresOwnResources,
-        Mutation::DuplicateClaimRefused,
+        Mutation::DuplicateClaimUnanswered,
         Mutation::RefusalConfirms,
         Mutation::ReplyIdIgnored,
         Mutation::FailedSendConfirms,

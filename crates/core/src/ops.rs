@@ -126,7 +126,8 @@ impl Lockspace {
         }
         let weakens =
             |l: &Lock| l.owner == Owner::Local(client) && l.granted.is_some_and(Mode::writes);
-        if self.claims.unsettled() > 0 && self.store.lock_ids().any(|id| weakens(&self.store[id])) {
+        let waits = self.claims.unsettled() > 0 && !mutated!(self, BarrierNotAtExit);
+        if waits && self.store.lock_ids().any(|id| weakens(&self.store[id])) {
             self.wait_for_client(client);
         } else {
             self.release_client(client);
@@ -159,7 +160,8 @@ impl Lockspace {
         if lock.op == Op::Unlock {
             return;
         }
-        let flags = UnlockFlags::FORCE | UnlockFlags::IVVALBLK;
+        let mut flags = UnlockFlags::FORCE | UnlockFlags::IVVALBLK;
+        flags.set(UnlockFlags::FREED, mutated!(self, BarrierNotAtExit));
         self.unlock_lock(UnlockArgs { client: ClientId(0), lock: id, tag: 0, flags, lvb: None });
     }
 
@@ -277,6 +279,9 @@ impl Lockspace {
                 let outcome = self.do_convert(id);
                 self.settle_here(id, outcome);
                 self.effects(id, key, outcome, flags, rq);
+                if mutated!(self, PendingConvertLosesMode) && self.store[key].claim.is_some() {
+                    self.store[id].granted = Some(Mode::NL);
+                }
             }
             Master::At(master) if gr.is_down(rq) => self.convert_down(id, master, rq),
             Master::At(master) => self.convert_at(id, master),
@@ -469,6 +474,10 @@ impl Lockspace {
     /// Forgets a lock; its resource may go too.
     pub(crate) fn drop_lock(&mut self, id: LockId) {
         let key = self.store.remove(id).resource;
+        #[cfg(feature = "mutations")]
+        if mutated!(self, RemoveWhilePending) {
+            self.remove_while_pending(key);
+        }
         self.drop_if_unused(key);
     }
 

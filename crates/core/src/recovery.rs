@@ -66,7 +66,9 @@ impl Lockspace {
         }
         view.members.sort_by_key(|m| m.node);
         let old = core::mem::replace(&mut self.view, view);
-        self.clock = self.clock.max(self.view.seq << 32);
+        if !mutated!(self, TokensNotCarried) {
+            self.clock = self.clock.max(self.view.seq << 32);
+        }
         self.slots = directory_slots(&self.view);
         self.out.push_back(Output::RecoveryBegun(self.view.seq));
         let established = self.member;
@@ -87,6 +89,10 @@ impl Lockspace {
             .map(|m| m.node)
             .collect();
         self.stop(&departed);
+        #[cfg(feature = "mutations")]
+        if mutated!(self, BarrierHoldsGate) && !self.barrier.is_empty() {
+            return;
+        }
         self.reach(Step::Nodes);
         for (from, message) in core::mem::take(&mut self.early) {
             self.receive(from, message);

@@ -65,7 +65,9 @@ impl Lockspace {
             self.stats.dropped += 1;
             return;
         }
-        self.clock = self.clock.max(message.clock);
+        if !mutated!(self, TokensNotCarried) {
+            self.clock = self.clock.max(message.clock);
+        }
         let current = message.view == self.view.seq;
         match class(&message.body) {
             Class::Recovery | Class::Directory if !current => self.stats.dropped += 1,

@@ -55,6 +55,9 @@ impl Lockspace {
     }
 
     pub(crate) fn fire_timers(&mut self) {
+        if mutated!(self, BarrierInterrupted) {
+            self.open_barrier();
+        }
         self.flush_due_batches();
         self.toss_idle();
         while let Some(timer) = self.timers.pop_due(self.now) {

@@ -28,6 +28,7 @@ use crate::ids::{LockId, NodeId, Time};
 use crate::inspect::Queue;
 use crate::io::{LostReason, Output, Trace, WithdrawReason};
 use crate::lock::{Lock, Op, Owner, Stage};
+use crate::mastery::directory::Record;
 use crate::message::{Answer, Body, ClaimReply, NewLock, Verdict};
 use crate::mode::Mode;
 use crate::name::Name;
@@ -183,8 +184,12 @@ impl Lockspace {
     }
 
     pub(crate) fn flush_batch_to(&mut self, node: NodeId) {
-        let Some(Batch { entries, .. }) = self.claims.batches.remove(&node) else { return };
-        if let Some(interval) = self.config.claim_resend {
+        let Some(Batch { mut entries, .. }) = self.claims.batches.remove(&node) else { return };
+        if mutated!(self, FailedSendConfirms) && entries.len() > 1 {
+            let unsent = entries.pop().and_then(|(_, id)| self.claims.by_id.get(&id).copied());
+            unsent.into_iter().for_each(|ordinal| self.confirm(ordinal));
+        }
+        if let Some(interval) = self.config.claim_resend.filter(|_| !mutated!(self, NeverResent)) {
             for (_, id) in &entries {
                 let Some(&ordinal) = self.claims.by_id.get(id) else { continue };
                 let tries = self.claims.open.get(&ordinal).map_or(0, |c| c.tries);
@@ -215,6 +220,13 @@ impl Lockspace {
         let lossy = self.config.claim_resend.is_some();
         let replies = entries
             .into_iter()
+            .filter(|(name, id)| {
+                let on_record =
+                    self.directory.get(name).is_some_and(|r| r.master == from && r.id >= *id);
+                !(mutated!(self, DuplicateClaimUnanswered) && on_record)
+            })
+            .collect::<Vec<_>>()
+            .into_iter()
             .map(|(name, id)| ClaimReply {
                 id,
                 verdict: self.judge(from, &name, id),
@@ -230,8 +242,12 @@ impl Lockspace {
         if self.directory_node(hash) != self.me() {
             return Verdict::WrongDirectory;
         }
-        if self.mastered_here(name, hash).is_some() {
+        if self.mastered_here(name, hash).is_some() && !mutated!(self, DirectoryIgnoresOwnResources)
+        {
             return Verdict::Exists(self.me());
+        }
+        if mutated!(self, DirectoryOverwrites) {
+            self.directory.put(*name, Record { master: claimer, id });
         }
         match self.directory.get_or_record(name, claimer, id) {
             master if master == claimer => Verdict::Ok,
@@ -248,7 +264,11 @@ impl Lockspace {
     }
 
     fn receive_verdict(&mut self, from: NodeId, reply: ClaimReply) {
-        let Some(&ordinal) = self.claims.by_id.get(&reply.id) else {
+        let mut known = self.claims.by_id.get(&reply.id).copied();
+        if mutated!(self, ReplyIdIgnored) {
+            known = self.claims.oldest_unsettled();
+        }
+        let Some(ordinal) = known else {
             return self.heal(from, reply);
         };
         if self.claims.pending(ordinal).is_none() {
@@ -256,7 +276,9 @@ impl Lockspace {
         }
         match reply.verdict {
             Verdict::Ok => self.confirm(ordinal),
-            Verdict::Exists(master) if master == self.me() => self.confirm(ordinal),
+            Verdict::Exists(master) if master == self.me() || mutated!(self, RefusalConfirms) => {
+                self.confirm(ordinal);
+            }
             Verdict::Exists(master) => self.refuse(ordinal, master),
             Verdict::WrongDirectory => self.submit_claim(ordinal),
         }
@@ -266,7 +288,7 @@ impl Lockspace {
     /// record is taken back, under the duplicate's own id, so that nothing newer can be hit.
     fn heal(&mut self, directory: NodeId, reply: ClaimReply) {
         let Some(name) = reply.name.filter(|_| reply.verdict == Verdict::Ok) else { return };
-        if self.store.find(&name, name.hash64()).is_none() {
+        if self.store.find(&name, name.hash64()).is_none() && !mutated!(self, NoHealing) {
             self.send(directory, Body::Remove { name, id: reply.id });
         }
     }
@@ -503,6 +525,20 @@ impl Lockspace {
         }
     }
 
+    /// The mutation that forgets a pending claim with its last lock, and sends REMOVE at once.
+    #[cfg(feature = "mutations")]
+    pub(crate) fn remove_while_pending(&mut self, key: ResourceKey) {
+        let Some(ordinal) = self.store[key].claim.filter(|_| !self.store[key].has_locks()) else {
+            return;
+        };
+        let Some(claim) = self.claims.pending(ordinal).copied() else { return };
+        let (name, hash) = (self.store[key].name, self.store[key].hash);
+        let id = self.directory.new_id();
+        self.send(self.directory_node(hash), Body::Remove { name, id });
+        self.store[key].master = Master::Unknown;
+        self.settle(ordinal, claim);
+    }
+
     pub(crate) fn withdraw_if_conflict_stands(&mut self, ordinal: u64) {
         if self.claims.open.get(&ordinal).is_some_and(|c| matches!(c.state, State::Conflict(_))) {
             self.out.push_back(Output::Withdraw(WithdrawReason::ConflictNotAbandoned));
@@ -520,7 +556,7 @@ impl Lockspace {
         match self.claims.open.get(&ordinal).map(|c| c.state) {
             // The directory asks here because it has this node on record: that confirms the claim.
             // From anybody else it proves nothing (a stale cached master also leads here).
-            Some(State::Pending) if from_directory => {
+            Some(State::Pending) if from_directory || mutated!(self, AnyRequestConfirms) => {
                 self.confirm(ordinal);
                 Accepts::Yes(key)
             }
@@ -572,6 +608,14 @@ impl Lockspace {
             .collect();
         for (ordinal, claim) in pending {
             let name = self.name_of(claim.resource);
+            if mutated!(self, PendingAdvertised | NotClaimedAgain) {
+                self.confirm(ordinal);
+                continue;
+            }
+            if mutated!(self, RecoveryRequestsAgain) && self.store.get(claim.lock).is_some() {
+                self.store[claim.lock].granted = Some(Mode::NL);
+                self.complete(claim.lock, Status::Granted);
+            }
             self.stats.resends += 1;
             self.trace(|| Trace::Resend { name, claim: ordinal });
             if !self.is_directory_of(claim.resource) {

@@ -151,7 +151,7 @@ impl Lockspace {
     /// look-up or claim is on record.
     pub(crate) fn receive_remove(&mut self, from: NodeId, name: Name, id: u64) {
         let Some(record) = self.directory.get(&name) else { return };
-        if record.master != from || record.id > id {
+        if record.master != from || (record.id > id && !mutated!(self, RemoveWithoutId)) {
             return;
         }
         if let Some(key) = self.store.find(&name, name.hash64()) {

@@ -161,7 +161,8 @@ impl Lockspace {
     /// claim is left out: the directory might know another master, and the claim is made again.
     pub(crate) fn advertises(&self, key: ResourceKey) -> bool {
         let resource = &self.store[key];
-        let masters = resource.master == Master::Here && resource.claim.is_none();
+        let settled = resource.claim.is_none() || mutated!(self, PendingAdvertised);
+        let masters = resource.master == Master::Here && settled;
         match self.config.policy {
             Policy::Directory | Policy::Claim(_) => masters,
             // No directory: only those that this very recovery has to find again.
