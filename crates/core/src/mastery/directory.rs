@@ -119,16 +119,15 @@ impl Lockspace {
             self.stats.dropped += 1;
             return;
         };
-        if self.store[key].finding != Finding::LookUp {
-            self.stats.dropped += 1;
-            return;
-        }
         self.stats.round_trips += 1;
-        self.store[key].finding = Finding::Nothing;
-        if master == self.me() {
-            self.become_master(key);
-        } else {
-            self.store[key].master = Master::At(master);
+        // A request that was out to an old master may have found it meanwhile.
+        if self.store[key].finding == Finding::LookUp {
+            self.store[key].finding = Finding::Nothing;
+        }
+        match self.store[key].master {
+            Master::Unknown if master == self.me() => self.become_master(key),
+            Master::Unknown => self.store[key].master = Master::At(master),
+            Master::Here | Master::At(_) => {}
         }
         let lock = &mut self.store[lkid];
         lock.op_no = (lock.op_no + 1) & Lock::OP_MASK;
