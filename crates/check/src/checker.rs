@@ -50,28 +50,19 @@ impl Default for Options {
 ///
 /// Needs memory for what is live (locks, claims, resources), not for what was, except for a
 /// bounded number of fencing tokens.
+#[derive(Debug)]
 pub struct Checker {
     options: Options,
     rules: Vec<Box<dyn Invariant + Send>>,
     state: State,
     fields: Fields,
     counts: Counts,
-    violations: Vec<Violation>,
-    found: u64,
+    violations: Found,
     incarnations: HashMap<u32, u64>,
     whole: bool,
     quiet: bool,
     line: u64,
     t: u64,
-}
-
-impl std::fmt::Debug for Checker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Checker")
-            .field("line", &self.line)
-            .field("found", &self.found)
-            .finish()
-    }
 }
 
 impl Checker {
@@ -82,8 +73,11 @@ impl Checker {
             state: State::default(),
             fields: Fields::default(),
             counts: Counts::default(),
-            violations: Vec::new(),
-            found: 0,
+            violations: Found {
+                first: Vec::new(),
+                most: options.most_violations,
+                all: 0,
+            },
             incarnations: HashMap::new(),
             whole: options.whole,
             quiet: options.whole,
@@ -110,36 +104,37 @@ impl Checker {
     pub fn observe_line(&mut self, event: &Event, line: u64) -> Result<(), Violation> {
         self.line = line;
         self.t = event.t;
-        let before = self.violations.len();
-        let found = self.found;
+        let mut verdict = Ok(());
         if let Err(missing) = event.validate() {
             let what = missing.to_string();
-            self.note(Violation {
+            verdict = Err(Violation {
                 rule: "well_formed",
                 t: event.t,
                 lines: vec![line],
                 what,
             });
+            self.violations.note(&verdict);
         } else {
             self.fields.learn(event);
             count(&mut self.counts, event);
-            let life = self.life(event, line);
             if event.kind == Kind::Begin {
                 self.whole = true;
             }
             // What follows an `end` shows that it was none.
             self.quiet = self.options.whole || event.kind == Kind::End;
-            self.step(life, event, line);
+            let (life, ended) = self.incarnation(event);
+            if let Some(ended) = ended {
+                let crash = Event::new(event.t, ended.node, Kind::Crash);
+                verdict = self.step(ended, &crash, line);
+            }
+            verdict = verdict.and(self.step(life, event, line));
         }
-        match self.violations.get(before) {
-            Some(violation) if self.found > found => Err(violation.clone()),
-            _ => Ok(()),
-        }
+        verdict
     }
 
     /// Violations so far, those not kept in detail too.
     pub fn violations(&self) -> u64 {
-        self.found
+        self.violations.all
     }
 
     /// Judges the end and reports.
@@ -156,7 +151,8 @@ impl Checker {
             violations.sort_by(|a, b| (&a.lines, &a.what).cmp(&(&b.lines, &b.what)));
             last.append(&mut violations);
         }
-        last.into_iter().for_each(|violation| self.note(violation));
+        last.into_iter()
+            .for_each(|violation| self.violations.note(&Err(violation)));
         if self.quiet {
             self.fields.insert(crate::invariant::Field::End);
         }
@@ -169,37 +165,31 @@ impl Checker {
             }
         }
         Report {
-            violated: self.found,
-            violations: self.violations,
+            violated: self.violations.all,
+            violations: self.violations.first,
             checked,
             off,
             counts: self.counts,
         }
     }
 
-    /// The life of the event's node. A new incarnation shows that the old one has ended.
-    fn life(&mut self, event: &Event, line: u64) -> Life {
+    /// The event's life of its node, and the earlier life that it shows to have ended.
+    fn incarnation(&mut self, event: &Event) -> (Life, Option<Life>) {
         let node = event.node.unwrap_or(0);
         let known = self.incarnations.get(&node).copied();
         let incarnation = event.incarnation.or(known).unwrap_or(0);
-        if event.node.is_some() && known.is_none_or(|known| known < incarnation) {
+        let is_newer = known.is_none_or(|known| known < incarnation);
+        if event.node.is_some() && is_newer {
             self.incarnations.insert(node, incarnation);
-            if let Some(old) = known {
-                let crash = Event::new(event.t, node, Kind::Crash).incarnation(old);
-                self.step(
-                    Life {
-                        node,
-                        incarnation: old,
-                    },
-                    &crash,
-                    line,
-                );
-            }
         }
-        Life { node, incarnation }
+        let ended = known.filter(|_| is_newer).map(|old| Life {
+            node,
+            incarnation: old,
+        });
+        (Life { node, incarnation }, ended)
     }
 
-    fn step(&mut self, life: Life, event: &Event, line: u64) {
+    fn step(&mut self, life: Life, event: &Event, line: u64) -> Result<(), Violation> {
         let key = event.lock.map(|lock| LockKey { life, lock });
         let lock = key.and_then(|key| self.state.lock(key));
         let ends = matches!(event.kind, Kind::Grant | Kind::Complete);
@@ -217,21 +207,32 @@ impl Checker {
             fields: self.fields,
             whole: self.whole,
         };
+        let mut verdict = Ok(());
         for rule in &mut self.rules {
-            if let Err(violation) = rule.observe(&seen, &mut self.counts) {
-                self.found += 1;
-                if self.violations.len() < self.options.most_violations {
-                    self.violations.push(violation);
-                }
-            }
+            let judged = rule.observe(&seen, &mut self.counts);
+            self.violations.note(&judged);
+            verdict = verdict.and(judged);
         }
         self.state.apply(life, event, line);
+        verdict
     }
+}
 
-    fn note(&mut self, violation: Violation) {
-        self.found += 1;
-        if self.violations.len() < self.options.most_violations {
-            self.violations.push(violation);
+/// Violations: the first ones in detail.
+#[derive(Debug)]
+struct Found {
+    first: Vec<Violation>,
+    most: usize,
+    all: u64,
+}
+
+impl Found {
+    fn note(&mut self, verdict: &Result<(), Violation>) {
+        if let Err(violation) = verdict {
+            self.all += 1;
+            if self.first.len() < self.most {
+                self.first.push(violation.clone());
+            }
         }
     }
 }

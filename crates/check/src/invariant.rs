@@ -199,7 +199,7 @@ pub struct Counts {
 }
 
 /// A rule that every history has to keep. One file per rule.
-pub trait Invariant {
+pub trait Invariant: std::fmt::Debug {
     /// Its name, as reports and `lockify check` print it.
     fn name(&self) -> &'static str;
 

@@ -168,7 +168,7 @@ impl Order {
             }
         }
         if seen.event.provisional {
-            self.drop_if_empty(&resource.clone());
+            self.drop_if_empty(resource);
         } else {
             queue.add_granted(key, seen.line);
         }
