@@ -3,7 +3,7 @@
 //! A history says what happened to locks, one JSON object per line, in the order of time. It is
 //! written by simulations, by the daemon, by benchmarks and from kernel traces ([`Writer`]), read
 //! by [`Reader`], and judged by [`Checker`]: online, event by event, or from a file
-//! ([`check_file`]). The checker shares no code with the lock manager, so a mistake there is not
+//! ([`check_file`]). Nodes that write one each have them merged by [`merge`]. The checker shares no code with the lock manager, so a mistake there is not
 //! repeated here.
 //!
 //! ```
@@ -99,6 +99,7 @@ mod file;
 mod flags;
 mod history;
 pub mod invariant;
+mod merge;
 mod mode;
 mod report;
 pub mod rules;
@@ -111,5 +112,6 @@ pub use file::{Outcome, check_file, check_reader};
 pub use flags::{Flags, SbFlags};
 pub use history::{LONGEST_LINE, ReadError, Reader, Sink, WriteError, Writer};
 pub use invariant::{Counts, Invariant, Violation};
+pub use merge::{MergeError, merge};
 pub use mode::Mode;
 pub use report::{Off, Report};
