@@ -135,10 +135,8 @@ impl<'de> Deserialize<'de> for Lvb {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(d)?;
         let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-        let bytes: Option<Vec<u8>> = pairs
-            .iter()
-            .map(|[high, low]| hex_byte(*high, *low))
-            .collect();
+        let bytes: Option<Vec<u8>> =
+            pairs.iter().map(|[high, low]| hex_byte(*high, *low)).collect();
         match bytes {
             Some(bytes) if rest.is_empty() => Ok(Lvb(bytes.into())),
             _ => Err(D::Error::custom(

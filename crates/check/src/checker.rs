@@ -24,19 +24,12 @@ impl Options {
     /// For a recorded history, which may have begun late or broken off: `begin` and `end` events
     /// count.
     pub fn recorded() -> Options {
-        Options {
-            whole: false,
-            most_violations: 100,
-            remembered_tokens: 1 << 20,
-        }
+        Options { whole: false, most_violations: 100, remembered_tokens: 1 << 20 }
     }
 
     /// For a run that is watched from its first event to its rest, such as a simulation.
     pub fn whole() -> Options {
-        Options {
-            whole: true,
-            ..Options::recorded()
-        }
+        Options { whole: true, ..Options::recorded() }
     }
 }
 
@@ -73,11 +66,7 @@ impl Checker {
             state: State::default(),
             fields: Fields::default(),
             counts: Counts::default(),
-            violations: Found {
-                first: Vec::new(),
-                most: options.most_violations,
-                all: 0,
-            },
+            violations: Found { first: Vec::new(), most: options.most_violations, all: 0 },
             incarnations: HashMap::new(),
             whole: options.whole,
             quiet: options.whole,
@@ -107,12 +96,7 @@ impl Checker {
         let mut verdict = Ok(());
         if let Err(missing) = event.validate() {
             let what = missing.to_string();
-            verdict = Err(Violation {
-                rule: "well_formed",
-                t: event.t,
-                lines: vec![line],
-                what,
-            });
+            verdict = Err(Violation { rule: "well_formed", t: event.t, lines: vec![line], what });
             self.violations.note(&verdict);
         } else {
             self.fields.learn(event);
@@ -139,20 +123,14 @@ impl Checker {
 
     /// Judges the end and reports.
     pub fn finish(mut self) -> Report {
-        let end = End {
-            state: &self.state,
-            quiet: self.quiet,
-            t: self.t,
-            line: self.line,
-        };
+        let end = End { state: &self.state, quiet: self.quiet, t: self.t, line: self.line };
         let mut last = Vec::new();
         for rule in &mut self.rules {
             let mut violations = rule.finish(&end, &mut self.counts);
             violations.sort_by(|a, b| (&a.lines, &a.what).cmp(&(&b.lines, &b.what)));
             last.append(&mut violations);
         }
-        last.into_iter()
-            .for_each(|violation| self.violations.note(&Err(violation)));
+        last.into_iter().for_each(|violation| self.violations.note(&Err(violation)));
         if self.quiet {
             self.fields.insert(crate::invariant::Field::End);
         }
@@ -182,10 +160,7 @@ impl Checker {
         if event.node.is_some() && is_newer {
             self.incarnations.insert(node, incarnation);
         }
-        let ended = known.filter(|_| is_newer).map(|old| Life {
-            node,
-            incarnation: old,
-        });
+        let ended = known.filter(|_| is_newer).map(|old| Life { node, incarnation: old });
         (Life { node, incarnation }, ended)
     }
 
@@ -193,9 +168,7 @@ impl Checker {
         let key = event.lock.map(|lock| LockKey { life, lock });
         let lock = key.and_then(|key| self.state.lock(key));
         let ends = matches!(event.kind, Kind::Grant | Kind::Complete);
-        let op = lock
-            .filter(|_| ends)
-            .and_then(|l| Some(&l.ops[l.ended_by(event)?]));
+        let op = lock.filter(|_| ends).and_then(|l| Some(&l.ops[l.ended_by(event)?]));
         let seen = Seen {
             event,
             line,
@@ -239,20 +212,12 @@ impl Found {
 
 /// The rule, or the parts of it, that this history cannot be judged by.
 fn switched_off(rule: &(dyn Invariant + Send), fields: Fields) -> Vec<Off> {
-    let missing: Vec<&str> = rule
-        .needs()
-        .iter()
-        .filter(|f| !fields.has(**f))
-        .map(|f| f.missing())
-        .collect();
+    let missing: Vec<&str> =
+        rule.needs().iter().filter(|f| !fields.has(**f)).map(|f| f.missing()).collect();
     let name = rule.name();
     if !missing.is_empty() {
         let reason = format!("the history has {}", missing.join(" and "));
-        return vec![Off {
-            rule: name,
-            part: None,
-            reason,
-        }];
+        return vec![Off { rule: name, part: None, reason }];
     }
     let parts = rule.wants().iter().filter(|(field, _)| !fields.has(*field));
     parts

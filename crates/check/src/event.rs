@@ -234,10 +234,7 @@ impl Kind {
 impl Event {
     /// An event of this kind at this node, without further fields.
     pub fn new(t: u64, node: u32, kind: Kind) -> Event {
-        Event {
-            node: Some(node),
-            ..Event::anywhere(t, kind)
-        }
+        Event { node: Some(node), ..Event::anywhere(t, kind) }
     }
 
     /// An event that belongs to no node: begin, end, fault.
@@ -273,50 +270,32 @@ impl Event {
 
     /// The event, of this incarnation of its node.
     pub fn incarnation(self, incarnation: u64) -> Event {
-        Event {
-            incarnation: Some(incarnation),
-            ..self
-        }
+        Event { incarnation: Some(incarnation), ..self }
     }
 
     /// The event, of this lock.
     pub fn lock(self, lock: u64) -> Event {
-        Event {
-            lock: Some(lock),
-            ..self
-        }
+        Event { lock: Some(lock), ..self }
     }
 
     /// The event, of this resource.
     pub fn resource(self, name: impl AsRef<[u8]>) -> Event {
-        Event {
-            resource: Some(Resource::new(name)),
-            ..self
-        }
+        Event { resource: Some(Resource::new(name)), ..self }
     }
 
     /// The event, with this mode.
     pub fn mode(self, mode: Mode) -> Event {
-        Event {
-            mode: Some(mode),
-            ..self
-        }
+        Event { mode: Some(mode), ..self }
     }
 
     /// The event, of this operation.
     pub fn op(self, op: u64) -> Event {
-        Event {
-            op: Some(op),
-            ..self
-        }
+        Event { op: Some(op), ..self }
     }
 
     /// The event, of this claim.
     pub fn claim(self, id: u64) -> Event {
-        Event {
-            claim_id: Some(id),
-            ..self
-        }
+        Event { claim_id: Some(id), ..self }
     }
 
     /// Whether the event has the fields that its kind cannot do without.
@@ -336,10 +315,7 @@ impl Event {
                 _ => self.waits.is_some(),
             };
             if !present {
-                return Err(MissingField {
-                    event: self.kind.name(),
-                    field,
-                });
+                return Err(MissingField { event: self.kind.name(), field });
             }
         }
         Ok(())

@@ -63,12 +63,7 @@ impl Outcome {
         };
         let outcome = ["clean", "violated", "unreadable"][usize::from(self.exit_code())];
         let line = error.and_then(ReadError::line);
-        let json = Json {
-            outcome,
-            error: error.map(ToString::to_string),
-            line,
-            report,
-        };
+        let json = Json { outcome, error: error.map(ToString::to_string), line, report };
         // Only maps with keys that are no strings, and foreign Serialize impls, can fail.
         serde_json::to_string(&json).unwrap_or_default()
     }
@@ -78,10 +73,9 @@ impl Outcome {
 pub fn check_file(path: impl AsRef<Path>) -> Outcome {
     match Reader::open(path) {
         Ok(reader) => check_reader(reader, Options::recorded()),
-        Err(error) => Outcome::Unreadable {
-            error,
-            report: Checker::new(Options::recorded()).finish(),
-        },
+        Err(error) => {
+            Outcome::Unreadable { error, report: Checker::new(Options::recorded()).finish() }
+        }
     }
 }
 
@@ -94,10 +88,7 @@ pub fn check_reader<R: BufRead>(mut reader: Reader<R>, options: Options) -> Outc
             Ok(Some(event)) => drop(checker.observe_line(&event, reader.line())),
             Ok(None) => return Outcome::Checked(checker.finish()),
             Err(error) => {
-                return Outcome::Unreadable {
-                    error,
-                    report: checker.finish(),
-                };
+                return Outcome::Unreadable { error, report: checker.finish() };
             }
         }
     }

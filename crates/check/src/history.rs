@@ -81,11 +81,7 @@ pub enum ReadError {
 }
 
 fn lines(n: u64) -> String {
-    if n == 1 {
-        "line".to_owned()
-    } else {
-        format!("{n} lines")
-    }
+    if n == 1 { "line".to_owned() } else { format!("{n} lines") }
 }
 
 impl ReadError {
@@ -121,22 +117,14 @@ impl Reader<BufReader<File>> {
     /// # Errors
     /// [`ReadError::Open`] if the file cannot be opened.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ReadError> {
-        Ok(Reader::new(BufReader::new(
-            File::open(path).map_err(ReadError::Open)?,
-        )))
+        Ok(Reader::new(BufReader::new(File::open(path).map_err(ReadError::Open)?)))
     }
 }
 
 impl<R: BufRead> Reader<R> {
     /// Reads from `input`.
     pub fn new(input: R) -> Reader<R> {
-        Reader {
-            input,
-            line: 0,
-            last_t: 0,
-            buffer: Vec::new(),
-            broken: false,
-        }
+        Reader { input, line: 0, last_t: 0, buffer: Vec::new(), broken: false }
     }
 
     /// The number of the line read last, counted from 1.
@@ -183,32 +171,19 @@ impl<R: BufRead> Reader<R> {
                 return Err(ReadError::Truncated { line });
             }
             Err(e) => {
-                return Err(ReadError::NotUtf8 {
-                    line,
-                    byte: e.valid_up_to() + 1,
-                });
+                return Err(ReadError::NotUtf8 { line, byte: e.valid_up_to() + 1 });
             }
         };
         let event: Event = serde_json::from_str(text).map_err(|e| {
             if !ended && e.is_eof() {
                 ReadError::Truncated { line }
             } else {
-                ReadError::NoEvent {
-                    line,
-                    byte: e.column(),
-                    reason: reason(&e),
-                }
+                ReadError::NoEvent { line, byte: e.column(), reason: reason(&e) }
             }
         })?;
-        event
-            .validate()
-            .map_err(|missing| ReadError::Missing { line, missing })?;
+        event.validate().map_err(|missing| ReadError::Missing { line, missing })?;
         if event.t < self.last_t {
-            return Err(ReadError::Unsorted {
-                line,
-                t: event.t,
-                before: self.last_t,
-            });
+            return Err(ReadError::Unsorted { line, t: event.t, before: self.last_t });
         }
         self.last_t = event.t;
         Ok(event)
@@ -316,14 +291,7 @@ impl<W: Sink> Writer<W> {
     /// Writes to an empty sink.
     pub fn new(sink: W) -> Writer<W> {
         let batch = Vec::with_capacity(BATCH + 4096);
-        Writer {
-            sink,
-            batch,
-            batched: 0,
-            written: 0,
-            bytes: 0,
-            failed: None,
-        }
+        Writer { sink, batch, batched: 0, written: 0, bytes: 0, failed: None }
     }
 
     /// Appends an event.
@@ -343,11 +311,7 @@ impl<W: Sink> Writer<W> {
         }
         self.batch.push(b'\n');
         self.batched += 1;
-        if self.batch.len() >= BATCH {
-            self.flush()
-        } else {
-            Ok(())
-        }
+        if self.batch.len() >= BATCH { self.flush() } else { Ok(()) }
     }
 
     /// Hands everything to the operating system.
@@ -405,10 +369,7 @@ impl<W: Sink> Writer<W> {
     /// Keeps the whole lines of the first `done` bytes of the batch.
     fn give_up(&mut self, done: usize, source: io::Error) -> WriteError {
         self.failed = Some(source.kind());
-        let whole = self.batch[..done]
-            .iter()
-            .rposition(|b| *b == b'\n')
-            .map_or(0, |at| at + 1);
+        let whole = self.batch[..done].iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
         let lines = self.batch[..whole].iter().filter(|b| **b == b'\n').count() as u64;
         self.bytes += whole as u64;
         self.written += lines;
@@ -421,14 +382,9 @@ impl<W: Sink> Writer<W> {
     fn failure(&self, source: io::Error) -> WriteError {
         match source.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-                WriteError::DiskFull {
-                    written: self.written,
-                }
+                WriteError::DiskFull { written: self.written }
             }
-            _ => WriteError::Io {
-                written: self.written,
-                source,
-            },
+            _ => WriteError::Io { written: self.written, source },
         }
     }
 }

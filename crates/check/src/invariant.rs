@@ -113,9 +113,7 @@ impl Fields {
         }
         for name in event.writes.iter().flatten() {
             // `end` is a promise that only the end can keep.
-            let named = Field::ALL
-                .into_iter()
-                .filter(|f| f.name() == name && *f != Field::End);
+            let named = Field::ALL.into_iter().filter(|f| f.name() == name && *f != Field::End);
             named.for_each(|field| self.insert(field));
         }
     }
@@ -245,31 +243,18 @@ impl Seen<'_> {
         let mut lines: Vec<u64> = earlier.into_iter().filter(|l| *l != 0).collect();
         lines.push(self.line);
         lines.dedup();
-        Violation {
-            rule,
-            t: self.event.t,
-            lines,
-            what,
-        }
+        Violation { rule, t: self.event.t, lines, what }
     }
 
     /// The resource: the event's, or its lock's.
     pub fn resource(&self) -> Option<&crate::bytes::Resource> {
-        self.event
-            .resource
-            .as_ref()
-            .or(self.lock.and_then(|l| l.resource.as_ref()))
+        self.event.resource.as_ref().or(self.lock.and_then(|l| l.resource.as_ref()))
     }
 }
 
 impl End<'_> {
     /// A violation that the end shows.
     pub fn violation(&self, rule: &'static str, lines: Vec<u64>, what: String) -> Violation {
-        Violation {
-            rule,
-            t: self.t,
-            lines,
-            what,
-        }
+        Violation { rule, t: self.t, lines, what }
     }
 }

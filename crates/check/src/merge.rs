@@ -40,28 +40,15 @@ pub fn merge<R: BufRead, W: Sink>(
 ) -> Result<u64, MergeError> {
     let mut parts: Vec<Part<R>> = parts
         .into_iter()
-        .map(|reader| Part {
-            reader,
-            next: None,
-            begin: None,
-            ended: false,
-        })
+        .map(|reader| Part { reader, next: None, begin: None, ended: false })
         .collect();
     for (i, part) in parts.iter_mut().enumerate() {
         part.advance(i)?;
     }
     let mut written = 0;
-    let mut last = parts
-        .iter()
-        .filter_map(|p| p.next.as_ref())
-        .map(|e| e.t)
-        .min()
-        .unwrap_or(0);
+    let mut last = parts.iter().filter_map(|p| p.next.as_ref()).map(|e| e.t).min().unwrap_or(0);
     if let Some(writes) = declared_by_all(&parts) {
-        output.write(&Event {
-            writes: Some(writes),
-            ..Event::anywhere(last, Kind::Begin)
-        })?;
+        output.write(&Event { writes: Some(writes), ..Event::anywhere(last, Kind::Begin) })?;
         written += 1;
     }
     while let Some((i, event)) = take_first(&mut parts) {
@@ -89,10 +76,7 @@ fn declared_by_all<R>(parts: &[Part<R>]) -> Option<Vec<String>> {
 }
 
 fn take_first<R>(parts: &mut [Part<R>]) -> Option<(usize, Event)> {
-    let times = parts
-        .iter()
-        .enumerate()
-        .filter_map(|(i, p)| Some((p.next.as_ref()?.t, i)));
+    let times = parts.iter().enumerate().filter_map(|(i, p)| Some((p.next.as_ref()?.t, i)));
     let (_, i) = times.min()?;
     Some((i, parts[i].next.take()?))
 }
@@ -102,10 +86,7 @@ impl<R: BufRead> Part<R> {
     fn advance(&mut self, i: usize) -> Result<(), MergeError> {
         loop {
             let next = self.reader.read();
-            let next = next.map_err(|error| MergeError::Read {
-                number: i + 1,
-                error,
-            })?;
+            let next = next.map_err(|error| MergeError::Read { number: i + 1, error })?;
             match next {
                 Some(event) if event.kind == Kind::Begin => {
                     self.begin = Some(event.writes.unwrap_or_default());

@@ -41,11 +41,7 @@ impl Mode {
 
     /// Whether two locks of one resource may be granted in these modes at the same time.
     pub fn compatible(self, other: Mode) -> bool {
-        let (weak, strong) = if self <= other {
-            (self, other)
-        } else {
-            (other, self)
-        };
+        let (weak, strong) = if self <= other { (self, other) } else { (other, self) };
         match strong {
             NL | CR => true,
             CW => true,

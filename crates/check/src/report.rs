@@ -56,11 +56,7 @@ impl fmt::Display for Report {
             writeln!(f, "… and {more} more violations")?;
         }
         let c = &self.counts;
-        write!(
-            f,
-            "{} events: {} requests, {} grants",
-            c.events, c.requests, c.grants
-        )?;
+        write!(f, "{} events: {} requests, {} grants", c.events, c.requests, c.grants)?;
         let named = [
             (c.provisional, "provisional"),
             (c.provisional_overlaps, "provisional overlaps"),
@@ -76,10 +72,7 @@ impl fmt::Display for Report {
             (c.tokens, "fencing tokens judged"),
             (c.tokens_forgotten, "fencing tokens forgotten"),
             (c.order_judged, "grants judged for order"),
-            (
-                c.blocked_at_end,
-                "operations blocked by a held lock at the end",
-            ),
+            (c.blocked_at_end, "operations blocked by a held lock at the end"),
         ];
         for (n, name) in named.into_iter().filter(|(n, _)| *n > 0) {
             write!(f, ", {n} {name}")?;

@@ -118,10 +118,7 @@ impl Lock {
 
 /// Whether the event completes an unlock.
 pub fn is_unlocked(event: &Event) -> bool {
-    event.kind == Kind::Complete
-        && event
-            .status
-            .is_some_and(|s| s.unsigned_abs() == EUNLOCK as u64)
+    event.kind == Kind::Complete && event.status.is_some_and(|s| s.unsigned_abs() == EUNLOCK as u64)
 }
 
 /// What a client may rely on while this conversion is under way.
@@ -181,17 +178,12 @@ impl Claims {
 
     /// The oldest one.
     pub fn oldest(&self) -> Option<&Claim> {
-        self.by_age
-            .values()
-            .next()
-            .and_then(|id| self.by_id.get(id))
+        self.by_age.values().next().and_then(|id| self.by_id.get(id))
     }
 
     /// All, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Claim)> {
-        self.by_age
-            .values()
-            .filter_map(|id| Some((*id, self.by_id.get(id)?)))
+        self.by_age.values().filter_map(|id| Some((*id, self.by_id.get(id)?)))
     }
 
     /// Whether one of them is for this resource.
@@ -217,15 +209,7 @@ impl State {
     /// All locks.
     pub fn locks(&self) -> impl Iterator<Item = (LockKey, &Lock)> {
         self.locks.iter().flat_map(|(life, locks)| {
-            locks.iter().map(|(lock, l)| {
-                (
-                    LockKey {
-                        life: *life,
-                        lock: *lock,
-                    },
-                    l,
-                )
-            })
+            locks.iter().map(|(lock, l)| (LockKey { life: *life, lock: *lock }, l))
         })
     }
 
@@ -248,9 +232,7 @@ impl State {
 
     /// All unsettled claims.
     pub fn all_claims(&self) -> impl Iterator<Item = (Life, u64, &Claim)> {
-        self.claims
-            .iter()
-            .flat_map(|(life, claims)| claims.iter().map(|(id, c)| (*life, id, c)))
+        self.claims.iter().flat_map(|(life, claims)| claims.iter().map(|(id, c)| (*life, id, c)))
     }
 
     /// How many claims were made so far.
@@ -270,7 +252,8 @@ impl State {
             | Kind::Settled
             | Kind::Lost => self.apply_to_lock(life, event, line),
             Kind::Claim => self.apply_claim(life, event, line),
-            Kind::Confirm | Kind::Merge | Kind::Conflict | Kind::Drop => {
+            Kind::Refuse if self.has_provisional(life, event.resource.as_ref()) => {}
+            Kind::Confirm | Kind::Refuse | Kind::Merge | Kind::Conflict | Kind::Drop => {
                 if let (Some(claims), Some(id)) = (self.claims.get_mut(&life), event.claim_id) {
                     claims.settle(id);
                 }
@@ -288,13 +271,16 @@ impl State {
         }
     }
 
+    /// Whether a claim's grant is at stake. A strict claim has none until it is confirmed, and one
+    /// whose lock has gone has none left: refused, they become ordinary requests, and are settled.
+    fn has_provisional(&self, life: Life, resource: Option<&Resource>) -> bool {
+        let locks = self.locks.get(&life).into_iter().flat_map(|locks| locks.values());
+        locks.into_iter().any(|lock| lock.provisional && lock.resource.as_ref() == resource)
+    }
+
     fn apply_claim(&mut self, life: Life, event: &Event, line: u64) {
         if let (Some(id), Some(resource)) = (event.claim_id, &event.resource) {
-            let claim = Claim {
-                resource: resource.clone(),
-                seq: self.claims_made,
-                line,
-            };
+            let claim = Claim { resource: resource.clone(), seq: self.claims_made, line };
             self.claims.entry(life).or_default().open(id, claim);
             self.claims_made += 1;
         }
@@ -410,9 +396,5 @@ impl Lock {
 
 /// The mode that a lock keeps when its conversion did not succeed.
 pub fn mode_kept(event: &Event, before: Option<Mode>) -> Option<Mode> {
-    event.mode.or(if event.sb_flags.contains(SbFlags::DEMOTED) {
-        Some(Mode::NL)
-    } else {
-        before
-    })
+    event.mode.or(if event.sb_flags.contains(SbFlags::DEMOTED) { Some(Mode::NL) } else { before })
 }

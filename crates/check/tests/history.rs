@@ -28,10 +28,7 @@ fn error(second_line: impl AsRef<[u8]>) -> ReadError {
 fn the_documented_example_is_read() {
     let line = r#"{"t":7,"node":1,"incarnation":1,"client":"c7","lock":42,"resource":"name","event":"grant","mode":"EX","flags":["notify"],"status":0,"token":9}"#;
     let event = &read(line).unwrap()[0];
-    assert_eq!(
-        (event.token, event.kind, event.mode),
-        (Some(9), Kind::Grant, Some(Mode::EX))
-    );
+    assert_eq!((event.token, event.kind, event.mode), (Some(9), Kind::Grant, Some(Mode::EX)));
     assert_eq!(event.flags, Flags::NOTIFY);
     assert_eq!(event.resource.as_ref().unwrap().as_bytes(), b"name");
 }
@@ -45,62 +42,26 @@ fn empty_lines_and_a_missing_last_newline_are_no_error() {
 #[test]
 fn bad_lines_say_what_is_wrong_and_where() {
     let cases = [
-        (
-            r#"{"t":6,"node":1,"event":"grnat"}"#,
-            "unknown variant `grnat`",
-        ),
-        (
-            r#"{"t":"6","node":1,"event":"crash"}"#,
-            "invalid type: string \"6\", expected u64",
-        ),
+        (r#"{"t":6,"node":1,"event":"grnat"}"#, "unknown variant `grnat`"),
+        (r#"{"t":"6","node":1,"event":"crash"}"#, "invalid type: string \"6\", expected u64"),
         (r#"{"t":6,"node":-1,"event":"crash"}"#, "expected u32"),
-        (
-            r#"{"t":6,"node":1,"event":"crash","tokn":1}"#,
-            "unknown field `tokn`",
-        ),
-        (
-            r#"{"t":6,"event":"begin","flags":["nofly"]}"#,
-            "unknown flag `nofly`",
-        ),
-        (
-            r#"{"t":6,"event":"begin","sb_flags":["x"]}"#,
-            "unknown sb_flag `x`",
-        ),
-        (
-            r#"{"t":6,"event":"begin","mode":"XX"}"#,
-            "unknown variant `XX`",
-        ),
-        (
-            r#"{"t":6,"event":"begin","lvb":"0g"}"#,
-            "pairs of hexadecimal digits",
-        ),
-        (
-            r#"{"t":6,"event":"begin","lvb":"012"}"#,
-            "pairs of hexadecimal digits",
-        ),
-        (
-            r#"{"t":6,"event":"begin","resource":"%z"}"#,
-            "write `%25` for a `%`",
-        ),
-        (
-            r#"{"t":6,"node":1,"event":"grant","mode":"EX"}"#,
-            "a `grant` event needs `lock`",
-        ),
+        (r#"{"t":6,"node":1,"event":"crash","tokn":1}"#, "unknown field `tokn`"),
+        (r#"{"t":6,"event":"begin","flags":["nofly"]}"#, "unknown flag `nofly`"),
+        (r#"{"t":6,"event":"begin","sb_flags":["x"]}"#, "unknown sb_flag `x`"),
+        (r#"{"t":6,"event":"begin","mode":"XX"}"#, "unknown variant `XX`"),
+        (r#"{"t":6,"event":"begin","lvb":"0g"}"#, "pairs of hexadecimal digits"),
+        (r#"{"t":6,"event":"begin","lvb":"012"}"#, "pairs of hexadecimal digits"),
+        (r#"{"t":6,"event":"begin","resource":"%z"}"#, "write `%25` for a `%`"),
+        (r#"{"t":6,"node":1,"event":"grant","mode":"EX"}"#, "a `grant` event needs `lock`"),
         (r#"{"t":6,"event":"crash"}"#, "a `crash` event needs `node`"),
         (r#"{"t":4,"event":"end"}"#, "sort the history by `t`"),
         (r#"[1,2]"#, "line 2, byte"),
-        (
-            r#"{"t":6,"event":"end"} {"t":7,"event":"end"}"#,
-            "trailing characters",
-        ),
+        (r#"{"t":6,"event":"end"} {"t":7,"event":"end"}"#, "trailing characters"),
         ("not json", "line 2, byte"),
     ];
     for (line, expect) in cases {
         let text = error(format!("{line}\n")).to_string();
-        assert!(
-            text.contains(expect) && text.starts_with("line 2"),
-            "{line}: {text}"
-        );
+        assert!(text.contains(expect) && text.starts_with("line 2"), "{line}: {text}");
         assert!(!text.contains("at line 1"), "two positions: {text}");
     }
 }
@@ -110,10 +71,7 @@ fn a_last_line_that_breaks_off_is_said_to_at_every_byte() {
     let line = r#"{"t":6,"node":1,"lock":1,"event":"grant","mode":"EX","note":"ä"}"#.as_bytes();
     for cut in 1..line.len() {
         let e = error(&line[..cut]);
-        assert!(
-            matches!(e, ReadError::Truncated { .. }),
-            "cut at {cut}: {e}"
-        );
+        assert!(matches!(e, ReadError::Truncated { .. }), "cut at {cut}: {e}");
         assert!(e.to_string().contains("remove this line"), "{e}");
     }
 }
@@ -160,15 +118,8 @@ fn files_have_the_documented_exit_codes() {
         assert_eq!(json["outcome"], word);
         match code {
             1 => {
-                assert!(
-                    outcome
-                        .text()
-                        .contains("VIOLATED compatible_grants, lines 2, 3: \"a\"")
-                );
-                assert_eq!(
-                    json["report"]["violations"][0]["lines"],
-                    serde_json::json!([2, 3])
-                );
+                assert!(outcome.text().contains("VIOLATED compatible_grants, lines 2, 3: \"a\""));
+                assert_eq!(json["report"]["violations"][0]["lines"], serde_json::json!([2, 3]));
             }
             2 => {
                 assert_eq!(json["line"], 2);
@@ -179,11 +130,7 @@ fn files_have_the_documented_exit_codes() {
     }
     let absent = check_file(dir.path().join("absent"));
     assert_eq!(absent.exit_code(), 2);
-    assert!(
-        absent.text().contains("cannot open the history"),
-        "{}",
-        absent.text()
-    );
+    assert!(absent.text().contains("cannot open the history"), "{}", absent.text());
     let directory = check_file(dir.path());
     assert_eq!(directory.exit_code(), 2, "{}", directory.text());
 }
@@ -202,21 +149,14 @@ fn what_is_written_is_read() {
         gained: Some(false),
         waits: Some(true),
         view: Some(8),
-        members: Some(vec![Member {
-            node: 1,
-            incarnation: None,
-        }]),
+        members: Some(vec![Member { node: 1, incarnation: None }]),
         lvb: Some(Lvb::new([0, 255])),
         sb_flags: SbFlags::VALNOTVALID,
         freed: true,
         ordered: Some(false),
         writes: Some(vec!["claim".into()]),
         note: Some("\"\n".into()),
-        ..Event::new(1, 2, Kind::Request)
-            .lock(1)
-            .resource(b"\xff%")
-            .mode(Mode::CW)
-            .op(5)
+        ..Event::new(1, 2, Kind::Request).lock(1).resource(b"\xff%").mode(Mode::CW).op(5)
     };
     let mut writer = Writer::new(Vec::new());
     writer.write(&event).unwrap();
@@ -230,10 +170,7 @@ fn what_is_written_is_read() {
 fn an_incomplete_event_is_not_written() {
     let mut writer = Writer::new(Vec::new());
     let error = writer.write(&Event::new(1, 1, Kind::Grant)).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "cannot write an event: a `grant` event needs `lock`"
-    );
+    assert_eq!(error.to_string(), "cannot write an event: a `grant` event needs `lock`");
     assert!(writer.into_inner().unwrap().is_empty());
 }
 
@@ -248,11 +185,7 @@ impl Write for Disk {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let n = buf.len().min(self.room - self.content.len());
         self.content.extend_from_slice(&buf[..n]);
-        if n == 0 {
-            Err(io::ErrorKind::StorageFull.into())
-        } else {
-            Ok(n)
-        }
+        if n == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(n) }
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -271,17 +204,12 @@ fn a_full_disk_is_named_and_leaves_whole_lines() {
     let event = Event::new(1, 1, Kind::Crash);
     let line = serde_json::to_string(&event).unwrap().len() + 1;
     for room in 0..4 * line {
-        let mut disk = Disk {
-            content: Vec::new(),
-            room,
-        };
+        let mut disk = Disk { content: Vec::new(), room };
         let mut writer = Writer::new(&mut disk);
         // One flush that succeeds if there is room, and one that cannot.
         let first = writer.write(&event).and_then(|()| writer.flush());
         assert_eq!(first.is_ok(), room >= line);
-        let rest = (0..3)
-            .try_for_each(|_| writer.write(&event))
-            .and_then(|()| writer.flush());
+        let rest = (0..3).try_for_each(|_| writer.write(&event)).and_then(|()| writer.flush());
         let error = rest.unwrap_err();
         assert!(matches!(error, WriteError::DiskFull { .. }), "{error}");
         assert!(error.to_string().contains("free some space"), "{error}");
@@ -299,64 +227,33 @@ fn a_device_without_room_is_named() {
     };
     writer.write(&Event::new(1, 1, Kind::Crash)).unwrap();
     let error = writer.flush().unwrap_err();
-    assert!(
-        matches!(error, WriteError::DiskFull { written: 0 }),
-        "{error}"
-    );
+    assert!(matches!(error, WriteError::DiskFull { written: 0 }), "{error}");
 }
 
 #[test]
 fn a_file_that_cannot_be_created_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let error = Writer::create(dir.path().join("no/where")).unwrap_err();
-    assert!(
-        error.to_string().contains("cannot create the history"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("cannot create the history"), "{error}");
 }
 
 #[test]
 fn memory_is_bounded_by_what_is_live() {
-    let mut checker = Checker::new(Options {
-        remembered_tokens: 100,
-        ..Options::whole()
-    });
+    let mut checker = Checker::new(Options { remembered_tokens: 100, ..Options::whole() });
     for i in 0..20_000u64 {
         let event = |kind| Event::new(i, 1, kind).lock(i).op(1);
         let name = i.to_string();
         let claim = Event::new(i, 1, Kind::Claim).resource(&name).claim(i);
-        checker
-            .observe(&event(Kind::Request).resource(&name).mode(Mode::EX))
-            .unwrap();
+        checker.observe(&event(Kind::Request).resource(&name).mode(Mode::EX)).unwrap();
         checker.observe(&claim).unwrap();
-        checker
-            .observe(&Event {
-                kind: Kind::Master,
-                ..claim.clone()
-            })
-            .unwrap();
-        let grant = Event {
-            token: Some(i + 1),
-            ..event(Kind::Grant).mode(Mode::EX)
-        };
+        checker.observe(&Event { kind: Kind::Master, ..claim.clone() }).unwrap();
+        let grant = Event { token: Some(i + 1), ..event(Kind::Grant).mode(Mode::EX) };
         checker.observe(&grant).unwrap();
-        checker
-            .observe(&Event {
-                kind: Kind::Confirm,
-                ..claim.clone()
-            })
-            .unwrap();
+        checker.observe(&Event { kind: Kind::Confirm, ..claim.clone() }).unwrap();
         checker.observe(&event(Kind::Unlock)).unwrap();
-        let done = Event {
-            status: Some(lockify_check::EUNLOCK),
-            ..event(Kind::Complete)
-        };
+        let done = Event { status: Some(lockify_check::EUNLOCK), ..event(Kind::Complete) };
         checker.observe(&done).unwrap();
-        let gone = Event {
-            kind: Kind::Master,
-            gained: Some(false),
-            ..claim
-        };
+        let gone = Event { kind: Kind::Master, gained: Some(false), ..claim };
         checker.observe(&gone).unwrap();
     }
     // All tables print; what they keep are up to 200 tokens, not 20,000 of anything.
@@ -376,10 +273,7 @@ fn a_malformed_event_is_reported_by_an_online_checker() {
 
 #[test]
 fn a_checker_keeps_the_first_violations_and_counts_the_rest() {
-    let mut checker = Checker::new(Options {
-        most_violations: 2,
-        ..Options::whole()
-    });
+    let mut checker = Checker::new(Options { most_violations: 2, ..Options::whole() });
     for i in 0..5 {
         checker.observe(&Event::new(i, 1, Kind::Grant)).unwrap_err();
     }
@@ -399,48 +293,26 @@ fn any_event() -> impl Strategy<Value = Event> {
     .map(|name| serde_json::from_value(serde_json::json!(name)).unwrap())
     .collect();
     let modes = proptest::sample::select(Mode::ALL.to_vec());
-    let what = (
-        proptest::sample::select(kinds),
-        modes,
-        0..3u32,
-        0..3u64,
-        0..3u8,
-    );
-    let how = (
-        any::<u32>(),
-        0..3u64,
-        proptest::option::of(0..3u64),
-        any::<[bool; 4]>(),
-        0..8u8,
-    );
-    (what, how).prop_map(
-        |((kind, mode, node, lock, name), (flags, small, op, b, sb))| Event {
-            flags: Flags::from_bits_truncate(flags),
-            sb_flags: SbFlags::from_bits_truncate(sb),
-            client: (b[0] || kind == Kind::Gone).then(|| "c".to_owned()),
-            status: Some(if b[1] { lockify_check::EUNLOCK } else { 11 }),
-            token: op,
-            op,
-            claim_id: Some(small),
-            master: Some(node),
-            gained: Some(b[2]),
-            waits: Some(b[3]),
-            view: op,
-            members: b[0].then(|| {
-                vec![Member {
-                    node,
-                    incarnation: op,
-                }]
-            }),
-            lvb: b[1].then(|| Lvb::new([name])),
-            provisional: b[2],
-            incarnation: op,
-            ..Event::new(0, node, kind)
-                .lock(lock)
-                .resource([name])
-                .mode(mode)
-        },
-    )
+    let what = (proptest::sample::select(kinds), modes, 0..3u32, 0..3u64, 0..3u8);
+    let how = (any::<u32>(), 0..3u64, proptest::option::of(0..3u64), any::<[bool; 4]>(), 0..8u8);
+    (what, how).prop_map(|((kind, mode, node, lock, name), (flags, small, op, b, sb))| Event {
+        flags: Flags::from_bits_truncate(flags),
+        sb_flags: SbFlags::from_bits_truncate(sb),
+        client: (b[0] || kind == Kind::Gone).then(|| "c".to_owned()),
+        status: Some(if b[1] { lockify_check::EUNLOCK } else { 11 }),
+        token: op,
+        op,
+        claim_id: Some(small),
+        master: Some(node),
+        gained: Some(b[2]),
+        waits: Some(b[3]),
+        view: op,
+        members: b[0].then(|| vec![Member { node, incarnation: op }]),
+        lvb: b[1].then(|| Lvb::new([name])),
+        provisional: b[2],
+        incarnation: op,
+        ..Event::new(0, node, kind).lock(lock).resource([name]).mode(mode)
+    })
 }
 
 proptest! {

@@ -4,10 +4,7 @@ use lockify_check::{MergeError, Options, Reader, Writer, check_reader, merge};
 
 fn merged(parts: &[&str]) -> Result<String, MergeError> {
     let mut writer = Writer::new(Vec::new());
-    let written = merge(
-        parts.iter().map(|part| Reader::new(part.as_bytes())),
-        &mut writer,
-    )?;
+    let written = merge(parts.iter().map(|part| Reader::new(part.as_bytes())), &mut writer)?;
     assert_eq!(written, writer.written());
     Ok(String::from_utf8(writer.into_inner()?).unwrap())
 }
@@ -31,10 +28,7 @@ fn events_come_in_the_order_of_their_time() {
     let text = merged(&[ONE, TWO]).unwrap();
     let times: Vec<&str> = text.lines().map(|line| &line[5..6]).collect();
     assert_eq!(times, ["1", "1", "2", "3", "5", "6", "9", "9"]);
-    assert!(
-        text.starts_with(r#"{"t":1,"event":"begin","writes":["token"]}"#),
-        "{text}"
-    );
+    assert!(text.starts_with(r#"{"t":1,"event":"begin","writes":["token"]}"#), "{text}");
     assert!(text.ends_with("{\"t\":9,\"event\":\"end\"}\n"), "{text}");
     let outcome = check_reader(Reader::new(text.as_bytes()), Options::recorded());
     assert_eq!(outcome.exit_code(), 0, "{}", outcome.text());

@@ -39,10 +39,7 @@ pub struct Page {
 impl Page {
     /// An empty page.
     pub fn new(title: impl Into<String>) -> Page {
-        Page {
-            title: title.into(),
-            parts: Vec::new(),
-        }
+        Page { title: title.into(), parts: Vec::new() }
     }
 
     /// The page, with a further paragraph.
@@ -100,11 +97,7 @@ fn table_html(table: &Table) -> String {
     let line = |element: &str, cells: &[String]| {
         let mut html = String::from("<tr>");
         for (i, cell) in cells.iter().enumerate() {
-            let class = if i < table.properties {
-                ""
-            } else {
-                " class=\"number\""
-            };
+            let class = if i < table.properties { "" } else { " class=\"number\"" };
             let _ = write!(html, "<{element}{class}>{}</{element}>", escape(cell));
         }
         html + "</tr>\n"

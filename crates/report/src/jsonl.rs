@@ -90,9 +90,7 @@ impl Writer<File> {
 impl<W: Write> Writer<W> {
     /// Writes to `output`.
     pub fn new(output: W) -> Writer<W> {
-        Writer {
-            output: BufWriter::new(output),
-        }
+        Writer { output: BufWriter::new(output) }
     }
 
     /// Writes a row.

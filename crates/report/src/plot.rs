@@ -60,10 +60,7 @@ impl Series {
     /// A series through these places and values.
     pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Series {
         let points = points.into_iter().map(|(x, y)| Point { x, y, range: None });
-        Series {
-            name: name.into(),
-            points: points.collect(),
-        }
+        Series { name: name.into(), points: points.collect() }
     }
 
     /// The cumulative distribution of samples, in any order: x a sample, y the percentage of
@@ -74,10 +71,7 @@ impl Series {
         let n = sorted.len();
         let stride = n.div_ceil(500).max(1);
         let kept = (0..n).filter(|i| i % stride == 0 || i + 1 == n);
-        Series::new(
-            name,
-            kept.map(|i| (sorted[i], 100.0 * (i + 1) as f64 / n as f64)),
-        )
+        Series::new(name, kept.map(|i| (sorted[i], 100.0 * (i + 1) as f64 / n as f64)))
     }
 }
 
@@ -102,11 +96,7 @@ impl Plot {
     /// A plot of cumulative distributions on a logarithmic axis; add [`Series::cdf`]s.
     pub fn cdf(title: impl Into<String>, x_label: impl Into<String>) -> Plot {
         let plot = Plot::new(title, x_label, "operations [%]");
-        Plot {
-            form: Form::Steps,
-            x_scale: Scale::Log,
-            ..plot
-        }
+        Plot { form: Form::Steps, x_scale: Scale::Log, ..plot }
     }
 
     /// The metric by a numerical property of the case, a line for each combination of the
@@ -136,20 +126,12 @@ impl Plot {
     pub fn percentiles_of(rows: &[Row], metric: &Metric, by: &[&str]) -> Plot {
         let plot = Plot::lines_of(rows, metric, "percentile", by);
         let title = format!("{} by percentile", metric.title);
-        Plot {
-            title,
-            x_scale: Scale::Nines,
-            y_scale: Scale::Log,
-            ..plot
-        }
+        Plot { title, x_scale: Scale::Nines, y_scale: Scale::Log, ..plot }
     }
 
     /// The plot, with this title.
     pub fn title(self, title: impl Into<String>) -> Plot {
-        Plot {
-            title: title.into(),
-            ..self
-        }
+        Plot { title: title.into(), ..self }
     }
 
     /// The plot, with a further series.
@@ -185,15 +167,8 @@ fn series_of(
     let mut series: IndexMap<String, Vec<Point>> = IndexMap::new();
     for row in rows.iter().filter(|row| row.metric == metric.name) {
         let Some(x) = place(row) else { continue };
-        let range = row
-            .spread()
-            .filter(|_| row.rounds.len() > 1)
-            .map(|s| (s.min, s.max));
-        let point = Point {
-            x,
-            y: row.value,
-            range,
-        };
+        let range = row.spread().filter(|_| row.rounds.len() > 1).map(|s| (s.min, s.max));
+        let point = Point { x, y: row.value, range };
         series.entry(name(row, by)).or_default().push(point);
     }
     let series = series.into_iter().map(|(name, mut points)| {

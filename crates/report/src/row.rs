@@ -136,10 +136,7 @@ impl Row {
 
     /// The row, with the published value.
     pub fn published(self, value: f64) -> Row {
-        Row {
-            published: Some(value),
-            ..self
-        }
+        Row { published: Some(value), ..self }
     }
 
     /// How the rounds spread; `None` without rounds.

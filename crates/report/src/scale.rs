@@ -40,11 +40,7 @@ impl Axis {
         let mut low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let mut high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         if values.is_empty() {
-            (low, high) = if scale == Scale::Log {
-                (1.0, 10.0)
-            } else {
-                (0.0, 1.0)
-            };
+            (low, high) = if scale == Scale::Log { (1.0, 10.0) } else { (0.0, 1.0) };
         }
         if zero && scale == Scale::Linear {
             (low, high) = (low.min(0.0), high.max(0.0));
@@ -58,16 +54,9 @@ impl Axis {
         let (first, last) = ends.map_or((low, high), |(first, last)| (*first, *last));
         let from = scale.place(low.min(first)).unwrap_or(0.0);
         let to = scale.place(high.max(last)).unwrap_or(1.0);
-        let ticks = ticks
-            .into_iter()
-            .filter_map(|t| Some((scale.place(t)?, label(t, scale))));
+        let ticks = ticks.into_iter().filter_map(|t| Some((scale.place(t)?, label(t, scale))));
         let ticks = ticks.collect();
-        Axis {
-            scale,
-            from,
-            to: if to > from { to } else { from + 1.0 },
-            ticks,
-        }
+        Axis { scale, from, to: if to > from { to } else { from + 1.0 }, ticks }
     }
 
     /// Where the value is: 0 at the axis's beginning, 1 at its end.
@@ -78,43 +67,29 @@ impl Axis {
     /// Where the axis's ticks are, and what they say.
     pub(crate) fn ticks(&self) -> impl Iterator<Item = (f64, &str)> {
         let place = |t: f64| (t - self.from) / (self.to - self.from);
-        self.ticks
-            .iter()
-            .map(move |(t, text)| (place(*t), text.as_str()))
+        self.ticks.iter().map(move |(t, text)| (place(*t), text.as_str()))
     }
 }
 
 /// Round numbers that enclose the range, about five of them.
 fn linear_ticks(low: f64, high: f64) -> Vec<f64> {
-    let high = if high > low {
-        high
-    } else {
-        low + low.abs().max(1.0)
-    };
+    let high = if high > low { high } else { low + low.abs().max(1.0) };
     let rough = high / 5.0 - low / 5.0;
     if !rough.is_normal() {
         return vec![low, high];
     }
     let power = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 2.5, 5.0, 10.0]
-        .into_iter()
-        .find(|m| m * power >= rough * 0.999);
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|m| m * power >= rough * 0.999);
     let step = step.unwrap_or(10.0) * power;
     let (first, last) = ((low / step).floor() as i64, (high / step).ceil() as i64);
-    (first..=last.min(first + 20))
-        .map(|i| i as f64 * step)
-        .collect()
+    (first..=last.min(first + 20)).map(|i| i as f64 * step).collect()
 }
 
 /// Powers of ten that enclose the range, with 2 and 5 between them if they are few.
 fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let last = last.max(first + 1);
-    let steps: &[f64] = if last - first <= 2 {
-        &[1.0, 2.0, 5.0]
-    } else {
-        &[1.0]
-    };
+    let steps: &[f64] = if last - first <= 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
     let decades = (first..last).flat_map(|d| steps.iter().map(move |s| s * 10f64.powi(d)));
     decades.chain([10f64.powi(last)]).collect()
 }
@@ -170,19 +145,11 @@ mod tests {
 
     #[test]
     fn odd_values_make_no_odd_axis() {
-        for values in [
-            vec![],
-            vec![f64::NAN],
-            vec![0.0],
-            vec![5.0, 5.0],
-            vec![f64::MAX, f64::MIN],
-        ] {
+        for values in [vec![], vec![f64::NAN], vec![0.0], vec![5.0, 5.0], vec![f64::MAX, f64::MIN]]
+        {
             for scale in [Scale::Linear, Scale::Log, Scale::Nines] {
                 let axis = Axis::new(scale, values.iter().copied(), true);
-                assert!(
-                    axis.ticks().all(|(place, _)| place.is_finite()),
-                    "{values:?} {scale:?}"
-                );
+                assert!(axis.ticks().all(|(place, _)| place.is_finite()), "{values:?} {scale:?}");
             }
         }
     }

@@ -39,11 +39,7 @@ impl Spread {
 
     /// Half the distance of the extremes, as a share of the median; 0 if the median is 0.
     pub fn relative(&self) -> f64 {
-        if self.median == 0.0 {
-            0.0
-        } else {
-            ((self.max - self.min) / 2.0 / self.median).abs()
-        }
+        if self.median == 0.0 { 0.0 } else { ((self.max - self.min) / 2.0 / self.median).abs() }
     }
 }
 
@@ -54,13 +50,8 @@ mod tests {
     #[test]
     fn quantiles_interpolate() {
         let spread = Spread::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
-        let expect = Spread {
-            min: 1.0,
-            lower_quartile: 1.75,
-            median: 2.5,
-            upper_quartile: 3.25,
-            max: 4.0,
-        };
+        let expect =
+            Spread { min: 1.0, lower_quartile: 1.75, median: 2.5, upper_quartile: 3.25, max: 4.0 };
         assert_eq!(spread, expect);
         assert_eq!(spread.relative(), 0.6);
         assert_eq!(quantile(&[7.0], 0.99), Some(7.0));

@@ -17,9 +17,7 @@ const BOTTOM: f64 = 348.0;
 
 /// Okabe and Ito's colours for all kinds of colour vision, without black and yellow, of which one
 /// or the other vanishes on dark or light ground.
-const COLOURS: [&str; 6] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
-];
+const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 const DASHES: [&str; 4] = ["", "7 3", "2 3", "9 3 2 3"];
 /// Markers about the origin: circle, square, triangle, diamond, cross, inverted triangle, plus.
 const MARKERS: [&str; 7] = [
@@ -79,13 +77,7 @@ pub(crate) fn svg(plot: &Plot, number: usize) -> String {
         _ => Axis::new(plot.x_scale, points().map(|p| p.x), true),
     };
     let y = Axis::new(plot.y_scale, ys, true);
-    let mut drawing = Drawing {
-        plot,
-        number,
-        x,
-        y,
-        out: String::new(),
-    };
+    let mut drawing = Drawing { plot, number, x, y, out: String::new() };
     drawing.draw();
     drawing.out
 }
@@ -126,11 +118,7 @@ impl Drawing<'_> {
     }
 
     fn axes(&mut self) {
-        let y: Vec<(f64, String)> = self
-            .y
-            .ticks()
-            .map(|(at, t)| (up(at), t.to_owned()))
-            .collect();
+        let y: Vec<(f64, String)> = self.y.ticks().map(|(at, t)| (up(at), t.to_owned())).collect();
         for (y, text) in y {
             self.put(format_args!(
                 "<path d=\"M{LEFT} {y:.1}H{RIGHT}\" stroke=\"currentColor\" stroke-opacity=\"0.2\"/>\
@@ -140,16 +128,11 @@ impl Drawing<'_> {
             ));
         }
         if !matches!(self.plot.form, Form::Bars(_)) {
-            let x: Vec<(f64, String)> = self
-                .x
-                .ticks()
-                .map(|(at, t)| (across(at), t.to_owned()))
-                .collect();
+            let x: Vec<(f64, String)> =
+                self.x.ticks().map(|(at, t)| (across(at), t.to_owned())).collect();
             for (x, text) in x {
                 self.tick(x, &text);
-                self.put(format_args!(
-                    "<path d=\"M{x:.1} {BOTTOM}v5\" stroke=\"currentColor\"/>"
-                ));
+                self.put(format_args!("<path d=\"M{x:.1} {BOTTOM}v5\" stroke=\"currentColor\"/>"));
             }
         }
         self.put(format_args!(
@@ -181,11 +164,8 @@ impl Drawing<'_> {
 
     fn line(&mut self, i: usize, series: &Series, steps: bool) {
         let mut path = String::new();
-        let placed: Vec<(&Point, (f64, f64))> = series
-            .points
-            .iter()
-            .filter_map(|p| Some((p, self.place(p)?)))
-            .collect();
+        let placed: Vec<(&Point, (f64, f64))> =
+            series.points.iter().filter_map(|p| Some((p, self.place(p)?))).collect();
         for (n, (_, (x, y))) in placed.iter().enumerate() {
             let _ = match n {
                 0 => write!(path, "M{x:.1} {y:.1}"),
@@ -253,10 +233,9 @@ impl Drawing<'_> {
     /// A bar from `ground` to `top`.
     fn bar(&mut self, i: usize, (left, top, width, ground): (f64, f64, f64, f64)) {
         let (y, height) = (top.min(ground), (top - ground).abs());
-        for fill in [
-            colour(i).to_owned(),
-            format!("url(#hatch-{}-{})", self.number, i % HATCHES.len()),
-        ] {
+        for fill in
+            [colour(i).to_owned(), format!("url(#hatch-{}-{})", self.number, i % HATCHES.len())]
+        {
             self.put(format_args!(
                 "<rect x=\"{left:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
                  fill=\"{fill}\" stroke=\"{}\"/>",

@@ -45,17 +45,10 @@ pub fn table(rows: &[Row]) -> Table {
     }
     let headings: Vec<String> = properties.iter().chain(&metrics).cloned().collect();
     let cells = |line: &IndexMap<String, String>| {
-        headings
-            .iter()
-            .map(|h| line.get(h).cloned().unwrap_or_default())
-            .collect()
+        headings.iter().map(|h| line.get(h).cloned().unwrap_or_default()).collect()
     };
     let lines = cases.values().map(cells).collect();
-    Table {
-        properties: properties.len(),
-        headings,
-        lines,
-    }
+    Table { properties: properties.len(), headings, lines }
 }
 
 const PERCENTILE: &str = "percentile";
@@ -67,24 +60,14 @@ fn properties_of(case: &Case) -> impl Iterator<Item = (&String, String)> {
 }
 
 fn heading(row: &Row) -> String {
-    let percentile = row
-        .case
-        .get(PERCENTILE)
-        .map(|p| format!(" p{p}"))
-        .unwrap_or_default();
-    let unit = if row.unit == "1" {
-        String::new()
-    } else {
-        format!(" [{}]", row.unit)
-    };
+    let percentile = row.case.get(PERCENTILE).map(|p| format!(" p{p}")).unwrap_or_default();
+    let unit = if row.unit == "1" { String::new() } else { format!(" [{}]", row.unit) };
     format!("{}{percentile}{unit}", row.metric)
 }
 
 /// The value, and how far the rounds were apart.
 fn cell(row: &Row) -> String {
-    let spread = row
-        .spread()
-        .filter(|s| row.rounds.len() > 1 && s.relative() > 0.0);
+    let spread = row.spread().filter(|s| row.rounds.len() > 1 && s.relative() > 0.0);
     match spread {
         Some(spread) => format!("{} ±{:.0}%", number(row.value), spread.relative() * 100.0),
         None => number(row.value),
@@ -110,11 +93,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = |i: usize| {
             let cells = self.lines.iter().filter_map(|line| line.get(i));
-            cells
-                .chain(self.headings.get(i))
-                .map(|c| c.chars().count())
-                .max()
-                .unwrap_or(0)
+            cells.chain(self.headings.get(i)).map(|c| c.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.headings.len()).map(width).collect();
         let mut line = |cells: &[String]| {

@@ -16,6 +16,9 @@ use crate::state::{LockKey, is_unlocked};
 
 const NAME: &str = "barrier";
 
+/// Conversions that may come out weaker than they went in.
+const MAY_WEAKEN: Flags = Flags::CONVDEADLK.union(Flags::ALTPR).union(Flags::ALTCW);
+
 #[derive(Clone, Copy, Debug)]
 struct Weakening {
     line: u64,
@@ -23,8 +26,8 @@ struct Weakening {
     claims: u64,
     /// The line of a claim that was unsettled when it was called.
     unsettled: Option<u64>,
-    /// It weakens only if it ends with DEMOTED.
-    only_if_demoted: bool,
+    /// The mode that it started from.
+    from: Mode,
     waited: bool,
     recoveries: u64,
 }
@@ -102,21 +105,17 @@ impl Barrier {
             return;
         }
         let weakens = event.kind == Kind::Unlock || event.mode.is_some_and(|to| to < granted);
-        if !weakens && !event.flags.contains(Flags::CONVDEADLK) {
+        if !weakens && !event.flags.intersects(MAY_WEAKEN) {
             return;
         }
-        let unsettled = seen
-            .state
-            .claims(key.life)
-            .and_then(|c| c.oldest())
-            .map(|c| c.line);
+        let unsettled = seen.state.claims(key.life).and_then(|c| c.oldest()).map(|c| c.line);
         self.pending.insert(
             key,
             Weakening {
                 line: seen.line,
                 claims: seen.state.claims_made(),
                 unsettled,
-                only_if_demoted: !weakens,
+                from: granted,
                 waited: false,
                 recoveries: self.recoveries,
             },
@@ -145,10 +144,10 @@ impl Barrier {
             return Ok(());
         }
         self.pending.remove(&key);
-        let done = seen.event.kind == Kind::Grant || is_unlocked(seen.event);
-        let demoted = seen.event.sb_flags.contains(SbFlags::DEMOTED)
-            || seen.event.mode.is_some_and(|mode| mode == Mode::NL);
-        let weakened = demoted || (done && !weakening.only_if_demoted);
+        // What a conversion did is known by the mode it ended with.
+        let weakened = is_unlocked(seen.event)
+            || seen.event.sb_flags.contains(SbFlags::DEMOTED)
+            || seen.event.mode.is_some_and(|mode| mode < weakening.from);
         if !weakened || weakening.waited {
             return Ok(());
         }
@@ -169,10 +168,7 @@ impl Barrier {
 
 /// The weakening is done now: every claim made before it must be settled.
 fn judge(seen: &Seen<'_>, weakening: &Weakening) -> Result<(), Violation> {
-    let oldest = seen
-        .state
-        .claims(seen.life)
-        .and_then(|claims| claims.oldest());
+    let oldest = seen.state.claims(seen.life).and_then(|claims| claims.oldest());
     match oldest.filter(|claim| claim.seq < weakening.claims) {
         None => Ok(()),
         Some(claim) => {

@@ -1,6 +1,7 @@
 //! INV-3: every claim ends confirmed, merged, reported as a conflict, or its node is removed.
 //!
-//! A claim whose lock went before the answer (`drop`) has ended too. What has not ended when
+//! A claim whose lock went before the answer (`drop`) has ended too, and so has a refused one
+//! that nothing was granted on (a strict claim): its request goes on as any other. What has not ended when
 //! everything else had come to rest never will.
 
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
@@ -29,10 +30,8 @@ impl Invariant for ClaimsEnd {
             return Vec::new();
         }
         let open = end.state.all_claims().map(|(life, id, claim)| {
-            let what = format!(
-                "claim {id} of node {} for {:?} never ended",
-                life.node, claim.resource
-            );
+            let what =
+                format!("claim {id} of node {} for {:?} never ended", life.node, claim.resource);
             end.violation(NAME, vec![claim.line], what)
         });
         open.collect()

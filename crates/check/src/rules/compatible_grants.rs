@@ -43,10 +43,7 @@ impl Invariant for CompatibleGrants {
     }
 
     fn wants(&self) -> &'static [(Field, &'static str)] {
-        &[(
-            Field::End,
-            "whether provisional grants were left at the end",
-        )]
+        &[(Field::End, "whether provisional grants were left at the end")]
     }
 
     fn observe(&mut self, seen: &Seen<'_>, counts: &mut Counts) -> Result<(), Violation> {
@@ -155,12 +152,7 @@ impl CompatibleGrants {
         else {
             return Ok(());
         };
-        let claim = self
-            .holds
-            .get(resource)
-            .into_iter()
-            .flatten()
-            .find(|h| h.key == key);
+        let claim = self.holds.get(resource).into_iter().flatten().find(|h| h.key == key);
         let hold = Hold {
             key,
             mode,
@@ -217,11 +209,8 @@ impl CompatibleGrants {
             if holds[i].provisional && settles(&holds[i]) {
                 holds[i].provisional = false;
                 let hold = holds[i];
-                let others: Vec<Hold> = holds
-                    .iter()
-                    .filter(|h| h.key != hold.key)
-                    .copied()
-                    .collect();
+                let others: Vec<Hold> =
+                    holds.iter().filter(|h| h.key != hold.key).copied().collect();
                 verdict = verdict.and(judge(seen, resource, &others, &hold, counts));
             }
         }
@@ -232,12 +221,7 @@ impl CompatibleGrants {
         let mut dead = 0;
         // What a dead node had only claimed, nobody else could see: its journal undoes it.
         self.retain(|hold| hold.key.life != seen.life || !hold.provisional);
-        for hold in self
-            .holds
-            .values_mut()
-            .flatten()
-            .filter(|h| h.key.life == seen.life)
-        {
+        for hold in self.holds.values_mut().flatten().filter(|h| h.key.life == seen.life) {
             hold.dead = Some(seen.line);
             dead += 1;
         }
@@ -249,12 +233,7 @@ impl CompatibleGrants {
             return;
         }
         self.retain(|hold| hold.dead.is_none() || is_member(members, hold.key.life));
-        self.dead = self
-            .holds
-            .values()
-            .flatten()
-            .filter(|h| h.dead.is_some())
-            .count();
+        self.dead = self.holds.values().flatten().filter(|h| h.dead.is_some()).count();
     }
 
     fn retain(&mut self, keep: impl Fn(&Hold) -> bool) {

@@ -37,11 +37,7 @@ pub struct Fencing {
 impl Fencing {
     /// The rule, remembering at least this many resources.
     pub fn new(remembered: usize) -> Fencing {
-        Fencing {
-            young: HashMap::new(),
-            old: HashMap::new(),
-            limit: remembered.max(1),
-        }
+        Fencing { young: HashMap::new(), old: HashMap::new(), limit: remembered.max(1) }
     }
 
     fn replace(&mut self, resource: &Resource, last: Last, counts: &mut Counts) -> Option<Last> {
@@ -79,10 +75,7 @@ impl Invariant for Fencing {
             return Err(seen.violation(NAME, [], what));
         }
         counts.tokens += 1;
-        let now = Last {
-            token,
-            line: seen.line,
-        };
+        let now = Last { token, line: seen.line };
         match self.replace(resource, now, counts) {
             Some(before) if before.token >= token => {
                 let what = format!(

@@ -113,10 +113,7 @@ impl LvbContent {
             return;
         };
         let faults = self.faults;
-        let block = self
-            .blocks
-            .entry(resource.clone())
-            .or_insert_with(|| Block::new(seen, faults));
+        let block = self.blocks.entry(resource.clone()).or_insert_with(|| Block::new(seen, faults));
         block.locks.insert(key, false);
     }
 
@@ -172,9 +169,7 @@ impl LvbContent {
         if excludes && !seen.event.provisional {
             block.learn(seen.event, reads, faults);
         }
-        let unlocking = seen
-            .lock
-            .is_some_and(|l| l.ops.iter().any(|o| o.kind == OpKind::Unlock));
+        let unlocking = seen.lock.is_some_and(|l| l.ops.iter().any(|o| o.kind == OpKind::Unlock));
         block.locks.insert(key, !unlocking);
         verdict
     }
@@ -260,11 +255,7 @@ impl Block {
         // After a fault, a resource may have outlived all locks that the history knows of.
         let fresh = seen.whole && faults == 0;
         Block {
-            content: if fresh {
-                Content::Absent
-            } else {
-                Content::Unknown
-            },
+            content: if fresh { Content::Absent } else { Content::Unknown },
             valid: fresh.then_some(true),
             written: 0,
             applied: Some(0),
@@ -350,17 +341,17 @@ impl Block {
         let nothing = seen.event.lvb.as_ref().is_none_or(Lvb::is_zero);
         match (&self.content, &seen.event.lvb) {
             (Content::Unknown, _) => Ok(()),
-            (Content::Absent, Some(lvb)) if !nothing => wrong(format!(
-                "read the lock value block {lvb}, but nobody wrote one"
-            )),
+            (Content::Absent, Some(lvb)) if !nothing => {
+                wrong(format!("read the lock value block {lvb}, but nobody wrote one"))
+            }
             (Content::Absent, _) => Ok(()),
             (Content::Bytes(_), _) if nothing && self.maybe_gone => Ok(()),
             (Content::Bytes(wrote), Some(read)) if wrote != read => wrong(format!(
                 "read the lock value block {read}, but the last one written is {wrote}"
             )),
-            (Content::Bytes(wrote), None) if seen.fields.has(Field::LvbRead) => wrong(format!(
-                "read no lock value block, but the last one written is {wrote}"
-            )),
+            (Content::Bytes(wrote), None) if seen.fields.has(Field::LvbRead) => {
+                wrong(format!("read no lock value block, but the last one written is {wrote}"))
+            }
             _ => Ok(()),
         }
     }

@@ -88,27 +88,16 @@ impl Invariant for OneMaster {
             let (lines, what) = self.resources.get(&s.resource)?.wrong(&s.resource)?;
             Some(end.violation(NAME, lines, what))
         });
-        if self.recovering.is_empty() {
-            wrong.collect()
-        } else {
-            Vec::new()
-        }
+        if self.recovering.is_empty() { wrong.collect() } else { Vec::new() }
     }
 }
 
 impl OneMaster {
     fn suspect(&mut self, seen: &Seen<'_>, resource: &Resource) {
-        let wrong = self
-            .resources
-            .get(resource)
-            .is_some_and(|e| e.wrong(resource).is_some());
+        let wrong = self.resources.get(resource).is_some_and(|e| e.wrong(resource).is_some());
         if wrong && !self.suspects.iter().any(|s| s.resource == *resource) {
             let (node, t) = (seen.life.node, seen.event.t);
-            self.suspects.push(Suspect {
-                resource: resource.clone(),
-                node,
-                t,
-            });
+            self.suspects.push(Suspect { resource: resource.clone(), node, t });
         }
     }
 
@@ -118,20 +107,12 @@ impl OneMaster {
             return Ok(());
         }
         let now = |s: &Suspect| s.node == seen.life.node && s.t == seen.event.t;
-        let ripe = self
-            .suspects
-            .extract_if(.., |s| !now(s))
-            .collect::<Vec<_>>();
+        let ripe = self.suspects.extract_if(.., |s| !now(s)).collect::<Vec<_>>();
         let mut verdict = Ok(());
         for s in ripe {
             let entry = self.resources.get(&s.resource);
             if let Some((lines, what)) = entry.and_then(|e| e.wrong(&s.resource)) {
-                verdict = verdict.and(Err(Violation {
-                    rule: NAME,
-                    t: s.t,
-                    lines,
-                    what,
-                }));
+                verdict = verdict.and(Err(Violation { rule: NAME, t: s.t, lines, what }));
             }
         }
         verdict
@@ -144,17 +125,10 @@ impl OneMaster {
         if seen.event.gained == Some(false) {
             return self.give_up(seen);
         }
-        let claimed = seen
-            .state
-            .claims(seen.life)
-            .is_some_and(|claims| claims.has(resource));
+        let claimed = seen.state.claims(seen.life).is_some_and(|claims| claims.has(resource));
         let entry = self.resources.entry(resource.clone()).or_default();
         entry.masters.retain(|m| m.life != seen.life);
-        entry.masters.push(Master {
-            life: seen.life,
-            line: seen.line,
-            settled: !claimed,
-        });
+        entry.masters.push(Master { life: seen.life, line: seen.line, settled: !claimed });
         self.suspect(seen, resource);
     }
 
@@ -170,11 +144,7 @@ impl OneMaster {
     }
 
     fn set_settled(&mut self, seen: &Seen<'_>, settled: bool) {
-        let entry = seen
-            .event
-            .resource
-            .as_ref()
-            .and_then(|r| self.resources.get_mut(r));
+        let entry = seen.event.resource.as_ref().and_then(|r| self.resources.get_mut(r));
         for master in entry.into_iter().flat_map(|e| &mut e.masters) {
             if master.life == seen.life {
                 master.settled = settled;
@@ -202,11 +172,7 @@ impl OneMaster {
         let Some(master) = seen.event.master else {
             return self.remove_record(seen, resource);
         };
-        let record = Record {
-            directory: seen.life,
-            master,
-            line: seen.line,
-        };
+        let record = Record { directory: seen.life, master, line: seen.line };
         self.resources.entry(resource.clone()).or_default().record = Some(record);
         self.suspect(seen, resource);
     }
@@ -266,9 +232,7 @@ impl Entry {
             let what = format!("{resource:?} has two masters, node {a} and node {b}");
             return Some((vec![first.line, second.line], what));
         }
-        let record = self
-            .record
-            .filter(|record| record.master != first.life.node)?;
+        let record = self.record.filter(|record| record.master != first.life.node)?;
         let mut lines = vec![first.line, record.line];
         lines.sort_unstable();
         let what = format!(

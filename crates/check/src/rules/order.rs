@@ -122,29 +122,18 @@ impl Order {
             return;
         };
         let event = seen.event;
-        let kind = if event.kind == Kind::Request {
-            OpKind::Request
-        } else {
-            OpKind::Convert
-        };
+        let kind = if event.kind == Kind::Request { OpKind::Request } else { OpKind::Convert };
         let granted = seen.lock.and_then(|lock| lock.granted);
         // Other conversions may wait at their own node, behind the claim barrier, or not at all.
+        let alternative = event.flags.intersects(Flags::ALTPR | Flags::ALTCW);
         let queues = kind == OpKind::Request
-            || matches!((granted, event.mode), (Some(from), Some(to)) if from.is_up(to));
+            || !alternative
+                && matches!((granted, event.mode), (Some(from), Some(to)) if from.is_up(to));
         if !queues || event.flags.intersects(UNORDERED) || event.ordered == Some(false) {
             return;
         }
-        let waiting = Waiting {
-            key,
-            kind,
-            line: seen.line,
-            views: self.views,
-        };
-        self.queues
-            .entry(resource.clone())
-            .or_default()
-            .waiting
-            .push(waiting);
+        let waiting = Waiting { key, kind, line: seen.line, views: self.views };
+        self.queues.entry(resource.clone()).or_default().waiting.push(waiting);
     }
 
     fn grant(&mut self, seen: &Seen<'_>, counts: &mut Counts) -> Result<(), Violation> {
@@ -181,9 +170,7 @@ impl Order {
             lost || is_unlocked(seen.event) || seen.op.is_some_and(|op| op.kind == OpKind::Request);
         let line = seen.op.map(|op| op.line);
         self.with_queue(seen, |queue, key| {
-            queue
-                .waiting
-                .retain(|w| Some(w.line) != line && !(gone && w.key == key));
+            queue.waiting.retain(|w| Some(w.line) != line && !(gone && w.key == key));
             if gone {
                 queue.granted.remove(&key);
             }

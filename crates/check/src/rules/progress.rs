@@ -70,9 +70,6 @@ fn is_blocked(locks: &[(LockKey, &Lock)]) -> bool {
         })
     };
     locks.iter().any(|(key, lock)| {
-        lock.ops
-            .iter()
-            .filter_map(|op| op.mode)
-            .any(|wanted| held(*key, wanted))
+        lock.ops.iter().filter_map(|op| op.mode).any(|wanted| held(*key, wanted))
     })
 }
