@@ -1,0 +1,102 @@
+//! What a checker found, for people and for programs.
+
+use std::fmt::{self, Write as _};
+
+use serde::Serialize;
+
+use crate::invariant::{Counts, Violation};
+
+/// A rule, or a part of one, that was not judged.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Off {
+    /// The rule.
+    pub rule: &'static str,
+    /// Which part of it; all of it if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<&'static str>,
+    /// Why.
+    pub reason: String,
+}
+
+/// The result of a check.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// How many violations were found.
+    pub violated: u64,
+    /// The first of them.
+    pub violations: Vec<Violation>,
+    /// The rules that were judged.
+    pub checked: Vec<&'static str>,
+    /// The rules, and parts of rules, that were not.
+    pub off: Vec<Off>,
+    /// What was seen.
+    pub counts: Counts,
+}
+
+impl Report {
+    /// Nothing was violated.
+    pub fn is_clean(&self) -> bool {
+        self.violated == 0
+    }
+
+    /// The report as one JSON object.
+    pub fn json(&self) -> String {
+        // Only maps with keys that are no strings, and foreign Serialize impls, can fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for v in &self.violations {
+            writeln!(f, "VIOLATED {}, {}: {}", v.rule, lines(&v.lines), v.what)?;
+        }
+        let more = self.violated - self.violations.len() as u64;
+        if more > 0 {
+            writeln!(f, "… and {more} more violations")?;
+        }
+        let c = &self.counts;
+        write!(f, "{} events: {} requests, {} grants", c.events, c.requests, c.grants)?;
+        let named = [
+            (c.provisional, "provisional"),
+            (c.provisional_overlaps, "provisional overlaps"),
+            (c.claims, "claims"),
+            (c.refusals, "refusals"),
+            (c.merges, "merges"),
+            (c.conflicts, "conflicts"),
+            (c.resends, "resends"),
+            (c.barrier_waits, "barrier waits"),
+            (c.lost, "locks lost"),
+            (c.crashes, "crashes"),
+            (c.lvb_reads, "value block reads judged"),
+            (c.tokens, "fencing tokens judged"),
+            (c.tokens_forgotten, "fencing tokens forgotten"),
+            (c.order_judged, "grants judged for order"),
+            (c.blocked_at_end, "operations blocked by a held lock at the end"),
+        ];
+        for (n, name) in named.into_iter().filter(|(n, _)| *n > 0) {
+            write!(f, ", {n} {name}")?;
+        }
+        writeln!(f)?;
+        writeln!(f, "rules checked: {}", self.checked.join(", "))?;
+        for off in &self.off {
+            match off.part {
+                None => writeln!(f, "not checked: {}: {}", off.rule, off.reason)?,
+                Some(part) => writeln!(f, "not checked: {}: {part}: {}", off.rule, off.reason)?,
+            }
+        }
+        match self.violated {
+            0 => writeln!(f, "clean"),
+            1 => writeln!(f, "1 violation"),
+            n => writeln!(f, "{n} violations"),
+        }
+    }
+}
+
+fn lines(lines: &[u64]) -> String {
+    let mut text = String::from(if lines.len() == 1 { "line " } else { "lines " });
+    for (i, line) in lines.iter().enumerate() {
+        let _ = write!(text, "{}{line}", if i == 0 { "" } else { ", " });
+    }
+    text
+}

@@ -1,0 +1,75 @@
+//! Progress: once faults have stopped, everything pending completes before the end.
+//!
+//! An operation that waits for a lock which a client still holds waits rightly, and so does what
+//! is queued with it; these are counted. Everything else that is pending when the history has
+//! come to rest is stuck. How long a wait lasted is not judged: a history does not say which
+//! delays its network had.
+
+use hashbrown::HashMap;
+
+use crate::bytes::Resource;
+use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
+use crate::mode::Mode;
+use crate::state::{Lock, LockKey, OpKind};
+
+const NAME: &str = "progress";
+
+/// Everything pending completes.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Progress;
+
+impl Invariant for Progress {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn needs(&self) -> &'static [Field] {
+        &[Field::Request, Field::Grant, Field::End]
+    }
+
+    fn observe(&mut self, _: &Seen<'_>, _: &mut Counts) -> Result<(), Violation> {
+        Ok(())
+    }
+
+    fn finish(&mut self, end: &End<'_>, counts: &mut Counts) -> Vec<Violation> {
+        if !end.quiet {
+            return Vec::new();
+        }
+        let mut by_resource: HashMap<&Resource, Vec<(LockKey, &Lock)>> = HashMap::new();
+        for (key, lock) in end.state.locks() {
+            if let Some(resource) = &lock.resource {
+                by_resource.entry(resource).or_default().push((key, lock));
+            }
+        }
+        let mut violations = Vec::new();
+        for (resource, locks) in by_resource {
+            let blocked = is_blocked(&locks);
+            for (key, lock) in &locks {
+                for op in lock.ops.iter().filter(|op| !op.absorbed) {
+                    if blocked && op.kind != OpKind::Unlock {
+                        counts.blocked_at_end += 1;
+                        continue;
+                    }
+                    let what = format!(
+                        "{resource:?}: the {} of {key} never completed, and nobody holds a lock in its way",
+                        op.kind
+                    );
+                    violations.push(end.violation(NAME, vec![op.line], what));
+                }
+            }
+        }
+        violations
+    }
+}
+
+/// Whether a client holds what somebody waits for.
+fn is_blocked(locks: &[(LockKey, &Lock)]) -> bool {
+    let held = |key: LockKey, wanted: Mode| {
+        locks.iter().any(|(other, lock)| {
+            *other != key && lock.held.is_some_and(|mode| !mode.compatible(wanted))
+        })
+    };
+    locks.iter().any(|(key, lock)| {
+        lock.ops.iter().filter_map(|op| op.mode).any(|wanted| held(*key, wanted))
+    })
+}

@@ -1,0 +1,64 @@
+//! The metrics, each with the one name and unit that it has everywhere.
+
+/// A metric.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Metric {
+    /// Its name in rows.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// How a person would call it.
+    pub title: &'static str,
+}
+
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $constant:ident = $name:literal, $unit:literal, $title:literal;)*) => {
+        $($(#[$doc])* pub const $constant: Metric =
+            Metric { name: $name, unit: $unit, title: $title };)*
+
+        /// All of them.
+        pub const ALL: &[Metric] = &[$($constant),*];
+    };
+}
+
+metrics! {
+    /// Objects created per second, of all nodes together.
+    CREATES_PER_S = "creates_per_s", "1/s", "creations per second";
+    /// Throughput as a share of one node's in the same round.
+    RATIO_TO_ONE_NODE = "ratio_to_one_node", "1", "throughput relative to one node";
+    /// Round trips that a creation had to wait for.
+    ROUND_TRIPS_PER_CREATE = "round_trips_per_create", "1", "synchronous round trips per creation";
+    /// Lock messages per creation, synchronous or not.
+    MESSAGES_PER_CREATE = "messages_per_create", "1", "messages per creation";
+    /// Network packets per creation.
+    PACKETS_PER_CREATE = "packets_per_create", "1", "packets per creation";
+    /// Share of an operation's time that it waited for locks.
+    LOCK_WAIT_SHARE = "lock_wait_share", "1", "share of lock wait";
+    /// Time of an operation; the case says which `percentile`.
+    LATENCY_US = "latency_us", "us", "latency";
+    /// Violations that the checker found.
+    VIOLATIONS = "violations", "1", "violations";
+    /// Claims sent again.
+    RESENDS = "resends", "1", "resends";
+    /// Claims refused.
+    REFUSALS = "refusals", "1", "refusals";
+    /// Operations that waited behind the claim barrier.
+    BARRIER_WAITS = "barrier_waits", "1", "barrier waits";
+    /// Locks taken and released per second.
+    LOCKS_PER_S = "locks_per_s", "1/s", "locks per second";
+    /// One-sided verbs per lock.
+    VERBS_PER_LOCK = "verbs_per_lock", "1", "verbs per lock";
+    /// Storage operations per second.
+    OPS_PER_S = "ops_per_s", "1/s", "operations per second";
+    /// Messages per storage operation.
+    MESSAGES_PER_OP = "messages_per_op", "1", "messages per operation";
+    /// Share of operations that were delayed by others.
+    DELAYED_SHARE = "delayed_share", "1", "share of delayed operations";
+}
+
+impl Metric {
+    /// The metric with this name.
+    pub fn named(name: &str) -> Option<Metric> {
+        ALL.iter().find(|m| m.name == name).copied()
+    }
+}
