@@ -17,11 +17,7 @@ pub struct Clock {
 impl Default for Clock {
     /// A perfect clock: local time is virtual time.
     fn default() -> Self {
-        Self {
-            since: 0,
-            local: 0,
-            rate: 0,
-        }
+        Self { since: 0, local: 0, rate: 0 }
     }
 }
 
@@ -55,21 +51,13 @@ impl Clock {
     /// From virtual time `at` on, run `ppm` parts per million too fast; local time itself does not jump.
     /// A clock cannot stand still or run backwards: -999,999 is the lowest rate.
     pub fn set_rate(&mut self, at: Nanos, ppm: i32) {
-        *self = Self {
-            since: at,
-            local: self.local(at),
-            rate: ppm.max(-999_999),
-        };
+        *self = Self { since: at, local: self.local(at), rate: ppm.max(-999_999) };
     }
 
     /// At virtual time `at`, jump by `by` nanoseconds, forwards or backwards.
     pub fn step(&mut self, at: Nanos, by: i64) {
         let local = self.local(at).saturating_add_signed(by);
-        *self = Self {
-            since: at,
-            local,
-            rate: self.rate,
-        };
+        *self = Self { since: at, local, rate: self.rate };
     }
 
     fn speed(&self) -> i128 {

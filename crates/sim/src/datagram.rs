@@ -53,10 +53,7 @@ impl<M: Machine> World<M> {
         let size = M::size_of(&msg);
         let arrival =
             link.lanes[side].transmit(self.now, size, &self.net.link, &mut self.streams.network);
-        self.queue.push(
-            arrival.saturating_add(later),
-            Event::Datagram { from, to, msg },
-        );
+        self.queue.push(arrival.saturating_add(later), Event::Datagram { from, to, msg });
     }
 
     pub fn datagram_arrives(

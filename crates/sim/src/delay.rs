@@ -53,22 +53,14 @@ impl Delay {
                 let part: f64 = Exp1.sample(random);
                 base.saturating_add(to_nanos(part * *mean as f64))
             }
-            Delay::LogNormal {
-                base,
-                median,
-                sigma,
-            } => {
+            Delay::LogNormal { base, median, sigma } => {
                 // `f64::exp` differs between platforms; this one does not.
                 let part: f64 = StandardNormal.sample(random);
                 base.saturating_add(to_nanos(*median as f64 * libm::exp(part * sigma)))
             }
             Delay::Mixed { usual, rare, share } => {
                 let tail = chance(random, *share);
-                if tail {
-                    rare.sample(random)
-                } else {
-                    usual.sample(random)
-                }
+                if tail { rare.sample(random) } else { usual.sample(random) }
             }
         }
     }
@@ -95,10 +87,7 @@ mod tests {
     fn mean(delay: &Delay) -> f64 {
         let mut random = Random::seed_from_u64(1);
         let draws = 20_000;
-        (0..draws)
-            .map(|_| delay.sample(&mut random) as f64)
-            .sum::<f64>()
-            / f64::from(draws)
+        (0..draws).map(|_| delay.sample(&mut random) as f64).sum::<f64>() / f64::from(draws)
     }
 
     #[test]
@@ -106,20 +95,10 @@ mod tests {
         assert_eq!(mean(&Delay::Constant(7)), 7.0);
         let cases = [
             (Delay::Uniform(3_000, 1_000), 2_000.0),
-            (
-                Delay::Exponential {
-                    base: 1_000,
-                    mean: 5_000,
-                },
-                6_000.0,
-            ),
+            (Delay::Exponential { base: 1_000, mean: 5_000 }, 6_000.0),
             // The mean of a log-normal variable is median * exp(sigma^2 / 2).
             (
-                Delay::LogNormal {
-                    base: 100,
-                    median: 1_000,
-                    sigma: 0.5,
-                },
+                Delay::LogNormal { base: 100, median: 1_000, sigma: 0.5 },
                 100.0 + 1_000.0 * 0.125f64.exp(),
             ),
             (

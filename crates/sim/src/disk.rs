@@ -37,20 +37,9 @@ impl Default for DiskConfig {
             sector_size: 4096,
             sectors: 1 << 28,
             queue_depth: 32,
-            read: Delay::LogNormal {
-                base: 60 * MICROSECOND,
-                median: 20 * MICROSECOND,
-                sigma: 0.5,
-            },
-            write: Delay::LogNormal {
-                base: 10 * MICROSECOND,
-                median: 5 * MICROSECOND,
-                sigma: 0.7,
-            },
-            flush: Delay::Exponential {
-                base: 200 * MICROSECOND,
-                mean: MILLISECOND,
-            },
+            read: Delay::LogNormal { base: 60 * MICROSECOND, median: 20 * MICROSECOND, sigma: 0.5 },
+            write: Delay::LogNormal { base: 10 * MICROSECOND, median: 5 * MICROSECOND, sigma: 0.7 },
+            flush: Delay::Exponential { base: 200 * MICROSECOND, mean: MILLISECOND },
             bandwidth: Some(3_000_000_000),
         }
     }
@@ -161,11 +150,7 @@ impl Disk {
     /// Starts the next operation if the queue depth allows; returns its slot and when it ends.
     pub fn start_next(&mut self, now: Nanos, random: &mut Random) -> Option<(usize, Nanos)> {
         let is_flush = matches!(self.waiting.front()?.op, DiskOp::Flush);
-        let depth = if is_flush {
-            1
-        } else {
-            self.config.queue_depth.max(1)
-        };
+        let depth = if is_flush { 1 } else { self.config.queue_depth.max(1) };
         if self.flushing || self.active.len() >= depth {
             return None;
         }
@@ -181,11 +166,8 @@ impl Disk {
             DiskOp::Write { data, .. } => (&self.config.write, data.len()),
             DiskOp::Flush => (&self.config.flush, 0),
         };
-        let factor = if let DiskFault::Slow(factor) = self.fault {
-            Nanos::from(factor.max(1))
-        } else {
-            1
-        };
+        let factor =
+            if let DiskFault::Slow(factor) = self.fault { Nanos::from(factor.max(1)) } else { 1 };
         let service = delay.sample(random).saturating_mul(factor);
         let transfer = transfer_time(size, self.config.bandwidth).saturating_mul(factor);
         self.transfer_ends = self.transfer_ends.max(now).saturating_add(transfer);
@@ -196,11 +178,7 @@ impl Disk {
     pub fn finish(&mut self, slot: usize) -> Option<DiskDone> {
         let request = self.active.try_remove(slot)?;
         let result = self.apply(request.op);
-        Some(DiskDone {
-            disk: self.id,
-            tag: request.tag,
-            result,
-        })
+        Some(DiskDone { disk: self.id, tag: request.tag, result })
     }
 
     fn apply(&mut self, op: DiskOp) -> Result<Vec<u8>, DiskError> {
@@ -221,18 +199,12 @@ impl Disk {
     }
 
     fn bytes(&self, sectors: u64) -> usize {
-        usize::try_from(sectors)
-            .unwrap_or(usize::MAX)
-            .saturating_mul(self.config.sector_size)
+        usize::try_from(sectors).unwrap_or(usize::MAX).saturating_mul(self.config.sector_size)
     }
 
     fn check_range(&self, sector: u64, count: u64) -> Result<(), DiskError> {
         let end = sector.checked_add(count).ok_or(DiskError::OutOfRange)?;
-        if end > self.config.sectors {
-            Err(DiskError::OutOfRange)
-        } else {
-            Ok(())
-        }
+        if end > self.config.sectors { Err(DiskError::OutOfRange) } else { Ok(()) }
     }
 
     fn read(&self, sector: u64, count: u64) -> Result<Vec<u8>, DiskError> {
@@ -284,10 +256,7 @@ impl Disk {
         self.waiting.clear();
         self.flushing = false;
         self.transfer_ends = 0;
-        for request in std::mem::take(&mut self.active)
-            .into_iter()
-            .map(|(_, request)| request)
-        {
+        for request in std::mem::take(&mut self.active).into_iter().map(|(_, request)| request) {
             if let DiskOp::Write { sector, data } = request.op {
                 self.tear(sector, &data, random);
             }
@@ -310,8 +279,7 @@ impl Disk {
         for (sector, mut versions) in std::mem::take(&mut self.cache) {
             let survivor = random.random_range(0..=versions.len());
             if survivor > 0 {
-                self.media
-                    .insert(sector, versions.swap_remove(survivor - 1));
+                self.media.insert(sector, versions.swap_remove(survivor - 1));
             }
         }
     }
@@ -336,20 +304,12 @@ mod tests {
     }
 
     fn write(sector: u64, data: &[u8]) -> DiskRequest {
-        DiskRequest {
-            tag: sector,
-            op: DiskOp::Write {
-                sector,
-                data: data.to_vec(),
-            },
-        }
+        DiskRequest { tag: sector, op: DiskOp::Write { sector, data: data.to_vec() } }
     }
 
     fn run(disk: &mut Disk, op: DiskOp) -> Result<Vec<u8>, DiskError> {
         disk.submit(DiskRequest { tag: 0, op });
-        let (slot, _) = disk
-            .start_next(0, &mut Random::seed_from_u64(0))
-            .expect("idle disk");
+        let (slot, _) = disk.start_next(0, &mut Random::seed_from_u64(0)).expect("idle disk");
         disk.finish(slot).expect("active").result
     }
 
@@ -362,38 +322,23 @@ mod tests {
         // Two bytes take 2 ns of the shared transfer, the write itself 10 ns.
         let (first, end) = disk.start_next(0, &mut random).expect("free");
         assert_eq!(end, 12);
-        assert_eq!(
-            disk.start_next(0, &mut random).map(|(_, end)| end),
-            Some(14)
-        );
+        assert_eq!(disk.start_next(0, &mut random).map(|(_, end)| end), Some(14));
         assert!(disk.start_next(0, &mut random).is_none(), "depth is 2");
         disk.finish(first).expect("active");
-        assert_eq!(
-            disk.start_next(12, &mut random).map(|(_, end)| end),
-            Some(24)
-        );
+        assert_eq!(disk.start_next(12, &mut random).map(|(_, end)| end), Some(24));
     }
 
     #[test]
     fn flush_is_a_barrier() {
         let (mut disk, mut random) = disk();
         disk.submit(write(0, &[1, 1]));
-        disk.submit(DiskRequest {
-            tag: 9,
-            op: DiskOp::Flush,
-        });
+        disk.submit(DiskRequest { tag: 9, op: DiskOp::Flush });
         disk.submit(write(1, &[2, 2]));
         let (first, _) = disk.start_next(0, &mut random).expect("free");
-        assert!(
-            disk.start_next(0, &mut random).is_none(),
-            "the flush waits for the write"
-        );
+        assert!(disk.start_next(0, &mut random).is_none(), "the flush waits for the write");
         disk.finish(first).expect("active");
         let (flush, _) = disk.start_next(20, &mut random).expect("nothing before it");
-        assert!(
-            disk.start_next(20, &mut random).is_none(),
-            "the second write waits for the flush"
-        );
+        assert!(disk.start_next(20, &mut random).is_none(), "the second write waits for the flush");
         disk.finish(flush).expect("active");
         assert!(disk.start_next(2_000, &mut random).is_some());
     }
@@ -403,48 +348,17 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for seed in 0..200 {
             let (mut disk, _) = disk();
-            run(
-                &mut disk,
-                DiskOp::Write {
-                    sector: 0,
-                    data: vec![1, 1, 1, 1],
-                },
-            )
-            .expect("written");
+            run(&mut disk, DiskOp::Write { sector: 0, data: vec![1, 1, 1, 1] }).expect("written");
             run(&mut disk, DiskOp::Flush).expect("flushed");
-            run(
-                &mut disk,
-                DiskOp::Write {
-                    sector: 1,
-                    data: vec![2, 2, 2, 2],
-                },
-            )
-            .expect("written");
-            run(
-                &mut disk,
-                DiskOp::Write {
-                    sector: 1,
-                    data: vec![3, 3],
-                },
-            )
-            .expect("written");
+            run(&mut disk, DiskOp::Write { sector: 1, data: vec![2, 2, 2, 2] }).expect("written");
+            run(&mut disk, DiskOp::Write { sector: 1, data: vec![3, 3] }).expect("written");
             disk.crash(true, &mut Random::seed_from_u64(seed));
-            let data = run(
-                &mut disk,
-                DiskOp::Read {
-                    sector: 0,
-                    count: 3,
-                },
-            )
-            .expect("read");
+            let data = run(&mut disk, DiskOp::Read { sector: 0, count: 3 }).expect("read");
             assert_eq!(data[..2], [1, 1], "flushed, not overwritten");
             seen.insert((data[2], data[4]));
         }
         let possible = [(1, 0), (1, 2), (2, 0), (2, 2), (3, 0), (3, 2)];
-        assert!(
-            seen.iter().eq(possible.iter()),
-            "every sector alone keeps any version: {seen:?}"
-        );
+        assert!(seen.iter().eq(possible.iter()), "every sector alone keeps any version: {seen:?}");
     }
 
     #[test]
@@ -452,26 +366,12 @@ mod tests {
         let mut outcomes = std::collections::BTreeSet::new();
         for seed in 0..100 {
             let (mut disk, mut random) = disk();
-            run(
-                &mut disk,
-                DiskOp::Write {
-                    sector: 0,
-                    data: vec![1, 1],
-                },
-            )
-            .expect("written");
+            run(&mut disk, DiskOp::Write { sector: 0, data: vec![1, 1] }).expect("written");
             disk.submit(write(1, &[2, 2, 3, 3]));
             disk.start_next(0, &mut random).expect("free");
             disk.submit(write(5, &[9, 9]));
             disk.crash(false, &mut Random::seed_from_u64(seed));
-            let data = run(
-                &mut disk,
-                DiskOp::Read {
-                    sector: 0,
-                    count: 6,
-                },
-            )
-            .expect("read");
+            let data = run(&mut disk, DiskOp::Read { sector: 0, count: 6 }).expect("read");
             assert_eq!(data[..2], [1, 1]);
             assert_eq!(data[10..], [0, 0], "what waited in the queue is gone");
             outcomes.insert((data[2], data[4]));
@@ -482,85 +382,33 @@ mod tests {
     #[test]
     fn faults_and_bad_requests_are_errors() {
         let (mut disk, _) = disk();
-        run(
-            &mut disk,
-            DiskOp::Write {
-                sector: 0,
-                data: vec![1, 1],
-            },
-        )
-        .expect("written");
+        run(&mut disk, DiskOp::Write { sector: 0, data: vec![1, 1] }).expect("written");
         disk.set_fault(DiskFault::Full);
-        run(
-            &mut disk,
-            DiskOp::Write {
-                sector: 0,
-                data: vec![2, 2],
-            },
-        )
-        .expect("overwriting needs no space");
+        run(&mut disk, DiskOp::Write { sector: 0, data: vec![2, 2] })
+            .expect("overwriting needs no space");
         assert_eq!(
-            run(
-                &mut disk,
-                DiskOp::Write {
-                    sector: 1,
-                    data: vec![2, 2]
-                }
-            ),
+            run(&mut disk, DiskOp::Write { sector: 1, data: vec![2, 2] }),
             Err(DiskError::Full)
         );
         disk.set_fault(DiskFault::Error);
-        assert_eq!(
-            run(
-                &mut disk,
-                DiskOp::Read {
-                    sector: 0,
-                    count: 1
-                }
-            ),
-            Err(DiskError::Io)
-        );
+        assert_eq!(run(&mut disk, DiskOp::Read { sector: 0, count: 1 }), Err(DiskError::Io));
         assert_eq!(run(&mut disk, DiskOp::Flush), Err(DiskError::Io));
         disk.set_fault(DiskFault::None);
         assert_eq!(
-            run(
-                &mut disk,
-                DiskOp::Read {
-                    sector: 0,
-                    count: 1
-                }
-            ),
+            run(&mut disk, DiskOp::Read { sector: 0, count: 1 }),
             Ok(vec![2, 2]),
             "the cache survived"
         );
         assert_eq!(
-            run(
-                &mut disk,
-                DiskOp::Read {
-                    sector: 99,
-                    count: 2
-                }
-            ),
+            run(&mut disk, DiskOp::Read { sector: 99, count: 2 }),
             Err(DiskError::OutOfRange)
         );
         assert_eq!(
-            run(
-                &mut disk,
-                DiskOp::Read {
-                    sector: u64::MAX,
-                    count: 1
-                }
-            ),
+            run(&mut disk, DiskOp::Read { sector: u64::MAX, count: 1 }),
             Err(DiskError::OutOfRange)
         );
         assert_eq!(
-            run(
-                &mut disk,
-                DiskOp::Write {
-                    sector: 0,
-                    data: vec![1]
-                }
-            ),
+            run(&mut disk, DiskOp::Write { sector: 0, data: vec![1] }),
             Err(DiskError::Unaligned)
         );
     }

@@ -101,9 +101,7 @@ impl<M: Machine> Sim<M> {
             incarnation: 0,
             clock: Clock::default(),
             backlog: VecDeque::new(),
-            disks: disks
-                .map(|(id, config)| Disk::new(DiskId(id as u32), config))
-                .collect(),
+            disks: disks.map(|(id, config)| Disk::new(DiskId(id as u32), config)).collect(),
             links,
         });
         self.machines.push(None);
@@ -149,10 +147,7 @@ impl<M: Machine> Sim<M> {
 
     /// How often a node was started; 0 if it never joined.
     pub fn incarnation(&self, node: NodeId) -> u32 {
-        self.world
-            .nodes
-            .get(node.index())
-            .map_or(0, |state| state.incarnation)
+        self.world.nodes.get(node.index()).map_or(0, |state| state.incarnation)
     }
 
     /// A node's clock.
@@ -176,13 +171,7 @@ impl<M: Machine> Sim<M> {
             return None;
         }
         let machine = self.machines.get_mut(node.index())?.as_mut()?;
-        let result = call(
-            machine,
-            &mut Context {
-                world: &mut self.world,
-                node,
-            },
-        );
+        let result = call(machine, &mut Context { world: &mut self.world, node });
         self.inject_pending();
         Some(result)
     }
@@ -199,9 +188,7 @@ impl<M: Machine> Sim<M> {
 
     /// Reports [`ReportEvent::Wake`] with `token` at virtual time `at`.
     pub fn wake_at(&mut self, at: Nanos, token: u64) {
-        self.world
-            .queue
-            .push(at.max(self.world.now), Event::Wake(token));
+        self.world.queue.push(at.max(self.world.now), Event::Wake(token));
     }
 
     /// Installs a filter, which sees every message at the moment of sending, after those installed before.
@@ -231,9 +218,7 @@ impl<M: Machine> Sim<M> {
 
     /// Injects a fault at virtual time `at`.
     pub fn inject_at(&mut self, at: Nanos, fault: Fault) {
-        self.world
-            .queue
-            .push(at.max(self.world.now), Event::Fault(Box::new(fault)));
+        self.world.queue.push(at.max(self.world.now), Event::Fault(Box::new(fault)));
     }
 
     /// How often each kind of fault was injected with effect.
@@ -329,26 +314,13 @@ impl<M: Machine> Sim<M> {
 
     fn process(&mut self, event: Event<M>) {
         match event {
-            Event::Input {
-                node,
-                incarnation,
-                input,
-            } => self.deliver_to(node, incarnation, None, input),
-            Event::Timer {
-                node,
-                incarnation,
-                number,
-                timer,
-                ..
-            } => {
+            Event::Input { node, incarnation, input } => {
+                self.deliver_to(node, incarnation, None, input)
+            }
+            Event::Timer { node, incarnation, number, timer, .. } => {
                 self.deliver_to(node, incarnation, Some(number), Input::Timer(timer));
             }
-            Event::Message {
-                link,
-                side,
-                epoch,
-                msg,
-            } => {
+            Event::Message { link, side, epoch, msg } => {
                 let arrived = self.world.arrive(link, side, epoch, msg);
                 self.deliver_if(arrived);
             }
@@ -360,12 +332,7 @@ impl<M: Machine> Sim<M> {
                 let arrived = self.world.unstall(link, side);
                 self.deliver_if(arrived);
             }
-            Event::DiskEnds {
-                node,
-                disk,
-                generation,
-                slot,
-            } => {
+            Event::DiskEnds { node, disk, generation, slot } => {
                 let ended = self.world.disk_ends(node, disk, generation, slot);
                 self.deliver_if(ended.map(|input| (node, input)));
             }
@@ -428,13 +395,7 @@ impl<M: Machine> Sim<M> {
         self.mix(node, &input);
         self.world.trace_node(node, || format!("{input:?}"));
         if let Some(machine) = &mut self.machines[node.index()] {
-            machine.handle(
-                input,
-                &mut Context {
-                    world: &mut self.world,
-                    node,
-                },
-            );
+            machine.handle(input, &mut Context { world: &mut self.world, node });
         }
     }
 
@@ -448,9 +409,7 @@ impl<M: Machine> Sim<M> {
         };
         for word in [self.world.now, u64::from(node.0), kind] {
             // FNV-1a by words; the rotation spreads the high bits.
-            self.digest = (self.digest ^ word)
-                .wrapping_mul(0x0000_0100_0000_01b3)
-                .rotate_left(23);
+            self.digest = (self.digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
         }
     }
 
@@ -476,9 +435,7 @@ impl<M: Machine> Sim<M> {
         let state = &self.world.nodes[node.index()];
         if !state.backlog.is_empty() {
             let incarnation = state.incarnation;
-            self.world
-                .queue
-                .push(self.world.now, Event::Drain { node, incarnation });
+            self.world.queue.push(self.world.now, Event::Drain { node, incarnation });
         }
     }
 
@@ -489,11 +446,7 @@ impl<M: Machine> Sim<M> {
         let incarnation = state.incarnation;
         let links = state.links.clone();
         let previous = self.machines[node.index()].take();
-        self.machines[node.index()] = Some((self.boot)(Boot {
-            node,
-            incarnation,
-            previous,
-        }));
+        self.machines[node.index()] = Some((self.boot)(Boot { node, incarnation, previous }));
         self.world.report_status(node);
         self.world.push_input(self.world.now, node, Input::Start);
         self.world.revive_links(links);

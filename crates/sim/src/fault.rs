@@ -129,9 +129,7 @@ impl std::str::FromStr for FaultKind {
 
     fn from_str(name: &str) -> Result<Self, UnknownFaultKind> {
         let found = FaultKind::ALL.iter().find(|kind| kind.name() == name);
-        found
-            .copied()
-            .ok_or_else(|| UnknownFaultKind(name.to_owned()))
+        found.copied().ok_or_else(|| UnknownFaultKind(name.to_owned()))
     }
 }
 
@@ -149,38 +147,19 @@ impl Fault {
     /// The kind of fault that this begins; none if it ends one.
     pub fn kind(&self) -> Option<FaultKind> {
         Some(match self {
-            Fault::Crash {
-                power_loss: false, ..
-            } => FaultKind::Crash,
-            Fault::Crash {
-                power_loss: true, ..
-            } => FaultKind::PowerLoss,
+            Fault::Crash { power_loss: false, .. } => FaultKind::Crash,
+            Fault::Crash { power_loss: true, .. } => FaultKind::PowerLoss,
             Fault::Pause(_) => FaultKind::Pause,
             Fault::Leave(_) => FaultKind::Leave,
-            Fault::Partition {
-                cut: Cut::Groups(_),
-                ..
-            } => FaultKind::Partition,
-            Fault::Partition {
-                cut: Cut::OneWay { .. },
-                ..
-            } => FaultKind::OneWayPartition,
+            Fault::Partition { cut: Cut::Groups(_), .. } => FaultKind::Partition,
+            Fault::Partition { cut: Cut::OneWay { .. }, .. } => FaultKind::OneWayPartition,
             Fault::BreakConnection(..) => FaultKind::BreakConnection,
             Fault::ClockStep { .. } => FaultKind::ClockStep,
             Fault::ClockRate { ppm, .. } if *ppm != 0 => FaultKind::ClockRate,
             Fault::SlowLink { extra, .. } if *extra != 0 => FaultKind::SlowLink,
-            Fault::Disk {
-                fault: DiskFault::Error,
-                ..
-            } => FaultKind::DiskError,
-            Fault::Disk {
-                fault: DiskFault::Full,
-                ..
-            } => FaultKind::DiskFull,
-            Fault::Disk {
-                fault: DiskFault::Slow(_),
-                ..
-            } => FaultKind::DiskSlow,
+            Fault::Disk { fault: DiskFault::Error, .. } => FaultKind::DiskError,
+            Fault::Disk { fault: DiskFault::Full, .. } => FaultKind::DiskFull,
+            Fault::Disk { fault: DiskFault::Slow(_), .. } => FaultKind::DiskSlow,
             Fault::Restart(_) | Fault::Resume(_) | Fault::Heal(_) | Fault::HealAll => return None,
             Fault::ClockRate { .. } | Fault::SlowLink { .. } | Fault::Disk { .. } => return None,
         })
@@ -204,10 +183,7 @@ impl FaultCounts {
 
     /// Adds the counts of another run.
     pub fn merge(&mut self, other: &FaultCounts) {
-        self.0
-            .iter_mut()
-            .zip(other.0)
-            .for_each(|(sum, count)| *sum += count);
+        self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
     }
 
     pub(crate) fn add(&mut self, kind: FaultKind) {
@@ -224,13 +200,7 @@ mod tests {
         for kind in FaultKind::ALL {
             assert_eq!(kind.name().parse(), Ok(*kind));
         }
-        let error = "flood"
-            .parse::<FaultKind>()
-            .expect_err("no such kind")
-            .to_string();
-        assert!(
-            error.contains("\"flood\"") && error.contains("power-loss"),
-            "{error}"
-        );
+        let error = "flood".parse::<FaultKind>().expect_err("no such kind").to_string();
+        assert!(error.contains("\"flood\"") && error.contains("power-loss"), "{error}");
     }
 }

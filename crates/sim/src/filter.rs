@@ -51,16 +51,8 @@ impl<M: Machine> World<M> {
         datagram: bool,
         msg: &M::Msg,
     ) -> Verdict {
-        let envelope = Envelope {
-            at: self.now,
-            from,
-            to,
-            datagram,
-            msg,
-        };
+        let envelope = Envelope { at: self.now, from, to, datagram, msg };
         let mut verdicts = self.filters.iter_mut().map(|(_, filter)| filter(&envelope));
-        verdicts
-            .find(|verdict| *verdict != Verdict::Pass)
-            .unwrap_or_default()
+        verdicts.find(|verdict| *verdict != Verdict::Pass).unwrap_or_default()
     }
 }

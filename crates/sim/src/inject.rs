@@ -124,12 +124,7 @@ impl<M: Machine> Sim<M> {
         let known = a.index().max(b.index()) < self.world.nodes.len();
         if known {
             let id = self.world.link_between(a, b);
-            self.world
-                .links
-                .get(id)
-                .lanes
-                .iter_mut()
-                .for_each(|lane| lane.extra = extra);
+            self.world.links.get(id).lanes.iter_mut().for_each(|lane| lane.extra = extra);
         }
         known
     }
@@ -143,12 +138,7 @@ impl<M: Machine> Sim<M> {
     fn heal_all(&mut self) -> bool {
         self.world.partitions.heal_all();
         for id in 0..self.world.links.len() {
-            self.world
-                .links
-                .get(id)
-                .lanes
-                .iter_mut()
-                .for_each(|lane| lane.extra = 0);
+            self.world.links.get(id).lanes.iter_mut().for_each(|lane| lane.extra = 0);
         }
         for node in self.nodes() {
             self.heal_node(node);
@@ -165,8 +155,7 @@ impl<M: Machine> Sim<M> {
             disk.set_fault(DiskFault::None);
         });
         if state.clock.rate() != 0 {
-            self.world
-                .change_clock(node, |clock, now| clock.set_rate(now, 0));
+            self.world.change_clock(node, |clock, now| clock.set_rate(now, 0));
         }
     }
 }

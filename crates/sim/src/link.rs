@@ -61,11 +61,7 @@ pub(crate) struct Buffers<Msg> {
 
 impl<Msg> Default for Buffers<Msg> {
     fn default() -> Self {
-        Self {
-            waiting: VecDeque::new(),
-            stalled: VecDeque::new(),
-            recent: VecDeque::new(),
-        }
+        Self { waiting: VecDeque::new(), stalled: VecDeque::new(), recent: VecDeque::new() }
     }
 }
 
@@ -104,9 +100,7 @@ impl<Msg> Lane<Msg> {
     }
 
     pub fn has_stalled(&self) -> bool {
-        self.buffers
-            .as_ref()
-            .is_some_and(|buffers| !buffers.stalled.is_empty())
+        self.buffers.as_ref().is_some_and(|buffers| !buffers.stalled.is_empty())
     }
 
     pub fn take_waiting(&mut self) -> VecDeque<Msg> {
@@ -135,13 +129,8 @@ impl<Msg> Lane<Msg> {
         random: &mut Random,
     ) -> Nanos {
         let profile = self.profile.as_deref().unwrap_or(usual);
-        self.free_at = self
-            .free_at
-            .max(now)
-            .saturating_add(transfer_time(size, profile.bandwidth));
-        self.free_at
-            .saturating_add(profile.latency.sample(random))
-            .saturating_add(self.extra)
+        self.free_at = self.free_at.max(now).saturating_add(transfer_time(size, profile.bandwidth));
+        self.free_at.saturating_add(profile.latency.sample(random)).saturating_add(self.extra)
     }
 
     /// As [`transmit`](Self::transmit), but never before an earlier message of the connection.
@@ -152,9 +141,7 @@ impl<Msg> Lane<Msg> {
         usual: &LinkProfile,
         random: &mut Random,
     ) -> Nanos {
-        self.last_arrival = self
-            .transmit(now, size, usual, random)
-            .max(self.last_arrival);
+        self.last_arrival = self.transmit(now, size, usual, random).max(self.last_arrival);
         self.last_arrival
     }
 }
@@ -216,11 +203,8 @@ impl<Msg> Link<Msg> {
         let last = lane.last_arrival.max(now);
         // Everything or nothing are possible outcomes too; the latter is why the range begins before `now`.
         let everything = chance(random, 0.2);
-        lane.cut_at = if everything {
-            last
-        } else {
-            random.random_range(now.saturating_sub(1)..=last)
-        };
+        lane.cut_at =
+            if everything { last } else { random.random_range(now.saturating_sub(1)..=last) };
     }
 
     /// The connection breaks, and nothing that is on the way on `lane` arrives.
@@ -251,10 +235,7 @@ pub(crate) struct Links<Msg> {
 
 impl<Msg> Links<Msg> {
     pub fn new() -> Self {
-        Self {
-            list: Vec::new(),
-            by_nodes: HashMap::new(),
-        }
+        Self { list: Vec::new(), by_nodes: HashMap::new() }
     }
 
     pub fn len(&self) -> usize {

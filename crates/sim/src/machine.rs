@@ -117,9 +117,7 @@ impl<M: Machine> Context<'_, M> {
 
     /// The node's own clock, which may be wrong.
     pub fn now(&self) -> Nanos {
-        self.world.nodes[self.node.index()]
-            .clock
-            .local(self.world.now)
+        self.world.nodes[self.node.index()].clock.local(self.world.now)
     }
 
     /// Sends on the connection with `to`, which is made first if this incarnation has none: until its first
@@ -155,38 +153,17 @@ impl<M: Machine> Context<'_, M> {
 
     /// Starts to read `count` sectors; the answer comes as [`Input::Disk`] with `tag`, errors included.
     pub fn read(&mut self, disk: DiskId, sector: u64, count: u64, tag: u64) {
-        self.world.submit(
-            self.node,
-            disk,
-            DiskRequest {
-                tag,
-                op: DiskOp::Read { sector, count },
-            },
-        );
+        self.world.submit(self.node, disk, DiskRequest { tag, op: DiskOp::Read { sector, count } });
     }
 
     /// Starts to write `data`, a whole number of sectors. Written data is in the disk's volatile cache until a flush.
     pub fn write(&mut self, disk: DiskId, sector: u64, data: Vec<u8>, tag: u64) {
-        self.world.submit(
-            self.node,
-            disk,
-            DiskRequest {
-                tag,
-                op: DiskOp::Write { sector, data },
-            },
-        );
+        self.world.submit(self.node, disk, DiskRequest { tag, op: DiskOp::Write { sector, data } });
     }
 
     /// Starts to make durable all writes submitted before; a barrier in the disk's queue.
     pub fn flush(&mut self, disk: DiskId, tag: u64) {
-        self.world.submit(
-            self.node,
-            disk,
-            DiskRequest {
-                tag,
-                op: DiskOp::Flush,
-            },
-        );
+        self.world.submit(self.node, disk, DiskRequest { tag, op: DiskOp::Flush });
     }
 
     /// Tells the host something; it comes out of [`Sim::next_report`](crate::Sim::next_report).

@@ -26,10 +26,7 @@ impl EngineSpeed {
 /// Measures the engine with trivial machines: node `i` and node `i + 1` (`i` even) play ping-pong for about `events`
 /// events, over the default network.
 pub fn measure_engine(nodes: usize, events: u64) -> EngineSpeed {
-    let config = Config {
-        event_limit: events,
-        ..Config::default()
-    };
+    let config = Config { event_limit: events, ..Config::default() };
     let mut sim = Sim::new(1, config, |_| Echo);
     sim.join_many(nodes);
     let started = Instant::now();
@@ -54,10 +51,7 @@ impl Machine for Echo {
     fn handle(&mut self, input: Input<Self>, cx: &mut Context<'_, Self>) {
         match input {
             Input::Start => cx.connect(NodeId(cx.id().0 ^ 1)),
-            Input::Link {
-                peer,
-                state: LinkState::Up { .. },
-            } => cx.send(peer, 0),
+            Input::Link { peer, state: LinkState::Up { .. } } => cx.send(peer, 0),
             Input::Message { from, msg } => cx.send(from, msg.wrapping_add(1)),
             Input::Link { .. } | Input::Timer(()) | Input::Disk(_) => {}
         }

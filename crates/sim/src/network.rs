@@ -174,15 +174,7 @@ impl<M: Machine> World<M> {
             &self.net.link,
             &mut self.streams.network,
         );
-        self.queue.push(
-            arrival,
-            Event::Message {
-                link: id,
-                side,
-                epoch,
-                msg,
-            },
-        );
+        self.queue.push(arrival, Event::Message { link: id, side, epoch, msg });
     }
 
     /// A message reached the receiver's end of its lane: what does the receiver get?
@@ -215,10 +207,7 @@ impl<M: Machine> World<M> {
         let (from, to) = (link.nodes[side], link.nodes[1 - side]);
         if link.is_current(epoch) {
             self.trace_node(to, || format!("message from {from} stalls: {msg:?}"));
-            self.links.get(id).lanes[side]
-                .buffers()
-                .stalled
-                .push_back(msg);
+            self.links.get(id).lanes[side].buffers().stalled.push_back(msg);
         } else {
             link.cut_all(side); // nothing that follows may arrive without it
             self.lose(from, to, "connection broken and partitioned");
@@ -255,11 +244,7 @@ impl<M: Machine> World<M> {
         if notices > now {
             return self.push_attempt(id, notices);
         }
-        if self.can_connect(nodes) {
-            self.establish(id)
-        } else {
-            self.refuse(id)
-        }
+        if self.can_connect(nodes) { self.establish(id) } else { self.refuse(id) }
     }
 
     fn can_connect(&self, nodes: [NodeId; 2]) -> bool {
@@ -273,14 +258,7 @@ impl<M: Machine> World<M> {
         let nodes = link.nodes;
         for (node, peer) in [(nodes[0], nodes[1]), (nodes[1], nodes[0])] {
             let incarnation = self.nodes[peer.index()].incarnation;
-            self.push_input(
-                now,
-                node,
-                Input::Link {
-                    peer,
-                    state: LinkState::Up { incarnation },
-                },
-            );
+            self.push_input(now, node, Input::Link { peer, state: LinkState::Up { incarnation } });
         }
         for side in [0, 1] {
             self.repeat_recent(id, side);
@@ -303,11 +281,7 @@ impl<M: Machine> World<M> {
         let skip = self.streams.network.random_range(0..recent.len());
         let nodes = self.links.get(id).nodes;
         self.trace_node(nodes[side], || {
-            format!(
-                "repeats {} messages to {}",
-                recent.len() - skip,
-                nodes[1 - side]
-            )
+            format!("repeats {} messages to {}", recent.len() - skip, nodes[1 - side])
         });
         for msg in recent.into_iter().skip(skip) {
             self.stats.duplicated += 1;
@@ -325,9 +299,7 @@ impl<M: Machine> World<M> {
                 let lost = link.lanes[side].take_waiting().len() as u64;
                 self.stats.lost += lost;
                 self.tell_down(id, side, self.now);
-                self.trace_node(node, || {
-                    format!("cannot connect to {peer}; {lost} messages lost")
-                });
+                self.trace_node(node, || format!("cannot connect to {peer}; {lost} messages lost"));
             }
         }
     }
@@ -336,20 +308,11 @@ impl<M: Machine> World<M> {
     fn tell_down(&mut self, id: LinkId, side: usize, earliest: Nanos) -> Nanos {
         let delay = self.net.break_notice.sample(&mut self.streams.network);
         let link = self.links.get(id);
-        let at = earliest
-            .max(self.now.saturating_add(delay))
-            .max(link.ends[side].last_notice);
+        let at = earliest.max(self.now.saturating_add(delay)).max(link.ends[side].last_notice);
         link.ends[side].told = Told::Down;
         link.ends[side].last_notice = at;
         let (node, peer) = (link.nodes[side], link.nodes[1 - side]);
-        self.push_input(
-            at,
-            node,
-            Input::Link {
-                peer,
-                state: LinkState::Down,
-            },
-        );
+        self.push_input(at, node, Input::Link { peer, state: LinkState::Down });
         at
     }
 
@@ -371,20 +334,12 @@ impl<M: Machine> World<M> {
         let mut told_at = now;
         for side in [0, 1] {
             let nodes = self.links.get(id).nodes;
-            self.cut_lane(
-                id,
-                side,
-                self.partitions.blocks(nodes[side], nodes[1 - side]),
-            );
+            self.cut_lane(id, side, self.partitions.blocks(nodes[side], nodes[1 - side]));
         }
         for side in [0, 1] {
             // What still arrives does so before the notice.
             let incoming = &self.links.get(id).lanes[1 - side];
-            let earliest = if incoming.cut_epoch == 0 {
-                now
-            } else {
-                incoming.cut_at.max(now)
-            };
+            let earliest = if incoming.cut_epoch == 0 { now } else { incoming.cut_at.max(now) };
             told_at = told_at.max(self.tell_down(id, side, earliest));
         }
         let [a, b] = self.links.get(id).nodes;
@@ -430,10 +385,9 @@ impl<M: Machine> World<M> {
                 continue;
             }
             link.phase = LinkPhase::Down;
-            let blocked = self.partitions.blocks(
-                self.links.get(id).nodes[side],
-                self.links.get(id).nodes[1 - side],
-            );
+            let blocked = self
+                .partitions
+                .blocks(self.links.get(id).nodes[side], self.links.get(id).nodes[1 - side]);
             self.cut_lane(id, side, blocked);
             let link = self.links.get(id);
             if in_order && !blocked {
@@ -443,11 +397,7 @@ impl<M: Machine> World<M> {
             link.lanes.iter_mut().for_each(|lane| lane.forget_all());
             let cut = &link.lanes[side];
             let arrives_until = if cut.cut_epoch == 0 { now } else { cut.cut_at };
-            let silence = if silent || blocked {
-                self.net.stall_timeout
-            } else {
-                0
-            };
+            let silence = if silent || blocked { self.net.stall_timeout } else { 0 };
             self.tell_down(id, 1 - side, arrives_until.max(now.saturating_add(silence)));
         }
     }

@@ -10,10 +10,7 @@ pub(crate) struct Partitions(BTreeMap<u32, Rule>);
 #[derive(Debug)]
 enum Rule {
     Groups(HashMap<NodeId, usize>),
-    OneWay {
-        from: HashSet<NodeId>,
-        to: HashSet<NodeId>,
-    },
+    OneWay { from: HashSet<NodeId>, to: HashSet<NodeId> },
 }
 
 impl Rule {
@@ -40,10 +37,9 @@ impl Rule {
                 (Some(a), Some(b)) => a != b,
                 _ => false,
             },
-            Rule::OneWay {
-                from: senders,
-                to: receivers,
-            } => senders.contains(&from) && receivers.contains(&to),
+            Rule::OneWay { from: senders, to: receivers } => {
+                senders.contains(&from) && receivers.contains(&to)
+            }
         }
     }
 }
@@ -83,13 +79,7 @@ mod tests {
         partitions.add(1, &Cut::Groups(vec![vec![a], vec![b, c]]));
         assert!(partitions.blocks(a, b) && partitions.blocks(b, a));
         assert!(!partitions.blocks(b, c) && !partitions.blocks(d, a) && !partitions.blocks(a, d));
-        partitions.add(
-            2,
-            &Cut::OneWay {
-                from: vec![d],
-                to: vec![a],
-            },
-        );
+        partitions.add(2, &Cut::OneWay { from: vec![d], to: vec![a] });
         assert!(
             partitions.blocks(d, a) && !partitions.blocks(a, d) && partitions.separates([a, d])
         );

@@ -35,24 +35,14 @@ pub struct FaultMix {
 impl FaultMix {
     /// Every kind but those of disks with the same weight; about ten faults a second, until `quiet_at`.
     pub fn all(start: Nanos, quiet_at: Nanos) -> Self {
-        let disk = [
-            FaultKind::DiskError,
-            FaultKind::DiskFull,
-            FaultKind::DiskSlow,
-        ];
+        let disk = [FaultKind::DiskError, FaultKind::DiskFull, FaultKind::DiskSlow];
         let kinds = FaultKind::ALL.iter().filter(|kind| !disk.contains(kind));
         Self {
             weights: kinds.map(|kind| (*kind, 1)).collect(),
             start,
             quiet_at,
-            gap: Delay::Exponential {
-                base: 0,
-                mean: 100 * MILLISECOND,
-            },
-            duration: Delay::Exponential {
-                base: MILLISECOND,
-                mean: 300 * MILLISECOND,
-            },
+            gap: Delay::Exponential { base: 0, mean: 100 * MILLISECOND },
+            duration: Delay::Exponential { base: MILLISECOND, mean: 300 * MILLISECOND },
             max_down: 1,
             max_clock_step: SECOND,
             max_clock_ppm: 1_000,
@@ -118,10 +108,8 @@ impl Draft<'_> {
             if at >= self.mix.quiet_at {
                 return;
             }
-            let Ok((kind, _)) = self
-                .mix
-                .weights
-                .choose_weighted(self.random, |(_, weight)| *weight)
+            let Ok((kind, _)) =
+                self.mix.weights.choose_weighted(self.random, |(_, weight)| *weight)
             else {
                 return;
             };
@@ -130,9 +118,7 @@ impl Draft<'_> {
     }
 
     fn add(&mut self, kind: FaultKind, at: Nanos) {
-        let end = at
-            .saturating_add(self.mix.duration.sample(self.random))
-            .min(self.mix.quiet_at);
+        let end = at.saturating_add(self.mix.duration.sample(self.random)).min(self.mix.quiet_at);
         let Some((fault, heal)) = self.draw(kind, at, end) else {
             return;
         };
@@ -146,10 +132,7 @@ impl Draft<'_> {
             FaultKind::Crash | FaultKind::PowerLoss => {
                 let node = self.take_down(at, end)?;
                 (
-                    Fault::Crash {
-                        node,
-                        power_loss: kind == FaultKind::PowerLoss,
-                    },
+                    Fault::Crash { node, power_loss: kind == FaultKind::PowerLoss },
                     Some(Fault::Restart(node)),
                 )
             }
@@ -174,30 +157,18 @@ impl Draft<'_> {
             FaultKind::SlowLink => {
                 let ends = self.pair()?;
                 let extra = self.random.random_range(1..=self.mix.max_slow_link.max(1));
-                (
-                    Fault::SlowLink { ends, extra },
-                    Some(Fault::SlowLink { ends, extra: 0 }),
-                )
+                (Fault::SlowLink { ends, extra }, Some(Fault::SlowLink { ends, extra: 0 }))
             }
             FaultKind::ClockStep => {
                 let node = self.node()?;
                 let most = i64::try_from(self.mix.max_clock_step).unwrap_or(i64::MAX);
-                (
-                    Fault::ClockStep {
-                        node,
-                        by: self.random.random_range(-most..=most),
-                    },
-                    None,
-                )
+                (Fault::ClockStep { node, by: self.random.random_range(-most..=most) }, None)
             }
             FaultKind::ClockRate => {
                 let node = self.node()?;
                 let most = self.mix.max_clock_ppm.saturating_abs();
                 let ppm = self.random.random_range(-most..=most);
-                (
-                    Fault::ClockRate { node, ppm },
-                    Some(Fault::ClockRate { node, ppm: 0 }),
-                )
+                (Fault::ClockRate { node, ppm }, Some(Fault::ClockRate { node, ppm: 0 }))
             }
             FaultKind::DiskError | FaultKind::DiskFull | FaultKind::DiskSlow => {
                 self.disk_fault(kind)?
@@ -214,18 +185,11 @@ impl Draft<'_> {
         let fault = match kind {
             FaultKind::DiskError => DiskFault::Error,
             FaultKind::DiskFull => DiskFault::Full,
-            _ => DiskFault::Slow(
-                self.random
-                    .random_range(2..=self.mix.max_disk_factor.max(2)),
-            ),
+            _ => DiskFault::Slow(self.random.random_range(2..=self.mix.max_disk_factor.max(2))),
         };
         Some((
             Fault::Disk { node, disk, fault },
-            Some(Fault::Disk {
-                node,
-                disk,
-                fault: DiskFault::None,
-            }),
+            Some(Fault::Disk { node, disk, fault: DiskFault::None }),
         ))
     }
 
@@ -261,10 +225,7 @@ impl Draft<'_> {
             return None; // a single node
         }
         if one_way {
-            return Some(Cut::OneWay {
-                from: nodes,
-                to: rest,
-            });
+            return Some(Cut::OneWay { from: nodes, to: rest });
         }
         let mut groups = vec![nodes];
         // A third group now and then, so that nobody may have a majority.

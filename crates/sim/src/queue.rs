@@ -23,11 +23,7 @@ pub(crate) struct Queue<E> {
 
 impl<E> Queue<E> {
     pub fn new() -> Self {
-        Self {
-            heap: BinaryHeap::new(),
-            slots: Slab::new(),
-            next_ticket: 0,
-        }
+        Self { heap: BinaryHeap::new(), slots: Slab::new(), next_ticket: 0 }
     }
 
     /// Number of events that wait.
@@ -106,9 +102,7 @@ impl<E> Queue<E> {
 
 /// Whether the entry's event is still there, at the entry's time.
 fn is_current<E>(slots: &Slab<(u64, E)>, entry: &Entry) -> bool {
-    slots
-        .get(entry.slot)
-        .is_some_and(|(ticket, _)| *ticket == entry.ticket)
+    slots.get(entry.slot).is_some_and(|(ticket, _)| *ticket == entry.ticket)
 }
 
 #[cfg(test)]

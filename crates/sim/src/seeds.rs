@@ -23,21 +23,12 @@ pub struct Seeds {
 impl Seeds {
     /// All seeds of a range, on all cores, stopping at the first failure.
     pub fn new(range: Range<u64>, replay: impl Into<String>) -> Self {
-        Self {
-            range,
-            threads: 0,
-            max_failures: 1,
-            replay: replay.into(),
-        }
+        Self { range, threads: 0, max_failures: 1, replay: replay.into() }
     }
 
     fn thread_count(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let wanted = if self.threads == 0 {
-            cores()
-        } else {
-            self.threads
-        };
+        let wanted = if self.threads == 0 { cores() } else { self.threads };
         let seeds =
             usize::try_from(self.range.end.saturating_sub(self.range.start)).unwrap_or(usize::MAX);
         wanted.min(seeds).max(1)
@@ -55,10 +46,7 @@ pub struct Failure {
 
 impl<S: Into<String>> From<S> for Failure {
     fn from(message: S) -> Self {
-        Self {
-            message: message.into(),
-            trace: String::new(),
-        }
+        Self { message: message.into(), trace: String::new() }
     }
 }
 
@@ -109,10 +97,7 @@ pub fn run_seeds<T: Send>(
 ) -> SeedReport<T> {
     let next = AtomicU64::new(seeds.range.start);
     let done = AtomicU64::new(0);
-    let report = Mutex::new(SeedReport {
-        passed: Vec::new(),
-        failures: Vec::new(),
-    });
+    let report = Mutex::new(SeedReport { passed: Vec::new(), failures: Vec::new() });
     std::thread::scope(|scope| {
         for _ in 0..seeds.thread_count() {
             scope.spawn(|| {
@@ -124,9 +109,7 @@ pub fn run_seeds<T: Send>(
             });
         }
     });
-    let mut report = report
-        .into_inner()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut report = report.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     report.passed.sort_by_key(|(seed, _)| *seed);
     report.failures.sort_by_key(|failure| failure.seed);
     report
@@ -150,10 +133,7 @@ pub fn trace_failures<T>(
 fn not_reproducible(first: Failure) -> Failure {
     let hint =
         "passed when run again with the trace on; something in it does not follow from the seed";
-    Failure {
-        message: format!("{}\n({hint})", first.message),
-        ..first
-    }
+    Failure { message: format!("{}\n({hint})", first.message), ..first }
 }
 
 fn take_seed<T>(next: &AtomicU64, seeds: &Seeds, report: &Mutex<SeedReport<T>>) -> Option<u64> {
@@ -173,8 +153,7 @@ fn run_one<T>(run: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
 
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("(no message)")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
 }
 
 fn record<T>(report: &Mutex<SeedReport<T>>, seeds: &Seeds, seed: u64, outcome: Result<T, Failure>) {
@@ -183,19 +162,13 @@ fn record<T>(report: &Mutex<SeedReport<T>>, seeds: &Seeds, seed: u64, outcome: R
         Ok(value) => report.passed.push((seed, value)),
         Err(failure) => {
             let replay = seeds.replay.replace("{seed}", &seed.to_string());
-            report.failures.push(SeedFailure {
-                seed,
-                failure,
-                replay,
-            });
+            report.failures.push(SeedFailure { seed, failure, replay });
         }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]
@@ -205,10 +178,7 @@ mod tests {
     fn odd_fails(seed: u64) -> Result<u64, Failure> {
         match seed {
             7 => panic!("boom {seed}"),
-            odd if odd % 2 == 1 => Err(Failure {
-                message: "odd".into(),
-                trace: "line\n".into(),
-            }),
+            odd if odd % 2 == 1 => Err(Failure { message: "odd".into(), trace: "line\n".into() }),
             even => Ok(even * 10),
         }
     }
@@ -238,10 +208,7 @@ mod tests {
 
     #[test]
     fn stops_at_the_first_failure() {
-        let seeds = Seeds {
-            threads: 1,
-            ..Seeds::new(0..1_000, "")
-        };
+        let seeds = Seeds { threads: 1, ..Seeds::new(0..1_000, "") };
         let report = run_seeds(&seeds, odd_fails, |_| {});
         assert!(!report.is_clean());
         assert_eq!((report.passed.len(), report.failures.len()), (1, 1));
@@ -261,10 +228,7 @@ mod tests {
             3 if !trace => Err(Failure::from("only once")),
             seed => Ok((seed, trace)),
         };
-        let seeds = Seeds {
-            max_failures: 0,
-            ..Seeds::new(1..5, "")
-        };
+        let seeds = Seeds { max_failures: 0, ..Seeds::new(1..5, "") };
         let report = run_seeds(&seeds, trace_failures(run), |_| {});
         assert_eq!(report.passed, [(1, (1, false)), (4, (4, false))]);
         assert_eq!(report.failures[0].failure.trace, "line");

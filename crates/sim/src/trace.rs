@@ -15,11 +15,7 @@ pub struct Trace {
 impl Trace {
     /// Keeps the last `capacity` lines; 0 switches the trace off.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self {
-            lines: VecDeque::new(),
-            capacity,
-            total: 0,
-        }
+        Self { lines: VecDeque::new(), capacity, total: 0 }
     }
 
     /// Whether lines are kept.
@@ -56,8 +52,7 @@ impl Trace {
         let (seconds, nanos) = (at / SECOND, at % SECOND);
         // Formatted first: padding applies to a string, not to a Display that writes in parts.
         let who = who.to_string();
-        self.lines
-            .push_back(format!("{seconds:>5}.{nanos:09}  {who:<8} {text}"));
+        self.lines.push_back(format!("{seconds:>5}.{nanos:09}  {who:<8} {text}"));
         self.total += 1;
     }
 }

@@ -197,14 +197,7 @@ impl<M: Machine> World<M> {
 
     pub fn push_input(&mut self, at: Nanos, node: NodeId, input: Input<M>) {
         if let Some(state) = self.nodes.get(node.index()) {
-            self.queue.push(
-                at,
-                Event::Input {
-                    node,
-                    incarnation: state.incarnation,
-                    input,
-                },
-            );
+            self.queue.push(at, Event::Input { node, incarnation: state.incarnation, input });
         }
     }
 
@@ -214,16 +207,7 @@ impl<M: Machine> World<M> {
         let state = &self.nodes[node.index()];
         let at = state.clock.when(local).max(self.now);
         let incarnation = state.incarnation;
-        let slot = self.queue.push(
-            at,
-            Event::Timer {
-                node,
-                incarnation,
-                number,
-                local,
-                timer,
-            },
-        );
+        let slot = self.queue.push(at, Event::Timer { node, incarnation, number, local, timer });
         TimerId { slot, number }
     }
 
@@ -246,9 +230,9 @@ impl<M: Machine> World<M> {
         change(clock, now);
         let clock = clock.clone();
         self.queue.reschedule(|event| match event {
-            Event::Timer {
-                node: owner, local, ..
-            } if *owner == node => Some(clock.when(*local).max(now)),
+            Event::Timer { node: owner, local, .. } if *owner == node => {
+                Some(clock.when(*local).max(now))
+            }
             _ => None,
         });
     }
@@ -260,11 +244,7 @@ impl<M: Machine> World<M> {
                 self.start_disk(node, disk);
             }
             None => {
-                let done = DiskDone {
-                    disk,
-                    tag: request.tag,
-                    result: Err(DiskError::NoDisk),
-                };
+                let done = DiskDone { disk, tag: request.tag, result: Err(DiskError::NoDisk) };
                 self.push_input(self.now, node, Input::Disk(done));
             }
         }
@@ -276,15 +256,7 @@ impl<M: Machine> World<M> {
         };
         while let Some((slot, ends)) = disk.start_next(self.now, &mut self.streams.disk) {
             let generation = disk.generation;
-            self.queue.push(
-                ends,
-                Event::DiskEnds {
-                    node,
-                    disk: id,
-                    generation,
-                    slot,
-                },
-            );
+            self.queue.push(ends, Event::DiskEnds { node, disk: id, generation, slot });
         }
     }
 
@@ -308,29 +280,18 @@ impl<M: Machine> World<M> {
         self.trace_node(node, || format!("note {note:?}"));
         self.look_at(node, Step::Note(&note));
         let incarnation = self.nodes[node.index()].incarnation;
-        self.report(ReportEvent::Note {
-            node,
-            incarnation,
-            note,
-        });
+        self.report(ReportEvent::Note { node, incarnation, note });
     }
 
     pub fn report(&mut self, event: ReportEvent<M::Note>) {
-        self.reports.push_back(Report {
-            at: self.now,
-            event,
-        });
+        self.reports.push_back(Report { at: self.now, event });
     }
 
     pub fn report_status(&mut self, node: NodeId) {
         let state = &self.nodes[node.index()];
         let (incarnation, status) = (state.incarnation, state.status);
         self.trace_node(node, || format!("is {status:?}, incarnation {incarnation}"));
-        self.report(ReportEvent::Node {
-            node,
-            incarnation,
-            status,
-        });
+        self.report(ReportEvent::Node { node, incarnation, status });
     }
 
     pub fn count_fault(&mut self, kind: FaultKind) {
@@ -343,11 +304,7 @@ impl<M: Machine> World<M> {
     }
 
     fn look_at(&mut self, node: NodeId, step: Step<'_, M>) {
-        let observed = Observed {
-            at: self.now,
-            node,
-            step,
-        };
+        let observed = Observed { at: self.now, node, step };
         for hook in &mut self.hooks {
             if let Some(Inject::Before(fault) | Inject::After(fault)) = hook(&observed) {
                 self.pending_faults.push_back(fault);
@@ -357,11 +314,7 @@ impl<M: Machine> World<M> {
 
     /// Asks the hooks about an input; returns what to inject before it.
     pub fn look_at_input(&mut self, node: NodeId, input: &Input<M>) -> Vec<Fault> {
-        let observed = Observed {
-            at: self.now,
-            node,
-            step: Step::Input(input),
-        };
+        let observed = Observed { at: self.now, node, step: Step::Input(input) };
         let mut before = Vec::new();
         for hook in &mut self.hooks {
             match hook(&observed) {
@@ -375,12 +328,8 @@ impl<M: Machine> World<M> {
 
     pub fn trace_node(&mut self, node: NodeId, text: impl FnOnce() -> String) {
         if self.trace.is_on() {
-            let incarnation = self
-                .nodes
-                .get(node.index())
-                .map_or(0, |state| state.incarnation);
-            self.trace
-                .line(self.now, format_args!("{node}.{incarnation}"), text);
+            let incarnation = self.nodes.get(node.index()).map_or(0, |state| state.incarnation);
+            self.trace.line(self.now, format_args!("{node}.{incarnation}"), text);
         }
     }
 

@@ -19,11 +19,7 @@ struct Chat {
 #[derive(Clone, Debug, PartialEq)]
 enum Heard {
     Start,
-    Chat {
-        from: NodeId,
-        incarnation: u32,
-        number: u64,
-    },
+    Chat { from: NodeId, incarnation: u32, number: u64 },
     Link(NodeId, LinkState),
 }
 
@@ -40,11 +36,7 @@ impl Machine for Chatter {
             }
             Input::Timer(()) => self.tick(cx),
             Input::Message { from, msg } => {
-                cx.note(Heard::Chat {
-                    from,
-                    incarnation: msg.incarnation,
-                    number: msg.number,
-                });
+                cx.note(Heard::Chat { from, incarnation: msg.incarnation, number: msg.number });
             }
             Input::Link { peer, state } => cx.note(Heard::Link(peer, state)),
             Input::Disk(_) => {}
@@ -62,10 +54,7 @@ impl Chatter {
         if to != cx.id() {
             let number = self.sent.entry(to).or_default();
             *number += 1;
-            let chat = Chat {
-                incarnation: cx.incarnation(),
-                number: *number,
-            };
+            let chat = Chat { incarnation: cx.incarnation(), number: *number };
             cx.send(to, chat);
         }
         cx.set_timer(300 * MICROSECOND, ());
@@ -77,31 +66,17 @@ fn chaos(seed: u64, repeat: f64, trace_lines: usize) -> Sim<Chatter> {
         repeat_after_reconnect: repeat,
         stall_timeout: 200 * MILLISECOND,
         link: LinkProfile {
-            latency: Delay::Exponential {
-                base: 0,
-                mean: MILLISECOND,
-            },
+            latency: Delay::Exponential { base: 0, mean: MILLISECOND },
             bandwidth: Some(10_000_000),
         },
         ..NetworkConfig::default()
     };
-    let config = Config {
-        network,
-        trace_lines,
-        event_limit: 2_000_000,
-        ..Config::default()
-    };
-    let mut sim = Sim::new(seed, config, |_| Chatter {
-        peers: 4,
-        sent: HashMap::new(),
-    });
+    let config = Config { network, trace_lines, event_limit: 2_000_000, ..Config::default() };
+    let mut sim = Sim::new(seed, config, |_| Chatter { peers: 4, sent: HashMap::new() });
     let nodes = sim.join_many(4);
     let mix = FaultMix {
         max_down: 3,
-        gap: Delay::Exponential {
-            base: 0,
-            mean: 10 * MILLISECOND,
-        },
+        gap: Delay::Exponential { base: 0, mean: 10 * MILLISECOND },
         ..FaultMix::all(0, SECOND)
     };
     let plan = FaultPlan::generate(&mix, &nodes, 0, sim.fault_random());
@@ -152,11 +127,7 @@ impl View {
             "only on a connection, from the incarnation that it is with"
         );
         if let Some(last) = self.last {
-            let follows = if gaps {
-                number > last
-            } else {
-                number == last + 1
-            };
+            let follows = if gaps { number > last } else { number == last + 1 };
             assert!(follows, "{number} after {last} on one connection");
         }
         self.last = Some(number);
@@ -179,11 +150,7 @@ fn check(seed: u64, repeat: f64) -> u64 {
         match note {
             Heard::Start => views.retain(|(at, _), _| *at != node),
             Heard::Link(peer, state) => views.entry((node, peer)).or_default().link(state),
-            Heard::Chat {
-                from,
-                incarnation,
-                number,
-            } => {
+            Heard::Chat { from, incarnation, number } => {
                 again += u64::from(views.entry((node, from)).or_default().chat(
                     incarnation,
                     number,
@@ -222,17 +189,11 @@ fn a_seed_decides_everything() {
     let run = |seed| {
         let mut sim = chaos(seed, 0.3, 100_000);
         let (reports, _) = sim.run_until(SECOND);
-        let text = reports
-            .iter()
-            .map(|report| format!("{report:?}\n"))
-            .collect::<String>();
+        let text = reports.iter().map(|report| format!("{report:?}\n")).collect::<String>();
         (sim.digest(), sim.stats(), text, sim.trace().to_string())
     };
     let first = run(7);
-    assert!(
-        first.3.lines().count() > 5_000,
-        "the trace tells what happened"
-    );
+    assert!(first.3.lines().count() > 5_000, "the trace tells what happened");
     assert_eq!(first, run(7));
     assert_ne!(first.0, run(8).0);
 }

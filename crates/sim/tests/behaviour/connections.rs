@@ -23,10 +23,7 @@ fn connections_do_not_wait_for_each_other() {
         let mut sim = connected(*seed, uneven());
         send(&mut sim, A, C, [1]);
         send(&mut sim, B, C, [2]);
-        let arrived: Vec<_> = run(&mut sim, 1_000)
-            .into_iter()
-            .map(|(_, seen)| seen)
-            .collect();
+        let arrived: Vec<_> = run(&mut sim, 1_000).into_iter().map(|(_, seen)| seen).collect();
         arrived == [Seen::Message(B, 2), Seen::Message(A, 1)]
     });
     let overtakes = overtakes.count();
@@ -39,12 +36,9 @@ fn bandwidth_serialises_one_direction_only() {
     config.network.link.bandwidth = Some(1_000_000);
     let mut sim = connected(1, config);
     for (from, to) in [(A, B), (A, B), (B, A), (A, C)] {
-        sim.with(from, |_, cx| cx.send(to, Numbered(0, 5_000)))
-            .expect("running");
+        sim.with(from, |_, cx| cx.send(to, Numbered(0, 5_000))).expect("running");
     }
-    let arrivals = timed(&mut sim, 1_000)
-        .into_iter()
-        .map(|(at, node, _)| (at / MILLISECOND, node));
+    let arrivals = timed(&mut sim, 1_000).into_iter().map(|(at, node, _)| (at / MILLISECOND, node));
     // 5 ms on the wire, 1 ms on the way.
     assert!(arrivals.eq([(106, B), (106, A), (106, C), (111, B)]));
 }
@@ -52,24 +46,12 @@ fn bandwidth_serialises_one_direction_only() {
 #[test]
 fn a_link_can_have_a_profile_and_a_fault_of_its_own() {
     let mut sim = connected(1, plain());
-    sim.set_link(
-        A,
-        B,
-        LinkProfile {
-            latency: Delay::Constant(30 * MILLISECOND),
-            bandwidth: None,
-        },
-    );
-    assert!(sim.inject(Fault::SlowLink {
-        ends: (B, C),
-        extra: 4 * MILLISECOND
-    }));
+    sim.set_link(A, B, LinkProfile { latency: Delay::Constant(30 * MILLISECOND), bandwidth: None });
+    assert!(sim.inject(Fault::SlowLink { ends: (B, C), extra: 4 * MILLISECOND }));
     for (from, to) in [(A, B), (B, A), (B, C), (C, B)] {
         send(&mut sim, from, to, [0]);
     }
-    let arrivals = timed(&mut sim, 1_000)
-        .into_iter()
-        .map(|(at, node, _)| (at / MILLISECOND, node));
+    let arrivals = timed(&mut sim, 1_000).into_iter().map(|(at, node, _)| (at / MILLISECOND, node));
     assert!(arrivals.eq([(101, A), (105, C), (105, B), (130, B)]));
 }
 
@@ -95,10 +77,7 @@ fn a_break_loses_a_suffix_tells_both_ends_and_reconnects() {
         let mut sim = connected(seed, uneven());
         send(&mut sim, A, B, 0..10);
         assert!(sim.inject(Fault::BreakConnection(A, B)));
-        assert!(
-            !sim.inject(Fault::BreakConnection(A, B)),
-            "it is broken already"
-        );
+        assert!(!sim.inject(Fault::BreakConnection(A, B)), "it is broken already");
         send(&mut sim, A, B, [99]);
         let seen = run(&mut sim, 1_000);
         let arrived = numbers(&seen, A, B);
@@ -108,9 +87,8 @@ fn a_break_loses_a_suffix_tells_both_ends_and_reconnects() {
         );
         lengths.insert(arrived.len());
         for (node, peer) in [(A, B), (B, A)] {
-            let notices = seen
-                .iter()
-                .filter(|(at, seen)| *at == node && !matches!(seen, Seen::Message(..)));
+            let notices =
+                seen.iter().filter(|(at, seen)| *at == node && !matches!(seen, Seen::Message(..)));
             let notices: Vec<_> = notices.map(|(_, seen)| seen.clone()).collect();
             assert_eq!(notices, [Seen::Down(peer), Seen::Up(peer, 1)]);
         }
@@ -135,10 +113,7 @@ fn a_break_loses_a_suffix_tells_both_ends_and_reconnects() {
 fn a_crash_loses_what_is_on_the_way_to_the_node() {
     let mut sim = connected(1, plain());
     send(&mut sim, A, B, 0..5);
-    sim.inject(Fault::Crash {
-        node: B,
-        power_loss: false,
-    });
+    sim.inject(Fault::Crash { node: B, power_loss: false });
     sim.inject(Fault::Restart(B));
     let seen = run(&mut sim, 1_000);
     assert!(numbers(&seen, A, B).is_empty());
@@ -152,10 +127,7 @@ fn what_a_break_left_on_the_way_does_not_reach_a_new_incarnation() {
         let mut sim = connected(seed, uneven());
         send(&mut sim, A, B, 0..10);
         sim.inject(Fault::BreakConnection(A, B));
-        sim.inject(Fault::Crash {
-            node: B,
-            power_loss: false,
-        });
+        sim.inject(Fault::Crash { node: B, power_loss: false });
         sim.inject(Fault::Restart(B));
         assert!(numbers(&run(&mut sim, 1_000), A, B).is_empty());
     }
@@ -173,45 +145,23 @@ fn a_power_loss_is_noticed_by_time_out_and_a_leave_loses_nothing() {
             .find(|(_, node, seen)| *node == A && *seen == Seen::Down(B))
             .expect("noticed")
             .0;
-        let seen: Vec<_> = seen
-            .into_iter()
-            .map(|(_, node, seen)| (node, seen))
-            .collect();
+        let seen: Vec<_> = seen.into_iter().map(|(_, node, seen)| (node, seen)).collect();
         (at / MILLISECOND, numbers(&seen, B, A).len())
     };
-    assert_eq!(
-        noticed(Fault::Crash {
-            node: B,
-            power_loss: true
-        })
-        .0,
-        1_100
-    );
-    assert!(
-        noticed(Fault::Crash {
-            node: B,
-            power_loss: false
-        })
-        .0 <= 101
-    );
+    assert_eq!(noticed(Fault::Crash { node: B, power_loss: true }).0, 1_100);
+    assert!(noticed(Fault::Crash { node: B, power_loss: false }).0 <= 101);
     assert_eq!(noticed(Fault::Leave(B)), (101, 5));
 }
 
 #[test]
 fn sending_to_a_dead_node_ends_in_a_notice_and_works_after_its_restart() {
     let mut sim = cluster(1, plain());
-    sim.inject(Fault::Crash {
-        node: B,
-        power_loss: false,
-    });
+    sim.inject(Fault::Crash { node: B, power_loss: false });
     send(&mut sim, A, B, [1]);
     assert_eq!(run(&mut sim, 100), [(A, Seen::Down(B))]);
     sim.inject(Fault::Restart(B));
     let seen = run(&mut sim, 200);
-    assert_eq!(
-        seen,
-        [(B, Seen::Start), (A, Seen::Up(B, 2)), (B, Seen::Up(A, 1))]
-    );
+    assert_eq!(seen, [(B, Seen::Start), (A, Seen::Up(B, 2)), (B, Seen::Up(A, 1))]);
     send(&mut sim, A, B, [2]);
     assert_eq!(run(&mut sim, 300), [(B, Seen::Message(A, 2))]);
 }
@@ -224,14 +174,7 @@ fn a_node_that_joins_later_is_connected_to_those_who_wanted_it() {
     assert_eq!(run(&mut sim, 100), [(A, Seen::Down(late))]);
     assert_eq!(sim.join(), late);
     let seen = run(&mut sim, 200);
-    assert_eq!(
-        seen,
-        [
-            (late, Seen::Start),
-            (A, Seen::Up(late, 1)),
-            (late, Seen::Up(A, 1))
-        ]
-    );
+    assert_eq!(seen, [(late, Seen::Start), (A, Seen::Up(late, 1)), (late, Seen::Up(A, 1))]);
 }
 
 #[test]
@@ -255,24 +198,11 @@ fn messages_are_repeated_only_after_a_reconnect_and_only_if_allowed() {
     let repeated = arrived(1.0, broken);
     assert!(repeated.len() > 5, "{repeated:?}");
     assert!(
-        repeated[5..]
-            .iter()
-            .copied()
-            .eq(10 - repeated.len() as u64..5),
+        repeated[5..].iter().copied().eq(10 - repeated.len() as u64..5),
         "a suffix, in order: {repeated:?}"
     );
-    let restarted = arrived(
-        1.0,
-        Some(Fault::Crash {
-            node: B,
-            power_loss: false,
-        }),
-    );
-    assert_eq!(
-        restarted,
-        [0, 1, 2, 3, 4],
-        "a new incarnation gets nothing of the old"
-    );
+    let restarted = arrived(1.0, Some(Fault::Crash { node: B, power_loss: false }));
+    assert_eq!(restarted, [0, 1, 2, 3, 4], "a new incarnation gets nothing of the old");
 }
 
 #[test]
@@ -287,9 +217,7 @@ fn filters_decide_about_single_messages() {
     }));
     send(&mut sim, A, B, 0..5);
     let seen = timed(&mut sim, 200);
-    let arrivals = seen
-        .iter()
-        .map(|(at, _, seen)| (at / MILLISECOND, seen.clone()));
+    let arrivals = seen.iter().map(|(at, _, seen)| (at / MILLISECOND, seen.clone()));
     let message = |number| Seen::Message(A, number);
     // What follows a delayed message waits for it.
     let expected = [(101, 0), (101, 2), (101, 2), (111, 3), (111, 4)]

@@ -15,18 +15,11 @@ fn with_disk(seed: u64) -> Sim<Recorder> {
         flush: Delay::Constant(MILLISECOND),
         bandwidth: None,
     };
-    cluster(
-        seed,
-        Config {
-            disks: vec![disk],
-            ..plain()
-        },
-    )
+    cluster(seed, Config { disks: vec![disk], ..plain() })
 }
 
 fn write(sim: &mut Sim<Recorder>, sector: u64, data: &[u8], tag: u64) {
-    sim.with(A, |_, cx| cx.write(D, sector, data.to_vec(), tag))
-        .expect("running");
+    sim.with(A, |_, cx| cx.write(D, sector, data.to_vec(), tag)).expect("running");
 }
 
 fn read(sim: &mut Sim<Recorder>, until: u64) -> Vec<u8> {
@@ -45,18 +38,12 @@ fn operations_queue_and_complete() {
     write(&mut sim, 0, &[1, 2], 10);
     write(&mut sim, 2, &[3], 11);
     sim.with(A, |_, cx| cx.flush(D, 12)).expect("running");
-    sim.with(A, |_, cx| cx.read(DiskId(7), 0, 1, 13))
-        .expect("running");
-    let seen: Vec<_> = timed(&mut sim, 10)
-        .into_iter()
-        .map(|(at, _, seen)| (at / MILLISECOND, seen))
-        .collect();
+    sim.with(A, |_, cx| cx.read(DiskId(7), 0, 1, 13)).expect("running");
+    let seen: Vec<_> =
+        timed(&mut sim, 10).into_iter().map(|(at, _, seen)| (at / MILLISECOND, seen)).collect();
     let done = |tag| Seen::Disk(tag, Ok(Vec::new()));
     let no_disk = Seen::Disk(13, Err(DiskError::NoDisk));
-    assert_eq!(
-        seen,
-        [(0, no_disk), (1, done(10)), (2, done(11)), (3, done(12))]
-    );
+    assert_eq!(seen, [(0, no_disk), (1, done(10)), (2, done(11)), (3, done(12))]);
     assert_eq!(read(&mut sim, 20), [1, 2, 3, 0]);
 }
 
@@ -71,10 +58,7 @@ fn a_crash_ends_operations_without_completion_and_power_loss_drops_the_cache() {
             write(&mut sim, 1, &[2], 12);
             run(&mut sim, 3);
             write(&mut sim, 2, &[3], 13);
-            sim.inject(Fault::Crash {
-                node: A,
-                power_loss,
-            });
+            sim.inject(Fault::Crash { node: A, power_loss });
             sim.inject(Fault::Restart(A));
             assert_eq!(
                 run(&mut sim, 10),
@@ -87,42 +71,25 @@ fn a_crash_ends_operations_without_completion_and_power_loss_drops_the_cache() {
         }
     }
     assert_eq!(kept[0], 40, "without power loss a completed write stays");
-    assert!(
-        (5..35).contains(&kept[1]),
-        "with power loss it may be lost: {kept:?}"
-    );
+    assert!((5..35).contains(&kept[1]), "with power loss it may be lost: {kept:?}");
 }
 
 #[test]
 fn faults_show_in_the_completions_and_slow_disks_are_slow() {
     let mut sim = with_disk(1);
-    let set = |fault| Fault::Disk {
-        node: A,
-        disk: D,
-        fault,
-    };
+    let set = |fault| Fault::Disk { node: A, disk: D, fault };
     assert!(sim.inject(set(DiskFault::Error)));
     write(&mut sim, 0, &[1], 1);
     assert_eq!(run(&mut sim, 5), [(A, Seen::Disk(1, Err(DiskError::Io)))]);
     assert!(sim.inject(set(DiskFault::Full)));
     write(&mut sim, 0, &[1], 2);
-    assert_eq!(
-        run(&mut sim, 10),
-        [(A, Seen::Disk(2, Err(DiskError::Full)))]
-    );
+    assert_eq!(run(&mut sim, 10), [(A, Seen::Disk(2, Err(DiskError::Full)))]);
     assert!(sim.inject(set(DiskFault::Slow(20))));
     write(&mut sim, 0, &[1], 3);
-    assert_eq!(
-        timed(&mut sim, 100),
-        [(30 * MILLISECOND, A, Seen::Disk(3, Ok(Vec::new())))]
-    );
+    assert_eq!(timed(&mut sim, 100), [(30 * MILLISECOND, A, Seen::Disk(3, Ok(Vec::new())))]);
     assert!(sim.inject(Fault::HealAll));
     assert!(!sim.inject(set(DiskFault::None)), "healed already");
-    let missing = Fault::Disk {
-        node: A,
-        disk: DiskId(1),
-        fault: DiskFault::Error,
-    };
+    let missing = Fault::Disk { node: A, disk: DiskId(1), fault: DiskFault::Error };
     assert!(!sim.inject(missing.clone()), "no such disk");
     assert_eq!(sim.add_disk(A, DiskConfig::default()), Some(DiskId(1)));
     assert!(sim.inject(missing));

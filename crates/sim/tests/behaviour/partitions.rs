@@ -18,11 +18,7 @@ fn a_short_one_delays_but_loses_nothing() {
     send(&mut sim, A, B, 3..6);
     send(&mut sim, C, B, [7]);
     let seen = run(&mut sim, 500);
-    assert_eq!(
-        seen,
-        [(B, Seen::Message(C, 7))],
-        "only the own side is heard"
-    );
+    assert_eq!(seen, [(B, Seen::Message(C, 7))], "only the own side is heard");
     sim.inject(Fault::Heal(1));
     send(&mut sim, A, B, 6..9);
     let seen = run(&mut sim, 5_000);
@@ -37,10 +33,7 @@ fn a_long_one_breaks_connections_which_come_back_when_it_heals() {
     send(&mut sim, A, B, 0..3);
     let seen = run(&mut sim, 3_000);
     for (node, peer) in [(A, B), (B, A), (A, C), (C, A)] {
-        assert!(
-            seen.contains(&(node, Seen::Down(peer))),
-            "{node} is told about {peer}"
-        );
+        assert!(seen.contains(&(node, Seen::Down(peer))), "{node} is told about {peer}");
     }
     assert_eq!(seen.len(), 4, "B and C still have each other: {seen:?}");
     send(&mut sim, A, B, [9]);
@@ -55,13 +48,7 @@ fn a_long_one_breaks_connections_which_come_back_when_it_heals() {
 #[test]
 fn a_one_way_partition_lets_the_other_direction_through_until_the_break() {
     let mut sim = connected(1, plain());
-    sim.inject(Fault::Partition {
-        id: 1,
-        cut: Cut::OneWay {
-            from: vec![A],
-            to: vec![B],
-        },
-    });
+    sim.inject(Fault::Partition { id: 1, cut: Cut::OneWay { from: vec![A], to: vec![B] } });
     send(&mut sim, A, B, [1]);
     send(&mut sim, B, A, [2]);
     assert_eq!(run(&mut sim, 500), [(A, Seen::Message(B, 2))]);
@@ -77,10 +64,7 @@ fn connecting_across_one_is_refused_until_it_heals() {
     send(&mut sim, A, B, [1]);
     assert_eq!(run(&mut sim, 100), [(A, Seen::Down(B))]);
     sim.inject(Fault::HealAll);
-    assert_eq!(
-        run(&mut sim, 200),
-        [(A, Seen::Up(B, 1)), (B, Seen::Up(A, 1))]
-    );
+    assert_eq!(run(&mut sim, 200), [(A, Seen::Up(B, 1)), (B, Seen::Up(A, 1))]);
 }
 
 #[test]
@@ -93,9 +77,6 @@ fn a_break_while_messages_stall_loses_all_of_them() {
         sim.inject(Fault::Heal(1));
         send(&mut sim, A, B, [2]);
         sim.inject(Fault::BreakConnection(A, B));
-        assert!(
-            numbers(&run(&mut sim, 1_000), A, B).is_empty(),
-            "2 must not arrive without 1"
-        );
+        assert!(numbers(&run(&mut sim, 1_000), A, B).is_empty(), "2 must not arrive without 1");
     }
 }

@@ -11,10 +11,7 @@ fn mix() -> FaultMix {
 }
 
 fn five(seed: u64, config: Config) -> Sim<Recorder> {
-    let config = Config {
-        disks: vec![DiskConfig::default()],
-        ..config
-    };
+    let config = Config { disks: vec![DiskConfig::default()], ..config };
     let mut sim = Sim::new(seed, config, |_| Recorder::default());
     let nodes = sim.join_many(5);
     for from in &nodes {
@@ -37,25 +34,16 @@ fn every_kind_happens_and_is_counted_and_all_is_well_in_the_end() {
     sim.apply_plan(&plan);
     let (reports, _) = sim.run_until(59 * SECOND);
     for kind in FaultKind::ALL {
-        let planned = plan
-            .entries()
-            .iter()
-            .filter(|(_, fault)| fault.kind() == Some(*kind))
-            .count() as u64;
+        let planned =
+            plan.entries().iter().filter(|(_, fault)| fault.kind() == Some(*kind)).count() as u64;
         let reported = reports.iter().filter(|report| match &report.event {
             ReportEvent::Fault(fault) => fault.kind() == Some(*kind),
             _ => false,
         });
         let counted = sim.fault_counts().get(*kind);
         assert_eq!(counted, reported.count() as u64);
-        assert!(
-            sim.last_fault(*kind)
-                .is_some_and(|at| at > SECOND && at < 60 * SECOND)
-        );
-        assert!(
-            counted > 0 && counted <= planned,
-            "{kind}: {counted} of {planned}"
-        );
+        assert!(sim.last_fault(*kind).is_some_and(|at| at > SECOND && at < 60 * SECOND));
+        assert!(counted > 0 && counted <= planned, "{kind}: {counted} of {planned}");
     }
     sim.run_until(70 * SECOND);
     for node in sim.nodes() {
@@ -69,14 +57,8 @@ fn every_kind_happens_and_is_counted_and_all_is_well_in_the_end() {
         }
     }
     let seen = run(&mut sim, 71_000);
-    let messages = seen
-        .iter()
-        .filter(|(_, seen)| matches!(seen, Seen::Message(..)));
-    assert_eq!(
-        messages.count(),
-        25,
-        "every pair is connected and fast again"
-    );
+    let messages = seen.iter().filter(|(_, seen)| matches!(seen, Seen::Message(..)));
+    assert_eq!(messages.count(), 25, "every pair is connected and fast again");
 }
 
 #[test]
@@ -85,17 +67,8 @@ fn faults_keep_to_their_window() {
     let plan = plan(&mut sim, &mix());
     let entries = plan.entries();
     assert!(entries.len() > 300, "{} entries", entries.len());
-    assert!(
-        entries
-            .iter()
-            .all(|(at, _)| (SECOND..=60 * SECOND).contains(at))
-    );
-    assert!(
-        entries
-            .iter()
-            .rev()
-            .all(|(at, fault)| *at < 60 * SECOND || fault.kind().is_none())
-    );
+    assert!(entries.iter().all(|(at, _)| (SECOND..=60 * SECOND).contains(at)));
+    assert!(entries.iter().rev().all(|(at, fault)| *at < 60 * SECOND || fault.kind().is_none()));
     assert_eq!(entries.last(), Some(&(60 * SECOND, Fault::HealAll)));
 }
 
@@ -107,10 +80,8 @@ fn never_more_nodes_are_down_than_allowed() {
         sim.apply_plan(&plan);
         let mut most = 0;
         while sim.next_report(u64::MAX).is_ok() {
-            let down = sim
-                .nodes()
-                .filter(|node| sim.status(*node) != Some(NodeStatus::Running))
-                .count();
+            let down =
+                sim.nodes().filter(|node| sim.status(*node) != Some(NodeStatus::Running)).count();
             most = most.max(down);
         }
         assert_eq!(most, max_down);
@@ -120,17 +91,10 @@ fn never_more_nodes_are_down_than_allowed() {
 #[test]
 fn partitions_come_in_all_shapes() {
     let mut sim = five(4, plain());
-    let mix = FaultMix {
-        weights: vec![(FaultKind::Partition, 1)],
-        ..mix()
-    };
+    let mix = FaultMix { weights: vec![(FaultKind::Partition, 1)], ..mix() };
     let mut shapes = BTreeSet::new();
     for (_, fault) in plan(&mut sim, &mix).entries() {
-        if let Fault::Partition {
-            cut: Cut::Groups(groups),
-            ..
-        } = fault
-        {
+        if let Fault::Partition { cut: Cut::Groups(groups), .. } = fault {
             let mut sizes: Vec<_> = groups.iter().map(Vec::len).collect();
             assert_eq!(sizes.iter().sum::<usize>(), 5);
             sizes.sort_unstable();
@@ -170,24 +134,12 @@ fn streams_of_one_seed_are_not_the_same() {
 fn odd_mixes_make_empty_plans_not_panics() {
     let mut sim = five(6, plain());
     let nodes: Vec<_> = sim.nodes().collect();
-    let all_zero = FaultMix {
-        weights: vec![(FaultKind::Crash, 0)],
-        ..mix()
-    };
-    let nothing = FaultMix {
-        weights: Vec::new(),
-        ..mix()
-    };
-    let backwards = FaultMix {
-        quiet_at: 0,
-        ..mix()
-    };
-    for (mix, nodes) in [
-        (all_zero, &nodes[..]),
-        (nothing, &nodes),
-        (backwards, &nodes),
-        (mix(), &[]),
-    ] {
+    let all_zero = FaultMix { weights: vec![(FaultKind::Crash, 0)], ..mix() };
+    let nothing = FaultMix { weights: Vec::new(), ..mix() };
+    let backwards = FaultMix { quiet_at: 0, ..mix() };
+    for (mix, nodes) in
+        [(all_zero, &nodes[..]), (nothing, &nodes), (backwards, &nodes), (mix(), &[])]
+    {
         let plan = FaultPlan::generate(&mix, nodes, 0, sim.fault_random());
         assert_eq!(plan.entries(), [(mix.quiet_at, Fault::HealAll)]);
     }

@@ -33,14 +33,10 @@ impl Machine for Recorder {
             Input::Start => Seen::Start,
             Input::Message { from, msg } => Seen::Message(from, msg.0),
             Input::Timer(timer) => Seen::Timer(timer, cx.now()),
-            Input::Link {
-                peer,
-                state: LinkState::Up { incarnation },
-            } => Seen::Up(peer, incarnation),
-            Input::Link {
-                peer,
-                state: LinkState::Down,
-            } => Seen::Down(peer),
+            Input::Link { peer, state: LinkState::Up { incarnation } } => {
+                Seen::Up(peer, incarnation)
+            }
+            Input::Link { peer, state: LinkState::Down } => Seen::Down(peer),
             Input::Disk(done) => Seen::Disk(done.tag, done.result),
         };
         cx.note(seen);
@@ -58,27 +54,18 @@ pub const C: NodeId = NodeId(2);
 /// Constant latency of 1 ms, notices at once, 10 ms until a reconnect, 1 s until a stalled connection breaks.
 pub fn plain() -> Config {
     let network = NetworkConfig {
-        link: LinkProfile {
-            latency: Delay::Constant(MILLISECOND),
-            bandwidth: None,
-        },
+        link: LinkProfile { latency: Delay::Constant(MILLISECOND), bandwidth: None },
         break_notice: Delay::ZERO,
         reconnect: Delay::Constant(10 * MILLISECOND),
         ..NetworkConfig::default()
     };
-    Config {
-        network,
-        ..Config::default()
-    }
+    Config { network, ..Config::default() }
 }
 
 /// Three recorders, started.
 pub fn cluster(seed: u64, config: Config) -> Sim<Recorder> {
     let mut sim = Sim::new(seed, config, |boot| Recorder {
-        starts: boot
-            .previous
-            .map_or(0, |previous: Recorder| previous.starts)
-            + 1,
+        starts: boot.previous.map_or(0, |previous: Recorder| previous.starts) + 1,
     });
     sim.join_many(3);
     sim.run_until(0);
@@ -92,12 +79,7 @@ pub fn connected(seed: u64, config: Config) -> Sim<Recorder> {
         sim.with(from, |_, cx| cx.connect(to)).expect("running");
     }
     let seen = run(&mut sim, 100);
-    assert_eq!(
-        seen.iter()
-            .filter(|(_, seen)| matches!(seen, Seen::Up(_, 1)))
-            .count(),
-        6
-    );
+    assert_eq!(seen.iter().filter(|(_, seen)| matches!(seen, Seen::Up(_, 1))).count(), 6);
     sim
 }
 
@@ -108,17 +90,13 @@ pub fn send(
     numbers: impl IntoIterator<Item = u64>,
 ) {
     for number in numbers {
-        sim.with(from, |_, cx| cx.send(to, Numbered(number, 0)))
-            .expect("running");
+        sim.with(from, |_, cx| cx.send(to, Numbered(number, 0))).expect("running");
     }
 }
 
 /// Runs until `ms` milliseconds of virtual time; returns what the nodes saw.
 pub fn run(sim: &mut Sim<Recorder>, ms: u64) -> Vec<(NodeId, Seen)> {
-    timed(sim, ms)
-        .into_iter()
-        .map(|(_, node, seen)| (node, seen))
-        .collect()
+    timed(sim, ms).into_iter().map(|(_, node, seen)| (node, seen)).collect()
 }
 
 /// As [`run`], with the virtual times.

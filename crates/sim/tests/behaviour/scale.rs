@@ -11,28 +11,14 @@ fn a_thousand_nodes_cost_only_the_links_they_use() {
     assert_eq!(sim.links(), 0);
     for (i, from) in nodes.iter().enumerate() {
         for hop in [1, 10, 100] {
-            send(
-                &mut sim,
-                *from,
-                nodes[(i + hop) % nodes.len()],
-                [hop as u64],
-            );
+            send(&mut sim, *from, nodes[(i + hop) % nodes.len()], [hop as u64]);
         }
     }
-    sim.inject(Fault::Crash {
-        node: nodes[500],
-        power_loss: false,
-    });
+    sim.inject(Fault::Crash { node: nodes[500], power_loss: false });
     let seen = run(&mut sim, 5_000);
     assert_eq!(sim.links(), 3_000);
-    let messages = seen
-        .iter()
-        .filter(|(_, seen)| matches!(seen, Seen::Message(..)));
-    assert_eq!(
-        messages.count(),
-        3_000 - 6,
-        "three from and three to the node that crashed"
-    );
+    let messages = seen.iter().filter(|(_, seen)| matches!(seen, Seen::Message(..)));
+    assert_eq!(messages.count(), 3_000 - 6, "three from and three to the node that crashed");
 }
 
 #[test]
