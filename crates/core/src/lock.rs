@@ -45,7 +45,9 @@ pub(crate) enum Stage {
     Frozen,
     /// Waits for somebody else's look-up of the master to end.
     Parked,
-    /// A message is out to this node, its reply has not come.
+    /// A look-up is out to the directory node.
+    LookUp,
+    /// A message is out to this node as the master, its reply has not come.
     Asked(NodeId),
     /// In the master's convert or wait queue.
     Queued,

@@ -318,7 +318,7 @@ impl Lockspace {
         let id = args.lock;
         let lock = &mut self.store[id];
         match (lock.op, lock.stage) {
-            (Op::Request | Op::Convert, Stage::Asked(_) | Stage::Gate) => {
+            (Op::Request | Op::Convert, Stage::LookUp | Stage::Asked(_) | Stage::Gate) => {
                 lock.overlap().unlock = Some(args);
             }
             (Op::Request | Op::Convert, Stage::Queued) if !self.running => {
@@ -361,7 +361,9 @@ impl Lockspace {
             (_, Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::Parked) => {
                 self.end_cancelled(id, cause)
             }
-            (_, Stage::Asked(_) | Stage::Gate) => lock.overlap().cancel = Some(cause),
+            (_, Stage::LookUp | Stage::Asked(_) | Stage::Gate) => {
+                lock.overlap().cancel = Some(cause)
+            }
             (_, Stage::Queued) => {
                 lock.overlap().cancel = Some(cause);
                 match self.store[key].master {

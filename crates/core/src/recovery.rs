@@ -25,14 +25,14 @@ use crate::error::Status;
 use crate::flags::LockFlags;
 use crate::ids::{LockId, NodeId, View};
 use crate::inspect::Queue;
-use crate::io::{LostReason, Output, WithdrawReason};
+use crate::io::{LostReason, Output, Trace, WithdrawReason};
 use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
 use crate::mastery::directory::Record;
 use crate::message::{Body, Features, Message, MovedLock, Step};
 use crate::mode::Mode;
 use crate::name::Name;
 use crate::resource::{Finding, Master, ResourceKey};
-use crate::space::Lockspace;
+use crate::space::{Lockspace, slot_of};
 
 /// Names in one message of the directory's reconstruction.
 const NAMES_PER_MESSAGE: usize = 512;
@@ -106,12 +106,13 @@ impl Lockspace {
         self.rounds.clear();
         self.idle.clear();
         self.queued.retain(|(from, m)| !departed.contains(from) && !is_directory_message(m));
+        self.drop_requests_to_old_home();
         for waiting in self.parked.values_mut() {
             waiting.retain(|(from, _)| !departed.contains(from));
         }
         self.suspend_claims();
         for key in self.store.resource_keys().collect::<Vec<_>>() {
-            self.stop_finding(key);
+            self.stop_finding(key, departed);
             self.remaster(key, departed);
             self.purge_departed(key, departed);
             if !self.store[key].has_locks() && self.store[key].claim.is_none() {
@@ -120,14 +121,27 @@ impl Lockspace {
         }
     }
 
+    /// Requests that came before this view, for names that are not at home here any more: their
+    /// senders know and ask the new home.
+    fn drop_requests_to_old_home(&mut self) {
+        if self.config.policy == Policy::Home {
+            let (slots, me) = (core::mem::take(&mut self.slots), self.me());
+            self.queued.retain(|(_, message)| match &message.body {
+                Body::Request(new) => slot_of(&slots, new.name.hash64()) == Some(me),
+                _ => true,
+            });
+            self.slots = slots;
+        }
+    }
+
     /// Look-ups and rounds of the old view will not be answered: begin them again at the gate.
-    fn stop_finding(&mut self, key: ResourceKey) {
-        let was_looking = self.store[key].finding == Finding::LookUp;
+    fn stop_finding(&mut self, key: ResourceKey, departed: &BTreeSet<NodeId>) {
         self.store[key].finding = Finding::Nothing;
         let behind_claim = self.store[key].claim.is_some();
         for id in self.ids_in(key, Queue::Parked) {
             match self.store[id].stage {
-                Stage::Asked(_) if was_looking => self.gate(id),
+                Stage::LookUp => self.gate(id),
+                Stage::Asked(node) if departed.contains(&node) => self.ask_again(id),
                 Stage::Parked if !behind_claim => self.gate(id),
                 _ => {}
             }
@@ -159,9 +173,11 @@ impl Lockspace {
         }
         if old == Master::Here {
             self.drop_copies(key);
+            let name = self.name_of(key);
+            self.trace(|| Trace::Master { name, gained: false });
         }
         for id in self.store.locks_of(key).map(|l| l.id).collect::<Vec<_>>() {
-            self.lose_master(id);
+            self.lose_master(id, at_home);
         }
         let known_there = [Queue::Granted, Queue::Converting, Queue::Waiting]
             .into_iter()
@@ -170,11 +186,13 @@ impl Lockspace {
         let resource = &mut self.store[key];
         resource.lvb = None;
         resource.moved = known_there;
-        resource.master = match at_home && known_there {
-            true if home == me => Master::Here,
+        resource.master = match at_home && known_there && home != me {
             true => Master::At(home),
             false => Master::Unknown,
         };
+        if at_home && known_there && home == me {
+            self.become_master(key);
+        }
     }
 
     fn drop_copies(&mut self, key: ResourceKey) {
@@ -186,7 +204,7 @@ impl Lockspace {
     }
 
     /// The lock's master is gone (or is it no longer): step 3 of semantics section 9.
-    fn lose_master(&mut self, id: LockId) {
+    fn lose_master(&mut self, id: LockId, at_home: bool) {
         let lock = &mut self.store[id];
         lock.remid = None;
         let cancelling = lock.overlap.as_ref().filter(|o| o.cancel_sent).and_then(|o| o.cancel);
@@ -207,7 +225,8 @@ impl Lockspace {
                     self.ask_again(id);
                 }
             }
-            (Op::Request, Stage::Asked(_)) => self.ask_again(id),
+            // The old home drops the request, as it is home no more.
+            (Op::Request, Stage::Asked(_)) if at_home => self.ask_again(id),
             _ => {}
         }
     }

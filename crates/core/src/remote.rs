@@ -203,13 +203,19 @@ impl Lockspace {
         };
         let expected = match lock.stage {
             Stage::Asked(node) => node == from,
-            // A directory node that is the master answers a look-up itself; recovery had already
-            // marked that to be sent again.
+            // A directory node that is the master answers a look-up itself, ...
+            Stage::LookUp => true,
+            // ... also when recovery had already marked that to be sent again.
             Stage::Gate => lock.op == Op::Request,
             Stage::Queued => matches!(answer, Answer::Canceled(_) | Answer::NothingToCancel),
             _ => false,
         };
         if !expected || lock.op_no != op {
+            // A copy made for a message that was sent again must not stay behind.
+            let made = matches!(answer, Answer::Granted(_) | Answer::Queued);
+            if made && lock.remid != Some(remid) {
+                self.forget_at(from, lkid, remid);
+            }
             self.stats.dropped += 1;
             return;
         }

@@ -70,6 +70,12 @@ pub struct Lockspace {
     pub(crate) held: VecDeque<Output>,
 }
 
+/// The node that a hash falls to.
+pub(crate) fn slot_of(slots: &[NodeId], hash: u64) -> Option<NodeId> {
+    let n = slots.len().max(1);
+    slots.get((hash >> 16) as usize % n).copied()
+}
+
 impl Lockspace {
     /// A lockspace that is not yet a member: give it an [`Input::View`] first.
     pub fn new(config: Config) -> Lockspace {
@@ -174,10 +180,7 @@ impl Lockspace {
 
     /// The node that keeps the directory record of a name (or, with [`Policy::Home`], masters it).
     pub(crate) fn directory_node(&self, hash: u64) -> NodeId {
-        match self.slots.len() {
-            0 => self.me(),
-            n => self.slots[(hash >> 16) as usize % n],
-        }
+        slot_of(&self.slots, hash).unwrap_or(self.me())
     }
 
     pub(crate) fn is_directory_of(&self, key: ResourceKey) -> bool {

@@ -535,6 +535,8 @@ impl Lockspace {
         let (name, hash) = (self.store[key].name, self.store[key].hash);
         let id = self.directory.new_id();
         self.send(self.directory_node(hash), Body::Remove { name, id });
+        self.trace(|| Trace::Drop { name, claim: ordinal });
+        self.trace(|| Trace::Master { name, gained: false });
         self.store[key].master = Master::Unknown;
         self.settle(ordinal, claim);
     }

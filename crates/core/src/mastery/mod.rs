@@ -79,7 +79,7 @@ impl Lockspace {
         let asked: alloc::vec::Vec<_> = self
             .store
             .queue(key, Queue::Parked)
-            .filter(|l| matches!(l.stage, Stage::Asked(_)))
+            .filter(|l| l.stage == Stage::LookUp)
             .map(|l| l.id)
             .collect();
         for id in asked {
