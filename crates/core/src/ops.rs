@@ -135,17 +135,19 @@ impl Lockspace {
     }
 
     pub(crate) fn release_client(&mut self, client: ClientId) {
-        for id in self.locks_where(|l| l.owner == Owner::Local(client)) {
+        let locks = self.locks_where(|l| l.owner == Owner::Local(client));
+        // First all of them: the end of one may grant another, which nobody is to be told.
+        for &id in &locks {
+            let lock = &mut self.store[id];
+            let stays = lock.flags.contains(LockFlags::PERSISTENT) && lock.op != Op::Unlock;
+            lock.owner = if stays { Owner::Orphan(client) } else { Owner::Gone };
+        }
+        for id in locks {
             // An earlier one's end may have taken this one along.
-            if self.store.get(id).is_none() {
-                continue;
-            }
-            let lock = &self.store[id];
-            if lock.flags.contains(LockFlags::PERSISTENT) && lock.op != Op::Unlock {
-                self.store[id].owner = Owner::Orphan(client);
-                self.cancel_lock(id, CancelCause::Asked);
-            } else {
-                self.release(id);
+            match self.store.get(id).map(|lock| lock.owner) {
+                Some(Owner::Orphan(_)) => self.cancel_lock(id, CancelCause::Asked),
+                Some(_) => self.release(id),
+                None => {}
             }
         }
     }
