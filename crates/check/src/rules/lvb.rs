@@ -135,8 +135,13 @@ impl LvbContent {
             (Some(from), _) if from.writes() => Action::Write,
             _ => Action::None,
         };
+        // It may be granted in the alternative mode, which from PW or EX writes.
+        let alternative = !unlock
+            && lock.granted.is_some_and(Mode::writes)
+            && seen.event.flags.intersects(Flags::ALTPR | Flags::ALTCW);
         let forced_over = unlock && lock.ops.iter().any(|op| op.kind != OpKind::Unlock);
-        if forced_over && seen.event.flags.intersects(Flags::VALBLK | Flags::IVVALBLK) {
+        let touches = seen.event.flags.intersects(Flags::VALBLK | Flags::IVVALBLK);
+        if (forced_over || alternative) && touches {
             // The pending operation may have been granted in the meantime, or not.
             block.doubt();
         } else if does == Action::Write && !lock.lost {
