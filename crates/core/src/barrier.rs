@@ -110,9 +110,14 @@ impl Lockspace {
         }
     }
 
+    /// Whether the client's exit waits: nobody is left to be told anything.
+    pub(crate) fn has_exited(&self, client: ClientId) -> bool {
+        self.barrier.waits.iter().any(|w| w.waiter == Waiter::Client(client))
+    }
+
     /// Whether the client's exit waits for the barrier, so that nobody is left to abandon a lock.
     pub(crate) fn is_exiting(&self, client: ClientId) -> bool {
-        self.leaving || self.barrier.waits.iter().any(|w| w.waiter == Waiter::Client(client))
+        self.leaving || self.has_exited(client)
     }
 
     /// Lets everything pass whose claims are settled.

@@ -220,6 +220,19 @@ pub enum Output {
     Trace(Trace),
 }
 
+impl Output {
+    /// The client that a callback is for.
+    pub(crate) fn client(&self) -> Option<ClientId> {
+        match self {
+            Output::Complete(done) => Some(done.client),
+            Output::Bast { client, .. }
+            | Output::Lost { client, .. }
+            | Output::Settled { client, .. } => Some(*client),
+            _ => None,
+        }
+    }
+}
+
 /// Protocol events for histories (the events of the project's history format that no client sees).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Trace {

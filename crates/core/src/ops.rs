@@ -121,6 +121,7 @@ impl Lockspace {
     /// A client's process is gone (semantics section 8). Its locks stay in force until the claims
     /// made so far are settled: exit weakens EX and PW as any unlock does.
     pub(crate) fn client_gone(&mut self, client: ClientId) {
+        self.held.retain(|output| output.client() != Some(client));
         for id in self.locks_where(|l| l.owner == Owner::Local(client) && l.lost) {
             self.abandon(id);
         }

@@ -114,6 +114,10 @@ impl Lockspace {
         for key in self.store.resource_keys().collect::<Vec<_>>() {
             self.stop_finding(key, departed);
             self.remaster(key, departed);
+            // The end of an unlock that the old master cannot answer takes the resource along.
+            if !self.store.contains_resource(key) {
+                continue;
+            }
             self.purge_departed(key, departed);
             if !self.store[key].has_locks() && self.store[key].claim.is_none() {
                 self.forget(key);
@@ -172,12 +176,15 @@ impl Lockspace {
             return;
         }
         if old == Master::Here {
-            self.drop_copies(key);
             let name = self.name_of(key);
             self.trace(|| Trace::Master { name, gained: false });
+            self.drop_copies(key);
         }
         for id in self.store.locks_of(key).map(|l| l.id).collect::<Vec<_>>() {
             self.lose_master(id, at_home);
+        }
+        if !self.store.contains_resource(key) {
+            return;
         }
         let known_there = [Queue::Granted, Queue::Converting, Queue::Waiting]
             .into_iter()

@@ -204,8 +204,11 @@ impl Lockspace {
         self.out.push_back(Output::Send { to, message });
     }
 
-    /// A callback to a client: held back while the gate is closed.
+    /// A callback to a client: held back while the gate is closed. Whoever exits hears no more.
     pub(crate) fn callback(&mut self, output: Output) {
+        if output.client().is_some_and(|client| self.has_exited(client)) {
+            return;
+        }
         if self.running { self.out.push_back(output) } else { self.held.push_back(output) }
     }
 
