@@ -411,7 +411,8 @@ impl Lockspace {
             _ => return,
         };
         let (name, lkid, op) = (new.name, new.ask.lkid, new.ask.op);
-        match self.accepts(from, &name) {
+        let current = message.view == self.view.seq;
+        match self.accepts(from, &name, current) {
             Accepts::Yes(key) => match message.body {
                 Body::Request(new) => self.request_for(from, key, new),
                 Body::Merge { new, patience, lvb_seq } => {
@@ -420,7 +421,10 @@ impl Lockspace {
                 _ => {}
             },
             Accepts::Later(key) => self.parked.entry(key).or_default().push_back((from, message)),
-            Accepts::No => self.reply(from, lkid, op, LockId(0), Answer::NotMaster),
+            Accepts::No => {
+                self.reply(from, lkid, op, LockId(0), Answer::NotMaster);
+                self.repeat_remove(&name);
+            }
         }
     }
 

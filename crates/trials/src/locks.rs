@@ -117,7 +117,7 @@ pub fn run_one(options: &Options, seed: u64) -> Result<Outcome, Failure> {
 /// What was violated, with the trace if it was kept.
 pub fn run_scenario(scenario: Scenario, trace: bool) -> Result<Outcome, Failure> {
     let what = format!("{} nodes, {} workload", scenario.nodes, scenario.work_name());
-    let mut cluster = Cluster::new(scenario, if trace { 100_000 } else { 0 });
+    let mut cluster = Cluster::new(scenario, if trace { 2_000_000 } else { 0 });
     cluster.run().map_err(|message| Failure {
         message: format!("{message} ({what})"),
         trace: cluster.trace(),
