@@ -10,5 +10,5 @@ mod search;
 mod state;
 
 pub use scenarios::{Scenario, scenarios};
-pub use search::{Counterexample, Report, search};
+pub use search::{Counterexample, Extent, Report, search};
 pub use state::{Action, Bounds, ClientStep, State};

@@ -62,7 +62,7 @@ fn lossy() -> Config {
 }
 
 fn bounds() -> Bounds {
-    Bounds { depth: 60, states: 250_000, ..Bounds::default() }
+    Bounds { depth: 60, states: 400_000, ..Bounds::default() }
 }
 
 /// Names whose directory is node 0, as long as it is a member: found by looking whom node 1 asks for them.
@@ -122,7 +122,7 @@ fn creation_lossy() -> Scenario {
         name: "creation, lossy",
         config: lossy(),
         scripts: creation_scripts(),
-        bounds: Bounds { drops: 1, duplicates: 1, ticks: 1, ..bounds() },
+        bounds: Bounds { drops: 1, duplicates: 1, ticks: 1, depth: 26, ..bounds() },
     }
 }
 
@@ -245,6 +245,6 @@ fn reuse_lossy() -> Scenario {
         name: "reuse, lossy",
         config: lossy(),
         scripts: reuse_scripts(),
-        bounds: Bounds { duplicates: 1, ticks: 2, ..bounds() },
+        bounds: Bounds { duplicates: 1, ticks: 2, depth: 28, ..bounds() },
     }
 }

@@ -25,6 +25,27 @@ impl fmt::Display for Counterexample {
     }
 }
 
+/// How far a search came.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Extent {
+    /// Every state that can be reached.
+    Everything,
+    /// Every state that can be reached in so many steps.
+    Steps(usize),
+    /// The limit of states was reached: some paths were not followed to the end.
+    Cut,
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Extent::Everything => write!(f, "all states"),
+            Extent::Steps(steps) => write!(f, "all states within {steps} steps"),
+            Extent::Cut => write!(f, "stopped at the limit of states"),
+        }
+    }
+}
+
 /// What a search found.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -36,8 +57,8 @@ pub struct Report {
     pub transitions: u64,
     /// Length of the longest path.
     pub depth: usize,
-    /// Whether every state within the bounds was seen, else a limit was reached.
-    pub complete: bool,
+    /// How much of the state space that was.
+    pub extent: Extent,
     /// The first violation found.
     pub counterexample: Option<Counterexample>,
     /// Wall-clock time.
@@ -53,7 +74,7 @@ impl fmt::Display for Report {
             self.states,
             self.transitions,
             self.depth,
-            if self.complete { "all within the bounds" } else { "stopped at a limit" },
+            self.extent,
             self.elapsed.as_secs_f64()
         )?;
         match &self.counterexample {
@@ -78,7 +99,7 @@ pub fn search(scenario: &Scenario) -> Report {
         states: 0,
         transitions: 0,
         depth: 0,
-        complete: true,
+        extent: Extent::Everything,
         counterexample: None,
         elapsed: Duration::ZERO,
     };
@@ -120,8 +141,12 @@ fn walk(scenario: &Scenario, first: State, report: &mut Report) {
                 seen.insert(next.fingerprint(), depth);
             }
         }
-        if path.len() >= scenario.bounds.depth || seen.len() >= scenario.bounds.states {
-            report.complete = false;
+        if seen.len() >= scenario.bounds.states {
+            report.extent = Extent::Cut;
+            continue;
+        }
+        if path.len() >= scenario.bounds.depth {
+            report.extent = report.extent.max(Extent::Steps(scenario.bounds.depth));
             continue;
         }
         let todo = next.actions();

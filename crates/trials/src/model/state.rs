@@ -360,7 +360,10 @@ impl State {
         }
         // Whoever loses a lock to a conflict abandons the creation at once.
         for lock in lost {
-            self.unlock(index, lock, UnlockFlags::empty())?;
+            let node = self.nodes[index].as_ref();
+            if node.is_some_and(|node| node.monitor.locks.contains_key(&lock)) {
+                self.unlock(index, lock, UnlockFlags::empty())?;
+            }
         }
         Ok(())
     }
