@@ -30,6 +30,9 @@ pub struct Options {
     pub threads: usize,
     /// Whether an empty cell of the table is a failure: for a full run of seeds.
     pub require_coverage: bool,
+    /// A defect to switch on in the lock manager.
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<lockify_core::mutation::Mutation>,
 }
 
 impl Options {
@@ -44,6 +47,8 @@ impl Options {
             budget: None,
             threads: 0,
             require_coverage: false,
+            #[cfg(feature = "mutations")]
+            mutation: None,
         }
     }
 
@@ -107,7 +112,12 @@ pub fn required_steps(policy: Policy) -> &'static [Transition] {
 /// # Errors
 /// What was violated, with the trace if it was kept.
 pub fn run_one(options: &Options, seed: u64) -> Result<Outcome, Failure> {
-    let scenario = Scenario::draw(seed, options.policy, &options.nodes, options.faults);
+    #[allow(unused_mut, reason = "only the feature `mutations` changes it")]
+    let mut scenario = Scenario::draw(seed, options.policy, &options.nodes, options.faults);
+    #[cfg(feature = "mutations")]
+    {
+        scenario.config.mutation = options.mutation;
+    }
     run_scenario(scenario, options.trace)
 }
 

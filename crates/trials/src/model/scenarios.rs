@@ -122,7 +122,7 @@ fn creation_lossy() -> Scenario {
         name: "creation, lossy",
         config: lossy(),
         scripts: creation_scripts(),
-        bounds: Bounds { drops: 1, duplicates: 1, ticks: 1, depth: 26, ..bounds() },
+        bounds: Bounds { drops: 1, duplicates: 1, ticks: 1, depth: 34, ..bounds() },
     }
 }
 
@@ -245,6 +245,6 @@ fn reuse_lossy() -> Scenario {
         name: "reuse, lossy",
         config: lossy(),
         scripts: reuse_scripts(),
-        bounds: Bounds { duplicates: 1, ticks: 2, depth: 28, ..bounds() },
+        bounds: Bounds { duplicates: 1, ticks: 2, depth: 30, ..bounds() },
     }
 }
