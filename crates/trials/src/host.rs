@@ -282,10 +282,8 @@ impl LockNode {
             }
             Output::Left => self.life = Life::Left,
             Output::Withdraw(_) => self.life = Life::Halted,
-            Output::Fenced(number) => {
-                if !self.fences.remove(&number) {
-                    self.notes.push(Note::Broken(format!("fence {number} answered twice")));
-                }
+            Output::Fenced(number) if !self.fences.remove(&number) => {
+                self.notes.push(Note::Broken(format!("fence {number} answered twice")));
             }
             _ => {}
         }
@@ -362,7 +360,9 @@ impl LockNode {
     fn healed(&self) -> usize {
         let settles = |name: &Name| {
             self.outputs.iter().any(|output| match output {
-                Output::Trace(Trace::Confirm { name: n, .. } | Trace::Drop { name: n, .. }) => n == name,
+                Output::Trace(Trace::Confirm { name: n, .. } | Trace::Drop { name: n, .. }) => {
+                    n == name
+                }
                 _ => false,
             })
         };

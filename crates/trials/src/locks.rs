@@ -9,7 +9,7 @@ use lockify_sim::{Failure, SeedFailure, Seeds, run_seeds};
 
 use crate::cluster::{Cluster, Outcome};
 use crate::coverage::{Coverage, Transition, Trouble};
-use crate::scenario::{Faults, Scenario};
+use crate::scenario::{Faults, Scenario, Work};
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub struct Options {
     pub threads: usize,
     /// Whether an empty cell of the table is a failure: for a full run of seeds.
     pub require_coverage: bool,
+    /// Whether clients use lock value blocks.
+    pub value_blocks: bool,
     /// A defect to switch on in the lock manager.
     #[cfg(feature = "mutations")]
     pub mutation: Option<lockify_core::mutation::Mutation>,
@@ -47,6 +49,7 @@ impl Options {
             budget: None,
             threads: 0,
             require_coverage: false,
+            value_blocks: true,
             #[cfg(feature = "mutations")]
             mutation: None,
         }
@@ -112,8 +115,10 @@ pub fn required_steps(policy: Policy) -> &'static [Transition] {
 /// # Errors
 /// What was violated, with the trace if it was kept.
 pub fn run_one(options: &Options, seed: u64) -> Result<Outcome, Failure> {
-    #[allow(unused_mut, reason = "only the feature `mutations` changes it")]
     let mut scenario = Scenario::draw(seed, options.policy, &options.nodes, options.faults);
+    if let Work::General(general) = &mut scenario.work {
+        general.value_blocks = options.value_blocks;
+    }
     #[cfg(feature = "mutations")]
     {
         scenario.config.mutation = options.mutation;
@@ -185,7 +190,10 @@ impl fmt::Display for Summary {
             writeln!(f, "{failure}")?;
         }
         if matches!(self.policy, Policy::Claim(ClaimMode::Optimistic | ClaimMode::Strict)) {
-            writeln!(f, "Steps of the claim protocol while, just before or just after a fault was in effect:")?;
+            writeln!(
+                f,
+                "Steps of the claim protocol while, just before or just after a fault was in effect:"
+            )?;
         } else {
             writeln!(f, "Faults (this policy makes no claims):")?;
         }

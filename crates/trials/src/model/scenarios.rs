@@ -44,6 +44,10 @@ pub fn scenarios() -> Vec<Scenario> {
         crossed_unflagged(),
         reuse(),
         reuse_lossy(),
+        brief_doubled(),
+        brief_lost(),
+        exit(),
+        stale_cache(),
     ]
 }
 
@@ -246,5 +250,93 @@ fn reuse_lossy() -> Scenario {
         config: lossy(),
         scripts: reuse_scripts(),
         bounds: Bounds { duplicates: 1, ticks: 2, depth: 30, ..bounds() },
+    }
+}
+
+fn brief_scripts() -> Vec<Vec<ClientStep>> {
+    let [_, child, _] = names();
+    let claimer = vec![Lock(0, child, Mode::EX, CLAIM), Await(0), Unlock(0, UnlockFlags::FREED)];
+    vec![vec![], claimer, vec![]]
+}
+
+/// The claimed lock is gone before its claim is settled; messages come late and twice. (A lost answer to a late
+/// duplicate is not in the bounds: then the record stays until somebody follows it.)
+fn brief_doubled() -> Scenario {
+    Scenario {
+        name: "brief, doubled",
+        config: lossy(),
+        scripts: brief_scripts(),
+        bounds: Bounds { duplicates: 2, ticks: 3, ..bounds() },
+    }
+}
+
+/// The same; messages get lost.
+fn brief_lost() -> Scenario {
+    Scenario {
+        name: "brief, lost",
+        config: lossy(),
+        scripts: brief_scripts(),
+        bounds: Bounds { drops: 2, ..bounds() },
+    }
+}
+
+/// The creator's process ends while its claim is pending.
+fn exit() -> Scenario {
+    let [parent, child, _] = names();
+    Scenario {
+        name: "exit",
+        config: config(),
+        scripts: vec![
+            // The directory node masters the parent, so that the claimer has to tell it of the unlock.
+            vec![Lock(0, parent, Mode::NL, NONE), Await(0), Unlock(0, GONE)],
+            vec![
+                Lock(0, parent, Mode::EX, NONE),
+                Await(0),
+                Lock(1, child, Mode::EX, CLAIM),
+                Await(1),
+                ClientStep::Exit,
+            ],
+            vec![
+                Lock(0, parent, Mode::PR, NONE),
+                Await(0),
+                Lock(1, child, Mode::PR, NONE),
+                Await(1),
+                Unlock(1, GONE),
+                Unlock(0, GONE),
+            ],
+        ],
+        bounds: Bounds { depth: 27, ..bounds() },
+    }
+}
+
+/// The third node still takes the claimer for the master, from an earlier time; meanwhile the directory node masters
+/// the name itself.
+fn stale_cache() -> Scenario {
+    let [_, child, _] = names();
+    Scenario {
+        name: "stale cache",
+        config: config(),
+        scripts: vec![
+            vec![Lock(0, child, Mode::NL, NONE), Await(0), Unlock(0, GONE)],
+            vec![
+                Lock(0, child, Mode::PR, NONE),
+                Await(0),
+                Unlock(0, GONE),
+                Await(0),
+                Lock(1, child, Mode::EX, CLAIM),
+                Await(1),
+                Unlock(1, GONE),
+            ],
+            vec![
+                Lock(0, child, Mode::PR, NONE),
+                Await(0),
+                Unlock(0, GONE),
+                Await(0),
+                Lock(1, child, Mode::PR, NONE),
+                Await(1),
+                Unlock(1, GONE),
+            ],
+        ],
+        bounds: Bounds { ticks: 2, depth: 30, ..bounds() },
     }
 }

@@ -22,6 +22,8 @@ pub struct General {
     pub notify: bool,
     /// Nodes of the cluster, for purges.
     pub nodes: u32,
+    /// Whether to use lock value blocks.
+    pub value_blocks: bool,
     /// Length of lock value blocks.
     pub lvb_len: usize,
     /// Longest pause between two steps, nanoseconds.
@@ -58,13 +60,7 @@ const STEP: u64 = 0;
 impl GeneralClient {
     /// A client that has not started yet.
     pub fn new(how: General) -> GeneralClient {
-        GeneralClient {
-            how,
-            id: ClientId(0),
-            phase: Phase::Run,
-            locks: BTreeMap::new(),
-            writes: 0,
-        }
+        GeneralClient { how, id: ClientId(0), phase: Phase::Run, locks: BTreeMap::new(), writes: 0 }
     }
 
     fn schedule(&self, port: &mut Port<'_>) {
@@ -162,6 +158,7 @@ impl GeneralClient {
         for (flag, chance) in chances {
             flags.set(flag, random.random_bool(chance));
         }
+        flags.set(LockFlags::VALBLK, self.how.value_blocks && flags.contains(LockFlags::VALBLK));
         match random.random_range(0..20) {
             0 => flags |= LockFlags::ALTPR,
             1 => flags |= LockFlags::ALTCW,
@@ -212,6 +209,7 @@ impl GeneralClient {
 
     fn unlock(&mut self, port: &mut Port<'_>, lock: LockId, mut flags: UnlockFlags) {
         match port.random.random_range(0..10) {
+            _ if !self.how.value_blocks => {}
             0..4 => flags |= UnlockFlags::VALBLK,
             4 => flags |= UnlockFlags::IVVALBLK,
             _ => {}
