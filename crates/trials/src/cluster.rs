@@ -791,7 +791,7 @@ fn claim_filter(controls: Rc<Controls>, seed: u64) -> lockify_sim::Filter<Packet
             return Verdict::Duplicate;
         }
         if random.random_bool(weather.delay.get()) {
-            return Verdict::Delay(random.random_range(0..10 * MILLISECOND));
+            return Verdict::Delay(random.random_range(0..30 * MILLISECOND));
         }
         Verdict::Pass
     })

@@ -155,13 +155,16 @@ fn draw_config(random: &mut Random, policy: Policy, claims: bool) -> Config {
     let mut config = Config::new(lockify_core::NodeId(0), 1, policy);
     config.lvb_len = 8;
     config.trace = true;
-    config.toss_after = random.random_range(1..=40) * MILLISECOND;
+    // Short enough, now and then, for a late duplicate of a claim to find the resource gone.
+    let most = if random.random_bool(0.5) { 1_000 } else { 40_000 };
+    config.toss_after = random.random_range(100..=most) * MICROSECOND;
     config.batch_entries = random.random_range(1..=8);
     config.batch_age = random.random_range(50..=1_500) * MICROSECOND;
     config.claim_resend =
         (claims && random.random_bool(0.5)).then(|| random.random_range(1..=5) * MILLISECOND);
     config.claim_cap = if random.random_bool(0.3) { random.random_range(1..=4) } else { 1_000 };
-    config.merge_patience = random.random_range(2..=100) * MILLISECOND;
+    let most = if random.random_bool(0.5) { 5 } else { 100 };
+    config.merge_patience = random.random_range(1..=most) * MILLISECOND;
     config.conflict_patience = 1_000 * MILLISECOND;
     config
 }

@@ -10,7 +10,7 @@ use lockify_trials::model::{scenarios, search};
 /// Seeds that a defect is looked for in before the model is searched, per policy.
 const FIRST_SEEDS: u64 = 60;
 /// Seeds that it is looked for in after that.
-const ALL_SEEDS: u64 = 400;
+const ALL_SEEDS: u64 = 200;
 /// States of each scenario of the model that a defect is looked for in.
 const STATES: usize = 150_000;
 

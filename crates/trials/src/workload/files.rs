@@ -132,7 +132,7 @@ impl FileSystem {
     fn begin(&mut self, port: &mut Port<'_>) {
         let directories = self.disk.borrow().directories.len();
         let directory = port.random.random_range(0..directories);
-        let hostile = if self.how.hostile { 30 } else { 0 };
+        let hostile = if self.how.hostile { 60 } else { 0 };
         let task = match port.random.random_range(0..100 + hostile) {
             0..45 => {
                 let left = port.random.random_range(1..=self.how.burst);
@@ -140,7 +140,7 @@ impl FileSystem {
             }
             45..75 => Task::Open { directory, block: None, write: port.random.random_bool(0.3) },
             75..100 => Task::Delete { directory, block: None, freeing: false },
-            100..120 => Task::Peek,
+            100..140 => Task::Peek,
             _ => Task::Trespass,
         };
         let first = match task {
@@ -241,7 +241,9 @@ impl FileSystem {
     }
 
     fn use_for_a_while(&mut self, port: &mut Port<'_>) {
-        let after = port.random.random_range(0..=MILLISECOND);
+        // Intruders hold on longer than some claims' patience.
+        let most = if self.how.hostile { 8 * MILLISECOND } else { MILLISECOND };
+        let after = port.random.random_range(0..=most);
         self.uses += 1;
         port.wake(after, self.uses);
         self.demote_all(port);
