@@ -224,6 +224,15 @@ impl Lockspace {
         }
     }
 
+    /// Issues what has waited for the gate.
+    pub(crate) fn issue_gated(&mut self) {
+        while let Some(id) = self.gated.pop_front() {
+            if self.store.get(id).is_some_and(|l| l.stage == Stage::Gate) {
+                self.issue(id);
+            }
+        }
+    }
+
     /// Through the recovery gate, to the master.
     pub(crate) fn issue(&mut self, id: LockId) {
         if !self.running {

@@ -105,11 +105,11 @@ impl Lockspace {
         self.directory.clear();
         self.rounds.clear();
         self.idle.clear();
+        // What waited for a mastership that may now go elsewhere is looked at again.
+        let parked = core::mem::take(&mut self.parked).into_values().flatten();
+        self.queued.extend(parked);
         self.queued.retain(|(from, m)| !departed.contains(from) && !is_directory_message(m));
         self.drop_requests_to_old_home();
-        for waiting in self.parked.values_mut() {
-            waiting.retain(|(from, _)| !departed.contains(from));
-        }
         self.suspend_claims();
         for key in self.store.resource_keys().collect::<Vec<_>>() {
             self.stop_finding(key, departed);
@@ -630,11 +630,7 @@ impl Lockspace {
                 self.continue_overlap(id);
             }
         }
-        for id in core::mem::take(&mut self.gated) {
-            if self.store.get(id).is_some_and(|l| l.stage == Stage::Gate) {
-                self.issue(id);
-            }
-        }
+        self.issue_gated();
         for key in self.store.resource_keys().collect::<Vec<_>>() {
             if self.store.contains_resource(key) && core::mem::take(&mut self.store[key].regrant) {
                 if self.store[key].master == Master::Here {

@@ -257,10 +257,13 @@ impl Lockspace {
         self.granted_to_client(id);
     }
 
-    /// Tells the local client of a grant, unless it has unlocked by force meanwhile.
+    /// Tells the local client of a grant, unless it has unlocked by force meanwhile. The unlock is
+    /// left for later, as the resource's queues may be under way.
     fn granted_to_client(&mut self, id: LockId) {
-        if self.store[id].overlap.as_ref().is_some_and(|o| o.unlock.is_some()) {
-            self.finish(id, Status::Granted);
+        let lock = &mut self.store[id];
+        if lock.overlap.as_ref().is_some_and(|o| o.unlock.is_some()) {
+            lock.stage = Stage::Gate;
+            self.gated.push_back(id);
         } else {
             self.complete(id, Status::Granted);
         }

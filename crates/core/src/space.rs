@@ -127,6 +127,9 @@ impl Lockspace {
             Input::Fence(number) => self.fence(number),
             Input::Tick => self.fire_timers(),
         }
+        if self.running {
+            self.issue_gated();
+        }
         self.left_if_idle();
         Ok(None)
     }

@@ -100,10 +100,11 @@ impl Cluster {
 
     /// Delivers everything that is under way and what follows from it.
     pub fn run(&mut self) {
-        while let Some(&(from, to)) =
-            self.wires.iter().find(|(_, queue)| !queue.is_empty()).map(|(wire, _)| wire)
-        {
-            self.deliver(from, to);
+        while self.wires.values().any(|queue| !queue.is_empty()) {
+            // One message of each connection in turn: nobody is starved.
+            for (from, to) in self.wires.keys().copied().collect::<Vec<_>>() {
+                self.deliver(from, to);
+            }
         }
         self.assert_sound();
     }
