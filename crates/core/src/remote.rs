@@ -414,7 +414,7 @@ impl Lockspace {
             _ => return,
         };
         let (name, lkid, op) = (new.name, new.ask.lkid, new.ask.op);
-        match self.accepts(from, &name) {
+        match self.accepts(from, &name, message.view == self.view.seq) {
             Accepts::Yes(key) => match message.body {
                 Body::Request(new) => self.request_for(from, key, new),
                 Body::Merge { new, patience, lvb_seq } => {

@@ -38,12 +38,14 @@ impl Lockspace {
     }
 
     /// Whether this node takes a new lock that `from` sent it as the master.
-    pub(crate) fn accepts(&mut self, from: NodeId, name: &Name) -> Accepts {
+    pub(crate) fn accepts(&mut self, from: NodeId, name: &Name, of_this_view: bool) -> Accepts {
         let hash = name.hash64();
         if self.config.policy == Policy::Home {
             return self.accepts_at_home(name, hash);
         }
-        let from_directory = self.has_directory() && self.directory_node(hash) == from;
+        // What a directory node knew in an older view is no authority: its table is new since.
+        let from_directory =
+            of_this_view && self.has_directory() && self.directory_node(hash) == from;
         let Some(key) = self.store.find(name, hash) else {
             if !from_directory {
                 return Accepts::No;
