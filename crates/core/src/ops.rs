@@ -236,9 +236,7 @@ impl Lockspace {
     /// Through the recovery gate, to the master.
     pub(crate) fn issue(&mut self, id: LockId) {
         if !self.running {
-            self.store[id].stage = Stage::Gate;
-            self.gated.push_back(id);
-            return;
+            return self.gate(id);
         }
         self.store[id].stage = Stage::Idle;
         if self.take_overlap(id) {
@@ -351,16 +349,32 @@ impl Lockspace {
                 self.store.enqueue_granted(id, gr);
             }
         }
-        let lock = &mut self.store[id];
-        let lvb = lvb.filter(|_| flags.contains(UnlockFlags::VALBLK));
-        lock.begin(Op::Unlock, None, LockFlags::from_bits_truncate(flags.bits()), lvb);
-        lock.tag = tag;
-        if lock.granted.is_none() && !queued {
+        self.become_unlock(id, tag, flags, lvb);
+        if gr.is_none() && !queued {
             // Nobody but this node knows of it.
             self.finish(id, Status::Unlocked);
         } else {
             self.start(id);
         }
+    }
+
+    /// The same for a lock that has just been granted, from within its resource's queues: the
+    /// unlock goes on its way when they are done.
+    pub(crate) fn unlock_later(&mut self, args: UnlockArgs) {
+        let UnlockArgs { lock: id, tag, flags, lvb, .. } = args;
+        self.become_unlock(id, tag, flags, lvb);
+        if self.must_wait_at_barrier(&self.store[id]) {
+            self.wait_at_barrier(id);
+        } else {
+            self.gate(id);
+        }
+    }
+
+    fn become_unlock(&mut self, id: LockId, tag: u64, flags: UnlockFlags, lvb: Option<Lvb>) {
+        let lvb = lvb.filter(|_| flags.contains(UnlockFlags::VALBLK));
+        let lock = &mut self.store[id];
+        lock.begin(Op::Unlock, None, LockFlags::from_bits_truncate(flags.bits()), lvb);
+        lock.tag = tag;
     }
 
     /// Takes the outstanding request or conversion back (semantics section 7).

@@ -152,7 +152,7 @@ impl Lockspace {
         }
     }
 
-    fn gate(&mut self, id: LockId) {
+    pub(crate) fn gate(&mut self, id: LockId) {
         self.store[id].stage = Stage::Gate;
         self.gated.push_back(id);
     }
@@ -173,6 +173,10 @@ impl Lockspace {
             }
         };
         if !lost {
+            // A master that holds none of our locks was only remembered; it may be it no more.
+            if matches!(old, Master::At(_)) && !at_home && !self.is_known_at_master(key) {
+                self.store[key].master = Master::Unknown;
+            }
             return;
         }
         if old == Master::Here {
@@ -186,9 +190,7 @@ impl Lockspace {
         if !self.store.contains_resource(key) {
             return;
         }
-        let known_there = [Queue::Granted, Queue::Converting, Queue::Waiting]
-            .into_iter()
-            .any(|q| self.store.first(key, q).is_some());
+        let known_there = self.is_known_at_master(key);
         let me = self.me();
         let resource = &mut self.store[key];
         resource.lvb = None;
@@ -200,6 +202,13 @@ impl Lockspace {
         if at_home && known_there && home == me {
             self.become_master(key);
         }
+    }
+
+    /// Whether the master holds (or held) any lock of the resource.
+    fn is_known_at_master(&self, key: ResourceKey) -> bool {
+        [Queue::Granted, Queue::Converting, Queue::Waiting]
+            .into_iter()
+            .any(|q| self.store.first(key, q).is_some())
     }
 
     fn drop_copies(&mut self, key: ResourceKey) {
@@ -581,9 +590,13 @@ impl Lockspace {
     }
 
     /// A PR-CW conversion whose outcome nobody knows: the mode that other holders have shows it.
+    /// (Semantics section 9 looks at granted locks only; converting ones hold theirs as well.)
     fn resolve_unknown(&mut self, key: ResourceKey) {
-        let middle = |l: &&Lock| matches!(l.granted, Some(Mode::PR | Mode::CW));
-        let held = self.store.queue(key, Queue::Granted).find(middle).and_then(|l| l.granted);
+        let middle =
+            |l: &&Lock| !l.granted_unknown && matches!(l.granted, Some(Mode::PR | Mode::CW));
+        let granted = self.store.queue(key, Queue::Granted);
+        let converting = self.store.queue(key, Queue::Converting);
+        let held = granted.chain(converting).find(middle).and_then(|l| l.granted);
         for id in self.ids_in(key, Queue::Converting) {
             let lock = &mut self.store[id];
             if core::mem::take(&mut lock.granted_unknown) {

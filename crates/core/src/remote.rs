@@ -260,12 +260,10 @@ impl Lockspace {
     /// Tells the local client of a grant, unless it has unlocked by force meanwhile. The unlock is
     /// left for later, as the resource's queues may be under way.
     fn granted_to_client(&mut self, id: LockId) {
-        let lock = &mut self.store[id];
-        if lock.overlap.as_ref().is_some_and(|o| o.unlock.is_some()) {
-            lock.stage = Stage::Gate;
-            self.gated.push_back(id);
-        } else {
-            self.complete(id, Status::Granted);
+        let unlock = self.store[id].overlap.as_mut().and_then(|o| o.unlock.take());
+        match unlock {
+            Some(unlock) => self.unlock_later(unlock),
+            None => self.complete(id, Status::Granted),
         }
     }
 

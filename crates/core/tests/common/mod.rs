@@ -120,7 +120,9 @@ impl Cluster {
 
     pub fn assert_sound(&self) {
         for (n, space) in &self.nodes {
-            assert_eq!(space.defects(), [], "node {n}");
+            let defects = space.defects();
+            let at = defects.first().map(|d| space.resource(&d.name));
+            assert_eq!(defects, [], "node {n}: {at:#?}");
         }
     }
 
