@@ -432,7 +432,10 @@ impl Lockspace {
         self.complete(id, status);
         if status == Status::Unlocked || self.store[id].granted.is_none() {
             self.drop_lock(id);
-            self.run_pending_if_exists(key);
+            // A request refused by NOQUEUE was never in anybody's way.
+            if status != Status::Again {
+                self.run_pending_if_exists(key);
+            }
         }
     }
 
