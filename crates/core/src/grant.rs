@@ -60,7 +60,7 @@ impl Store {
         match when {
             When::Recovering if converts => return true, // 3
             When::Now if converts && !lock.flags.contains(LockFlags::QUECVT) => return true, // 4
-            When::Now if converts && none_converting => return true, // 5
+            When::Now if converts => return none_converting, // 5
             _ => {}
         }
         if lock.flags.contains(LockFlags::NOORDER) {
