@@ -39,6 +39,16 @@ pub(crate) enum Outcome {
     Deadlock,
 }
 
+/// What the effects of a request or conversion depend on, besides its outcome; taken down before
+/// the lock is answered, as it may be gone after that.
+#[derive(Clone, Copy)]
+pub(crate) struct Effects {
+    /// A request, not a conversion.
+    pub new: bool,
+    pub flags: LockFlags,
+    pub rq: Mode,
+}
+
 impl Store {
     /// Whether `id` can be granted `rq`: the ten rules of semantics section 4, in their order.
     fn grantable(&self, id: LockId, rq: Mode, when: When) -> bool {
@@ -208,13 +218,13 @@ impl Lockspace {
         id: LockId,
         key: ResourceKey,
         outcome: Outcome,
-        flags: LockFlags,
-        rq: Mode,
+        Effects { new, flags, rq }: Effects,
     ) {
         if !self.store.contains_resource(key) {
             return;
         }
         match outcome {
+            Outcome::Granted if new => {} // Nobody who waits gets closer to a grant by it.
             Outcome::Granted => self.run_pending(key),
             Outcome::Queued => self.notify_blockers(id, key, rq, false),
             Outcome::Again if flags.contains(LockFlags::NOQUEUEBAST) => {
