@@ -127,6 +127,9 @@ impl Lockspace {
             let news = !lock.sb.contains(SbFlags::DEMOTED);
             lock.granted = Some(Mode::NL);
             lock.sb |= SbFlags::DEMOTED;
+            if lock.queue == Queue::Granted {
+                self.store.enqueue_granted(id, Mode::NL);
+            }
             return if news { Try::Demoted } else { Try::NotNow };
         }
         let alternative = if flags.contains(LockFlags::ALTPR) && rq != Mode::PR {
