@@ -88,7 +88,7 @@ fn three_nodes_with_the_first_as_master_do_as_the_oracle() {
 
 #[test]
 fn three_nodes_that_ask_each_other_do_as_the_oracle() {
-    all_seeds(Master::Broadcast, 1_000);
+    all_seeds(Master::Broadcast, 2_000);
 }
 
 fn all_seeds(master: Master, count: u64) {
@@ -131,7 +131,7 @@ fn assert_everything_seen(seen: &BTreeMap<String, u64>) {
     let flags = SbFlags::all().iter_names().map(|(name, _)| name.to_string());
     let wanted = statuses.iter().map(|s| format!("{s:?}")).chain(flags).chain(["LVB".into()]);
     for what in wanted {
-        assert!(seen.get(&what).is_some_and(|&n| n > 100), "{what} is too rare in {seen:?}");
+        assert!(seen.get(&what).is_some_and(|&n| n > 20), "{what} is too rare in {seen:?}");
     }
 }
 
