@@ -49,7 +49,7 @@ fn flags(title: &str) -> LockFlags {
 /// The letter for how a call on `at` went, given what was asked.
 fn outcome(stage: &mut Stage, at: At, asked: Mode) -> String {
     let all = stage.completions(at);
-    let letter = match &all[..] {
+    match &all[..] {
         [] => "W".to_string(),
         [c] => match (c.status, c.sb.contains(SbFlags::ALTMODE)) {
             (Status::Granted, false) if c.mode == Some(asked) => "G".into(),
@@ -60,8 +60,7 @@ fn outcome(stage: &mut Stage, at: At, asked: Mode) -> String {
             other => format!("{other:?}"),
         },
         more => format!("{more:?}"),
-    };
-    letter
+    }
 }
 
 #[test]
