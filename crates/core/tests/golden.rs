@@ -72,6 +72,18 @@ fn compatibility() {
     }
 }
 
+/// Section 1: D down, M between CW and PR, neither up nor down.
+#[test]
+fn directions() {
+    let table = tables(include_str!("golden/direction.txt")).remove(0);
+    assert_eq!(table.cells.len(), 36);
+    for (from, to, cell) in table.cells {
+        let (from, to) = (mode(&from), mode(&to));
+        assert_eq!(from.is_down(to), cell == "D", "{from} {to}");
+        assert_eq!(from.is_middle(to), cell == "M", "{from} {to}");
+    }
+}
+
 #[test]
 fn request_against_a_holder() {
     let tables = tables(include_str!("golden/request.txt"));

@@ -417,6 +417,34 @@ fn starvation_without_quecvt_and_none_with_it() {
     }
 }
 
+/// A down-conversion whose master is elsewhere is done at once: no answer is awaited, none is
+/// sent; one between PR and CW is not down, and asks.
+#[test]
+fn down_conversion_is_applied_at_once_and_not_acknowledged() {
+    for place in AWAY {
+        let mut s = Stage::new(place);
+        let held = s.hold(Mode::EX);
+        let asked = s.cluster.nodes[&held.node].stats().round_trips;
+        for mode in [Mode::PW, Mode::PR, Mode::CR, Mode::NL] {
+            s.cluster.convert(held.node, held.lock, mode).unwrap();
+            assert_eq!(s.granted(held), mode, "before any message has passed");
+        }
+        let answers = s.cluster.nodes[&s.master()].stats().messages_sent;
+        s.cluster.run();
+        assert_eq!(granted_modes(&s), [Mode::NL]);
+        assert_eq!(s.cluster.nodes[&s.master()].stats().messages_sent, answers);
+        assert_eq!(s.cluster.nodes[&held.node].stats().round_trips, asked);
+        for (from, to) in [(Mode::PR, Mode::CW), (Mode::CW, Mode::PR)] {
+            s.convert(held, from, NONE).unwrap();
+            assert_eq!(s.granted(held), from);
+            s.cluster.convert(held.node, held.lock, to).unwrap();
+            s.waits(held);
+            s.cluster.run();
+            assert_eq!(s.granted(held), to);
+        }
+    }
+}
+
 // ---- section 5: conversion deadlock ----
 
 /// PR to EX twice: the second gets EDEADLK and keeps its mode.
@@ -849,6 +877,43 @@ fn notices_that_are_no_longer_true_are_suppressed() {
     assert_eq!(s.granted(held), Mode::NL);
     assert_eq!(s.notices(held), []);
     assert_eq!(s.granted(waiter), Mode::PR);
+}
+
+/// Nothing is delivered to clients while a recovery runs: it comes, once, when that is done.
+#[test]
+fn callbacks_wait_for_the_end_of_a_recovery() {
+    let mut s = Stage::new(Place::Between);
+    let held = s.hold(Mode::EX);
+    let waiter = s.request(Mode::PR, NONE);
+    assert_eq!(s.notices(held), [Mode::PR]);
+    let (owner, master) = (held.node, s.master());
+    s.cluster.unlock(owner, held.lock).unwrap();
+    assert!(s.cluster.deliver(owner, master), "the unlock");
+    s.cluster.view();
+    assert!(s.cluster.deliver(master, owner), "the answer, inside the recovery");
+    assert!(s.cluster.deliver(master, waiter.node), "the grant, too");
+    assert!(!s.cluster.nodes[&owner].is_running());
+    s.waits(held);
+    s.waits(waiter);
+    s.cluster.run();
+    assert_eq!(s.status(held), Status::Unlocked);
+    assert_eq!(s.granted(waiter), Mode::PR);
+}
+
+/// Ids are not used again: a new lock in a former one's place is another lock.
+#[test]
+fn ids_are_not_reused() {
+    everywhere(|mut s| {
+        s.hold(Mode::NL);
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..20 {
+            let at = s.hold(Mode::PR);
+            assert!(seen.insert((at.node, at.lock.0)));
+            s.unlock(at, UnlockFlags::empty()).unwrap();
+            assert_eq!(s.status(at), Status::Unlocked);
+            assert_eq!(s.unlock(at, FORCE), Err(Error::NoEntry));
+        }
+    });
 }
 
 // ---- section 8: orphans, time-outs ----
