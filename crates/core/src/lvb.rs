@@ -41,7 +41,8 @@ impl Store {
                 }
                 self.read_lvb(id, key);
             }
-            LvbAction::Write => self.write_lvb(id),
+            // A writer is not warned: what it has is what the block becomes, or stays out of it.
+            LvbAction::Write => return self.write_lvb(id),
             LvbAction::None => {}
         }
         if self[key].lvb_invalid {

@@ -11,7 +11,7 @@
 
 use crate::error::{Error, Invalid, Status};
 use crate::flags::{LockFlags, UnlockFlags};
-use crate::grant::Outcome;
+use crate::grant::{Effects, Outcome};
 use crate::ids::{ClientId, LockId, NodeId};
 use crate::inspect::Queue;
 use crate::io::{Completion, ConvertArgs, LockArgs, Lvb, Output, UnlockArgs};
@@ -277,7 +277,7 @@ impl Lockspace {
         let (key, flags, Some(rq)) = (lock.resource, lock.flags, lock.requested) else { return };
         let outcome = self.do_request(id);
         self.settle_here(id, outcome);
-        self.effects(id, key, outcome, flags, rq);
+        self.effects(id, key, outcome, Effects { new: true, flags, rq });
     }
 
     fn issue_convert(&mut self, id: LockId) {
@@ -288,7 +288,7 @@ impl Lockspace {
             Master::Here => {
                 let outcome = self.do_convert(id);
                 self.settle_here(id, outcome);
-                self.effects(id, key, outcome, flags, rq);
+                self.effects(id, key, outcome, Effects { new: false, flags, rq });
                 if mutated!(self, PendingConvertLosesMode) && self.store[key].claim.is_some() {
                     self.store[id].granted = Some(Mode::NL);
                 }
@@ -446,7 +446,10 @@ impl Lockspace {
         self.complete(id, status);
         if status == Status::Unlocked || self.store[id].granted.is_none() {
             self.drop_lock(id);
-            self.run_pending_if_exists(key);
+            // A request refused by NOQUEUE was never in anybody's way.
+            if status != Status::Again {
+                self.run_pending_if_exists(key);
+            }
         }
     }
 

@@ -112,6 +112,7 @@ impl Lockspace {
         self.drop_requests_to_old_home();
         self.suspend_claims();
         for key in self.store.resource_keys().collect::<Vec<_>>() {
+            self.store[key].idle_entry = None;
             self.stop_finding(key, departed);
             self.remaster(key, departed);
             // The end of an unlock that the old master cannot answer takes the resource along.

@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Status};
 use crate::flags::{LockFlags, SbFlags};
-use crate::grant::Outcome;
+use crate::grant::{Effects, Outcome};
 use crate::ids::{LockId, NodeId};
 use crate::inspect::Queue;
 use crate::lock::{Lock, Op, Overlap, Owner, Stage};
@@ -441,7 +441,7 @@ impl Lockspace {
         if outcome == Outcome::Again {
             self.store.remove(id);
         }
-        self.effects(id, key, outcome, ask.flags, ask.mode);
+        self.effects(id, key, outcome, Effects { new: true, flags: ask.flags, rq: ask.mode });
         self.drop_if_unused(key);
     }
 
@@ -466,7 +466,7 @@ impl Lockspace {
         }
         let outcome = self.do_convert(remid);
         self.reply_outcome(from, remid, op, outcome);
-        self.effects(remid, key, outcome, flags, mode);
+        self.effects(remid, key, outcome, Effects { new: false, flags, rq: mode });
     }
 
     fn receive_unlock(&mut self, from: NodeId, remid: LockId, ask: Ask) {

@@ -63,6 +63,8 @@ pub(crate) struct Resource {
     pub regrant: bool,
     /// Without locks since then; `None` while it has some.
     pub idle_since: Option<Time>,
+    /// When its entry in the list of idle resources was made: it has at most one there.
+    pub idle_entry: Option<Time>,
 }
 
 impl Resource {
@@ -81,6 +83,7 @@ impl Resource {
             moved: false,
             regrant: false,
             idle_since: None,
+            idle_entry: None,
         }
     }
 

@@ -62,7 +62,8 @@ pub struct Lockspace {
     pub(crate) early: VecDeque<(NodeId, Message)>,
     /// Requests of other nodes for resources whose mastership is not settled here yet.
     pub(crate) parked: BTreeMap<ResourceKey, VecDeque<(NodeId, Message)>>,
-    /// Resources without locks, oldest first; entries may be stale.
+    /// Resources that were without locks, and when they were listed, oldest first; entries may be
+    /// stale.
     pub(crate) idle: VecDeque<(Time, ResourceKey)>,
 
     pub(crate) out: VecDeque<Output>,

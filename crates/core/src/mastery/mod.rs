@@ -107,12 +107,19 @@ impl Lockspace {
         resource.lvb_invalid = false;
         resource.lvb_lost = false;
         if self.is_worth_keeping(key) {
-            if self.store[key].idle_since.is_none() {
-                self.store[key].idle_since = Some(self.now);
-                self.idle.push_back((self.now, key));
-            }
+            self.store[key].idle_since.get_or_insert(self.now);
+            self.list_as_idle(key);
         } else {
             self.forget(key);
+        }
+    }
+
+    /// Only once, however often the resource is locked meanwhile: a busy lock must not make the
+    /// list grow.
+    fn list_as_idle(&mut self, key: ResourceKey) {
+        if self.store[key].idle_entry.is_none() {
+            self.store[key].idle_entry = Some(self.now);
+            self.idle.push_back((self.now, key));
         }
     }
 
@@ -134,16 +141,25 @@ impl Lockspace {
         self.store.remove_resource(key);
     }
 
-    /// Drops what has been without locks for long enough.
+    /// Drops what has been without locks for long enough. What has been locked since it came on
+    /// the list waits for another turn.
     pub(crate) fn toss_idle(&mut self) {
-        while let Some(&(since, key)) = self.idle.front() {
-            if since.saturating_add(self.config.toss_after) > self.now {
+        while let Some(&(listed, key)) = self.idle.front() {
+            if listed.saturating_add(self.config.toss_after) > self.now {
                 return;
             }
             self.idle.pop_front();
-            // An entry may be of an earlier idle time, or of an earlier resource in this slot.
-            if self.store.contains_resource(key) && self.store[key].idle_since == Some(since) {
-                self.toss(key);
+            // The entry may be of an earlier resource in this slot.
+            if !self.store.contains_resource(key) || self.store[key].idle_entry != Some(listed) {
+                continue;
+            }
+            self.store[key].idle_entry = None;
+            match self.store[key].idle_since {
+                Some(since) if since.saturating_add(self.config.toss_after) <= self.now => {
+                    self.toss(key)
+                }
+                Some(_) => self.list_as_idle(key),
+                None => {}
             }
         }
     }

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use lockify_core::*;
 
+pub mod place;
+
 pub const MS: Time = 1_000_000;
 
 pub struct Cluster {
