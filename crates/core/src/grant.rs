@@ -254,7 +254,13 @@ impl Lockspace {
             return;
         }
         let converting = self.run_conversions(key, when);
+        if !self.store.contains_resource(key) {
+            return;
+        }
         let waiting = self.run_waiting(key);
+        if !self.store.contains_resource(key) {
+            return;
+        }
         let strongest = converting.max(waiting);
         let cw_waits = self
             .store
@@ -279,6 +285,10 @@ impl Lockspace {
                         self.grant(id);
                         self.tell_granted(id);
                         granted = true;
+                        match self.still_next(key, Queue::Converting, next) {
+                            Ok(still) => next = still,
+                            Err(Gone) => return None,
+                        }
                         continue;
                     }
                     Try::Demoted => {
@@ -300,6 +310,22 @@ impl Lockspace {
         }
     }
 
+    /// A forced unlock that waited for the grant may have run the queues again and taken the next
+    /// lock, or the whole resource, along: where to go on.
+    fn still_next(
+        &self,
+        key: ResourceKey,
+        queue: Queue,
+        next: Option<LockId>,
+    ) -> Result<Option<LockId>, Gone> {
+        if !self.store.contains_resource(key) {
+            return Err(Gone);
+        }
+        let Some(id) = next else { return Ok(None) };
+        let waits = self.store.get(id).is_some_and(|l| l.resource == key && l.queue == queue);
+        Ok(if waits { next } else { self.store.first(key, queue) })
+    }
+
     fn run_waiting(&mut self, key: ResourceKey) -> Option<Mode> {
         let mut strongest = None;
         let mut next = self.store.first(key, Queue::Waiting);
@@ -308,6 +334,10 @@ impl Lockspace {
             if self.try_grant(id, When::Pending) == Try::Granted {
                 self.grant(id);
                 self.tell_granted(id);
+                match self.still_next(key, Queue::Waiting, next) {
+                    Ok(still) => next = still,
+                    Err(Gone) => return None,
+                }
             } else {
                 strongest = strongest.max(self.store[id].requested);
             }
@@ -378,3 +408,6 @@ impl Lockspace {
         }
     }
 }
+
+/// The resource has gone.
+struct Gone;
