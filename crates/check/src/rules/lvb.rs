@@ -326,7 +326,8 @@ impl Block {
             Err(seen.violation(NAME, [self.written, op.line], name + &what))
         };
         match self.valid {
-            Some(false) if certain && !invalid => {
+            // A resource without a block has no flag to report either (kernel: set_lvb_lock).
+            Some(false) if certain && !invalid && matches!(self.content, Content::Bytes(_)) => {
                 return wrong(
                     "the lock value block was invalidated, but VALNOTVALID is not reported".into(),
                 );
