@@ -421,7 +421,10 @@ impl Lockspace {
                 _ => {}
             },
             Accepts::Later(key) => self.parked.entry(key).or_default().push_back((from, message)),
-            Accepts::No => self.reply(from, lkid, op, LockId(0), Answer::NotMaster),
+            Accepts::No => {
+                self.reply(from, lkid, op, LockId(0), Answer::NotMaster);
+                self.repeat_remove(&name);
+            }
         }
     }
 

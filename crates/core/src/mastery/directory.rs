@@ -144,6 +144,18 @@ impl Lockspace {
         self.send(directory, Body::Remove { name, id });
     }
 
+    /// Somebody took this node for the master of a name that it knows nothing of. Where messages
+    /// can be lost, so may have been the REMOVE: without it nobody would ever get past the record
+    /// (protocol section 5, "REMOVE vs pending or resent claim").
+    pub(crate) fn repeat_remove(&mut self, name: &Name) {
+        let hash = name.hash64();
+        let directory = self.directory_node(hash);
+        let lossy = self.config.claim_resend.is_some() && self.has_directory();
+        if lossy && directory != self.me() && self.store.find(name, hash).is_none() {
+            self.send_remove(directory, *name);
+        }
+    }
+
     /// As the directory node: the master's last lock has gone. Ignored while this node has locks
     /// on their way to that master (which then takes the resource up again), and if a later
     /// look-up or claim is on record.
