@@ -265,7 +265,7 @@ impl Lockspace {
             self.store[id].stage = Stage::Parked;
             return;
         }
-        match resource.master {
+        match self.master_by_record(key) {
             Master::Unknown => self.find_master(key, id),
             Master::Here => self.request_here(id),
             Master::At(master) => self.request_at(id, master),

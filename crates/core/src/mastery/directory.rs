@@ -144,6 +144,21 @@ impl Lockspace {
         self.send(directory, Body::Remove { name, id });
     }
 
+    /// The resource's master; where this node keeps the directory, its record counts, not what a
+    /// former view has left in the cache: the master takes a request from here for the directory's
+    /// word, even if it has dropped the resource in a recovery, without a REMOVE.
+    pub(crate) fn master_by_record(&mut self, key: ResourceKey) -> Master {
+        let resource = &self.store[key];
+        if let Master::At(cached) = resource.master
+            && self.has_directory()
+            && self.is_directory_of(key)
+            && self.directory.get(&resource.name).is_none_or(|record| record.master != cached)
+        {
+            self.store[key].master = Master::Unknown;
+        }
+        self.store[key].master
+    }
+
     /// Somebody took this node for the master of a name that it knows nothing of. Where messages
     /// can be lost, so may have been the REMOVE: without it nobody would ever get past the record
     /// (protocol section 5, "REMOVE vs pending or resent claim").
