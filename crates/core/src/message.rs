@@ -237,6 +237,8 @@ pub enum Body {
     Grant {
         /// The owner's lock.
         lkid: LockId,
+        /// The master's lock: a copy that the owner has given up must not grant its successor.
+        remid: LockId,
         /// The result.
         granted: Granted,
     },
@@ -244,6 +246,8 @@ pub enum Body {
     Demoted {
         /// The owner's lock.
         lkid: LockId,
+        /// The master's lock.
+        remid: LockId,
     },
     /// From the master: somebody wants `mode`.
     Bast {

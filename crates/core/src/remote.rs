@@ -93,8 +93,8 @@ impl Lockspace {
             Body::Reply { lkid, op, remid, answer } => {
                 self.receive_reply(from, lkid, op, remid, answer)
             }
-            Body::Grant { lkid, granted } => self.receive_grant(from, lkid, granted),
-            Body::Demoted { lkid } => self.receive_demoted(from, lkid),
+            Body::Grant { lkid, remid, granted } => self.receive_grant(from, lkid, remid, granted),
+            Body::Demoted { lkid, remid } => self.receive_demoted(from, lkid, remid),
             Body::Bast { lkid, mode } => self.receive_bast(from, lkid, mode),
             Body::Purge(client) => self.purge_here(client),
             Body::WhoMasters { name, round } => self.receive_who_masters(from, name, round),
@@ -311,9 +311,9 @@ impl Lockspace {
         }
     }
 
-    fn receive_grant(&mut self, from: NodeId, lkid: LockId, granted: Granted) {
+    fn receive_grant(&mut self, from: NodeId, lkid: LockId, remid: LockId, granted: Granted) {
         let Some(lock) = self.store.get(lkid).filter(|l| l.is_local()) else { return };
-        let from_master = self.store[lock.resource].master == Master::At(from);
+        let from_master = self.is_at(lock, from, remid);
         match (lock.op, lock.stage) {
             (Op::Request | Op::Convert, Stage::Queued) if from_master => {
                 self.granted_remotely(lkid, granted)
@@ -328,9 +328,14 @@ impl Lockspace {
         }
     }
 
-    fn receive_demoted(&mut self, from: NodeId, lkid: LockId) {
+    /// Whether `remid` at `node` is the master's copy of this lock.
+    fn is_at(&self, lock: &Lock, node: NodeId, remid: LockId) -> bool {
+        self.store[lock.resource].master == Master::At(node) && lock.remid == Some(remid)
+    }
+
+    fn receive_demoted(&mut self, from: NodeId, lkid: LockId, remid: LockId) {
         let Some(lock) = self.store.get(lkid).filter(|l| l.is_local()) else { return };
-        if self.store[lock.resource].master == Master::At(from) && lock.op == Op::Convert {
+        if self.is_at(lock, from, remid) && lock.op == Op::Convert {
             let lock = &mut self.store[lkid];
             lock.granted = Some(Mode::NL);
             lock.sb |= SbFlags::DEMOTED;
@@ -564,13 +569,13 @@ impl Lockspace {
             self.store[id].merging = false;
             self.reply(node, lkid, op, id, Answer::Granted(granted));
         } else {
-            self.send(node, Body::Grant { lkid, granted });
+            self.send(node, Body::Grant { lkid, remid: id, granted });
         }
     }
 
     pub(crate) fn tell_demoted(&mut self, id: LockId) {
         if let Owner::Remote { node, lkid, .. } = self.store[id].owner {
-            self.send(node, Body::Demoted { lkid });
+            self.send(node, Body::Demoted { lkid, remid: id });
         }
     }
 }
