@@ -181,12 +181,10 @@ impl Lockspace {
         let resource = &self.store[key];
         let settled = resource.claim.is_none() || mutated!(self, PendingAdvertised);
         let masters = resource.master == Master::Here && settled;
-        match self.config.policy {
-            Policy::Directory | Policy::Claim(_) => masters,
-            // No directory: only those that this very recovery has to find again.
-            Policy::Broadcast => masters && resource.moved,
-            Policy::Home => false,
-        }
+        // Broadcast keeps no directory, but needs one for the length of a recovery: those who
+        // have lost their master ask there, and one may have found it in a recovery that another
+        // view has cut short.
+        masters && self.config.policy != Policy::Home
     }
 
     /// Policies whose nodes can share a lockspace.
