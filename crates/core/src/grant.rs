@@ -239,7 +239,8 @@ impl Lockspace {
 
     /// `run pending`: grants what has become grantable, then tells who blocks the rest.
     pub(crate) fn run_pending(&mut self, key: ResourceKey) {
-        self.run_queues(key, When::Pending);
+        let disordered = self.store[key].disordered;
+        self.run_queues(key, if disordered { When::Recovering } else { When::Pending });
     }
 
     /// The same after a recovery: conversions may go out of order (rule 3).
@@ -256,6 +257,9 @@ impl Lockspace {
         let converting = self.run_conversions(key, when);
         if !self.store.contains_resource(key) {
             return;
+        }
+        if self.store.first(key, Queue::Converting).is_none() {
+            self.store[key].disordered = false;
         }
         let waiting = self.run_waiting(key);
         if !self.store.contains_resource(key) {

@@ -110,7 +110,7 @@ impl Lockspace {
         self.queued.extend(parked);
         self.queued.retain(|(from, m)| !departed.contains(from) && !is_directory_message(m));
         self.drop_requests_to_old_home();
-        self.suspend_claims();
+        self.suspend_claims(departed);
         for key in self.store.resource_keys().collect::<Vec<_>>() {
             self.store[key].idle_entry = None;
             self.stop_finding(key, departed);
@@ -584,6 +584,7 @@ impl Lockspace {
                 self.resolve_unknown(key);
                 self.recover_lvb(key);
                 self.store[key].regrant = true;
+                self.store[key].disordered = true;
             } else if here && lvb_lost {
                 self.store[key].lvb_invalid = true;
             }

@@ -15,7 +15,7 @@
 //!    |__ a new view: claimed again, with a new id
 //! ```
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
@@ -572,11 +572,10 @@ impl Lockspace {
     /// A new view: answers that were under way will not come, gathered batches have lost their
     /// addressee. Strict claims begin again as requests; the others are claimed again when the
     /// directory is rebuilt, the barrier still closed.
-    pub(crate) fn suspend_claims(&mut self) {
+    pub(crate) fn suspend_claims(&mut self, departed: &BTreeSet<NodeId>) {
         self.claims.batches.clear();
         let all: Vec<(u64, Claim)> = self.claims.open.iter().map(|(o, c)| (*o, *c)).collect();
         for (ordinal, claim) in all {
-            let alive = |node: NodeId| self.view.member(node).is_some();
             match claim.state {
                 State::Pending if claim.strict => {
                     self.claims.open.remove(&ordinal);
@@ -585,13 +584,13 @@ impl Lockspace {
                     let name = self.name_of(claim.resource);
                     self.trace(|| Trace::Drop { name, claim: ordinal });
                 }
-                State::Merging(master) if !alive(master) => {
+                State::Merging(master) if departed.contains(&master) => {
                     if let Some(claim) = self.claims.open.get_mut(&ordinal) {
                         claim.state = State::Pending;
                     }
                     self.become_master(claim.resource);
                 }
-                State::Conflict(master) if !alive(master) => {
+                State::Conflict(master) if departed.contains(&master) => {
                     self.store[claim.resource].master = Master::Unknown;
                 }
                 _ => {}
