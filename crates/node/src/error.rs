@@ -50,6 +50,12 @@ pub enum CallError {
     /// The name is no lockspace's name.
     #[error("a lockspace name has 1 to 64 bytes, this one has {0}")]
     BadSpaceName(usize),
+    /// The lock value blocks are too long.
+    #[error("lock value blocks of {0} bytes, where at most {1} are supported")]
+    BadLvbLength(usize, usize),
+    /// The input is not one that clients may give.
+    #[error("only lock, convert, unlock, cancel, client-gone and purge are calls")]
+    NotACall,
     /// The lockspace is joined already.
     #[error(
         "lockspace {0} is joined already, with another configuration: leave it first, or use the same"

@@ -2,7 +2,9 @@
 //! membership around them, in one single-threaded event loop ([`Engine`]).
 #![forbid(unsafe_code)]
 
+mod clock;
 mod config;
+mod conn;
 mod engine;
 mod error;
 mod event;
@@ -10,6 +12,7 @@ pub mod membership;
 mod notice;
 mod query;
 mod shard;
+pub mod wire;
 
 pub use config::{NodeAddress, NodeConfig, SpaceConfig};
 pub use engine::{Engine, HOST_TOKENS};
@@ -17,5 +20,5 @@ pub use error::{CallError, NodeError};
 pub use event::{HostEvent, SpaceId};
 pub use membership::{NodeView, SpaceView};
 pub use notice::{Level, Notice};
-pub use query::{Answer, NodeStatus, PeerStatus, Query, QueryId, SpaceStatus};
+pub use query::{Answer, EngineStats, NodeStatus, PeerStatus, Query, QueryId, SpaceStatus, merge};
 pub use shard::{ShardGroup, shard_of};
