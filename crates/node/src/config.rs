@@ -88,8 +88,14 @@ pub struct SpaceConfig {
 impl SpaceConfig {
     /// The defaults for a policy; it must be the same on every node of the lockspace.
     pub fn new(policy: Policy) -> SpaceConfig {
-        SpaceConfig {
-            core: Config::new(NodeId(0), 0, policy),
-        }
+        SpaceConfig { core: Config::new(NodeId(0), 0, policy) }
     }
+}
+
+/// What two nodes compare to see that they have the same list.
+pub fn list_digest(nodes: &[NodeAddress]) -> u64 {
+    let mut nodes = nodes.to_vec();
+    nodes.sort_unstable_by_key(|n| n.node);
+    let text: String = nodes.iter().map(|n| format!("{} {}\n", n.node, n.address)).collect();
+    xxhash_rust::xxh3::xxh3_64(text.as_bytes())
 }

@@ -14,7 +14,7 @@ mod query;
 mod shard;
 pub mod wire;
 
-pub use config::{NodeAddress, NodeConfig, SpaceConfig};
+pub use config::{NodeAddress, NodeConfig, SpaceConfig, list_digest};
 pub use engine::{Engine, HOST_TOKENS};
 pub use error::{CallError, NodeError};
 pub use event::{HostEvent, SpaceId};

@@ -187,13 +187,11 @@ mod tests {
     #[test]
     fn the_master_knows_best_and_the_others_add_what_it_has_not_heard_of() {
         let copy = resource(Some(2), vec![lock(1, 5, Queue::Waiting)]);
-        let master = resource(Some(2), vec![lock(2, 9, Queue::Granted), lock(1, 5, Queue::Waiting)]);
+        let master =
+            resource(Some(2), vec![lock(2, 9, Queue::Granted), lock(1, 5, Queue::Waiting)]);
         let parked = resource(None, vec![lock(3, 7, Queue::Parked)]);
-        let parts = vec![
-            (NodeId(1), vec![copy]),
-            (NodeId(2), vec![master]),
-            (NodeId(3), vec![parked]),
-        ];
+        let parts =
+            vec![(NodeId(1), vec![copy]), (NodeId(2), vec![master]), (NodeId(3), vec![parked])];
         let merged = merge(parts);
         let locks: Vec<_> = merged[0].locks.iter().map(|l| (l.node.0, l.lock.0)).collect();
         assert_eq!((merged.len(), merged[0].master), (1, Some(NodeId(2))));

@@ -168,7 +168,8 @@ impl Engine {
                 p.conn = None;
                 p.link.disconnect();
                 p.dial_soon(now);
-                p.error = Some(if why.is_empty() { "the connection was closed".into() } else { why });
+                p.error =
+                    Some(if why.is_empty() { "the connection was closed".into() } else { why });
                 let node = p.node;
                 self.silence(node);
                 self.tell(now, Event::Disconnected { node });

@@ -83,7 +83,9 @@ impl Engine {
     fn whom(&self, stage: Stage, at: usize) -> String {
         match stage {
             Stage::Introduced { peer } => format!("node {}", self.peers[peer].node),
-            _ => self.conns.get(at).map_or("a peer".into(), |c| format!("the peer at {}", c.address)),
+            _ => {
+                self.conns.get(at).map_or("a peer".into(), |c| format!("the peer at {}", c.address))
+            }
         }
     }
 
@@ -146,7 +148,10 @@ impl Engine {
             return Err(format!("{it} met a node of the same id: give every node its own"));
         }
         if i.to != me.node {
-            return Err(format!("{it} looked for node {} and met {we}: correct the list of nodes", i.to));
+            return Err(format!(
+                "{it} looked for node {} and met {we}: correct the list of nodes",
+                i.to
+            ));
         }
         if i.list != me.list {
             return Err(format!(
@@ -165,16 +170,23 @@ impl Engine {
         if let Stage::Introduced { peer: dialled } = stage
             && dialled != peer
         {
-            return Err(format!("{it} answered at the address of node {}", self.peers[dialled].node));
+            return Err(format!(
+                "{it} answered at the address of node {}",
+                self.peers[dialled].node
+            ));
         }
         let p = &self.peers[peer];
         if let Some(old) = p.conn {
             if p.link.peer() != Some(i.link.from) {
-                let from = self.conns.get(old).map_or_else(String::new, |c| format!(" from {}", c.address));
+                let from = self
+                    .conns
+                    .get(old)
+                    .map_or_else(String::new, |c| format!(" from {}", c.address));
                 return Err(format!(
                     "{it} is connected to {we} already, as incarnation {}{from}, and now comes as incarnation {}: \
                      two processes have one id; stop one, or give it its own",
-                    p.link.peer().unwrap_or(0), i.link.from
+                    p.link.peer().unwrap_or(0),
+                    i.link.from
                 ));
             }
             // The same process connects again: it has noticed before this node that the old
@@ -228,7 +240,9 @@ impl Engine {
         let again: Vec<_> = self.peers[peer]
             .link
             .resend()
-            .filter_map(|f| Some(Packet::Data { seq: f.seq, ack: f.ack, payload: f.payload?.clone() }))
+            .filter_map(|f| {
+                Some(Packet::Data { seq: f.seq, ack: f.ack, payload: f.payload?.clone() })
+            })
             .collect();
         self.stats.resent += again.len() as u64;
         again.iter().for_each(|packet| self.put(at, packet, due));

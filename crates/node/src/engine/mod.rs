@@ -19,7 +19,7 @@ use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 use crate::clock::{Timer, boottime, monotonic, wall};
-use crate::config::NodeConfig;
+use crate::config::{NodeConfig, list_digest};
 use crate::conn::Conn;
 use crate::error::NodeError;
 use crate::event::HostEvent;
@@ -106,11 +106,12 @@ impl Engine {
     pub fn new(mut config: NodeConfig) -> Result<Engine, NodeError> {
         let identity = identity(&config)?;
         let poll = Poll::new().map_err(system("cannot make an event queue"))?;
-        let waker = mio::Waker::new(poll.registry(), WAKER).map_err(system("cannot make a waker"))?;
+        let waker =
+            mio::Waker::new(poll.registry(), WAKER).map_err(system("cannot make a waker"))?;
         let waker = Arc::new(waker);
         let timer = Timer::new(poll.registry(), TIMER).map_err(system("cannot make a timer"))?;
         let listener = listen(&mut config, &identity, &poll)?;
-            let now = monotonic();
+        let now = monotonic();
         let incarnation = config.incarnation.unwrap_or_else(wall);
         let lease = nanos(config.lease).max(MS);
         let members = StaticMembership::new(
@@ -331,7 +332,10 @@ fn identity(config: &NodeConfig) -> Result<Identity, NodeError> {
     let mut nodes = config.nodes.clone();
     nodes.sort_unstable_by_key(|n| n.node);
     if let Some(two) = nodes.windows(2).find(|n| n[0].node == n[1].node) {
-        return bad(format!("two nodes of the list have the id {}: give each its own", two[0].node));
+        return bad(format!(
+            "two nodes of the list have the id {}: give each its own",
+            two[0].node
+        ));
     }
     let Some(me) = nodes.iter().find(|n| n.node == config.node) else {
         return bad(format!("node {} is not in the list of nodes: add it", config.node));
@@ -343,12 +347,11 @@ fn identity(config: &NodeConfig) -> Result<Identity, NodeError> {
     if config.shard_index >= shards {
         return bad(format!("shard {} of {shards}: count from 0", config.shard_index));
     }
-    let text: String = nodes.iter().map(|n| format!("{} {}\n", n.node, n.address)).collect();
     Ok(Identity {
         node: config.node,
         cluster: config.cluster.clone(),
         address: me.address,
-        list: xxhash_rust::xxh3::xxh3_64(text.as_bytes()),
+        list: list_digest(&nodes),
         shard: config.shard_index,
         shards,
         group: config.shard.clone(),

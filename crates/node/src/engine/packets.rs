@@ -6,7 +6,7 @@ use lockify_core::{Input, Message, Time};
 use super::Engine;
 use crate::event::HostEvent;
 use crate::membership::Event;
-use crate::wire::{Packet, Payload, PREFIX, decode_packet, first_frame};
+use crate::wire::{PREFIX, Packet, Payload, decode_packet, first_frame};
 
 /// Messages received after which an acknowledgement is sent that nothing else carried.
 const ACK_EVERY: u64 = 64;

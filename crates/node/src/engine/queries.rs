@@ -141,7 +141,8 @@ impl Engine {
 
     /// A peer answers.
     pub(super) fn collect(&mut self, node: NodeId, id: u64, part: Part, last: bool) {
-        let Some(q) = self.queries.iter_mut().find(|q| q.id == id && q.waiting.contains(&node)) else {
+        let Some(q) = self.queries.iter_mut().find(|q| q.id == id && q.waiting.contains(&node))
+        else {
             return;
         };
         match part {

@@ -6,7 +6,9 @@
 //! all, have said that their earlier ones are settled. Not covered is a demotion by CONVDEADLK:
 //! its conversion waits for the claims made before the call, not for those made while it waits.
 
-use lockify_core::{ClientId, Completion, Input, LockFlags, LockId, SbFlags, Status, Time, UnlockFlags};
+use lockify_core::{
+    ClientId, Completion, Input, LockFlags, LockId, SbFlags, Status, Time, UnlockFlags,
+};
 
 use super::Engine;
 use super::spaces::Space;
@@ -126,7 +128,9 @@ impl Engine {
             Input::Unlock(a) => a.tag,
             _ => 0,
         };
-        if let (Err(CallError::Lock(e)), Some((client, lock))) = (self.call(space, input, now), about) {
+        if let (Err(CallError::Lock(e)), Some((client, lock))) =
+            (self.call(space, input, now), about)
+        {
             self.refuse_late(space, client, lock, tag, e);
         }
     }

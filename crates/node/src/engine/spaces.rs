@@ -63,13 +63,26 @@ impl Engine {
             return Err(CallError::BadLvbLength(config.core.lvb_len, MAX_LVB));
         }
         if let Some(space) = self.spaces.iter().flatten().find(|s| s.name == name && !s.leaving) {
-            return if space.config == config { Ok(space.id) } else { Err(CallError::Joined(name.into())) };
+            return if space.config == config {
+                Ok(space.id)
+            } else {
+                Err(CallError::Joined(name.into()))
+            };
         }
         let id = SpaceId(self.spaces.len() as u32);
         let life = self.new_life();
         let core = self.new_core(&config, life);
         let (name, since, fences) = (name.to_owned(), HashMap::new(), HashMap::new());
-        self.spaces.push(Some(Space { id, name, config, core, life, leaving: false, since, fences }));
+        self.spaces.push(Some(Space {
+            id,
+            name,
+            config,
+            core,
+            life,
+            leaving: false,
+            since,
+            fences,
+        }));
         let now = monotonic();
         self.announce(now);
         self.settle(now);
@@ -171,12 +184,17 @@ impl Engine {
 
     /// Whether calls to a lockspace are handled now: it is a member and does not recover.
     pub fn is_running(&self, space: SpaceId) -> bool {
-        self.find(space).is_ok_and(|at| self.spaces[at].as_ref().is_some_and(|s| s.core.is_running()))
+        self.find(space)
+            .is_ok_and(|at| self.spaces[at].as_ref().is_some_and(|s| s.core.is_running()))
     }
 
     fn find(&self, space: SpaceId) -> Result<usize, CallError> {
         let at = space.0 as usize;
-        if self.spaces.get(at).is_some_and(Option::is_some) { Ok(at) } else { Err(CallError::NoSpace) }
+        if self.spaces.get(at).is_some_and(Option::is_some) {
+            Ok(at)
+        } else {
+            Err(CallError::NoSpace)
+        }
     }
 
     fn new_life(&mut self) -> u64 {
@@ -247,7 +265,9 @@ impl Engine {
                     self.pending.push(HostEvent::Settled { space, client, lock, tag, token });
                 }
                 Output::Fenced(number) => self.fenced(at, number, now),
-                Output::RecoveryBegun(view) => self.pending.push(HostEvent::Recovering { space, view }),
+                Output::RecoveryBegun(view) => {
+                    self.pending.push(HostEvent::Recovering { space, view })
+                }
                 Output::RecoveryDone(view) => self.pending.push(HostEvent::Running { space, view }),
                 Output::Left => self.remove(at, now),
                 Output::Withdraw(reason) => self.withdraw(at, reason, now),
@@ -283,7 +303,9 @@ impl Engine {
         let Some(s) = &self.spaces[at] else { return };
         let (space, name) = (s.id, s.name.clone());
         let why = match reason {
-            WithdrawReason::ConflictNotAbandoned => "a lock that was lost to a conflict was not given up",
+            WithdrawReason::ConflictNotAbandoned => {
+                "a lock that was lost to a conflict was not given up"
+            }
             WithdrawReason::ConfigurationMismatch => {
                 "other members use another policy or length of lock value blocks: give all the same"
             }

@@ -42,10 +42,7 @@ impl NodeView {
 
     /// The life of a node that is in it.
     pub fn life(&self, node: NodeId) -> Option<u64> {
-        self.members
-            .iter()
-            .find(|m| m.node == node)
-            .map(|m| m.incarnation)
+        self.members.iter().find(|m| m.node == node).map(|m| m.incarnation)
     }
 }
 

@@ -159,11 +159,7 @@ impl StaticMembership {
     }
 
     fn others(&self) -> impl Iterator<Item = (NodeId, &Peer)> {
-        self.nodes
-            .iter()
-            .copied()
-            .zip(&self.peers)
-            .filter(|(n, _)| *n != self.me)
+        self.nodes.iter().copied().zip(&self.peers).filter(|(n, _)| *n != self.me)
     }
 
     fn send(&mut self, to: NodeId, vote: Vote) {
@@ -171,19 +167,13 @@ impl StaticMembership {
     }
 
     fn send_all(&mut self, vote: &Vote) {
-        let to: Vec<NodeId> = self
-            .others()
-            .filter(|(_, p)| p.connected.is_some())
-            .map(|(n, _)| n)
-            .collect();
+        let to: Vec<NodeId> =
+            self.others().filter(|(_, p)| p.connected.is_some()).map(|(n, _)| n).collect();
         to.into_iter().for_each(|n| self.send(n, vote.clone()));
     }
 
     fn beat(&self, now: Time) -> Vote {
-        Vote::Beat {
-            stamp: now,
-            promised: self.promised,
-        }
+        Vote::Beat { stamp: now, promised: self.promised }
     }
 
     fn connected(&mut self, now: Time, node: NodeId, life: u64, sole: bool) {
@@ -377,10 +367,7 @@ impl StaticMembership {
         let Some(Proposal { view, stamps, .. }) = self.proposal.take() else {
             return;
         };
-        self.send_all(&Vote::Install {
-            view: view.clone(),
-            stamps: stamps.clone(),
-        });
+        self.send_all(&Vote::Install { view: view.clone(), stamps: stamps.clone() });
         self.install(view, &stamps);
     }
 
@@ -476,19 +463,11 @@ impl StaticMembership {
             .others()
             .filter(|(_, p)| p.spaces.is_some() && p.shunned <= now)
             .filter_map(|(node, p)| {
-                let member = Member {
-                    node,
-                    incarnation: p.connected?,
-                    weight: p.weight,
-                };
+                let member = Member { node, incarnation: p.connected?, weight: p.weight };
                 Some((member, p.stamp?))
             })
             .collect();
-        let me = Member {
-            node: self.me,
-            incarnation: self.life,
-            weight: self.weight,
-        };
+        let me = Member { node: self.me, incarnation: self.life, weight: self.weight };
         all.push((me, now));
         all.sort_unstable_by_key(|(m, _)| m.node);
         all
@@ -528,9 +507,7 @@ impl StaticMembership {
         v.members == members
             && same_spaces(&v.spaces, spaces)
             && self.promised == v.seq
-            && self
-                .others()
-                .all(|(_, p)| p.connected.is_none() || p.promised <= v.seq)
+            && self.others().all(|(_, p)| p.connected.is_none() || p.promised <= v.seq)
     }
 
     fn propose(
@@ -543,11 +520,7 @@ impl StaticMembership {
     ) {
         let seq = self.next_seq(wall);
         let spaces = spaces.into_iter().map(|s| self.numbered(s, seq)).collect();
-        let view = NodeView {
-            seq,
-            members,
-            spaces,
-        };
+        let view = NodeView { seq, members, spaces };
         let base = self.base;
         if self.accept(now, self.me, view.clone(), base).is_err() {
             // A lease must run out first; the beats' timer tries again.
@@ -556,18 +529,10 @@ impl StaticMembership {
         }
         self.seen = seq;
         for m in view.members.iter().filter(|m| m.node != self.me) {
-            let vote = Vote::Propose {
-                view: view.clone(),
-                base,
-            };
+            let vote = Vote::Propose { view: view.clone(), base };
             self.actions.push_back(Action::Send { to: m.node, vote });
         }
-        self.proposal = Some(Proposal {
-            view,
-            stamps,
-            accepted: Vec::new(),
-            since: now,
-        });
+        self.proposal = Some(Proposal { view, stamps, accepted: Vec::new(), since: now });
         self.accepted_by(self.me, seq);
     }
 
@@ -582,17 +547,9 @@ impl StaticMembership {
     /// Keeps a lockspace's number if its members are those of the newest view.
     fn numbered(&self, s: SpaceView, seq: u64) -> SpaceView {
         let newest = self.installed.as_ref().filter(|v| v.seq == self.base);
-        let old = newest
-            .and_then(|v| v.space(&s.name))
-            .filter(|v| v.members == s.view.members);
+        let old = newest.and_then(|v| v.space(&s.name)).filter(|v| v.members == s.view.members);
         let seq = old.map_or(seq, |v| v.seq);
-        SpaceView {
-            name: s.name,
-            view: View {
-                seq,
-                members: s.view.members,
-            },
-        }
+        SpaceView { name: s.name, view: View { seq, members: s.view.members } }
     }
 
     /// The lockspaces of these nodes, by name, not numbered yet.
@@ -602,27 +559,19 @@ impl StaticMembership {
             let own = (m.node == self.me).then_some(&self.spaces);
             let theirs = || self.known(m.node).and_then(|p| p.spaces.as_ref());
             for s in own.or_else(theirs).into_iter().flatten() {
-                all.entry(&s.name).or_default().push(Member {
-                    incarnation: s.life,
-                    ..*m
-                });
+                all.entry(&s.name).or_default().push(Member { incarnation: s.life, ..*m });
             }
         }
         let view = |members| View { seq: 0, members };
         all.into_iter()
-            .map(|(name, members)| SpaceView {
-                name: name.to_owned(),
-                view: view(members),
-            })
+            .map(|(name, members)| SpaceView { name: name.to_owned(), view: view(members) })
             .collect()
     }
 }
 
 fn same_spaces(a: &[SpaceView], b: &[SpaceView]) -> bool {
     a.len() == b.len()
-        && a.iter()
-            .zip(b)
-            .all(|(a, b)| a.name == b.name && a.view.members == b.view.members)
+        && a.iter().zip(b).all(|(a, b)| a.name == b.name && a.view.members == b.view.members)
 }
 
 impl Membership for StaticMembership {
@@ -639,10 +588,7 @@ impl Membership for StaticMembership {
             Event::Vote { from, vote } => self.vote(now, from, vote),
             Event::Spaces(spaces) => {
                 self.spaces = spaces.clone();
-                self.send_all(&Vote::Spaces {
-                    weight: self.weight,
-                    spaces,
-                });
+                self.send_all(&Vote::Spaces { weight: self.weight, spaces });
             }
             Event::Reborn { life } => self.reborn(life),
             Event::Tick => self.tick(now),

@@ -83,13 +83,7 @@ impl Cluster {
     fn start(&mut self, id: NodeId) {
         self.lives += 1;
         let nodes = self.hosts.keys().copied().collect();
-        let config = StaticConfig {
-            node: id,
-            life: self.lives,
-            weight: 1,
-            nodes,
-            lease: LEASE,
-        };
+        let config = StaticConfig { node: id, life: self.lives, weight: 1, nodes, lease: LEASE };
         let (now, life) = (self.now, self.lives);
         let host = self.hosts.get_mut(&id).unwrap();
         host.life = life;
@@ -115,12 +109,7 @@ impl Cluster {
 
     /// Breaks the connections of a node.
     fn cut(&mut self, id: NodeId) {
-        let with: Vec<_> = self
-            .open
-            .keys()
-            .copied()
-            .filter(|&(a, b)| a == id || b == id)
-            .collect();
+        let with: Vec<_> = self.open.keys().copied().filter(|&(a, b)| a == id || b == id).collect();
         with.into_iter().for_each(|(a, b)| self.close(a, b));
     }
 
@@ -135,35 +124,15 @@ impl Cluster {
 
     /// Makes the connections that can be made.
     fn dial(&mut self) {
-        for (a, b) in self
-            .up
-            .iter()
-            .filter(|(_, up)| **up)
-            .map(|(p, _)| *p)
-            .collect::<Vec<_>>()
-        {
+        for (a, b) in self.up.iter().filter(|(_, up)| **up).map(|(p, _)| *p).collect::<Vec<_>>() {
             let runs = |h: &Host| h.service.is_some() && !h.paused;
             if self.open[&(a, b)] || !runs(&self.hosts[&a]) || !runs(&self.hosts[&b]) {
                 continue;
             }
             self.open.insert((a, b), true);
             let (la, lb, sole) = (self.hosts[&a].life, self.hosts[&b].life, self.same_host);
-            self.feed(
-                a,
-                Event::Connected {
-                    node: b,
-                    life: lb,
-                    sole,
-                },
-            );
-            self.feed(
-                b,
-                Event::Connected {
-                    node: a,
-                    life: la,
-                    sole,
-                },
-            );
+            self.feed(a, Event::Connected { node: b, life: lb, sole });
+            self.feed(b, Event::Connected { node: a, life: la, sole });
         }
     }
 
@@ -178,11 +147,7 @@ impl Cluster {
             return;
         }
         service.handle(now, wall, event);
-        while let Some(action) = self
-            .hosts
-            .get_mut(&id)
-            .and_then(|h| h.service.as_mut()?.poll())
-        {
+        while let Some(action) = self.hosts.get_mut(&id).and_then(|h| h.service.as_mut()?.poll()) {
             self.act(id, action);
         }
         self.check();
@@ -205,10 +170,7 @@ impl Cluster {
                     let old = host.view.as_ref().and_then(|v| v.space(&s.name));
                     let same = old.is_some_and(|o| o.members == s.view.members);
                     let grows = old.is_none_or(|o| o.seq < s.view.seq);
-                    assert!(
-                        grows || same && old.unwrap().seq == s.view.seq,
-                        "{s:?} after {old:?}"
-                    );
+                    assert!(grows || same && old.unwrap().seq == s.view.seq, "{s:?} after {old:?}");
                 }
                 self.highest = self.highest.max(view.seq);
                 host.view = Some(view);
@@ -221,11 +183,8 @@ impl Cluster {
                 let life = self.lives;
                 self.hosts.get_mut(&id).unwrap().life = life;
                 self.feed(id, Event::Reborn { life });
-                for name in self.hosts[&id]
-                    .spaces
-                    .iter()
-                    .map(|s| s.name.clone())
-                    .collect::<Vec<_>>()
+                for name in
+                    self.hosts[&id].spaces.iter().map(|s| s.name.clone()).collect::<Vec<_>>()
                 {
                     self.join(id, &name);
                 }
@@ -241,22 +200,12 @@ impl Cluster {
             .iter()
             .filter_map(|(id, h)| {
                 let end = h.service.as_ref()?.lease_end();
-                Some((
-                    id,
-                    h.life,
-                    h.view
-                        .as_ref()
-                        .filter(|_| end.is_none_or(|e| self.now < e))?,
-                ))
+                Some((id, h.life, h.view.as_ref().filter(|_| end.is_none_or(|e| self.now < e))?))
             })
             .collect();
         for (a, life, old) in &acting {
             for (b, _, new) in acting.iter().filter(|(_, _, v)| v.seq > old.seq) {
-                assert_eq!(
-                    new.life(**a),
-                    Some(*life),
-                    "{a} acts in {old:?}, {b} in {new:?}"
-                );
+                assert_eq!(new.life(**a), Some(*life), "{a} acts in {old:?}, {b} in {new:?}");
             }
             for (_, _, same) in acting.iter().filter(|(_, _, v)| v.seq == old.seq) {
                 assert_eq!(same, old);
@@ -290,10 +239,7 @@ impl Cluster {
             }
             for id in self.hosts.keys().copied().collect::<Vec<_>>() {
                 let due = |h: &Host| {
-                    !h.paused
-                        && h.service
-                            .as_ref()
-                            .is_some_and(|s| s.next_timer() <= self.now)
+                    !h.paused && h.service.as_ref().is_some_and(|s| s.next_timer() <= self.now)
                 };
                 if due(&self.hosts[&id]) {
                     self.feed(id, Event::Tick);
@@ -307,23 +253,18 @@ impl Cluster {
         let life = self.lives;
         let host = self.hosts.get_mut(&id).unwrap();
         host.spaces.retain(|s| s.name != name);
-        host.spaces.push(SpaceJoin {
-            name: name.into(),
-            life,
-        });
+        host.spaces.push(SpaceJoin { name: name.into(), life });
         let spaces = host.spaces.clone();
         self.feed(id, Event::Spaces(spaces));
     }
 
     fn members(&self, id: u32) -> Vec<u32> {
         let view = self.hosts[&NodeId(id)].view.as_ref();
-        view.map(|v| v.members.iter().map(|m| m.node.0).collect())
-            .unwrap_or_default()
+        view.map(|v| v.members.iter().map(|m| m.node.0).collect()).unwrap_or_default()
     }
 
     fn settled_on(&self, ids: &[u32]) {
-        ids.iter()
-            .for_each(|&i| assert_eq!(self.members(i), ids, "node {i}"));
+        ids.iter().for_each(|&i| assert_eq!(self.members(i), ids, "node {i}"));
     }
 }
 
@@ -369,15 +310,7 @@ fn a_lockspace_keeps_its_number_while_others_are_joined() {
     c.join(NodeId(1), "x");
     c.join(NodeId(2), "x");
     c.run(LEASE);
-    let seq = |c: &Cluster| {
-        c.hosts[&NodeId(2)]
-            .view
-            .as_ref()
-            .unwrap()
-            .space("x")
-            .unwrap()
-            .seq
-    };
+    let seq = |c: &Cluster| c.hosts[&NodeId(2)].view.as_ref().unwrap().space("x").unwrap().seq;
     let before = seq(&c);
     c.join(NodeId(3), "y");
     c.run(LEASE);
@@ -415,10 +348,7 @@ fn a_minority_halts_and_comes_back() {
         }
     }
     c.run(LEASE + LEASE / 2);
-    assert_eq!(
-        (c.halts, c.members(1), c.members(3)),
-        (2, vec![], vec![1, 2, 3, 4, 5])
-    );
+    assert_eq!((c.halts, c.members(1), c.members(3)), (2, vec![], vec![1, 2, 3, 4, 5]));
     c.run(2 * LEASE);
     c.settled_on(&[3, 4, 5]);
     c.up.values_mut().for_each(|up| *up = true);
@@ -460,13 +390,7 @@ fn goodbye_needs_no_waiting() {
     let mut c = Cluster::new(3, 1, false);
     c.run(3 * LEASE);
     for to in [1, 2] {
-        c.feed(
-            NodeId(to),
-            Event::Vote {
-                from: NodeId(3),
-                vote: Vote::Goodbye,
-            },
-        );
+        c.feed(NodeId(to), Event::Vote { from: NodeId(3), vote: Vote::Goodbye });
     }
     c.crash(NodeId(3));
     c.run(20 * MS);
@@ -489,51 +413,19 @@ fn malformed_proposals_are_refused() {
     let mut c = Cluster::new(3, 1, true);
     c.run(LEASE);
     let good = c.hosts[&NodeId(2)].view.clone().unwrap();
-    let mut bad = vec![NodeView {
-        seq: u64::MAX,
-        ..good.clone()
-    }];
-    bad.push(NodeView {
-        seq: good.seq + 9,
-        members: Vec::new(),
-        spaces: Vec::new(),
-    });
+    let mut bad = vec![NodeView { seq: u64::MAX, ..good.clone() }];
+    bad.push(NodeView { seq: good.seq + 9, members: Vec::new(), spaces: Vec::new() });
     let mut unsorted = good.clone();
     unsorted.members.reverse();
-    bad.push(NodeView {
-        seq: good.seq + 9,
-        ..unsorted
-    });
+    bad.push(NodeView { seq: good.seq + 9, ..unsorted });
     for view in bad {
         let seq = view.seq;
         let base = good.seq;
         let vote = Vote::Propose { view, base };
-        let service = c
-            .hosts
-            .get_mut(&NodeId(2))
-            .unwrap()
-            .service
-            .as_mut()
-            .unwrap();
-        service.handle(
-            c.now,
-            0,
-            Event::Vote {
-                from: NodeId(1),
-                vote,
-            },
-        );
-        let refuse = Vote::Refuse {
-            seq,
-            why: Refusal::Misfit,
-        };
-        assert_eq!(
-            service.poll(),
-            Some(Action::Send {
-                to: NodeId(1),
-                vote: refuse
-            })
-        );
+        let service = c.hosts.get_mut(&NodeId(2)).unwrap().service.as_mut().unwrap();
+        service.handle(c.now, 0, Event::Vote { from: NodeId(1), vote });
+        let refuse = Vote::Refuse { seq, why: Refusal::Misfit };
+        assert_eq!(service.poll(), Some(Action::Send { to: NodeId(1), vote: refuse }));
     }
 }
 
@@ -571,7 +463,6 @@ fn whoever_acts_is_in_every_later_view_whatever_breaks() {
             }
         }
         c.run(20 * LEASE);
-        ids.iter()
-            .for_each(|&i| assert_eq!(c.members(i), ids, "seed {seed} node {i}"));
+        ids.iter().for_each(|&i| assert_eq!(c.members(i), ids, "seed {seed} node {i}"));
     }
 }

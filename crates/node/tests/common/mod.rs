@@ -47,7 +47,13 @@ pub fn lock(resource: &str, mode: Mode) -> Input {
 }
 
 pub fn unlock(lock: LockId) -> Input {
-    Input::Unlock(UnlockArgs { client: CLIENT, lock, tag: 2, flags: UnlockFlags::empty(), lvb: None })
+    Input::Unlock(UnlockArgs {
+        client: CLIENT,
+        lock,
+        tag: 2,
+        flags: UnlockFlags::empty(),
+        lvb: None,
+    })
 }
 
 pub fn convert(lock: LockId, mode: Mode) -> Input {
@@ -86,7 +92,9 @@ impl Cluster {
         for (i, listener) in listeners.into_iter().enumerate() {
             c.start(i, Some(listener));
         }
-        c.wait("the lockspace runs everywhere", |c| c.runs_with(&(0..n as usize).collect::<Vec<_>>()));
+        c.wait("the lockspace runs everywhere", |c| {
+            c.runs_with(&(0..n as usize).collect::<Vec<_>>())
+        });
         c
     }
 
@@ -189,8 +197,9 @@ impl Cluster {
 
     /// A notice that contains all of these texts.
     pub fn noticed(&self, i: usize, texts: &[&str]) -> bool {
-        self.saw(i, |e| {
-            matches!(e, HostEvent::Notice(n) if texts.iter().all(|t| n.text.contains(t)))
-        })
+        self.saw(
+            i,
+            |e| matches!(e, HostEvent::Notice(n) if texts.iter().all(|t| n.text.contains(t))),
+        )
     }
 }
