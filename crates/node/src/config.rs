@@ -43,7 +43,9 @@ pub struct NodeConfig {
     pub delay: Duration,
     /// Messages to one peer that may be unacknowledged before the engine reports congestion.
     pub backlog: usize,
-    /// Writes a history to this file.
+    /// Writes a history for `lockify check` to this file: of the lockspace that is joined first;
+    /// those of further ones go to files with `.NAME` added. A full disk ends it (with a notice),
+    /// not the locking.
     pub history: Option<PathBuf>,
     /// Which shard of the node this is, and its siblings; `None` if there is only one.
     pub shard: Option<Arc<ShardGroup>>,

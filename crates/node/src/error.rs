@@ -20,14 +20,6 @@ pub enum NodeError {
         /// Why.
         error: std::io::Error,
     },
-    /// The history file cannot be made.
-    #[error("cannot write the history to {path}: {error}; name another file or switch it off")]
-    History {
-        /// The file.
-        path: std::path::PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
     /// The operating system refused something that the event loop needs.
     #[error("{what}: {error}")]
     System {
@@ -53,6 +45,9 @@ pub enum CallError {
     /// The lock value blocks are too long.
     #[error("lock value blocks of {0} bytes, where at most {1} are supported")]
     BadLvbLength(usize, usize),
+    /// The lockspace's history cannot be made.
+    #[error("{0}; name another file or switch the history off")]
+    History(String),
     /// The input is not one that clients may give.
     #[error("only lock, convert, unlock, cancel, client-gone and purge are calls")]
     NotACall,

@@ -8,6 +8,7 @@ mod conn;
 mod engine;
 mod error;
 mod event;
+mod history;
 pub mod membership;
 mod notice;
 mod query;

@@ -5,11 +5,14 @@ mod greetings;
 mod packets;
 mod peer;
 mod queries;
+mod recording;
 mod shards;
 mod spaces;
 mod views;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +26,7 @@ use crate::config::{NodeConfig, list_digest};
 use crate::conn::Conn;
 use crate::error::NodeError;
 use crate::event::HostEvent;
+use crate::history::History;
 use crate::membership::{Event, Membership, StaticConfig, StaticMembership};
 use crate::notice::{Level, Notice};
 use crate::query::EngineStats;
@@ -76,6 +80,10 @@ pub struct Engine {
     /// The last complaint about a stranger, so that a persistent one is not repeated.
     complaint: String,
     stats: EngineStats,
+    /// Where histories go.
+    history: Option<PathBuf>,
+    /// Histories by lockspace, kept while it is not joined, to be continued; `None`: ended.
+    histories: BTreeMap<String, Option<History>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -153,6 +161,8 @@ impl Engine {
             pending: Vec::new(),
             complaint: String::new(),
             stats: EngineStats::default(),
+            history: config.history,
+            histories: BTreeMap::new(),
         };
         engine.tell(now, Event::Tick);
         engine.dial(now);
@@ -274,6 +284,7 @@ impl Engine {
         self.expire(now);
         self.expire_queries(now);
         self.release_delayed(now);
+        self.flush_histories(now);
     }
 
     /// Sets the timer to the next thing that is due.

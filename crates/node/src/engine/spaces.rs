@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use lockify_check::Kind;
 use lockify_core::{Input, LockId, Lockspace, NodeId, Output, Stats, Time, View, WithdrawReason};
 
 use super::Engine;
@@ -9,6 +10,7 @@ use crate::clock::{boottime, monotonic, wall};
 use crate::config::SpaceConfig;
 use crate::error::CallError;
 use crate::event::{HostEvent, SpaceId};
+use crate::history::History;
 use crate::membership::{Event, SpaceJoin};
 use crate::notice::Level;
 use crate::wire::Payload;
@@ -54,7 +56,8 @@ impl Engine {
     /// [`HostEvent::Running`]. Joining again with the same configuration returns the same id.
     ///
     /// # Errors
-    /// [`CallError::BadSpaceName`], [`CallError::BadLvbLength`], [`CallError::Joined`].
+    /// [`CallError::BadSpaceName`], [`CallError::BadLvbLength`], [`CallError::Joined`],
+    /// [`CallError::History`].
     pub fn join(&mut self, name: &str, config: SpaceConfig) -> Result<SpaceId, CallError> {
         if name.is_empty() || name.len() > 64 {
             return Err(CallError::BadSpaceName(name.len()));
@@ -71,6 +74,7 @@ impl Engine {
         }
         let id = SpaceId(self.spaces.len() as u32);
         let life = self.new_life();
+        self.begin_history(name, life)?;
         let core = self.new_core(&config, life);
         let (name, since, fences) = (name.to_owned(), HashMap::new(), HashMap::new());
         self.spaces.push(Some(Space {
@@ -106,6 +110,7 @@ impl Engine {
         } else {
             // Only client calls fail.
             let _ = s.core.handle(now, Input::Leave);
+            self.record(at, History::leaves);
             self.drain(at, now);
         }
         self.settle(now);
@@ -150,7 +155,13 @@ impl Engine {
         now: Time,
     ) -> Result<Option<LockId>, CallError> {
         let Some(s) = self.spaces[at].as_mut() else { return Err(CallError::NoSpace) };
-        let result = s.core.handle(now, input)?;
+        if self.histories.is_empty() {
+            let result = s.core.handle(now, input)?;
+            self.drain(at, now);
+            return Ok(result);
+        }
+        let result = s.core.handle(now, input.clone())?;
+        self.record(at, |h| h.called(&input, result));
         self.drain(at, now);
         Ok(result)
     }
@@ -208,6 +219,7 @@ impl Engine {
         core.incarnation = life;
         // The link loses nothing, so there is nothing to send again.
         core.claim_resend = None;
+        core.trace |= self.history.is_some();
         Lockspace::new(core)
     }
 
@@ -240,6 +252,7 @@ impl Engine {
             s.note_members(view);
             // Only client calls fail.
             let _ = s.core.handle(now, Input::View(view.clone()));
+            self.record(at, |h| h.entered(view));
             self.drain(at, now);
         }
     }
@@ -250,6 +263,9 @@ impl Engine {
             && let Some(output) = s.core.poll()
         {
             let space = s.id;
+            if !self.histories.is_empty() {
+                self.record(at, |h| h.said(&output));
+            }
             match output {
                 Output::Send { to, message } => self.send(at, to, message, now),
                 Output::Complete(completion) => {
@@ -291,6 +307,7 @@ impl Engine {
 
     /// The lockspace was left.
     fn remove(&mut self, at: usize, now: Time) {
+        self.record(at, |h| h.ended(Kind::Leave));
         let Some(s) = self.spaces[at].take() else { return };
         self.drop_held(at);
         self.release_fences(&s);
@@ -322,6 +339,11 @@ impl Engine {
     /// Ends this node's life in a lockspace and prepares the next one.
     pub(super) fn halt_space(&mut self, at: usize, now: Time) {
         let life = self.new_life();
+        self.record(at, |h| h.ended(Kind::Crash));
+        self.record(at, |h| {
+            h.begin_life(life);
+            Ok(())
+        });
         let Some(s) = self.spaces[at].as_mut() else { return };
         // Only client calls fail.
         let _ = s.core.handle(now, Input::Halt);
