@@ -126,7 +126,7 @@ impl Engine {
     /// [`Engine::congested`]; [`CallError::Lock`] as the lock manager says.
     pub fn handle(&mut self, space: SpaceId, input: Input) -> Result<Option<LockId>, CallError> {
         let now = monotonic();
-        if self.members.lease_end().is_some_and(|end| boottime() >= end) {
+        if self.lease_end.is_some_and(|end| boottime() >= end) {
             self.tell(now, Event::Tick);
         }
         let at = self.find(space)?;

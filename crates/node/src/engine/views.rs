@@ -21,6 +21,8 @@ impl Engine {
                 Action::Disconnect { node } => self.disconnect(node, now),
             }
         }
+        self.lease_end = self.members.lease_end();
+        self.members_due = self.members.next_timer();
     }
 
     fn send_vote(&mut self, to: NodeId, vote: Vote, now: Time) {
