@@ -95,6 +95,8 @@ fn unharmed(c: &mut Cluster) {
     c.lock(1, "still", Mode::EX);
 }
 
+type Change = fn(&mut Introduction);
+
 fn list() -> Cluster {
     two_of_three().0
 }
@@ -108,13 +110,13 @@ fn a_peer_of_another_version_is_told_both_versions() {
 
 #[test]
 fn strangers_are_told_what_is_wrong_and_what_to_do() {
-    let make = |change: fn(&mut Introduction)| {
+    let make = |change: Change| {
         let (c, _third) = two_of_three();
         let mut i = introduction(&c, 3, 1);
         change(&mut i);
         (c, _third, greeting(i))
     };
-    let cases: [(fn(&mut Introduction), &[&str]); 6] = [
+    let cases: [(Change, &[&str]); 6] = [
         (|i| i.cluster = "other".into(), &["\"other\"", "\"test\"", "correct"]),
         (|i| i.to = NodeId(2), &["node 3", "looked for node 2", "node 1", "correct the list"]),
         (|i| i.list ^= 1, &["node 3", "node 1", "different lists", "same list"]),

@@ -267,7 +267,9 @@ impl Engine {
         for at in 0..self.conns.capacity() {
             let Some(conn) = self.conns.get_mut(at) else { continue };
             let before = conn.delayed.len();
-            while let Some((_, bytes)) = conn.delayed.pop_front_if(|(t, _)| *t <= now) {
+            while conn.delayed.front().is_some_and(|(t, _)| *t <= now)
+                && let Some((_, bytes)) = conn.delayed.pop_front()
+            {
                 conn.out.extend_from_slice(&bytes);
             }
             if conn.delayed.len() < before {

@@ -222,18 +222,22 @@ impl Cluster {
         }
     }
 
+    /// The next message that has arrived.
+    fn arrived(&mut self, pair: (NodeId, NodeId)) -> Option<Vote> {
+        let wire = self.wires.get_mut(&pair)?;
+        if self.hosts[&pair.1].paused || wire.front()?.0 > self.now {
+            return None;
+        }
+        wire.pop_front().map(|(_, vote)| vote)
+    }
+
     fn run(&mut self, time: Time) {
         let end = self.now + time;
         while self.now < end {
             self.now += MS;
             self.dial();
             for pair in self.wires.keys().copied().collect::<Vec<_>>() {
-                while !self.hosts[&pair.1].paused
-                    && let Some((_, vote)) = self
-                        .wires
-                        .get_mut(&pair)
-                        .and_then(|w| w.pop_front_if(|(t, _)| *t <= self.now))
-                {
+                while let Some(vote) = self.arrived(pair) {
                     self.feed(pair.1, Event::Vote { from: pair.0, vote });
                 }
             }

@@ -1,7 +1,7 @@
 //! The first thing that each side of a connection says.
 //!
 //! `magic (8 bytes) | version (u16) | kind (u8: 0 introduction, 1 refusal) | length (u32) | bytes`,
-//! integers little-endian. This head and a refusal's bytes (UTF-8 text) are the same in every
+//! integers little-endian. This head and a refusal's bytes (UTF-8 text, perhaps cut) are the same in every
 //! version, so that nodes of different versions can tell each other what is wrong.
 
 use lockify_core::NodeId;
@@ -81,8 +81,7 @@ pub fn encode_greeting(out: &mut Vec<u8>, greeting: &Greeting) {
     match greeting {
         Greeting::Introduction(i) => append(out, i),
         Greeting::Refusal(text) => {
-            let end = text.floor_char_boundary(MAX_GREETING);
-            out.extend_from_slice(&text.as_bytes()[..end]);
+            out.extend_from_slice(&text.as_bytes()[..text.len().min(MAX_GREETING)]);
         }
     }
     let length = (out.len() - at - 4) as u32;
