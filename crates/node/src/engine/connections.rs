@@ -72,6 +72,7 @@ impl Engine {
 
     pub(super) fn accept(&mut self, now: Time) {
         let limit = 2 * self.peers.len() + STRANGERS;
+        self.accept_again = Time::MAX;
         while let Some(listener) = &self.listener {
             match listener.accept() {
                 Ok((stream, address)) if self.conns.len() < limit => {
@@ -86,7 +87,8 @@ impl Engine {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) => {
-                    self.complain(format!("cannot accept connections: {e}"));
+                    self.complain(format!("cannot accept connections: {e}; trying again"));
+                    self.accept_again = now + 100 * MS;
                     return;
                 }
             }

@@ -55,6 +55,8 @@ pub struct Engine {
     waker: Arc<mio::Waker>,
     timer: Timer,
     listener: Option<TcpListener>,
+    /// When to accept again after that failed; the event queue would not say so.
+    accept_again: Time,
     identity: Identity,
     incarnation: u64,
     lease: Time,
@@ -144,6 +146,7 @@ impl Engine {
             waker,
             timer,
             listener,
+            accept_again: Time::MAX,
             incarnation,
             lease,
             delay: nanos(config.delay),
@@ -285,6 +288,9 @@ impl Engine {
             self.tell(now, Event::Tick);
         }
         self.tick_spaces(now);
+        if self.accept_again <= now {
+            self.accept(now);
+        }
         self.dial(now);
         self.expire(now);
         self.expire_queries(now);
@@ -295,6 +301,7 @@ impl Engine {
     /// Sets the timer to the next thing that is due.
     fn arm(&mut self, now: Time) {
         let mut next = self.members_due.saturating_sub(self.skew).max(now);
+        next = next.min(self.accept_again);
         for space in self.spaces.iter().flatten() {
             next = next.min(space.core.next_timer().unwrap_or(Time::MAX));
         }

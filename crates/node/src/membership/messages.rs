@@ -23,6 +23,8 @@ pub enum Vote {
         stamp: Time,
         /// The highest view that it accepted.
         promised: u64,
+        /// The view that it is in, or 0.
+        installed: u64,
     },
     /// The answer to a beat, while the answerer counts the sender as a member: prolongs its lease.
     Echo {

@@ -62,8 +62,9 @@ pub struct StaticMembership {
     promised: u64,
     accepted: Option<NodeView>,
     installed: Option<NodeView>,
-    /// The lease's start as the installing coordinator attested it.
+    /// The lease's start as the installing coordinator attested it, and all that it attested.
     attested: Time,
+    stamps: Vec<Time>,
     /// The highest number seen anywhere.
     seen: u64,
     /// The newest view that any refusal told of; spaces are numbered afresh when it is not ours.
@@ -132,6 +133,7 @@ impl StaticMembership {
             accepted: None,
             installed: None,
             attested: 0,
+            stamps: Vec::new(),
             seen: 0,
             base: 0,
             proposal: None,
@@ -173,7 +175,8 @@ impl StaticMembership {
     }
 
     fn beat(&self, now: Time) -> Vote {
-        Vote::Beat { stamp: now, promised: self.promised }
+        let installed = self.installed.as_ref().map_or(0, |v| v.seq);
+        Vote::Beat { stamp: now, promised: self.promised, installed }
     }
 
     fn connected(&mut self, now: Time, node: NodeId, life: u64, sole: bool) {
@@ -214,7 +217,12 @@ impl StaticMembership {
             return;
         };
         match vote {
-            Vote::Beat { stamp, promised } => self.beaten(now, from, life, stamp, promised),
+            Vote::Beat { stamp, promised, installed } => {
+                self.beaten(now, from, life, stamp, promised);
+                if promised > installed {
+                    self.repeat_install(from, life, promised);
+                }
+            }
             Vote::Echo { stamp } => {
                 let Some(peer) = self.peer(from) else { return };
                 // A stamp from the future is not this node's: it would prolong a lease for ever.
@@ -262,6 +270,15 @@ impl StaticMembership {
         if member && peer.shunned <= now {
             peer.echoed = Some((life, now));
             self.send(from, Vote::Echo { stamp });
+        }
+    }
+
+    /// A member has accepted this node's view, but never heard that it holds.
+    fn repeat_install(&mut self, to: NodeId, life: u64, promised: u64) {
+        let Some(view) = &self.installed else { return };
+        if view.seq == promised && view.life(to) == Some(life) {
+            let vote = Vote::Install { view: view.clone(), stamps: self.stamps.clone() };
+            self.send(to, vote);
         }
     }
 
@@ -413,6 +430,7 @@ impl StaticMembership {
         }
         let own = view.members.iter().position(|m| m.node == self.me);
         self.attested = own.and_then(|i| stamps.get(i)).copied().unwrap_or(0);
+        self.stamps = stamps.to_vec();
         self.base = view.seq;
         self.installed = Some(view.clone());
         self.wanting = None;

@@ -390,6 +390,24 @@ fn a_broken_connection_that_comes_back_changes_nothing() {
 }
 
 #[test]
+fn a_member_that_missed_the_installation_hears_it_again() {
+    let mut c = Cluster::new(3, 1, true);
+    c.run(LEASE);
+    let before = c.highest;
+    c.join(NodeId(1), "x");
+    let lost =
+        |w: &VecDeque<(Time, Vote)>| w.iter().any(|(_, v)| matches!(v, Vote::Install { .. }));
+    while !c.wires.get(&(NodeId(1), NodeId(3))).is_some_and(lost) {
+        c.run(MS);
+    }
+    c.close(NodeId(1), NodeId(3));
+    c.run(LEASE);
+    let seen: Vec<u64> = c.hosts.values().map(|h| h.view.as_ref().unwrap().seq).collect();
+    assert!(seen.iter().all(|&s| s == c.highest && s > before), "{seen:?}");
+    assert_eq!(c.highest, before + 3, "one view more, not two");
+}
+
+#[test]
 fn goodbye_needs_no_waiting() {
     let mut c = Cluster::new(3, 1, false);
     c.run(3 * LEASE);
