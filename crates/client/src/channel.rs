@@ -60,11 +60,7 @@ impl Channel {
     ) -> Result<(Arc<Channel>, JoinHandle<()>), Error> {
         let channel = Arc::new(Channel {
             submit,
-            role: Mutex::new(Role {
-                drive,
-                events: Vec::new(),
-                replies: Vec::new(),
-            }),
+            role: Mutex::new(Role { drive, events: Vec::new(), replies: Vec::new() }),
             table: Mutex::new(Table::new(callbacks)),
             followers: Mutex::default(),
             activity: AtomicU64::new(0),
@@ -238,8 +234,7 @@ impl Channel {
         }
         // Whoever came too late for the last round fails now.
         if self.closed.load(Ordering::SeqCst) {
-            self.table()
-                .fail(Error::Disconnected("this program closed it".into()));
+            self.table().fail(Error::Disconnected("this program closed it".into()));
         }
     }
 
@@ -255,14 +250,8 @@ impl Channel {
     }
 
     fn wake_follower(&self) -> bool {
-        let followers = self
-            .followers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        followers
-            .last()
-            .inspect(|follower| follower.unpark())
-            .is_some()
+        let followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
+        followers.last().inspect(|follower| follower.unpark()).is_some()
     }
 }
 
@@ -280,10 +269,7 @@ struct Following<'a>(&'a Channel);
 
 impl Following<'_> {
     fn new(channel: &Channel) -> Following<'_> {
-        let mut followers = channel
-            .followers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut followers = channel.followers.lock().unwrap_or_else(PoisonError::into_inner);
         followers.push(std::thread::current());
         Following(channel)
     }
@@ -292,11 +278,7 @@ impl Following<'_> {
 impl Drop for Following<'_> {
     fn drop(&mut self) {
         let me = std::thread::current().id();
-        let mut followers = self
-            .0
-            .followers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut followers = self.0.followers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(i) = followers.iter().position(|t| t.id() == me) {
             followers.swap_remove(i);
         }

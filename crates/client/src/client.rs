@@ -45,9 +45,7 @@ impl Client {
             let (sender, receiver, _) = socket::connect(socket, shard)?;
             inner.add(sender, Box::new(receiver))?;
         }
-        Ok(Client {
-            inner: Arc::new(inner),
-        })
+        Ok(Client { inner: Arc::new(inner) })
     }
 
     /// Uses a lockspace that the node is configured to be a member of.
@@ -60,11 +58,7 @@ impl Client {
         for shard in &self.inner.shards {
             for answer in shard.ask(Query::Open(name.into()))? {
                 match answer {
-                    Answer::Opened {
-                        space,
-                        life,
-                        lvb_len,
-                    } => {
+                    Answer::Opened { space, life, lvb_len } => {
                         shard.table().opened(space, life);
                         spaces.push(space);
                         length = lvb_len as usize;
@@ -114,11 +108,7 @@ pub(crate) fn unexpected(answer: &Answer) -> Error {
 
 impl Inner {
     pub(crate) fn new() -> Inner {
-        Inner {
-            shards: Vec::new(),
-            threads: Mutex::default(),
-            callbacks: Arc::default(),
-        }
+        Inner { shards: Vec::new(), threads: Mutex::default(), callbacks: Arc::default() }
     }
 
     pub(crate) fn add(
@@ -128,10 +118,7 @@ impl Inner {
     ) -> Result<(), Error> {
         let (channel, thread) = Channel::start(submit, drive, self.callbacks.clone())?;
         self.shards.push(channel);
-        self.threads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(thread);
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         Ok(())
     }
 }
@@ -141,11 +128,8 @@ impl Drop for Inner {
         for shard in &self.shards {
             shard.close();
         }
-        let threads = std::mem::take(
-            self.threads
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let threads =
+            std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A thread that panicked has nothing left to close.
             let _ = thread.join();

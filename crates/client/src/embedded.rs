@@ -34,11 +34,7 @@ impl EmbeddedConfig {
                 eprintln!("lockify: {notice}");
             }
         });
-        EmbeddedConfig {
-            node,
-            spaces,
-            on_notice,
-        }
+        EmbeddedConfig { node, spaces, on_notice }
     }
 }
 
@@ -52,9 +48,7 @@ impl Client {
         let (sender, driver) = start(config)?;
         let mut inner = Inner::new();
         inner.add(sender, Box::new(driver))?;
-        Ok(Client {
-            inner: Arc::new(inner),
-        })
+        Ok(Client { inner: Arc::new(inner) })
     }
 }
 
@@ -63,9 +57,7 @@ pub(crate) fn start(
     config: EmbeddedConfig,
 ) -> Result<(Arc<EmbeddedSender>, EmbeddedDriver), Error> {
     if config.node.shard.is_some() {
-        return Err(Error::Node(
-            "an embedded node has one shard: leave `shard` at None".into(),
-        ));
+        return Err(Error::Node("an embedded node has one shard: leave `shard` at None".into()));
     }
     let failed = |e: &dyn std::fmt::Display| Error::Node(e.to_string());
     let mut engine = Engine::new(config.node).map_err(|e| failed(&e))?;
@@ -110,19 +102,12 @@ impl EmbeddedSender {
 
 impl Submit for EmbeddedSender {
     fn submit(&self, request: Request) {
-        self.queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(request);
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push(request);
         self.wake();
     }
 
     fn queued(&self) -> bool {
-        !self
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
+        !self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     fn close(&self) {
@@ -150,23 +135,16 @@ impl EmbeddedDriver {
             return;
         }
         {
-            let mut queue = self
-                .sender
-                .queue
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut queue = self.sender.queue.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::swap(&mut *queue, &mut self.requests);
         }
         for request in self.requests.drain(..) {
-            self.host
-                .request(&mut self.engine, &mut self.client, request, &mut self.out);
+            self.host.request(&mut self.engine, &mut self.client, request, &mut self.out);
         }
     }
 
     fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        let ran = self
-            .host
-            .turn(&mut self.engine, timeout, &mut self.out, &mut self.rest);
+        let ran = self.host.turn(&mut self.engine, timeout, &mut self.out, &mut self.rest);
         for event in self.rest.drain(..) {
             if let HostEvent::Notice(notice) = event {
                 (self.on_notice)(notice);
@@ -210,18 +188,10 @@ impl Drop for EmbeddedDriver {
         let mut left = self.host.leave(&mut self.engine);
         while left > 0 {
             let patience = end.saturating_duration_since(Instant::now());
-            let turned = self.host.turn(
-                &mut self.engine,
-                Some(patience),
-                &mut self.out,
-                &mut self.rest,
-            );
+            let turned =
+                self.host.turn(&mut self.engine, Some(patience), &mut self.out, &mut self.rest);
             self.out.clear();
-            left -= self
-                .rest
-                .drain(..)
-                .filter(|e| matches!(e, HostEvent::Left { .. }))
-                .count();
+            left -= self.rest.drain(..).filter(|e| matches!(e, HostEvent::Left { .. })).count();
             if turned.is_err() || patience.is_zero() {
                 break;
             }

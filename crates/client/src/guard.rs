@@ -31,15 +31,7 @@ impl Pending {
         slot: Arc<OpSlot>,
         state: Arc<LockState>,
     ) -> Pending {
-        Pending {
-            inner,
-            channel,
-            tag,
-            slot,
-            state,
-            ended: false,
-            is_new: true,
-        }
+        Pending { inner, channel, tag, slot, state, ended: false, is_new: true }
     }
 
     fn wait(&mut self) -> Result<Done, Error> {
@@ -195,13 +187,7 @@ impl Guard {
     /// A conversion, to be refined and then made.
     pub fn conversion(&mut self, mode: Mode) -> ConvertBuilder<'_> {
         let flags = LockFlags::empty();
-        ConvertBuilder {
-            guard: self,
-            mode,
-            flags,
-            timeout: None,
-            lvb: None,
-        }
+        ConvertBuilder { guard: self, mode, flags, timeout: None, lvb: None }
     }
 
     /// The locked object is being freed, so that the release need not wait for claims to settle.
@@ -230,11 +216,7 @@ impl Guard {
 
     /// A release, to be refined and then made.
     pub fn release(self) -> UnlockBuilder {
-        UnlockBuilder {
-            guard: self,
-            flags: UnlockFlags::empty(),
-            lvb: None,
-        }
+        UnlockBuilder { guard: self, flags: UnlockFlags::empty(), lvb: None }
     }
 
     /// Leaves the lock held until the session ends, when it is released, or becomes an orphan if
@@ -250,22 +232,10 @@ impl Guard {
         lvb: Option<Lvb>,
     ) -> Result<Option<(Arc<OpSlot>, Request)>, Error> {
         self.released = true;
-        let freed = if self.freed {
-            UnlockFlags::FREED
-        } else {
-            UnlockFlags::empty()
-        };
+        let freed = if self.freed { UnlockFlags::FREED } else { UnlockFlags::empty() };
         let begun = self.channel.table().begin_unlock(self.tag, flags | freed)?;
         Ok(begun.map(|(lock, flags, slot)| {
-            (
-                slot,
-                Request::Unlock(UnlockRequest {
-                    lock,
-                    tag: self.tag,
-                    flags,
-                    lvb,
-                }),
-            )
+            (slot, Request::Unlock(UnlockRequest { lock, tag: self.tag, flags, lvb }))
         }))
     }
 }

@@ -19,6 +19,12 @@ const QUERY_PATIENCE: Duration = Duration::from_secs(2);
 /// Locks in one part of an answer, so that it fits a frame.
 const LOCKS_PER_PART: usize = 500;
 
+/// Locks in one answer; more would fill the memory of a daemon with a busy client.
+const LOCKS_PER_ANSWER: usize = 100_000;
+
+/// Queries of one client that may be unanswered.
+const QUERIES: usize = 32;
+
 /// A client as its host knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostedClient {
@@ -33,11 +39,7 @@ impl HostedClient {
     /// A client that may have this many locks.
     pub fn new(id: ClientId, max_locks: u32) -> HostedClient {
         let locks = Vec::new();
-        HostedClient {
-            id,
-            max_locks,
-            locks,
-        }
+        HostedClient { id, max_locks, locks }
     }
 
     /// How many locks, and requests for locks, it has.
@@ -48,9 +50,7 @@ impl HostedClient {
     /// Takes note of what the client is told, to know how many locks it has.
     pub fn told(&mut self, event: &Event) {
         match event {
-            Event::Completed(Done {
-                space, mode: None, ..
-            }) => {
+            Event::Completed(Done { space, mode: None, .. }) => {
                 if let Some(count) = self.locks.get_mut(space.0 as usize) {
                     *count = count.saturating_sub(1);
                 }
@@ -111,12 +111,7 @@ impl Host {
         for (name, config) in spaces {
             let id = engine.join(name, config.clone())?;
             let lvb_len = config.core.lvb_len as u32;
-            hosted.push(HostedSpace {
-                name: name.clone(),
-                id,
-                lvb_len,
-                life: 0,
-            });
+            hosted.push(HostedSpace { name: name.clone(), id, lvb_len, life: 0 });
         }
         Ok(Host {
             spaces: hosted,
@@ -128,10 +123,7 @@ impl Host {
 
     /// Begins to leave every lockspace; returns how many [`HostEvent::Left`] will come.
     pub fn leave(&self, engine: &mut Engine) -> usize {
-        self.spaces
-            .iter()
-            .filter(|s| engine.leave(s.id).is_ok())
-            .count()
+        self.spaces.iter().filter(|s| engine.leave(s.id).is_ok()).count()
     }
 
     /// Handles a request and appends all that comes of it at once to `out`.
@@ -175,11 +167,7 @@ impl Host {
         rest: &mut Vec<HostEvent>,
     ) -> Result<(), NodeError> {
         rest.append(&mut self.unclaimed);
-        let timeout = if rest.is_empty() {
-            timeout
-        } else {
-            Some(Duration::ZERO)
-        };
+        let timeout = if rest.is_empty() { timeout } else { Some(Duration::ZERO) };
         let mut events = std::mem::take(&mut self.scratch);
         let ran = engine.run_once(timeout, &mut events);
         for event in events.drain(..) {
@@ -198,22 +186,13 @@ impl Host {
                     out.push((to, Event::Completed(Done::new(Space(i as u32), completion))));
                 }
             }
-            HostEvent::Bast {
-                client, tag, mode, ..
-            } => {
+            HostEvent::Bast { client, tag, mode, .. } => {
                 out.push((To::Client(client), Event::Bast { tag, mode }));
             }
-            HostEvent::Lost {
-                client,
-                tag,
-                reason,
-                ..
-            } => {
+            HostEvent::Lost { client, tag, reason, .. } => {
                 out.push((To::Client(client), Event::Lost { tag, reason }));
             }
-            HostEvent::Settled {
-                client, tag, token, ..
-            } => {
+            HostEvent::Settled { client, tag, token, .. } => {
                 out.push((To::Client(client), Event::Settled { tag, token }));
             }
             HostEvent::Recovering { space, .. } => self.running(space, false, out),
@@ -222,10 +201,7 @@ impl Host {
                 if let Some(i) = self.number(space) {
                     let hosted = &mut self.spaces[i];
                     hosted.life += 1;
-                    let event = Event::Halted {
-                        space: Space(i as u32),
-                        life: hosted.life,
-                    };
+                    let event = Event::Halted { space: Space(i as u32), life: hosted.life };
                     out.push((To::All, event));
                 }
             }
@@ -245,13 +221,7 @@ impl Host {
 
     fn running(&self, space: SpaceId, running: bool, out: &mut Outbox) {
         if let Some(i) = self.number(space) {
-            out.push((
-                To::All,
-                Event::Running {
-                    space: Space(i as u32),
-                    running,
-                },
-            ));
+            out.push((To::All, Event::Running { space: Space(i as u32), running }));
         }
     }
 
@@ -327,9 +297,7 @@ impl Host {
                 lvb: request.lvb,
                 timeout: request.timeout,
             };
-            engine
-                .handle(space.id, Input::Convert(args))
-                .map_err(refusal)
+            engine.handle(space.id, Input::Convert(args)).map_err(refusal)
         });
         if let Err(why) = made {
             out.push((To::Client(client), Event::Refused { tag, why }));
@@ -347,16 +315,8 @@ impl Host {
         let made = self.held(request.lock).and_then(|space| {
             check_unlock_flags(request.flags)?;
             let (flags, lvb) = (request.flags, request.lvb);
-            let args = UnlockArgs {
-                client,
-                lock,
-                tag,
-                flags,
-                lvb,
-            };
-            engine
-                .handle(space.id, Input::Unlock(args))
-                .map_err(refusal)
+            let args = UnlockArgs { client, lock, tag, flags, lvb };
+            engine.handle(space.id, Input::Unlock(args)).map_err(refusal)
         });
         if let Err(why) = made {
             out.push((To::Client(client), Event::Refused { tag, why }));
@@ -366,13 +326,7 @@ impl Host {
     fn cancel(&mut self, engine: &mut Engine, client: ClientId, lock: LockRef) {
         if let Ok(space) = self.held(lock) {
             // Refused if there is nothing to cancel any more: the operation's end says it.
-            let _ = engine.handle(
-                space.id,
-                Input::Cancel {
-                    client,
-                    lock: lock.lock,
-                },
-            );
+            let _ = engine.handle(space.id, Input::Cancel { client, lock: lock.lock });
         }
     }
 
@@ -386,70 +340,54 @@ impl Host {
     ) {
         let answer = match query {
             Query::Open(name) => self.open(name),
-            Query::Purge {
-                space,
-                node,
-                client,
-            } => self.space(space).and_then(|space| {
+            Query::Purge { space, node, client } => self.space(space).and_then(|space| {
                 let purge = Input::Purge { node, client };
-                engine
-                    .handle(space.id, purge)
-                    .map_err(refusal)
-                    .map(|_| Answer::Done)
+                engine.handle(space.id, purge).map_err(refusal).map(|_| Answer::Done)
             }),
-            Query::Status => {
-                return self.ask(engine, client, id, lockify_node::Query::Status);
-            }
-            Query::Locks(space) => match self.space(space) {
+            cluster_wide => match self.ask(engine, client, id, cluster_wide) {
+                // The answer comes with an event.
+                Ok(()) => return,
                 Err(why) => Err(why),
-                Ok(hosted) => {
-                    let query = lockify_node::Query::Locks {
-                        space: hosted.name.clone(),
-                    };
-                    return self.ask(engine, client, id, query);
-                }
-            },
-            Query::Who(space, name) => match self.space(space) {
-                Err(why) => Err(why),
-                Ok(hosted) => {
-                    let query = lockify_node::Query::Who {
-                        space: hosted.name.clone(),
-                        name,
-                    };
-                    return self.ask(engine, client, id, query);
-                }
             },
         };
         let answer = answer.unwrap_or_else(Answer::Refused);
-        out.push((
-            To::Client(client),
-            Event::Answer {
-                id,
-                answer,
-                more: false,
-            },
-        ));
+        out.push((To::Client(client), Event::Answer { id, answer, more: false }));
     }
 
     fn open(&self, wanted: String) -> Result<Answer, Refusal> {
         let Some(i) = self.spaces.iter().position(|s| s.name == wanted) else {
             let known: Vec<_> = self.spaces.iter().map(|s| s.name.as_str()).collect();
-            return Err(Refusal::NoSuchSpace {
-                wanted,
-                known: known.join(", "),
-            });
+            return Err(Refusal::NoSuchSpace { wanted, known: known.join(", ") });
         };
         let HostedSpace { life, lvb_len, .. } = self.spaces[i];
-        Ok(Answer::Opened {
-            space: Space(i as u32),
-            life,
-            lvb_len,
-        })
+        Ok(Answer::Opened { space: Space(i as u32), life, lvb_len })
     }
 
-    fn ask(&mut self, engine: &mut Engine, client: ClientId, id: u64, query: lockify_node::Query) {
+    /// Asks all nodes.
+    fn ask(
+        &mut self,
+        engine: &mut Engine,
+        client: ClientId,
+        id: u64,
+        query: Query,
+    ) -> Result<(), Refusal> {
+        use lockify_node::Query as Ask;
+        let query = match query {
+            Query::Status => Ask::Status,
+            Query::Locks(space) => Ask::Locks { space: self.space(space)?.name.clone() },
+            Query::Who(space, name) => Ask::Who { space: self.space(space)?.name.clone(), name },
+            Query::Open(_) | Query::Purge { .. } => {
+                return Err(Refusal::Failed("this is no question to all nodes".into()));
+            }
+        };
+        if self.queries.values().filter(|(asker, _)| *asker == client).count() >= QUERIES {
+            let why =
+                format!("{QUERIES} queries of this session wait already: await their answers");
+            return Err(Refusal::Failed(why));
+        }
         let query = engine.query(query, QUERY_PATIENCE);
         self.queries.insert(query, (client, id));
+        Ok(())
     }
 
     fn space(&self, space: Space) -> Result<&HostedSpace, Refusal> {
@@ -489,23 +427,17 @@ fn check_unlock_flags(flags: UnlockFlags) -> Result<(), Refusal> {
 
 /// Sends a cluster's answer in parts that fit frames.
 fn answer_parts(client: ClientId, id: u64, answer: lockify_node::Answer, out: &mut Outbox) {
-    let mut part = |answer| {
-        out.push((
-            To::Client(client),
-            Event::Answer {
-                id,
-                answer,
-                more: true,
-            },
-        ))
-    };
-    answer
-        .status
-        .into_iter()
-        .for_each(|status| part(Answer::Status(status)));
+    let mut part =
+        |answer| out.push((To::Client(client), Event::Answer { id, answer, more: true }));
+    answer.status.into_iter().for_each(|status| part(Answer::Status(status)));
     let mut pieces = Vec::new();
-    let mut locks = 0;
+    let (mut locks, mut room, mut omitted) = (0, LOCKS_PER_ANSWER, 0);
     for piece in answer.resources.into_iter().flat_map(pieces_of) {
+        if room < piece.locks.len() {
+            omitted += piece.locks.len() as u64;
+            continue;
+        }
+        room -= piece.locks.len();
         // An empty resource takes room, too.
         locks += piece.locks.len() + 1;
         pieces.push(piece);
@@ -517,17 +449,13 @@ fn answer_parts(client: ClientId, id: u64, answer: lockify_node::Answer, out: &m
     if !pieces.is_empty() {
         part(Answer::Resources(pieces));
     }
+    if omitted > 0 {
+        part(Answer::Omitted(omitted));
+    }
     if !answer.silent.is_empty() {
         part(Answer::Silent(answer.silent));
     }
-    out.push((
-        To::Client(client),
-        Event::Answer {
-            id,
-            answer: Answer::Done,
-            more: false,
-        },
-    ));
+    out.push((To::Client(client), Event::Answer { id, answer: Answer::Done, more: false }));
 }
 
 /// A resource as pieces of at most [`LOCKS_PER_PART`] locks.
@@ -535,10 +463,7 @@ fn pieces_of(mut resource: ResourceInfo) -> Vec<ResourceInfo> {
     let mut pieces = Vec::new();
     while resource.locks.len() > LOCKS_PER_PART {
         let rest = resource.locks.split_off(LOCKS_PER_PART);
-        let piece = ResourceInfo {
-            locks: rest,
-            ..resource.clone()
-        };
+        let piece = ResourceInfo { locks: rest, ..resource.clone() };
         pieces.push(std::mem::replace(&mut resource, piece));
     }
     pieces.push(resource);

@@ -353,6 +353,8 @@ pub enum Answer {
     /// [`Query::Locks`] and [`Query::Who`]: resources, by name. A resource with many locks comes
     /// in several pieces, one after the other.
     Resources(Vec<ResourceInfo>),
+    /// This many locks were left out of a [`Query::Locks`] answer: ask for single names.
+    Omitted(u64),
     /// These members did not answer in time.
     Silent(Vec<NodeId>),
     /// The query was refused.

@@ -29,13 +29,7 @@ impl Session {
     /// [`Error::NoDaemon`], [`Error::NotADaemon`], [`Error::Version`].
     pub fn connect(socket: impl AsRef<Path>, shard: u16) -> Result<(Session, u16), Error> {
         let (submit, receiver, shards) = socket::connect(socket.as_ref(), shard)?;
-        Ok((
-            Session {
-                submit,
-                drive: Box::new(receiver),
-            },
-            shards,
-        ))
+        Ok((Session { submit, drive: Box::new(receiver) }, shards))
     }
 
     /// Starts a node inside this process. It runs in [`Session::poll`] only, and leaves the
@@ -45,10 +39,7 @@ impl Session {
     /// [`Error::Node`].
     pub fn embedded(config: EmbeddedConfig) -> Result<Session, Error> {
         let (submit, driver) = embedded::start(config)?;
-        Ok(Session {
-            submit,
-            drive: Box::new(driver),
-        })
+        Ok(Session { submit, drive: Box::new(driver) })
     }
 
     /// Sends a request, or with an embedded node, queues it for the next poll.

@@ -36,10 +36,7 @@ pub(crate) fn connect(
     shard: u16,
 ) -> Result<(Arc<SocketSender>, SocketReceiver, u16), Error> {
     let path = shard_path(socket, shard);
-    let no_daemon = |e: io::Error| Error::NoDaemon {
-        socket: path.clone(),
-        why: e.to_string(),
-    };
+    let no_daemon = |e: io::Error| Error::NoDaemon { socket: path.clone(), why: e.to_string() };
     let mut stream = UnixStream::connect(&path).map_err(no_daemon)?;
     let shards = greet(&mut stream, shard).map_err(no_daemon)?;
     let Some(greeting) = shards else {
@@ -49,28 +46,14 @@ pub(crate) fn connect(
         return Err(Error::Version(greeting.version));
     }
     let stream = Arc::new(stream);
-    let sender = SocketSender {
-        stream: stream.clone(),
-        buffer: Mutex::default(),
-    };
-    let receiver = SocketReceiver {
-        stream,
-        inbox: Inbox::default(),
-    };
+    let sender = SocketSender { stream: stream.clone(), buffer: Mutex::default() };
+    let receiver = SocketReceiver { stream, inbox: Inbox::default() };
     Ok((Arc::new(sender), receiver, greeting.shard))
 }
 
 fn greet(stream: &mut UnixStream, shard: u16) -> io::Result<Option<Greeting>> {
     stream.set_read_timeout(Some(GREETING_PATIENCE))?;
-    send_all(
-        stream,
-        &Greeting {
-            version: VERSION,
-            shard,
-            pid: std::process::id(),
-        }
-        .encode(),
-    )?;
+    send_all(stream, &Greeting { version: VERSION, shard, pid: std::process::id() }.encode())?;
     let mut reply = [0; Greeting::LEN];
     stream.read_exact(&mut reply)?;
     stream.set_read_timeout(None)?;
@@ -147,10 +130,8 @@ impl SocketReceiver {
     }
 
     fn decode(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
-        while let Some(event) = self
-            .inbox
-            .next_frame()
-            .map_err(|e| Error::Disconnected(format!("it sent {e}")))?
+        while let Some(event) =
+            self.inbox.next_frame().map_err(|e| Error::Disconnected(format!("it sent {e}")))?
         {
             events.push(event);
         }

@@ -27,6 +27,9 @@ pub struct Lockspace {
 pub struct ClusterView {
     /// The resources, by name within each shard.
     pub resources: Vec<ResourceInfo>,
+    /// Locks that were left out, because there are too many for one answer: ask for their names
+    /// ([`Lockspace::who`]).
+    pub omitted: u64,
     /// Members that did not answer in time.
     pub silent: Vec<NodeId>,
 }
@@ -38,12 +41,7 @@ impl Lockspace {
         spaces: Vec<Space>,
         lvb_len: usize,
     ) -> Lockspace {
-        Lockspace {
-            inner,
-            name: name.into(),
-            spaces: spaces.into(),
-            lvb_len,
-        }
+        Lockspace { inner, name: name.into(), spaces: spaces.into(), lvb_len }
     }
 
     /// Its name.
@@ -132,11 +130,7 @@ impl Lockspace {
     /// [`Error::Refused`], [`Error::Disconnected`].
     pub fn purge(&self, node: NodeId, client: Option<ClientId>) -> Result<(), Error> {
         for (shard, space) in self.inner.shards.iter().zip(self.spaces.iter()) {
-            for answer in shard.ask(Query::Purge {
-                space: *space,
-                node,
-                client,
-            })? {
+            for answer in shard.ask(Query::Purge { space: *space, node, client })? {
                 match answer {
                     Answer::Done => {}
                     Answer::Refused(why) => return Err(why.into()),
@@ -159,6 +153,7 @@ impl ClusterView {
         for answer in answers {
             match answer {
                 Answer::Resources(pieces) => pieces.into_iter().for_each(|p| self.add_piece(p)),
+                Answer::Omitted(locks) => self.omitted += locks,
                 Answer::Silent(nodes) => self.silent.extend(nodes),
                 Answer::Done => {}
                 Answer::Refused(why) => return Err(why.into()),
@@ -258,12 +253,6 @@ impl LockBuilder {
             bast,
             timeout: self.timeout.map(crate::nanoseconds),
         }));
-        Ok(Pending::new(
-            self.space.inner.clone(),
-            channel.clone(),
-            tag,
-            slot,
-            state,
-        ))
+        Ok(Pending::new(self.space.inner.clone(), channel.clone(), tag, slot, state))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use lockify_core::{LockId, LostReason, Mode, Name, UnlockFlags};
+use lockify_core::{LockId, LostReason, Mode, Name, Status, UnlockFlags};
 use slab::Slab;
 
 use crate::callbacks::Callbacks;
@@ -102,6 +102,8 @@ struct Entry {
     state: Arc<LockState>,
     /// The operation that is outstanding.
     op: Option<Arc<OpSlot>>,
+    /// The operation is an unlock.
+    unlocking: bool,
     /// Nobody wants the lock any more: unlock it when it is granted.
     abandoned: bool,
     /// Cancel the operation as soon as the lock's id is known.
@@ -160,6 +162,7 @@ impl Table {
             lock: None,
             state,
             op: Some(op.clone()),
+            unlocking: false,
             abandoned: false,
             cancel: false,
             generation: self.generation,
@@ -218,14 +221,20 @@ impl Table {
         }
         let op = Arc::new(Slot::new());
         entry.op = Some(op.clone());
+        entry.unlocking = true;
         Ok(Some((lock, flags, op)))
     }
 
-    /// Takes back what is outstanding; `abandon` if a lock that comes all the same is unwanted.
+    /// Takes back what is outstanding; `abandon` if a lock that comes, or has come, all the same
+    /// is unwanted. Returns what must be sent.
     pub(crate) fn cancel(&mut self, tag: u64, abandon: bool) -> Option<Request> {
         let entry = self.get(tag)?;
         entry.abandoned |= abandon;
-        entry.op.as_ref()?;
+        if entry.op.is_none() {
+            let lock = entry.lock.filter(|_| abandon)?;
+            let flags = UnlockFlags::empty();
+            return Some(Request::Unlock(UnlockRequest { lock, tag, flags, lvb: None }));
+        }
         let Some(lock) = entry.lock else {
             entry.cancel = true;
             return None;
@@ -239,8 +248,7 @@ impl Table {
         }
         self.next_query += 1;
         let slot = Arc::new(Slot::new());
-        self.queries
-            .insert(self.next_query, (slot.clone(), Vec::new()));
+        self.queries.insert(self.next_query, (slot.clone(), Vec::new()));
         Ok((self.next_query, slot))
     }
 
@@ -290,6 +298,7 @@ impl Table {
         let Some(entry) = self.get(tag) else { return };
         let is_new = entry.lock.is_none();
         let op = entry.op.take();
+        entry.unlocking = false;
         if is_new {
             self.remove(tag);
         }
@@ -303,9 +312,11 @@ impl Table {
         let Some((lock, entry)) = self.reference(tag, done.lock) else {
             return;
         };
-        let op = entry.op.take();
         entry.lock = Some(lock);
         entry.cancel = false;
+        // A conversion that was granted before the unlock overtook it does not end the unlock.
+        let overtaken = entry.unlocking && done.status == Status::Granted;
+        let op = if overtaken { None } else { entry.op.take() };
         match done.mode {
             None => self.remove(tag),
             Some(mode) => {
@@ -314,12 +325,7 @@ impl Table {
                     // The completion of this unlock removes the entry.
                     let flags = UnlockFlags::empty();
                     let lvb = None;
-                    replies.push(Request::Unlock(UnlockRequest {
-                        lock,
-                        tag,
-                        flags,
-                        lvb,
-                    }));
+                    replies.push(Request::Unlock(UnlockRequest { lock, tag, flags, lvb }));
                 }
             }
         }
@@ -349,14 +355,11 @@ impl Table {
     fn lost(&mut self, tag: u64, code: u8, why: &Error) {
         let Some(entry) = self.get(tag) else { return };
         let held = entry.lock.is_some() && entry.state.lost.swap(code, Ordering::AcqRel) == 0;
-        if !held || entry.abandoned {
+        if !held || entry.abandoned || entry.unlocking {
             return;
         }
-        let lost = LostLock {
-            name: entry.state.name,
-            mode: entry.state.mode(),
-            why: why.to_string(),
-        };
+        let lost =
+            LostLock { name: entry.state.name, mode: entry.state.mode(), why: why.to_string() };
         let space = entry.space;
         for (_, callback) in self.on_lost.iter().filter(|(s, _)| *s == space) {
             let (callback, lost) = (callback.clone(), lost.clone());
@@ -377,9 +380,7 @@ impl Table {
 
     fn tags(&self, which: impl Fn(&Entry) -> bool) -> Vec<u64> {
         let chosen = self.locks.iter().filter(|(_, e)| which(e));
-        chosen
-            .map(|(slot, e)| u64::from(e.generation) << 32 | slot as u64)
-            .collect()
+        chosen.map(|(slot, e)| u64::from(e.generation) << 32 | slot as u64).collect()
     }
 
     /// Every lock of a lockspace is lost and its id void, every operation on them fails.

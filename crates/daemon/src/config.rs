@@ -142,11 +142,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            max_sessions: 1024,
-            max_locks: 1_000_000,
-            max_unread: 16 << 20,
-        }
+        Limits { max_sessions: 1024, max_locks: 1_000_000, max_unread: 16 << 20 }
     }
 }
 
@@ -191,16 +187,12 @@ fn octal<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
 fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(d)?;
     humantime::parse_duration(&text).map_err(|e| {
-        serde::de::Error::custom(format!(
-            "{e}: write a time as \"2s\", \"150ms\" or \"10us\""
-        ))
+        serde::de::Error::custom(format!("{e}: write a time as \"2s\", \"150ms\" or \"10us\""))
     })
 }
 
 fn policy<'de, D: Deserializer<'de>>(d: D) -> Result<Policy, D::Error> {
-    String::deserialize(d)?
-        .parse()
-        .map_err(serde::de::Error::custom)
+    String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
 }
 
 /// The file that `nodes_file` names.
@@ -226,26 +218,17 @@ impl Config {
     /// [`ConfigError`].
     pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         let mut config: Config = parse(text, path)?;
-        let wrong = |what| ConfigError::Meaning {
-            path: path.to_owned(),
-            what,
-        };
+        let wrong = |what| ConfigError::Meaning { path: path.to_owned(), what };
         if let Some(nodes_file) = &config.nodes_file {
             if !config.nodes.is_empty() {
-                return Err(wrong(
-                    "both nodes and nodes_file are given: remove one".into(),
-                ));
+                return Err(wrong("both nodes and nodes_file are given: remove one".into()));
             }
             let nodes_file = path.parent().unwrap_or(Path::new("")).join(nodes_file);
             config.nodes = parse::<NodesFile>(&read(&nodes_file)?, &nodes_file)?.nodes;
         }
         if config.lockspaces.is_empty() {
             let (name, policy) = ("default".into(), default_policy());
-            config.lockspaces.push(SpaceEntry {
-                name,
-                policy,
-                lvb_len: default_lvb_len(),
-            });
+            config.lockspaces.push(SpaceEntry { name, policy, lvb_len: default_lvb_len() });
         }
         config.check().map_err(wrong)?;
         Ok(config)
@@ -260,10 +243,7 @@ impl Config {
             return Err(format!("shards = {}: use 1 to 64", self.shards));
         }
         if !self.nodes.iter().any(|n| n.id == self.node) {
-            return Err(format!(
-                "node = {0}: add node {0} to nodes, with its address",
-                self.node
-            ));
+            return Err(format!("node = {0}: add node {0} to nodes, with its address", self.node));
         }
         for (i, node) in self.nodes.iter().enumerate() {
             self.check_node(node, &self.nodes[..i])?;
@@ -286,25 +266,18 @@ impl Config {
             ));
         }
         if self.nodes.len() > 1 && (address.port() == 0 || address.ip().is_unspecified()) {
-            return Err(format!(
-                "node {id}: {address} is no address that others can reach"
-            ));
+            return Err(format!("node {id}: {address} is no address that others can reach"));
         }
         if address.port().checked_add(self.shards - 1).is_none() {
-            return Err(format!(
-                "node {id}: no {} ports from {address} on",
-                self.shards
-            ));
+            return Err(format!("node {id}: no {} ports from {address} on", self.shards));
         }
         Ok(())
     }
 
     /// The engine's configuration, without what differs between shards.
     pub(crate) fn node_config(&self) -> NodeConfig {
-        let nodes = self.nodes.iter().map(|n| NodeAddress {
-            node: NodeId(n.id),
-            address: n.address,
-        });
+        let nodes =
+            self.nodes.iter().map(|n| NodeAddress { node: NodeId(n.id), address: n.address });
         NodeConfig {
             weight: self.weight,
             lease: self.lease,
@@ -340,15 +313,11 @@ impl SpaceEntry {
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path).map_err(|error| ConfigError::Read {
-        path: path.to_owned(),
-        error,
-    })
+    std::fs::read_to_string(path)
+        .map_err(|error| ConfigError::Read { path: path.to_owned(), error })
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(text: &str, path: &Path) -> Result<T, ConfigError> {
-    toml::from_str(text).map_err(|error| ConfigError::Parse {
-        path: path.to_owned(),
-        error: Box::new(error),
-    })
+    toml::from_str(text)
+        .map_err(|error| ConfigError::Parse { path: path.to_owned(), error: Box::new(error) })
 }

@@ -81,13 +81,8 @@ impl Daemon {
             shards.push(shard);
             wakers.push(waker);
         }
-        let mut daemon = Daemon {
-            handle: Handle {
-                stop,
-                wakers: wakers.into(),
-            },
-            threads: Vec::new(),
-        };
+        let mut daemon =
+            Daemon { handle: Handle { stop, wakers: wakers.into() }, threads: Vec::new() };
         for (index, shard) in shards.into_iter().enumerate() {
             let handle = daemon.handle.clone();
             let thread = std::thread::Builder::new().name(format!("lockify-shard-{index}"));
@@ -97,15 +92,9 @@ impl Daemon {
                 shard.run()
             });
             let what = "cannot start a thread";
-            daemon
-                .threads
-                .push(spawned.map_err(|error| Error::System { what, error })?);
+            daemon.threads.push(spawned.map_err(|error| Error::System { what, error })?);
         }
-        log.info(format!(
-            "node {} serves clients on {}",
-            config.node,
-            config.socket.display()
-        ));
+        log.info(format!("node {} serves clients on {}", config.node, config.socket.display()));
         Ok(daemon)
     }
 
@@ -160,10 +149,7 @@ fn make_shard(
     let mut node = config.node_config();
     node.shard = (config.shards > 1).then(|| group.clone());
     node.shard_index = index.into();
-    node.history = config
-        .history
-        .as_ref()
-        .map(|path| shard_history(path, index));
+    node.history = config.history.as_ref().map(|path| shard_history(path, index));
     let mut engine = Engine::new(node)?;
     let host = Host::join(&mut engine, &config.space_configs())?;
     let setup = ShardSetup {

@@ -41,20 +41,13 @@ pub(crate) struct Listener {
 
 impl Listener {
     pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, SocketError> {
-        let system = |error: io::Error| SocketError::System {
-            path: path.to_owned(),
-            error,
-        };
+        let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
         let lock = lock(path)?;
         remove_stale(path)?;
         let socket = listen(path, mode).map_err(system)?;
         socket.set_nonblocking(true).map_err(system)?;
         let socket = mio::net::UnixListener::from_std(socket);
-        Ok(Listener {
-            path: path.to_owned(),
-            socket,
-            _lock: lock,
-        })
+        Ok(Listener { path: path.to_owned(), socket, _lock: lock })
     }
 }
 
@@ -68,10 +61,7 @@ impl Drop for Listener {
 fn lock(path: &Path) -> Result<File, SocketError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let system = |error: io::Error| SocketError::System {
-        path: path.to_owned(),
-        error,
-    };
+    let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
     let file = File::create(PathBuf::from(name)).map_err(system)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
@@ -82,10 +72,7 @@ fn lock(path: &Path) -> Result<File, SocketError> {
 
 /// Removes what a daemon that was killed has left.
 fn remove_stale(path: &Path) -> Result<(), SocketError> {
-    let system = |error: io::Error| SocketError::System {
-        path: path.to_owned(),
-        error,
-    };
+    let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(system(e)),

@@ -36,16 +36,10 @@ impl Log {
     }
 
     pub(crate) fn info(&self, text: impl Into<String>) {
-        self.notice(&Notice {
-            level: Level::Info,
-            text: text.into(),
-        });
+        self.notice(&Notice { level: Level::Info, text: text.into() });
     }
 
     pub(crate) fn warning(&self, text: impl Into<String>) {
-        self.notice(&Notice {
-            level: Level::Warning,
-            text: text.into(),
-        });
+        self.notice(&Notice { level: Level::Warning, text: text.into() });
     }
 }

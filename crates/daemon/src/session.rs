@@ -32,6 +32,8 @@ pub(crate) struct Session {
     max_unread: usize,
     /// The socket has, or may have, more to read.
     pub(crate) readable: bool,
+    /// The client will send no more: what it has sent is still handled.
+    pub(crate) ended: bool,
     /// In the list of sessions with something to do.
     pub(crate) scheduled: bool,
 }
@@ -47,14 +49,22 @@ impl Session {
             sent: 0,
             max_unread,
             readable: true,
+            ended: false,
             scheduled: false,
         }
     }
 
-    /// Reads what has come, up to a limit, so that no session keeps the others waiting.
+    /// Reads some of what has come, if there is room for it.
     pub(crate) fn fill(&mut self) -> Result<(), End> {
+        if !self.readable || self.inbox.pending() > codec::MAX_FRAME {
+            return Ok(());
+        }
         match self.inbox.fill(&mut self.socket) {
-            Ok(0) => Err(End::Closed),
+            Ok(0) => {
+                self.ended = true;
+                self.readable = false;
+                Ok(())
+            }
             Ok(_) => Ok(()),
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 self.readable = false;
@@ -76,19 +86,10 @@ impl Session {
         };
         let version = lockify_client::protocol::VERSION;
         let pid = std::process::id();
-        self.outbox.extend_from_slice(
-            &Greeting {
-                version,
-                shard: shards,
-                pid,
-            }
-            .encode(),
-        );
+        self.outbox.extend_from_slice(&Greeting { version, shard: shards, pid }.encode());
         self.greeted = true;
         if theirs.version != version {
-            return Err(End::Stranger(
-                "it speaks another version: upgrade the older side",
-            ));
+            return Err(End::Stranger("it speaks another version: upgrade the older side"));
         }
         if theirs.shard != shard {
             return Err(End::Told(Goodbye::WrongShard(shard)));
@@ -142,22 +143,10 @@ impl Session {
         Ok(())
     }
 
-    /// Bytes that came and have not been handled.
-    pub(crate) fn pending(&self) -> usize {
-        self.inbox.pending()
-    }
-
     /// Tells a client that has just connected why it is not served.
     pub(crate) fn refuse(&mut self, shards: u16, why: Goodbye) {
         let (version, pid) = (lockify_client::protocol::VERSION, std::process::id());
-        self.outbox.extend_from_slice(
-            &Greeting {
-                version,
-                shard: shards,
-                pid,
-            }
-            .encode(),
-        );
+        self.outbox.extend_from_slice(&Greeting { version, shard: shards, pid }.encode());
         self.part(&End::Told(why));
     }
 

@@ -61,9 +61,7 @@ impl Shard {
         host: Host,
         mut listener: Listener,
     ) -> std::io::Result<Shard> {
-        engine
-            .registry()
-            .register(&mut listener.socket, LISTENER, Interest::READABLE)?;
+        engine.registry().register(&mut listener.socket, LISTENER, Interest::READABLE)?;
         Ok(Shard {
             setup,
             engine,
@@ -93,9 +91,7 @@ impl Shard {
         let idle = self.due.is_empty() || self.engine.congested();
         let timeout = if idle { timeout } else { Some(Duration::ZERO) };
         let mut rest = std::mem::take(&mut self.rest);
-        let ran = self
-            .host
-            .turn(&mut self.engine, timeout, &mut self.out, &mut rest);
+        let ran = self.host.turn(&mut self.engine, timeout, &mut self.out, &mut rest);
         for event in rest.drain(..) {
             self.event(event);
         }
@@ -108,14 +104,8 @@ impl Shard {
 
     fn event(&mut self, event: HostEvent) {
         match event {
-            HostEvent::Ready {
-                token: LISTENER, ..
-            } => self.accept(),
-            HostEvent::Ready {
-                token,
-                readable,
-                writable,
-            } => {
+            HostEvent::Ready { token: LISTENER, .. } => self.accept(),
+            HostEvent::Ready { token, readable, writable } => {
                 let index = token.0 - FIRST_SESSION;
                 let Some(session) = self.sessions.get_mut(index) else {
                     return;
@@ -167,11 +157,7 @@ impl Shard {
     }
 
     fn welcome(&mut self, socket: mio::net::UnixStream) {
-        let Limits {
-            max_sessions,
-            max_locks,
-            max_unread,
-        } = self.setup.limits;
+        let Limits { max_sessions, max_locks, max_unread } = self.setup.limits;
         // Until it has greeted, nothing is done in its name.
         let client = HostedClient::new(ClientId(0), max_locks);
         let mut session = Session::new(socket, client, max_unread);
@@ -186,20 +172,13 @@ impl Shard {
         let entry = self.sessions.vacant_entry();
         let token = Token(FIRST_SESSION + entry.key());
         let interest = Interest::READABLE | Interest::WRITABLE;
-        match self
-            .engine
-            .registry()
-            .register(&mut session.socket, token, interest)
-        {
+        match self.engine.registry().register(&mut session.socket, token, interest) {
             Ok(()) => {
                 let index = entry.key();
                 entry.insert(session);
                 self.schedule(index);
             }
-            Err(e) => self
-                .setup
-                .log
-                .warning(format!("cannot serve a client: {e}")),
+            Err(e) => self.setup.log.warning(format!("cannot serve a client: {e}")),
         }
     }
 
@@ -225,23 +204,22 @@ impl Shard {
 
     /// Reads, handles and answers; reading again comes last, when nobody waits for it.
     fn serve(&mut self, index: usize) -> Result<(), End> {
-        if self.sessions[index].pending() == 0 {
-            self.sessions[index].fill()?;
-        }
+        self.sessions[index].fill()?;
         let more = self.handle(index)?;
+        if self.sessions[index].ended && !more {
+            return Err(End::Closed);
+        }
         self.deliver();
         let Some(session) = self.sessions.get_mut(index) else {
             return Ok(());
         };
-        let filled = if session.readable && !more {
-            session.fill()
-        } else {
-            Ok(())
-        };
-        if more || session.readable || session.pending() > 0 {
+        if !more {
+            session.fill()?;
+        }
+        if more || session.readable || session.ended {
             self.schedule(index);
         }
-        filled
+        Ok(())
     }
 
     /// Handles a session's requests; true if there may be more.
@@ -257,12 +235,7 @@ impl Shard {
             let Some(request) = session.request()? else {
                 return Ok(false);
             };
-            self.host.request(
-                &mut self.engine,
-                &mut session.client,
-                request,
-                &mut self.out,
-            );
+            self.host.request(&mut self.engine, &mut session.client, request, &mut self.out);
         }
         Ok(true)
     }
@@ -276,18 +249,17 @@ impl Shard {
             // sessions the numbers come again: not those of sessions that still are.
             let shards = u32::from(self.setup.shards);
             self.sessions_ever = self.sessions_ever.wrapping_add(1);
-            let number = self
-                .sessions_ever
-                .wrapping_mul(shards)
-                .wrapping_add(self.setup.index.into());
+            let number =
+                self.sessions_ever.wrapping_mul(shards).wrapping_add(self.setup.index.into());
             let id = client_id(pid, number);
             if !self.clients.contains_key(&id) {
                 break id;
             }
         };
         self.clients.insert(id, index);
-        self.sessions[index].client.id = id;
-        self.flush(index);
+        let session = &mut self.sessions[index];
+        session.client.id = id;
+        session.flush()?;
         Ok(true)
     }
 
@@ -371,16 +343,14 @@ impl Shard {
 
     /// Tells the clients, gives those with locks some time, then leaves the cluster.
     fn shut_down(mut self) -> Result<(), NodeError> {
+        // Whoever connects from now on finds nobody.
+        let _ = self.engine.registry().deregister(&mut self.listener.socket);
         let all: Vec<usize> = self.sessions.iter().map(|(index, _)| index).collect();
         let mut touched = Vec::new();
         for index in all {
             self.tell(index, &Event::Goodbye(Goodbye::Shutdown), &mut touched);
             self.flush(index);
-            if self
-                .sessions
-                .get(index)
-                .is_some_and(|s| s.client.locks() == 0)
-            {
+            if self.sessions.get(index).is_some_and(|s| s.client.locks() == 0) {
                 self.end(index, &End::Closed);
             }
         }
@@ -398,9 +368,7 @@ impl Shard {
             self.turn(Some(end.saturating_duration_since(Instant::now())))?;
         }
         if self.lefts < leaving {
-            self.setup
-                .log
-                .warning("left without the others' consent: they recover this node");
+            self.setup.log.warning("left without the others' consent: they recover this node");
         }
         self.engine.goodbye();
         Ok(())
