@@ -101,6 +101,10 @@ pub struct Config {
     /// shutting down.
     #[serde(default = "default_grace", deserialize_with = "duration")]
     pub shutdown_grace: Duration,
+    /// End after this long without clients; without it, never. Locks that outlive their clients
+    /// (PERSISTENT) do not keep the daemon.
+    #[serde(default, deserialize_with = "some_duration")]
+    pub idle_exit: Option<Duration>,
 }
 
 /// A node of the cluster.
@@ -191,6 +195,10 @@ fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
     })
 }
 
+fn some_duration<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Duration>, D::Error> {
+    duration(d).map(Some)
+}
+
 fn policy<'de, D: Deserializer<'de>>(d: D) -> Result<Policy, D::Error> {
     String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
 }
@@ -227,11 +235,33 @@ impl Config {
             config.nodes = parse::<NodesFile>(&read(&nodes_file)?, &nodes_file)?.nodes;
         }
         if config.lockspaces.is_empty() {
-            let (name, policy) = ("default".into(), default_policy());
-            config.lockspaces.push(SpaceEntry { name, policy, lvb_len: default_lvb_len() });
+            config.lockspaces.push(SpaceEntry::default_space());
         }
         config.check().map_err(wrong)?;
         Ok(config)
+    }
+
+    /// One node that has no others, with the lockspace `default`: for one user's processes on one
+    /// machine.
+    pub fn alone(socket: PathBuf) -> Config {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        Config {
+            cluster: default_cluster(),
+            node: 1,
+            nodes: vec![NodeEntry { id: 1, address }],
+            nodes_file: None,
+            lockspaces: vec![SpaceEntry::default_space()],
+            socket,
+            socket_mode: default_mode(),
+            shards: one(),
+            weight: one_weight(),
+            lease: default_lease(),
+            delay: Duration::ZERO,
+            history: None,
+            limits: Limits::default(),
+            shutdown_grace: default_grace(),
+            idle_exit: None,
+        }
     }
 
     /// What the types do not say.
@@ -297,6 +327,11 @@ impl Config {
 }
 
 impl SpaceEntry {
+    fn default_space() -> SpaceEntry {
+        let (name, policy) = ("default".into(), default_policy());
+        SpaceEntry { name, policy, lvb_len: default_lvb_len() }
+    }
+
     fn check(&self, before: &[SpaceEntry]) -> Result<(), String> {
         let name = &self.name;
         if name.is_empty() || name.len() > lockify_client::protocol::MAX_SPACE_NAME {

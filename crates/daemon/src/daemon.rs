@@ -157,6 +157,8 @@ fn make_shard(
         shards: config.shards,
         limits: config.limits.clone(),
         shutdown_grace: config.shutdown_grace,
+        // Every client has a session with every shard, so one of them can tell.
+        idle_exit: config.idle_exit.filter(|_| index == 0),
         stop: stop.clone(),
         log: log.clone(),
     };

@@ -33,6 +33,7 @@ pub(crate) struct ShardSetup {
     pub(crate) shards: u16,
     pub(crate) limits: Limits,
     pub(crate) shutdown_grace: Duration,
+    pub(crate) idle_exit: Option<Duration>,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) log: Log,
 }
@@ -80,8 +81,19 @@ impl Shard {
 
     /// Serves until it is told to stop, then leaves in order.
     pub(crate) fn run(mut self) -> Result<(), NodeError> {
+        let mut used = Instant::now();
         while !self.setup.stop.load(Ordering::SeqCst) {
-            self.turn(None)?;
+            let left = self.setup.idle_exit.map(|idle| idle.saturating_sub(used.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                self.setup.log.info("ends, because nobody has used it for a while");
+                break;
+            }
+            // Somebody's session ends the counting, and begins it anew with its end.
+            let busy = !self.sessions.is_empty();
+            self.turn(left.filter(|_| !busy))?;
+            if busy || !self.sessions.is_empty() {
+                used = Instant::now();
+            }
         }
         self.shut_down()
     }
