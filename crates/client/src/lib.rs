@@ -21,6 +21,7 @@
 //! thread, one after the other; they may make blocking calls.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 mod callbacks;
 mod channel;
 mod client;
