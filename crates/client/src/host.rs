@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use lockify_core::{
-    ClientId, ConvertArgs, Input, LockArgs, LockFlags, ResourceInfo, UnlockArgs, UnlockFlags,
+    ClientId, ConvertArgs, Input, LockArgs, LockFlags, LockId, ResourceInfo, SbFlags, Status,
+    UnlockArgs, UnlockFlags,
 };
 use lockify_node::{CallError, Engine, HostEvent, NodeError, QueryId, SpaceConfig, SpaceId};
 
@@ -89,6 +90,10 @@ pub struct Host {
     scratch: Vec<HostEvent>,
     /// What calls led to that concerns the host, until its next turn.
     unclaimed: Vec<HostEvent>,
+    /// Requests for locks in lockspaces that this node is not yet, or not now, a member of.
+    waiting: Vec<Waiting>,
+    /// Some of them may be made now.
+    joined: bool,
 }
 
 struct HostedSpace {
@@ -96,6 +101,15 @@ struct HostedSpace {
     id: SpaceId,
     lvb_len: u32,
     life: u32,
+    /// Calls are possible: it has run once since the last halt.
+    member: bool,
+}
+
+struct Waiting {
+    client: ClientId,
+    request: LockRequest,
+    /// When its time-out is over, on the engine's clock.
+    until: Option<u64>,
 }
 
 /// What clients are told.
@@ -111,13 +125,16 @@ impl Host {
         for (name, config) in spaces {
             let id = engine.join(name, config.clone())?;
             let lvb_len = config.core.lvb_len as u32;
-            hosted.push(HostedSpace { name: name.clone(), id, lvb_len, life: 0 });
+            let (name, life, member) = (name.clone(), 0, false);
+            hosted.push(HostedSpace { name, id, lvb_len, life, member });
         }
         Ok(Host {
             spaces: hosted,
             queries: HashMap::new(),
             scratch: Vec::new(),
             unclaimed: Vec::new(),
+            waiting: Vec::new(),
+            joined: false,
         })
     }
 
@@ -151,6 +168,7 @@ impl Host {
             let _ = engine.handle(space.id, Input::ClientGone(client));
         }
         self.queries.retain(|_, (asker, _)| *asker != client);
+        self.waiting.retain(|w| w.client != client);
         self.collect(engine, out);
     }
 
@@ -168,12 +186,18 @@ impl Host {
     ) -> Result<(), NodeError> {
         rest.append(&mut self.unclaimed);
         let timeout = if rest.is_empty() { timeout } else { Some(Duration::ZERO) };
+        let next = self.waiting.iter().filter_map(|w| w.until).min();
+        let next = next.map(|until| Duration::from_nanos(until.saturating_sub(engine.now())));
+        let timeout = [timeout, next].into_iter().flatten().min();
         let mut events = std::mem::take(&mut self.scratch);
         let ran = engine.run_once(timeout, &mut events);
         for event in events.drain(..) {
             rest.extend(self.event(event, out));
         }
         self.scratch = events;
+        if !self.waiting.is_empty() {
+            self.make_waiting(engine, out);
+        }
         ran
     }
 
@@ -201,6 +225,7 @@ impl Host {
                 if let Some(i) = self.number(space) {
                     let hosted = &mut self.spaces[i];
                     hosted.life += 1;
+                    hosted.member = false;
                     let event = Event::Halted { space: Space(i as u32), life: hosted.life };
                     out.push((To::All, event));
                 }
@@ -219,8 +244,10 @@ impl Host {
         self.spaces.iter().position(|s| s.id == space)
     }
 
-    fn running(&self, space: SpaceId, running: bool, out: &mut Outbox) {
+    fn running(&mut self, space: SpaceId, running: bool, out: &mut Outbox) {
         if let Some(i) = self.number(space) {
+            self.spaces[i].member |= running;
+            self.joined |= running;
             out.push((To::All, Event::Running { space: Space(i as u32), running }));
         }
     }
@@ -244,14 +271,37 @@ impl Host {
         request: LockRequest,
         out: &mut Outbox,
     ) {
-        let (tag, to) = (request.tag, To::Client(client.id));
-        let made = self.space(request.space).and_then(|space| {
+        let admitted = self.space(request.space).and_then(|space| {
             check_flags(request.flags)?;
             if client.locks() >= client.max_locks {
                 return Err(Refusal::TooManyLocks(client.max_locks));
             }
+            Ok(space.member || request.flags.contains(LockFlags::NOQUEUE))
+        });
+        match admitted {
+            Err(why) => {
+                let tag = request.tag;
+                out.push((To::Client(client.id), Event::Refused { tag, why }));
+            }
+            Ok(possible) => {
+                client.add(request.space);
+                let until = request.timeout.map(|t| engine.now().saturating_add(t));
+                let waiting = Waiting { client: client.id, request, until };
+                match possible {
+                    true => self.make(engine, waiting, out),
+                    false => self.waiting.push(waiting),
+                }
+            }
+        }
+    }
+
+    /// Makes a lock that has been admitted.
+    fn make(&mut self, engine: &mut Engine, waiting: Waiting, out: &mut Outbox) {
+        let Waiting { client, request, .. } = waiting;
+        let (space, tag, to) = (request.space, request.tag, To::Client(client));
+        let made = self.space(space).and_then(|space| {
             let args = LockArgs {
-                client: client.id,
+                client,
                 tag,
                 name: request.name,
                 mode: request.mode,
@@ -266,15 +316,38 @@ impl Host {
             Ok(Some(lock)) => lock,
             // The engine's contract is an id for every lock.
             Ok(None) => return,
+            Err(Refusal::Core(e)) => {
+                return out.push((to, Event::Completed(ended(space, tag, Status::Refused(e)))));
+            }
             Err(why) => return out.push((to, Event::Refused { tag, why })),
         };
-        client.add(request.space);
         let before = out.len();
         self.collect(engine, out);
-        let ended =
+        let completed =
             |e: &(To, Event)| e.0 == to && matches!(&e.1, Event::Completed(d) if d.tag == tag);
-        if !out[before..].iter().any(ended) {
+        if !out[before..].iter().any(completed) {
             out.insert(before, (to, Event::Accepted { tag, lock }));
+        }
+    }
+
+    /// Makes the requests that waited for their lockspace, and ends those that waited too long.
+    fn make_waiting(&mut self, engine: &mut Engine, out: &mut Outbox) {
+        let (joined, now) = (std::mem::take(&mut self.joined), engine.now());
+        let late = |w: &Waiting| w.until.is_some_and(|until| until <= now);
+        if !joined && !self.waiting.iter().any(late) {
+            return;
+        }
+        for waiting in std::mem::take(&mut self.waiting) {
+            let LockRequest { space, tag, .. } = waiting.request;
+            if late(&waiting) {
+                let done = ended(space, tag, Status::TimedOut);
+                out.push((To::Client(waiting.client), Event::Completed(done)));
+            } else if self.space(space).is_ok_and(|s| s.member) && !engine.congested() {
+                self.make(engine, waiting, out);
+            } else {
+                self.joined |= self.space(space).is_ok_and(|s| s.member);
+                self.waiting.push(waiting);
+            }
         }
     }
 
@@ -422,6 +495,21 @@ fn check_unlock_flags(flags: UnlockFlags) -> Result<(), Refusal> {
     match flags.bits() & !UnlockFlags::all().bits() {
         0 => Ok(()),
         unknown => Err(Refusal::UnknownFlags(unknown)),
+    }
+}
+
+/// The end of a request that never became a lock.
+fn ended(space: Space, tag: u64, status: Status) -> Done {
+    Done {
+        space,
+        tag,
+        lock: LockId(0),
+        status,
+        mode: None,
+        sb: SbFlags::empty(),
+        lvb: None,
+        token: 0,
+        provisional: false,
     }
 }
 

@@ -53,7 +53,9 @@ pub(crate) fn connect(
 
 fn greet(stream: &mut UnixStream, shard: u16) -> io::Result<Option<Greeting>> {
     stream.set_read_timeout(Some(GREETING_PATIENCE))?;
-    send_all(stream, &Greeting { version: VERSION, shard, pid: std::process::id() }.encode())?;
+    let ours = Greeting { version: VERSION, shard, pid: std::process::id() };
+    // A daemon that refuses this client has said why, and may have hung up already.
+    let _ = send_all(stream, &ours.encode());
     let mut reply = [0; Greeting::LEN];
     stream.read_exact(&mut reply)?;
     stream.set_read_timeout(None)?;

@@ -310,7 +310,7 @@ impl Table {
     fn completed(&mut self, done: Done, replies: &mut Vec<Request>) {
         let tag = done.tag;
         let Some((lock, entry)) = self.reference(tag, done.lock) else {
-            return;
+            return self.unwanted(&done, replies);
         };
         entry.lock = Some(lock);
         entry.cancel = false;
@@ -334,6 +334,16 @@ impl Table {
                 Some(e) => Err(e),
                 None => Ok(done),
             });
+        }
+    }
+
+    /// A lock that was asked for before a halt, which failed the call, and came after it.
+    fn unwanted(&self, done: &Done, replies: &mut Vec<Request>) {
+        if done.mode.is_some() && done.status == Status::Granted {
+            let life = self.lives.get(&done.space).copied().unwrap_or(0);
+            let lock = LockRef { space: done.space, life, lock: done.lock };
+            let (tag, flags, lvb) = (done.tag, UnlockFlags::empty(), None);
+            replies.push(Request::Unlock(UnlockRequest { lock, tag, flags, lvb }));
         }
     }
 
