@@ -30,6 +30,8 @@ pub(crate) struct Session {
     outbox: Vec<u8>,
     sent: usize,
     max_unread: usize,
+    /// Registered to hear when the socket takes more.
+    pub(crate) awaits_room: bool,
     /// The socket has, or may have, more to read.
     pub(crate) readable: bool,
     /// The client will send no more: what it has sent is still handled.
@@ -48,6 +50,7 @@ impl Session {
             outbox: Vec::new(),
             sent: 0,
             max_unread,
+            awaits_room: false,
             readable: true,
             ended: false,
             scheduled: false,

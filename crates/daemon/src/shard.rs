@@ -21,8 +21,8 @@ use crate::session::{End, Session};
 const LISTENER: Token = Token(HOST_TOKENS);
 const FIRST_SESSION: usize = HOST_TOKENS + 1;
 
-/// Requests of one session before the others have their turn.
-const TURN: usize = 64;
+/// Requests of one session before the others, and the peers, have their turn.
+const TURN: usize = 32;
 
 /// How long leaving the cluster may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
@@ -183,8 +183,7 @@ impl Shard {
         }
         let entry = self.sessions.vacant_entry();
         let token = Token(FIRST_SESSION + entry.key());
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        match self.engine.registry().register(&mut session.socket, token, interest) {
+        match self.engine.registry().register(&mut session.socket, token, Interest::READABLE) {
             Ok(()) => {
                 let index = entry.key();
                 entry.insert(session);
@@ -214,23 +213,27 @@ impl Shard {
         }
     }
 
-    /// Reads, handles and answers; reading again comes last, when nobody waits for it.
+    /// Reads, handles and answers. A client that is quick has its next request there by the time
+    /// its answer is out: it is handled at once, without asking the event queue.
     fn serve(&mut self, index: usize) -> Result<(), End> {
-        self.sessions[index].fill()?;
-        let more = self.handle(index)?;
-        if self.sessions[index].ended && !more {
-            return Err(End::Closed);
+        for _ in 0..TURN {
+            self.sessions[index].fill()?;
+            let more = self.handle(index)?;
+            if self.sessions[index].ended && !more {
+                return Err(End::Closed);
+            }
+            self.deliver();
+            let Some(session) = self.sessions.get(index) else {
+                return Ok(());
+            };
+            if !session.readable && !more {
+                return Ok(());
+            }
+            if self.engine.congested() {
+                break;
+            }
         }
-        self.deliver();
-        let Some(session) = self.sessions.get_mut(index) else {
-            return Ok(());
-        };
-        if !more {
-            session.fill()?;
-        }
-        if more || session.readable || session.ended {
-            self.schedule(index);
-        }
+        self.schedule(index);
         Ok(())
     }
 
@@ -324,7 +327,21 @@ impl Shard {
         let Some(session) = self.sessions.get_mut(index) else {
             return;
         };
-        if let Err(end) = session.flush() {
+        let flushed = session.flush().and_then(|()| {
+            // Only then: else every read of the client would wake this loop.
+            let wanted = session.unread() > 0;
+            if std::mem::replace(&mut session.awaits_room, wanted) == wanted {
+                return Ok(());
+            }
+            let interest = match wanted {
+                true => Interest::READABLE | Interest::WRITABLE,
+                false => Interest::READABLE,
+            };
+            let token = Token(FIRST_SESSION + index);
+            let registry = self.engine.registry();
+            registry.reregister(&mut session.socket, token, interest).map_err(End::System)
+        });
+        if let Err(end) = flushed {
             self.end(index, &end);
         }
     }
