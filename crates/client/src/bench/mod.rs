@@ -1,10 +1,12 @@
 //! What a lock costs, next to the bare round trips that it cannot do without.
 //!
-//! Each round measures the bare ping-pongs and the locks one after the other, on the same machine
-//! under the same load, so that their ratio means something where absolute times do not. A *pair*
-//! is one lock and one unlock of a name that nobody else wants.
+//! Each round measures the bare ping-pongs and the locks in short turns, on the same machine under
+//! the same load, so that their ratio means something where absolute times do not. Both sides of
+//! every exchange have a processor of their own ([`on_other_processor`]). A *pair* is one lock and
+//! one unlock of a name that nobody else wants.
 
 mod ping_pong;
+mod place;
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -15,6 +17,7 @@ use lockify_node::{NodeAddress, NodeConfig, SpaceConfig};
 use lockify_report::{Metric, Row, metric};
 
 pub use ping_pong::PingPong;
+pub use place::on_other_processor;
 
 use crate::{Client, EmbeddedConfig, Error, Guard, Lockspace};
 
@@ -43,7 +46,7 @@ impl Default for Effort {
 /// Those of connecting and locking; ping-pongs that the system refuses.
 pub fn daemon_pairs(socket: &Path, space: &str, effort: Effort) -> Result<Vec<Row>, Error> {
     let space = Client::connect(socket)?.lockspace(space)?;
-    let mut bare = PingPong::unix().map_err(failed)?;
+    let mut bare = on_other_processor(PingPong::unix).map_err(failed)?;
     let measured = measure(effort, &space, LockFlags::empty(), || bare.exchange())?;
     Ok(measured.rows("daemon_pairs"))
 }
@@ -61,8 +64,8 @@ pub fn remote_daemon_pairs(
 ) -> Result<Vec<Row>, Error> {
     let master = Client::connect(master)?.lockspace(space)?;
     let asker = Client::connect(asker)?.lockspace(space)?;
-    let mut unix = PingPong::unix().map_err(failed)?;
-    let mut tcp = PingPong::tcp().map_err(failed)?;
+    let mut unix = on_other_processor(PingPong::unix).map_err(failed)?;
+    let mut tcp = on_other_processor(PingPong::tcp).map_err(failed)?;
     let _mastered = master_there(&master)?;
     let measured = measure(effort, &asker, LockFlags::empty(), || {
         unix.exchange()?;
@@ -77,7 +80,7 @@ pub fn remote_daemon_pairs(
 /// As [`daemon_pairs`]; [`Error::Node`].
 pub fn remote_embedded_pairs(effort: Effort) -> Result<Vec<Row>, Error> {
     let [asker, master] = two_nodes()?;
-    let mut tcp = PingPong::tcp().map_err(failed)?;
+    let mut tcp = on_other_processor(PingPong::tcp).map_err(failed)?;
     let _mastered = master_there(&master)?;
     let measured = measure(effort, &asker, LockFlags::empty(), || tcp.exchange())?;
     Ok(measured.rows("remote_embedded_pairs"))
@@ -90,7 +93,7 @@ pub fn remote_embedded_pairs(effort: Effort) -> Result<Vec<Row>, Error> {
 /// As [`remote_embedded_pairs`].
 pub fn claimed_embedded_pairs(effort: Effort) -> Result<Vec<Row>, Error> {
     let [claimer, _other] = two_nodes()?;
-    let mut tcp = PingPong::tcp().map_err(failed)?;
+    let mut tcp = on_other_processor(PingPong::tcp).map_err(failed)?;
     let measured = measure(effort, &claimer, LockFlags::NOTIFY, || tcp.exchange())?;
     Ok(measured.rows("claimed_embedded_pairs"))
 }
@@ -98,6 +101,9 @@ pub fn claimed_embedded_pairs(effort: Effort) -> Result<Vec<Row>, Error> {
 fn failed(e: std::io::Error) -> Error {
     Error::Node(format!("the bare ping-pong failed: {e}"))
 }
+
+/// Pairs in a turn.
+const TURN: usize = 50;
 
 /// The name of every pair that is no claim.
 const NAME: &str = "bench";
@@ -115,6 +121,15 @@ struct Measured {
 }
 
 fn measure(
+    effort: Effort,
+    space: &Lockspace,
+    flags: LockFlags,
+    exchange: impl FnMut() -> std::io::Result<()>,
+) -> Result<Measured, Error> {
+    place::on_this_processor(|| measure_here(effort, space, flags, exchange))
+}
+
+fn measure_here(
     effort: Effort,
     space: &Lockspace,
     flags: LockFlags,
@@ -139,24 +154,30 @@ fn measure(
         exchange().map_err(failed)?;
     }
     for _ in 0..effort.rounds {
-        let start = Instant::now();
-        for _ in 0..2 * effort.pairs {
-            exchange().map_err(failed)?;
+        let (mut bare, mut pairs) = (Duration::ZERO, Duration::ZERO);
+        for _ in 0..effort.pairs.div_ceil(TURN) {
+            let start = Instant::now();
+            for _ in 0..2 * TURN {
+                exchange().map_err(failed)?;
+            }
+            let middle = Instant::now();
+            for _ in 0..TURN {
+                pair()?;
+            }
+            bare += middle - start;
+            pairs += middle.elapsed();
         }
-        measured.bare.push(start.elapsed());
-        let start = Instant::now();
-        for _ in 0..effort.pairs {
-            pair()?;
-        }
-        measured.pairs.push(start.elapsed());
+        measured.bare.push(bare);
+        measured.pairs.push(pairs);
     }
     Ok(measured)
 }
 
 impl Measured {
     fn rows(&self, bench: &str) -> Vec<Row> {
+        let count = self.effort.pairs.div_ceil(TURN) * TURN;
         let micros = |times: &[Duration]| -> Vec<f64> {
-            times.iter().map(|t| t.as_secs_f64() * 1e6 / self.effort.pairs as f64).collect()
+            times.iter().map(|t| t.as_secs_f64() * 1e6 / count as f64).collect()
         };
         let (bare, pairs) = (micros(&self.bare), micros(&self.pairs));
         let ratios: Vec<f64> = pairs.iter().zip(&bare).map(|(p, b)| p / b).collect();
@@ -186,7 +207,12 @@ fn two_nodes() -> Result<[Lockspace; 2], Error> {
         };
         let policy = Policy::Claim(ClaimMode::Optimistic);
         let spaces = vec![(NAME.to_owned(), SpaceConfig::new(policy))];
-        clients.push(Client::embedded(EmbeddedConfig::new(node, spaces))?);
+        let config = EmbeddedConfig::new(node, spaces);
+        // The first is the one that measures.
+        clients.push(match id {
+            1 => place::on_this_processor(|| Client::embedded(config))?,
+            _ => on_other_processor(|| Client::embedded(config))?,
+        });
     }
     await_members(&clients)?;
     Ok([clients[0].lockspace(NAME)?, clients[1].lockspace(NAME)?])
