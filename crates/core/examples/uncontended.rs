@@ -66,7 +66,7 @@ fn one_node() -> Lockspace {
 fn handle(space: &mut Lockspace, input: Input) -> Option<LockId> {
     let answer = space.handle(0, input).expect("a valid call");
     while let Some(output) = space.poll() {
-        black_box::<Output>(output);
+        black_box::<&Output>(&output);
     }
     answer
 }

@@ -850,6 +850,24 @@ fn notices_are_sent_once_and_again_after_a_grant() {
     });
 }
 
+/// Between PR and CW "stronger" says nothing: the master sends a notice of CW to a PR holder that
+/// it told of PW before; the owner passes it on if its last callback was another.
+#[test]
+fn notices_between_pr_and_cw() {
+    everywhere(|mut s| {
+        let (held, other) = (s.hold(Mode::PR), s.hold(Mode::PR));
+        let writer = s.request(Mode::PW, NONE);
+        assert_eq!(s.notices(held), [Mode::PW]);
+        assert_eq!(s.notices(other), [Mode::PW]);
+        s.cancel(writer).unwrap();
+        s.convert(held, Mode::EX, LockFlags::NOQUEUE).unwrap();
+        assert_eq!(s.status(held), Status::Again);
+        s.request(Mode::CW, NONE);
+        assert_eq!(s.notices(held), [Mode::CW]);
+        assert_eq!(s.notices(other), []);
+    });
+}
+
 /// A lock that gave no bast gets no notices.
 #[test]
 fn notices_only_to_those_who_want_them() {
