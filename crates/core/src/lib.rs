@@ -30,6 +30,7 @@ mod grant;
 mod ids;
 mod inspect;
 mod io;
+pub mod link;
 mod lock;
 mod lvb;
 mod mastery;
