@@ -1,18 +1,26 @@
 //! The command that `lockify run` runs.
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitStatus};
 
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal,
+};
 
 use crate::exit::{Code, Failure};
 
 /// A command that runs. Only this type waits for it, so its number is not reused while it can be
 /// signalled.
+///
+/// It has a process group of its own, so that signals reach what it has started as well. Only at a
+/// terminal it stays in ours: another group could not read from it.
 #[derive(Debug)]
-pub struct Child(std::process::Child);
+pub struct Child {
+    process: std::process::Child,
+    own_group: bool,
+}
 
 impl Child {
     /// Starts `words` with additional environment variables.
@@ -26,7 +34,11 @@ impl Child {
         let mut command = Command::new(program);
         command.args(args).envs(env.iter().map(|(k, v)| (k, v)));
         die_with_parent(&mut command);
-        command.spawn().map(Child).map_err(|e| {
+        let own_group = !std::io::stdin().is_terminal();
+        if own_group {
+            command.process_group(0);
+        }
+        command.spawn().map(|process| Child { process, own_group }).map_err(|e| {
             let (code, hint) = match e.kind() {
                 ErrorKind::NotFound => (Code::NotFound, "check its name and PATH"),
                 _ => (Code::NotExecutable, "check its permissions"),
@@ -37,15 +49,23 @@ impl Child {
 
     /// How it ended, if it has; does not wait.
     pub fn ended(&mut self) -> std::io::Result<Option<ExitStatus>> {
-        self.0.try_wait()
+        self.process.try_wait()
+    }
+
+    /// Whether signals of the terminal do not reach it by themselves.
+    pub fn own_group(&self) -> bool {
+        self.own_group
     }
 
     /// Sends it a signal. It may have ended just now, which is no error.
     pub fn signal(&self, signal: i32) {
-        let pid = Pid::from_child(&self.0);
-        if let Some(signal) = Signal::from_named_raw(signal) {
-            let _ = kill_process(pid, signal);
-        }
+        let pid = Pid::from_child(&self.process);
+        let Some(signal) = Signal::from_named_raw(signal) else { return };
+        let _ = if self.own_group {
+            kill_process_group(pid, signal)
+        } else {
+            kill_process(pid, signal)
+        };
     }
 }
 

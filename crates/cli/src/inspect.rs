@@ -1,13 +1,12 @@
 //! Who holds what, in words and in JSON.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use lockify_client::{ClusterView, Mode, NodeId};
-use lockify_core::{LockInfo, Queue, ResourceInfo, Time};
-use rustix::time::{ClockId, clock_gettime};
+use lockify_core::{ClientId, LockInfo, Queue, ResourceInfo};
 use serde::Serialize;
 
-/// A resource for people and scripts: names escaped, ages instead of clock readings.
+/// A resource for people and scripts.
 #[derive(Debug, Serialize)]
 pub struct Resource {
     /// Its name; bytes that are not printable ASCII are escaped as in Rust.
@@ -33,7 +32,9 @@ pub struct Lock {
     pub granted: Option<String>,
     /// The mode it waits for.
     pub requested: Option<String>,
-    /// Seconds since the grant or the wait began.
+    /// When the grant or the wait began, UTC.
+    pub since: String,
+    /// How long ago that is, in seconds.
     pub for_s: f64,
     /// Fencing token.
     pub token: Option<u64>,
@@ -48,6 +49,8 @@ pub struct Owner {
     pub node: u32,
     /// The client; absent for an orphan.
     pub client: Option<u64>,
+    /// Its process.
+    pub pid: Option<u32>,
 }
 
 /// What the whole cluster said.
@@ -62,8 +65,7 @@ pub struct View {
 impl View {
     /// Makes a cluster's answer readable.
     pub fn of(view: &ClusterView) -> View {
-        let now = clock_gettime(ClockId::Monotonic);
-        let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        let now = SystemTime::now();
         View {
             resources: view.resources.iter().map(|r| resource(r, now)).collect(),
             silent: view.silent.iter().map(|n| n.0).collect(),
@@ -82,7 +84,7 @@ impl View {
     }
 }
 
-fn resource(r: &ResourceInfo, now: Time) -> Resource {
+fn resource(r: &ResourceInfo, now: SystemTime) -> Resource {
     let holders: Vec<&LockInfo> = r.locks.iter().filter(|l| l.granted.is_some()).collect();
     let waiting = |l: &&LockInfo| l.queue != Queue::Granted;
     Resource {
@@ -93,15 +95,19 @@ fn resource(r: &ResourceInfo, now: Time) -> Resource {
     }
 }
 
-fn lock(l: &LockInfo, now: Time, holders: &[&LockInfo]) -> Lock {
+fn lock(l: &LockInfo, now: SystemTime, holders: &[&LockInfo]) -> Lock {
     let mode = |m: Option<Mode>| m.map(|m| format!("{m:?}"));
+    // The cluster's answer counts nanoseconds since 1970.
+    let since = SystemTime::UNIX_EPOCH + Duration::from_nanos(l.since);
     Lock {
         node: l.node.0,
         client: l.client.map(|c| c.0),
-        pid: l.client.map(lockify_client::protocol::pid_of).filter(|pid| *pid != 0),
+        pid: pid(l.client),
         granted: mode(l.granted),
         requested: mode(l.requested),
-        for_s: now.saturating_sub(l.since) as f64 / 1e9,
+        since: humantime::format_rfc3339_millis(since).to_string(),
+        // Another node's clock may be ahead of ours.
+        for_s: now.duration_since(since).unwrap_or_default().as_secs_f64(),
         token: (l.token != 0).then_some(l.token),
         waits_for: holders.iter().filter(|h| blocks(h, l)).map(|h| owner(h)).collect(),
     }
@@ -115,17 +121,33 @@ fn blocks(holder: &LockInfo, waiter: &LockInfo) -> bool {
 }
 
 fn owner(l: &LockInfo) -> Owner {
-    Owner { node: l.node.0, client: l.client.map(|c| c.0) }
+    Owner { node: l.node.0, client: l.client.map(|c| c.0), pid: pid(l.client) }
+}
+
+/// The process of a client; embedded ones have none.
+fn pid(client: Option<ClientId>) -> Option<u32> {
+    client.map(lockify_client::protocol::pid_of).filter(|pid| *pid != 0)
+}
+
+/// An owner, as `node 1 pid 4711`.
+fn whose(node: u32, client: Option<u64>, pid: Option<u32>) -> String {
+    match (pid, client) {
+        (Some(pid), _) => format!("node {node} pid {pid}"),
+        (None, Some(client)) => format!("node {node} client {client}"),
+        (None, None) => format!("node {node} (orphan)"),
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&whose(self.node, self.client, self.pid))
+    }
 }
 
 impl Lock {
     /// The owner, as `node 1 pid 4711`.
     pub fn whose(&self) -> String {
-        match (self.pid, self.client) {
-            (Some(pid), _) => format!("node {} pid {pid}", self.node),
-            (None, Some(client)) => format!("node {} client {client}", self.node),
-            (None, None) => format!("node {} (orphan)", self.node),
-        }
+        whose(self.node, self.client, self.pid)
     }
 
     /// How long, as `3m 5s`.
@@ -175,9 +197,10 @@ mod tests {
             lvb: None,
             lvb_invalid: false,
         };
-        let r = resource(&r, 2_000_000_000);
+        let r = resource(&r, SystemTime::UNIX_EPOCH + Duration::from_secs(2));
         assert_eq!((r.holders.len(), r.waiters.len()), (2, 1));
-        assert_eq!(r.waiters[0].waits_for, [Owner { node: 1, client: Some(1) }]);
+        assert_eq!(r.waiters[0].waits_for, [Owner { node: 1, client: Some(1), pid: None }]);
+        assert_eq!(r.waiters[0].since, "1970-01-01T00:00:00.000Z");
         assert_eq!(r.waiters[0].age(), "2s");
     }
 }

@@ -117,15 +117,14 @@ fn try_lock(args: &Args) -> Result<(Lockspace, Guard), Error> {
 }
 
 fn not_locked(args: &Args, e: &Error) -> Failure {
-    let code = match e {
-        Error::TimedOut | Error::WouldBlock => Code::TimedOut,
-        _ => Code::NotLocked,
-    };
     let name = &args.name;
-    Failure::new(
-        code,
-        format!("{name} was not locked: {e} (`lockify who {name}` shows its holders)"),
-    )
+    match e {
+        Error::TimedOut | Error::WouldBlock => Failure::new(
+            Code::TimedOut,
+            format!("{name:?} was not free in time: `lockify who {name}` says who holds it"),
+        ),
+        e => Failure::new(Code::NotLocked, format!("{name:?} was not locked: {e}")),
+    }
 }
 
 fn watch_loss(space: &Lockspace, guard: &Guard, events: Sender<Event>) {
@@ -164,9 +163,12 @@ fn supervise(mut child: Child, happened: &Receiver<Event>, on_lost: OnLost) -> E
         match happened.recv().or_fail(Code::Failed)? {
             // The next turn looks at the command.
             Event::Signal { number: SIGCHLD, .. } => {}
-            // The terminal sends its own to the command as well.
-            Event::Signal { from_process: false, .. } => {}
-            Event::Signal { number, .. } => child.signal(number),
+            Event::Signal { number, from_process } => {
+                // The terminal sends its own to everybody in the group.
+                if from_process || child.own_group() {
+                    child.signal(number);
+                }
+            }
             Event::Lost(why) => {
                 lost |= on_lost != OnLost::Ignore;
                 act_on_loss(&child, &why, on_lost);

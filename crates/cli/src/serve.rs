@@ -27,8 +27,13 @@ pub struct Args {
     #[arg(long)]
     user: bool,
     /// With --user: end after this long without clients
-    #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "5m",
-          requires = "user")]
+    #[arg(
+        long,
+        value_name = "D",
+        env = "LOCKIFY_IDLE",
+        value_parser = humantime::parse_duration,
+        default_value = "5m"
+    )]
     idle: Duration,
 }
 

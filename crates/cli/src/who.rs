@@ -55,16 +55,13 @@ fn text(name: &str, view: &View) -> String {
 fn holds(lock: &Lock) -> String {
     let mode = lock.granted.as_deref().unwrap_or("?");
     let token = lock.token.map(|t| format!(", token {t}")).unwrap_or_default();
-    format!("{} holds {mode} for {}{token}", lock.whose(), lock.age())
+    format!("{} holds {mode} since {} ({}){token}", lock.whose(), lock.since, lock.age())
 }
 
 fn waits_for(lock: &Lock) -> String {
     let mode = lock.requested.as_deref().unwrap_or("?");
-    let owners = lock.waits_for.iter().map(|o| match o.client {
-        Some(client) => format!("node {} client {client}", o.node),
-        None => format!("node {} (orphan)", o.node),
-    });
-    let owners: Vec<String> = owners.collect();
+    let owners: Vec<String> = lock.waits_for.iter().map(ToString::to_string).collect();
+    // Nobody's mode conflicts, so it waits for its turn in the queue, or for its master's answer.
     let whom = if owners.is_empty() { "those before it".into() } else { owners.join(", ") };
-    format!("{} has waited for {mode} for {}, because of {whom}", lock.whose(), lock.age())
+    format!("{} waits for {mode} since {} ({}), for {whom}", lock.whose(), lock.since, lock.age())
 }

@@ -162,25 +162,33 @@ impl Cluster {
         Ok(Cluster { workers })
     }
 
-    /// Has the first `active` nodes create what `prepare` says for each, all at the same time.
+    /// Gets the first `active` nodes ready to create, each its share.
+    ///
+    /// # Errors
+    /// [`WorkerError`].
+    pub fn prepare(&mut self, active: u32, prepare: &Prepare) -> Result<(), WorkerError> {
+        let creators = &mut self.workers[..active as usize];
+        for (worker, first) in creators.iter_mut().zip(0..) {
+            worker
+                .tell(&Command::Prepare(Prepare { share: (first, active), ..prepare.clone() }))?;
+        }
+        for worker in creators {
+            expect!(worker, Reply::Prepared => ());
+        }
+        Ok(())
+    }
+
+    /// Has the first `active` nodes create, all at the same time.
     ///
     /// # Errors
     /// [`WorkerError`].
     pub fn create(
         &mut self,
         active: u32,
-        prepare: &Prepare,
         budget: Duration,
         min: u32,
     ) -> Result<Vec<Created>, WorkerError> {
         let creators = &mut self.workers[..active as usize];
-        for (worker, first) in creators.iter_mut().zip(0..) {
-            worker
-                .tell(&Command::Prepare(Prepare { share: (first, active), ..prepare.clone() }))?;
-        }
-        for worker in creators.iter_mut() {
-            expect!(worker, Reply::Prepared => ());
-        }
         for worker in creators.iter_mut() {
             worker.tell(&Command::Go { budget_ns: budget.as_nanos() as u64, min })?;
         }

@@ -133,8 +133,9 @@ pub fn run(cluster: &mut Cluster, spec: &Spec<'_>) -> Result<Measured, RunError>
         share: (0, spec.active),
         hold_ns: spec.hold.as_nanos() as u64,
     };
+    cluster.prepare(spec.active, &prepare)?;
     let before = cluster.stats(spec.policy)?;
-    let created = cluster.create(spec.active, &prepare, spec.budget, spec.min)?;
+    let created = cluster.create(spec.active, spec.budget, spec.min)?;
     let after = cluster.stats(spec.policy)?;
     let files = cluster.release(spec.active, spec.scratch)?;
     let mut measured = combine(created, &before, &after);
