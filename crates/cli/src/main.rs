@@ -1,6 +1,7 @@
 //! `lockify`: locks for the whole cluster on the command line.
 #![deny(unsafe_code)]
 
+mod bench;
 mod check;
 mod child;
 mod connect;
@@ -9,8 +10,10 @@ mod exit;
 mod inspect;
 mod locks;
 mod output;
+mod progress;
 mod run;
 mod serve;
+mod sim;
 mod status;
 mod user_daemon;
 mod who;
@@ -38,6 +41,8 @@ enum Command {
     Serve(serve::Args),
     Demo(demo::Args),
     Check(check::Args),
+    Sim(sim::Args),
+    Bench(bench::Args),
     #[command(hide = true)]
     DemoWorker,
 }
@@ -59,6 +64,8 @@ fn dispatch(command: Command) -> Ended {
         Command::Serve(args) => serve::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::DemoWorker => demo::worker(),
     }
 }

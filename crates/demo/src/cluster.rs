@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lockify_core::Stats;
 
-use crate::wire::{Command, Created, Prepare, Reply};
+use crate::wire::{Command, Created, Place, Prepare, Reply};
 
 /// Why the workers did not do what they were told.
 #[derive(Debug, thiserror::Error)]
@@ -160,6 +160,23 @@ impl Cluster {
             expect!(worker, Reply::Joined => ());
         }
         Ok(Cluster { workers })
+    }
+
+    /// Gives the first worker a processor for itself, or has all run anywhere.
+    ///
+    /// # Errors
+    /// [`WorkerError`].
+    pub fn place(&mut self, first_alone: bool) -> Result<(), WorkerError> {
+        for worker in &mut self.workers {
+            let place = match (first_alone, worker.node) {
+                (false, _) => Place::Anywhere,
+                (true, 1) => Place::First,
+                (true, _) => Place::Others,
+            };
+            worker.tell(&Command::Place(place))?;
+            expect!(worker, Reply::Placed => ());
+        }
+        Ok(())
     }
 
     /// Gets the first `active` nodes ready to create, each its share.

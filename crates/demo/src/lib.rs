@@ -16,6 +16,7 @@ mod glock;
 mod locks;
 mod measure;
 mod pingpong;
+mod place;
 mod proof;
 mod recorder;
 mod relations;

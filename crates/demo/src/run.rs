@@ -133,6 +133,7 @@ pub fn run(cluster: &mut Cluster, spec: &Spec<'_>) -> Result<Measured, RunError>
         share: (0, spec.active),
         hold_ns: spec.hold.as_nanos() as u64,
     };
+    cluster.place(spec.active == 1)?;
     cluster.prepare(spec.active, &prepare)?;
     let before = cluster.stats(spec.policy)?;
     let created = cluster.create(spec.active, spec.budget, spec.min)?;

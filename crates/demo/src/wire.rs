@@ -22,6 +22,8 @@ pub enum Command {
         /// Names of the policies.
         policies: Vec<String>,
     },
+    /// Run on these processors from now on.
+    Place(Place),
     /// Get ready for a run: everything that is not to be timed.
     Prepare(Prepare),
     /// Create; the clock runs from here.
@@ -57,6 +59,18 @@ pub enum Command {
     },
 }
 
+/// Where a worker runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// On the first processor.
+    First,
+    /// On any but the first, if there are others.
+    Others,
+    /// Wherever the scheduler puts it.
+    Anywhere,
+}
+
 /// A run, as one of its creators needs it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Prepare {
@@ -70,7 +84,7 @@ pub struct Prepare {
     pub folder: PathBuf,
     /// Create entries `share.0`, `share.0 + share.1`, …
     pub share: (u32, u32),
-    /// How long the parent's lock is kept after it was asked for, nanoseconds.
+    /// How long the parent's lock is kept after it was granted, nanoseconds.
     pub hold_ns: u64,
 }
 
@@ -82,6 +96,8 @@ pub enum Reply {
     Listening(SocketAddr),
     /// Every lockspace runs.
     Joined,
+    /// Moved there.
+    Placed,
     /// Ready for [`Command::Go`].
     Prepared,
     /// Everything is created and settled.

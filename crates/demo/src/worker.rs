@@ -10,14 +10,16 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use lockify_core::{NodeId, Policy};
+use rustix::thread::CpuSet;
+
 use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId};
 
 use crate::creator::Run;
 use crate::glock::Allocator;
 use crate::locks::Locks;
-use crate::pingpong;
 use crate::tree::Entry;
 use crate::wire::{Command, Prepare, Reply};
+use crate::{pingpong, place};
 
 /// How long the nodes may take to find each other.
 const JOIN_PATIENCE: Duration = Duration::from_secs(30);
@@ -41,7 +43,8 @@ pub fn run() -> Result<(), Failure> {
     reply(&Reply::Listening(listener.local_addr()?))?;
     let waker = Arc::new(std::sync::Mutex::new(None));
     let commands = read_commands(waker.clone());
-    let mut worker = Worker { listener: Some(listener), waker, node: None };
+    let allowed = place::allowed();
+    let mut worker = Worker { listener: Some(listener), waker, allowed, node: None };
     while let Some(command) = worker.next(&commands)? {
         let answer = worker.obey(command).unwrap_or_else(|e| Reply::Failed(e.to_string()));
         reply(&answer)?;
@@ -89,6 +92,8 @@ fn wake(waker: &SharedWaker) {
 struct Worker {
     listener: Option<TcpListener>,
     waker: SharedWaker,
+    /// The processors that it may use.
+    allowed: CpuSet,
     node: Option<Node>,
 }
 
@@ -124,6 +129,10 @@ impl Worker {
         match command {
             Command::Join { node, nodes, delay_ns, policies } => {
                 self.join(node, &nodes, Duration::from_nanos(delay_ns), &policies)
+            }
+            Command::Place(place) => {
+                place::go(place, &self.allowed);
+                Ok(Reply::Placed)
             }
             Command::Echo { delay_ns } => {
                 Ok(Reply::Echoing(pingpong::echo(Duration::from_nanos(delay_ns))?))
@@ -219,9 +228,7 @@ impl Node {
                 let stats = self.locks.engine().space_stats(space).unwrap_or_default();
                 Ok(Reply::Stats(Box::new(stats)))
             }
-            Command::Join { .. } | Command::Echo { .. } | Command::Ping { .. } => {
-                Err("this worker has joined a cluster already".into())
-            }
+            _ => Err("this worker has joined a cluster already".into()),
         }
     }
 
