@@ -110,6 +110,7 @@ impl Lockspace {
         self.queued.extend(parked);
         self.queued.retain(|(from, m)| !departed.contains(from) && !is_directory_message(m));
         self.drop_requests_to_old_home();
+        self.unpark(departed);
         self.suspend_claims(departed);
         for key in self.store.resource_keys().collect::<Vec<_>>() {
             self.store[key].idle_entry = None;
@@ -124,6 +125,19 @@ impl Lockspace {
                 self.forget(key);
             }
         }
+    }
+
+    /// What waited for the outcome of a search or claim is looked at again when the gate opens: the
+    /// search begins anew, and the resource may not even survive.
+    fn unpark(&mut self, departed: &BTreeSet<NodeId>) {
+        let parked = core::mem::take(&mut self.parked);
+        let mut queued: alloc::collections::VecDeque<_> = parked
+            .into_values()
+            .flatten()
+            .filter(|(from, _)| !departed.contains(from))
+            .collect();
+        queued.append(&mut self.queued);
+        self.queued = queued;
     }
 
     /// Requests that came before this view, for names that are not at home here any more: their

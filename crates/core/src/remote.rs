@@ -417,7 +417,8 @@ impl Lockspace {
             _ => return,
         };
         let (name, lkid, op) = (new.name, new.ask.lkid, new.ask.op);
-        match self.accepts(from, &name, message.view == self.view.seq) {
+        let current = message.view == self.view.seq;
+        match self.accepts(from, &name, current) {
             Accepts::Yes(key) => match message.body {
                 Body::Request(new) => self.request_for(from, key, new),
                 Body::Merge { new, patience, lvb_seq } => {

@@ -425,9 +425,23 @@ impl Lockspace {
         claim.state = State::Pending;
         let (key, lock) = (claim.resource, claim.lock);
         self.become_master(key);
-        self.submit_claim(ordinal);
+        self.claim_again(ordinal);
         self.flush_batches();
         self.thaw(lock);
+    }
+
+    /// The directory has changed, or its answer was outdated; it may be this node now.
+    fn claim_again(&mut self, ordinal: u64) {
+        let Some(claim) = self.claims.open.get(&ordinal) else { return };
+        let key = claim.resource;
+        if !self.is_directory_of(key) {
+            return self.submit_claim(ordinal);
+        }
+        let name = self.name_of(key);
+        match self.directory.get(&name) {
+            Some(record) => self.refuse(ordinal, record.master),
+            None => self.confirm(ordinal),
+        }
     }
 
     /// An operation that waited for the merge goes on.
@@ -619,14 +633,7 @@ impl Lockspace {
             }
             self.stats.resends += 1;
             self.trace(|| Trace::Resend { name, claim: ordinal });
-            if !self.is_directory_of(claim.resource) {
-                self.submit_claim(ordinal);
-                continue;
-            }
-            match self.directory.get(&name) {
-                Some(record) => self.refuse(ordinal, record.master),
-                None => self.confirm(ordinal),
-            }
+            self.claim_again(ordinal);
         }
         self.flush_batches();
         self.open_barrier();

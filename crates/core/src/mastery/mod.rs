@@ -37,15 +37,15 @@ impl Lockspace {
         self.trace(|| Trace::Master { name, gained: true });
     }
 
-    /// Whether this node takes a new lock that `from` sent it as the master.
-    pub(crate) fn accepts(&mut self, from: NodeId, name: &Name, of_this_view: bool) -> Accepts {
+    /// Whether this node takes a new lock that `from` sent it as the master; `current` says that it
+    /// was sent in the present view, so that it tells something about the present directory.
+    pub(crate) fn accepts(&mut self, from: NodeId, name: &Name, current: bool) -> Accepts {
         let hash = name.hash64();
         if self.config.policy == Policy::Home {
             return self.accepts_at_home(name, hash);
         }
-        // What a directory node knew in an older view is no authority: its table is new since.
         let from_directory =
-            of_this_view && self.has_directory() && self.directory_node(hash) == from;
+            current && self.has_directory() && self.directory_node(hash) == from;
         let Some(key) = self.store.find(name, hash) else {
             if !from_directory {
                 return Accepts::No;

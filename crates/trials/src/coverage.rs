@@ -1,0 +1,192 @@
+//! How often each step of the claim protocol met each kind of fault.
+//!
+//! A step counts for a kind if it happens while a fault of that kind is in effect, or up to [`BEFORE`] before it
+//! began, or up to [`AFTER`] after it ended (detection, recovery and reconnection happen then).
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use lockify_sim::{FaultKind, MILLISECOND, Nanos};
+
+/// How long before a fault a step counts.
+pub const BEFORE: Nanos = 5 * MILLISECOND;
+/// How long after the end of a fault a step counts.
+pub const AFTER: Nanos = 100 * MILLISECOND;
+
+macro_rules! table {
+    ($(#[$meta:meta])* $type:ident { $($item:ident $name:literal $doc:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $type { $(#[doc = $doc] $item,)* }
+
+        impl $type {
+            /// All of them.
+            pub const ALL: &[$type] = &[$($type::$item,)*];
+
+            /// Short name, as printed.
+            pub const fn name(self) -> &'static str {
+                match self { $($type::$item => $name,)* }
+            }
+        }
+    };
+}
+
+table! {
+    /// A step of the claim protocol (protocol specification, section 4).
+    Transition {
+        Sent "sent" "A claim left for the directory node.",
+        BatchSent "batch" "Several claims left in one message.",
+        Confirmed "confirmed" "The directory node recorded a claim.",
+        Implied "implied" "A request from the directory node itself confirmed a claim.",
+        Refused "refused" "The directory node knew another master.",
+        Merged "merged" "A refused claim's locks joined the master's.",
+        Conflict "conflict" "A refused claim met locks that did not go.",
+        Ended "dropped" "A claim ended because its lock was gone or given up.",
+        Resent "resent" "A claim was sent again because no answer came.",
+        Reclaimed "re-claimed" "A claim was made again after a recovery.",
+        Waited "barrier" "An operation began to wait behind the barrier.",
+        Released "released" "An operation that waited behind the barrier went on.",
+        Capped "capped" "A claim became strict because too many were unsettled.",
+        Healed "healed" "A late confirmation was answered with a REMOVE.",
+    }
+}
+
+table! {
+    /// What can go wrong, for the table.
+    Trouble {
+        Crash "crash" "A node dies.",
+        Pause "pause" "A node stands still.",
+        Leave "leave" "A node leaves in order.",
+        Join "join" "A node joins.",
+        Partition "partition" "Nodes cannot reach each other.",
+        Break "break" "A connection breaks.",
+        Slow "slow" "Messages of a pair are late.",
+        Clock "clock" "A clock is wrong.",
+        Drop "drop" "Claim messages get lost.",
+        Duplicate "dup" "Claim messages come twice.",
+        Delay "delay" "Claim messages are overtaken.",
+        Recovery "recovery" "A failure in the middle of a recovery.",
+    }
+}
+
+impl Trouble {
+    /// The trouble that a fault of the engine makes.
+    pub fn of(kind: FaultKind) -> Option<Trouble> {
+        Some(match kind {
+            FaultKind::Crash | FaultKind::PowerLoss => Trouble::Crash,
+            FaultKind::Pause => Trouble::Pause,
+            FaultKind::Leave => Trouble::Leave,
+            FaultKind::Partition | FaultKind::OneWayPartition => Trouble::Partition,
+            FaultKind::BreakConnection => Trouble::Break,
+            FaultKind::SlowLink => Trouble::Slow,
+            FaultKind::ClockStep | FaultKind::ClockRate => Trouble::Clock,
+            FaultKind::DiskError | FaultKind::DiskFull | FaultKind::DiskSlow => return None,
+        })
+    }
+}
+
+/// What happened in one run, not yet joined.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    steps: Vec<(Nanos, Transition)>,
+    windows: Vec<(Trouble, Nanos, Nanos)>,
+}
+
+impl Log {
+    /// A step was taken.
+    pub fn step(&mut self, at: Nanos, step: Transition) {
+        self.steps.push((at, step));
+    }
+
+    /// Something was wrong from `from` to `to`.
+    pub fn trouble(&mut self, kind: Trouble, from: Nanos, to: Nanos) {
+        self.windows.push((kind, from, to));
+    }
+
+    /// Joins the two.
+    pub fn table(&self) -> Coverage {
+        let mut table = Coverage::default();
+        for &(at, step) in &self.steps {
+            *table.steps.entry(step).or_default() += 1;
+            let mut near: Vec<_> = self
+                .windows
+                .iter()
+                .filter(|(_, from, to)| {
+                    at >= from.saturating_sub(BEFORE) && at <= to.saturating_add(AFTER)
+                })
+                .map(|(kind, ..)| *kind)
+                .collect();
+            near.sort_unstable();
+            near.dedup();
+            for kind in near {
+                *table.cells.entry((step, kind)).or_default() += 1;
+            }
+        }
+        for (kind, ..) in &self.windows {
+            *table.troubles.entry(*kind).or_default() += 1;
+        }
+        table
+    }
+}
+
+/// The table: steps by kinds of trouble.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    steps: BTreeMap<Transition, u64>,
+    troubles: BTreeMap<Trouble, u64>,
+    cells: BTreeMap<(Transition, Trouble), u64>,
+}
+
+impl Coverage {
+    /// Adds another run's.
+    pub fn merge(&mut self, other: &Coverage) {
+        for (key, count) in &other.steps {
+            *self.steps.entry(*key).or_default() += count;
+        }
+        for (key, count) in &other.troubles {
+            *self.troubles.entry(*key).or_default() += count;
+        }
+        for (key, count) in &other.cells {
+            *self.cells.entry(*key).or_default() += count;
+        }
+    }
+
+    /// How often a step met a kind of trouble.
+    pub fn cell(&self, step: Transition, kind: Trouble) -> u64 {
+        self.cells.get(&(step, kind)).copied().unwrap_or(0)
+    }
+
+    /// How often a step was taken at all.
+    pub fn steps(&self, step: Transition) -> u64 {
+        self.steps.get(&step).copied().unwrap_or(0)
+    }
+
+    /// The cells that should not be empty and are.
+    pub fn gaps(&self, steps: &[Transition], kinds: &[Trouble]) -> Vec<(Transition, Trouble)> {
+        let all = steps.iter().flat_map(|step| kinds.iter().map(move |kind| (*step, *kind)));
+        all.filter(|(step, kind)| self.cell(*step, *kind) == 0).collect()
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<12}{:>9}", "step", "all")?;
+        for kind in Trouble::ALL {
+            write!(f, "{:>10}", kind.name())?;
+        }
+        writeln!(f)?;
+        write!(f, "{:<12}{:>9}", "(faults)", "")?;
+        for kind in Trouble::ALL {
+            write!(f, "{:>10}", self.troubles.get(kind).copied().unwrap_or(0))?;
+        }
+        writeln!(f)?;
+        for step in Transition::ALL {
+            write!(f, "{:<12}{:>9}", step.name(), self.steps(*step))?;
+            for kind in Trouble::ALL {
+                write!(f, "{:>10}", self.cell(*step, *kind))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,417 @@
+//! A simulated node: the shipped lock manager, connections to its peers, and local clients.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use lockify_core::message::Body;
+use lockify_core::{Config, Input, Lockspace, LostReason, Name, NodeId, Output, Time, Trace, View};
+use lockify_sim as sim;
+use lockify_sim::{Context, LinkState, Machine, TimerId};
+
+use crate::coverage::Transition;
+use crate::note::Note;
+use crate::port::{Client, Phase, Port};
+use crate::transport::{Packet, Transport};
+
+/// What a node acts through.
+pub type HostContext<'a> = Context<'a, LockNode>;
+
+/// The engine's name of a node; both count alike.
+pub fn sim_id(node: NodeId) -> sim::NodeId {
+    sim::NodeId(node.0)
+}
+
+/// The lock manager's name of a node.
+pub fn core_id(node: sim::NodeId) -> NodeId {
+    NodeId(node.0)
+}
+
+/// A node's timers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timer {
+    /// The lock manager's.
+    Tick,
+    /// A client's.
+    Client(usize, u64),
+}
+
+/// Where a node is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It has not got a view yet.
+    Outside,
+    /// It is a member.
+    Member,
+    /// It was told to leave.
+    Leaving,
+    /// It has left in order.
+    Left,
+    /// It was halted: it must be restarted to come back.
+    Halted,
+}
+
+/// A simulated node.
+pub struct LockNode {
+    node: NodeId,
+    space: Lockspace,
+    transport: Transport,
+    clients: Vec<Box<dyn Client>>,
+    life: Life,
+    /// Never goes back, whatever the node's clock does: the lock manager is promised a monotonic one.
+    now: Time,
+    timer: Option<(Time, TimerId)>,
+    outputs: VecDeque<Output>,
+    notes: Vec<Note>,
+    wakes: Vec<(Time, usize, u64)>,
+    counter: u64,
+    /// Claims that left and are not settled: in which view they last left.
+    claims: BTreeMap<Name, u64>,
+    capped: u64,
+    fences: BTreeSet<u64>,
+    next_fence: u64,
+}
+
+impl LockNode {
+    /// A node that is no member yet.
+    pub fn new(config: Config, clients: Vec<Box<dyn Client>>) -> LockNode {
+        let datagrams = config.claim_resend.is_some();
+        LockNode {
+            node: config.node,
+            transport: Transport::new(config.incarnation, datagrams),
+            space: Lockspace::new(config),
+            clients,
+            life: Life::Outside,
+            now: 0,
+            timer: None,
+            outputs: VecDeque::new(),
+            notes: Vec::new(),
+            wakes: Vec::new(),
+            counter: 0,
+            claims: BTreeMap::new(),
+            capped: 0,
+            fences: BTreeSet::new(),
+            next_fence: 0,
+        }
+    }
+
+    /// The lock manager.
+    pub fn space(&self) -> &Lockspace {
+        &self.space
+    }
+
+    /// Where the node is in its life.
+    pub fn life(&self) -> Life {
+        self.life
+    }
+
+    /// Whether every client has come to rest.
+    pub fn is_idle(&self) -> bool {
+        self.clients.iter().all(|client| client.is_idle())
+    }
+
+    /// Fences that were asked for and not answered.
+    pub fn open_fences(&self) -> usize {
+        self.fences.len()
+    }
+
+    /// The membership service announces a view.
+    pub fn view(&mut self, cx: &mut HostContext<'_>, view: View) {
+        let first = self.life == Life::Outside;
+        self.feed(cx, Input::View(view));
+        if first {
+            self.life = Life::Member;
+            self.each_client(cx, |client, port| client.start(port));
+        }
+    }
+
+    /// The node is fenced: it stops before others go on.
+    pub fn halt(&mut self, cx: &mut HostContext<'_>) {
+        self.life = Life::Halted;
+        self.feed(cx, Input::Halt);
+    }
+
+    /// The node leaves in order.
+    pub fn leave(&mut self, cx: &mut HostContext<'_>) {
+        self.life = Life::Leaving;
+        self.feed(cx, Input::Leave);
+    }
+
+    /// Tells the clients what to do from now on.
+    pub fn enter(&mut self, cx: &mut HostContext<'_>, phase: Phase) {
+        self.each_client(cx, |client, port| client.enter(port, phase));
+    }
+
+    /// Asks to be told when all claims made so far are settled.
+    pub fn fence(&mut self, cx: &mut HostContext<'_>) {
+        self.next_fence += 1;
+        self.fences.insert(self.next_fence);
+        self.feed(cx, Input::Fence(self.next_fence));
+    }
+
+    /// Drops every orphan of this node.
+    pub fn purge(&mut self, cx: &mut HostContext<'_>) {
+        self.feed(cx, Input::Purge { node: self.node, client: None });
+    }
+
+    fn packet(&mut self, cx: &mut HostContext<'_>, from: NodeId, packet: Packet) {
+        match self.transport.receive(cx, from, packet) {
+            Ok(Some(message)) if self.life != Life::Halted => {
+                let body = message.body.clone();
+                // A message that makes no sense is counted by the lock manager itself.
+                let _ = self.space.handle(self.now, Input::Receive { from, message });
+                self.settle(cx, Some(&body));
+            }
+            Ok(_) => {}
+            Err(error) => cx.note(Note::Broken(format!("link with {from}: {error}"))),
+        }
+    }
+
+    /// An input that no client made.
+    fn feed(&mut self, cx: &mut HostContext<'_>, input: Input) {
+        self.clock(cx);
+        let result = self.space.handle(self.now, input.clone());
+        if !matches!(input, Input::Tick | Input::Receive { .. }) {
+            self.notes.push(Note::Called { input, result });
+        }
+        self.settle(cx, None);
+    }
+
+    fn clock(&mut self, cx: &HostContext<'_>) {
+        self.now = self.now.max(cx.now());
+    }
+
+    fn each_client(
+        &mut self,
+        cx: &mut HostContext<'_>,
+        mut call: impl FnMut(&mut dyn Client, &mut Port<'_>),
+    ) {
+        for index in 0..self.clients.len() {
+            self.client(cx, index, &mut call);
+        }
+        self.settle(cx, None);
+    }
+
+    /// Lets a client act; on a node that leaves or is no member there are none.
+    fn client(
+        &mut self,
+        cx: &mut HostContext<'_>,
+        index: usize,
+        call: impl FnOnce(&mut dyn Client, &mut Port<'_>),
+    ) {
+        if self.life != Life::Member {
+            return;
+        }
+        self.clock(cx);
+        let mut port = Port {
+            node: self.node,
+            now: self.now,
+            random: cx.random(),
+            space: &mut self.space,
+            notes: &mut self.notes,
+            wakes: &mut self.wakes,
+            outputs: &mut self.outputs,
+            counter: &mut self.counter,
+            index,
+        };
+        call(&mut *self.clients[index], &mut port);
+        self.observe_cap();
+    }
+
+    fn observe_cap(&mut self) {
+        let capped = self.space.stats().capped;
+        for _ in self.capped..capped {
+            self.notes.push(Note::Step(Transition::Capped));
+        }
+        self.capped = capped;
+    }
+
+    /// Carries out everything that the lock manager wants done, and what follows from it.
+    fn settle(&mut self, cx: &mut HostContext<'_>, cause: Option<&Body>) {
+        self.collect();
+        let healed = match cause {
+            Some(Body::ClaimReplies(_)) => self.healed(),
+            _ => 0,
+        };
+        for _ in 0..healed {
+            self.notes.push(Note::Step(Transition::Healed));
+        }
+        let mut at_once = self.outputs.len();
+        while let Some(output) = self.outputs.pop_front() {
+            let implied = at_once > 0 && matches!(cause, Some(Body::Request(_)));
+            at_once = at_once.saturating_sub(1);
+            if let Output::Trace(trace) = &output {
+                self.observe(trace, implied);
+            }
+            self.carry_out(cx, output);
+            self.collect();
+        }
+        self.flush(cx);
+        self.set_timer(cx);
+    }
+
+    fn collect(&mut self) {
+        while let Some(output) = self.space.poll() {
+            self.outputs.push_back(output);
+        }
+    }
+
+    fn carry_out(&mut self, cx: &mut HostContext<'_>, output: Output) {
+        match output {
+            Output::Send { to, message } => {
+                self.observe_send(&message.body);
+                self.transport.send(cx, self.space.view(), to, message);
+            }
+            output => {
+                // Noted first: what a client does about it comes after it.
+                self.notes.push(Note::Said(output.clone()));
+                self.tell(cx, output);
+            }
+        }
+    }
+
+    fn tell(&mut self, cx: &mut HostContext<'_>, output: Output) {
+        match output {
+            Output::Complete(done) => {
+                self.tell_client(cx, done.client, |c, port| c.complete(port, &done));
+            }
+            Output::Bast { client, lock, mode, .. } => {
+                self.tell_client(cx, client, |c, port| c.bast(port, lock, mode));
+            }
+            Output::Lost { reason: LostReason::Halted, .. } => {}
+            Output::Lost { client, lock, reason, .. } => {
+                self.tell_client(cx, client, |c, port| c.lost(port, lock, reason));
+            }
+            Output::Left => self.life = Life::Left,
+            Output::Withdraw(_) => self.life = Life::Halted,
+            Output::Fenced(number) => {
+                if !self.fences.remove(&number) {
+                    self.notes.push(Note::Broken(format!("fence {number} answered twice")));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn tell_client(
+        &mut self,
+        cx: &mut HostContext<'_>,
+        id: lockify_core::ClientId,
+        call: impl FnOnce(&mut dyn Client, &mut Port<'_>),
+    ) {
+        // A client that has exited hears nothing any more.
+        if let Some(index) = self.clients.iter().position(|client| client.is(id)) {
+            self.client(cx, index, call);
+        }
+    }
+
+    fn flush(&mut self, cx: &mut HostContext<'_>) {
+        for note in self.notes.drain(..) {
+            cx.note(note);
+        }
+        for (after, index, token) in self.wakes.drain(..) {
+            cx.set_timer(after, Timer::Client(index, token));
+        }
+    }
+
+    fn set_timer(&mut self, cx: &mut HostContext<'_>) {
+        let wanted = self.space.next_timer();
+        if self.timer.map(|(at, _)| at) == wanted {
+            return;
+        }
+        if let Some((_, old)) = self.timer.take() {
+            cx.cancel_timer(old);
+        }
+        self.timer = wanted.map(|at| (at, cx.set_timer_at(at, Timer::Tick)));
+    }
+
+    fn observe_send(&mut self, body: &Body) {
+        let Body::Claims(claims) = body else { return };
+        if claims.len() > 1 {
+            self.notes.push(Note::Step(Transition::BatchSent));
+        }
+        let view = self.space.view().seq;
+        for (name, _) in claims {
+            self.notes.push(Note::Step(Transition::Sent));
+            let before = self.claims.insert(*name, view);
+            if before.is_some_and(|before| before < view) {
+                self.notes.push(Note::Step(Transition::Reclaimed));
+            }
+        }
+    }
+
+    /// Finds the claim protocol's steps in what the lock manager traces.
+    fn observe(&mut self, trace: &Trace, implied: bool) {
+        let (step, settled) = match trace {
+            Trace::Confirm { name, .. } if implied => (Transition::Implied, Some(name)),
+            Trace::Confirm { name, .. } => (Transition::Confirmed, Some(name)),
+            Trace::Refuse { .. } => (Transition::Refused, None),
+            Trace::Merge { name, .. } => (Transition::Merged, Some(name)),
+            Trace::Conflict { .. } => (Transition::Conflict, None),
+            Trace::Drop { name, .. } => (Transition::Ended, Some(name)),
+            Trace::Resend { .. } => (Transition::Resent, None),
+            Trace::Barrier { waits: true, .. } => (Transition::Waited, None),
+            Trace::Barrier { waits: false, .. } => (Transition::Released, None),
+            Trace::Claim { .. } | Trace::Master { .. } => return,
+        };
+        self.notes.push(Note::Step(step));
+        if let Some(name) = settled {
+            self.claims.remove(name);
+        }
+    }
+
+    /// REMOVEs sent at once after a confirmation that settled nothing: a late duplicate had made a record.
+    fn healed(&self) -> usize {
+        let settles = |name: &Name| {
+            self.outputs.iter().any(|output| match output {
+                Output::Trace(Trace::Confirm { name: n, .. } | Trace::Drop { name: n, .. }) => n == name,
+                _ => false,
+            })
+        };
+        let heals = |output: &&Output| match output {
+            Output::Send { message, .. } => {
+                matches!(&message.body, Body::Remove { name, .. } if !settles(name))
+            }
+            _ => false,
+        };
+        self.outputs.iter().filter(heals).count()
+    }
+}
+
+impl Machine for LockNode {
+    type Msg = Packet;
+    type Timer = Timer;
+    type Note = Note;
+
+    fn handle(&mut self, input: sim::Input<Self>, cx: &mut HostContext<'_>) {
+        self.clock(cx);
+        match input {
+            sim::Input::Message { from, msg } => {
+                self.packet(cx, core_id(from), msg);
+            }
+            sim::Input::Timer(Timer::Tick) => {
+                self.timer = None;
+                self.feed(cx, Input::Tick);
+            }
+            sim::Input::Timer(Timer::Client(index, token)) => {
+                self.client(cx, index, |client, port| client.wake(port, token));
+                self.settle(cx, None);
+            }
+            sim::Input::Link { peer, state: LinkState::Up { .. } } => {
+                self.transport.up(cx, core_id(peer));
+            }
+            sim::Input::Link { peer, state: LinkState::Down } => {
+                self.transport.down(core_id(peer));
+            }
+            sim::Input::Start | sim::Input::Disk(_) => {}
+        }
+    }
+
+    fn size_of(msg: &Packet) -> usize {
+        match msg.message().map(|message| &message.body) {
+            None => 24,
+            Some(Body::Claims(claims)) => 40 + 32 * claims.len(),
+            Some(Body::Moved(locks)) => 40 + 80 * locks.len(),
+            Some(Body::Names { names, .. }) => 40 + 24 * names.len(),
+            Some(_) => 100,
+        }
+    }
+}

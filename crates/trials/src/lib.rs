@@ -1,0 +1,22 @@
+//! Hosts the lock manager in the simulator, with faults and checkers, and searches its states exhaustively.
+//!
+//! - [`locks`] runs seeds: `lockify sim locks`.
+//! - [`cluster`] is one run: nodes ([`host`]), membership service, faults, clients ([`workload`]), observers.
+//! - [`quiescence`] is what has to hold across nodes when nothing is under way.
+//! - [`coverage`] counts how often each step of the claim protocol met each kind of fault.
+//! - [`model`] searches all interleavings of a small cluster.
+#![forbid(unsafe_code)]
+
+pub mod cluster;
+pub mod coverage;
+pub mod host;
+pub mod locks;
+pub mod membership;
+pub mod model;
+pub mod note;
+pub mod observer;
+pub mod port;
+pub mod quiescence;
+pub mod scenario;
+pub mod transport;
+pub mod workload;

@@ -1,0 +1,201 @@
+//! Runs seeds of simulated clusters: `lockify sim locks`.
+
+use std::fmt;
+use std::ops::{Range, RangeInclusive};
+use std::time::{Duration, Instant};
+
+use lockify_core::{ClaimMode, Policy};
+use lockify_sim::{Failure, SeedFailure, Seeds, run_seeds};
+
+use crate::cluster::{Cluster, Outcome};
+use crate::coverage::{Coverage, Transition, Trouble};
+use crate::scenario::{Faults, Scenario};
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How masters are found.
+    pub policy: Policy,
+    /// Sizes of clusters; each seed picks one.
+    pub nodes: RangeInclusive<usize>,
+    /// Which faults happen.
+    pub faults: Faults,
+    /// The seeds.
+    pub seeds: Range<u64>,
+    /// Keep the trace of a failing seed.
+    pub trace: bool,
+    /// Begin no further seed after this time.
+    pub budget: Option<Duration>,
+    /// Threads; 0 for as many as there are cores.
+    pub threads: usize,
+    /// Whether an empty cell of the table is a failure: for a full run of seeds.
+    pub require_coverage: bool,
+}
+
+impl Options {
+    /// A run of these seeds with every kind of fault.
+    pub fn new(policy: Policy, seeds: Range<u64>) -> Options {
+        Options {
+            policy,
+            nodes: 3..=7,
+            faults: Faults::All,
+            seeds,
+            trace: false,
+            budget: None,
+            threads: 0,
+            require_coverage: false,
+        }
+    }
+
+    /// The command that replays one seed, which is put for `{seed}`.
+    fn replay(&self) -> String {
+        let faults = match self.faults {
+            Faults::All => "all",
+            Faults::None => "none",
+        };
+        format!(
+            "lockify sim locks --policy {} --nodes {}..{} --faults {faults} --seed {{seed}} --trace",
+            self.policy.name(),
+            self.nodes.start(),
+            self.nodes.end(),
+        )
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// How masters were found.
+    pub policy: Policy,
+    /// Seeds that were run.
+    pub runs: u64,
+    /// Seeds that the budget did not allow.
+    pub skipped: u64,
+    /// The seeds that failed.
+    pub failures: Vec<SeedFailure>,
+    /// Steps of the claim protocol by kinds of faults.
+    pub coverage: Coverage,
+    /// Cells of the table that must not be empty and are; only looked for if asked for.
+    pub gaps: Vec<(Transition, Trouble)>,
+    /// Calls that clients made.
+    pub calls: u64,
+    /// Recoveries that nodes completed.
+    pub recoveries: u64,
+    /// Events that the engine handled.
+    pub events: u64,
+    /// Wall-clock time.
+    pub elapsed: Duration,
+}
+
+impl Summary {
+    /// Whether everything is as it should be.
+    pub fn is_clean(&self) -> bool {
+        self.failures.is_empty() && self.gaps.is_empty()
+    }
+}
+
+/// Steps that the table must have for every kind of fault, under a policy.
+pub fn required_steps(policy: Policy) -> &'static [Transition] {
+    match policy {
+        Policy::Claim(_) => Transition::ALL,
+        Policy::Directory | Policy::Broadcast | Policy::Home => &[],
+    }
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// What was violated, with the trace if it was kept.
+pub fn run_one(options: &Options, seed: u64) -> Result<Outcome, Failure> {
+    let scenario = Scenario::draw(seed, options.policy, &options.nodes, options.faults);
+    run_scenario(scenario, options.trace)
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// What was violated, with the trace if it was kept.
+pub fn run_scenario(scenario: Scenario, trace: bool) -> Result<Outcome, Failure> {
+    let what = format!("{} nodes, {} workload", scenario.nodes, scenario.work_name());
+    let mut cluster = Cluster::new(scenario, if trace { 2_000_000 } else { 0 });
+    cluster.run().map_err(|message| Failure {
+        message: format!("{message} ({what})"),
+        trace: cluster.trace(),
+    })
+}
+
+/// Runs all seeds; `progress` is told how many are done.
+pub fn run(options: &Options, progress: impl Fn(u64) + Sync) -> Summary {
+    let started = Instant::now();
+    let over = || options.budget.is_some_and(|budget| started.elapsed() >= budget);
+    let mut seeds = Seeds::new(options.seeds.clone(), options.replay());
+    seeds.threads = options.threads;
+    let report = run_seeds(
+        &seeds,
+        |seed| if over() { Ok(None) } else { run_one(options, seed).map(Some) },
+        progress,
+    );
+    let mut summary = Summary {
+        policy: options.policy,
+        runs: report.failures.len() as u64,
+        skipped: 0,
+        failures: report.failures,
+        coverage: Coverage::default(),
+        gaps: Vec::new(),
+        calls: 0,
+        recoveries: 0,
+        events: 0,
+        elapsed: started.elapsed(),
+    };
+    for (_, outcome) in report.passed {
+        match outcome {
+            Some(outcome) => summary.add(&outcome),
+            None => summary.skipped += 1,
+        }
+    }
+    if options.require_coverage && options.faults == Faults::All && summary.skipped == 0 {
+        summary.gaps = summary.coverage.gaps(required_steps(options.policy), Trouble::ALL);
+    }
+    summary
+}
+
+impl Summary {
+    fn add(&mut self, outcome: &Outcome) {
+        self.runs += 1;
+        self.coverage.merge(&outcome.coverage);
+        self.calls += outcome.calls;
+        self.recoveries += outcome.recoveries;
+        self.events += outcome.events;
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for failure in &self.failures {
+            writeln!(f, "{failure}")?;
+        }
+        if matches!(self.policy, Policy::Claim(ClaimMode::Optimistic | ClaimMode::Strict)) {
+            writeln!(f, "Steps of the claim protocol while, just before or just after a fault was in effect:")?;
+        } else {
+            writeln!(f, "Faults (this policy makes no claims):")?;
+        }
+        write!(f, "{}", self.coverage)?;
+        for (step, kind) in &self.gaps {
+            writeln!(f, "never seen: {} near a {} fault", step.name(), kind.name())?;
+        }
+        if self.skipped > 0 {
+            writeln!(f, "{} seeds were left out: the budget was used up", self.skipped)?;
+        }
+        write!(
+            f,
+            "{}: {} seeds, {} failed; {} calls, {} recoveries, {} events in {:.1} s",
+            self.policy.name(),
+            self.runs,
+            self.failures.len(),
+            self.calls,
+            self.recoveries,
+            self.events,
+            self.elapsed.as_secs_f64()
+        )
+    }
+}

@@ -1,0 +1,23 @@
+//! What a simulated node tells the run's observer.
+
+use lockify_core::{Error, Input, LockId, Output};
+
+use crate::coverage::Transition;
+
+/// One thing that a node did or saw; its time is the engine's.
+#[derive(Clone, Debug)]
+pub enum Note {
+    /// A client called the lockspace.
+    Called {
+        /// The call.
+        input: Input,
+        /// Its answer.
+        result: Result<Option<LockId>, Error>,
+    },
+    /// The lockspace said something to a client or to the history; messages excluded.
+    Said(Output),
+    /// The claim protocol took a step.
+    Step(Transition),
+    /// A client saw something that must never happen.
+    Broken(String),
+}

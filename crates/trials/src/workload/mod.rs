@@ -1,0 +1,6 @@
+//! What simulated clients do.
+
+pub mod disk;
+pub mod files;
+pub mod general;
+pub mod glock;
