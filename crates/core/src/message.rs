@@ -137,6 +137,8 @@ pub struct MovedLock {
     pub lvb: Option<Lvb>,
     /// That copy's version.
     pub lvb_seq: u32,
+    /// That copy is what the resource had, if the lock is granted above CR.
+    pub lvb_current: bool,
     /// When the wait began, as the owner's clock said then (for "since when").
     pub since: Time,
     /// Which of the lock's operations waits.

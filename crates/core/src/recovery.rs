@@ -22,7 +22,6 @@ use alloc::vec::Vec;
 
 use crate::config::Policy;
 use crate::error::Status;
-use crate::flags::LockFlags;
 use crate::ids::{LockId, NodeId, View};
 use crate::inspect::Queue;
 use crate::io::{LostReason, Output, Trace, WithdrawReason};
@@ -131,11 +130,8 @@ impl Lockspace {
     /// search begins anew, and the resource may not even survive.
     fn unpark(&mut self, departed: &BTreeSet<NodeId>) {
         let parked = core::mem::take(&mut self.parked);
-        let mut queued: alloc::collections::VecDeque<_> = parked
-            .into_values()
-            .flatten()
-            .filter(|(from, _)| !departed.contains(from))
-            .collect();
+        let mut queued: alloc::collections::VecDeque<_> =
+            parked.into_values().flatten().filter(|(from, _)| !departed.contains(from)).collect();
         queued.append(&mut self.queued);
         self.queued = queued;
     }
@@ -522,6 +518,7 @@ impl Lockspace {
             bast: lock.bast,
             lvb: lock.lvb.clone(),
             lvb_seq: lock.lvb_seq,
+            lvb_current: lock.lvb_current,
             since: lock.since,
             op: lock.op_no,
         }
@@ -557,6 +554,7 @@ impl Lockspace {
         lock.bast = moved.bast;
         lock.lvb = moved.lvb;
         lock.lvb_seq = moved.lvb_seq;
+        lock.lvb_current = moved.lvb_current;
         lock.op_no = moved.op;
         let id = self.store.insert(lock, Queue::Parked);
         match (moved.granted, moved.requested) {
@@ -621,15 +619,16 @@ impl Lockspace {
         }
     }
 
-    /// The best copy that a lock has: of one above CR it is current, of others perhaps not.
+    /// The best copy that a lock has. One above CR has excluded all writers since it was granted,
+    /// so its copy is the block if it read (or wrote) it then; any other copy may be old.
     fn recover_lvb(&mut self, key: ResourceKey) {
         let candidates = || {
             self.store
                 .queue(key, Queue::Granted)
                 .chain(self.store.queue(key, Queue::Converting))
-                .filter(|l| l.flags.contains(LockFlags::VALBLK) && l.lvb.is_some())
+                .filter(|l| l.lvb.is_some())
         };
-        let current = candidates().find(|l| l.granted > Some(Mode::CR));
+        let current = candidates().find(|l| l.lvb_current && l.granted > Some(Mode::CR));
         let best = current.or_else(|| candidates().max_by_key(|l| l.lvb_seq));
         let Some((value, seq)) = best.map(|l| (l.lvb.clone(), l.lvb_seq)) else { return };
         let invalid = current.is_none();

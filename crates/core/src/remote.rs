@@ -124,7 +124,7 @@ impl Lockspace {
             op: lock.op_no,
             mode: lock.requested.unwrap_or(Mode::NL),
             flags: lock.flags,
-            lvb: lock.lvb.clone().filter(|_| writes),
+            lvb: lock.lvb_out.clone().filter(|_| writes),
         }
     }
 
@@ -160,6 +160,10 @@ impl Lockspace {
         self.send(master, Body::Convert { remid, ask });
         let now = self.now;
         let lock = &mut self.store[id];
+        match lock.lvb_out.take().filter(|_| !lock.flags.contains(LockFlags::IVVALBLK)) {
+            Some(written) => lock.lvb_written(written, lock.lvb_seq.wrapping_add(1)),
+            None => lock.lvb_current &= !lock.flags.contains(LockFlags::IVVALBLK),
+        }
         lock.granted = Some(rq);
         lock.token = token;
         lock.since = now;
@@ -271,17 +275,23 @@ impl Lockspace {
         let Granted { mode, sb, lvb, lvb_seq, token } = granted;
         let now = self.now;
         let lock = &mut self.store[id];
+        let invalidated = lock.flags.contains(LockFlags::IVVALBLK);
+        match (lvb, lock.lvb_out.take().filter(|_| !invalidated)) {
+            (Some(read), _) => {
+                lock.lvb = Some(read);
+                lock.lvb_seq = lvb_seq;
+                lock.lvb_current = !sb.contains(SbFlags::VALNOTVALID);
+                lock.lvb_read = true;
+            }
+            (None, Some(written)) => lock.lvb_written(written, lvb_seq),
+            (None, None) => lock.lvb_not_read(),
+        }
         lock.granted = Some(mode);
         lock.granted_unknown = false;
         lock.requested = None;
         lock.sb = sb;
         lock.token = token;
         lock.since = now;
-        lock.lvb_seq = lvb_seq;
-        if lvb.is_some() {
-            lock.lvb = lvb;
-            lock.lvb_read = true;
-        }
         self.store.enqueue_granted(id, mode);
     }
 
@@ -466,9 +476,7 @@ impl Lockspace {
         lock.sb = SbFlags::empty();
         lock.op_no = op;
         lock.lvb_read = false;
-        if ask.lvb.is_some() {
-            lock.lvb = ask.lvb;
-        }
+        lock.lvb_out = ask.lvb;
         if gr.is_down(mode) {
             self.grant(remid);
             return self.run_pending(key);
@@ -485,9 +493,7 @@ impl Lockspace {
         let lock = &mut self.store[remid];
         let key = lock.resource;
         lock.flags = ask.flags;
-        if ask.lvb.is_some() {
-            lock.lvb = ask.lvb;
-        }
+        lock.lvb_out = ask.lvb;
         self.store.move_lvb_at_unlock(remid);
         self.store.remove(remid);
         self.reply(from, ask.lkid, ask.op, remid, Answer::Unlocked);

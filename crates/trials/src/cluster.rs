@@ -7,8 +7,9 @@ use std::rc::Rc;
 use lockify_core::message::Body;
 use lockify_core::{Config, NodeId, Output, View};
 use lockify_sim::{
-    Boot, Cut, Fault, FaultPlan, Inject, LinkProfile, MICROSECOND, MILLISECOND, Nanos, NetworkConfig, NodeStatus,
-    Observed, Report, ReportEvent, SECOND, Sim, Step, Stop, Verdict, at_nth,
+    Boot, Cut, Fault, FaultPlan, Inject, LinkProfile, MICROSECOND, MILLISECOND, Nanos,
+    NetworkConfig, NodeStatus, Observed, Report, ReportEvent, SECOND, Sim, Step, Stop, Verdict,
+    at_nth,
 };
 use rand::{RngExt, SeedableRng};
 
@@ -28,9 +29,30 @@ const PATIENCE: Nanos = 60 * SECOND;
 
 /// Kinds of messages, as targets of faults name them.
 pub const KINDS: &[&str] = &[
-    "Lookup", "LookupReply", "Remove", "Claims", "ClaimReplies", "Request", "Convert", "Unlock", "Cancel", "Merge",
-    "Reply", "Grant", "Bast", "WhoMasters", "Masters", "Assert", "AssertAck", "Reached", "Passed", "Names", "Orphaned",
-    "Adopted", "Moved", "MovedReply",
+    "Lookup",
+    "LookupReply",
+    "Remove",
+    "Claims",
+    "ClaimReplies",
+    "Request",
+    "Convert",
+    "Unlock",
+    "Cancel",
+    "Merge",
+    "Reply",
+    "Grant",
+    "Bast",
+    "WhoMasters",
+    "Masters",
+    "Assert",
+    "AssertAck",
+    "Reached",
+    "Passed",
+    "Names",
+    "Orphaned",
+    "Adopted",
+    "Moved",
+    "MovedReply",
 ];
 
 /// The number of a message's kind in [`KINDS`]; others have none.
@@ -271,7 +293,13 @@ impl Cluster {
         }
     }
 
-    fn note(&mut self, at: Nanos, node: NodeId, incarnation: u64, note: Note) -> Result<(), String> {
+    fn note(
+        &mut self,
+        at: Nanos,
+        node: NodeId,
+        incarnation: u64,
+        note: Note,
+    ) -> Result<(), String> {
         match &note {
             Note::Step(step) => self.log.step(at, *step),
             Note::Said(Output::RecoveryBegun(_)) => {
@@ -313,7 +341,8 @@ impl Cluster {
                 Ok(())
             }
             NodeStatus::Crashed => {
-                if !self.recovering.is_empty() && self.recovering.iter().any(|other| *other != node) {
+                if !self.recovering.is_empty() && self.recovering.iter().any(|other| *other != node)
+                {
                     self.log.trouble(Trouble::Recovery, at, at);
                 }
                 self.recovering.remove(&node);
@@ -423,7 +452,11 @@ impl Cluster {
     }
 
     /// Calls a node that runs and is a member.
-    fn with_member(&mut self, node: NodeId, call: impl FnOnce(&mut LockNode, &mut HostContext<'_>)) {
+    fn with_member(
+        &mut self,
+        node: NodeId,
+        call: impl FnOnce(&mut LockNode, &mut HostContext<'_>),
+    ) {
         self.sim.with(sim_id(node), |machine, cx| {
             if machine.life() == Life::Member {
                 call(machine, cx);
@@ -432,7 +465,11 @@ impl Cluster {
     }
 
     fn filter(&mut self, kind: Trouble, on: bool) {
-        let p = if on { self.random.random_range(0.02..=self.scenario.datagram.max(0.03)) } else { 0.0 };
+        let p = if on {
+            self.random.random_range(0.02..=self.scenario.datagram.max(0.03))
+        } else {
+            0.0
+        };
         let weather = &self.controls.weather;
         match kind {
             Trouble::Drop => weather.drop.set(p),
@@ -466,10 +503,8 @@ impl Cluster {
         let candidate = |node: lockify_sim::NodeId| {
             let id = core_id(node);
             let life = self.sim.machine(node).map(LockNode::life);
-            let asleep = self
-                .paused
-                .get(&id)
-                .is_some_and(|since| since + self.scenario.detection <= now);
+            let asleep =
+                self.paused.get(&id).is_some_and(|since| since + self.scenario.detection <= now);
             let usable = matches!(life, Some(Life::Outside | Life::Member | Life::Leaving));
             let incarnation = u64::from(self.sim.incarnation(node));
             Candidate { node: id, incarnation, usable: usable && !asleep }
@@ -554,7 +589,8 @@ impl Cluster {
             return self.at(at, Action::Deliver(node, incarnation, view));
         }
         self.sim.with(id, |machine, cx| {
-            let out_of_date = machine.life() != Life::Outside && machine.space().view().seq >= view.seq;
+            let out_of_date =
+                machine.life() != Life::Outside && machine.space().view().seq >= view.seq;
             if !matches!(machine.life(), Life::Halted | Life::Left) && !out_of_date {
                 machine.view(cx, view);
             }
@@ -651,7 +687,8 @@ impl Cluster {
         };
         while self.sim.nodes().any(|node| unfinished(&node, &self.sim)) {
             if self.sim.now() >= deadline {
-                let who: Vec<_> = self.sim.nodes().filter(|node| unfinished(node, &self.sim)).collect();
+                let who: Vec<_> =
+                    self.sim.nodes().filter(|node| unfinished(node, &self.sim)).collect();
                 return Err(format!("no progress: {who:?} cannot {what}: {}", self.stuck()));
             }
             self.run_until(self.sim.now() + 5 * MILLISECOND)?;
@@ -701,7 +738,10 @@ fn network(scenario: &Scenario) -> NetworkConfig {
     }
 }
 
-fn boot(scenario: Scenario, disk: Rc<RefCell<Disk>>) -> impl FnMut(Boot<LockNode>) -> LockNode + 'static {
+fn boot(
+    scenario: Scenario,
+    disk: Rc<RefCell<Disk>>,
+) -> impl FnMut(Boot<LockNode>) -> LockNode + 'static {
     move |boot| {
         let config = Config {
             node: core_id(boot.node),
@@ -725,7 +765,11 @@ fn target_hook(target: Target, controls: Rc<Controls>) -> lockify_sim::Hook<Lock
     };
     at_nth(target.nth, is_it, move |observed| {
         let node = observed.node;
-        let fault = if target.pause { Fault::Pause(node) } else { Fault::Crash { node, power_loss: false } };
+        let fault = if target.pause {
+            Fault::Pause(node)
+        } else {
+            Fault::Crash { node, power_loss: false }
+        };
         if target.receiver { Inject::Before(fault) } else { Inject::After(fault) }
     })
 }

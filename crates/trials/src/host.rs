@@ -362,7 +362,9 @@ impl LockNode {
     fn healed(&self) -> usize {
         let settles = |name: &Name| {
             self.outputs.iter().any(|output| match output {
-                Output::Trace(Trace::Confirm { name: n, .. } | Trace::Drop { name: n, .. }) => n == name,
+                Output::Trace(Trace::Confirm { name: n, .. } | Trace::Drop { name: n, .. }) => {
+                    n == name
+                }
                 _ => false,
             })
         };

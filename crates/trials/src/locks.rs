@@ -175,7 +175,10 @@ impl fmt::Display for Summary {
             writeln!(f, "{failure}")?;
         }
         if matches!(self.policy, Policy::Claim(ClaimMode::Optimistic | ClaimMode::Strict)) {
-            writeln!(f, "Steps of the claim protocol while, just before or just after a fault was in effect:")?;
+            writeln!(
+                f,
+                "Steps of the claim protocol while, just before or just after a fault was in effect:"
+            )?;
         } else {
             writeln!(f, "Faults (this policy makes no claims):")?;
         }

@@ -73,7 +73,8 @@ impl Service {
             return None;
         }
         let gone = |(node, incarnation): &(&NodeId, &u64)| {
-            members.get(*node) != Some(*incarnation) && !self.left.contains(&(**node, **incarnation))
+            members.get(*node) != Some(*incarnation)
+                && !self.left.contains(&(**node, **incarnation))
         };
         let fenced = self.members.iter().filter(gone).map(|(n, i)| (*n, *i)).collect();
         self.seq += 1;
@@ -116,7 +117,8 @@ mod tests {
     use super::*;
 
     fn candidates(nodes: &[(u32, u64)]) -> Vec<Candidate> {
-        let make = |&(node, incarnation)| Candidate { node: NodeId(node), incarnation, usable: true };
+        let make =
+            |&(node, incarnation)| Candidate { node: NodeId(node), incarnation, usable: true };
         nodes.iter().map(make).collect()
     }
 

@@ -2,8 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockify_check::{Checker, Event, Flags, Kind, Lvb, Member, Mode as CheckedMode, Options, SbFlags, Violation};
-use lockify_core::{ClientId, Completion, Error, Input, LockId, Mode, NodeId, Output, Status, Trace};
+use lockify_check::{
+    Checker, Event, Flags, Kind, Lvb, Member, Mode as CheckedMode, Options, SbFlags, Violation,
+};
+use lockify_core::{
+    ClientId, Completion, Error, Input, LockId, Mode, NodeId, Output, Status, Trace,
+};
 
 use crate::note::Note;
 
@@ -102,7 +106,13 @@ impl Observer {
     ///
     /// # Errors
     /// The rule that it breaks.
-    pub fn note(&mut self, at: u64, node: NodeId, incarnation: u64, note: &Note) -> Result<(), String> {
+    pub fn note(
+        &mut self,
+        at: u64,
+        node: NodeId,
+        incarnation: u64,
+        note: &Note,
+    ) -> Result<(), String> {
         let place = Place { at, node, incarnation };
         match note {
             Note::Called { input, result } => self.called(place, input, *result),
@@ -247,10 +257,9 @@ impl Observer {
                 client: Some(client.0.to_string()),
                 ..place.event(Kind::Bast).lock(lock.0).mode(mode(*wanted))
             },
-            Output::Lost { client, lock, .. } => Event {
-                client: Some(client.0.to_string()),
-                ..place.event(Kind::Lost).lock(lock.0)
-            },
+            Output::Lost { client, lock, .. } => {
+                Event { client: Some(client.0.to_string()), ..place.event(Kind::Lost).lock(lock.0) }
+            }
             Output::Settled { client, lock, token, .. } => Event {
                 client: Some(client.0.to_string()),
                 token: Some(*token),
@@ -305,10 +314,9 @@ fn protocol_event(place: Place, trace: &Trace) -> Event {
         Trace::Conflict { name, claim } => of(Kind::Conflict, name, claim),
         Trace::Drop { name, claim } => of(Kind::Drop, name, claim),
         Trace::Resend { name, claim } => of(Kind::Resend, name, claim),
-        Trace::Master { name, gained } => Event {
-            gained: Some(*gained),
-            ..place.event(Kind::Master).resource(name.as_bytes())
-        },
+        Trace::Master { name, gained } => {
+            Event { gained: Some(*gained), ..place.event(Kind::Master).resource(name.as_bytes()) }
+        }
         Trace::Barrier { lock, waits } => {
             Event { waits: Some(*waits), ..place.event(Kind::Barrier).lock(lock.0) }
         }

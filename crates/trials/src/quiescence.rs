@@ -28,7 +28,10 @@ pub fn check_spaces(spaces: &[&Lockspace]) -> Result<(), String> {
             return Err(format!("node {node}: {}: {}", defect.name, defect.what));
         }
         if space.unsettled_claims() > 0 {
-            return Err(format!("node {node}: {} claims unsettled at rest", space.unsettled_claims()));
+            return Err(format!(
+                "node {node}: {} claims unsettled at rest",
+                space.unsettled_claims()
+            ));
         }
     }
     let story = Story::collect(spaces);
@@ -45,12 +48,16 @@ pub fn check_empty(nodes: &[&LockNode], removes_arrive: bool) -> Result<(), Stri
     for node in nodes {
         let id = node.space().config().node;
         if let Some(left) = node.space().resources().iter().find(|r| !r.locks.is_empty()) {
-            return Err(format!("node {id}: locks are left after everything was released: {left:?}"));
+            return Err(format!(
+                "node {id}: locks are left after everything was released: {left:?}"
+            ));
         }
         if let Some((name, master)) = node.space().directory().first()
             && removes_arrive
         {
-            return Err(format!("node {id}: the directory still says that {master} masters {name}"));
+            return Err(format!(
+                "node {id}: the directory still says that {master} masters {name}"
+            ));
         }
     }
     Ok(())
@@ -61,7 +68,8 @@ pub fn waiting(nodes: &[&LockNode]) -> String {
     let mut text = String::new();
     for node in nodes {
         let space = node.space();
-        let _ = write!(text, "node {}: {} unsettled", space.config().node, space.unsettled_claims());
+        let _ =
+            write!(text, "node {}: {} unsettled", space.config().node, space.unsettled_claims());
         if node.open_fences() > 0 {
             let _ = write!(text, ", {} fences open", node.open_fences());
         }
@@ -98,10 +106,14 @@ impl Story {
 
     fn check_masters(&self, spaces: &[&Lockspace]) -> Result<(), String> {
         for (name, told) in &self.resources {
-            let masters: Vec<_> =
-                told.iter().filter(|(node, info)| info.master == Some(**node)).map(|(n, _)| *n).collect();
+            let masters: Vec<_> = told
+                .iter()
+                .filter(|(node, info)| info.master == Some(**node))
+                .map(|(n, _)| *n)
+                .collect();
             let held = told.values().any(|info| !info.locks.is_empty());
-            if masters.len() > 1 || (held && masters.is_empty() && !cached_elsewhere(spaces, name)) {
+            if masters.len() > 1 || (held && masters.is_empty() && !cached_elsewhere(spaces, name))
+            {
                 return Err(format!("INV-1: {name} has the masters {masters:?}: {told:?}"));
             }
             let Some(master) = masters.first() else { continue };
@@ -133,7 +145,9 @@ impl Story {
         }
         for (name, kept) in &records {
             if kept.len() > 1 {
-                return Err(format!("INV-1: {name} has directory records at several nodes: {kept:?}"));
+                return Err(format!(
+                    "INV-1: {name} has directory records at several nodes: {kept:?}"
+                ));
             }
             let master = self.master(name);
             if let (Some((node, recorded)), Some(master)) = (kept.first(), master)
@@ -175,7 +189,9 @@ impl Story {
                 return Err(format!("{name}: the master knows {lock:?} twice"));
             }
             let owner = told.get(&lock.node);
-            if !owner.is_some_and(|info| info.locks.iter().any(|l| l.lock == lock.lock && l.node == lock.node)) {
+            if !owner.is_some_and(|info| {
+                info.locks.iter().any(|l| l.lock == lock.lock && l.node == lock.node)
+            }) {
                 return Err(format!("{name}: the master knows {lock:?}, its owner does not"));
             }
         }

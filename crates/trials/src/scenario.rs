@@ -78,7 +78,12 @@ pub struct Target {
 
 impl Scenario {
     /// Draws a scenario.
-    pub fn draw(seed: u64, policy: Policy, nodes: &RangeInclusive<usize>, faults: Faults) -> Scenario {
+    pub fn draw(
+        seed: u64,
+        policy: Policy,
+        nodes: &RangeInclusive<usize>,
+        faults: Faults,
+    ) -> Scenario {
         // A stream of its own: the engine's streams begin at the seed itself.
         let mut random = Random::seed_from_u64(seed ^ 0x5ce0_a210);
         let nodes = random.random_range(nodes.clone());
@@ -153,14 +158,21 @@ fn draw_config(random: &mut Random, policy: Policy, claims: bool) -> Config {
     config.toss_after = random.random_range(1..=40) * MILLISECOND;
     config.batch_entries = random.random_range(1..=8);
     config.batch_age = random.random_range(50..=1_500) * MICROSECOND;
-    config.claim_resend = (claims && random.random_bool(0.5)).then(|| random.random_range(1..=5) * MILLISECOND);
+    config.claim_resend =
+        (claims && random.random_bool(0.5)).then(|| random.random_range(1..=5) * MILLISECOND);
     config.claim_cap = if random.random_bool(0.3) { random.random_range(1..=4) } else { 1_000 };
     config.merge_patience = random.random_range(2..=100) * MILLISECOND;
     config.conflict_patience = 1_000 * MILLISECOND;
     config
 }
 
-fn draw_work(random: &mut Random, policy: Policy, nodes: usize, pause: Time, config: &Config) -> Work {
+fn draw_work(
+    random: &mut Random,
+    policy: Policy,
+    nodes: usize,
+    pause: Time,
+    config: &Config,
+) -> Work {
     let strict = matches!(policy, Policy::Claim(lockify_core::ClaimMode::Strict));
     let claims = matches!(policy, Policy::Claim(_));
     let general = if claims { 30 } else { 60 };

@@ -46,10 +46,7 @@ impl Packet {
 
 /// Whether the lock manager protects this message against loss and duplication by itself.
 pub fn may_be_datagram(body: &Body) -> bool {
-    matches!(
-        body,
-        Body::Claims(_) | Body::ClaimReplies(_) | Body::Remove { .. }
-    )
+    matches!(body, Body::Claims(_) | Body::ClaimReplies(_) | Body::Remove { .. })
 }
 
 /// One node's connections.

@@ -44,8 +44,7 @@ impl Lockspace {
         if self.config.policy == Policy::Home {
             return self.accepts_at_home(name, hash);
         }
-        let from_directory =
-            current && self.has_directory() && self.directory_node(hash) == from;
+        let from_directory = current && self.has_directory() && self.directory_node(hash) == from;
         let Some(key) = self.store.find(name, hash) else {
             if !from_directory {
                 return Accepts::No;

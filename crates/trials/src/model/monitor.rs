@@ -42,15 +42,18 @@ impl Monitor {
         match input {
             Input::Lock(args) => {
                 if let Some(id) = id {
-                    self.locks.insert(id, Held {
-                        name: args.name,
-                        mode: None,
-                        granted: None,
-                        provisional: false,
-                        busy: true,
-                        lost: false,
-                        behind: BTreeSet::new(),
-                    });
+                    self.locks.insert(
+                        id,
+                        Held {
+                            name: args.name,
+                            mode: None,
+                            granted: None,
+                            provisional: false,
+                            busy: true,
+                            lost: false,
+                            behind: BTreeSet::new(),
+                        },
+                    );
                 }
             }
             Input::Convert(args) => {
@@ -68,7 +71,8 @@ impl Monitor {
         let claims = self.claims.clone();
         let Some(held) = self.locks.get_mut(&lock) else { return };
         held.busy = true;
-        let weakens = held.granted.is_some_and(|from| from.writes() && to.is_none_or(|to| to < from));
+        let weakens =
+            held.granted.is_some_and(|from| from.writes() && to.is_none_or(|to| to < from));
         held.behind = if weakens && !freed && !held.lost { claims } else { BTreeSet::new() };
         held.mode = match (held.mode, to) {
             (Some(from), Some(to)) => Some(observer::meet(from, to)),
@@ -126,7 +130,9 @@ impl Monitor {
     /// INV-4: what these claims hold back takes effect now.
     fn open(&self, behind: &BTreeSet<u64>) -> Result<(), String> {
         match behind.intersection(&self.claims).next() {
-            Some(claim) => Err(format!("INV-4: a lock was weakened before claim {claim} was settled")),
+            Some(claim) => {
+                Err(format!("INV-4: a lock was weakened before claim {claim} was settled"))
+            }
             None => Ok(()),
         }
     }
@@ -134,7 +140,8 @@ impl Monitor {
     /// A weakening takes effect at the latest when the master is told.
     fn sent(&self, body: &Body) -> Result<(), String> {
         match body {
-            Body::Convert { ask, .. } | Body::Unlock { ask, .. } => match self.locks.get(&ask.lkid) {
+            Body::Convert { ask, .. } | Body::Unlock { ask, .. } => match self.locks.get(&ask.lkid)
+            {
                 Some(held) => self.open(&held.behind),
                 None => Ok(()),
             },

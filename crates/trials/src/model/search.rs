@@ -125,9 +125,9 @@ fn walk(scenario: &Scenario, first: State, report: &mut Report) {
         level.taken = Some(action);
         let mut next = level.state.clone();
         report.transitions += 1;
-        let outcome = next.apply(action).and_then(|()| {
-            if next.is_terminal() { next.clone().finish() } else { Ok(()) }
-        });
+        let outcome = next
+            .apply(action)
+            .and_then(|()| if next.is_terminal() { next.clone().finish() } else { Ok(()) });
         if let Err(what) = outcome {
             report.counterexample = Some(Counterexample { what, steps: steps(&path) });
             break;

@@ -6,8 +6,8 @@ use std::hash::{Hash, Hasher};
 
 use lockify_core::message::{Answer, Body, Message};
 use lockify_core::{
-    ClientId, Config, ConvertArgs, Input, LockArgs, LockFlags, LockId, Lockspace, LostReason, Member, Mode, Name,
-    NodeId, Output, Time, UnlockArgs, UnlockFlags, View,
+    ClientId, Config, ConvertArgs, Input, LockArgs, LockFlags, LockId, Lockspace, LostReason,
+    Member, Mode, Name, NodeId, Output, Time, UnlockArgs, UnlockFlags, View,
 };
 use xxhash_rust::xxh3::Xxh3;
 
@@ -102,7 +102,11 @@ impl State {
     ///
     /// # Errors
     /// What is violated on the way there.
-    pub fn new(config: Config, scripts: Vec<Vec<ClientStep>>, bounds: Bounds) -> Result<State, String> {
+    pub fn new(
+        config: Config,
+        scripts: Vec<Vec<ClientStep>>,
+        bounds: Bounds,
+    ) -> Result<State, String> {
         let count = scripts.len();
         let mut state = State {
             config,
@@ -139,7 +143,8 @@ impl State {
     fn announce(&mut self) {
         self.seq += 1;
         let member = |node: usize| Member { node: NodeId(node as u32), incarnation: 1, weight: 1 };
-        let members = (0..self.nodes.len()).filter(|n| self.nodes[*n].is_some()).map(member).collect();
+        let members =
+            (0..self.nodes.len()).filter(|n| self.nodes[*n].is_some()).map(member).collect();
         let view = View { seq: self.seq, members };
         for node in self.nodes.iter_mut().flatten() {
             node.views.push_back(view.clone());
@@ -204,9 +209,9 @@ impl State {
         match step {
             ClientStep::Lock(..) => true,
             // A lock that is gone (lost, or refused) has nothing to wait for.
-            ClientStep::Convert(slot, ..) | ClientStep::Unlock(slot, _) | ClientStep::Await(slot) => {
-                held(slot).is_none_or(|held| !held.busy)
-            }
+            ClientStep::Convert(slot, ..)
+            | ClientStep::Unlock(slot, _)
+            | ClientStep::Await(slot) => held(slot).is_none_or(|held| !held.busy),
         }
     }
 
@@ -291,12 +296,20 @@ impl State {
         let Some(node) = &mut self.nodes[index] else { return Ok(()) };
         let step = self.scripts[index][node.position];
         node.position += 1;
-        let slot_lock = |slot| node.slots.get(&slot).copied().filter(|id| node.monitor.locks.contains_key(id));
+        let slot_lock =
+            |slot| node.slots.get(&slot).copied().filter(|id| node.monitor.locks.contains_key(id));
         match step {
             ClientStep::Await(_) => Ok(()),
             ClientStep::Lock(slot, name, mode, flags) => {
                 let args = LockArgs {
-                    client: CLIENT, tag: 0, name, mode, flags, lvb: None, bast: true, timeout: None,
+                    client: CLIENT,
+                    tag: 0,
+                    name,
+                    mode,
+                    flags,
+                    lvb: None,
+                    bast: true,
+                    timeout: None,
                 };
                 if let Some(id) = self.feed(index, Input::Lock(args))?
                     && let Some(node) = &mut self.nodes[index]
@@ -307,7 +320,15 @@ impl State {
             }
             ClientStep::Convert(slot, mode, flags) => {
                 let Some(lock) = slot_lock(slot) else { return Ok(()) };
-                let args = ConvertArgs { client: CLIENT, lock, tag: 0, mode, flags, lvb: None, timeout: None };
+                let args = ConvertArgs {
+                    client: CLIENT,
+                    lock,
+                    tag: 0,
+                    mode,
+                    flags,
+                    lvb: None,
+                    timeout: None,
+                };
                 self.feed(index, Input::Convert(args)).map(|_| ())
             }
             ClientStep::Unlock(slot, flags) => match slot_lock(slot) {
@@ -335,7 +356,9 @@ impl State {
                 node.gone |= from_client;
                 None
             }
-            Err(error) if from_client => return Err(format!("node {index}: {input:?} was refused: {error}")),
+            Err(error) if from_client => {
+                return Err(format!("node {index}: {input:?} was refused: {error}"));
+            }
             Err(_) => None,
         };
         if result.is_ok() {
@@ -354,7 +377,9 @@ impl State {
             match output {
                 Output::Send { to, message } => self.post(index, to, message),
                 Output::Lost { lock, reason: LostReason::Conflict, .. } => lost.push(lock),
-                Output::Withdraw(reason) => return Err(format!("node {index} must withdraw: {reason:?}")),
+                Output::Withdraw(reason) => {
+                    return Err(format!("node {index} must withdraw: {reason:?}"));
+                }
                 _ => {}
             }
         }
@@ -382,7 +407,8 @@ impl State {
 
     /// To whom a node's messages are on the way.
     pub fn receivers(&self, from: usize) -> Vec<usize> {
-        let waiting = self.connections.iter().filter(|((f, _), queue)| *f == from && !queue.is_empty());
+        let waiting =
+            self.connections.iter().filter(|((f, _), queue)| *f == from && !queue.is_empty());
         waiting.map(|((_, to), _)| *to).collect()
     }
 
@@ -396,11 +422,17 @@ impl State {
         compatible(held)?;
         for node in self.nodes.iter().flatten() {
             if let Some(defect) = node.space.defects().first() {
-                return Err(format!("node {}: {}: {}", node.space.config().node, defect.name, defect.what));
+                return Err(format!(
+                    "node {}: {}: {}",
+                    node.space.config().node,
+                    defect.name,
+                    defect.what
+                ));
             }
         }
         let spaces = self.spaces();
-        let together = spaces.iter().all(|space| space.is_running() && space.view().seq == self.seq);
+        let together =
+            spaces.iter().all(|space| space.is_running() && space.view().seq == self.seq);
         if together { check_masters(&spaces) } else { Ok(()) }
     }
 
@@ -418,7 +450,8 @@ impl State {
         self.bounds = Bounds::default();
         for _ in 0..400 {
             loop {
-                let client = (0..self.nodes.len()).find(|n| self.client_may_go(*n)).map(Action::Client);
+                let client =
+                    (0..self.nodes.len()).find(|n| self.client_may_go(*n)).map(Action::Client);
                 match self.messages().first().copied().or(client) {
                     Some(action) => self.apply(action)?,
                     None => break,
@@ -428,7 +461,9 @@ impl State {
                 return quiescence::check_spaces(&self.spaces());
             }
             let next = |n: &usize| self.nodes[*n].as_ref().and_then(|node| node.space.next_timer());
-            let Some(node) = (0..self.nodes.len()).filter(|n| next(n).is_some()).min_by_key(|n| next(n)) else {
+            let Some(node) =
+                (0..self.nodes.len()).filter(|n| next(n).is_some()).min_by_key(|n| next(n))
+            else {
                 break;
             };
             self.tick(node)?;
@@ -541,7 +576,10 @@ fn check_masters(spaces: &[&Lockspace]) -> Result<(), String> {
                 continue;
             }
             if let Some(other) = masters.insert(resource.name, node) {
-                return Err(format!("INV-1: {} has two masters, {other} and {node}", resource.name));
+                return Err(format!(
+                    "INV-1: {} has two masters, {other} and {node}",
+                    resource.name
+                ));
             }
         }
     }
@@ -551,7 +589,9 @@ fn check_masters(spaces: &[&Lockspace]) -> Result<(), String> {
                 && *master != recorded
             {
                 let keeper = space.config().node;
-                return Err(format!("INV-1: the directory {keeper} says that {recorded} masters {name}: {master} does"));
+                return Err(format!(
+                    "INV-1: the directory {keeper} says that {recorded} masters {name}: {master} does"
+                ));
             }
         }
     }

@@ -203,13 +203,7 @@ impl FileSystem {
         }
     }
 
-    fn create(
-        &mut self,
-        port: &mut Port<'_>,
-        directory: usize,
-        mut left: u32,
-        block: Option<u32>,
-    ) {
+    fn create(&mut self, port: &mut Port<'_>, directory: usize, mut left: u32, block: Option<u32>) {
         if let Some(block) = block {
             self.disk.borrow_mut().link(port.node, directory, block);
             self.created.insert(block, directory);
@@ -217,7 +211,8 @@ impl FileSystem {
             self.release(Key::Iopen(block));
             left -= 1;
         }
-        let next = if left > 0 { self.disk.borrow_mut().allocate(port.node, directory) } else { None };
+        let next =
+            if left > 0 { self.disk.borrow_mut().allocate(port.node, directory) } else { None };
         let Some(block) = next else { return self.finish(port) };
         self.task = Some(Task::Create { directory, left, block: Some(block) });
         let needs = [(Key::Iopen(block), Mode::PR, true), (Key::Inode(block), Mode::EX, true)];
@@ -252,17 +247,12 @@ impl FileSystem {
         self.demote_all(port);
     }
 
-    fn delete(
-        &mut self,
-        port: &mut Port<'_>,
-        directory: usize,
-        block: Option<u32>,
-        freeing: bool,
-    ) {
+    fn delete(&mut self, port: &mut Port<'_>, directory: usize, block: Option<u32>, freeing: bool) {
         let Some(block) = block else {
             let Some(block) = self.pick(port, directory) else { return self.finish(port) };
             self.task = Some(Task::Delete { directory, block: Some(block), freeing: false });
-            let needs = [(Key::Inode(block), Mode::EX, false), (Key::Iopen(block), Mode::EX, false)];
+            let needs =
+                [(Key::Inode(block), Mode::EX, false), (Key::Iopen(block), Mode::EX, false)];
             return self.need(port, &needs);
         };
         if !freeing {

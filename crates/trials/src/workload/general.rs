@@ -58,13 +58,7 @@ const STEP: u64 = 0;
 impl GeneralClient {
     /// A client that has not started yet.
     pub fn new(how: General) -> GeneralClient {
-        GeneralClient {
-            how,
-            id: ClientId(0),
-            phase: Phase::Run,
-            locks: BTreeMap::new(),
-            writes: 0,
-        }
+        GeneralClient { how, id: ClientId(0), phase: Phase::Run, locks: BTreeMap::new(), writes: 0 }
     }
 
     fn schedule(&self, port: &mut Port<'_>) {

@@ -43,15 +43,7 @@ pub enum Outcome {
 impl Glock {
     /// A lock that is not there yet.
     pub fn new(name: Name) -> Glock {
-        Glock {
-            name,
-            lock: None,
-            held: None,
-            op: None,
-            in_use: false,
-            wanted: None,
-            lost: false,
-        }
+        Glock { name, lock: None, held: None, op: None, in_use: false, wanted: None, lost: false }
     }
 
     /// Its lock's id.
@@ -100,8 +92,16 @@ impl Glock {
             None => {
                 let flags = if claim { LockFlags::NOTIFY } else { LockFlags::empty() };
                 let name = self.name;
-                let args =
-                    LockArgs { client, tag, name, mode, flags, lvb: None, bast: true, timeout: None };
+                let args = LockArgs {
+                    client,
+                    tag,
+                    name,
+                    mode,
+                    flags,
+                    lvb: None,
+                    bast: true,
+                    timeout: None,
+                };
                 self.lock = port.call(Input::Lock(args))?;
             }
         }
