@@ -80,8 +80,8 @@ impl Conn {
         }
     }
 
-    /// Reads once. A read that fills less than the buffer has drained the socket, which saves
-    /// the one that would say so (epoll(7), "edge-triggered").
+    /// Reads once. A read that fills less than the buffer has drained the socket of data, which
+    /// saves the one that would say so (epoll(7), "edge-triggered"); an end may still follow.
     pub(crate) fn read(&mut self) -> Reading {
         self.make_room();
         loop {

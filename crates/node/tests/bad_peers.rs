@@ -256,3 +256,28 @@ fn contradictory_configurations_are_refused() {
     (shards.shard, shards.shard_index) = (Some(ShardGroup::new(2)), 2);
     assert!(text(shards).contains("shard 2 of 2"));
 }
+
+/// Data and the end of a connection that come together are one event.
+#[test]
+fn the_end_of_a_connection_is_seen_behind_the_last_data() {
+    let (mut c, listeners) = Cluster::empty(3);
+    c.lease = 10 * LONG;
+    c.start(0, listeners.into_iter().next());
+    for _ in 0..20 {
+        let mut stream = dial(&c, 0);
+        stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+        c.wait("the connection", |c| {
+            c.nodes[0].engine.as_ref().unwrap().status().peers[1].connected
+        });
+        let mut bytes = Vec::new();
+        encode_packet(&mut bytes, &Packet::<Payload>::Ack { ack: 0 }).unwrap();
+        stream.write_all(&bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let start = std::time::Instant::now();
+        while c.nodes[0].engine.as_ref().unwrap().status().peers[1].connected {
+            c.engine(0).run_once(Some(Duration::from_millis(1)), &mut Vec::new()).unwrap();
+            // Long before any timer would have the socket read again (a quarter of the lease).
+            assert!(start.elapsed() < LONG, "the end was not seen");
+        }
+    }
+}

@@ -108,8 +108,9 @@ impl Engine {
             conn.blocked = false;
             self.mark(at);
         }
-        if event.is_readable() || event.is_read_closed() || event.is_error() {
-            self.readable(at, now);
+        let ended = event.is_read_closed() || event.is_error();
+        if event.is_readable() || ended {
+            self.readable(at, ended, now);
         }
     }
 
@@ -137,8 +138,9 @@ impl Engine {
         }
     }
 
-    /// Reads and handles what came on a connection.
-    pub(super) fn readable(&mut self, at: usize, now: Time) {
+    /// Reads and handles what came on a connection. `ended`: the peer's end may have come with
+    /// data before it, as one event, so that a short read does not mean that nothing is left.
+    pub(super) fn readable(&mut self, at: usize, ended: bool, now: Time) {
         for _ in 0..READS {
             let Some(conn) = self.conns.get_mut(at) else { return };
             if matches!(conn.stage, Stage::Dialing { .. }) {
@@ -147,11 +149,12 @@ impl Engine {
             let before = conn.end - conn.start;
             let reading = conn.read();
             self.stats.reads += 1;
-            self.stats.bytes_received += (conn.end - conn.start - before) as u64;
+            let came = conn.end - conn.start - before;
+            self.stats.bytes_received += came as u64;
             self.handle_input(at, now);
             match reading {
-                Reading::Drained => return,
-                Reading::More => {}
+                Reading::Drained if came == 0 || !ended => return,
+                Reading::Drained | Reading::More => {}
                 Reading::Closed(error) => {
                     self.close(at, error.map_or_else(String::new, |e| e.to_string()), now);
                     return;

@@ -256,7 +256,7 @@ impl Engine {
 
     fn look(&mut self, came: &Events, now: Time) -> Result<(), NodeError> {
         for conn in std::mem::take(&mut self.unread) {
-            self.readable(conn, now);
+            self.readable(conn, true, now);
         }
         let mut accept = false;
         for event in came {
