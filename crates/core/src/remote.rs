@@ -6,11 +6,15 @@ use crate::flags::{LockFlags, SbFlags};
 use crate::grant::{Effects, Outcome};
 use crate::ids::{LockId, NodeId};
 use crate::inspect::Queue;
+use crate::io::{Output, WithdrawReason};
 use crate::lock::{Lock, Op, Overlap, Owner, Stage};
 use crate::message::{Answer, Ask, Body, Granted, Message, NewLock};
 use crate::mode::Mode;
 use crate::resource::{Finding, Master, ResourceKey};
 use crate::space::Lockspace;
+
+/// Messages of views not announced yet that are kept.
+const EARLY_LIMIT: usize = 64 * 1024;
 
 /// How a message is treated around a recovery (semantics section 9, steps 0 and 8).
 pub(crate) enum Class {
@@ -58,8 +62,10 @@ pub(crate) fn class(body: &Body) -> Class {
 impl Lockspace {
     pub(crate) fn receive(&mut self, from: NodeId, message: Message) {
         if message.view > self.view.seq && !self.over {
-            self.early.push_back((from, message));
-            return;
+            if self.early.len() >= EARLY_LIMIT {
+                return self.out.push_back(Output::Withdraw(WithdrawReason::LeftBehind));
+            }
+            return self.early.push_back((from, message));
         }
         if !self.member || self.view.member(from).is_none() || from == self.me() {
             self.stats.dropped += 1;

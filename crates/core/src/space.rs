@@ -84,7 +84,7 @@ impl Lockspace {
             stats: Stats::default(),
             now: 0,
             clock: 0,
-            store: Store::default(),
+            store: Store::new(config.incarnation),
             view: View::default(),
             slots: Vec::new(),
             member: false,

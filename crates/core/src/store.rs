@@ -53,6 +53,12 @@ enum Slot<T> {
 }
 
 impl Store {
+    /// `life` tells this life of the node from others: ids given in one must not recur in the next,
+    /// whose holders may not have heard yet that theirs are void.
+    pub fn new(life: u64) -> Store {
+        Store { generation: (life ^ (life >> 32)) as u32, ..Store::default() }
+    }
+
     pub const BYTES_PER_LOCK: usize = size_of::<Slot<Lock>>();
 
     /// With an index entry: a key and its control byte, at the table's load of seven eighths.

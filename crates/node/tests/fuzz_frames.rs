@@ -109,6 +109,7 @@ fn packets() -> Vec<Packet> {
         bast: false,
         lvb: None,
         lvb_seq: 0,
+        lvb_current: true,
         since: 1 << 50,
     };
     let features = Features { claims: true, family: 1, lvb_len: 32, established: true };

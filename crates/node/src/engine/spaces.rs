@@ -326,6 +326,7 @@ impl Engine {
             WithdrawReason::ConfigurationMismatch => {
                 "other members use another policy or length of lock value blocks: give all the same"
             }
+            WithdrawReason::LeftBehind => "it was left behind by the other members' views",
         };
         self.notice(Level::Error, format!("withdrew from lockspace {name}: {why}"));
         self.halt_space(at, now);
