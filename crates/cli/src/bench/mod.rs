@@ -72,6 +72,9 @@ pub struct Effort {
 /// What a part of the benchmark yields.
 type Measured = Result<Vec<Row>, Failure>;
 
+/// A part of the benchmark.
+type Part = (What, fn(Effort) -> Measured);
+
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
     let effort = if args.quick {
@@ -79,7 +82,7 @@ pub fn run(args: &Args) -> Ended {
     } else {
         Effort { rounds: 9, shorter: 1 }
     };
-    let all: [(What, fn(Effort) -> Measured); 5] = [
+    let all: [Part; 5] = [
         (What::Core, core::measure),
         (What::Daemon, locks::daemon),
         (What::Remote, locks::remote),
