@@ -71,7 +71,8 @@ pub struct Config {
     /// Length of lock value blocks in bytes; the same on all members. 32 in Linux's user API.
     pub lvb_len: usize,
     /// How long a resource without locks stays cached at a master that is not its directory
-    /// node, or at a node that is not its master, before it is dropped (kernel: 10 s).
+    /// node, or at a node that is not its master, before it is dropped (kernel: 10 s); at most
+    /// twice as long if it is locked now and then.
     pub toss_after: Time,
     /// Entries after which a batch of claims is sent.
     pub batch_entries: usize,

@@ -39,6 +39,16 @@ pub(crate) enum Outcome {
     Deadlock,
 }
 
+/// What the effects of a request or conversion depend on, besides its outcome; taken down before
+/// the lock is answered, as it may be gone after that.
+#[derive(Clone, Copy)]
+pub(crate) struct Effects {
+    /// A request, not a conversion.
+    pub new: bool,
+    pub flags: LockFlags,
+    pub rq: Mode,
+}
+
 impl Store {
     /// Whether `id` can be granted `rq`: the ten rules of semantics section 4, in their order.
     fn grantable(&self, id: LockId, rq: Mode, when: When) -> bool {
@@ -60,7 +70,7 @@ impl Store {
         match when {
             When::Recovering if converts => return true, // 3
             When::Now if converts && !lock.flags.contains(LockFlags::QUECVT) => return true, // 4
-            When::Now if converts && none_converting => return true, // 5
+            When::Now if converts => return none_converting, // 5
             _ => {}
         }
         if lock.flags.contains(LockFlags::NOORDER) {
@@ -117,6 +127,9 @@ impl Lockspace {
             let news = !lock.sb.contains(SbFlags::DEMOTED);
             lock.granted = Some(Mode::NL);
             lock.sb |= SbFlags::DEMOTED;
+            if lock.queue == Queue::Granted {
+                self.store.enqueue_granted(id, Mode::NL);
+            }
             return if news { Try::Demoted } else { Try::NotNow };
         }
         let alternative = if flags.contains(LockFlags::ALTPR) && rq != Mode::PR {
@@ -208,13 +221,13 @@ impl Lockspace {
         id: LockId,
         key: ResourceKey,
         outcome: Outcome,
-        flags: LockFlags,
-        rq: Mode,
+        Effects { new, flags, rq }: Effects,
     ) {
         if !self.store.contains_resource(key) {
             return;
         }
         match outcome {
+            Outcome::Granted if new => {} // Nobody who waits gets closer to a grant by it.
             Outcome::Granted => self.run_pending(key),
             Outcome::Queued => self.notify_blockers(id, key, rq, false),
             Outcome::Again if flags.contains(LockFlags::NOQUEUEBAST) => {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{ClientId, LockId, NodeId, Time};
 use crate::mode::Mode;
 use crate::name::Name;
+use crate::store::Store;
 
 /// A resource as one node sees it. The master's view is complete; other nodes know their own locks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -67,4 +68,19 @@ pub struct Defect {
     pub name: Name,
     /// What is wrong.
     pub what: &'static str,
+}
+
+/// What the lock manager keeps in memory for one lock and for one resource, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Footprint {
+    /// A lock: its slot. A lock value block in use adds its own bytes.
+    pub lock: usize,
+    /// A resource: its slot, its name included, and its entry in the index by name.
+    pub resource: usize,
+}
+
+/// The size of a lock and of a resource in memory, where slots and index are full: as they grow
+/// by doubling, the memory taken from the allocator can be up to twice as much for a time.
+pub fn footprint() -> Footprint {
+    Footprint { lock: Store::BYTES_PER_LOCK, resource: Store::BYTES_PER_RESOURCE }
 }

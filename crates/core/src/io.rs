@@ -159,6 +159,9 @@ pub enum WithdrawReason {
     ConflictNotAbandoned,
     /// The other members use another policy or another length of lock value blocks.
     ConfigurationMismatch,
+    /// The others have gone on to views that the membership service has not announced here, and
+    /// have sent more messages since than can be kept.
+    LeftBehind,
 }
 
 /// What the state machine wants done; pull with [`crate::Lockspace::poll`].

@@ -51,7 +51,7 @@ pub use config::{ClaimMode, Config, Policy, UnknownPolicy};
 pub use error::{Error, Invalid, Status};
 pub use flags::{LockFlags, SbFlags, UnlockFlags};
 pub use ids::{ClientId, LockId, Member, NodeId, Time, View};
-pub use inspect::{Defect, LockInfo, Queue, ResourceInfo};
+pub use inspect::{Defect, Footprint, LockInfo, Queue, ResourceInfo, footprint};
 pub use io::{
     Completion, ConvertArgs, Input, LockArgs, LostReason, Lvb, Output, Stats, Trace, UnlockArgs,
     WithdrawReason,

@@ -125,11 +125,7 @@ impl<P: Clone> Link<P> {
 
     /// What to tell the peer on a new connection.
     pub fn hello(&self) -> Hello {
-        Hello {
-            from: self.me,
-            to: self.peer,
-            received: self.received,
-        }
+        Hello { from: self.me, to: self.peer, received: self.received }
     }
 
     /// A connection is there and the peer has said this. Sent payloads that the peer has not
@@ -138,30 +134,19 @@ impl<P: Clone> Link<P> {
         let resumed = match self.peer {
             None => Resumed::First,
             Some(p) if hello.from < p => {
-                return Err(LinkError::OldLife {
-                    got: hello.from,
-                    known: p,
-                });
+                return Err(LinkError::OldLife { got: hello.from, known: p });
             }
             Some(p) if hello.from > p => Resumed::NewLife,
             Some(_) => Resumed::Same,
         };
         // What the peer received from another life of this node says nothing about this one.
-        let received = if hello.to == Some(self.me) {
-            hello.received
-        } else {
-            0
-        };
+        let received = if hello.to == Some(self.me) { hello.received } else { 0 };
         if resumed == Resumed::Same {
             self.acknowledge(received)?;
         } else {
             // What was sent before the first life was known is for that life; see `send`.
             if received != 0 {
-                return Err(LinkError::Nonsense {
-                    received,
-                    first: 0,
-                    last: 0,
-                });
+                return Err(LinkError::Nonsense { received, first: 0, last: 0 });
             }
             if resumed == Resumed::NewLife {
                 self.unacked.clear();
@@ -201,38 +186,20 @@ impl<P: Clone> Link<P> {
         }
         self.told = self.received;
         let (from, to, seq, ack) = (self.me, self.peer?, self.sent, self.received);
-        self.unacked.back().map(|p| Frame {
-            from,
-            to,
-            seq,
-            ack,
-            payload: Some(p),
-        })
+        self.unacked.back().map(|p| Frame { from, to, seq, ack, payload: Some(p) })
     }
 
     /// The frames to carry first on a new connection, in this order.
     pub fn resend(&self) -> impl Iterator<Item = Frame<&P>> {
         let (from, to, ack) = (self.me, self.peer.unwrap_or(0), self.received);
         let first = self.sent - self.unacked.len() as u64 + 1;
-        let frame = move |(i, p)| Frame {
-            from,
-            to,
-            seq: first + i as u64,
-            ack,
-            payload: Some(p),
-        };
+        let frame = move |(i, p)| Frame { from, to, seq: first + i as u64, ack, payload: Some(p) };
         self.unacked.iter().enumerate().map(frame)
     }
 
     /// A frame came on the connection: its payload, unless it is a duplicate or carries none.
     pub fn receive(&mut self, frame: Frame<P>) -> Result<Option<P>, LinkError> {
-        let Frame {
-            from,
-            to,
-            seq,
-            ack,
-            payload,
-        } = frame;
+        let Frame { from, to, seq, ack, payload } = frame;
         if to != self.me || self.peer != Some(from) {
             return Err(LinkError::WrongLife { from, to });
         }
@@ -254,13 +221,7 @@ impl<P: Clone> Link<P> {
     pub fn acknowledgement(&mut self) -> Option<Frame<P>> {
         let to = self.peer.filter(|_| self.connected)?;
         self.told = self.received;
-        Some(Frame {
-            from: self.me,
-            to,
-            seq: self.sent,
-            ack: self.received,
-            payload: None,
-        })
+        Some(Frame { from: self.me, to, seq: self.sent, ack: self.received, payload: None })
     }
 
     /// Payloads received that the peer does not know to have arrived.
@@ -282,11 +243,7 @@ impl<P: Clone> Link<P> {
     fn acknowledge(&mut self, received: u64) -> Result<(), LinkError> {
         let first = self.sent - self.unacked.len() as u64;
         if received < first || received > self.sent {
-            return Err(LinkError::Nonsense {
-                received,
-                first,
-                last: self.sent,
-            });
+            return Err(LinkError::Nonsense { received, first, last: self.sent });
         }
         self.unacked.drain(..(received - first) as usize);
         Ok(())
@@ -295,11 +252,7 @@ impl<P: Clone> Link<P> {
     /// As `acknowledge`, for a frame that may be a duplicate, whose news is old.
     fn acknowledge_late(&mut self, ack: u64) -> Result<(), LinkError> {
         let first = self.sent - self.unacked.len() as u64;
-        if ack <= first {
-            Ok(())
-        } else {
-            self.acknowledge(ack)
-        }
+        if ack <= first { Ok(()) } else { self.acknowledge(ack) }
     }
 }
 
@@ -319,26 +272,14 @@ mod tests {
     }
 
     fn own(f: Frame<&u32>) -> Frame<u32> {
-        Frame {
-            from: f.from,
-            to: f.to,
-            seq: f.seq,
-            ack: f.ack,
-            payload: f.payload.copied(),
-        }
+        Frame { from: f.from, to: f.to, seq: f.seq, ack: f.ack, payload: f.payload.copied() }
     }
 
     impl Pair {
         fn new() -> Pair {
             let (a, b) = (Link::new(10, 4), Link::new(20, 4));
             let (to_b, to_a) = Default::default();
-            Pair {
-                a,
-                b,
-                to_b,
-                to_a,
-                got: Vec::new(),
-            }
+            Pair { a, b, to_b, to_a, got: Vec::new() }
         }
         /// Loses everything on the way and connects both ends anew.
         fn reconnect(&mut self) {
@@ -446,18 +387,10 @@ mod tests {
         p.send(1);
         p.send(2);
         let twice: Vec<_> = p.to_b.iter().chain(p.to_b.iter()).copied().collect();
-        let got: Vec<_> = twice
-            .into_iter()
-            .filter_map(|f| p.b.receive(f).unwrap())
-            .collect();
+        let got: Vec<_> = twice.into_iter().filter_map(|f| p.b.receive(f).unwrap()).collect();
         assert_eq!(got, [1, 2]);
-        let (old, new) = (
-            Frame {
-                ack: 1,
-                ..p.b.acknowledgement().unwrap()
-            },
-            p.b.acknowledgement(),
-        );
+        let (old, new) =
+            (Frame { ack: 1, ..p.b.acknowledgement().unwrap() }, p.b.acknowledgement());
         assert_eq!(p.a.receive(new.unwrap()), Ok(None));
         assert_eq!(p.a.receive(old), Ok(None));
         assert_eq!(p.a.backlog(), 0);
@@ -482,13 +415,7 @@ mod tests {
         p.send(1);
         p.send(2);
         let (first, second) = (p.to_b[0], p.to_b[1]);
-        assert_eq!(
-            p.b.receive(second),
-            Err(LinkError::Gap {
-                got: 2,
-                expected: 1
-            })
-        );
+        assert_eq!(p.b.receive(second), Err(LinkError::Gap { got: 2, expected: 1 }));
         assert_eq!(p.b.receive(first), Ok(Some(1)));
         assert_eq!(p.b.receive(second), Ok(Some(2)));
     }
@@ -518,10 +445,7 @@ mod tests {
         assert_eq!(p.a.connect(hb), Ok(Resumed::NewLife));
         assert_eq!(p.b.connect(ha), Ok(Resumed::First));
         assert_eq!((p.a.resend().count(), p.a.backlog()), (0, 0));
-        assert_eq!(
-            p.b.receive(stale),
-            Err(LinkError::WrongLife { from: 10, to: 20 })
-        );
+        assert_eq!(p.b.receive(stale), Err(LinkError::WrongLife { from: 10, to: 20 }));
         p.to_b.clear();
         p.send(3);
         p.got.clear();
@@ -533,26 +457,10 @@ mod tests {
     fn wrong_lives_are_refused() {
         let mut p = Pair::new();
         p.reconnect();
-        let old = Hello {
-            from: 19,
-            to: Some(10),
-            received: 0,
-        };
-        assert_eq!(
-            p.a.connect(old),
-            Err(LinkError::OldLife { got: 19, known: 20 })
-        );
-        let frame = Frame {
-            from: 19,
-            to: 10,
-            seq: 1,
-            ack: 0,
-            payload: Some(1),
-        };
-        assert_eq!(
-            p.a.receive(frame),
-            Err(LinkError::WrongLife { from: 19, to: 10 })
-        );
+        let old = Hello { from: 19, to: Some(10), received: 0 };
+        assert_eq!(p.a.connect(old), Err(LinkError::OldLife { got: 19, known: 20 }));
+        let frame = Frame { from: 19, to: 10, seq: 1, ack: 0, payload: Some(1) };
+        assert_eq!(p.a.receive(frame), Err(LinkError::WrongLife { from: 19, to: 10 }));
         assert!(p.a.is_connected());
     }
 
@@ -562,39 +470,13 @@ mod tests {
         p.reconnect();
         p.send(1);
         p.settle();
-        let nonsense = |received, last| {
-            Err(LinkError::Nonsense {
-                received,
-                first: 1,
-                last,
-            })
-        };
-        let hello = |received| Hello {
-            from: 20,
-            to: Some(10),
-            received,
-        };
-        assert_eq!(
-            p.a.connect(hello(9)),
-            nonsense(9, 1).map(|()| Resumed::Same)
-        );
-        assert_eq!(
-            p.a.connect(hello(0)),
-            nonsense(0, 1).map(|()| Resumed::Same)
-        );
-        let frame = Frame {
-            from: 20,
-            to: 10,
-            seq: 1,
-            ack: 2,
-            payload: None,
-        };
+        let nonsense = |received, last| Err(LinkError::Nonsense { received, first: 1, last });
+        let hello = |received| Hello { from: 20, to: Some(10), received };
+        assert_eq!(p.a.connect(hello(9)), nonsense(9, 1).map(|()| Resumed::Same));
+        assert_eq!(p.a.connect(hello(0)), nonsense(0, 1).map(|()| Resumed::Same));
+        let frame = Frame { from: 20, to: 10, seq: 1, ack: 2, payload: None };
         assert_eq!(p.a.receive(frame), nonsense(2, 1).map(|()| None));
-        let first = Hello {
-            from: 20,
-            to: Some(10),
-            received: 3,
-        };
+        let first = Hello { from: 20, to: Some(10), received: 3 };
         assert!(Link::<u32>::new(10, 1).connect(first).is_err());
     }
 

@@ -110,8 +110,13 @@ pub(crate) struct Lock {
     pub cast_mode: Option<Mode>,
     pub last_bast: Option<Mode>,
 
+    /// The copy of the resource's value block that this lock has read or written last.
     pub lvb: Option<Lvb>,
     pub lvb_seq: u32,
+    /// That copy was valid, and nobody can have written since the lock went above CR.
+    pub lvb_current: bool,
+    /// The block that the present operation writes if it lowers or unlocks PW or EX.
+    pub lvb_out: Option<Lvb>,
     /// The present operation has read the resource's block into `lvb`.
     pub lvb_read: bool,
 }
@@ -161,6 +166,8 @@ impl Lock {
             last_bast: None,
             lvb: None,
             lvb_seq: 0,
+            lvb_current: false,
+            lvb_out: None,
             lvb_read: false,
         }
     }
@@ -176,9 +183,7 @@ impl Lock {
         self.sb = SbFlags::empty();
         self.overlap = None;
         self.lvb_read = false;
-        if lvb.is_some() {
-            self.lvb = lvb;
-        }
+        self.lvb_out = lvb.filter(|_| self.granted.is_some_and(Mode::writes));
     }
 
     /// Operation numbers use these bits; the rest marks merges.

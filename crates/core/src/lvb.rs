@@ -2,6 +2,8 @@
 
 use crate::flags::{LockFlags, SbFlags};
 use crate::ids::LockId;
+use crate::io::Lvb;
+use crate::lock::Lock;
 use crate::mode::Mode;
 use crate::resource::ResourceKey;
 use crate::store::Store;
@@ -28,6 +30,20 @@ pub(crate) fn action(granted: Option<Mode>, requested: Mode) -> LvbAction {
     }
 }
 
+impl Lock {
+    /// The lock is granted a mode without having read: its copy is of use only if it could not be
+    /// written meanwhile.
+    pub fn lvb_not_read(&mut self) {
+        self.lvb_current &= self.granted > Some(Mode::CR);
+    }
+
+    pub fn lvb_written(&mut self, value: Lvb, seq: u32) {
+        self.lvb = Some(value);
+        self.lvb_seq = seq;
+        self.lvb_current = true;
+    }
+}
+
 impl Store {
     /// Moves the block as granting `requested` over the present mode demands, and sets
     /// VALNOTVALID in the lock's flags where the caller must know.
@@ -37,11 +53,12 @@ impl Store {
         match action(lock.granted, requested) {
             LvbAction::Read => {
                 if !valblk || self[key].lvb.is_none() {
-                    return;
+                    return self[id].lvb_not_read();
                 }
                 self.read_lvb(id, key);
             }
-            LvbAction::Write => self.write_lvb(id),
+            // A writer is not warned: what it has is what the block becomes, or stays out of it.
+            LvbAction::Write => return self.write_lvb(id),
             LvbAction::None => {}
         }
         if self[key].lvb_invalid {
@@ -58,10 +75,11 @@ impl Store {
 
     fn read_lvb(&mut self, id: LockId, key: ResourceKey) {
         let seq = self[key].lvb_seq;
-        let value = self[key].lvb.clone();
+        let (value, valid) = (self[key].lvb.clone(), !self[key].lvb_invalid);
         let lock = &mut self[id];
         lock.lvb = value;
         lock.lvb_seq = seq;
+        lock.lvb_current = valid;
         lock.lvb_read = true;
     }
 
@@ -70,17 +88,19 @@ impl Store {
         let (key, flags) = (lock.resource, lock.flags);
         if flags.contains(LockFlags::IVVALBLK) {
             self[key].lvb_invalid = true;
+            self[id].lvb_current = false;
             return;
         }
-        let Some(value) = lock.lvb.clone().filter(|_| flags.contains(LockFlags::VALBLK)) else {
+        if !flags.contains(LockFlags::VALBLK) {
             return;
-        };
+        }
+        let Some(value) = self[id].lvb_out.take() else { return };
         let resource = &mut self[key];
-        resource.lvb = Some(value);
+        resource.lvb = Some(value.clone());
         resource.lvb_seq = resource.lvb_seq.wrapping_add(1);
         resource.lvb_invalid = false;
         let seq = resource.lvb_seq;
-        self[id].lvb_seq = seq;
+        self[id].lvb_written(value, seq);
     }
 }
 

@@ -137,6 +137,8 @@ pub struct MovedLock {
     pub lvb: Option<Lvb>,
     /// That copy's version.
     pub lvb_seq: u32,
+    /// That copy is what the resource had, if the lock is granted above CR.
+    pub lvb_current: bool,
     /// When the wait began, as the owner's clock said then (for "since when").
     pub since: Time,
     /// Which of the lock's operations waits.
@@ -237,6 +239,8 @@ pub enum Body {
     Grant {
         /// The owner's lock.
         lkid: LockId,
+        /// The master's lock: a copy that the owner has given up must not grant its successor.
+        remid: LockId,
         /// The result.
         granted: Granted,
     },
@@ -244,6 +248,8 @@ pub enum Body {
     Demoted {
         /// The owner's lock.
         lkid: LockId,
+        /// The master's lock.
+        remid: LockId,
     },
     /// From the master: somebody wants `mode`.
     Bast {

@@ -11,7 +11,7 @@
 
 use crate::error::{Error, Invalid, Status};
 use crate::flags::{LockFlags, UnlockFlags};
-use crate::grant::Outcome;
+use crate::grant::{Effects, Outcome};
 use crate::ids::{ClientId, LockId, NodeId};
 use crate::inspect::Queue;
 use crate::io::{Completion, ConvertArgs, LockArgs, Lvb, Output, UnlockArgs};
@@ -224,12 +224,19 @@ impl Lockspace {
         }
     }
 
+    /// Issues what has waited for the gate.
+    pub(crate) fn issue_gated(&mut self) {
+        while let Some(id) = self.gated.pop_front() {
+            if self.store.get(id).is_some_and(|l| l.stage == Stage::Gate) {
+                self.issue(id);
+            }
+        }
+    }
+
     /// Through the recovery gate, to the master.
     pub(crate) fn issue(&mut self, id: LockId) {
         if !self.running {
-            self.store[id].stage = Stage::Gate;
-            self.gated.push_back(id);
-            return;
+            return self.gate(id);
         }
         self.store[id].stage = Stage::Idle;
         if self.take_overlap(id) {
@@ -270,7 +277,7 @@ impl Lockspace {
         let (key, flags, Some(rq)) = (lock.resource, lock.flags, lock.requested) else { return };
         let outcome = self.do_request(id);
         self.settle_here(id, outcome);
-        self.effects(id, key, outcome, flags, rq);
+        self.effects(id, key, outcome, Effects { new: true, flags, rq });
     }
 
     fn issue_convert(&mut self, id: LockId) {
@@ -281,7 +288,7 @@ impl Lockspace {
             Master::Here => {
                 let outcome = self.do_convert(id);
                 self.settle_here(id, outcome);
-                self.effects(id, key, outcome, flags, rq);
+                self.effects(id, key, outcome, Effects { new: false, flags, rq });
                 if mutated!(self, PendingConvertLosesMode) && self.store[key].claim.is_some() {
                     self.store[id].granted = Some(Mode::NL);
                 }
@@ -342,16 +349,32 @@ impl Lockspace {
                 self.store.enqueue_granted(id, gr);
             }
         }
-        let lock = &mut self.store[id];
-        let lvb = lvb.filter(|_| flags.contains(UnlockFlags::VALBLK));
-        lock.begin(Op::Unlock, None, LockFlags::from_bits_truncate(flags.bits()), lvb);
-        lock.tag = tag;
-        if lock.granted.is_none() && !queued {
+        self.become_unlock(id, tag, flags, lvb);
+        if gr.is_none() && !queued {
             // Nobody but this node knows of it.
             self.finish(id, Status::Unlocked);
         } else {
             self.start(id);
         }
+    }
+
+    /// The same for a lock that has just been granted, from within its resource's queues: the
+    /// unlock goes on its way when they are done.
+    pub(crate) fn unlock_later(&mut self, args: UnlockArgs) {
+        let UnlockArgs { lock: id, tag, flags, lvb, .. } = args;
+        self.become_unlock(id, tag, flags, lvb);
+        if self.must_wait_at_barrier(&self.store[id]) {
+            self.wait_at_barrier(id);
+        } else {
+            self.gate(id);
+        }
+    }
+
+    fn become_unlock(&mut self, id: LockId, tag: u64, flags: UnlockFlags, lvb: Option<Lvb>) {
+        let lvb = lvb.filter(|_| flags.contains(UnlockFlags::VALBLK));
+        let lock = &mut self.store[id];
+        lock.begin(Op::Unlock, None, LockFlags::from_bits_truncate(flags.bits()), lvb);
+        lock.tag = tag;
     }
 
     /// Takes the outstanding request or conversion back (semantics section 7).
@@ -423,7 +446,10 @@ impl Lockspace {
         self.complete(id, status);
         if status == Status::Unlocked || self.store[id].granted.is_none() {
             self.drop_lock(id);
-            self.run_pending_if_exists(key);
+            // A request refused by NOQUEUE was never in anybody's way.
+            if status != Status::Again {
+                self.run_pending_if_exists(key);
+            }
         }
     }
 

@@ -22,7 +22,6 @@ use alloc::vec::Vec;
 
 use crate::config::Policy;
 use crate::error::Status;
-use crate::flags::LockFlags;
 use crate::ids::{LockId, NodeId, View};
 use crate::inspect::Queue;
 use crate::io::{LostReason, Output, Trace, WithdrawReason};
@@ -105,11 +104,15 @@ impl Lockspace {
         self.directory.clear();
         self.rounds.clear();
         self.idle.clear();
+        // What waited for a mastership that may now go elsewhere is looked at again.
+        let parked = core::mem::take(&mut self.parked).into_values().flatten();
+        self.queued.extend(parked);
         self.queued.retain(|(from, m)| !departed.contains(from) && !is_directory_message(m));
         self.drop_requests_to_old_home();
         self.unpark(departed);
         self.suspend_claims(departed);
         for key in self.store.resource_keys().collect::<Vec<_>>() {
+            self.store[key].idle_entry = None;
             self.stop_finding(key, departed);
             self.remaster(key, departed);
             // The end of an unlock that the old master cannot answer takes the resource along.
@@ -127,11 +130,8 @@ impl Lockspace {
     /// search begins anew, and the resource may not even survive.
     fn unpark(&mut self, departed: &BTreeSet<NodeId>) {
         let parked = core::mem::take(&mut self.parked);
-        let mut queued: alloc::collections::VecDeque<_> = parked
-            .into_values()
-            .flatten()
-            .filter(|(from, _)| !departed.contains(from))
-            .collect();
+        let mut queued: alloc::collections::VecDeque<_> =
+            parked.into_values().flatten().filter(|(from, _)| !departed.contains(from)).collect();
         queued.append(&mut self.queued);
         self.queued = queued;
     }
@@ -163,7 +163,7 @@ impl Lockspace {
         }
     }
 
-    fn gate(&mut self, id: LockId) {
+    pub(crate) fn gate(&mut self, id: LockId) {
         self.store[id].stage = Stage::Gate;
         self.gated.push_back(id);
     }
@@ -184,6 +184,10 @@ impl Lockspace {
             }
         };
         if !lost {
+            // A master that holds none of our locks was only remembered; it may be it no more.
+            if matches!(old, Master::At(_)) && !at_home && !self.is_known_at_master(key) {
+                self.store[key].master = Master::Unknown;
+            }
             return;
         }
         if old == Master::Here {
@@ -197,9 +201,7 @@ impl Lockspace {
         if !self.store.contains_resource(key) {
             return;
         }
-        let known_there = [Queue::Granted, Queue::Converting, Queue::Waiting]
-            .into_iter()
-            .any(|q| self.store.first(key, q).is_some());
+        let known_there = self.is_known_at_master(key);
         let me = self.me();
         let resource = &mut self.store[key];
         resource.lvb = None;
@@ -211,6 +213,13 @@ impl Lockspace {
         if at_home && known_there && home == me {
             self.become_master(key);
         }
+    }
+
+    /// Whether the master holds (or held) any lock of the resource.
+    fn is_known_at_master(&self, key: ResourceKey) -> bool {
+        [Queue::Granted, Queue::Converting, Queue::Waiting]
+            .into_iter()
+            .any(|q| self.store.first(key, q).is_some())
     }
 
     fn drop_copies(&mut self, key: ResourceKey) {
@@ -509,6 +518,7 @@ impl Lockspace {
             bast: lock.bast,
             lvb: lock.lvb.clone(),
             lvb_seq: lock.lvb_seq,
+            lvb_current: lock.lvb_current,
             since: lock.since,
             op: lock.op_no,
         }
@@ -544,6 +554,7 @@ impl Lockspace {
         lock.bast = moved.bast;
         lock.lvb = moved.lvb;
         lock.lvb_seq = moved.lvb_seq;
+        lock.lvb_current = moved.lvb_current;
         lock.op_no = moved.op;
         let id = self.store.insert(lock, Queue::Parked);
         match (moved.granted, moved.requested) {
@@ -593,9 +604,13 @@ impl Lockspace {
     }
 
     /// A PR-CW conversion whose outcome nobody knows: the mode that other holders have shows it.
+    /// (Semantics section 9 looks at granted locks only; converting ones hold theirs as well.)
     fn resolve_unknown(&mut self, key: ResourceKey) {
-        let middle = |l: &&Lock| matches!(l.granted, Some(Mode::PR | Mode::CW));
-        let held = self.store.queue(key, Queue::Granted).find(middle).and_then(|l| l.granted);
+        let middle =
+            |l: &&Lock| !l.granted_unknown && matches!(l.granted, Some(Mode::PR | Mode::CW));
+        let granted = self.store.queue(key, Queue::Granted);
+        let converting = self.store.queue(key, Queue::Converting);
+        let held = granted.chain(converting).find(middle).and_then(|l| l.granted);
         for id in self.ids_in(key, Queue::Converting) {
             let lock = &mut self.store[id];
             if core::mem::take(&mut lock.granted_unknown) {
@@ -604,15 +619,16 @@ impl Lockspace {
         }
     }
 
-    /// The best copy that a lock has: of one above CR it is current, of others perhaps not.
+    /// The best copy that a lock has. One above CR has excluded all writers since it was granted,
+    /// so its copy is the block if it read (or wrote) it then; any other copy may be old.
     fn recover_lvb(&mut self, key: ResourceKey) {
         let candidates = || {
             self.store
                 .queue(key, Queue::Granted)
                 .chain(self.store.queue(key, Queue::Converting))
-                .filter(|l| l.flags.contains(LockFlags::VALBLK) && l.lvb.is_some())
+                .filter(|l| l.lvb.is_some())
         };
-        let current = candidates().find(|l| l.granted > Some(Mode::CR));
+        let current = candidates().find(|l| l.lvb_current && l.granted > Some(Mode::CR));
         let best = current.or_else(|| candidates().max_by_key(|l| l.lvb_seq));
         let Some((value, seq)) = best.map(|l| (l.lvb.clone(), l.lvb_seq)) else { return };
         let invalid = current.is_none();
@@ -642,11 +658,7 @@ impl Lockspace {
                 self.continue_overlap(id);
             }
         }
-        for id in core::mem::take(&mut self.gated) {
-            if self.store.get(id).is_some_and(|l| l.stage == Stage::Gate) {
-                self.issue(id);
-            }
-        }
+        self.issue_gated();
         for key in self.store.resource_keys().collect::<Vec<_>>() {
             if self.store.contains_resource(key) && core::mem::take(&mut self.store[key].regrant) {
                 if self.store[key].master == Master::Here {

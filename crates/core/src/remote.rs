@@ -3,14 +3,18 @@
 
 use crate::error::{Error, Status};
 use crate::flags::{LockFlags, SbFlags};
-use crate::grant::Outcome;
+use crate::grant::{Effects, Outcome};
 use crate::ids::{LockId, NodeId};
 use crate::inspect::Queue;
+use crate::io::{Output, WithdrawReason};
 use crate::lock::{Lock, Op, Overlap, Owner, Stage};
 use crate::message::{Answer, Ask, Body, Granted, Message, NewLock};
 use crate::mode::Mode;
 use crate::resource::{Finding, Master, ResourceKey};
 use crate::space::Lockspace;
+
+/// Messages of views not announced yet that are kept.
+const EARLY_LIMIT: usize = 64 * 1024;
 
 /// How a message is treated around a recovery (semantics section 9, steps 0 and 8).
 pub(crate) enum Class {
@@ -58,8 +62,10 @@ pub(crate) fn class(body: &Body) -> Class {
 impl Lockspace {
     pub(crate) fn receive(&mut self, from: NodeId, message: Message) {
         if message.view > self.view.seq && !self.over {
-            self.early.push_back((from, message));
-            return;
+            if self.early.len() >= EARLY_LIMIT {
+                return self.out.push_back(Output::Withdraw(WithdrawReason::LeftBehind));
+            }
+            return self.early.push_back((from, message));
         }
         if !self.member || self.view.member(from).is_none() || from == self.me() {
             self.stats.dropped += 1;
@@ -93,8 +99,8 @@ impl Lockspace {
             Body::Reply { lkid, op, remid, answer } => {
                 self.receive_reply(from, lkid, op, remid, answer)
             }
-            Body::Grant { lkid, granted } => self.receive_grant(from, lkid, granted),
-            Body::Demoted { lkid } => self.receive_demoted(from, lkid),
+            Body::Grant { lkid, remid, granted } => self.receive_grant(from, lkid, remid, granted),
+            Body::Demoted { lkid, remid } => self.receive_demoted(from, lkid, remid),
             Body::Bast { lkid, mode } => self.receive_bast(from, lkid, mode),
             Body::Purge(client) => self.purge_here(client),
             Body::WhoMasters { name, round } => self.receive_who_masters(from, name, round),
@@ -124,7 +130,7 @@ impl Lockspace {
             op: lock.op_no,
             mode: lock.requested.unwrap_or(Mode::NL),
             flags: lock.flags,
-            lvb: lock.lvb.clone().filter(|_| writes),
+            lvb: lock.lvb_out.clone().filter(|_| writes),
         }
     }
 
@@ -160,6 +166,10 @@ impl Lockspace {
         self.send(master, Body::Convert { remid, ask });
         let now = self.now;
         let lock = &mut self.store[id];
+        match lock.lvb_out.take().filter(|_| !lock.flags.contains(LockFlags::IVVALBLK)) {
+            Some(written) => lock.lvb_written(written, lock.lvb_seq.wrapping_add(1)),
+            None => lock.lvb_current &= !lock.flags.contains(LockFlags::IVVALBLK),
+        }
         lock.granted = Some(rq);
         lock.token = token;
         lock.since = now;
@@ -257,12 +267,13 @@ impl Lockspace {
         self.granted_to_client(id);
     }
 
-    /// Tells the local client of a grant, unless it has unlocked by force meanwhile.
+    /// Tells the local client of a grant, unless it has unlocked by force meanwhile. The unlock is
+    /// left for later, as the resource's queues may be under way.
     fn granted_to_client(&mut self, id: LockId) {
-        if self.store[id].overlap.as_ref().is_some_and(|o| o.unlock.is_some()) {
-            self.finish(id, Status::Granted);
-        } else {
-            self.complete(id, Status::Granted);
+        let unlock = self.store[id].overlap.as_mut().and_then(|o| o.unlock.take());
+        match unlock {
+            Some(unlock) => self.unlock_later(unlock),
+            None => self.complete(id, Status::Granted),
         }
     }
 
@@ -270,17 +281,23 @@ impl Lockspace {
         let Granted { mode, sb, lvb, lvb_seq, token } = granted;
         let now = self.now;
         let lock = &mut self.store[id];
+        let invalidated = lock.flags.contains(LockFlags::IVVALBLK);
+        match (lvb, lock.lvb_out.take().filter(|_| !invalidated)) {
+            (Some(read), _) => {
+                lock.lvb = Some(read);
+                lock.lvb_seq = lvb_seq;
+                lock.lvb_current = !sb.contains(SbFlags::VALNOTVALID);
+                lock.lvb_read = true;
+            }
+            (None, Some(written)) => lock.lvb_written(written, lvb_seq),
+            (None, None) => lock.lvb_not_read(),
+        }
         lock.granted = Some(mode);
         lock.granted_unknown = false;
         lock.requested = None;
         lock.sb = sb;
         lock.token = token;
         lock.since = now;
-        lock.lvb_seq = lvb_seq;
-        if lvb.is_some() {
-            lock.lvb = lvb;
-            lock.lvb_read = true;
-        }
         self.store.enqueue_granted(id, mode);
     }
 
@@ -310,9 +327,9 @@ impl Lockspace {
         }
     }
 
-    fn receive_grant(&mut self, from: NodeId, lkid: LockId, granted: Granted) {
+    fn receive_grant(&mut self, from: NodeId, lkid: LockId, remid: LockId, granted: Granted) {
         let Some(lock) = self.store.get(lkid).filter(|l| l.is_local()) else { return };
-        let from_master = self.store[lock.resource].master == Master::At(from);
+        let from_master = self.is_at(lock, from, remid);
         match (lock.op, lock.stage) {
             (Op::Request | Op::Convert, Stage::Queued) if from_master => {
                 self.granted_remotely(lkid, granted)
@@ -327,9 +344,14 @@ impl Lockspace {
         }
     }
 
-    fn receive_demoted(&mut self, from: NodeId, lkid: LockId) {
+    /// Whether `remid` at `node` is the master's copy of this lock.
+    fn is_at(&self, lock: &Lock, node: NodeId, remid: LockId) -> bool {
+        self.store[lock.resource].master == Master::At(node) && lock.remid == Some(remid)
+    }
+
+    fn receive_demoted(&mut self, from: NodeId, lkid: LockId, remid: LockId) {
         let Some(lock) = self.store.get(lkid).filter(|l| l.is_local()) else { return };
-        if self.store[lock.resource].master == Master::At(from) && lock.op == Op::Convert {
+        if self.is_at(lock, from, remid) && lock.op == Op::Convert {
             let lock = &mut self.store[lkid];
             lock.granted = Some(Mode::NL);
             lock.sb |= SbFlags::DEMOTED;
@@ -444,7 +466,7 @@ impl Lockspace {
         if outcome == Outcome::Again {
             self.store.remove(id);
         }
-        self.effects(id, key, outcome, ask.flags, ask.mode);
+        self.effects(id, key, outcome, Effects { new: true, flags: ask.flags, rq: ask.mode });
         self.drop_if_unused(key);
     }
 
@@ -460,16 +482,14 @@ impl Lockspace {
         lock.sb = SbFlags::empty();
         lock.op_no = op;
         lock.lvb_read = false;
-        if ask.lvb.is_some() {
-            lock.lvb = ask.lvb;
-        }
+        lock.lvb_out = ask.lvb;
         if gr.is_down(mode) {
             self.grant(remid);
             return self.run_pending(key);
         }
         let outcome = self.do_convert(remid);
         self.reply_outcome(from, remid, op, outcome);
-        self.effects(remid, key, outcome, flags, mode);
+        self.effects(remid, key, outcome, Effects { new: false, flags, rq: mode });
     }
 
     fn receive_unlock(&mut self, from: NodeId, remid: LockId, ask: Ask) {
@@ -479,9 +499,7 @@ impl Lockspace {
         let lock = &mut self.store[remid];
         let key = lock.resource;
         lock.flags = ask.flags;
-        if ask.lvb.is_some() {
-            lock.lvb = ask.lvb;
-        }
+        lock.lvb_out = ask.lvb;
         self.store.move_lvb_at_unlock(remid);
         self.store.remove(remid);
         self.reply(from, ask.lkid, ask.op, remid, Answer::Unlocked);
@@ -564,13 +582,13 @@ impl Lockspace {
             self.store[id].merging = false;
             self.reply(node, lkid, op, id, Answer::Granted(granted));
         } else {
-            self.send(node, Body::Grant { lkid, granted });
+            self.send(node, Body::Grant { lkid, remid: id, granted });
         }
     }
 
     pub(crate) fn tell_demoted(&mut self, id: LockId) {
         if let Owner::Remote { node, lkid, .. } = self.store[id].owner {
-            self.send(node, Body::Demoted { lkid });
+            self.send(node, Body::Demoted { lkid, remid: id });
         }
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct Resource {
     pub regrant: bool,
     /// Without locks since then; `None` while it has some.
     pub idle_since: Option<Time>,
+    /// When its entry in the list of idle resources was made: it has at most one there.
+    pub idle_entry: Option<Time>,
 }
 
 impl Resource {
@@ -85,6 +87,7 @@ impl Resource {
             disordered: false,
             regrant: false,
             idle_since: None,
+            idle_entry: None,
         }
     }
 

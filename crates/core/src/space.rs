@@ -62,7 +62,8 @@ pub struct Lockspace {
     pub(crate) early: VecDeque<(NodeId, Message)>,
     /// Requests of other nodes for resources whose mastership is not settled here yet.
     pub(crate) parked: BTreeMap<ResourceKey, VecDeque<(NodeId, Message)>>,
-    /// Resources without locks, oldest first; entries may be stale.
+    /// Resources that were without locks, and when they were listed, oldest first; entries may be
+    /// stale.
     pub(crate) idle: VecDeque<(Time, ResourceKey)>,
 
     pub(crate) out: VecDeque<Output>,
@@ -83,7 +84,7 @@ impl Lockspace {
             stats: Stats::default(),
             now: 0,
             clock: 0,
-            store: Store::default(),
+            store: Store::new(config.incarnation),
             view: View::default(),
             slots: Vec::new(),
             member: false,
@@ -126,6 +127,9 @@ impl Lockspace {
             Input::Leave => self.leave(),
             Input::Fence(number) => self.fence(number),
             Input::Tick => self.fire_timers(),
+        }
+        if self.running {
+            self.issue_gated();
         }
         self.left_if_idle();
         Ok(None)

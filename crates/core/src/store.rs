@@ -45,7 +45,26 @@ impl IndexMut<ResourceKey> for Store {
     }
 }
 
+/// What a slab's slot holds: a value, or the number of the next free slot.
+#[allow(dead_code)] // Only its size counts.
+enum Slot<T> {
+    Free(usize),
+    Used(T),
+}
+
 impl Store {
+    /// `life` tells this life of the node from others: ids given in one must not recur in the next,
+    /// whose holders may not have heard yet that theirs are void.
+    pub fn new(life: u64) -> Store {
+        Store { generation: (life ^ (life >> 32)) as u32, ..Store::default() }
+    }
+
+    pub const BYTES_PER_LOCK: usize = size_of::<Slot<Lock>>();
+
+    /// With an index entry: a key and its control byte, at the table's load of seven eighths.
+    pub const BYTES_PER_RESOURCE: usize =
+        size_of::<Slot<Resource>>() + ((size_of::<ResourceKey>() + 1) * 8).div_ceil(7);
+
     pub fn find(&self, name: &Name, hash: u64) -> Option<ResourceKey> {
         self.by_name.find(hash, |&k| self.resources[k as usize].name == *name).copied()
     }

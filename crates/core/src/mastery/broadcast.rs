@@ -149,5 +149,6 @@ impl Lockspace {
         self.store[key].master = Master::At(master);
         self.place_parked(key);
         self.drop_if_unused(key);
+        self.replay_parked(key);
     }
 }

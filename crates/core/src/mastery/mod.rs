@@ -44,8 +44,7 @@ impl Lockspace {
         if self.config.policy == Policy::Home {
             return self.accepts_at_home(name, hash);
         }
-        let from_directory =
-            current && self.has_directory() && self.directory_node(hash) == from;
+        let from_directory = current && self.has_directory() && self.directory_node(hash) == from;
         let Some(key) = self.store.find(name, hash) else {
             if !from_directory {
                 return Accepts::No;
@@ -107,12 +106,19 @@ impl Lockspace {
         resource.lvb_invalid = false;
         resource.lvb_lost = false;
         if self.is_worth_keeping(key) {
-            if self.store[key].idle_since.is_none() {
-                self.store[key].idle_since = Some(self.now);
-                self.idle.push_back((self.now, key));
-            }
+            self.store[key].idle_since.get_or_insert(self.now);
+            self.list_as_idle(key);
         } else {
             self.forget(key);
+        }
+    }
+
+    /// Only once, however often the resource is locked meanwhile: a busy lock must not make the
+    /// list grow.
+    fn list_as_idle(&mut self, key: ResourceKey) {
+        if self.store[key].idle_entry.is_none() {
+            self.store[key].idle_entry = Some(self.now);
+            self.idle.push_back((self.now, key));
         }
     }
 
@@ -134,16 +140,25 @@ impl Lockspace {
         self.store.remove_resource(key);
     }
 
-    /// Drops what has been without locks for long enough.
+    /// Drops what has been without locks for long enough. What has been locked since it came on
+    /// the list waits for another turn.
     pub(crate) fn toss_idle(&mut self) {
-        while let Some(&(since, key)) = self.idle.front() {
-            if since.saturating_add(self.config.toss_after) > self.now {
+        while let Some(&(listed, key)) = self.idle.front() {
+            if listed.saturating_add(self.config.toss_after) > self.now {
                 return;
             }
             self.idle.pop_front();
-            // An entry may be of an earlier idle time, or of an earlier resource in this slot.
-            if self.store.contains_resource(key) && self.store[key].idle_since == Some(since) {
-                self.toss(key);
+            // The entry may be of an earlier resource in this slot.
+            if !self.store.contains_resource(key) || self.store[key].idle_entry != Some(listed) {
+                continue;
+            }
+            self.store[key].idle_entry = None;
+            match self.store[key].idle_since {
+                Some(since) if since.saturating_add(self.config.toss_after) <= self.now => {
+                    self.toss(key)
+                }
+                Some(_) => self.list_as_idle(key),
+                None => {}
             }
         }
     }
@@ -165,12 +180,10 @@ impl Lockspace {
         let resource = &self.store[key];
         let settled = resource.claim.is_none() || mutated!(self, PendingAdvertised);
         let masters = resource.master == Master::Here && settled;
-        match self.config.policy {
-            Policy::Directory | Policy::Claim(_) => masters,
-            // No directory: only those that this very recovery has to find again.
-            Policy::Broadcast => masters && resource.moved,
-            Policy::Home => false,
-        }
+        // Broadcast keeps no directory, but needs one for the length of a recovery: those who
+        // have lost their master ask there, and one may have found it in a recovery that another
+        // view has cut short.
+        masters && self.config.policy != Policy::Home
     }
 
     /// Policies whose nodes can share a lockspace.

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use lockify_core::*;
 
+pub mod place;
+
 pub const MS: Time = 1_000_000;
 
 pub struct Cluster {
@@ -100,10 +102,11 @@ impl Cluster {
 
     /// Delivers everything that is under way and what follows from it.
     pub fn run(&mut self) {
-        while let Some(&(from, to)) =
-            self.wires.iter().find(|(_, queue)| !queue.is_empty()).map(|(wire, _)| wire)
-        {
-            self.deliver(from, to);
+        while self.wires.values().any(|queue| !queue.is_empty()) {
+            // One message of each connection in turn: nobody is starved.
+            for (from, to) in self.wires.keys().copied().collect::<Vec<_>>() {
+                self.deliver(from, to);
+            }
         }
         self.assert_sound();
     }
@@ -119,7 +122,9 @@ impl Cluster {
 
     pub fn assert_sound(&self) {
         for (n, space) in &self.nodes {
-            assert_eq!(space.defects(), [], "node {n}");
+            let defects = space.defects();
+            let at = defects.first().map(|d| space.resource(&d.name));
+            assert_eq!(defects, [], "node {n}: {at:#?}");
         }
     }
 

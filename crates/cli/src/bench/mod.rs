@@ -1,0 +1,107 @@
+//! `lockify bench`: what locks cost, next to what they cannot do without.
+
+mod core;
+mod locks;
+mod memory;
+mod simulator;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use lockify_report::{Metric, Row, Writer};
+
+use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::output::print;
+use crate::progress;
+
+/// Time relative to what it is compared with in the same run.
+const RATIO: Metric = Metric { name: "ratio_to_bare", unit: "1", title: "time relative to bare" };
+/// Events per second of wall-clock time.
+const EVENTS_PER_S: Metric =
+    Metric { name: "events_per_s", unit: "1/s", title: "simulated events per second" };
+/// Resident memory per lock.
+const BYTES_PER_LOCK: Metric =
+    Metric { name: "bytes_per_lock", unit: "B", title: "memory per lock" };
+/// Resident memory per resource.
+const BYTES_PER_RESOURCE: Metric =
+    Metric { name: "bytes_per_resource", unit: "B", title: "memory per resource" };
+
+/// Measure locks: in the core, through the daemon, at another node; simulator speed and memory
+///
+/// Each figure is the median of several rounds and stands next to what it is compared with,
+/// measured in the same run. Use a release build on an idle machine.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What to measure
+    #[arg(value_enum, default_value = "all")]
+    what: What,
+    /// Fewer and shorter rounds
+    #[arg(long)]
+    quick: bool,
+    /// Also write the result rows to this file (.jsonl)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Uncontended lock and unlock in the state machine, next to a hash map
+    Core,
+    /// Lock and unlock through the daemon, next to a bare Unix-socket ping-pong
+    Daemon,
+    /// Lock and unlock at another node, embedded and through daemons, next to bare ping-pongs
+    Remote,
+    /// Events of the simulator per second
+    Sim,
+    /// Memory per lock and per resource
+    Memory,
+    /// All of them
+    All,
+}
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Rounds of each figure.
+    pub rounds: usize,
+    /// A round is this many times shorter than it could be.
+    pub shorter: usize,
+}
+
+/// What a part of the benchmark yields.
+type Measured = Result<Vec<Row>, Failure>;
+
+/// A part of the benchmark.
+type Part = (What, fn(Effort) -> Measured);
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Ended {
+    let effort = if args.quick {
+        Effort { rounds: 3, shorter: 10 }
+    } else {
+        Effort { rounds: 9, shorter: 1 }
+    };
+    let all: [Part; 5] = [
+        (What::Core, core::measure),
+        (What::Daemon, locks::daemon),
+        (What::Remote, locks::remote),
+        (What::Sim, simulator::measure),
+        (What::Memory, memory::measure),
+    ];
+    let wanted = all.iter().filter(|(what, _)| args.what == What::All || args.what == *what);
+    let bar = progress::bar(wanted.clone().count() as u64, "benchmarks");
+    let mut rows = Vec::new();
+    for (_, measure) in wanted {
+        let measured = measure(effort)?;
+        bar.suspend(|| print(&format!("{}\n", lockify_report::table(&measured))))?;
+        rows.extend(measured);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    if let Some(path) = &args.out {
+        let mut writer = Writer::create(path).or_fail(Code::Failed)?;
+        rows.iter().try_for_each(|row| writer.write(row)).or_fail(Code::Failed)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

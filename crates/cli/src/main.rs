@@ -1,0 +1,71 @@
+//! `lockify`: locks for the whole cluster on the command line.
+#![deny(unsafe_code)]
+
+mod bench;
+mod check;
+mod child;
+mod connect;
+mod demo;
+mod exit;
+mod inspect;
+mod locks;
+mod output;
+mod progress;
+mod run;
+mod serve;
+mod sim;
+mod status;
+mod user_daemon;
+mod who;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit::Ended;
+
+/// Cluster-wide locks: take them, look at them, measure them, prove them.
+#[derive(Parser)]
+#[command(version, after_help = exit::HELP, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Args),
+    Who(who::Args),
+    Locks(locks::Args),
+    Status(status::Args),
+    Serve(serve::Args),
+    Demo(demo::Args),
+    Check(check::Args),
+    Sim(sim::Args),
+    Bench(bench::Args),
+    #[command(hide = true)]
+    DemoWorker,
+}
+
+fn main() -> ExitCode {
+    let ended = dispatch(Cli::parse().command);
+    ended.unwrap_or_else(|failure| {
+        eprintln!("lockify: {failure}");
+        failure.code().into()
+    })
+}
+
+fn dispatch(command: Command) -> Ended {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::Who(args) => who::run(&args),
+        Command::Locks(args) => locks::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Sim(args) => sim::run(&args),
+        Command::DemoWorker => demo::worker(),
+    }
+}

@@ -1,0 +1,51 @@
+//! What subcommands print.
+
+use std::io::{ErrorKind, Write as _};
+
+use serde::Serialize;
+
+use crate::exit::{Code, Failure, OrFail as _};
+
+/// Prints to standard output. A reader that has closed its end (`| head`) has what it wants.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            let what = format!("cannot write the output: {e}; free space or print elsewhere");
+            Err(Failure::new(Code::Failed, what))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a value as one line of JSON.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).or_fail(Code::Failed)?;
+    print(&(text + "\n"))
+}
+
+/// Lays rows out in columns under a heading.
+pub fn columns(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let heading: Vec<String> = heading.iter().map(|h| (*h).to_owned()).collect();
+    let all: Vec<&Vec<String>> = std::iter::once(&heading).chain(rows).collect();
+    let width = |c: usize| all.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max();
+    let widths: Vec<usize> = (0..heading.len()).map(|c| width(c).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in all {
+        let padded = row.iter().zip(&widths).map(|(cell, &w)| format!("{cell:w$}"));
+        text += padded.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::columns;
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [vec!["a".into(), "long one".into()], vec!["wider".into(), "b".into()]];
+        assert_eq!(columns(&["X", "Y"], &rows), "X      Y\na      long one\nwider  b\n");
+    }
+}

@@ -1,0 +1,83 @@
+//! What the tests of the command line share. Each test file uses a part of it.
+#![allow(dead_code)]
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest time that anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A user of a machine without a cluster.
+pub struct User {
+    home: tempfile::TempDir,
+}
+
+impl User {
+    pub fn new() -> User {
+        User { home: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// `lockify` with these arguments.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockify"));
+        command.args(args).env("XDG_RUNTIME_DIR", self.dir());
+        command.env_remove("LOCKIFY_SOCKET").env_remove("LOCKIFY_SPACE");
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn lockify(&self, args: &[&str]) -> Output {
+        self.command(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Runs this user's daemon; without that, `run` would start one that outlives the test.
+    pub fn daemon(&self) -> Process {
+        let daemon = self.command(&["serve", "--user"]).stderr(Stdio::piped()).spawn().unwrap();
+        let socket = self.dir().join("lockify/lockify.sock");
+        wait_for(|| socket.exists());
+        Process(daemon)
+    }
+}
+
+/// A process that does not outlive its test.
+pub struct Process(pub Child);
+
+impl Process {
+    pub fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until something is so.
+pub fn wait_for(so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < deadline, "waited for nothing");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("{output:?}"))
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

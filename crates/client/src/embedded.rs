@@ -1,0 +1,201 @@
+//! The node inside the process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use lockify_node::{Engine, HostEvent, Level, NodeConfig, Notice, SpaceConfig};
+
+use crate::client::{Client, Inner};
+use crate::error::Error;
+use crate::host::{Host, HostedClient, Outbox};
+use crate::protocol::{Event, Request, client_id};
+use crate::transport::{Drive, Submit};
+
+/// How long the last drop of a client may take to leave the cluster in order.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What an embedded node is told when it starts.
+pub struct EmbeddedConfig {
+    /// The node. It has one shard.
+    pub node: NodeConfig,
+    /// The lockspaces that it joins, by name.
+    pub spaces: Vec<(String, SpaceConfig)>,
+    /// Called with what an operator should see, on the thread that drives the node: it must not
+    /// call the client. By default, warnings and errors go to standard error.
+    pub on_notice: Box<dyn FnMut(Notice) + Send>,
+}
+
+impl EmbeddedConfig {
+    /// A node with these lockspaces.
+    pub fn new(node: NodeConfig, spaces: Vec<(String, SpaceConfig)>) -> EmbeddedConfig {
+        let on_notice = Box::new(|notice: Notice| {
+            if notice.level > Level::Info {
+                eprintln!("lockify: {notice}");
+            }
+        });
+        EmbeddedConfig { node, spaces, on_notice }
+    }
+}
+
+impl Client {
+    /// Starts a node inside this process and uses it. When the last handle of the client is
+    /// dropped, the node leaves the cluster in order, for which it takes at most five seconds.
+    ///
+    /// # Errors
+    /// [`Error::Node`].
+    pub fn embedded(config: EmbeddedConfig) -> Result<Client, Error> {
+        let (sender, driver) = start(config)?;
+        let mut inner = Inner::new();
+        inner.add(sender, Box::new(driver))?;
+        Ok(Client { inner: Arc::new(inner) })
+    }
+}
+
+/// Starts the node; returns both halves of the way to it.
+pub(crate) fn start(
+    config: EmbeddedConfig,
+) -> Result<(Arc<EmbeddedSender>, EmbeddedDriver), Error> {
+    if config.node.shard.is_some() {
+        return Err(Error::Node("an embedded node has one shard: leave `shard` at None".into()));
+    }
+    let failed = |e: &dyn std::fmt::Display| Error::Node(e.to_string());
+    let mut engine = Engine::new(config.node).map_err(|e| failed(&e))?;
+    let host = Host::join(&mut engine, &config.spaces).map_err(|e| failed(&e))?;
+    let sender = Arc::new(EmbeddedSender {
+        queue: Mutex::default(),
+        polling: AtomicBool::new(false),
+        closed: AtomicBool::new(false),
+        waker: engine.waker(),
+    });
+    let id = client_id(std::process::id(), 0);
+    let driver = EmbeddedDriver {
+        sender: sender.clone(),
+        engine,
+        host,
+        client: HostedClient::new(id, u32::MAX),
+        on_notice: config.on_notice,
+        requests: Vec::new(),
+        out: Vec::new(),
+        rest: Vec::new(),
+    };
+    Ok((sender, driver))
+}
+
+/// The half that any thread may use: a queue for the driver.
+pub(crate) struct EmbeddedSender {
+    queue: Mutex<Vec<Request>>,
+    /// The driver is waiting, or about to, and must be woken for the queue's sake.
+    polling: AtomicBool,
+    closed: AtomicBool,
+    waker: Arc<mio::Waker>,
+}
+
+impl EmbeddedSender {
+    fn wake(&self) {
+        if self.polling.load(Ordering::SeqCst) {
+            // Fails only if the event queue is gone, and its driver with it.
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+impl Submit for EmbeddedSender {
+    fn submit(&self, request: Request) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+        self.wake();
+    }
+
+    fn queued(&self) -> bool {
+        !self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+}
+
+/// The half that one thread at a time drives: the node itself.
+pub(crate) struct EmbeddedDriver {
+    sender: Arc<EmbeddedSender>,
+    engine: Engine,
+    host: Host,
+    client: HostedClient,
+    on_notice: Box<dyn FnMut(Notice) + Send>,
+    requests: Vec<Request>,
+    out: Outbox,
+    rest: Vec<HostEvent>,
+}
+
+impl EmbeddedDriver {
+    /// Hands queued requests to the engine, unless its peers do not keep up.
+    fn handle_queue(&mut self) {
+        if self.engine.congested() {
+            return;
+        }
+        {
+            let mut queue = self.sender.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut *queue, &mut self.requests);
+        }
+        for request in self.requests.drain(..) {
+            self.host.request(&mut self.engine, &mut self.client, request, &mut self.out);
+        }
+    }
+
+    fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        let ran = self.host.turn(&mut self.engine, timeout, &mut self.out, &mut self.rest);
+        for event in self.rest.drain(..) {
+            if let HostEvent::Notice(notice) = event {
+                (self.on_notice)(notice);
+            }
+        }
+        ran.map_err(|e| Error::Node(e.to_string()))
+    }
+}
+
+impl Drive for EmbeddedDriver {
+    fn poll_once(
+        &mut self,
+        timeout: Option<Duration>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Error> {
+        // In this order: a request that comes after the look into the queue wakes the poll.
+        self.sender.polling.store(true, Ordering::SeqCst);
+        if self.sender.closed.load(Ordering::SeqCst) {
+            return Err(Error::Disconnected("this program closed it".into()));
+        }
+        self.handle_queue();
+        // What is there already need not wait for the network.
+        if self.out.is_empty() || timeout == Some(Duration::ZERO) {
+            let turned = self.turn(timeout);
+            self.sender.polling.store(false, Ordering::SeqCst);
+            turned?;
+        }
+        self.sender.polling.store(false, Ordering::SeqCst);
+        for (_, event) in self.out.drain(..) {
+            self.client.told(&event);
+            events.push(event);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for EmbeddedDriver {
+    /// Leaves in order, so that the others need not recover what this node held.
+    fn drop(&mut self) {
+        let end = Instant::now() + LEAVE_PATIENCE;
+        let mut left = self.host.leave(&mut self.engine);
+        while left > 0 {
+            let patience = end.saturating_duration_since(Instant::now());
+            let turned =
+                self.host.turn(&mut self.engine, Some(patience), &mut self.out, &mut self.rest);
+            self.out.clear();
+            left -= self.rest.drain(..).filter(|e| matches!(e, HostEvent::Left { .. })).count();
+            if turned.is_err() || patience.is_zero() {
+                break;
+            }
+        }
+        self.engine.goodbye();
+    }
+}

@@ -1,0 +1,94 @@
+//! What can go wrong, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use lockify_core::{BadName, LostReason, Status};
+
+use crate::protocol::{Goodbye, Refusal, VERSION};
+
+/// Why a call failed. Each message says what to do.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nothing answers on the daemon's socket.
+    #[error(
+        "no lock daemon answers on {socket} ({why}): start one with `lockify serve`, or name \
+             its socket"
+    )]
+    NoDaemon {
+        /// The socket's path.
+        socket: PathBuf,
+        /// The system's error.
+        why: String,
+    },
+    /// The daemon speaks another version of the session protocol.
+    #[error(
+        "the daemon speaks session protocol {0}, this program {VERSION}: upgrade the older one"
+    )]
+    Version(u16),
+    /// Something else than a lock daemon listens on the socket.
+    #[error("{0} is not the socket of a lock daemon: name the right one")]
+    NotADaemon(PathBuf),
+    /// The session with the daemon has ended: every lock of it is lost. Connect again.
+    #[error(
+        "the session with the lock daemon has ended ({0}): its locks are lost, abandon what \
+             they protect and connect again"
+    )]
+    Disconnected(String),
+    /// The resource's name is not acceptable.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// The call was refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The lock is held in a conflicting mode (EAGAIN), and the call was not to wait.
+    #[error("the lock is held in a conflicting mode: try later, or wait for it")]
+    WouldBlock,
+    /// The lock was not granted in the time given (ETIMEDOUT).
+    #[error("the lock was not granted in time: see `lockify who` for its holders")]
+    TimedOut,
+    /// The operation was cancelled (ECANCEL).
+    #[error("the operation was cancelled")]
+    Canceled,
+    /// The conversion would wait for a lock that waits for this one (EDEADLK).
+    #[error("conversion deadlock: release the lock (or convert it down) and start again")]
+    Deadlock,
+    /// The lock has been lost; what it protected may have changed.
+    #[error("the lock was lost ({}): abandon what it protected", lost_because(*.0))]
+    Lost(LostReason),
+    /// The embedded node could not be started or run.
+    #[error("the embedded lock manager failed: {0}")]
+    Node(String),
+}
+
+fn lost_because(reason: LostReason) -> &'static str {
+    match reason {
+        LostReason::Conflict => "its claim was refused and another node's lock did not go",
+        LostReason::Halted => "the node lost its quorum or left the cluster",
+    }
+}
+
+impl Error {
+    pub(crate) fn disconnected(why: &io::Error) -> Error {
+        Error::Disconnected(why.to_string())
+    }
+
+    /// The error of an operation that ended with `status`; `None` if it succeeded.
+    pub(crate) fn of_status(status: Status) -> Option<Error> {
+        Some(match status {
+            Status::Granted | Status::Unlocked => return None,
+            Status::Again => Error::WouldBlock,
+            Status::Canceled => Error::Canceled,
+            Status::Deadlock => Error::Deadlock,
+            Status::TimedOut => Error::TimedOut,
+            Status::Refused(e) => Error::Refused(Refusal::Core(e)),
+        })
+    }
+}
+
+impl From<Goodbye> for Error {
+    fn from(goodbye: Goodbye) -> Error {
+        Error::Disconnected(goodbye.to_string())
+    }
+}

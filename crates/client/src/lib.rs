@@ -1,0 +1,55 @@
+//! Cluster-wide locks for Rust programs.
+//!
+//! ```no_run
+//! use lockify_client::{Client, Mode};
+//!
+//! let client = Client::connect("/run/lockify/lockify.sock")?;
+//! let space = client.lockspace("default")?;
+//! let guard = space.lock("the one database", Mode::EX)?;
+//! println!("writing with fencing token {}", guard.token());
+//! guard.unlock()?;
+//! # Ok::<(), lockify_client::Error>(())
+//! ```
+//!
+//! The same calls work blocking and async (futures of no particular runtime), and against a daemon
+//! ([`Client::connect`]) or with the node inside the process ([`Client::embedded`]).
+//!
+//! # Threads
+//! A blocking call does its work on the calling thread. One background thread per session and
+//! shard serves what comes while no blocking call waits: blocking notices, losses, async
+//! operations and, with an embedded node, peers' messages and timers. Callbacks run on a further
+//! thread, one after the other; they may make blocking calls.
+#![forbid(unsafe_code)]
+
+pub mod bench;
+mod callbacks;
+mod channel;
+mod client;
+pub mod codec;
+mod embedded;
+mod error;
+mod guard;
+pub mod host;
+pub mod protocol;
+pub mod raw;
+mod slot;
+mod socket;
+mod space;
+mod table;
+mod transport;
+
+pub use client::{Client, ClusterStatus};
+pub use embedded::EmbeddedConfig;
+pub use error::Error;
+pub use guard::{ConvertBuilder, Guard, UnlockBuilder};
+pub use lockify_core::{
+    ClientId, LockFlags, LostReason, Mode, Name, NodeId, ResourceInfo, SbFlags, Stats, UnlockFlags,
+};
+pub use lockify_node::{NodeAddress, NodeConfig, NodeStatus, SpaceConfig, SpaceStatus};
+pub use socket::shard_path;
+pub use space::{ClusterView, LockBuilder, Lockspace};
+pub use table::LostLock;
+
+fn nanoseconds(d: std::time::Duration) -> u64 {
+    d.as_nanos().try_into().unwrap_or(u64::MAX)
+}

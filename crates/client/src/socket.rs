@@ -1,0 +1,167 @@
+//! The transport to a daemon: a Unix socket.
+
+use std::io::{self, ErrorKind, Read};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use crate::codec::{self, Inbox};
+use crate::error::Error;
+use crate::protocol::{Event, Greeting, Request, VERSION};
+use crate::transport::{Drive, Submit};
+
+/// How long a daemon may take to greet.
+const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The socket of one shard: the configured path for shard 0, with `.N` appended for shard N.
+pub fn shard_path(socket: &Path, shard: u16) -> PathBuf {
+    match shard {
+        0 => socket.to_owned(),
+        n => {
+            let mut path = socket.as_os_str().to_owned();
+            path.push(format!(".{n}"));
+            path.into()
+        }
+    }
+}
+
+/// Connects to one shard; returns both halves and how many shards the daemon has.
+pub(crate) fn connect(
+    socket: &Path,
+    shard: u16,
+) -> Result<(Arc<SocketSender>, SocketReceiver, u16), Error> {
+    let path = shard_path(socket, shard);
+    let no_daemon = |e: io::Error| Error::NoDaemon { socket: path.clone(), why: e.to_string() };
+    let mut stream = UnixStream::connect(&path).map_err(no_daemon)?;
+    let shards = greet(&mut stream, shard).map_err(no_daemon)?;
+    let Some(greeting) = shards else {
+        return Err(Error::NotADaemon(path));
+    };
+    if greeting.version != VERSION {
+        return Err(Error::Version(greeting.version));
+    }
+    let stream = Arc::new(stream);
+    let sender = SocketSender { stream: stream.clone(), buffer: Mutex::default() };
+    let receiver = SocketReceiver { stream, inbox: Inbox::default() };
+    Ok((Arc::new(sender), receiver, greeting.shard))
+}
+
+fn greet(stream: &mut UnixStream, shard: u16) -> io::Result<Option<Greeting>> {
+    stream.set_read_timeout(Some(GREETING_PATIENCE))?;
+    let ours = Greeting { version: VERSION, shard, pid: std::process::id() };
+    // A daemon that refuses this client has said why, and may have hung up already.
+    let _ = send_all(stream, &ours.encode());
+    let mut reply = [0; Greeting::LEN];
+    stream.read_exact(&mut reply)?;
+    stream.set_read_timeout(None)?;
+    Ok(Greeting::decode(&reply))
+}
+
+/// Writes everything, without a SIGPIPE for programs that did not turn it off.
+fn send_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match send(stream, bytes, SendFlags::NOSIGNAL) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The sending half. A daemon that does not read makes [`Submit::submit`] wait: that is its
+/// back-pressure.
+pub(crate) struct SocketSender {
+    stream: Arc<UnixStream>,
+    buffer: Mutex<Vec<u8>>,
+}
+
+impl Submit for SocketSender {
+    fn submit(&self, request: Request) {
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        buffer.clear();
+        let sent = codec::encode(&request, &mut buffer).map_err(io::Error::other);
+        if sent.and_then(|()| send_all(&self.stream, &buffer)).is_err() {
+            // The receiving half finds the daemon's last words, then the end.
+            let _ = self.stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    fn queued(&self) -> bool {
+        false
+    }
+
+    fn close(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// The receiving half.
+pub(crate) struct SocketReceiver {
+    stream: Arc<UnixStream>,
+    inbox: Inbox,
+}
+
+impl SocketReceiver {
+    /// Whether there is something to read within `timeout`.
+    fn readable(&self, timeout: Duration) -> Result<bool, Error> {
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(&*self.stream, PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(n) => Ok(n > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(e) => Err(Error::disconnected(&e.into())),
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), Error> {
+        match self.inbox.fill(&mut Receiving(&self.stream)) {
+            Ok(0) => Err(Error::Disconnected("the daemon is gone".into())),
+            Ok(_) => Ok(()),
+            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(e) => Err(Error::disconnected(&e)),
+        }
+    }
+
+    fn decode(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        while let Some(event) =
+            self.inbox.next_frame().map_err(|e| Error::Disconnected(format!("it sent {e}")))?
+        {
+            events.push(event);
+        }
+        Ok(())
+    }
+}
+
+struct Receiving<'a>(&'a UnixStream);
+
+impl Read for Receiving<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(recv(self.0, buffer, RecvFlags::empty()).map(|(n, _)| n)?)
+    }
+}
+
+impl Drive for SocketReceiver {
+    fn poll_once(
+        &mut self,
+        timeout: Option<Duration>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Error> {
+        // Without a timeout the read itself waits: one system call, not two.
+        if let Some(timeout) = timeout
+            && !self.readable(timeout)?
+        {
+            return Ok(());
+        }
+        self.receive()?;
+        self.decode(events)
+    }
+}

@@ -1,0 +1,258 @@
+//! Lockspaces and requests for locks in them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockify_core::{ClientId, LockFlags, Lvb, Mode, Name, NodeId, ResourceInfo};
+
+use crate::channel::Channel;
+use crate::client::{Inner, unexpected};
+use crate::error::Error;
+use crate::guard::{Guard, Pending};
+use crate::protocol::{Answer, LockRequest, Query, Request, Space};
+use crate::table::{LockState, LostLock, OnBlock};
+
+/// A lockspace: names in different lockspaces have nothing to do with each other.
+#[derive(Clone)]
+pub struct Lockspace {
+    inner: Arc<Inner>,
+    name: Arc<str>,
+    /// Its number in each shard.
+    spaces: Arc<[Space]>,
+    lvb_len: usize,
+}
+
+/// What the whole cluster says of some resources.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClusterView {
+    /// The resources, by name within each shard.
+    pub resources: Vec<ResourceInfo>,
+    /// Locks that were left out, because there are too many for one answer: ask for their names
+    /// ([`Lockspace::who`]).
+    pub omitted: u64,
+    /// Members that did not answer in time.
+    pub silent: Vec<NodeId>,
+}
+
+impl Lockspace {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        name: &str,
+        spaces: Vec<Space>,
+        lvb_len: usize,
+    ) -> Lockspace {
+        Lockspace { inner, name: name.into(), spaces: spaces.into(), lvb_len }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Length of its lock value blocks in bytes.
+    pub fn lvb_len(&self) -> usize {
+        self.lvb_len
+    }
+
+    /// Locks `name` in `mode`; waits as long as it takes.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::Refused`], [`Error::Disconnected`].
+    pub fn lock(&self, name: impl AsRef<[u8]>, mode: Mode) -> Result<Guard, Error> {
+        self.request(name, mode).lock()
+    }
+
+    /// Locks `name` in `mode` if nobody holds a conflicting lock.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if somebody does; else as [`Lockspace::lock`].
+    pub fn try_lock(&self, name: impl AsRef<[u8]>, mode: Mode) -> Result<Guard, Error> {
+        self.request(name, mode).flags(LockFlags::NOQUEUE).lock()
+    }
+
+    /// As [`Lockspace::lock`], for async code of any runtime. Dropping the future cancels.
+    ///
+    /// # Errors
+    /// As [`Lockspace::lock`].
+    pub async fn lock_async(&self, name: impl AsRef<[u8]>, mode: Mode) -> Result<Guard, Error> {
+        self.request(name, mode).lock_async().await
+    }
+
+    /// A request for a lock, to be refined and then made.
+    pub fn request(&self, name: impl AsRef<[u8]>, mode: Mode) -> LockBuilder {
+        LockBuilder {
+            space: self.clone(),
+            name: Name::new(name).map_err(Error::from),
+            mode,
+            flags: LockFlags::empty(),
+            timeout: None,
+            lvb: None,
+            on_block: None,
+        }
+    }
+
+    /// Calls `callback`, on the client's callback thread, for each lock of this lockspace that is
+    /// lost from now on: because the session or the node's quorum goes, or a claim failed.
+    pub fn on_lost(&self, callback: impl Fn(&LostLock) + Send + Sync + 'static) {
+        let callback: Arc<dyn Fn(&LostLock) + Send + Sync> = Arc::new(callback);
+        for (shard, space) in self.inner.shards.iter().zip(self.spaces.iter()) {
+            shard.table().on_lost(*space, callback.clone());
+        }
+    }
+
+    /// Every resource of the lockspace that has locks.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Disconnected`].
+    pub fn locks(&self) -> Result<ClusterView, Error> {
+        let mut view = ClusterView::default();
+        for (shard, space) in self.inner.shards.iter().zip(self.spaces.iter()) {
+            view.add(shard.ask(Query::Locks(*space))?)?;
+        }
+        Ok(view)
+    }
+
+    /// Who holds `name`, who waits for it and since when.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::Refused`], [`Error::Disconnected`].
+    pub fn who(&self, name: impl AsRef<[u8]>) -> Result<ClusterView, Error> {
+        let name = Name::new(name)?;
+        let (shard, space) = self.place(&name);
+        let mut view = ClusterView::default();
+        view.add(shard.ask(Query::Who(space, name))?)?;
+        Ok(view)
+    }
+
+    /// Drops the orphans that `client` left on `node`; every client's if `None`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Disconnected`].
+    pub fn purge(&self, node: NodeId, client: Option<ClientId>) -> Result<(), Error> {
+        for (shard, space) in self.inner.shards.iter().zip(self.spaces.iter()) {
+            for answer in shard.ask(Query::Purge { space: *space, node, client })? {
+                match answer {
+                    Answer::Done => {}
+                    Answer::Refused(why) => return Err(why.into()),
+                    other => return Err(unexpected(&other)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The shard of a name: where all requests for it go, on every node.
+    fn place(&self, name: &Name) -> (&Arc<Channel>, Space) {
+        let shard = lockify_node::shard_of(name, self.inner.shards.len() as u32) as usize;
+        (&self.inner.shards[shard], self.spaces[shard])
+    }
+}
+
+impl ClusterView {
+    fn add(&mut self, answers: Vec<Answer>) -> Result<(), Error> {
+        for answer in answers {
+            match answer {
+                Answer::Resources(pieces) => pieces.into_iter().for_each(|p| self.add_piece(p)),
+                Answer::Omitted(locks) => self.omitted += locks,
+                Answer::Silent(nodes) => self.silent.extend(nodes),
+                Answer::Done => {}
+                Answer::Refused(why) => return Err(why.into()),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A resource with many locks comes in several pieces, one after the other.
+    fn add_piece(&mut self, piece: ResourceInfo) {
+        match self.resources.last_mut() {
+            Some(last) if last.name == piece.name => last.locks.extend(piece.locks),
+            _ => self.resources.push(piece),
+        }
+    }
+}
+
+/// A request for a lock that has not been made yet.
+#[must_use = "nothing is locked until `lock` or `lock_async` is called"]
+pub struct LockBuilder {
+    space: Lockspace,
+    name: Result<Name, Error>,
+    mode: Mode,
+    flags: LockFlags,
+    timeout: Option<Duration>,
+    lvb: Option<Lvb>,
+    on_block: Option<OnBlock>,
+}
+
+impl LockBuilder {
+    /// Adds flags ([`LockFlags`]).
+    pub fn flags(mut self, flags: LockFlags) -> LockBuilder {
+        self.flags |= flags;
+        self
+    }
+
+    /// NOTIFY: the caller is creating the locked object and excludes every other way to learn its
+    /// name, so its mastership is claimed without waiting for the network.
+    pub fn notify(self) -> LockBuilder {
+        self.flags(LockFlags::NOTIFY)
+    }
+
+    /// Fail with [`Error::TimedOut`] after waiting this long.
+    pub fn timeout(mut self, timeout: Duration) -> LockBuilder {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Read the resource's lock value block ([`Guard::lvb`]).
+    pub fn read_lvb(mut self) -> LockBuilder {
+        self.lvb = Some(vec![0; self.space.lvb_len].into());
+        self.flags(LockFlags::VALBLK)
+    }
+
+    /// Calls `callback` with the mode wanted, on the client's callback thread, when the lock
+    /// blocks somebody. It may come late or more than once; several notices may become one.
+    /// Blocking calls are allowed in it.
+    pub fn on_block(mut self, callback: impl Fn(Mode) + Send + Sync + 'static) -> LockBuilder {
+        self.on_block = Some(Box::new(callback));
+        self
+    }
+
+    /// Makes the request and waits for the lock.
+    ///
+    /// # Errors
+    /// As [`Lockspace::lock`]; [`Error::TimedOut`], [`Error::WouldBlock`].
+    pub fn lock(self) -> Result<Guard, Error> {
+        self.start()?.wait_for_guard()
+    }
+
+    /// Makes the request, now; the future is the lock. Dropping it cancels the request.
+    ///
+    /// The request is made by this call, not by the first poll, so that several can be on their
+    /// way before the first is awaited.
+    ///
+    /// # Errors
+    /// As [`LockBuilder::lock`].
+    pub fn lock_async(self) -> impl Future<Output = Result<Guard, Error>> + Send + 'static {
+        let started = self.start();
+        async move { started?.guard().await }
+    }
+
+    fn start(self) -> Result<Pending, Error> {
+        let name = self.name?;
+        let (channel, space) = self.space.place(&name);
+        let bast = self.on_block.is_some();
+        let state = Arc::new(LockState::new(name, self.mode, self.on_block));
+        let (tag, slot) = channel.table().add(space, state.clone())?;
+        channel.submit(Request::Lock(LockRequest {
+            space,
+            tag,
+            name,
+            mode: self.mode,
+            flags: self.flags,
+            lvb: self.lvb,
+            bast,
+            timeout: self.timeout.map(crate::nanoseconds),
+        }));
+        Ok(Pending::new(self.space.inner.clone(), channel.clone(), tag, slot, state))
+    }
+}

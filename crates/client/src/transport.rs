@@ -1,0 +1,33 @@
+//! One way to a lock manager: a daemon's socket, or a node in this process.
+
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::protocol::{Event, Request};
+
+/// The half that any thread may use.
+pub(crate) trait Submit: Send + Sync {
+    /// Sends a request, or queues it for whoever drives the receiving half next. A transport that
+    /// is broken drops it: the receiving half reports why.
+    fn submit(&self, request: Request);
+
+    /// Whether requests wait for the receiving half to be driven.
+    fn queued(&self) -> bool;
+
+    /// Ends the transport; [`Drive::poll_once`] then fails, also one that is waiting.
+    fn close(&self);
+}
+
+/// The half that one thread at a time drives.
+pub(crate) trait Drive: Send {
+    /// Handles queued requests, then waits for events for at most `timeout` (`None`: until there
+    /// is something to do) and appends them to `events`. May return without any.
+    ///
+    /// # Errors
+    /// When the transport is broken or closed; it stays so.
+    fn poll_once(
+        &mut self,
+        timeout: Option<Duration>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Error>;
+}

@@ -1,0 +1,23 @@
+//! The lock daemon: what `lockify serve` runs.
+//!
+//! One process per node. Each shard is one thread with one event loop, in which the engine of the
+//! shard ([`lockify_node::Engine`]) and the sessions of local clients
+//! ([`lockify_client::protocol`]) take turns, so that an uncontended lock costs one round trip on
+//! the socket and no hop between threads.
+//!
+//! No client can hurt the others: the number of sessions and of locks of a session is limited, a
+//! client that does not read what it is sent is disconnected, requests are not read while a peer
+//! node does not keep up, and no session has more than a fixed number of requests handled in a row.
+#![forbid(unsafe_code)]
+
+mod config;
+mod daemon;
+mod listener;
+mod log;
+mod session;
+mod shard;
+
+pub use config::{Config, ConfigError, Limits, NodeEntry, SpaceEntry};
+pub use daemon::{Daemon, Error, Handle, run};
+pub use listener::SocketError;
+pub use log::Log;

@@ -1,0 +1,100 @@
+//! The Unix socket that clients connect to.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, flock};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// Why a socket cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another daemon serves it.
+    #[error("another lock daemon serves {0}: stop it first, or give this one a socket of its own")]
+    InUse(PathBuf),
+    /// Something that is no socket has the name.
+    #[error("{0} exists and is no socket: remove it, or name another path")]
+    NoSocket(PathBuf),
+    /// The system refused.
+    #[error(
+        "cannot listen on {path}: {error}; make sure that its directory exists and belongs to this user"
+    )]
+    System {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// A socket that listens. Dropped, it removes its files.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    path: PathBuf,
+    pub(crate) socket: mio::net::UnixListener,
+    /// Locked as long as this daemon lives: who has it may replace a socket left behind.
+    _lock: File,
+}
+
+impl Listener {
+    pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, SocketError> {
+        let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
+        let lock = lock(path)?;
+        remove_stale(path)?;
+        let socket = listen(path, mode).map_err(system)?;
+        socket.set_nonblocking(true).map_err(system)?;
+        let socket = mio::net::UnixListener::from_std(socket);
+        Ok(Listener { path: path.to_owned(), socket, _lock: lock })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // The lock file stays: removing it would let two daemons lock two files of one name.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn lock(path: &Path) -> Result<File, SocketError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
+    let file = File::create(PathBuf::from(name)).map_err(system)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(SocketError::InUse(path.to_owned())),
+        Err(e) => Err(system(e.into())),
+    }
+}
+
+/// Removes what a daemon that was killed has left.
+fn remove_stale(path: &Path) -> Result<(), SocketError> {
+    let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(system(e)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(SocketError::NoSocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    // A program that does not use the lock file may serve it all the same.
+    if UnixStream::connect(path).is_ok() {
+        return Err(SocketError::InUse(path.to_owned()));
+    }
+    std::fs::remove_file(path).map_err(system)
+}
+
+/// Nobody can connect before the permissions are set: only `listen` lets them.
+fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    const BACKLOG: i32 = 128;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}

@@ -1,0 +1,417 @@
+//! One shard of the daemon: an engine and the sessions of local clients, in one loop.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lockify_client::host::{Host, HostedClient, Outbox, To};
+use lockify_client::protocol::{Event, Goodbye, client_id, pid_of};
+use lockify_core::ClientId;
+use lockify_node::{Engine, HOST_TOKENS, HostEvent, NodeError};
+use mio::{Interest, Token};
+use slab::Slab;
+
+use crate::config::Limits;
+use crate::listener::Listener;
+use crate::log::Log;
+use crate::session::{End, Session};
+
+const LISTENER: Token = Token(HOST_TOKENS);
+const FIRST_SESSION: usize = HOST_TOKENS + 1;
+
+/// Requests of one session before the others, and the peers, have their turn.
+const TURN: usize = 32;
+
+/// How long leaving the cluster may take.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a shard is told.
+pub(crate) struct ShardSetup {
+    pub(crate) index: u16,
+    pub(crate) shards: u16,
+    pub(crate) limits: Limits,
+    pub(crate) shutdown_grace: Duration,
+    pub(crate) idle_exit: Option<Duration>,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) log: Log,
+}
+
+pub(crate) struct Shard {
+    setup: ShardSetup,
+    engine: Engine,
+    host: Host,
+    listener: Listener,
+    /// The listener may have more connections than there were file descriptors for.
+    accept_again: bool,
+    sessions: Slab<Session>,
+    clients: HashMap<ClientId, usize>,
+    sessions_ever: u32,
+    /// Sessions that have, or may have, requests.
+    due: VecDeque<usize>,
+    out: Outbox,
+    rest: Vec<HostEvent>,
+    lefts: usize,
+}
+
+impl Shard {
+    pub(crate) fn new(
+        setup: ShardSetup,
+        engine: Engine,
+        host: Host,
+        mut listener: Listener,
+    ) -> std::io::Result<Shard> {
+        engine.registry().register(&mut listener.socket, LISTENER, Interest::READABLE)?;
+        Ok(Shard {
+            setup,
+            engine,
+            host,
+            listener,
+            accept_again: false,
+            sessions: Slab::new(),
+            clients: HashMap::new(),
+            sessions_ever: 0,
+            due: VecDeque::new(),
+            out: Vec::new(),
+            rest: Vec::new(),
+            lefts: 0,
+        })
+    }
+
+    /// Serves until it is told to stop, then leaves in order.
+    pub(crate) fn run(mut self) -> Result<(), NodeError> {
+        let mut used = Instant::now();
+        while !self.setup.stop.load(Ordering::SeqCst) {
+            let left = self.setup.idle_exit.map(|idle| idle.saturating_sub(used.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                self.setup.log.info("ends, because nobody has used it for a while");
+                break;
+            }
+            // Somebody's session ends the counting, and begins it anew with its end.
+            let busy = !self.sessions.is_empty();
+            self.turn(left.filter(|_| !busy))?;
+            if busy || !self.sessions.is_empty() {
+                used = Instant::now();
+            }
+        }
+        self.shut_down()
+    }
+
+    /// Waits for something to do, and does it.
+    fn turn(&mut self, timeout: Option<Duration>) -> Result<(), NodeError> {
+        let idle = self.due.is_empty() || self.engine.congested();
+        let timeout = if idle { timeout } else { Some(Duration::ZERO) };
+        let mut rest = std::mem::take(&mut self.rest);
+        let ran = self.host.turn(&mut self.engine, timeout, &mut self.out, &mut rest);
+        for event in rest.drain(..) {
+            self.event(event);
+        }
+        self.rest = rest;
+        ran?;
+        self.serve_due();
+        self.deliver();
+        Ok(())
+    }
+
+    fn event(&mut self, event: HostEvent) {
+        match event {
+            HostEvent::Ready { token: LISTENER, .. } => self.accept(),
+            HostEvent::Ready { token, readable, writable } => {
+                let index = token.0 - FIRST_SESSION;
+                let Some(session) = self.sessions.get_mut(index) else {
+                    return;
+                };
+                if readable {
+                    session.readable = true;
+                    self.schedule(index);
+                }
+                if writable {
+                    self.flush(index);
+                }
+            }
+            HostEvent::Notice(notice) => self.setup.log.notice(&notice),
+            HostEvent::Left { .. } => self.lefts += 1,
+            // The engine's own notices tell the operator; clients have been told by the host.
+            _ => {}
+        }
+    }
+
+    fn schedule(&mut self, index: usize) {
+        let Some(session) = self.sessions.get_mut(index) else {
+            return;
+        };
+        if !std::mem::replace(&mut session.scheduled, true) {
+            self.due.push_back(index);
+        }
+    }
+
+    fn accept(&mut self) {
+        self.accept_again = false;
+        loop {
+            match self.listener.socket.accept() {
+                Ok((socket, _)) => self.welcome(socket),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) => {}
+                Err(e) => {
+                    let text = "cannot accept a client; raise the limit of open files or close \
+                                sessions; will try again when one ends";
+                    self.setup.log.warning(format!("{text} ({e})"));
+                    self.accept_again = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, socket: mio::net::UnixStream) {
+        let Limits { max_sessions, max_locks, max_unread } = self.setup.limits;
+        // Until it has greeted, nothing is done in its name.
+        let client = HostedClient::new(ClientId(0), max_locks);
+        let mut session = Session::new(socket, client, max_unread);
+        if self.sessions.len() >= max_sessions as usize {
+            session.refuse(self.setup.shards, Goodbye::TooManySessions(max_sessions));
+            self.setup.log.warning(format!(
+                "refused a client: {max_sessions} sessions are open already; close some or raise \
+                 limits.max_sessions"
+            ));
+            return;
+        }
+        let entry = self.sessions.vacant_entry();
+        let token = Token(FIRST_SESSION + entry.key());
+        match self.engine.registry().register(&mut session.socket, token, Interest::READABLE) {
+            Ok(()) => {
+                let index = entry.key();
+                entry.insert(session);
+                self.schedule(index);
+            }
+            Err(e) => self.setup.log.warning(format!("cannot serve a client: {e}")),
+        }
+    }
+
+    /// Gives every session with requests its turn, once.
+    fn serve_due(&mut self) {
+        for _ in 0..self.due.len() {
+            if self.engine.congested() {
+                // Their requests wait where they are, and behind them the clients.
+                return;
+            }
+            let Some(index) = self.due.pop_front() else {
+                return;
+            };
+            let Some(session) = self.sessions.get_mut(index) else {
+                continue;
+            };
+            session.scheduled = false;
+            if let Err(end) = self.serve(index) {
+                self.end(index, &end);
+            }
+        }
+    }
+
+    /// Reads, handles and answers. A client that is quick has its next request there by the time
+    /// its answer is out: it is handled at once, without asking the event queue.
+    fn serve(&mut self, index: usize) -> Result<(), End> {
+        for _ in 0..TURN {
+            self.sessions[index].fill()?;
+            let more = self.handle(index)?;
+            if self.sessions[index].ended && !more {
+                return Err(End::Closed);
+            }
+            self.deliver();
+            let Some(session) = self.sessions.get(index) else {
+                return Ok(());
+            };
+            if !session.readable && !more {
+                return Ok(());
+            }
+            if self.engine.congested() {
+                break;
+            }
+        }
+        self.schedule(index);
+        Ok(())
+    }
+
+    /// Handles a session's requests; true if there may be more.
+    fn handle(&mut self, index: usize) -> Result<bool, End> {
+        if !self.sessions[index].greeted && !self.greet(index)? {
+            return Ok(false);
+        }
+        for _ in 0..TURN {
+            let session = &mut self.sessions[index];
+            if self.engine.congested() {
+                return Ok(true);
+            }
+            let Some(request) = session.request()? else {
+                return Ok(false);
+            };
+            self.host.request(&mut self.engine, &mut session.client, request, &mut self.out);
+        }
+        Ok(true)
+    }
+
+    fn greet(&mut self, index: usize) -> Result<bool, End> {
+        let Some(pid) = self.sessions[index].greet(self.setup.index, self.setup.shards)? else {
+            return Ok(false);
+        };
+        let id = loop {
+            // Shards count in steps, so that an id is unique on the node. After four billion
+            // sessions the numbers come again: not those of sessions that still are.
+            let shards = u32::from(self.setup.shards);
+            self.sessions_ever = self.sessions_ever.wrapping_add(1);
+            let number =
+                self.sessions_ever.wrapping_mul(shards).wrapping_add(self.setup.index.into());
+            let id = client_id(pid, number);
+            if !self.clients.contains_key(&id) {
+                break id;
+            }
+        };
+        self.clients.insert(id, index);
+        let session = &mut self.sessions[index];
+        session.client.id = id;
+        session.flush()?;
+        Ok(true)
+    }
+
+    /// Brings what clients are told to their sockets.
+    fn deliver(&mut self) {
+        while !self.out.is_empty() {
+            let mut out = std::mem::take(&mut self.out);
+            let mut touched = Vec::new();
+            for (to, event) in out.drain(..) {
+                match to {
+                    To::Client(client) => {
+                        // A client that is gone needs not be told.
+                        let Some(&index) = self.clients.get(&client) else {
+                            continue;
+                        };
+                        self.tell(index, &event, &mut touched);
+                    }
+                    To::All => {
+                        let all: Vec<usize> = self.clients.values().copied().collect();
+                        for index in all {
+                            self.tell(index, &event, &mut touched);
+                        }
+                    }
+                }
+            }
+            for index in touched {
+                self.flush(index);
+            }
+            // Sessions that ended meanwhile may have led to more.
+            if self.out.is_empty() {
+                self.out = out;
+                return;
+            }
+        }
+    }
+
+    fn tell(&mut self, index: usize, event: &Event, touched: &mut Vec<usize>) {
+        let Some(session) = self.sessions.get_mut(index) else {
+            return;
+        };
+        if session.unread() == 0 {
+            touched.push(index);
+        }
+        if let Err(end) = session.tell(event) {
+            self.end(index, &end);
+        }
+    }
+
+    fn flush(&mut self, index: usize) {
+        let Some(session) = self.sessions.get_mut(index) else {
+            return;
+        };
+        let flushed = session.flush().and_then(|()| {
+            // Only then: else every read of the client would wake this loop.
+            let wanted = session.unread() > 0;
+            if std::mem::replace(&mut session.awaits_room, wanted) == wanted {
+                return Ok(());
+            }
+            let interest = match wanted {
+                true => Interest::READABLE | Interest::WRITABLE,
+                false => Interest::READABLE,
+            };
+            let token = Token(FIRST_SESSION + index);
+            let registry = self.engine.registry();
+            registry.reregister(&mut session.socket, token, interest).map_err(End::System)
+        });
+        if let Err(end) = flushed {
+            self.end(index, &end);
+        }
+    }
+
+    /// Ends a session: its locks go, and the operator is told unless the client ended it.
+    fn end(&mut self, index: usize, end: &End) {
+        let Some(mut session) = self.sessions.try_remove(index) else {
+            return;
+        };
+        session.part(end);
+        let _ = self.engine.registry().deregister(&mut session.socket);
+        let id = session.client.id;
+        if let Some(why) = end.to_log() {
+            self.setup.log.warning(format!(
+                "ended the session of process {} and released its {} locks: {why}",
+                pid_of(id),
+                session.client.locks()
+            ));
+        }
+        if session.greeted && self.clients.remove(&id).is_some() {
+            self.host.client_gone(&mut self.engine, id, &mut self.out);
+        }
+        drop(session);
+        if self.accept_again {
+            self.accept();
+        }
+    }
+
+    /// Tells the clients, gives those with locks some time, then leaves the cluster.
+    fn shut_down(mut self) -> Result<(), NodeError> {
+        // Whoever connects from now on finds nobody.
+        let _ = self.engine.registry().deregister(&mut self.listener.socket);
+        let all: Vec<usize> = self.sessions.iter().map(|(index, _)| index).collect();
+        let mut touched = Vec::new();
+        for index in all {
+            self.tell(index, &Event::Goodbye(Goodbye::Shutdown), &mut touched);
+            self.flush(index);
+            if self.sessions.get(index).is_some_and(|s| s.client.locks() == 0) {
+                self.end(index, &End::Closed);
+            }
+        }
+        let end = Instant::now() + self.setup.shutdown_grace;
+        while !self.sessions.is_empty() && Instant::now() < end {
+            self.turn(Some(end.saturating_duration_since(Instant::now())))?;
+        }
+        self.leave()
+    }
+
+    fn leave(mut self) -> Result<(), NodeError> {
+        let leaving = self.host.leave(&mut self.engine);
+        let end = Instant::now() + LEAVE_PATIENCE;
+        while self.lefts < leaving && Instant::now() < end {
+            self.turn(Some(end.saturating_duration_since(Instant::now())))?;
+        }
+        if self.lefts < leaving {
+            self.setup.log.warning("left without the others' consent: they recover this node");
+        }
+        self.engine.goodbye();
+        Ok(())
+    }
+}
+
+impl End {
+    /// What the operator is told.
+    fn to_log(&self) -> Option<String> {
+        Some(match self {
+            End::Closed => return None,
+            End::Told(why) => why.to_string(),
+            End::Stranger(why) => (*why).into(),
+            End::System(e) => e.to_string(),
+        })
+    }
+}

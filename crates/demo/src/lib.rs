@@ -1,0 +1,197 @@
+//! Replays the creation of a directory tree the way a shared-disk file system locks it, on a real
+//! cluster of processes on this machine, and measures what finding a lock's master costs.
+//!
+//! Per creation, as GFS2 does it: the parent directory's lock exclusive (kept until somebody else
+//! wants it), the new inode's lock exclusive and its iopen lock shared, the latter two with
+//! NOTIFY; then the entry is really created in a folder that all nodes share. The cases and
+//! figures are those of the Lockify paper (FAST '26), section 5.
+//!
+//! One process per node: [`worker::run`] is a node's process, [`run`] the parent's part.
+#![forbid(unsafe_code)]
+
+mod clock;
+mod cluster;
+mod creator;
+mod glock;
+mod locks;
+mod measure;
+mod pingpong;
+mod place;
+mod proof;
+mod recorder;
+mod relations;
+mod results;
+mod run;
+pub mod tree;
+mod wire;
+pub mod worker;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use cluster::{WorkerError, WorkerProgram};
+pub use relations::Relation;
+pub use run::RunError;
+
+use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags};
+use rustix::io::Errno;
+
+use measure::{DelayResult, Plan};
+use tree::{Entry, TreeError};
+
+/// What is created.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The first so many entries of a directory.
+    Tree(PathBuf, usize),
+    /// The shape of `mdtest -z 2 -b 2 -I N`: seven directories with N files each.
+    Mdtest(u32),
+}
+
+/// What is measured, and where.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is created.
+    pub source: Source,
+    /// Names of the policies, in the order of the table.
+    pub policies: Vec<String>,
+    /// Delays added to every message.
+    pub delays: Vec<Duration>,
+    /// Rounds that count; each case also has one before them that does not.
+    pub rounds: u32,
+    /// Longest time of a run: slow cases create fewer entries.
+    pub budget: Duration,
+    /// How long a node keeps the parent's lock after it was granted, even if others want it
+    /// (GFS2's minimum hold time).
+    pub hold: Duration,
+    /// Where `report.jsonl` and `report.html` go, and where the shared folder is.
+    pub out: PathBuf,
+    /// How to start a worker.
+    pub worker: WorkerProgram,
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// There is nothing to create.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// A run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The output directory cannot be used.
+    #[error("cannot write to {path}: {error}; choose another place with --out DIR")]
+    Out {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The table and the expectations, for people.
+    pub text: String,
+    /// What was expected, and found.
+    pub relations: Vec<Relation>,
+    /// Events of all histories checked.
+    pub events: u64,
+    /// Violations in them.
+    pub violations: u64,
+    /// The result rows.
+    pub rows: PathBuf,
+    /// The page with the plots.
+    pub page: PathBuf,
+}
+
+/// Measures everything and writes the results.
+///
+/// # Errors
+/// [`DemoError`]. Violations are no error here: see [`Outcome::violations`].
+pub fn run(options: &Options) -> Result<Outcome, DemoError> {
+    let entries = match &options.source {
+        Source::Tree(root, limit) => tree::read(root, *limit)?,
+        Source::Mdtest(items) => tree::mdtest(2, 2, *items),
+    };
+    let out = |path: &Path| {
+        let path = path.to_owned();
+        move |error| DemoError::Out { path, error }
+    };
+    std::fs::create_dir_all(&options.out).map_err(out(&options.out))?;
+    let scratch = Scratch::make(options.out.join("shared")).map_err(out(&options.out))?;
+    let (tree, flat) = (scratch.0.join("tree.json"), scratch.0.join("flat.json"));
+    save(&entries, &tree).map_err(out(&tree))?;
+    save(&tree::flattened(&entries), &flat).map_err(out(&flat))?;
+    let results = measure::measure(&Plan {
+        policies: &options.policies,
+        delays: &options.delays,
+        rounds: options.rounds,
+        budget: options.budget,
+        hold: options.hold,
+        entries: entries.len() as u32,
+        tree: &tree,
+        flat: &flat,
+        scratch: &scratch.0,
+        worker: &options.worker,
+    })?;
+    report(options, &results)
+}
+
+/// The directory that everything is created in; removed when this is dropped.
+struct Scratch(PathBuf, #[expect(dead_code, reason = "locked as long as it lives")] File);
+
+impl Scratch {
+    /// Makes it anew: what an interrupted run has left is removed.
+    fn make(path: PathBuf) -> std::io::Result<Scratch> {
+        let lock = File::create(path.with_extension("lock"))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
+            Errno::WOULDBLOCK => std::io::Error::other("another demo runs there"),
+            e => e.into(),
+        })?;
+        match std::fs::remove_dir_all(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        std::fs::create_dir(&path)?;
+        spread(&path);
+        Ok(Scratch(path, lock))
+    }
+}
+
+/// Asks ext4 to put each directory in here into a part of the disk of its own: without a journal it
+/// creates slowly (by up to a hundred times) where an earlier demo has deleted something minutes
+/// ago. Other file systems do not know the flag and do not need it.
+fn spread(path: &Path) {
+    if let Ok(dir) = File::open(path)
+        && let Ok(flags) = ioctl_getflags(&dir)
+    {
+        let _ = ioctl_setflags(&dir, flags | IFlags::TOPDIR);
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed by the next run.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn save(entries: &[Entry], path: &Path) -> std::io::Result<()> {
+    std::fs::write(path, serde_json::to_vec(entries)?)
+}
+
+fn report(options: &Options, results: &[DelayResult]) -> Result<Outcome, DemoError> {
+    let (events, violations) = results::proof(results);
+    let relations = relations::judge(results, violations, events);
+    let all = results::rows(results);
+    let (rows, page) = results::write(results, &all, &relations, &options.out)
+        .map_err(|(path, error)| DemoError::Out { path, error })?;
+    let mut text = results::text(results, &all, &relations);
+    if let Some(violated) = results::first_violation(results) {
+        text += &format!("\nThe first run with violations:\n{violated}");
+    }
+    Ok(Outcome { text, relations, events, violations, rows, page })
+}

@@ -1,0 +1,222 @@
+//! The whole measurement: every case, several rounds, compared policies in turn.
+
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cluster::{Cluster, WorkerProgram};
+use crate::run::{Measured, RunError, Spec, run};
+
+/// Nodes of the larger cluster.
+pub const NODES: u32 = 5;
+
+/// Entries that a run creates whatever the time says: enough to see the share of new locks whose
+/// directory is at another node.
+const MIN_ENTRIES: u32 = 200;
+
+/// The messages that the release of a run's locks leads to are over after this (see the workers'
+/// `TOSS_AFTER_NS`); a message's delay comes on top, four times, for an answer each way.
+const CALM: Duration = Duration::from_millis(20);
+
+/// Bare round trips measured at a time.
+const PINGS: u32 = 500;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan<'a> {
+    /// Names of the policies.
+    pub policies: &'a [String],
+    /// Delays added to every message.
+    pub delays: &'a [Duration],
+    /// Rounds that count.
+    pub rounds: u32,
+    /// Longest time of a run, from which the number of entries of its case follows.
+    pub budget: Duration,
+    /// How long the parent's lock is kept after it was granted.
+    pub hold: Duration,
+    /// Number of entries.
+    pub entries: u32,
+    /// File with the tree's entries.
+    pub tree: &'a Path,
+    /// File with the entries under one parent.
+    pub flat: &'a Path,
+    /// Where to create.
+    pub scratch: &'a Path,
+    /// How to start a worker.
+    pub worker: &'a WorkerProgram,
+}
+
+impl<'a> Plan<'a> {
+    fn spec(&self, policy: &'a str, active: u32, entries: &'a Path, limit: u32) -> Spec<'a> {
+        let &Plan { budget, hold, scratch, .. } = self;
+        let min = MIN_ENTRIES / active;
+        Spec { policy, active, entries, limit, budget, min, hold, scratch }
+    }
+}
+
+/// A round: one node alone, and the same with five nodes, one after the other.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// One node.
+    pub one: Measured,
+    /// Five nodes, one active.
+    pub five: Measured,
+}
+
+/// All rounds of a policy at a delay.
+#[derive(Clone, Debug)]
+pub struct PolicyResult {
+    /// The policy's name.
+    pub policy: String,
+    /// One node, and one active of five.
+    pub pairs: Vec<Pair>,
+    /// Five nodes that create under one parent.
+    pub all: Vec<Measured>,
+    /// The first round, which counts for the proof only.
+    pub unmeasured: Vec<Measured>,
+}
+
+/// All results at a delay.
+#[derive(Clone, Debug)]
+pub struct DelayResult {
+    /// The delay added to every message.
+    pub delay: Duration,
+    /// Bare round trips with it, microseconds: a mean for each round, as times per creation are
+    /// means.
+    pub round_trip_us: Vec<f64>,
+    /// By policy.
+    pub policies: Vec<PolicyResult>,
+}
+
+/// Measures everything.
+///
+/// # Errors
+/// [`RunError`].
+pub fn measure(plan: &Plan<'_>) -> Result<Vec<DelayResult>, RunError> {
+    let runs = plan.delays.len() as u64 * u64::from(plan.rounds + 1) * plan.policies.len() as u64;
+    let progress = progress(runs * 3);
+    let mut one = Cluster::start(1, Duration::ZERO, plan.policies, plan.worker)?;
+    let mut results = Vec::new();
+    for &delay in plan.delays {
+        let five = Cluster::start(NODES, delay, plan.policies, plan.worker)?;
+        let mut at = At { plan, delay, one: &mut one, five, progress: &progress };
+        results.push(at.measure()?);
+    }
+    progress.finish_and_clear();
+    Ok(results)
+}
+
+fn progress(runs: u64) -> ProgressBar {
+    let bar = ProgressBar::new(runs);
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {msg} ({elapsed})");
+    // The template is a constant; if it were wrong, the default bar would do.
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    // Draws between the runs only: a drawing thread would take time from what is measured.
+    bar
+}
+
+/// The measurement at one delay.
+struct At<'a> {
+    plan: &'a Plan<'a>,
+    delay: Duration,
+    one: &'a mut Cluster,
+    five: Cluster,
+    progress: &'a ProgressBar,
+}
+
+/// How many entries a policy's cases have at a delay, from a first round that does not count.
+#[derive(Clone, Copy)]
+struct Limits {
+    tree: u32,
+    flat: u32,
+}
+
+impl At<'_> {
+    fn measure(&mut self) -> Result<DelayResult, RunError> {
+        let mut round_trip_us = vec![self.ping()?];
+        let mut policies = Vec::new();
+        let mut limits = Vec::new();
+        for policy in self.plan.policies {
+            let (limit, unmeasured) = self.calibrate(policy)?;
+            limits.push(limit);
+            let policy = policy.clone();
+            policies.push(PolicyResult { policy, pairs: vec![], all: vec![], unmeasured });
+        }
+        for round in 0..self.plan.rounds as usize {
+            // The policies take turns, each round begins with another one.
+            for i in 0..policies.len() {
+                let at = (round + i) % policies.len();
+                self.round(&mut policies[at], limits[at], round % 2 == 0)?;
+            }
+            round_trip_us.push(self.ping()?);
+        }
+        Ok(DelayResult { delay: self.delay, round_trip_us, policies })
+    }
+
+    /// The mean of some bare round trips, microseconds.
+    fn ping(&mut self) -> Result<f64, RunError> {
+        // No more than about half a second of them.
+        let trip = self.delay * 2 + Duration::from_micros(50);
+        let count = (500_000 / trip.as_micros().max(1) as u32).clamp(20, PINGS);
+        self.five.place(true)?;
+        let trips = self.five.ping(self.delay, count)?;
+        Ok(trips.iter().sum::<u64>() as f64 / 1e3 / trips.len().max(1) as f64)
+    }
+
+    fn calibrate(&mut self, policy: &str) -> Result<(Limits, Vec<Measured>), RunError> {
+        let entries = Limits { tree: self.plan.entries, flat: self.plan.entries };
+        let one = self.one(policy, entries)?;
+        let five = self.five(policy, entries)?;
+        let all = self.all(policy, entries)?;
+        let limits = Limits { tree: five.created as u32, flat: all.created as u32 };
+        Ok((limits, vec![one, five, all]))
+    }
+
+    fn round(
+        &mut self,
+        result: &mut PolicyResult,
+        limits: Limits,
+        one_first: bool,
+    ) -> Result<(), RunError> {
+        let policy = result.policy.clone();
+        let (one, five) = if one_first {
+            let one = self.one(&policy, limits)?;
+            (one, self.five(&policy, limits)?)
+        } else {
+            let five = self.five(&policy, limits)?;
+            (self.one(&policy, limits)?, five)
+        };
+        result.pairs.push(Pair { one, five });
+        result.all.push(self.all(&policy, limits)?);
+        Ok(())
+    }
+
+    fn one(&mut self, policy: &str, limits: Limits) -> Result<Measured, RunError> {
+        self.step(&format!("{policy}, 1 node"));
+        let measured = run(self.one, &self.plan.spec(policy, 1, self.plan.tree, limits.tree))?;
+        std::thread::sleep(CALM);
+        Ok(measured)
+    }
+
+    fn five(&mut self, policy: &str, limits: Limits) -> Result<Measured, RunError> {
+        self.step(&format!("{policy}, {NODES} nodes, 1 active"));
+        self.cluster(&self.plan.spec(policy, 1, self.plan.tree, limits.tree))
+    }
+
+    fn all(&mut self, policy: &str, limits: Limits) -> Result<Measured, RunError> {
+        self.step(&format!("{policy}, {NODES} nodes, all active"));
+        self.cluster(&self.plan.spec(policy, NODES, self.plan.flat, limits.flat))
+    }
+
+    fn cluster(&mut self, spec: &Spec<'_>) -> Result<Measured, RunError> {
+        let measured = run(&mut self.five, spec)?;
+        std::thread::sleep(CALM + self.delay * 4);
+        Ok(measured)
+    }
+
+    fn step(&self, what: &str) {
+        self.progress.set_message(format!("{what}, delay {:?}", self.delay));
+        self.progress.inc(1);
+    }
+}

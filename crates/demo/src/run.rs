@@ -1,0 +1,215 @@
+//! One run: create, settle, count, release, check, clean up.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lockify_check::ReadError;
+use lockify_core::Stats;
+
+use crate::clock::now;
+use crate::cluster::{Cluster, WorkerError};
+use crate::proof;
+use crate::wire::{Created, Prepare};
+
+/// Why a run has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The workers failed.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// The folder of the run cannot be made or listed.
+    #[error("{path}: {error}; choose another place with --out")]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A history cannot be read back.
+    #[error("a worker's history cannot be read: {0}")]
+    History(#[from] ReadError),
+    /// The workers said to have created what is not there.
+    #[error(
+        "{said} entries were created, but {found} are in the shared folder: this is a defect of the demo or of the file system"
+    )]
+    Count {
+        /// What the workers said.
+        said: u64,
+        /// What is there.
+        found: u64,
+    },
+}
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Spec<'a> {
+    /// The policy's name.
+    pub policy: &'a str,
+    /// How many nodes create at the same time, in one folder.
+    pub active: u32,
+    /// File with the entries.
+    pub entries: &'a Path,
+    /// How many of them to create at most.
+    pub limit: u32,
+    /// Stop after this time…
+    pub budget: Duration,
+    /// …if each creator has created so many.
+    pub min: u32,
+    /// How long the parent's lock is kept after it was granted.
+    pub hold: Duration,
+    /// Where to create.
+    pub scratch: &'a Path,
+}
+
+/// What a run measured.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Entries created.
+    pub created: u64,
+    /// From the first creation's beginning to the last final barrier, nanoseconds.
+    pub elapsed_ns: u64,
+    /// Time of each creation, nanoseconds, sorted.
+    pub latencies: Vec<u64>,
+    /// Time in lock calls, over all creators, nanoseconds.
+    pub lock_ns: u64,
+    /// What the lock managers of all nodes did meanwhile.
+    pub stats: Stats,
+    /// Events of the checked history.
+    pub events: u64,
+    /// Violations in it.
+    pub violations: u64,
+    /// The first violations, for people.
+    pub report: Option<String>,
+}
+
+impl Measured {
+    /// Entries created per second.
+    pub fn rate(&self) -> f64 {
+        per(self.created as f64 * 1e9, self.elapsed_ns)
+    }
+
+    /// Wall time per creation in microseconds.
+    pub fn micros(&self) -> f64 {
+        per(self.elapsed_ns as f64 / 1e3, self.created)
+    }
+
+    /// So many of something, per creation.
+    pub fn each(&self, count: u64) -> f64 {
+        per(count as f64, self.created)
+    }
+
+    /// The share of the creators' time that was spent in lock calls.
+    pub fn lock_share(&self) -> f64 {
+        per(self.lock_ns as f64, self.latencies.iter().sum())
+    }
+
+    /// The latency that a share of the creations does not exceed, in microseconds.
+    pub fn percentile(&self, share: f64) -> f64 {
+        let last = self.latencies.len().saturating_sub(1);
+        let rank = (share * last as f64).round() as usize;
+        self.latencies.get(rank).map_or(0.0, |&ns| ns as f64 / 1e3)
+    }
+}
+
+fn per(value: f64, count: u64) -> f64 {
+    if count == 0 { 0.0 } else { value / count as f64 }
+}
+
+/// Runs once.
+///
+/// # Errors
+/// [`RunError`].
+pub fn run(cluster: &mut Cluster, spec: &Spec<'_>) -> Result<Measured, RunError> {
+    // Removed at the end of everything only: some file systems create slowly where something has
+    // just been deleted (ext4 without a journal skips such inodes one by one).
+    let folder = spec.scratch.join(format!("run-{}", now()));
+    let failed = |error| RunError::Folder { path: folder.clone(), error };
+    std::fs::create_dir(&folder).map_err(failed)?;
+    let prepare = Prepare {
+        policy: spec.policy.to_owned(),
+        entries: spec.entries.to_owned(),
+        limit: spec.limit,
+        folder: folder.clone(),
+        share: (0, spec.active),
+        hold_ns: spec.hold.as_nanos() as u64,
+    };
+    cluster.place(spec.active == 1)?;
+    cluster.prepare(spec.active, &prepare)?;
+    let before = cluster.stats(spec.policy)?;
+    let created = cluster.create(spec.active, spec.budget, spec.min)?;
+    let after = cluster.stats(spec.policy)?;
+    let files = cluster.release(spec.active, spec.scratch)?;
+    let mut measured = combine(created, &before, &after);
+    let found = count_below(&folder).map_err(failed)?;
+    if found != measured.created {
+        return Err(RunError::Count { said: measured.created, found });
+    }
+    let report = proof::check(&files)?;
+    measured.events = report.counts.events;
+    measured.violations = report.violated;
+    measured.report = (!report.is_clean()).then(|| report.to_string());
+    Ok(measured)
+}
+
+fn combine(created: Vec<Created>, before: &[Stats], after: &[Stats]) -> Measured {
+    let began = created.iter().map(|c| c.began).min().unwrap_or(0);
+    let ended = created.iter().map(|c| c.ended).max().unwrap_or(0);
+    let lock_ns = created.iter().map(|c| c.lock_ns).sum();
+    let mut latencies: Vec<u64> = created.into_iter().flat_map(|c| c.latencies).collect();
+    latencies.sort_unstable();
+    let mut stats = Stats::default();
+    for (b, a) in before.iter().zip(after) {
+        stats.messages_sent += a.messages_sent.saturating_sub(b.messages_sent);
+        stats.round_trips += a.round_trips.saturating_sub(b.round_trips);
+        stats.claims += a.claims.saturating_sub(b.claims);
+        stats.resends += a.resends.saturating_sub(b.resends);
+        stats.refusals += a.refusals.saturating_sub(b.refusals);
+        stats.barrier_waits += a.barrier_waits.saturating_sub(b.barrier_waits);
+    }
+    let elapsed_ns = ended.saturating_sub(began);
+    let created = latencies.len() as u64;
+    Measured { created, elapsed_ns, latencies, lock_ns, stats, ..Measured::default() }
+}
+
+/// How many entries are below a directory.
+fn count_below(dir: &Path) -> std::io::Result<u64> {
+    let mut count = 0;
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        count += 1;
+        if entry.file_type()?.is_dir() {
+            count += count_below(&entry.path())?;
+        }
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_follow_from_what_was_measured() {
+        let m = Measured {
+            created: 4,
+            elapsed_ns: 2_000_000,
+            latencies: vec![100_000, 200_000, 300_000, 400_000],
+            lock_ns: 250_000,
+            ..Measured::default()
+        };
+        assert_eq!(m.rate(), 2000.0);
+        assert_eq!(m.micros(), 500.0);
+        assert_eq!(m.each(6), 1.5);
+        assert_eq!(m.lock_share(), 0.25);
+        assert_eq!((m.percentile(0.0), m.percentile(1.0)), (100.0, 400.0));
+        assert_eq!(Measured::default().rate(), 0.0);
+    }
+
+    #[test]
+    fn counts_everything_below() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        std::fs::write(dir.path().join("a/f"), "").unwrap();
+        assert_eq!(count_below(dir.path()).unwrap(), 3);
+    }
+}

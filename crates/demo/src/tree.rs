@@ -1,0 +1,208 @@
+//! The directory tree whose creation is replayed: read from disk, or of mdtest's shape.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// One entry of a tree; parents come before their children.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// Path below the tree's root.
+    pub path: PathBuf,
+    /// Index of the parent directory's entry; `None` for the root.
+    pub parent: Option<u32>,
+    /// A directory; everything else is created as an empty file.
+    pub is_dir: bool,
+}
+
+/// Why there is no tree to replay.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    /// The directory cannot be read.
+    #[error(
+        "cannot read {path} ({source}): name a readable directory with --tree DIR, or use --mdtest"
+    )]
+    Unreadable {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The directory holds too little to measure with.
+    #[error(
+        "{path} has only {found} entries, at least {wanted} are needed: name a larger directory with --tree DIR, or use --mdtest"
+    )]
+    TooSmall {
+        /// The directory.
+        path: PathBuf,
+        /// How many it has.
+        found: usize,
+        /// How many are needed.
+        wanted: usize,
+    },
+}
+
+/// Fewer entries than this say nothing about throughput.
+pub const MIN_ENTRIES: usize = 100;
+
+/// Reads the first `limit` entries below `root`, each directory's entries in the order of their
+/// names, level by level within a subtree, so that the same tree gives the same list everywhere.
+///
+/// Unreadable subdirectories count as empty ones; symbolic links are not followed.
+///
+/// # Errors
+/// [`TreeError`] if `root` cannot be read or has fewer than [`MIN_ENTRIES`] entries.
+pub fn read(root: &Path, limit: usize) -> Result<Vec<Entry>, TreeError> {
+    let unreadable = |source| TreeError::Unreadable { path: root.to_owned(), source };
+    let mut entries = Vec::new();
+    // Directories still to be listed; the last one is next.
+    let mut open = vec![(PathBuf::new(), None)];
+    while let Some((dir, index)) = open.pop() {
+        let children = match children(&root.join(&dir)) {
+            Ok(children) => children,
+            Err(e) if index.is_none() => return Err(unreadable(e)),
+            Err(_) => continue,
+        };
+        let first_dir = open.len();
+        for (name, is_dir) in children {
+            if entries.len() == limit {
+                break;
+            }
+            let path = dir.join(name);
+            if is_dir {
+                open.push((path.clone(), Some(entries.len() as u32)));
+            }
+            entries.push(Entry { path, parent: index, is_dir });
+        }
+        // The first subdirectory by name is listed first.
+        open[first_dir..].reverse();
+        if entries.len() == limit {
+            break;
+        }
+    }
+    if entries.len() < MIN_ENTRIES.min(limit) {
+        return Err(TreeError::TooSmall {
+            path: root.to_owned(),
+            found: entries.len(),
+            wanted: MIN_ENTRIES.min(limit),
+        });
+    }
+    Ok(entries)
+}
+
+/// A directory's entries by name, with whether each is a directory itself.
+fn children(dir: &Path) -> std::io::Result<Vec<(std::ffi::OsString, bool)>> {
+    let mut all = fs::read_dir(dir)?
+        .map(|e| e.and_then(|e| Ok((e.file_name(), e.file_type()?.is_dir()))))
+        .collect::<std::io::Result<Vec<_>>>()?;
+    all.sort();
+    Ok(all)
+}
+
+/// The shape that `mdtest -z depth -b branch -I items` makes: a full tree of directories with
+/// `items` files in each.
+pub fn mdtest(depth: u32, branch: u32, items: u32) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let mut level = vec![(PathBuf::new(), None)];
+    for remaining in (0..=depth).rev() {
+        let mut next = Vec::new();
+        for (dir, index) in level {
+            let mut add = |name: String, is_dir| {
+                entries.push(Entry { path: dir.join(name), parent: index, is_dir });
+                entries.len() as u32 - 1
+            };
+            for i in 0..items {
+                add(format!("file.mdtest.0.{i}"), false);
+            }
+            for b in 0..if remaining > 0 { branch } else { 0 } {
+                let name = format!("mdtest_tree.0.{b}");
+                let index = add(name.clone(), true);
+                next.push((dir.join(name), Some(index)));
+            }
+        }
+        level = next;
+    }
+    entries
+}
+
+/// The same number of entries and kinds, all directly under the root: the paper's case of several
+/// nodes that create under one parent (figure 8).
+pub fn flattened(entries: &[Entry]) -> Vec<Entry> {
+    let flat = |(i, e): (usize, &Entry)| {
+        let name = e.path.file_name().unwrap_or_default().to_string_lossy();
+        // A number makes it unique; the name's end goes where both would be too long.
+        let short: String = name.chars().take(50).collect();
+        Entry { path: PathBuf::from(format!("{i:06}-{short}")), parent: None, is_dir: e.is_dir }
+    };
+    entries.iter().enumerate().map(flat).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parents_come_first(entries: &[Entry]) {
+        for (i, e) in entries.iter().enumerate() {
+            match e.parent {
+                Some(p) => {
+                    let parent = &entries[p as usize];
+                    assert!((p as usize) < i && parent.is_dir);
+                    assert_eq!(e.path.parent(), Some(parent.path.as_path()));
+                }
+                None => assert_eq!(e.path.parent(), Some(Path::new(""))),
+            }
+        }
+    }
+
+    fn small_tree(dir: &Path) {
+        for d in ["b", "a/x", "c"] {
+            fs::create_dir_all(dir.join(d)).unwrap();
+        }
+        for i in 0..40 {
+            for d in ["a/x", "b", "c"] {
+                fs::write(dir.join(d).join(format!("f{i:02}")), "").unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn reads_a_tree_in_a_fixed_order_with_parents_first() {
+        let dir = tempfile::tempdir().unwrap();
+        small_tree(dir.path());
+        let all = read(dir.path(), 1000).unwrap();
+        assert_eq!(all.len(), 4 + 120);
+        parents_come_first(&all);
+        assert_eq!(all, read(dir.path(), 1000).unwrap());
+        let top: Vec<_> = all.iter().take(4).map(|e| e.path.to_str().unwrap()).collect();
+        assert_eq!(top, ["a", "b", "c", "a/x"]);
+        assert_eq!(read(dir.path(), 100).unwrap(), all[..100]);
+    }
+
+    #[test]
+    fn a_small_or_missing_tree_says_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("one"), "").unwrap();
+        let small = read(dir.path(), 5000).unwrap_err().to_string();
+        assert!(small.contains("only 1 entries") && small.contains("--tree"), "{small}");
+        let missing = read(&dir.path().join("none"), 5000).unwrap_err().to_string();
+        assert!(missing.contains("cannot read") && missing.contains("--tree"), "{missing}");
+    }
+
+    #[test]
+    fn mdtest_makes_seven_directories_of_items() {
+        let all = mdtest(2, 2, 10);
+        parents_come_first(&all);
+        assert_eq!(all.iter().filter(|e| e.is_dir).count(), 6);
+        assert_eq!(all.iter().filter(|e| !e.is_dir).count(), 70);
+    }
+
+    #[test]
+    fn flattening_keeps_count_and_kinds_and_makes_names_unique() {
+        let all = mdtest(2, 2, 10);
+        let flat = flattened(&all);
+        let unique: std::collections::BTreeSet<_> = flat.iter().map(|e| &e.path).collect();
+        assert_eq!(unique.len(), all.len());
+        assert!(flat.iter().zip(&all).all(|(f, e)| f.is_dir == e.is_dir && f.parent.is_none()));
+    }
+}

@@ -1,0 +1,259 @@
+//! A worker: the process of one node. It does what its parent tells it, sleeps otherwise, and ends
+//! when its parent does.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use lockify_core::{NodeId, Policy};
+use rustix::thread::CpuSet;
+
+use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId};
+
+use crate::creator::Run;
+use crate::glock::Allocator;
+use crate::locks::Locks;
+use crate::tree::Entry;
+use crate::wire::{Command, Prepare, Reply};
+use crate::{pingpong, place};
+
+/// How long the nodes may take to find each other.
+const JOIN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Unused resources are dropped this soon after a run's locks are released, so that the messages
+/// that this takes are over before the next run.
+const TOSS_AFTER_NS: u64 = 5_000_000;
+
+/// A silent node is taken for dead after twice this; the machine may be busy with other things.
+const LEASE: Duration = Duration::from_secs(10);
+
+/// Any failure, for the parent to show.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs a worker on standard input and output until its input ends.
+///
+/// # Errors
+/// What standard output and the loopback interface refuse; all else is told to the parent.
+pub fn run() -> Result<(), Failure> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    reply(&Reply::Listening(listener.local_addr()?))?;
+    let waker = Arc::new(std::sync::Mutex::new(None));
+    let commands = read_commands(waker.clone());
+    let allowed = place::allowed();
+    let mut worker = Worker { listener: Some(listener), waker, allowed, node: None };
+    while let Some(command) = worker.next(&commands)? {
+        let answer = worker.obey(command).unwrap_or_else(|e| Reply::Failed(e.to_string()));
+        reply(&answer)?;
+    }
+    Ok(())
+}
+
+fn reply(reply: &Reply) -> Result<(), Failure> {
+    let mut line = serde_json::to_vec(reply)?;
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    out.write_all(&line)?;
+    Ok(out.flush()?)
+}
+
+type SharedWaker = Arc<std::sync::Mutex<Option<Arc<mio::Waker>>>>;
+
+/// Reads commands on a thread of its own, which wakes the node's event loop for each.
+fn read_commands(waker: SharedWaker) -> Receiver<Result<Command, String>> {
+    let (send, commands) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let command = line.map_err(|e| e.to_string()).and_then(|line| {
+                serde_json::from_str(&line).map_err(|e| format!("not a command ({e}): {line}"))
+            });
+            if send.send(command).is_err() {
+                return;
+            }
+            wake(&waker);
+        }
+        drop(send);
+        wake(&waker);
+    });
+    commands
+}
+
+fn wake(waker: &SharedWaker) {
+    let waker = waker.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(waker) = waker.as_ref() {
+        // Fails only if the event loop is gone; then there is nobody to wake.
+        let _ = waker.wake();
+    }
+}
+
+struct Worker {
+    listener: Option<TcpListener>,
+    waker: SharedWaker,
+    /// The processors that it may use.
+    allowed: CpuSet,
+    node: Option<Node>,
+}
+
+/// The node, once it has joined.
+struct Node {
+    number: u32,
+    locks: Locks,
+    spaces: HashMap<String, SpaceId>,
+    numbers: Allocator,
+    run: Option<Run>,
+    entries: HashMap<std::path::PathBuf, Vec<Entry>>,
+}
+
+impl Worker {
+    /// The next command; `None` when the parent has closed its end. The node works meanwhile.
+    fn next(
+        &mut self,
+        commands: &Receiver<Result<Command, String>>,
+    ) -> Result<Option<Command>, Failure> {
+        loop {
+            let Some(node) = &mut self.node else {
+                return Ok(commands.recv().ok().transpose()?);
+            };
+            match commands.try_recv() {
+                Ok(command) => return Ok(Some(command?)),
+                Err(TryRecvError::Disconnected) => return Ok(None),
+                Err(TryRecvError::Empty) => node.locks.idle()?,
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) -> Result<Reply, Failure> {
+        match command {
+            Command::Join { node, nodes, delay_ns, policies } => {
+                self.join(node, &nodes, Duration::from_nanos(delay_ns), &policies)
+            }
+            Command::Place(place) => {
+                place::go(place, &self.allowed);
+                Ok(Reply::Placed)
+            }
+            Command::Echo { delay_ns } => {
+                Ok(Reply::Echoing(pingpong::echo(Duration::from_nanos(delay_ns))?))
+            }
+            Command::Ping { peers, delay_ns, count } => {
+                let delay = Duration::from_nanos(delay_ns);
+                Ok(Reply::Pinged(pingpong::measure(&peers, delay, count)?))
+            }
+            command => {
+                let node = self.node.as_mut().ok_or("this worker has not joined a cluster yet")?;
+                node.obey(command)
+            }
+        }
+    }
+
+    fn join(
+        &mut self,
+        number: u32,
+        addresses: &[SocketAddr],
+        delay: Duration,
+        policies: &[String],
+    ) -> Result<Reply, Failure> {
+        let nodes = (1..).map(NodeId).zip(addresses);
+        let nodes = nodes.map(|(node, &address)| NodeAddress { node, address }).collect();
+        let mut config = NodeConfig::new("lockify-demo", NodeId(number), nodes);
+        config.listener = self.listener.take();
+        config.delay = delay;
+        config.lease = LEASE;
+        let mut engine = Engine::new(config)?;
+        *self.waker.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+            Some(engine.waker());
+        let mut spaces = HashMap::new();
+        for name in policies {
+            let mut config = SpaceConfig::new(name.parse::<Policy>()?);
+            config.core.toss_after = TOSS_AFTER_NS;
+            spaces.insert(name.clone(), engine.join(name, config)?);
+        }
+        wait_until_running(&mut engine, &spaces, addresses.len())?;
+        let first = *spaces.values().next().ok_or("no policy is to be measured")?;
+        self.node = Some(Node {
+            number,
+            locks: Locks::new(engine, first),
+            spaces,
+            numbers: Allocator::new(number),
+            run: None,
+            entries: HashMap::new(),
+        });
+        Ok(Reply::Joined)
+    }
+}
+
+/// Waits until every lockspace runs with all nodes in it.
+fn wait_until_running(
+    engine: &mut Engine,
+    spaces: &HashMap<String, SpaceId>,
+    nodes: usize,
+) -> Result<(), Failure> {
+    let deadline = Instant::now() + JOIN_PATIENCE;
+    let mut events: Vec<HostEvent> = Vec::new();
+    loop {
+        let status = engine.status();
+        let complete = status.spaces.iter().filter(|s| s.running && s.members.len() == nodes);
+        if complete.count() == spaces.len() {
+            return Ok(());
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(format!(
+                "the nodes did not find each other within {JOIN_PATIENCE:?}: is the loopback \
+                 interface up, and is nothing filtering it? (view {}, members {:?})",
+                status.view, status.members
+            )
+            .into());
+        }
+        engine.run_once(Some(left), &mut events)?;
+        events.clear();
+    }
+}
+
+impl Node {
+    fn obey(&mut self, command: Command) -> Result<Reply, Failure> {
+        match command {
+            Command::Prepare(p) => self.prepare(&p),
+            Command::Go { budget_ns, min } => {
+                let run = self.run.as_mut().ok_or("no run is prepared")?;
+                let made =
+                    run.create(&mut self.numbers, budget_ns, min as usize, &mut self.locks)?;
+                Ok(Reply::Created(made))
+            }
+            Command::Release { history } => self.release(&history),
+            Command::Stats { policy } => {
+                let space = self.space(&policy)?;
+                let stats = self.locks.engine().space_stats(space).unwrap_or_default();
+                Ok(Reply::Stats(Box::new(stats)))
+            }
+            _ => Err("this worker has joined a cluster already".into()),
+        }
+    }
+
+    fn space(&self, policy: &str) -> Result<SpaceId, Failure> {
+        let space = self.spaces.get(policy).copied();
+        Ok(space.ok_or_else(|| format!("this worker has no lockspace for policy {policy}"))?)
+    }
+
+    fn prepare(&mut self, p: &Prepare) -> Result<Reply, Failure> {
+        let space = self.space(&p.policy)?;
+        self.locks.switch(space);
+        if !self.entries.contains_key(&p.entries) {
+            let entries = serde_json::from_slice(&std::fs::read(&p.entries)?)?;
+            self.entries.insert(p.entries.clone(), entries);
+        }
+        let entries = &self.entries[&p.entries];
+        self.run = Some(Run::prepare(p, entries, &mut self.locks)?);
+        Ok(Reply::Prepared)
+    }
+
+    fn release(&mut self, history: &Path) -> Result<Reply, Failure> {
+        if let Some(run) = self.run.take() {
+            self.locks.unlock_all(run.into_locks())?;
+        }
+        let events = self.locks.recorder.write(self.number, history)?;
+        Ok(Reply::Released { events })
+    }
+}

@@ -1,0 +1,103 @@
+//! What a node is told when it starts.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockify_core::{Config, NodeId, Policy};
+
+use crate::shard::ShardGroup;
+
+/// A node of the static list.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NodeAddress {
+    /// Its id, unique in the cluster.
+    pub node: NodeId,
+    /// Where its shard 0 listens; shard `i` listens at `port + i`.
+    pub address: SocketAddr,
+}
+
+/// Configuration of one shard of one node.
+#[derive(Debug)]
+pub struct NodeConfig {
+    /// The cluster's name (1 to 64 bytes): nodes of different clusters refuse each other.
+    pub cluster: String,
+    /// This node.
+    pub node: NodeId,
+    /// Every node of the cluster, this one included; the same list on all of them.
+    pub nodes: Vec<NodeAddress>,
+    /// A socket that listens already, instead of binding this node's address (for port 0). Not
+    /// needed in a list of one node, which has nobody to listen to.
+    pub listener: Option<TcpListener>,
+    /// This life of the node, larger than that of every earlier one; `None`: the nanoseconds
+    /// since 1970.
+    pub incarnation: Option<u64>,
+    /// Share of the directory that this node keeps (protocol section 1); 0 keeps none.
+    pub weight: u32,
+    /// How long a node may go on without hearing from a majority. A node that is silent for twice
+    /// this long is taken out of the view (see [`crate::membership`]).
+    pub lease: Duration,
+    /// Added to every message to a peer: each arrives this much later, in order, and messages do
+    /// not wait for each other.
+    pub delay: Duration,
+    /// Messages to one peer that may be unacknowledged before the engine reports congestion.
+    pub backlog: usize,
+    /// Writes a history for `lockify check` to this file: of the lockspace that is joined first;
+    /// those of further ones go to files with `.NAME` added. A full disk ends it (with a notice),
+    /// not the locking.
+    pub history: Option<PathBuf>,
+    /// Which shard of the node this is, and its siblings; `None` if there is only one.
+    pub shard: Option<Arc<ShardGroup>>,
+    /// Which of the group's shards; 0 without a group.
+    pub shard_index: u32,
+}
+
+impl NodeConfig {
+    /// The defaults for a node of this cluster.
+    pub fn new(cluster: impl Into<String>, node: NodeId, nodes: Vec<NodeAddress>) -> NodeConfig {
+        NodeConfig {
+            cluster: cluster.into(),
+            node,
+            nodes,
+            listener: None,
+            incarnation: None,
+            weight: 1,
+            lease: Duration::from_secs(2),
+            delay: Duration::ZERO,
+            backlog: 16 * 1024,
+            history: None,
+            shard: None,
+            shard_index: 0,
+        }
+    }
+
+    /// A cluster of this one process: no sockets, a view at once.
+    pub fn alone() -> NodeConfig {
+        let node = NodeId(1);
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        NodeConfig::new("local", node, vec![NodeAddress { node, address }])
+    }
+}
+
+/// Configuration of a lockspace on this node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SpaceConfig {
+    /// The state machine's configuration; the engine fills in `node` and `incarnation`.
+    pub core: Config,
+}
+
+impl SpaceConfig {
+    /// The defaults for a policy; it must be the same on every node of the lockspace.
+    pub fn new(policy: Policy) -> SpaceConfig {
+        SpaceConfig { core: Config::new(NodeId(0), 0, policy) }
+    }
+}
+
+/// What two nodes compare to see that they have the same list.
+pub fn list_digest(nodes: &[NodeAddress]) -> u64 {
+    let mut nodes = nodes.to_vec();
+    nodes.sort_unstable_by_key(|n| n.node);
+    let text: String = nodes.iter().map(|n| format!("{} {}\n", n.node, n.address)).collect();
+    xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+}

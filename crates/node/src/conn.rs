@@ -1,0 +1,147 @@
+//! One TCP connection: its buffers, and what it has become so far.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+
+use lockify_core::{ResourceInfo, Time};
+use mio::net::TcpStream;
+
+use crate::wire::{MAX_FRAME, PREFIX};
+
+/// What is read at once.
+const READ: usize = 64 * 1024;
+
+/// What a connection has become so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// Dialled, not connected yet. `probe`: only to see whether anybody listens.
+    Dialing { peer: usize, probe: bool },
+    /// Accepted; the peer has not introduced itself.
+    Accepted,
+    /// Connected, and this node has introduced itself to `peer`.
+    Introduced { peer: usize },
+    /// Both have introduced themselves.
+    Up { peer: usize },
+    /// Refused: only the refusal has still to be written.
+    Closing,
+}
+
+/// How reading went.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Reading {
+    /// Nothing more is there.
+    Drained,
+    /// There may be more.
+    More,
+    /// The peer has closed the connection, or it broke.
+    Closed(Option<ErrorKind>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) stream: TcpStream,
+    pub(crate) address: SocketAddr,
+    pub(crate) stage: Stage,
+    pub(crate) since: Time,
+    /// Bytes read: `input[start..end]` is not handled yet.
+    pub(crate) input: Vec<u8>,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    /// Bytes to write; `out[..written]` are gone.
+    pub(crate) out: Vec<u8>,
+    pub(crate) written: usize,
+    /// The socket's buffer is full: wait until it is writable.
+    pub(crate) blocked: bool,
+    /// In the engine's list of connections with something to write.
+    pub(crate) dirty: bool,
+    /// Frames whose delay runs, with when they may be written.
+    pub(crate) delayed: VecDeque<(Time, Vec<u8>)>,
+    /// Answers that are sent piece by piece, as the socket takes them.
+    pub(crate) answers: VecDeque<(u64, Vec<ResourceInfo>)>,
+}
+
+impl Conn {
+    pub(crate) fn new(stream: TcpStream, address: SocketAddr, stage: Stage, now: Time) -> Conn {
+        Conn {
+            stream,
+            address,
+            stage,
+            since: now,
+            input: Vec::new(),
+            start: 0,
+            end: 0,
+            out: Vec::new(),
+            written: 0,
+            blocked: false,
+            dirty: false,
+            delayed: VecDeque::new(),
+            answers: VecDeque::new(),
+        }
+    }
+
+    /// Reads once. A read that fills less than the buffer has drained the socket of data, which
+    /// saves the one that would say so (epoll(7), "edge-triggered"); an end may still follow.
+    pub(crate) fn read(&mut self) -> Reading {
+        self.make_room();
+        loop {
+            match self.stream.read(&mut self.input[self.end..]) {
+                Ok(0) => return Reading::Closed(None),
+                Ok(n) => {
+                    self.end += n;
+                    let full = self.end == self.input.len();
+                    return if full { Reading::More } else { Reading::Drained };
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Reading::Drained,
+                Err(e) => return Reading::Closed(Some(e.kind())),
+            }
+        }
+    }
+
+    /// Moves what is left to the front and makes the buffer larger if one frame fills it; never
+    /// larger than the longest frame needs.
+    fn make_room(&mut self) {
+        if self.start > 0 {
+            self.input.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.input.len() < READ {
+            self.input.resize(READ, 0);
+        } else if self.end == self.input.len() {
+            let size = (2 * self.input.len()).min(READ + MAX_FRAME + PREFIX);
+            self.input.resize(size, 0);
+        }
+    }
+
+    pub(crate) fn pending(&self) -> &[u8] {
+        &self.input[self.start..self.end]
+    }
+
+    /// Writes what the socket takes.
+    pub(crate) fn write(&mut self) -> Result<(), ErrorKind> {
+        while self.written < self.out.len() && !self.blocked {
+            match self.stream.write(&self.out[self.written..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero),
+                Ok(n) => self.written += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.blocked = true,
+                Err(e) => return Err(e.kind()),
+            }
+        }
+        if self.written == self.out.len() {
+            self.out.clear();
+            self.written = 0;
+        } else if self.written > READ {
+            self.out.drain(..self.written);
+            self.written = 0;
+        }
+        Ok(())
+    }
+
+    /// Everything has been written.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.out.is_empty()
+    }
+}

@@ -1,0 +1,338 @@
+//! Making, reading, writing and closing connections.
+
+use std::io::ErrorKind;
+
+use lockify_core::Time;
+use lockify_core::link::Frame;
+use mio::net::TcpStream;
+use mio::{Interest, Token};
+
+use super::{Engine, FIRST_CONN, MS};
+use crate::conn::{Conn, Reading, Stage};
+use crate::membership::Event;
+use crate::notice::Level;
+use crate::wire::{Packet, Part, Payload, encode_packet};
+
+/// Connections of strangers that are allowed beside two for each peer.
+const STRANGERS: usize = 64;
+/// Reads of one connection before the others have their turn.
+const READS: usize = 8;
+/// A part of an answer is closed when it has this many bytes.
+const PART: usize = 128 * 1024;
+
+impl Engine {
+    /// Dials who is due.
+    pub(super) fn dial(&mut self, now: Time) {
+        for i in 0..self.peers.len() {
+            if self.peers[i].due() <= now {
+                self.dial_peer(i, now);
+            }
+        }
+    }
+
+    fn dial_peer(&mut self, peer: usize, now: Time) {
+        let p = &self.peers[peer];
+        let (address, stage) = (p.address, Stage::Dialing { peer, probe: !p.dials });
+        match TcpStream::connect(address) {
+            Ok(stream) => {
+                let conn = self.add(Conn::new(stream, address, stage, now));
+                self.peers[peer].dialing = conn;
+                if conn.is_none() {
+                    self.peers[peer].back_off(now);
+                }
+            }
+            Err(e) => self.dial_failed(peer, e.kind(), now),
+        }
+    }
+
+    /// Registers a connection for good: edge-triggered, so that nothing need be changed later.
+    fn add(&mut self, mut conn: Conn) -> Option<usize> {
+        let entry = self.conns.vacant_entry();
+        let token = Token(FIRST_CONN + entry.key());
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut conn.stream, token, both).ok()?;
+        let key = entry.key();
+        entry.insert(conn);
+        self.stats.connections += 1;
+        Some(key)
+    }
+
+    fn dial_failed(&mut self, peer: usize, kind: ErrorKind, now: Time) {
+        let p = &mut self.peers[peer];
+        p.dialing = None;
+        p.back_off(now);
+        p.error = Some(format!("cannot connect to {}: {kind}", p.address));
+        let proof = kind == ErrorKind::ConnectionRefused && p.same_host && p.conn.is_none();
+        if proof && !p.dead {
+            p.dead = true;
+            let node = p.node;
+            self.tell(now, Event::Dead { node });
+        }
+    }
+
+    pub(super) fn accept(&mut self, now: Time) {
+        let limit = 2 * self.peers.len() + STRANGERS;
+        self.accept_again = Time::MAX;
+        while let Some(listener) = &self.listener {
+            match listener.accept() {
+                Ok((stream, address)) if self.conns.len() < limit => {
+                    // A stream that takes no options is broken, which the first read shows.
+                    let _ = stream.set_nodelay(true);
+                    self.add(Conn::new(stream, address, Stage::Accepted, now));
+                }
+                Ok((_, address)) => {
+                    let text = format!("{address}: dropped, too many connections ({limit})");
+                    self.complain(text);
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) => {
+                    self.complain(format!("cannot accept connections: {e}; trying again"));
+                    self.accept_again = now + 100 * MS;
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn connection_event(&mut self, at: usize, event: &mio::event::Event, now: Time) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        if let Stage::Dialing { peer, probe } = conn.stage {
+            self.dialled(at, peer, probe, now);
+            if self.conns.get(at).is_none_or(|c| matches!(c.stage, Stage::Dialing { .. })) {
+                return;
+            }
+        }
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        if conn.blocked && event.is_writable() {
+            conn.blocked = false;
+            self.mark(at);
+        }
+        let ended = event.is_read_closed() || event.is_error();
+        if event.is_readable() || ended {
+            self.readable(at, ended, now);
+        }
+    }
+
+    /// A connection that was dialled is there, or failed, or neither yet.
+    fn dialled(&mut self, at: usize, peer: usize, probe: bool, now: Time) {
+        let conn = &mut self.conns[at];
+        let failed = match (conn.stream.take_error(), conn.stream.peer_addr()) {
+            (Ok(Some(e)) | Err(e), _) => Some(e.kind()),
+            (_, Err(e)) if e.kind() == ErrorKind::NotConnected => return,
+            (_, Err(e)) => Some(e.kind()),
+            (_, Ok(_)) => None,
+        };
+        if let Some(kind) = failed {
+            self.conns.remove(at);
+            self.dial_failed(peer, kind, now);
+        } else if probe {
+            self.conns.remove(at);
+            self.peers[peer].dialing = None;
+            self.peers[peer].back_off(now);
+        } else {
+            let _ = conn.stream.set_nodelay(true);
+            conn.stage = Stage::Introduced { peer };
+            conn.since = now;
+            self.introduce(at, peer);
+        }
+    }
+
+    /// Reads and handles what came on a connection. `ended`: the peer's end may have come with
+    /// data before it, as one event, so that a short read does not mean that nothing is left.
+    pub(super) fn readable(&mut self, at: usize, ended: bool, now: Time) {
+        for _ in 0..READS {
+            let Some(conn) = self.conns.get_mut(at) else { return };
+            if matches!(conn.stage, Stage::Dialing { .. }) {
+                return;
+            }
+            let before = conn.end - conn.start;
+            let reading = conn.read();
+            self.stats.reads += 1;
+            let came = conn.end - conn.start - before;
+            self.stats.bytes_received += came as u64;
+            self.handle_input(at, now);
+            match reading {
+                Reading::Drained if came == 0 || !ended => return,
+                Reading::Drained | Reading::More => {}
+                Reading::Closed(error) => {
+                    self.close(at, error.map_or_else(String::new, |e| e.to_string()), now);
+                    return;
+                }
+            }
+        }
+        self.unread.push(at);
+    }
+
+    /// Closes a connection; `why` goes into the status if not empty.
+    pub(super) fn close(&mut self, at: usize, why: String, now: Time) {
+        let Some(conn) = self.conns.try_remove(at) else { return };
+        match conn.stage {
+            Stage::Up { peer } => {
+                let p = &mut self.peers[peer];
+                p.conn = None;
+                p.link.disconnect();
+                p.dial_soon(now);
+                p.error =
+                    Some(if why.is_empty() { "the connection was closed".into() } else { why });
+                let node = p.node;
+                self.silence(node);
+                self.tell(now, Event::Disconnected { node });
+            }
+            Stage::Introduced { peer } | Stage::Dialing { peer, .. } => {
+                let p = &mut self.peers[peer];
+                p.dialing = None;
+                p.back_off(now);
+                if !why.is_empty() {
+                    p.error = Some(why);
+                } else if p.error.is_none() {
+                    p.error = Some(format!("{} closed the connection at once", p.address));
+                }
+            }
+            Stage::Accepted | Stage::Closing => {}
+        }
+    }
+
+    /// When something must be done about a connection.
+    pub(super) fn due(&self, conn: &Conn) -> Time {
+        let delayed = conn.delayed.front().map_or(Time::MAX, |(t, _)| *t);
+        match conn.stage {
+            Stage::Up { .. } => delayed,
+            _ => conn.since + self.patience(),
+        }
+    }
+
+    /// How long introductions may take.
+    fn patience(&self) -> Time {
+        self.lease.max(1000 * MS)
+    }
+
+    /// Closes connections that did not get anywhere in time.
+    pub(super) fn expire(&mut self, now: Time) {
+        let late = |c: &Conn| !matches!(c.stage, Stage::Up { .. }) && self.due(c) <= now;
+        let late: Vec<usize> = self.conns.iter().filter(|(_, c)| late(c)).map(|(i, _)| i).collect();
+        for at in late {
+            self.close(at, "no answer in time".into(), now);
+        }
+    }
+
+    /// Remembers that a connection has something to write.
+    pub(super) fn mark(&mut self, at: usize) {
+        if let Some(conn) = self.conns.get_mut(at)
+            && !conn.dirty
+        {
+            conn.dirty = true;
+            self.dirty.push(at);
+        }
+    }
+
+    /// Writes everything that sockets take.
+    pub(super) fn flush(&mut self, now: Time) {
+        while let Some(at) = self.dirty.pop() {
+            let Some(conn) = self.conns.get_mut(at) else { continue };
+            conn.dirty = false;
+            let before = conn.out.len() - conn.written;
+            let result = conn.write();
+            self.stats.writes += 1;
+            self.stats.bytes_sent += (before - (conn.out.len() - conn.written)) as u64;
+            let (flushed, stage) = (conn.is_flushed(), conn.stage);
+            match result {
+                Err(kind) => self.close(at, kind.to_string(), now),
+                Ok(()) if flushed && stage == Stage::Closing => self.close(at, String::new(), now),
+                Ok(()) if flushed => self.next_answer(at),
+                Ok(()) => {}
+            }
+        }
+    }
+
+    /// Puts the next part of an answer into an empty buffer.
+    fn next_answer(&mut self, at: usize) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        let Some((id, resources)) = conn.answers.front_mut() else { return };
+        let (id, mut part, mut size) = (*id, Vec::new(), 0);
+        while size < PART
+            && let Some(r) = resources.pop()
+        {
+            size += 128 + 64 * r.locks.len() + r.lvb.as_ref().map_or(0, |l| l.0.len());
+            part.push(r);
+        }
+        let last = resources.is_empty();
+        if last {
+            conn.answers.pop_front();
+        }
+        let packet = Packet::<Payload>::Tell { id, part: Part::Resources(part), last };
+        self.put(at, &packet, 0);
+    }
+
+    /// Moves messages whose delay is over to where they are written from.
+    pub(super) fn release_delayed(&mut self, now: Time) {
+        if self.delay == 0 {
+            return;
+        }
+        for at in 0..self.conns.capacity() {
+            let Some(conn) = self.conns.get_mut(at) else { continue };
+            let before = conn.delayed.len();
+            while conn.delayed.front().is_some_and(|(t, _)| *t <= now)
+                && let Some((_, bytes)) = conn.delayed.pop_front()
+            {
+                conn.out.extend_from_slice(&bytes);
+            }
+            if conn.delayed.len() < before {
+                self.mark(at);
+            }
+        }
+    }
+
+    /// Queues a packet on a connection: until `due`, if that is not 0.
+    pub(super) fn put<P: serde::Serialize>(&mut self, at: usize, packet: &Packet<P>, due: Time) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        self.stats.frames_sent += 1;
+        let result = if due == 0 {
+            encode_packet(&mut conn.out, packet)
+        } else {
+            let mut bytes = Vec::new();
+            let result = encode_packet(&mut bytes, packet);
+            conn.delayed.push_back((due, bytes));
+            result
+        };
+        if due == 0 {
+            self.mark(at);
+        } else {
+            self.set_timer(due);
+        }
+        if let Err(e) = result {
+            self.notice(Level::Error, format!("a message was not sent: {e}; please report this"));
+        }
+    }
+
+    /// When a packet sent now may be written; 0: at once.
+    pub(super) fn delayed_until(&self, now: Time) -> Time {
+        if self.delay == 0 { 0 } else { now + self.delay }
+    }
+
+    /// Sends a message of a link.
+    pub(super) fn transmit(&mut self, peer: usize, payload: Payload, now: Time) {
+        let due = self.delayed_until(now);
+        let Engine { peers, conns, stats, .. } = self;
+        let p = &mut peers[peer];
+        let at = p.conn;
+        let Some(frame) = p.link.send(payload) else { return self.note_backlog(peer) };
+        let Frame { seq, ack, payload: Some(payload), .. } = frame else { return };
+        let Some(at) = at else { return };
+        if due == 0
+            && let Some(conn) = conns.get_mut(at)
+        {
+            // The usual case, without an owned copy of the message.
+            stats.frames_sent += 1;
+            let packet = Packet::Data { seq, ack, payload };
+            if let Err(e) = encode_packet(&mut conn.out, &packet) {
+                self.notice(Level::Error, format!("a message was not sent: {e}; please report it"));
+            }
+            self.mark(at);
+        } else {
+            let packet = Packet::Data { seq, ack, payload: payload.clone() };
+            self.put(at, &packet, due);
+        }
+        self.note_backlog(peer);
+    }
+}

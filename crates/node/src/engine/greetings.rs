@@ -1,0 +1,250 @@
+//! Introductions: who may talk to whom.
+
+use lockify_core::Time;
+use lockify_core::link::{Hello, Resumed};
+
+use super::Engine;
+use crate::conn::Stage;
+use crate::membership::Event;
+use crate::notice::Level;
+use crate::wire::{
+    Greeting, GreetingError, Introduction, Packet, decode_greeting, encode_greeting,
+};
+
+impl Engine {
+    /// Handles everything complete that a connection has read.
+    pub(super) fn handle_input(&mut self, at: usize, now: Time) {
+        loop {
+            let Some(conn) = self.conns.get_mut(at) else { return };
+            match conn.stage {
+                Stage::Up { peer } => {
+                    if !self.handle_frame(at, peer, now) {
+                        return;
+                    }
+                }
+                Stage::Accepted | Stage::Introduced { .. } => {
+                    if !self.handle_greeting(at, now) {
+                        return;
+                    }
+                }
+                Stage::Closing | Stage::Dialing { .. } => {
+                    conn.start = conn.end;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Handles a greeting; false if it is not complete.
+    fn handle_greeting(&mut self, at: usize, now: Time) -> bool {
+        let conn = &mut self.conns[at];
+        let (stage, address) = (conn.stage, conn.address);
+        match decode_greeting(conn.pending()) {
+            Ok(None) => return false,
+            Ok(Some((greeting, used))) => {
+                conn.start += used;
+                self.greeted(at, stage, greeting, now);
+            }
+            Err(e) => {
+                let whom = self.whom(stage, at);
+                if let GreetingError::Version(_) = e {
+                    let text = format!("{} speaks another version than {whom}: {e}", self.myself());
+                    self.refuse(at, stage, text);
+                } else {
+                    self.close(at, e.to_string(), now);
+                }
+                self.complain(format!("{whom} ({address}) was refused: {e}"));
+            }
+        }
+        true
+    }
+
+    fn greeted(&mut self, at: usize, stage: Stage, greeting: Greeting, now: Time) {
+        let whom = self.whom(stage, at);
+        match greeting {
+            Greeting::Refusal(text) => {
+                self.close(at, format!("refused by {whom}: {text}"), now);
+                self.complain(format!("{whom} refuses this node: {text}"));
+            }
+            Greeting::Introduction(i) => match self.admit(at, stage, &i, now) {
+                Ok(peer) => self.establish(at, stage, peer, i, now),
+                Err(why) => {
+                    self.complain(format!("{whom} was refused: {why}"));
+                    self.refuse(at, stage, why);
+                }
+            },
+        }
+    }
+
+    fn myself(&self) -> String {
+        format!("node {} of cluster \"{}\"", self.identity.node, self.identity.cluster)
+    }
+
+    fn whom(&self, stage: Stage, at: usize) -> String {
+        match stage {
+            Stage::Introduced { peer } => format!("node {}", self.peers[peer].node),
+            _ => {
+                self.conns.get(at).map_or("a peer".into(), |c| format!("the peer at {}", c.address))
+            }
+        }
+    }
+
+    /// Sends the introduction on a connection that this node has dialled.
+    pub(super) fn introduce(&mut self, at: usize, peer: usize) {
+        let hello = self.peers[peer].link.hello();
+        self.write_introduction(at, peer, hello);
+    }
+
+    fn write_introduction(&mut self, at: usize, peer: usize, link: Hello) {
+        let id = &self.identity;
+        let introduction = Introduction {
+            cluster: id.cluster.clone(),
+            node: id.node,
+            to: self.peers[peer].node,
+            shard: id.shard,
+            shards: id.shards,
+            list: id.list,
+            features: 0,
+            link,
+        };
+        if let Some(conn) = self.conns.get_mut(at) {
+            encode_greeting(&mut conn.out, &Greeting::Introduction(introduction));
+            self.mark(at);
+        }
+    }
+
+    /// Tells the other side why, then closes. One that refused is not told: it knows.
+    fn refuse(&mut self, at: usize, stage: Stage, why: String) {
+        self.stats.refused += 1;
+        let now = self.now();
+        if let Stage::Introduced { peer } | Stage::Up { peer } = stage {
+            let p = &mut self.peers[peer];
+            p.dialing = None;
+            p.back_off(now);
+            p.error = Some(why.clone());
+        }
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        conn.stage = Stage::Closing;
+        conn.since = now;
+        conn.start = conn.end;
+        encode_greeting(&mut conn.out, &Greeting::Refusal(why));
+        self.mark(at);
+    }
+
+    /// Which peer this is, or what is wrong with it (told to both sides, so it names both).
+    fn admit(
+        &mut self,
+        at: usize,
+        stage: Stage,
+        i: &Introduction,
+        now: Time,
+    ) -> Result<usize, String> {
+        let (me, it) = (&self.identity, format!("node {} of cluster \"{}\"", i.node, i.cluster));
+        let we = self.myself();
+        if i.cluster != me.cluster {
+            return Err(format!("{it} met {we}: correct the address or the cluster's name"));
+        }
+        if i.node == me.node {
+            return Err(format!("{it} met a node of the same id: give every node its own"));
+        }
+        if i.to != me.node {
+            return Err(format!(
+                "{it} looked for node {} and met {we}: correct the list of nodes",
+                i.to
+            ));
+        }
+        if i.list != me.list {
+            return Err(format!(
+                "{it} and {we} have different lists of nodes: give both the same list, with the same addresses"
+            ));
+        }
+        if (i.shards, i.shard) != (me.shards, me.shard) {
+            return Err(format!(
+                "shard {} of {} of {it} met shard {} of {} of {we}: give all nodes the same number of shards",
+                i.shard, i.shards, me.shard, me.shards
+            ));
+        }
+        let Ok(peer) = self.peers.binary_search_by_key(&i.node, |p| p.node) else {
+            return Err(format!("{it} is not in the list of {we}: add it to the list"));
+        };
+        if let Stage::Introduced { peer: dialled } = stage
+            && dialled != peer
+        {
+            return Err(format!(
+                "{it} answered at the address of node {}",
+                self.peers[dialled].node
+            ));
+        }
+        let p = &self.peers[peer];
+        if let Some(old) = p.conn {
+            if p.link.peer() != Some(i.link.from) {
+                let from = self
+                    .conns
+                    .get(old)
+                    .map_or_else(String::new, |c| format!(" from {}", c.address));
+                return Err(format!(
+                    "{it} is connected to {we} already, as incarnation {}{from}, and now comes as incarnation {}: \
+                     two processes have one id; stop one, or give it its own",
+                    p.link.peer().unwrap_or(0),
+                    i.link.from
+                ));
+            }
+            // The same process connects again: it has noticed before this node that the old
+            // connection is of no use.
+            debug_assert_ne!(old, at);
+            self.close(old, String::new(), now);
+        }
+        Ok(peer)
+    }
+
+    /// Both have introduced themselves: the link goes on where it was.
+    fn establish(&mut self, at: usize, stage: Stage, peer: usize, i: Introduction, now: Time) {
+        let p = &mut self.peers[peer];
+        let hello = p.link.hello();
+        let resumed = match p.link.connect(i.link) {
+            Ok(resumed) => resumed,
+            Err(e) => {
+                let text = format!("{} and node {}: {e}", self.myself(), i.node);
+                self.complain(text.clone());
+                return self.refuse(at, stage, text);
+            }
+        };
+        if resumed != Resumed::Same {
+            p.channels.clear();
+        }
+        if resumed == Resumed::NewLife {
+            p.opened.clear();
+        }
+        if p.dialing == Some(at) {
+            p.dialing = None;
+        }
+        p.conn = Some(at);
+        p.error = None;
+        p.dead = false;
+        p.dial_soon(now);
+        let (node, life, sole) = (p.node, i.link.from, p.same_host);
+        self.conns[at].stage = Stage::Up { peer };
+        if stage == Stage::Accepted {
+            self.write_introduction(at, peer, hello);
+        }
+        self.resend(at, peer, now);
+        self.note_backlog(peer);
+        self.complaint.clear();
+        self.notice(Level::Info, format!("connected to node {node} (incarnation {life})"));
+        self.tell(now, Event::Connected { node, life, sole });
+    }
+
+    /// Sends again what the peer has not received.
+    fn resend(&mut self, at: usize, peer: usize, now: Time) {
+        let due = self.delayed_until(now);
+        let again: Vec<_> = self.peers[peer]
+            .link
+            .resend()
+            .filter_map(|f| {
+                Some(Packet::Data { seq: f.seq, ack: f.ack, payload: f.payload?.clone() })
+            })
+            .collect();
+        self.stats.resent += again.len() as u64;
+        again.iter().for_each(|packet| self.put(at, packet, due));
+    }
+}

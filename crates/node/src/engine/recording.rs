@@ -1,0 +1,57 @@
+//! Histories: where they begin, and what happens when one cannot be written any more.
+
+use lockify_check::WriteError;
+use lockify_core::Time;
+
+use super::Engine;
+use crate::error::CallError;
+use crate::history::{History, file_of};
+use crate::notice::Level;
+
+impl Engine {
+    /// A lockspace is joined, for the first time or again.
+    pub(super) fn begin_history(&mut self, space: &str, life: u64) -> Result<(), CallError> {
+        let Some(path) = &self.history else { return Ok(()) };
+        if let Some(history) = self.histories.get_mut(space) {
+            // One that has ended stays ended: what it holds must remain a valid prefix.
+            if let Some(h) = history {
+                h.begin_life(life);
+            }
+            return Ok(());
+        }
+        let path = file_of(path, self.histories.is_empty(), space);
+        let failed = |e: WriteError| CallError::History(format!("{}: {e}", path.display()));
+        let history = History::create(&path, self.identity.node.0, life).map_err(failed)?;
+        self.histories.insert(space.to_owned(), Some(history));
+        Ok(())
+    }
+
+    /// Writes to a lockspace's history, if it has one. A failure ends the history, not the locking.
+    pub(super) fn record(
+        &mut self,
+        at: usize,
+        write: impl FnOnce(&mut History) -> Result<(), WriteError>,
+    ) {
+        let Some(space) = &self.spaces[at] else { return };
+        let Some(Some(history)) = self.histories.get_mut(&space.name) else { return };
+        if let Err(e) = write(history) {
+            let name = space.name.clone();
+            self.end_history(&name, &e);
+        }
+    }
+
+    fn end_history(&mut self, space: &str, error: &WriteError) {
+        self.histories.insert(space.to_owned(), None);
+        let text = format!("the history of lockspace {space} ends here: {error}; locking goes on");
+        self.notice(Level::Error, text);
+    }
+
+    /// Hands to the operating system what has waited long enough.
+    pub(super) fn flush_histories(&mut self, now: Time) {
+        let failed = |(name, h): (&String, &mut Option<History>)| {
+            h.as_mut()?.flush(now).err().map(|e| (name.clone(), e))
+        };
+        let failures: Vec<_> = self.histories.iter_mut().filter_map(failed).collect();
+        failures.iter().for_each(|(name, e)| self.end_history(name, e));
+    }
+}

@@ -1,0 +1,129 @@
+//! What the membership service says.
+
+use lockify_core::{NodeId, Time};
+
+use super::Engine;
+use crate::clock::wall;
+use crate::event::HostEvent;
+use crate::membership::{Action, Event, NodeView, Vote};
+use crate::notice::Level;
+use crate::wire::{Packet, Payload};
+
+impl Engine {
+    /// Tells the membership service something and does what it wants done.
+    pub(super) fn tell(&mut self, now: Time, event: Event) {
+        self.members.handle(now + self.skew, wall() / 1_000_000_000, event);
+        while let Some(action) = self.members.poll() {
+            match action {
+                Action::Send { to, vote } => self.send_vote(to, vote, now),
+                Action::Install(view) => self.install(view, now),
+                Action::Halt => self.halt(now),
+                Action::Disconnect { node } => self.disconnect(node, now),
+            }
+        }
+        self.lease_end = self.members.lease_end();
+        self.members_due = self.members.next_timer();
+    }
+
+    fn send_vote(&mut self, to: NodeId, vote: Vote, now: Time) {
+        let Ok(peer) = self.peers.binary_search_by_key(&to, |p| p.node) else { return };
+        let Some(at) = self.peers[peer].conn else { return };
+        // Beats carry the acknowledgement of whatever no message has acknowledged.
+        if matches!(vote, Vote::Beat { .. }) && self.peers[peer].link.unacknowledged() > 0 {
+            self.acknowledge(peer, now);
+        }
+        let due = self.delayed_until(now);
+        self.put(at, &Packet::<Payload>::Vote(vote), due);
+    }
+
+    fn install(&mut self, view: NodeView, now: Time) {
+        let members: Vec<String> = view.members.iter().map(|m| m.node.to_string()).collect();
+        let text = format!("view {}: nodes {}", view.seq, members.join(" "));
+        self.notice(Level::Info, text);
+        self.forget_gone(&view);
+        self.pending.push(HostEvent::View(view.clone()));
+        for at in 0..self.spaces.len() {
+            let part = self.spaces[at].as_ref().and_then(|s| view.space(&s.name));
+            if let Some(part) = part {
+                self.enter(at, part, now);
+            }
+        }
+    }
+
+    /// Messages to a life that is over need not be kept.
+    fn forget_gone(&mut self, view: &NodeView) {
+        for i in 0..self.peers.len() {
+            let p = &mut self.peers[i];
+            if p.conn.is_none() && p.link.peer().is_some() && view.life(p.node) != p.link.peer() {
+                p.forget(self.incarnation, self.backlog);
+                self.note_backlog(i);
+            }
+        }
+    }
+
+    /// This node may not act any more: every lock is lost, and a new life begins.
+    fn halt(&mut self, now: Time) {
+        self.stats.halts += 1;
+        self.notice(
+            Level::Error,
+            "no majority of the nodes answers: every lock is lost; see which nodes are down".into(),
+        );
+        self.pending.push(HostEvent::QuorumLost);
+        self.incarnation = wall().max(self.incarnation + 1);
+        for at in 0..self.spaces.len() {
+            self.halt_space(at, now);
+        }
+        for i in 0..self.peers.len() {
+            self.begin_anew(i, now);
+        }
+        let life = self.incarnation;
+        self.tell(now, Event::Reborn { life });
+        self.announce(now);
+    }
+
+    /// Closes the connection to a peer and forgets what this life has told it.
+    fn begin_anew(&mut self, peer: usize, now: Time) {
+        let p = &mut self.peers[peer];
+        let (conn, dialing) = (p.conn.take(), p.dialing.take());
+        p.forget(self.incarnation, self.backlog);
+        p.dial_soon(now);
+        let node = p.node;
+        for at in [conn, dialing].into_iter().flatten() {
+            self.conns.try_remove(at);
+        }
+        self.silence(node);
+        self.note_backlog(peer);
+    }
+
+    /// Closes the connection to a peer that is silent or said goodbye.
+    fn disconnect(&mut self, node: NodeId, now: Time) {
+        let Ok(peer) = self.peers.binary_search_by_key(&node, |p| p.node) else { return };
+        if let Some(at) = self.peers[peer].conn {
+            self.close(at, "silent for too long, or it said goodbye".into(), now);
+        }
+    }
+
+    /// Tells the peers that this process ends, so that they need not wait for its lease, and
+    /// closes the connections. Locks still held are lost and recovered as after a crash: leave
+    /// first. The engine is of no use afterwards.
+    pub fn goodbye(&mut self) {
+        let now = self.now();
+        for at in 0..self.spaces.len() {
+            if let Some(s) = self.spaces[at].as_mut() {
+                s.leaving = true;
+            }
+            self.halt_space(at, now);
+        }
+        self.delay = 0;
+        let to: Vec<NodeId> = self.peers.iter().map(|p| p.node).collect();
+        for node in to {
+            self.send_vote(node, Vote::Goodbye, now);
+        }
+        self.flush(now);
+        self.conns.clear();
+        self.listener = None;
+        for p in &mut self.peers {
+            (p.conn, p.dialing, p.next_dial) = (None, None, Time::MAX);
+        }
+    }
+}

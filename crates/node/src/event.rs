@@ -1,0 +1,128 @@
+//! What the engine tells its host.
+
+use lockify_core::{ClientId, Completion, LockId, LostReason, Mode, NodeId, WithdrawReason};
+
+use crate::membership::NodeView;
+use crate::notice::Notice;
+use crate::query::{Answer, QueryId};
+
+/// A lockspace that this node has joined; never reused within a process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SpaceId(pub u32);
+
+/// What the engine tells its host; see [`crate::Engine::run_once`].
+#[derive(Clone, PartialEq, Debug)]
+pub enum HostEvent {
+    /// An operation ended (completion AST).
+    Completed {
+        /// The lockspace.
+        space: SpaceId,
+        /// How it ended.
+        completion: Completion,
+    },
+    /// A lock blocks somebody (blocking AST).
+    Bast {
+        /// The lockspace.
+        space: SpaceId,
+        /// Whose lock.
+        client: ClientId,
+        /// The lock.
+        lock: LockId,
+        /// Its tag.
+        tag: u64,
+        /// The mode wanted.
+        mode: Mode,
+    },
+    /// A lock is no longer held.
+    Lost {
+        /// The lockspace.
+        space: SpaceId,
+        /// Whose lock.
+        client: ClientId,
+        /// The lock.
+        lock: LockId,
+        /// Its tag.
+        tag: u64,
+        /// Why.
+        reason: LostReason,
+    },
+    /// A provisional grant has become final.
+    Settled {
+        /// The lockspace.
+        space: SpaceId,
+        /// Whose lock.
+        client: ClientId,
+        /// The lock.
+        lock: LockId,
+        /// Its tag.
+        tag: u64,
+        /// The fencing token from now on.
+        token: u64,
+    },
+    /// The lockspace stopped for a recovery: calls are accepted and wait.
+    Recovering {
+        /// The lockspace.
+        space: SpaceId,
+        /// The view being recovered.
+        view: u64,
+    },
+    /// The lockspace runs: the first of these ends a join.
+    Running {
+        /// The lockspace.
+        space: SpaceId,
+        /// The view.
+        view: u64,
+    },
+    /// The lockspace was left as [`crate::Engine::leave`] asked; its id is void.
+    Left {
+        /// The lockspace.
+        space: SpaceId,
+    },
+    /// The node lost its quorum (or withdrew) and every lock of the lockspace is lost; a
+    /// [`HostEvent::Lost`] for each came before. Every [`LockId`] of the lockspace is void from
+    /// now on, no completion of an earlier call will come, and the engine joins again by itself:
+    /// [`HostEvent::Running`] says when calls are possible.
+    Halted {
+        /// The lockspace.
+        space: SpaceId,
+    },
+    /// This node had to leave the lockspace by itself; [`HostEvent::Halted`] precedes it. After
+    /// a configuration mismatch it does not join again and the id is void.
+    Withdrawn {
+        /// The lockspace.
+        space: SpaceId,
+        /// Why.
+        reason: WithdrawReason,
+    },
+    /// A new node view; not to be confused with the views of lockspaces.
+    View(NodeView),
+    /// No majority of the configured nodes answers any more.
+    QuorumLost,
+    /// A peer's backlog is over the limit (true) or has drained again (false).
+    Congested {
+        /// The peer.
+        peer: NodeId,
+        /// Over the limit.
+        congested: bool,
+    },
+    /// A source that the host registered is ready.
+    Ready {
+        /// Its token, at least [`crate::HOST_TOKENS`].
+        token: mio::Token,
+        /// It can be read (or was closed).
+        readable: bool,
+        /// It can be written (or was closed).
+        writable: bool,
+    },
+    /// [`crate::Engine::waker`] was used.
+    Woken,
+    /// A cluster query ended.
+    Answered {
+        /// Which.
+        query: QueryId,
+        /// The answer.
+        answer: Answer,
+    },
+    /// Something that an operator should see.
+    Notice(Notice),
+}

@@ -1,0 +1,85 @@
+//! What members tell each other to agree on views.
+
+use lockify_core::{NodeId, Time};
+use serde::{Deserialize, Serialize};
+
+use super::NodeView;
+
+/// A lockspace that a node has joined.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpaceJoin {
+    /// The lockspace's name.
+    pub name: String,
+    /// Counts the node's joins of it: larger than at every earlier one.
+    pub life: u64,
+}
+
+/// A message of the membership service.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Vote {
+    /// "I am here."
+    Beat {
+        /// The sender's clock.
+        stamp: Time,
+        /// The highest view that it accepted.
+        promised: u64,
+        /// The view that it is in, or 0.
+        installed: u64,
+    },
+    /// The answer to a beat, while the answerer counts the sender as a member: prolongs its lease.
+    Echo {
+        /// The beat's stamp.
+        stamp: Time,
+    },
+    /// What the sender has joined.
+    Spaces {
+        /// Its share of directories.
+        weight: u32,
+        /// Lockspaces.
+        spaces: Vec<SpaceJoin>,
+    },
+    /// The coordinator proposes a view.
+    Propose {
+        /// The view.
+        view: NodeView,
+        /// The view that the coordinator started from.
+        base: u64,
+    },
+    /// The sender accepts the view of this number, and no lower one from now on.
+    Accept {
+        /// The view's number.
+        seq: u64,
+    },
+    /// The sender does not accept it.
+    Refuse {
+        /// The view's number.
+        seq: u64,
+        /// Why.
+        why: Refusal,
+    },
+    /// Every member has accepted: the view holds.
+    Install {
+        /// The view.
+        view: NodeView,
+        /// For each member, the newest stamp of its beats that the coordinator had received
+        /// before it proposed: its lease begins then.
+        stamps: Vec<Time>,
+    },
+    /// The sender has stopped and will not come back in this life.
+    Goodbye,
+}
+
+/// Why a view is not accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Refusal {
+    /// A view of this number, or a higher one, has been accepted before.
+    Promised(u64),
+    /// The coordinator started from an older view than this one.
+    Base(u64),
+    /// There is no connection to this member.
+    Unreachable(NodeId),
+    /// This node is not in the view and its lease may still run.
+    Leased(NodeId),
+    /// The view does not fit this node's life or its list of nodes.
+    Misfit,
+}

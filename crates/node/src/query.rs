@@ -1,0 +1,200 @@
+//! Questions to the whole cluster: status, locks, who.
+
+use std::collections::BTreeMap;
+
+use lockify_core::{Name, NodeId, ResourceInfo, Stats};
+use serde::{Deserialize, Serialize};
+
+/// A question.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Query {
+    /// The state of every node.
+    Status,
+    /// Every resource of a lockspace that has locks.
+    Locks {
+        /// The lockspace's name.
+        space: String,
+    },
+    /// One resource: who holds it, who waits for it.
+    Who {
+        /// The lockspace's name.
+        space: String,
+        /// The resource.
+        name: Name,
+    },
+}
+
+/// Names a running query.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct QueryId(pub u64);
+
+/// What the nodes said.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Answer {
+    /// The question.
+    pub query: Query,
+    /// [`Query::Status`]: one per node that answered, by node.
+    pub status: Vec<NodeStatus>,
+    /// [`Query::Locks`] and [`Query::Who`]: resources, by name, merged from what all nodes know
+    /// (see [`merge`]); times in nanoseconds since 1970.
+    pub resources: Vec<ResourceInfo>,
+    /// Nodes that were not connected or did not answer in time.
+    pub silent: Vec<NodeId>,
+}
+
+/// One node's state.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Which node.
+    pub node: NodeId,
+    /// This life of it.
+    pub incarnation: u64,
+    /// Which of its shards answers.
+    pub shard: u32,
+    /// The node view, 0 if it has none (no quorum).
+    pub view: u64,
+    /// The view's members.
+    pub members: Vec<NodeId>,
+    /// Its lockspaces.
+    pub spaces: Vec<SpaceStatus>,
+    /// Its connections.
+    pub peers: Vec<PeerStatus>,
+}
+
+/// One node's part of a lockspace.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SpaceStatus {
+    /// Its name.
+    pub name: String,
+    /// Its policy's name.
+    pub policy: String,
+    /// The lockspace's view, 0 if it is not a member.
+    pub view: u64,
+    /// Who has joined it.
+    pub members: Vec<NodeId>,
+    /// A member, and no recovery is going on.
+    pub running: bool,
+    /// Claims not settled.
+    pub unsettled_claims: u64,
+    /// Counters.
+    pub stats: Stats,
+}
+
+/// A connection to a peer, as one node sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// The peer.
+    pub node: NodeId,
+    /// Connected, and the handshake is done.
+    pub connected: bool,
+    /// The peer's life, once it has been seen.
+    pub incarnation: Option<u64>,
+    /// Messages to it that it has not acknowledged.
+    pub backlog: u64,
+    /// Why the last attempt to connect failed.
+    pub error: Option<String>,
+}
+
+/// Counters of an engine since it started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct EngineStats {
+    /// Turns of the event loop.
+    pub turns: u64,
+    /// Read calls on peers' connections.
+    pub reads: u64,
+    /// Write calls on peers' connections.
+    pub writes: u64,
+    /// Bytes read from peers.
+    pub bytes_received: u64,
+    /// Bytes written to peers.
+    pub bytes_sent: u64,
+    /// Frames received.
+    pub frames_received: u64,
+    /// Frames sent.
+    pub frames_sent: u64,
+    /// Messages sent again after a connection was made anew.
+    pub resent: u64,
+    /// Connections made or accepted.
+    pub connections: u64,
+    /// Peers refused at their introduction.
+    pub refused: u64,
+    /// Connections closed because of what the peer sent.
+    pub rejected: u64,
+    /// Messages dropped because their lockspace, or that life of their sender, is over.
+    pub strays: u64,
+    /// Times that this node lost its quorum.
+    pub halts: u64,
+}
+
+/// One picture of a lockspace's resources from what every node knows: the locks as their master
+/// sees them, then those that only their own node knows (their master is still looked up).
+pub fn merge(parts: Vec<(NodeId, Vec<ResourceInfo>)>) -> Vec<ResourceInfo> {
+    let mut all = BTreeMap::<Name, Vec<(NodeId, ResourceInfo)>>::new();
+    for (node, resources) in parts {
+        for r in resources {
+            all.entry(r.name).or_default().push((node, r));
+        }
+    }
+    all.into_values().filter_map(merge_one).collect()
+}
+
+fn merge_one(mut seen: Vec<(NodeId, ResourceInfo)>) -> Option<ResourceInfo> {
+    let master = seen.iter().position(|(node, r)| r.master == Some(*node)).unwrap_or(0);
+    if seen.is_empty() {
+        return None;
+    }
+    let (_, mut base) = seen.swap_remove(master);
+    for (node, r) in seen {
+        base.claim_pending |= r.claim_pending;
+        for lock in r.locks.into_iter().filter(|l| l.node == node) {
+            if !base.locks.iter().any(|l| (l.node, l.lock) == (node, lock.lock)) {
+                base.locks.push(lock);
+            }
+        }
+    }
+    Some(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockify_core::{LockId, LockInfo, Mode, Queue};
+
+    fn lock(node: u32, id: u64, queue: Queue) -> LockInfo {
+        LockInfo {
+            node: NodeId(node),
+            client: None,
+            lock: LockId(id),
+            queue,
+            granted: (queue == Queue::Granted).then_some(Mode::EX),
+            requested: None,
+            token: 0,
+            since: 0,
+        }
+    }
+
+    fn resource(master: Option<u32>, locks: Vec<LockInfo>) -> ResourceInfo {
+        ResourceInfo {
+            name: Name::new("r").unwrap(),
+            master: master.map(NodeId),
+            claim_pending: false,
+            locks,
+            lvb: None,
+            lvb_invalid: false,
+        }
+    }
+
+    #[test]
+    fn the_master_knows_best_and_the_others_add_what_it_has_not_heard_of() {
+        let copy = resource(Some(2), vec![lock(1, 5, Queue::Waiting)]);
+        let master =
+            resource(Some(2), vec![lock(2, 9, Queue::Granted), lock(1, 5, Queue::Waiting)]);
+        let parked = resource(None, vec![lock(3, 7, Queue::Parked)]);
+        let parts =
+            vec![(NodeId(1), vec![copy]), (NodeId(2), vec![master]), (NodeId(3), vec![parked])];
+        let merged = merge(parts);
+        let locks: Vec<_> = merged[0].locks.iter().map(|l| (l.node.0, l.lock.0)).collect();
+        assert_eq!((merged.len(), merged[0].master), (1, Some(NodeId(2))));
+        assert_eq!(locks, [(2, 9), (1, 5), (3, 7)]);
+    }
+}

@@ -1,0 +1,120 @@
+//! The first thing that each side of a connection says.
+//!
+//! `magic (8 bytes) | version (u16) | kind (u8: 0 introduction, 1 refusal) | length (u32) | bytes`,
+//! integers little-endian. This head and a refusal's bytes (UTF-8 text, perhaps cut) are the same in every
+//! version, so that nodes of different versions can tell each other what is wrong.
+
+use lockify_core::NodeId;
+use lockify_core::link::Hello;
+use serde::{Deserialize, Serialize};
+
+use super::{WireError, append, parse};
+
+/// How a connection begins.
+pub const MAGIC: [u8; 8] = *b"LOCKIFY\0";
+/// The version of the protocol; nodes of different versions refuse each other.
+pub const PROTOCOL: u16 = 1;
+/// The longest greeting, in bytes without its head.
+pub const MAX_GREETING: usize = 4096;
+
+const HEAD: usize = 15;
+
+/// Who a node is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Introduction {
+    /// Its cluster.
+    pub cluster: String,
+    /// Its id.
+    pub node: NodeId,
+    /// Who it believes to talk to.
+    pub to: NodeId,
+    /// Which of its shards this is.
+    pub shard: u32,
+    /// How many shards it has.
+    pub shards: u32,
+    /// Hash of its list of nodes and their addresses.
+    pub list: u64,
+    /// What it can do beyond the version's minimum; none is defined yet.
+    pub features: u64,
+    /// Its life and what it has received from the other one.
+    pub link: Hello,
+}
+
+/// A greeting.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Greeting {
+    /// "I am …"
+    Introduction(Introduction),
+    /// "I will not talk to you, because …"
+    Refusal(String),
+}
+
+/// Bytes that are no greeting, or one that cannot be answered by talking on.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GreetingError {
+    /// Something else than a Lockify node.
+    #[error("it does not speak Lockify's protocol: is the address right?")]
+    Magic,
+    /// A node of another version.
+    #[error(
+        "it speaks version {0} of Lockify's protocol and this node version {PROTOCOL}: run the same release on both"
+    )]
+    Version(u16),
+    /// The kind is unknown, the length impossible, or the contents are.
+    #[error("its greeting is malformed: is the address right, and the same release on both?")]
+    Malformed,
+}
+
+impl From<WireError> for GreetingError {
+    fn from(_: WireError) -> GreetingError {
+        GreetingError::Malformed
+    }
+}
+
+/// Appends a greeting; a refusal's text is cut to [`MAX_GREETING`] bytes.
+pub fn encode_greeting(out: &mut Vec<u8>, greeting: &Greeting) {
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&PROTOCOL.to_le_bytes());
+    out.push(matches!(greeting, Greeting::Refusal(_)) as u8);
+    let at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    match greeting {
+        Greeting::Introduction(i) => append(out, i),
+        Greeting::Refusal(text) => {
+            out.extend_from_slice(&text.as_bytes()[..text.len().min(MAX_GREETING)]);
+        }
+    }
+    let length = (out.len() - at - 4) as u32;
+    out[at..at + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+/// The greeting at the start of `bytes` and its length; `None` if it is not complete yet.
+pub fn decode_greeting(bytes: &[u8]) -> Result<Option<(Greeting, usize)>, GreetingError> {
+    let magic = bytes.len().min(MAGIC.len());
+    if bytes[..magic] != MAGIC[..magic] {
+        return Err(GreetingError::Magic);
+    }
+    let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
+    let version = u16::from_le_bytes([head[8], head[9]]);
+    let kind = head[10];
+    let length = u32::from_le_bytes([head[11], head[12], head[13], head[14]]) as usize;
+    if version != PROTOCOL && kind != 1 {
+        return Err(GreetingError::Version(version));
+    }
+    if length > MAX_GREETING {
+        return Err(GreetingError::Malformed);
+    }
+    let Some(body) = bytes.get(HEAD..HEAD + length) else { return Ok(None) };
+    let greeting = match kind {
+        0 => Greeting::Introduction(parse(body)?),
+        1 => Greeting::Refusal(printable(body)),
+        _ => return Err(GreetingError::Malformed),
+    };
+    Ok(Some((greeting, HEAD + length)))
+}
+
+/// A stranger's text for a log: no control characters.
+fn printable(text: &[u8]) -> String {
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    String::from_utf8_lossy(text).chars().map(clean).collect()
+}

@@ -1,0 +1,283 @@
+//! Peers that say what they must not: refused with a clear line, and without harm.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use common::*;
+use lockify_core::link::Hello;
+use lockify_core::{Mode, NodeId};
+use lockify_node::wire::{
+    Greeting, Introduction, MAGIC, MAX_FRAME, Packet, Payload, decode_greeting, encode_greeting,
+    encode_packet,
+};
+use lockify_node::{Engine, NodeConfig, NodeError, ShardGroup, list_digest};
+
+/// Nodes 1 and 2 of three run; the test plays node 3, which both dial and which would be accepted.
+fn two_of_three() -> (Cluster, TcpListener) {
+    let (mut c, mut listeners) = Cluster::empty(3);
+    let third = listeners.pop().unwrap();
+    for (i, l) in listeners.into_iter().enumerate() {
+        c.lease = Duration::from_millis(500);
+        c.start(i, Some(l));
+    }
+    c.wait("a view of two", |c| c.runs_with(&[0, 1]));
+    (c, third)
+}
+
+fn introduction(c: &Cluster, node: u32, to: u32) -> Introduction {
+    Introduction {
+        cluster: "test".into(),
+        node: NodeId(node),
+        to: NodeId(to),
+        shard: 0,
+        shards: 1,
+        list: list_digest(&c.list),
+        features: 0,
+        link: Hello { from: 1 << 62, to: None, received: 0 },
+    }
+}
+
+fn greeting(i: Introduction) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_greeting(&mut bytes, &Greeting::Introduction(i));
+    bytes
+}
+
+fn dial(c: &Cluster, i: usize) -> TcpStream {
+    let stream = TcpStream::connect(c.address(i)).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    stream
+}
+
+/// Everything that comes until the other side closes.
+fn until_closed(c: &mut Cluster, stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    let start = std::time::Instant::now();
+    loop {
+        c.turn();
+        let mut buffer = [0; 4096];
+        match stream.read(&mut buffer) {
+            Ok(0) => return all,
+            Ok(n) => all.extend_from_slice(&buffer[..n]),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            // Closed with something of ours unread.
+            Err(_) => return all,
+        }
+        assert!(start.elapsed() < LONG, "the connection stays open");
+    }
+}
+
+fn refusal(bytes: &[u8]) -> String {
+    match decode_greeting(bytes) {
+        Ok(Some((Greeting::Refusal(text), _))) => text,
+        other => panic!("no refusal: {other:?}"),
+    }
+}
+
+/// Says `bytes`, expects to be refused with, and the node to log, all of these texts.
+#[track_caller]
+fn refused(bytes: &[u8], texts: &[&str]) {
+    let (mut c, _third) = two_of_three();
+    let mut stream = dial(&c, 0);
+    stream.write_all(bytes).unwrap();
+    let text = refusal(&until_closed(&mut c, &mut stream));
+    texts.iter().for_each(|t| assert!(text.contains(t), "no \"{t}\" in: {text}"));
+    assert!(c.noticed(0, &["was refused"]));
+    unharmed(&mut c);
+}
+
+#[track_caller]
+fn unharmed(c: &mut Cluster) {
+    assert!(c.runs_with(&[0, 1]));
+    c.lock(1, "still", Mode::EX);
+}
+
+type Change = fn(&mut Introduction);
+
+fn list() -> Cluster {
+    two_of_three().0
+}
+
+#[test]
+fn a_peer_of_another_version_is_told_both_versions() {
+    let mut bytes = greeting(introduction(&list(), 3, 1));
+    bytes[8] = 9;
+    refused(&bytes, &["node 1", "version 9", "version 1", "same release"]);
+}
+
+#[test]
+fn strangers_are_told_what_is_wrong_and_what_to_do() {
+    let make = |change: Change| {
+        let (c, _third) = two_of_three();
+        let mut i = introduction(&c, 3, 1);
+        change(&mut i);
+        (c, _third, greeting(i))
+    };
+    let cases: [(Change, &[&str]); 6] = [
+        (|i| i.cluster = "other".into(), &["\"other\"", "\"test\"", "correct"]),
+        (|i| i.to = NodeId(2), &["node 3", "looked for node 2", "node 1", "correct the list"]),
+        (|i| i.list ^= 1, &["node 3", "node 1", "different lists", "same list"]),
+        (|i| i.shards = 4, &["shard 0 of 4", "shard 0 of 1", "same number of shards"]),
+        (|i| i.node = NodeId(1), &["node 1", "same id", "its own"]),
+        (|i| i.node = NodeId(9), &["node 9", "not in the list", "add it"]),
+    ];
+    for (change, texts) in cases {
+        let (mut c, _third, bytes) = make(change);
+        let mut stream = dial(&c, 0);
+        stream.write_all(&bytes).unwrap();
+        let text = refusal(&until_closed(&mut c, &mut stream));
+        texts.iter().for_each(|t| assert!(text.contains(t), "no \"{t}\" in: {text}"));
+        assert!(c.noticed(0, &["was refused"]));
+        unharmed(&mut c);
+    }
+}
+
+#[test]
+fn a_second_process_with_the_id_of_a_connected_node_is_refused() {
+    let mut c = Cluster::new(3);
+    let mut stream = dial(&c, 0);
+    stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+    let text = refusal(&until_closed(&mut c, &mut stream));
+    for t in ["node 3", "node 1", "connected", "two processes have one id", "its own"] {
+        assert!(text.contains(t), "no \"{t}\" in: {text}");
+    }
+    assert!(c.noticed(0, &["was refused", "two processes have one id"]));
+    assert!(c.runs_with(&[0, 1, 2]));
+    c.lock(2, "still", Mode::EX);
+}
+
+#[test]
+fn one_address_cannot_be_used_twice() {
+    let c = Cluster::new(2);
+    match Engine::new(c.config(0)) {
+        Err(e @ NodeError::Listen { .. }) => {
+            assert!(e.to_string().contains("running already"), "{e}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_does_not_speak_the_protocol_is_closed_and_logged() {
+    let long = [&MAGIC[..], &[1, 0, 0, 255, 255, 255, 255]].concat();
+    let unknown = [&MAGIC[..], &[1, 0, 7, 0, 0, 0, 0]].concat();
+    for bytes in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0xff; 100_000], long, unknown] {
+        let (mut c, _third) = two_of_three();
+        let mut stream = dial(&c, 0);
+        // The node may have closed before all is written.
+        let _ = stream.write_all(&bytes);
+        until_closed(&mut c, &mut stream);
+        assert!(c.noticed(0, &["was refused", "is the address right"]));
+        unharmed(&mut c);
+    }
+}
+
+#[test]
+fn half_a_greeting_and_silence_is_closed_in_time() {
+    let (mut c, _third) = two_of_three();
+    let mut stream = dial(&c, 0);
+    stream.write_all(&MAGIC[..5]).unwrap();
+    assert!(until_closed(&mut c, &mut stream).is_empty());
+    unharmed(&mut c);
+}
+
+/// Introduces itself as node 3, then says `bytes`, and expects a log line with these texts.
+#[track_caller]
+fn rejected(bytes: &[u8], texts: &[&str]) {
+    let (mut c, _third) = two_of_three();
+    let mut stream = dial(&c, 0);
+    stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+    c.wait("the connection", |c| c.noticed(0, &["connected to node 3"]));
+    stream.write_all(bytes).unwrap();
+    let answer = until_closed(&mut c, &mut stream);
+    assert!(matches!(decode_greeting(&answer), Ok(Some((Greeting::Introduction(_), _)))));
+    let texts = [&["node 3 sent", "connection was closed"], texts].concat();
+    assert!(c.noticed(0, &texts), "{texts:?}: {:?}", c.nodes[0].events);
+    unharmed(&mut c);
+}
+
+#[test]
+fn oversized_frames_close_the_connection() {
+    rejected(&u32::MAX.to_le_bytes(), &["4294967295 bytes", "at most"]);
+    rejected(&(MAX_FRAME as u32 + 1).to_le_bytes(), &["at most"]);
+}
+
+#[test]
+fn frames_that_are_no_packet_close_the_connection() {
+    let mut bytes = 40u32.to_le_bytes().to_vec();
+    bytes.extend([0xee; 40]);
+    rejected(&bytes, &["40 bytes", "no packet"]);
+    let mut long = Vec::new();
+    encode_packet(&mut long, &Packet::<Payload>::Ack { ack: 0 }).unwrap();
+    long[0] += 1;
+    long.push(0);
+    rejected(&long, &["1 bytes after its packet"]);
+}
+
+#[test]
+fn frames_that_the_link_refuses_close_the_connection() {
+    let open = || Payload::Open { space: 1, name: "s".into() };
+    let mut gap = Vec::new();
+    encode_packet(&mut gap, &Packet::Data { seq: 5, ack: 0, payload: open() }).unwrap();
+    rejected(&gap, &["message 5", "1 was expected"]);
+    let mut nonsense = Vec::new();
+    encode_packet(&mut nonsense, &Packet::<Payload>::Ack { ack: 99 }).unwrap();
+    rejected(&nonsense, &["99"]);
+}
+
+#[test]
+fn a_truncated_frame_and_a_broken_connection_do_no_harm() {
+    let (mut c, _third) = two_of_three();
+    let mut stream = dial(&c, 0);
+    stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+    stream.write_all(&100u32.to_le_bytes()).unwrap();
+    stream.write_all(&[1; 50]).unwrap();
+    c.wait("the connection", |c| c.noticed(0, &["connected to node 3"]));
+    drop(stream);
+    c.wait("its end", |c| !c.nodes[0].engine.as_ref().unwrap().status().peers[1].connected);
+    c.wait("a view of two", |c| c.runs_with(&[0, 1]));
+    unharmed(&mut c);
+}
+
+#[test]
+fn contradictory_configurations_are_refused() {
+    let (list, _listeners) = listeners(2);
+    let text = |config: NodeConfig| Engine::new(config).unwrap_err().to_string();
+    let missing = NodeConfig::new("c", NodeId(9), list.clone());
+    assert!(text(missing).contains("node 9 is not in the list"));
+    let mut twice = list.clone();
+    twice[1].node = NodeId(1);
+    assert!(text(NodeConfig::new("c", NodeId(1), twice)).contains("two nodes"));
+    assert!(text(NodeConfig::new("", NodeId(1), list.clone())).contains("1 to 64 bytes"));
+    let mut shards = NodeConfig::new("c", NodeId(1), list);
+    (shards.shard, shards.shard_index) = (Some(ShardGroup::new(2)), 2);
+    assert!(text(shards).contains("shard 2 of 2"));
+}
+
+/// Data and the end of a connection that come together are one event.
+#[test]
+fn the_end_of_a_connection_is_seen_behind_the_last_data() {
+    let (mut c, listeners) = Cluster::empty(3);
+    c.lease = 10 * LONG;
+    c.start(0, listeners.into_iter().next());
+    for _ in 0..20 {
+        let mut stream = dial(&c, 0);
+        stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+        c.wait("the connection", |c| {
+            c.nodes[0].engine.as_ref().unwrap().status().peers[1].connected
+        });
+        let mut bytes = Vec::new();
+        encode_packet(&mut bytes, &Packet::<Payload>::Ack { ack: 0 }).unwrap();
+        stream.write_all(&bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let start = std::time::Instant::now();
+        while c.nodes[0].engine.as_ref().unwrap().status().peers[1].connected {
+            c.engine(0).run_once(Some(Duration::from_millis(1)), &mut Vec::new()).unwrap();
+            // Long before any timer would have the socket read again (a quarter of the lease).
+            assert!(start.elapsed() < LONG, "the end was not seen");
+        }
+    }
+}

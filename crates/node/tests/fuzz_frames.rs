@@ -1,0 +1,256 @@
+//! One fuzz target for each decoder, run on the stable toolchain: seeded random bytes and
+//! mutations of valid ones for `LOCKIFY_FUZZ_SECONDS` (default 2) each. A failure prints the seed
+//! of the run; `LOCKIFY_FUZZ_SEED` replays it.
+
+use std::time::{Duration, Instant};
+
+use lockify_core::link::Hello;
+use lockify_core::message::{Ask, Body, Features, MovedLock, NewLock, Step};
+use lockify_core::{ClientId, LockFlags, LockId, Member, Message, Mode, Name, NodeId, View};
+use lockify_node::membership::{
+    Event, Membership, SpaceJoin, StaticConfig, StaticMembership, Vote,
+};
+use lockify_node::wire::{
+    Greeting, GreetingError, Introduction, MAX_FRAME, PREFIX, Packet, Payload, WireError,
+    decode_greeting, decode_packet, encode_greeting, encode_packet, first_frame,
+};
+use lockify_node::{NodeView, Query, SpaceView};
+
+/// Pseudo-random numbers (xorshift64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+    fn bytes(&mut self, most: usize) -> Vec<u8> {
+        let n = self.below(most + 1);
+        (0..n).map(|_| self.next() as u8).collect()
+    }
+    /// A valid input with some bytes changed, inserted, removed or repeated; or noise.
+    fn mutate(&mut self, corpus: &[Vec<u8>]) -> Vec<u8> {
+        if self.below(8) == 0 {
+            return self.bytes(300);
+        }
+        let mut b = corpus[self.below(corpus.len())].clone();
+        for _ in 0..1 + self.below(4) {
+            let at = self.below(b.len());
+            match self.below(6) {
+                0 | 1 if !b.is_empty() => b[at] = self.next() as u8,
+                2 if !b.is_empty() => b[at] ^= 1 << self.below(8),
+                3 => b.insert(at, [0, 0x7f, 0x80, 0xff][self.below(4)]),
+                4 => b.truncate(at),
+                _ => b.extend_from_within(at.min(b.len())..),
+            }
+        }
+        b
+    }
+}
+
+/// Runs a target until its time is over; at least some thousand inputs.
+fn fuzz(corpus: &[Vec<u8>], mut target: impl FnMut(&[u8])) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse().ok());
+    let time = Duration::from_secs(number("LOCKIFY_FUZZ_SECONDS").unwrap_or(2));
+    let start = Instant::now();
+    let seed = number("LOCKIFY_FUZZ_SEED").unwrap_or(start.elapsed().as_nanos() as u64 ^ 0x5eed);
+    for round in 0.. {
+        if round >= 5 && start.elapsed() > time {
+            return;
+        }
+        let seed = seed.wrapping_add(round);
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let run = std::panic::AssertUnwindSafe(|| {
+            for _ in 0..1000 {
+                target(&random.mutate(corpus));
+            }
+        });
+        if let Err(panic) = std::panic::catch_unwind(run) {
+            eprintln!("replay with LOCKIFY_FUZZ_SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn name() -> Name {
+    Name::new("a resource").unwrap()
+}
+
+fn view() -> NodeView {
+    let member = |n| Member { node: NodeId(n), incarnation: 77, weight: 1 };
+    let view = View { seq: 1_700_000_000, members: vec![member(1), member(2)] };
+    let spaces = vec![SpaceView { name: "s".into(), view: view.clone() }];
+    NodeView { seq: 1_700_000_001, members: view.members, spaces }
+}
+
+fn packets() -> Vec<Packet> {
+    let ask = Ask {
+        lkid: LockId(1 << 40),
+        op: 3,
+        mode: Mode::EX,
+        flags: LockFlags::VALBLK,
+        lvb: Some(vec![1; 32].into()),
+    };
+    let new = NewLock { name: name(), ask, bast: true, client: Some(ClientId(1)) };
+    let moved = MovedLock {
+        name: name(),
+        lkid: LockId(5),
+        client: Some(ClientId(6)),
+        op: 4,
+        granted: Some(Mode::PR),
+        granted_unknown: false,
+        requested: None,
+        flags: LockFlags::empty(),
+        bast: false,
+        lvb: None,
+        lvb_seq: 0,
+        lvb_current: true,
+        since: 1 << 50,
+    };
+    let features = Features { claims: true, family: 1, lvb_len: 32, established: true };
+    let bodies = [
+        Body::Lookup { new: new.clone(), id: 9 },
+        Body::Request(new),
+        Body::Claims(vec![(name(), 1); 20]),
+        Body::Moved(vec![moved; 3]),
+        Body::Reached { step: Step::Locks, features },
+        Body::Adopted(vec![(name(), NodeId(3))]),
+    ];
+    let data = |payload| Packet::Data { seq: 300, ack: 299, payload };
+    let lock =
+        |body| data(Payload::Lock { space: 1, message: Message { view: 8, clock: 7, body } });
+    let mut all: Vec<Packet> = bodies.into_iter().map(lock).collect();
+    all.push(data(Payload::Open { space: 1, name: "s".into() }));
+    all.push(Packet::Ack { ack: 5 });
+    all.push(Packet::Ask { id: 1, query: Query::Who { space: "s".into(), name: name() } });
+    all.push(Packet::Vote(Vote::Install { view: view(), stamps: vec![1, 2] }));
+    all.push(Packet::Vote(Vote::Propose { view: view(), base: 3 }));
+    all
+}
+
+fn frames() -> Vec<Vec<u8>> {
+    let frame = |p: &Packet| {
+        let mut bytes = Vec::new();
+        encode_packet(&mut bytes, p).unwrap();
+        bytes
+    };
+    packets().iter().map(frame).collect()
+}
+
+#[test]
+fn packets_come_back_as_they_were() {
+    for (packet, bytes) in packets().into_iter().zip(frames()) {
+        let frame = first_frame(&bytes).unwrap().unwrap();
+        assert_eq!(frame.len() + PREFIX, bytes.len());
+        assert_eq!(decode_packet(frame), Ok(packet));
+        for cut in 0..bytes.len() {
+            assert_eq!(first_frame(&bytes[..cut]), Ok(None), "cut at {cut}");
+        }
+        for cut in 0..frame.len() {
+            assert!(matches!(decode_packet(&frame[..cut]), Err(WireError::NoPacket { .. })));
+        }
+    }
+}
+
+#[test]
+fn a_packet_that_is_too_long_is_not_written() {
+    let mut bytes = vec![1, 2, 3];
+    let payload = Payload::Open { space: 1, name: "x".repeat(MAX_FRAME) };
+    assert!(encode_packet(&mut bytes, &Packet::Data { seq: 1, ack: 0, payload }).is_err());
+    assert_eq!(bytes, [1, 2, 3]);
+}
+
+#[test]
+fn target_frames() {
+    fuzz(&frames(), |bytes| match first_frame(bytes) {
+        Ok(Some(frame)) => assert!(frame.len() <= MAX_FRAME && frame.len() + PREFIX <= bytes.len()),
+        Ok(None) => {
+            let length = bytes.first_chunk().map(|p| u32::from_le_bytes(*p) as usize);
+            assert!(length.is_none_or(|n| n <= MAX_FRAME && n + PREFIX > bytes.len()));
+        }
+        Err(WireError::TooLong(n)) => assert!(n > MAX_FRAME),
+        Err(e) => panic!("{e}"),
+    });
+}
+
+#[test]
+fn target_packets() {
+    let bodies: Vec<Vec<u8>> = frames().iter().map(|f| f[PREFIX..].to_vec()).collect();
+    fuzz(&bodies, |bytes| {
+        // Whatever is accepted means the same when it is said again.
+        if let Ok(packet) = decode_packet(bytes) {
+            let mut again = Vec::new();
+            encode_packet(&mut again, &packet).unwrap();
+            assert_eq!(decode_packet(&again[PREFIX..]), Ok(packet));
+        }
+    });
+}
+
+#[test]
+fn target_greetings() {
+    let introduction = Introduction {
+        cluster: "cluster".into(),
+        node: NodeId(1),
+        to: NodeId(2),
+        shard: 0,
+        shards: 1,
+        list: 1 << 60,
+        features: 0,
+        link: Hello { from: 1 << 60, to: Some(2), received: 3 },
+    };
+    let corpus: Vec<Vec<u8>> =
+        [Greeting::Introduction(introduction), Greeting::Refusal("no, because".into())]
+            .iter()
+            .map(|g| {
+                let mut bytes = Vec::new();
+                encode_greeting(&mut bytes, g);
+                assert_eq!(decode_greeting(&bytes), Ok(Some((g.clone(), bytes.len()))));
+                (0..bytes.len()).for_each(|n| assert_eq!(decode_greeting(&bytes[..n]), Ok(None)));
+                bytes
+            })
+            .collect();
+    fuzz(&corpus, |bytes| match decode_greeting(bytes) {
+        Ok(Some((Greeting::Refusal(text), used))) => {
+            assert!(used <= bytes.len() && !text.contains(|c: char| c.is_control()));
+        }
+        Ok(Some((_, used))) => assert!(used <= bytes.len()),
+        Ok(None) => assert!(bytes.len() < 15 + 4096),
+        Err(GreetingError::Version(v)) => assert_ne!(v, 1),
+        Err(_) => {}
+    });
+}
+
+/// Not a decoder, but what decoded votes meet: whatever a peer votes, the service goes on.
+#[test]
+fn target_votes() {
+    let bodies: Vec<Vec<u8>> = frames().iter().map(|f| f[PREFIX..].to_vec()).collect();
+    let fresh = || {
+        let nodes = (1..=3).map(NodeId).collect();
+        let config = StaticConfig { node: NodeId(1), life: 77, weight: 1, nodes, lease: 1000 };
+        StaticMembership::new(config, 0)
+    };
+    let (mut service, mut now) = (fresh(), 0);
+    fuzz(&bodies, |bytes| {
+        now += 100;
+        if now % 10_000 == 100 {
+            service = fresh();
+            for node in [2, 3].map(NodeId) {
+                service.handle(now, 1, Event::Connected { node, life: 77, sole: true });
+            }
+            let spaces = vec![SpaceJoin { name: "s".into(), life: 1 }];
+            service.handle(now, 1, Event::Spaces(spaces));
+        }
+        if let Ok(Packet::Vote(vote)) = decode_packet(bytes) {
+            let from = NodeId(2 + (now / 100 % 2) as u32);
+            service.handle(now, 1, Event::Vote { from, vote });
+        }
+        service.handle(now, 1, Event::Tick);
+        while service.poll().is_some() {}
+        assert!(service.next_timer() > 0);
+    });
+}
