@@ -39,11 +39,14 @@ pub struct Args {
           default_value = "directory,claim,broadcast,home")]
     policy: Vec<String>,
     /// Longest time of one run; slow cases create fewer entries
-    #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "300ms")]
+    #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "200ms")]
     budget: Duration,
     /// Keep the parent's lock at least this long, as GFS2 does, when several nodes create
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "0s")]
     hold: Duration,
+    /// Gather claims at most this long, or until there are 64 or somebody waits for them
+    #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "5ms")]
+    batch_age: Duration,
     /// Where results go and files are created: a directory on the file system to measure on
     #[arg(long, value_name = "DIR", default_value = "target/demo")]
     out: PathBuf,
@@ -72,6 +75,7 @@ pub fn run(args: &Args) -> Ended {
         rounds: args.rounds,
         budget: args.budget,
         hold: args.hold,
+        batch_age: args.batch_age,
         out: args.out.clone(),
         worker: WorkerProgram {
             program: std::env::current_exe().or_fail(Code::Failed)?,
