@@ -47,7 +47,11 @@ pub struct Args {
     /// Gather claims at most this long, or until there are 64 or somebody waits for them
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "5ms")]
     batch_age: Duration,
-    /// Where results go and files are created: a directory on the file system to measure on
+    /// Create the shared folder in this directory, on the file system to measure on [default: that
+    /// of --out]
+    #[arg(long, value_name = "DIR")]
+    shared: Option<PathBuf>,
+    /// Where results go
     #[arg(long, value_name = "DIR", default_value = "target/demo")]
     out: PathBuf,
 }
@@ -77,6 +81,7 @@ pub fn run(args: &Args) -> Ended {
         hold: args.hold,
         batch_age: args.batch_age,
         out: args.out.clone(),
+        shared: args.shared.clone().unwrap_or_else(|| args.out.clone()),
         worker: WorkerProgram {
             program: std::env::current_exe().or_fail(Code::Failed)?,
             args: vec!["demo-worker".into()],

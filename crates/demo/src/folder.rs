@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags, statfs};
 
 use crate::clock::now;
 
@@ -27,6 +27,21 @@ pub fn spread(path: &Path) {
     {
         let _ = ioctl_setflags(&dir, flags | IFlags::TOPDIR);
     }
+}
+
+/// Removes a folder of a finished run, if that does not slow down what follows: in memory. On a disk
+/// it stays until everything is removed at the end.
+///
+/// # Errors
+/// Those of the file system.
+pub fn clean(folder: &Path) -> io::Result<()> {
+    if in_memory(folder)? { std::fs::remove_dir_all(folder) } else { Ok(()) }
+}
+
+fn in_memory(folder: &Path) -> io::Result<bool> {
+    /// `TMPFS_MAGIC` of the kernel's `linux/magic.h`.
+    const TMPFS: i128 = 0x0102_1994;
+    Ok(i128::from(statfs(folder)?.f_type) == TMPFS)
 }
 
 /// Makes an empty folder in `scratch`.

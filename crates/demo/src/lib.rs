@@ -68,8 +68,10 @@ pub struct Options {
     /// How long a node keeps the parent's lock after it was granted, even if others want it
     /// (GFS2's minimum hold time).
     pub hold: Duration,
-    /// Where `report.jsonl` and `report.html` go, and where the shared folder is.
+    /// Where `report.jsonl` and `report.html` go.
     pub out: PathBuf,
+    /// Where the shared folder is.
+    pub shared: PathBuf,
     /// How to start a worker.
     pub worker: WorkerProgram,
 }
@@ -83,6 +85,16 @@ pub enum DemoError {
     /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// There is no place for the shared folder.
+    #[error(
+        "cannot create a shared folder in {path}: {error}; choose another place with --shared DIR"
+    )]
+    Shared {
+        /// The place.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
     /// The output directory cannot be used.
     #[error("cannot write to {path}: {error}; choose another place with --out DIR")]
     Out {
@@ -124,7 +136,8 @@ pub fn run(options: &Options) -> Result<Outcome, DemoError> {
         move |error| DemoError::Out { path, error }
     };
     std::fs::create_dir_all(&options.out).map_err(out(&options.out))?;
-    let scratch = Scratch::make(options.out.join("shared")).map_err(out(&options.out))?;
+    let shared = |error| DemoError::Shared { path: options.shared.clone(), error };
+    let scratch = Scratch::make(options.shared.join("lockify-shared")).map_err(shared)?;
     let (tree, flat) = (scratch.0.join("tree.json"), scratch.0.join("flat.json"));
     save(&entries, &tree).map_err(out(&tree))?;
     save(&tree::flattened(&entries), &flat).map_err(out(&flat))?;

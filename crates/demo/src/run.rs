@@ -17,7 +17,7 @@ pub enum RunError {
     #[error(transparent)]
     Worker(#[from] WorkerError),
     /// The folder of the run cannot be made or listed.
-    #[error("{path}: {error}; choose another place with --out")]
+    #[error("{path}: {error}; choose another place with --shared DIR")]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -119,7 +119,6 @@ fn per(value: f64, count: u64) -> f64 {
 /// # Errors
 /// [`RunError`].
 pub fn run(cluster: &mut Cluster, spec: &Spec<'_>) -> Result<Measured, RunError> {
-    // Removed with everything else at the end only: deleting slows creating down.
     let scratch = |error| RunError::Folder { path: spec.scratch.to_owned(), error };
     let folder = folder::make(spec.scratch).map_err(scratch)?;
     let prepare = Prepare {
@@ -141,6 +140,7 @@ pub fn run(cluster: &mut Cluster, spec: &Spec<'_>) -> Result<Measured, RunError>
     if found != measured.created {
         return Err(RunError::Count { said: measured.created, found });
     }
+    folder::clean(&folder).map_err(scratch)?;
     let report = proof::check(&files)?;
     measured.events = report.counts.events;
     measured.violations = report.violated;
