@@ -502,11 +502,21 @@ fn a_value_block_that_nobody_wrote_is_found() {
 
 #[test]
 fn an_invalidated_value_block_must_be_reported() {
-    let invalid = WRITE.replace("[\"valblk\"],\"lvb\"", "[\"ivvalblk\"],\"lvb\"");
-    let told = r#"e:"grant",n:2,l:1,m:"PR","lvb":"00","sb_flags":["valnotvalid"]"#;
+    let invalid = r#"
+        e:"begin"
+        e:"request",n:1,l:1,r:1,m:"EX","flags":["valblk"]
+        e:"grant",n:1,l:1,m:"EX"
+        e:"convert",n:1,l:1,m:"EX","flags":["valblk"],"lvb":"0a0b"
+        e:"grant",n:1,l:1,m:"EX"
+        e:"request",n:2,l:1,r:1,m:"PR","flags":["valblk"]
+        e:"convert",n:1,l:1,m:"NL","flags":["ivvalblk"]
+        e:"grant",n:1,l:1,m:"NL"
+"#
+    .to_owned();
+    let told = r#"e:"grant",n:2,l:1,m:"PR","lvb":"0a0b","sb_flags":["valnotvalid"]"#;
     clean("lvb", &(invalid.clone() + told));
-    let untold = r#"e:"grant",n:2,l:1,m:"PR","lvb":"00""#;
-    assert_eq!(broken(&(invalid + untold)), ("lvb", vec![5, 4, 7]));
+    let untold = r#"e:"grant",n:2,l:1,m:"PR","lvb":"0a0b""#;
+    assert_eq!(broken(&(invalid + untold)), ("lvb", vec![7, 6, 9]));
 }
 
 #[test]

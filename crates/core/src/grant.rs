@@ -69,6 +69,7 @@ impl Store {
         let none_converting = self.first(key, Queue::Converting).is_none();
         match when {
             When::Recovering if converts => return true, // 3
+            When::Pending if converts && lock.disordered => return true, // 3, as long as it waits
             When::Now if converts && !lock.flags.contains(LockFlags::QUECVT) => return true, // 4
             When::Now if converts => return none_converting, // 5
             _ => {}
@@ -251,8 +252,7 @@ impl Lockspace {
 
     /// `run pending`: grants what has become grantable, then tells who blocks the rest.
     pub(crate) fn run_pending(&mut self, key: ResourceKey) {
-        let disordered = self.store[key].disordered;
-        self.run_queues(key, if disordered { When::Recovering } else { When::Pending });
+        self.run_queues(key, When::Pending);
     }
 
     /// The same after a recovery: conversions may go out of order (rule 3).
@@ -269,9 +269,6 @@ impl Lockspace {
         let converting = self.run_conversions(key, when);
         if !self.store.contains_resource(key) {
             return;
-        }
-        if self.store.first(key, Queue::Converting).is_none() {
-            self.store[key].disordered = false;
         }
         let waiting = self.run_waiting(key);
         if !self.store.contains_resource(key) {

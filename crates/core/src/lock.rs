@@ -83,6 +83,9 @@ pub(crate) struct Lock {
     pub token: u64,
     /// A PR-CW conversion was on its way when its master died: either mode may be in force.
     pub granted_unknown: bool,
+    /// Its conversion waited when a recovery lost the order of conversions: it may go out of order,
+    /// or one could wait behind another that waits for it.
+    pub disordered: bool,
     /// Granted on a claim that is not settled.
     pub provisional: bool,
     /// Reported lost; may only be unlocked.
@@ -149,6 +152,7 @@ impl Lock {
             sb: SbFlags::empty(),
             token: 0,
             granted_unknown: false,
+            disordered: false,
             provisional: false,
             lost: false,
             merging: false,
@@ -181,6 +185,7 @@ impl Lock {
         self.requested = requested;
         self.flags = flags;
         self.sb = SbFlags::empty();
+        self.disordered = false;
         self.overlap = None;
         self.lvb_read = false;
         self.lvb_out = lvb.filter(|_| self.granted.is_some_and(Mode::writes));

@@ -592,7 +592,9 @@ impl Lockspace {
                 self.resolve_unknown(key);
                 self.recover_lvb(key);
                 self.store[key].regrant = true;
-                self.store[key].disordered = true;
+                for id in self.ids_in(key, Queue::Converting) {
+                    self.store[id].disordered = true;
+                }
             } else if here && lvb_lost {
                 self.store[key].lvb_invalid = true;
             }

@@ -480,6 +480,7 @@ impl Lockspace {
         lock.requested = Some(mode);
         lock.flags = flags;
         lock.sb = SbFlags::empty();
+        lock.disordered = false;
         lock.op_no = op;
         lock.lvb_read = false;
         lock.lvb_out = ask.lvb;

@@ -59,9 +59,6 @@ pub(crate) struct Resource {
     pub lvb_lost: bool,
     /// Its master changes in the present recovery: locks must reach the new one.
     pub moved: bool,
-    /// The order of its conversions was lost in a recovery: they may go out of order until all of
-    /// them have gone, or one could wait behind another that waits for it.
-    pub disordered: bool,
     /// Recovery changed its queues: grant what can be granted afterwards.
     pub regrant: bool,
     /// Without locks since then; `None` while it has some.
@@ -84,7 +81,6 @@ impl Resource {
             lvb_invalid: false,
             lvb_lost: false,
             moved: false,
-            disordered: false,
             regrant: false,
             idle_since: None,
             idle_entry: None,

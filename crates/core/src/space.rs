@@ -352,7 +352,15 @@ impl Lockspace {
                 (l.id, l.owner, l.queue, l.granted, l.requested, l.flags, l.sb).hash(h);
                 (l.op, l.stage, l.op_no, &l.overlap, l.remid, l.provisional, l.lost, l.merging)
                     .hash(h);
-                (l.high_bast, l.cast_mode, l.last_bast, l.granted_unknown, &l.lvb, l.lvb_seq)
+                (
+                    l.high_bast,
+                    l.cast_mode,
+                    l.last_bast,
+                    l.granted_unknown,
+                    l.disordered,
+                    &l.lvb,
+                    l.lvb_seq,
+                )
                     .hash(h);
             }
         }

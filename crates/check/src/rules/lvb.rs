@@ -145,7 +145,7 @@ impl LvbContent {
             || (forced_over && lock.ops.iter().any(|op| op.flags.intersects(block_flags)));
         if (forced_over || alternative) && touches {
             // The pending operation may have been granted in the meantime, or not.
-            block.doubt();
+            block.may_write(seen.line);
         } else if does == Action::Write && !lock.lost {
             block.write(seen.event, seen.line, faults);
         }
@@ -191,7 +191,7 @@ impl LvbContent {
         let unlocked = is_unlocked(seen.event);
         if !unlocked && seen.op.is_some_and(|op| op.line == block.written) {
             // Cancelled, timed out or refused before it could write.
-            block.doubt();
+            block.may_write(seen.line);
         }
         if unlocked && seen.op.is_some_and(|op| op.line == block.written) {
             block.applied = Some(seen.line);
@@ -279,6 +279,13 @@ impl Block {
     fn doubt(&mut self) {
         self.content = Content::Unknown;
         self.valid = None;
+    }
+
+    /// A write may be under way: what was there before may still be read, or the new value.
+    fn may_write(&mut self, line: u64) {
+        self.doubt();
+        self.written = line;
+        self.applied = None;
     }
 
     fn write(&mut self, event: &Event, line: u64, faults: u64) {
