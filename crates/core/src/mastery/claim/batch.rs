@@ -71,6 +71,10 @@ impl Lockspace {
 
     /// No answer in time on a transport that can lose messages: the same claim once more.
     pub(crate) fn resend_claim(&mut self, ordinal: u64) {
+        // In a recovery there is no directory to ask; the claim is made again when there is one.
+        if !self.running {
+            return;
+        }
         let Some(claim) = self.claims.pending(ordinal) else { return };
         claim.tries = claim.tries.saturating_add(1);
         let key = claim.resource;
