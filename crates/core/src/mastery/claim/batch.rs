@@ -1,0 +1,83 @@
+//! Sending claims: gathered per directory node, sent when enough or old enough, at once when somebody
+//! waits for the answers; sent again where the transport can lose them.
+
+use alloc::vec::Vec;
+
+use super::Batch;
+use crate::ids::NodeId;
+use crate::io::Trace;
+use crate::message::Body;
+use crate::space::Lockspace;
+use crate::timers::Timer;
+
+impl Lockspace {
+    /// Puts a claim, under a new id, into the batch for its directory node.
+    pub(super) fn submit_claim(&mut self, ordinal: u64) {
+        let id = self.directory.new_id();
+        let Some(claim) = self.claims.open.get_mut(&ordinal) else { return };
+        self.claims.by_id.remove(&claim.id);
+        claim.id = id;
+        claim.tries = 0;
+        self.claims.by_id.insert(id, ordinal);
+        self.gather(ordinal);
+    }
+
+    pub(super) fn gather(&mut self, ordinal: u64) {
+        let Some(claim) = self.claims.open.get(&ordinal) else { return };
+        let resource = &self.store[claim.resource];
+        let (entry, node) = ((resource.name, claim.id), self.directory_node(resource.hash));
+        let deadline = self.now.saturating_add(self.config.batch_age);
+        let batch =
+            self.claims.batches.entry(node).or_insert(Batch { entries: Vec::new(), deadline });
+        batch.entries.push(entry);
+        if batch.entries.len() >= self.config.batch_entries {
+            self.flush_batch_to(node);
+        }
+    }
+
+    pub(crate) fn flush_batches(&mut self) {
+        while let Some(&node) = self.claims.batches.keys().next() {
+            self.flush_batch_to(node);
+        }
+    }
+
+    pub(crate) fn flush_due_batches(&mut self) {
+        let now = self.now;
+        while let Some(node) =
+            self.claims.batches.iter().find(|(_, b)| b.deadline <= now).map(|(n, _)| *n)
+        {
+            self.flush_batch_to(node);
+        }
+    }
+
+    pub(crate) fn flush_batch_to(&mut self, node: NodeId) {
+        let Some(Batch { mut entries, .. }) = self.claims.batches.remove(&node) else { return };
+        if mutated!(self, FailedSendConfirms) && entries.len() > 1 {
+            let unsent = entries.pop().and_then(|(_, id)| self.claims.by_id.get(&id).copied());
+            unsent.into_iter().for_each(|ordinal| self.confirm(ordinal));
+        }
+        if let Some(interval) = self.config.claim_resend.filter(|_| !mutated!(self, NeverResent)) {
+            for (_, id) in &entries {
+                let Some(&ordinal) = self.claims.by_id.get(id) else { continue };
+                let tries = self.claims.open.get(&ordinal).map_or(0, |c| c.tries);
+                let wait =
+                    interval.saturating_mul(1 << tries.min(5)).min(interval.saturating_mul(20));
+                self.set_timer(wait, Timer::Resend(ordinal));
+            }
+        }
+        self.stats.claim_batches += 1;
+        self.send(node, Body::Claims(entries));
+    }
+
+    /// No answer in time on a transport that can lose messages: the same claim once more.
+    pub(crate) fn resend_claim(&mut self, ordinal: u64) {
+        let Some(claim) = self.claims.pending(ordinal) else { return };
+        claim.tries = claim.tries.saturating_add(1);
+        let key = claim.resource;
+        let name = self.name_of(key);
+        self.stats.resends += 1;
+        self.trace(|| Trace::Resend { name, claim: ordinal });
+        self.gather(ordinal);
+        self.flush_batch_to(self.directory_node(self.store[key].hash));
+    }
+}

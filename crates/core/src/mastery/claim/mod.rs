@@ -1,0 +1,158 @@
+//! Claimed mastery (protocol section 4): the creator of an object makes itself the master of the
+//! object's locks, tells the directory node, and goes on at once.
+//!
+//! The claim's state belongs to the resource, never to the lock: a granted lock under a pending
+//! claim is a granted lock. Who may learn of the object before the claim is settled is the
+//! business of the barrier (`barrier.rs`).
+//!
+//! ```text
+//!            OK, or a REQUEST from the directory node
+//! PENDING ---------------------------------------------> settled (confirmed)
+//!    | ^ \                            merged
+//!    | |  EXISTS(M) --> MERGING ---------------------->  settled (a lock at M like any other)
+//!    | |________________|   \                 abandoned
+//!    |   M has left          CONFLICT ---------------->  settled (the lock was reported lost)
+//!    |__ a new view: claimed again, with a new id
+//! ```
+
+mod again;
+mod batch;
+mod conflict;
+mod judge;
+mod merge;
+mod verdict;
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+
+use crate::config::ClaimMode;
+use crate::ids::{LockId, NodeId, Time};
+use crate::io::Trace;
+use crate::lock::Stage;
+use crate::message::Body;
+use crate::name::Name;
+use crate::resource::{Master, ResourceKey};
+use crate::space::Lockspace;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum State {
+    Pending,
+    Merging(NodeId),
+    Conflict(NodeId),
+}
+
+/// A claim that is not settled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Claim {
+    resource: ResourceKey,
+    /// The one lock under it.
+    lock: LockId,
+    /// As the directory knows it; a claim made again gets a new one.
+    id: u64,
+    /// The lock is granted only when the claim is confirmed.
+    strict: bool,
+    state: State,
+    /// Times sent (claims) and merges tried; numbers both.
+    tries: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Batch {
+    entries: Vec<(Name, u64)>,
+    deadline: Time,
+}
+
+/// This node's claims, by ordinal: the order in which they were made, which is what the barrier
+/// compares and what never changes.
+#[derive(Clone, Default)]
+pub(crate) struct Claims {
+    open: BTreeMap<u64, Claim>,
+    by_id: HashMap<u64, u64>,
+    /// Gathered claims, by directory node.
+    batches: BTreeMap<NodeId, Batch>,
+    last_ordinal: u64,
+}
+
+impl core::hash::Hash for Claims {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        self.open.hash(state);
+        self.batches.iter().for_each(|(node, batch)| (node, &batch.entries).hash(state));
+    }
+}
+
+impl Claims {
+    pub fn unsettled(&self) -> usize {
+        self.open.len()
+    }
+
+    pub fn oldest_unsettled(&self) -> Option<u64> {
+        self.open.first_key_value().map(|(ordinal, _)| *ordinal)
+    }
+
+    /// Larger than the ordinal of every claim made so far.
+    pub fn next_ordinal(&self) -> u64 {
+        self.last_ordinal + 1
+    }
+
+    pub fn is_merging(&self, claim: Option<u64>) -> bool {
+        claim.and_then(|c| self.open.get(&c)).is_some_and(|c| matches!(c.state, State::Merging(_)))
+    }
+
+    pub fn next_batch_deadline(&self) -> Option<Time> {
+        self.batches.values().map(|b| b.deadline).min()
+    }
+
+    fn pending(&mut self, ordinal: u64) -> Option<&mut Claim> {
+        self.open.get_mut(&ordinal).filter(|c| c.state == State::Pending)
+    }
+}
+
+impl Lockspace {
+    pub(crate) fn may_claim(&self, key: ResourceKey) -> bool {
+        // Where this node is the directory, its own table says at once what a claim would.
+        self.claims_agreed && !self.is_directory_of(key)
+    }
+
+    /// Claims the mastership for a new lock of a resource that this node knows nothing of.
+    pub(crate) fn claim(&mut self, key: ResourceKey, lock: LockId, mode: ClaimMode) {
+        let full = self.claims.open.len() >= self.config.claim_cap;
+        self.stats.capped += u64::from(full);
+        let strict = full || mode == ClaimMode::Strict;
+        self.claims.last_ordinal += 1;
+        let ordinal = self.claims.last_ordinal;
+        let claim = Claim { resource: key, lock, id: 0, strict, state: State::Pending, tries: 0 };
+        self.claims.open.insert(ordinal, claim);
+        self.store[key].claim = Some(ordinal);
+        self.stats.claims += 1;
+        self.stats.unsettled_max = self.stats.unsettled_max.max(self.claims.open.len() as u64);
+        let name = self.name_of(key);
+        self.trace(|| Trace::Claim { name, claim: ordinal });
+        self.submit_claim(ordinal);
+        if strict {
+            self.store[lock].stage = Stage::Parked;
+            self.flush_batches();
+        } else {
+            self.become_master(key);
+            self.store[lock].provisional = true;
+            self.request_here(lock);
+        }
+    }
+
+    /// The mutation that forgets a pending claim with its last lock, and sends REMOVE at once.
+    #[cfg(feature = "mutations")]
+    pub(crate) fn remove_while_pending(&mut self, key: ResourceKey) {
+        let Some(ordinal) = self.store[key].claim.filter(|_| !self.store[key].has_locks()) else {
+            return;
+        };
+        let Some(claim) = self.claims.pending(ordinal).copied() else { return };
+        let (name, hash) = (self.store[key].name, self.store[key].hash);
+        let id = self.directory.new_id();
+        self.send(self.directory_node(hash), Body::Remove { name, id });
+        self.trace(|| Trace::Drop { name, claim: ordinal });
+        self.trace(|| Trace::Master { name, gained: false });
+        self.store[key].master = Master::Unknown;
+        self.settle(ordinal, claim);
+    }
+}

@@ -1,0 +1,142 @@
+//! What becomes of a claim when the directory has answered, and when it is settled.
+
+use alloc::vec::Vec;
+
+use super::{Claim, State};
+use crate::ids::{LockId, NodeId};
+use crate::io::{Output, Trace};
+use crate::lock::{Owner, Stage};
+use crate::message::{Body, ClaimReply, Verdict};
+use crate::remote::Accepts;
+use crate::resource::{Master, ResourceKey};
+use crate::space::Lockspace;
+
+impl Lockspace {
+    pub(crate) fn receive_claim_replies(&mut self, from: NodeId, replies: Vec<ClaimReply>) {
+        for reply in replies {
+            self.receive_verdict(from, reply);
+        }
+    }
+
+    pub(super) fn receive_verdict(&mut self, from: NodeId, reply: ClaimReply) {
+        let mut known = self.claims.by_id.get(&reply.id).copied();
+        if mutated!(self, ReplyIdIgnored) {
+            known = self.claims.oldest_unsettled();
+        }
+        let Some(ordinal) = known else {
+            return self.heal(from, reply);
+        };
+        if self.claims.pending(ordinal).is_none() {
+            return;
+        }
+        match reply.verdict {
+            Verdict::Ok => self.confirm(ordinal),
+            Verdict::Exists(master) if master == self.me() || mutated!(self, RefusalConfirms) => {
+                self.confirm(ordinal);
+            }
+            Verdict::Exists(master) => self.refuse(ordinal, master),
+            Verdict::WrongDirectory => self.submit_claim(ordinal),
+        }
+    }
+
+    /// A late duplicate of a settled claim was recorded although the resource has gone since: the
+    /// record is taken back, under the duplicate's own id, so that nothing newer can be hit.
+    pub(super) fn heal(&mut self, directory: NodeId, reply: ClaimReply) {
+        let Some(name) = reply.name.filter(|_| reply.verdict == Verdict::Ok) else { return };
+        if self.store.find(&name, name.hash64()).is_none() && !mutated!(self, NoHealing) {
+            self.send(directory, Body::Remove { name, id: reply.id });
+        }
+    }
+
+    /// The directory has this node on record.
+    pub(super) fn confirm(&mut self, ordinal: u64) {
+        let Some(claim) = self.claims.open.get(&ordinal).copied() else { return };
+        let name = self.name_of(claim.resource);
+        self.stats.confirmed += 1;
+        self.trace(|| Trace::Confirm { name, claim: ordinal });
+        if claim.strict {
+            self.become_master(claim.resource);
+        }
+        self.settle(ordinal, claim);
+    }
+
+    /// The directory knows another master: the lock becomes one of that master's.
+    pub(super) fn refuse(&mut self, ordinal: u64, master: NodeId) {
+        let Some(claim) = self.claims.open.get(&ordinal).copied() else { return };
+        let key = claim.resource;
+        let name = self.name_of(key);
+        self.stats.refusals += 1;
+        self.trace(|| Trace::Refuse { name, claim: ordinal, master });
+        if self.store[key].master == Master::Here {
+            self.trace(|| Trace::Master { name, gained: false });
+        }
+        self.store[key].master = Master::At(master);
+        if claim.strict || self.store.get(claim.lock).is_none() {
+            // Nothing was granted (or nothing is left): the standard path from here on.
+            return self.settle(ordinal, claim);
+        }
+        self.merge(ordinal, master);
+        self.replay_parked(key);
+    }
+
+    /// The directory has changed, or its answer was outdated; it may be this node now.
+    pub(super) fn claim_again(&mut self, ordinal: u64) {
+        let Some(claim) = self.claims.open.get(&ordinal) else { return };
+        let key = claim.resource;
+        if !self.is_directory_of(key) {
+            return self.submit_claim(ordinal);
+        }
+        let name = self.name_of(key);
+        match self.directory.get(&name) {
+            Some(record) => self.refuse(ordinal, record.master),
+            None => self.confirm(ordinal),
+        }
+    }
+
+    /// An operation that waited for the merge goes on.
+    pub(super) fn thaw(&mut self, lock: LockId) {
+        if self.store.get(lock).is_some_and(|l| l.stage == Stage::Frozen) {
+            self.issue(lock);
+        }
+    }
+
+    /// The claim is over: confirmed, merged, or without a lock. What waited for that goes on.
+    pub(super) fn settle(&mut self, ordinal: u64, claim: Claim) {
+        self.claims.open.remove(&ordinal);
+        self.claims.by_id.remove(&claim.id);
+        let key = claim.resource;
+        self.store[key].claim = None;
+        if let Some(lock) = self.store.get(claim.lock).filter(|l| l.provisional) {
+            let (owner, tag, token) = (lock.owner, lock.tag, lock.token);
+            self.store[claim.lock].provisional = false;
+            if let Owner::Local(client) = owner {
+                self.callback(Output::Settled { client, lock: claim.lock, tag, token });
+            }
+        }
+        self.thaw(claim.lock);
+        if self.store.contains_resource(key) {
+            self.place_parked(key);
+        }
+        self.replay_parked(key);
+        self.drop_if_unused(key);
+        self.open_barrier();
+    }
+
+    pub(crate) fn accepts_under_claim(
+        &mut self,
+        key: ResourceKey,
+        ordinal: u64,
+        from_directory: bool,
+    ) -> Accepts {
+        match self.claims.open.get(&ordinal).map(|c| c.state) {
+            // The directory asks here because it has this node on record: that confirms the claim.
+            // From anybody else it proves nothing (a stale cached master also leads here).
+            Some(State::Pending) if from_directory || mutated!(self, AnyRequestConfirms) => {
+                self.confirm(ordinal);
+                Accepts::Yes(key)
+            }
+            Some(State::Pending) => Accepts::Later(key),
+            _ => Accepts::No,
+        }
+    }
+}
