@@ -84,6 +84,16 @@ impl Store {
         }
     }
 
+    /// Whether a converter's granted mode is in the way of `id`: put ahead of it, `id` would wait
+    /// for one that waits behind it, which semantics section 5 does not see when `id` arrives.
+    fn waits_for_converters(&self, id: LockId) -> bool {
+        let lock = &self[id];
+        self.queue(lock.resource, Queue::Converting).any(|other| {
+            other.id != id
+                && other.granted.zip(lock.requested).is_some_and(|(gr, rq)| !gr.compatible(rq))
+        })
+    }
+
     /// Whether converter `id` and another one wait for each other (semantics section 5).
     fn conversion_deadlock(&self, id: LockId) -> bool {
         let two = &self[id];
@@ -210,7 +220,9 @@ impl Lockspace {
     }
 
     fn wait_in(&mut self, id: LockId, queue: Queue) {
-        let at_head = self.store[id].flags.contains(LockFlags::HEADQUE);
+        let headque = self.store[id].flags.contains(LockFlags::HEADQUE);
+        let at_head =
+            headque && !(queue == Queue::Converting && self.store.waits_for_converters(id));
         self.store[id].since = self.now;
         self.store.enqueue(id, queue, at_head);
     }

@@ -163,7 +163,9 @@ impl Lockspace {
         if lock.op == Op::Unlock {
             return;
         }
-        let mut flags = UnlockFlags::FORCE | UnlockFlags::IVVALBLK;
+        // Only what the client held can it have been about to write.
+        let mut flags = UnlockFlags::FORCE;
+        flags.set(UnlockFlags::IVVALBLK, lock.granted.is_some_and(Mode::writes));
         flags.set(UnlockFlags::FREED, mutated!(self, BarrierNotAtExit));
         self.unlock_lock(UnlockArgs { client: ClientId(0), lock: id, tag: 0, flags, lvb: None });
     }

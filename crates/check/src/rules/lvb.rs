@@ -140,7 +140,9 @@ impl LvbContent {
             && lock.granted.is_some_and(Mode::writes)
             && seen.event.flags.intersects(Flags::ALTPR | Flags::ALTCW);
         let forced_over = unlock && lock.ops.iter().any(|op| op.kind != OpKind::Unlock);
-        let touches = seen.event.flags.intersects(Flags::VALBLK | Flags::IVVALBLK);
+        let block_flags = Flags::VALBLK | Flags::IVVALBLK;
+        let touches = seen.event.flags.intersects(block_flags)
+            || (forced_over && lock.ops.iter().any(|op| op.flags.intersects(block_flags)));
         if (forced_over || alternative) && touches {
             // The pending operation may have been granted in the meantime, or not.
             block.doubt();
@@ -187,6 +189,10 @@ impl LvbContent {
             return;
         };
         let unlocked = is_unlocked(seen.event);
+        if !unlocked && seen.op.is_some_and(|op| op.line == block.written) {
+            // Cancelled, timed out or refused before it could write.
+            block.doubt();
+        }
         if unlocked && seen.op.is_some_and(|op| op.line == block.written) {
             block.applied = Some(seen.line);
         }
@@ -355,6 +361,8 @@ impl Block {
             (Content::Bytes(wrote), Some(read)) if wrote != read => wrong(format!(
                 "read the lock value block {read}, but the last one written is {wrote}"
             )),
+            // A recovery that finds no lock with a copy makes a resource without a block.
+            (Content::Bytes(_), None) if self.faults != faults => Ok(()),
             (Content::Bytes(wrote), None) if seen.fields.has(Field::LvbRead) => {
                 wrong(format!("read no lock value block, but the last one written is {wrote}"))
             }

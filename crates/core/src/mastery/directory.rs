@@ -109,7 +109,11 @@ impl Lockspace {
 
     /// As the directory node: the resource, if this node masters it.
     pub(crate) fn mastered_here(&self, name: &Name, hash: u64) -> Option<ResourceKey> {
-        self.store.find(name, hash).filter(|&key| self.store[key].master == Master::Here)
+        self.store.find(name, hash).filter(|&key| {
+            // A claim of our own that is not settled is no mastership yet.
+            let resource = &self.store[key];
+            resource.master == Master::Here && resource.claim.is_none()
+        })
     }
 
     pub(crate) fn receive_lookup_reply(&mut self, lkid: LockId, op: u32, master: NodeId) {

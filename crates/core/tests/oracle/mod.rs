@@ -179,7 +179,10 @@ impl Oracle {
         }
         if flags.contains(LockFlags::NOQUEUE) {
             self.back_to_granted(lock, Status::Again);
-        } else if flags.contains(LockFlags::HEADQUE) {
+        } else if flags.contains(LockFlags::HEADQUE)
+            // Ahead of one whose granted mode blocks it, both would wait for ever.
+            && self.converting.iter().all(|c| c.gr.is_none_or(|gr| gr.compatible(rq)))
+        {
             self.converting.insert(0, lock);
             self.notice(rq);
         } else {
