@@ -39,12 +39,19 @@ pub struct Args {
           default_value = "directory,claim,broadcast,home")]
     policy: Vec<String>,
     /// Longest time of one run; slow cases create fewer entries
-    #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "300ms")]
+    #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "200ms")]
     budget: Duration,
     /// Keep the parent's lock at least this long, as GFS2 does, when several nodes create
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "0s")]
     hold: Duration,
-    /// Where results go and files are created: a directory on the file system to measure on
+    /// Gather claims at most this long, or until there are 64 or somebody waits for them
+    #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "5ms")]
+    batch_age: Duration,
+    /// Create the shared folder in this directory, on the file system to measure on [default: that
+    /// of --out]
+    #[arg(long, value_name = "DIR")]
+    shared: Option<PathBuf>,
+    /// Where results go
     #[arg(long, value_name = "DIR", default_value = "target/demo")]
     out: PathBuf,
 }
@@ -72,7 +79,9 @@ pub fn run(args: &Args) -> Ended {
         rounds: args.rounds,
         budget: args.budget,
         hold: args.hold,
+        batch_age: args.batch_age,
         out: args.out.clone(),
+        shared: args.shared.clone().unwrap_or_else(|| args.out.clone()),
         worker: WorkerProgram {
             program: std::env::current_exe().or_fail(Code::Failed)?,
             args: vec!["demo-worker".into()],

@@ -53,3 +53,8 @@ pub use table::LostLock;
 fn nanoseconds(d: std::time::Duration) -> u64 {
     d.as_nanos().try_into().unwrap_or(u64::MAX)
 }
+
+/// Compiles and runs the example of `docs/fencing-tokens.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/fencing-tokens.md")]
+struct FencingTokens;

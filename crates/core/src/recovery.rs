@@ -17,7 +17,7 @@
 //! and even if there are none. As connections keep order, their last message also says that
 //! everything the sender said in the old view has arrived.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crate::config::Policy;
@@ -104,12 +104,9 @@ impl Lockspace {
         self.directory.clear();
         self.rounds.clear();
         self.idle.clear();
-        // What waited for a mastership that may now go elsewhere is looked at again.
-        let parked = core::mem::take(&mut self.parked).into_values().flatten();
-        self.queued.extend(parked);
+        self.unpark();
         self.queued.retain(|(from, m)| !departed.contains(from) && !is_directory_message(m));
         self.drop_requests_to_old_home();
-        self.unpark(departed);
         self.suspend_claims(departed);
         for key in self.store.resource_keys().collect::<Vec<_>>() {
             self.store[key].idle_entry = None;
@@ -128,10 +125,9 @@ impl Lockspace {
 
     /// What waited for the outcome of a search or claim is looked at again when the gate opens: the
     /// search begins anew, and the resource may not even survive.
-    fn unpark(&mut self, departed: &BTreeSet<NodeId>) {
+    fn unpark(&mut self) {
         let parked = core::mem::take(&mut self.parked);
-        let mut queued: alloc::collections::VecDeque<_> =
-            parked.into_values().flatten().filter(|(from, _)| !departed.contains(from)).collect();
+        let mut queued: VecDeque<_> = parked.into_values().flatten().collect();
         queued.append(&mut self.queued);
         self.queued = queued;
     }

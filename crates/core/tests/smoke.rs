@@ -140,3 +140,30 @@ fn refused_claim_against_a_lock_that_stays_is_a_conflict() {
     c.run();
     assert_eq!(c.nodes[&node(1)].unsettled_claims(), 0);
 }
+
+#[test]
+fn settled_token_outgrows_earlier_objects_of_the_name() {
+    let mut c = Cluster::new(3, Policy::Claim(ClaimMode::Optimistic));
+    let n = c.name_at(node(1));
+    let l = c.request_with(node(2), &n, Mode::EX, LockFlags::NOTIFY);
+    c.pass(2 * MS);
+    for _ in 0..5 {
+        c.convert(node(2), l, Mode::NL).unwrap();
+        c.convert(node(2), l, Mode::EX).unwrap();
+    }
+    c.pass(2 * MS);
+    let last = c.completions(node(2), l).last().unwrap().token;
+    c.unlock(node(2), l).unwrap();
+    for _ in 0..5 {
+        c.pass(10_000 * MS);
+    }
+    let m = c.request_with(node(3), &n, Mode::EX, LockFlags::NOTIFY);
+    c.pass(2 * MS);
+    let first = c.completions(node(3), m);
+    let settled = c.told.iter().rev().find_map(|(n, o)| match o {
+        Output::Settled { lock, token, .. } if *n == node(3) && *lock == m => Some(*token),
+        _ => None,
+    });
+    assert!(first[0].provisional);
+    assert!(settled.is_some_and(|token| token > last), "{settled:?} after {last}");
+}

@@ -142,6 +142,7 @@ impl Cluster {
     pub fn start(
         nodes: u32,
         delay: Duration,
+        batch_age: Duration,
         policies: &[String],
         how: &WorkerProgram,
     ) -> Result<Cluster, WorkerError> {
@@ -152,9 +153,11 @@ impl Cluster {
             addresses.push(expect!(worker, Reply::Listening(address) => address));
         }
         let delay_ns = delay.as_nanos() as u64;
+        let batch_age_ns = batch_age.as_nanos() as u64;
         for worker in &mut workers {
             let (node, nodes) = (worker.node, addresses.clone());
-            worker.tell(&Command::Join { node, nodes, delay_ns, policies: policies.to_vec() })?;
+            let policies = policies.to_vec();
+            worker.tell(&Command::Join { node, nodes, delay_ns, policies, batch_age_ns })?;
         }
         for worker in &mut workers {
             expect!(worker, Reply::Joined => ());

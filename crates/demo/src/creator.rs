@@ -33,7 +33,7 @@ pub enum CreateError {
     },
     /// An entry cannot be created.
     #[error(
-        "cannot create {path} in the shared folder: {error}; choose a file system with room for it with --out"
+        "cannot create {path} in the shared folder: {error}; choose a file system with room for it with --shared DIR"
     )]
     Create {
         /// The entry.

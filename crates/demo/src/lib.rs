@@ -12,6 +12,7 @@
 mod clock;
 mod cluster;
 mod creator;
+mod folder;
 mod glock;
 mod locks;
 mod measure;
@@ -34,7 +35,7 @@ pub use cluster::{WorkerError, WorkerProgram};
 pub use relations::Relation;
 pub use run::RunError;
 
-use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use measure::{DelayResult, Plan};
@@ -62,11 +63,15 @@ pub struct Options {
     pub rounds: u32,
     /// Longest time of a run: slow cases create fewer entries.
     pub budget: Duration,
+    /// How long claims are gathered before they are sent, at most.
+    pub batch_age: Duration,
     /// How long a node keeps the parent's lock after it was granted, even if others want it
     /// (GFS2's minimum hold time).
     pub hold: Duration,
-    /// Where `report.jsonl` and `report.html` go, and where the shared folder is.
+    /// Where `report.jsonl` and `report.html` go.
     pub out: PathBuf,
+    /// Where the shared folder is.
+    pub shared: PathBuf,
     /// How to start a worker.
     pub worker: WorkerProgram,
 }
@@ -80,6 +85,16 @@ pub enum DemoError {
     /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// There is no place for the shared folder.
+    #[error(
+        "cannot create a shared folder in {path}: {error}; choose another place with --shared DIR"
+    )]
+    Shared {
+        /// The place.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
     /// The output directory cannot be used.
     #[error("cannot write to {path}: {error}; choose another place with --out DIR")]
     Out {
@@ -121,7 +136,8 @@ pub fn run(options: &Options) -> Result<Outcome, DemoError> {
         move |error| DemoError::Out { path, error }
     };
     std::fs::create_dir_all(&options.out).map_err(out(&options.out))?;
-    let scratch = Scratch::make(options.out.join("shared")).map_err(out(&options.out))?;
+    let shared = |error| DemoError::Shared { path: options.shared.clone(), error };
+    let scratch = Scratch::make(options.shared.join("lockify-shared")).map_err(shared)?;
     let (tree, flat) = (scratch.0.join("tree.json"), scratch.0.join("flat.json"));
     save(&entries, &tree).map_err(out(&tree))?;
     save(&tree::flattened(&entries), &flat).map_err(out(&flat))?;
@@ -131,6 +147,7 @@ pub fn run(options: &Options) -> Result<Outcome, DemoError> {
         rounds: options.rounds,
         budget: options.budget,
         hold: options.hold,
+        batch_age: options.batch_age,
         entries: entries.len() as u32,
         tree: &tree,
         flat: &flat,
@@ -156,19 +173,8 @@ impl Scratch {
             _ => {}
         }
         std::fs::create_dir(&path)?;
-        spread(&path);
+        folder::spread(&path);
         Ok(Scratch(path, lock))
-    }
-}
-
-/// Asks ext4 to put each directory in here into a part of the disk of its own: without a journal it
-/// creates slowly (by up to a hundred times) where an earlier demo has deleted something minutes
-/// ago. Other file systems do not know the flag and do not need it.
-fn spread(path: &Path) {
-    if let Ok(dir) = File::open(path)
-        && let Ok(flags) = ioctl_getflags(&dir)
-    {
-        let _ = ioctl_setflags(&dir, flags | IFlags::TOPDIR);
     }
 }
 

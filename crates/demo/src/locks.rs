@@ -206,13 +206,14 @@ impl Locks {
         waiting: &mut std::collections::HashMap<u64, Held>,
     ) -> Result<usize, LockError> {
         let mut done = 0;
+        let t = now();
         for event in std::mem::take(&mut self.events) {
             let HostEvent::Completed { completion, .. } = event else {
-                self.other(event)?;
+                self.other(t, event)?;
                 continue;
             };
             let Some(held) = waiting.remove(&completion.tag) else { continue };
-            self.record(now(), &held, What::Complete(completion.status));
+            self.record(t, &held, What::Complete(completion.status));
             if completion.status != Status::Unlocked {
                 return Err(not_granted(held.glock, completion.status));
             }
@@ -260,14 +261,19 @@ impl Locks {
 
     /// Handles the events that are there; returns the completion of the operation with this tag.
     fn drain(&mut self, tag: Option<u64>) -> Result<Option<Completion>, LockError> {
+        if self.events.is_empty() {
+            return Ok(None);
+        }
         let mut found = None;
+        // They were delivered together.
+        let t = now();
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             match event {
                 HostEvent::Completed { completion, .. } if Some(completion.tag) == tag => {
                     found = Some(completion);
                 }
-                event => self.other(event)?,
+                event => self.other(t, event)?,
             }
         }
         // Keeps the allocation.
@@ -275,16 +281,16 @@ impl Locks {
         Ok(found)
     }
 
-    fn other(&mut self, event: HostEvent) -> Result<(), LockError> {
+    fn other(&mut self, t: u64, event: HostEvent) -> Result<(), LockError> {
         match event {
             HostEvent::Bast { lock, mode, tag, .. } => {
                 let what = What::Bast(mode);
-                self.recorder.add(Record { t: now(), what, lock, glock: None, op: tag });
+                self.recorder.add(Record { t, what, lock, glock: None, op: tag });
                 self.wanted = Some(lock);
             }
             HostEvent::Settled { lock, tag, token, .. } => {
                 let what = What::Settled { token };
-                self.recorder.add(Record { t: now(), what, lock, glock: None, op: tag });
+                self.recorder.add(Record { t, what, lock, glock: None, op: tag });
             }
             HostEvent::Lost { .. } => return Err(LockError::Lost("a claim was refused for good")),
             HostEvent::Halted { .. } | HostEvent::QuorumLost => {

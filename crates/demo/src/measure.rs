@@ -35,6 +35,8 @@ pub struct Plan<'a> {
     pub budget: Duration,
     /// How long the parent's lock is kept after it was granted.
     pub hold: Duration,
+    /// How long claims are gathered at most.
+    pub batch_age: Duration,
     /// Number of entries.
     pub entries: u32,
     /// File with the tree's entries.
@@ -48,9 +50,13 @@ pub struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
+    fn cluster(&self, nodes: u32, delay: Duration) -> Result<Cluster, RunError> {
+        Ok(Cluster::start(nodes, delay, self.batch_age, self.policies, self.worker)?)
+    }
+
     fn spec(&self, policy: &'a str, active: u32, entries: &'a Path, limit: u32) -> Spec<'a> {
         let &Plan { budget, hold, scratch, .. } = self;
-        let min = MIN_ENTRIES / active;
+        let min = if active == 1 { MIN_ENTRIES } else { MIN_ENTRIES / 2 / active };
         Spec { policy, active, entries, limit, budget, min, hold, scratch }
     }
 }
@@ -96,10 +102,10 @@ pub struct DelayResult {
 pub fn measure(plan: &Plan<'_>) -> Result<Vec<DelayResult>, RunError> {
     let runs = plan.delays.len() as u64 * u64::from(plan.rounds + 1) * plan.policies.len() as u64;
     let progress = progress(runs * 3);
-    let mut one = Cluster::start(1, Duration::ZERO, plan.policies, plan.worker)?;
+    let mut one = plan.cluster(1, Duration::ZERO)?;
     let mut results = Vec::new();
     for &delay in plan.delays {
-        let five = Cluster::start(NODES, delay, plan.policies, plan.worker)?;
+        let five = plan.cluster(NODES, delay)?;
         let mut at = At { plan, delay, one: &mut one, five, progress: &progress };
         results.push(at.measure()?);
     }

@@ -6,10 +6,9 @@ use std::time::Duration;
 use lockify_check::ReadError;
 use lockify_core::Stats;
 
-use crate::clock::now;
 use crate::cluster::{Cluster, WorkerError};
-use crate::proof;
 use crate::wire::{Created, Prepare};
+use crate::{folder, proof};
 
 /// Why a run has no result.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +17,7 @@ pub enum RunError {
     #[error(transparent)]
     Worker(#[from] WorkerError),
     /// The folder of the run cannot be made or listed.
-    #[error("{path}: {error}; choose another place with --out")]
+    #[error("{path}: {error}; choose another place with --shared DIR")]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -120,11 +119,8 @@ fn per(value: f64, count: u64) -> f64 {
 /// # Errors
 /// [`RunError`].
 pub fn run(cluster: &mut Cluster, spec: &Spec<'_>) -> Result<Measured, RunError> {
-    // Removed at the end of everything only: some file systems create slowly where something has
-    // just been deleted (ext4 without a journal skips such inodes one by one).
-    let folder = spec.scratch.join(format!("run-{}", now()));
-    let failed = |error| RunError::Folder { path: folder.clone(), error };
-    std::fs::create_dir(&folder).map_err(failed)?;
+    let scratch = |error| RunError::Folder { path: spec.scratch.to_owned(), error };
+    let folder = folder::make(spec.scratch).map_err(scratch)?;
     let prepare = Prepare {
         policy: spec.policy.to_owned(),
         entries: spec.entries.to_owned(),
@@ -140,10 +136,11 @@ pub fn run(cluster: &mut Cluster, spec: &Spec<'_>) -> Result<Measured, RunError>
     let after = cluster.stats(spec.policy)?;
     let files = cluster.release(spec.active, spec.scratch)?;
     let mut measured = combine(created, &before, &after);
-    let found = count_below(&folder).map_err(failed)?;
+    let found = count_below(&folder).map_err(scratch)?;
     if found != measured.created {
         return Err(RunError::Count { said: measured.created, found });
     }
+    folder::clean(&folder).map_err(scratch)?;
     let report = proof::check(&files)?;
     measured.events = report.counts.events;
     measured.violations = report.violated;

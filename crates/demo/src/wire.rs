@@ -21,6 +21,8 @@ pub enum Command {
         delay_ns: u64,
         /// Names of the policies.
         policies: Vec<String>,
+        /// How long claims are gathered at most, nanoseconds.
+        batch_age_ns: u64,
     },
     /// Run on these processors from now on.
     Place(Place),

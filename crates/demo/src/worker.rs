@@ -127,8 +127,9 @@ impl Worker {
 
     fn obey(&mut self, command: Command) -> Result<Reply, Failure> {
         match command {
-            Command::Join { node, nodes, delay_ns, policies } => {
-                self.join(node, &nodes, Duration::from_nanos(delay_ns), &policies)
+            Command::Join { node, nodes, delay_ns, policies, batch_age_ns } => {
+                let delay = Duration::from_nanos(delay_ns);
+                self.join(node, &nodes, delay, &policies, batch_age_ns)
             }
             Command::Place(place) => {
                 place::go(place, &self.allowed);
@@ -154,6 +155,7 @@ impl Worker {
         addresses: &[SocketAddr],
         delay: Duration,
         policies: &[String],
+        batch_age_ns: u64,
     ) -> Result<Reply, Failure> {
         let nodes = (1..).map(NodeId).zip(addresses);
         let nodes = nodes.map(|(node, &address)| NodeAddress { node, address }).collect();
@@ -168,6 +170,7 @@ impl Worker {
         for name in policies {
             let mut config = SpaceConfig::new(name.parse::<Policy>()?);
             config.core.toss_after = TOSS_AFTER_NS;
+            config.core.batch_age = batch_age_ns;
             spaces.insert(name.clone(), engine.join(name, config)?);
         }
         wait_until_running(&mut engine, &spaces, addresses.len())?;

@@ -234,15 +234,21 @@ impl LockNode {
         for _ in 0..healed {
             self.notes.push(Note::Step(Transition::Healed));
         }
-        let mut at_once = self.outputs.len();
-        while let Some(output) = self.outputs.pop_front() {
-            let implied = at_once > 0 && matches!(cause, Some(Body::Request(_)));
-            at_once = at_once.saturating_sub(1);
-            if let Output::Trace(trace) = &output {
-                self.observe(trace, implied);
+        let mut implied = matches!(cause, Some(Body::Request(_)));
+        while !self.outputs.is_empty() {
+            let said: Vec<Output> = self.outputs.drain(..).collect();
+            // All of it is so before any client hears of any of it.
+            for output in &said {
+                if let Output::Trace(trace) = output {
+                    self.observe(trace, implied);
+                }
+                self.carry_out(cx, output);
             }
-            self.carry_out(cx, output);
-            self.collect();
+            for output in said {
+                self.tell(cx, output);
+                self.collect();
+            }
+            implied = false;
         }
         self.flush(cx);
         self.set_timer(cx);
@@ -254,17 +260,13 @@ impl LockNode {
         }
     }
 
-    fn carry_out(&mut self, cx: &mut HostContext<'_>, output: Output) {
+    fn carry_out(&mut self, cx: &mut HostContext<'_>, output: &Output) {
         match output {
             Output::Send { to, message } => {
                 self.observe_send(&message.body);
-                self.transport.send(cx, self.space.view(), to, message);
+                self.transport.send(cx, self.space.view(), *to, message.clone());
             }
-            output => {
-                // Noted first: what a client does about it comes after it.
-                self.notes.push(Note::Said(output.clone()));
-                self.tell(cx, output);
-            }
+            output => self.notes.push(Note::Said(output.clone())),
         }
     }
 

@@ -89,10 +89,15 @@ impl Scenario {
         let nodes = random.random_range(nodes.clone());
         let quiet_at = random.random_range(200..400) * MILLISECOND;
         let claims = matches!(policy, Policy::Claim(_));
-        let config = draw_config(&mut random, policy, claims);
+        let mut config = draw_config(&mut random, policy, claims);
         let pause = random.random_range(1_000..4_000) * MICROSECOND;
         let work = draw_work(&mut random, policy, nodes, pause, &config);
         let faulty = faults == Faults::All;
+        if matches!(&work, Work::Files(how) if !how.hostile) {
+            // Whoever opens a name that is gone gives up, but a slow network may take its time:
+            // only where the callers break their promise may a refused claim end in a conflict.
+            config.merge_patience = 60_000 * MILLISECOND;
+        }
         Scenario {
             seed,
             nodes,

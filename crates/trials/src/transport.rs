@@ -156,6 +156,10 @@ impl Transport {
         let link = self.link(from);
         let message = match link.receive(frame) {
             Err(LinkError::WrongLife { .. }) => return Ok(None),
+            // Of a sender that has not noticed yet that the connection was replaced, where a socket
+            // would have failed: it greets and resends when it does. If it never did, the run would
+            // not come to rest.
+            Err(LinkError::Gap { .. }) => return Ok(None),
             other => other?,
         };
         if link.unacknowledged() >= ACKNOWLEDGE_AFTER

@@ -31,9 +31,8 @@ use crate::config::ClaimMode;
 use crate::ids::{LockId, NodeId, Time};
 use crate::io::Trace;
 use crate::lock::Stage;
-use crate::message::Body;
 use crate::name::Name;
-use crate::resource::{Master, ResourceKey};
+use crate::resource::ResourceKey;
 use crate::space::Lockspace;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -143,6 +142,8 @@ impl Lockspace {
     /// The mutation that forgets a pending claim with its last lock, and sends REMOVE at once.
     #[cfg(feature = "mutations")]
     pub(crate) fn remove_while_pending(&mut self, key: ResourceKey) {
+        use crate::message::Body;
+        use crate::resource::Master;
         let Some(ordinal) = self.store[key].claim.filter(|_| !self.store[key].has_locks()) else {
             return;
         };

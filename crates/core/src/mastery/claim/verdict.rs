@@ -5,8 +5,9 @@ use alloc::vec::Vec;
 use super::{Claim, State};
 use crate::ids::{LockId, NodeId};
 use crate::io::{Output, Trace};
-use crate::lock::{Owner, Stage};
+use crate::lock::{Lock, Owner, Stage};
 use crate::message::{Body, ClaimReply, Verdict};
+use crate::mode::Mode;
 use crate::remote::Accepts;
 use crate::resource::{Master, ResourceKey};
 use crate::space::Lockspace;
@@ -56,6 +57,12 @@ impl Lockspace {
         self.trace(|| Trace::Confirm { name, claim: ordinal });
         if claim.strict {
             self.become_master(claim.resource);
+        }
+        // Every earlier grant of the name is older than the directory's answer, but not always than
+        // the claim: the provisional token may be too small.
+        let writes = |l: &Lock| l.provisional && l.granted.is_some_and(Mode::writes);
+        if self.store.get(claim.lock).is_some_and(writes) {
+            self.store[claim.lock].token = self.next_token();
         }
         self.settle(ordinal, claim);
     }
