@@ -43,8 +43,7 @@ pub fn measure_engine_then<R>(
     while sim.next_report(u64::MAX).is_ok() {}
     let elapsed = started.elapsed();
     let stats = sim.stats();
-    let speed =
-        EngineSpeed { nodes, events: stats.events, elapsed, queue_peak: stats.queue_peak };
+    let speed = EngineSpeed { nodes, events: stats.events, elapsed, queue_peak: stats.queue_peak };
     (speed, before_end())
 }
 
