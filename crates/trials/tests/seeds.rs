@@ -26,7 +26,7 @@ fn without_faults_every_policy_is_clean() {
 #[test]
 fn with_all_faults_every_policy_is_clean() {
     for policy in POLICIES {
-        let mut options = Options::new(policy, 0..60);
+        let options = Options::new(policy, 0..60);
         let summary = run(&options, |_| {});
         assert!(summary.is_clean(), "{summary}");
         assert!(summary.recoveries > 60, "hardly anything failed: {summary}");
