@@ -29,9 +29,9 @@ enum What {
 
 /// Simulate clusters: each seed is a cluster, its work and its faults, and repeats exactly
 ///
-/// Prints how often each step of the claim protocol met each kind of fault. With a thousand seeds
-/// or more and no budget, a combination that never occurred is a failure. A failing seed prints
-/// the command that repeats it with a trace.
+/// Prints how often each step of the claim protocol met each kind of fault. With two thousand
+/// seeds or more and no budget, a combination that never occurred is a failure. A failing seed
+/// prints the command that repeats it with a trace.
 #[derive(clap::Args)]
 struct LocksArgs {
     /// How masters are found; several as a list or by repeating
@@ -82,7 +82,7 @@ fn policy(name: &str) -> Result<Policy, String> {
 }
 
 /// So many seeds must have met everything.
-const FULL_RUN: u64 = 1000;
+const FULL_RUN: u64 = 2000;
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {

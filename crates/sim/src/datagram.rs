@@ -25,18 +25,21 @@ impl<M: Machine> World<M> {
         self.look_at_send(from, to, &msg);
         self.trace_node(from, || format!("-> {to} (datagram): {msg:?}"));
         let config = self.net.datagram.clone();
-        let (later, copies) = match self.ask_filters(from, to, true, &msg) {
-            Verdict::Pass => (0, 1),
-            Verdict::Delay(by) => (by, 1),
-            Verdict::Duplicate => (0, 2),
+        let (later, second) = match self.ask_filters(from, to, true, &msg) {
+            Verdict::Pass => (0, None),
+            Verdict::Delay(by) => (by, None),
+            Verdict::Duplicate => (0, Some(0)),
+            Verdict::DuplicateLater(by) => (0, Some(by)),
             Verdict::Lose | Verdict::Break => return self.lose(from, to, "filter"),
         };
         if chance(&mut self.streams.network, config.lose) {
             return self.lose(from, to, "datagram loss");
         }
-        let copies = copies + usize::from(chance(&mut self.streams.network, config.duplicate));
-        self.stats.duplicated += copies as u64 - 1;
-        for msg in std::iter::repeat_n(msg, copies) {
+        let third = chance(&mut self.streams.network, config.duplicate).then_some(later);
+        let copies: Vec<Nanos> = [Some(later), second, third].into_iter().flatten().collect();
+        self.stats.duplicated += copies.len() as u64 - 1;
+        let messages = std::iter::repeat_n(msg, copies.len());
+        for (msg, later) in messages.zip(copies) {
             let held = if chance(&mut self.streams.network, config.reorder) {
                 config.hold_back
             } else {

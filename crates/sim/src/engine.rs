@@ -295,6 +295,12 @@ impl<M: Machine> Sim<M> {
         }
     }
 
+    /// Forgets the reports that wait for [`next_report`](Self::next_report): for hosts that drive the engine by
+    /// [`step`](Self::step) and want none.
+    pub fn discard_reports(&mut self) {
+        self.world.reports.clear();
+    }
+
     fn pass_time(&mut self, until: Nanos) {
         if until < Nanos::MAX {
             self.world.now = self.world.now.max(until);

@@ -31,6 +31,8 @@ pub enum Verdict {
     Delay(Nanos),
     /// It is sent twice, even on a connection.
     Duplicate,
+    /// It is sent twice, the second copy so much later; on a connection, whose order stays, as [`Verdict::Duplicate`].
+    DuplicateLater(Nanos),
     /// The connection breaks with this message: it is lost, and so may be those in flight before it. A datagram is lost.
     Break,
 }

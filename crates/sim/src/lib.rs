@@ -87,7 +87,7 @@ pub use filter::{Envelope, Filter, FilterId, Verdict};
 pub use hook::{Hook, Inject, Observed, Step, at_nth};
 pub use link::LinkProfile;
 pub use machine::{Context, Input, LinkState, Machine, NodeId, TimerId};
-pub use measure::{EngineSpeed, measure_engine};
+pub use measure::{EngineSpeed, measure_engine, measure_engine_then};
 pub use network::NetworkConfig;
 pub use plan::{FaultMix, FaultPlan};
 pub use random::Random;

@@ -26,19 +26,25 @@ impl EngineSpeed {
 /// Measures the engine with trivial machines: node `i` and node `i + 1` (`i` even) play ping-pong for about `events`
 /// events, over the default network.
 pub fn measure_engine(nodes: usize, events: u64) -> EngineSpeed {
+    measure_engine_then(nodes, events, || ()).0
+}
+
+/// As [`measure_engine`]; `before_end` is called while everything is still in memory.
+pub fn measure_engine_then<R>(
+    nodes: usize,
+    events: u64,
+    before_end: impl FnOnce() -> R,
+) -> (EngineSpeed, R) {
     let config = Config { event_limit: events, ..Config::default() };
     let mut sim = Sim::new(1, config, |_| Echo);
     sim.join_many(nodes);
     let started = Instant::now();
     // Reports (that nodes have started) are of no interest here.
     while sim.next_report(u64::MAX).is_ok() {}
+    let elapsed = started.elapsed();
     let stats = sim.stats();
-    EngineSpeed {
-        nodes,
-        events: stats.events,
-        elapsed: started.elapsed(),
-        queue_peak: stats.queue_peak,
-    }
+    let speed = EngineSpeed { nodes, events: stats.events, elapsed, queue_peak: stats.queue_peak };
+    (speed, before_end())
 }
 
 struct Echo;

@@ -70,7 +70,7 @@ impl<M: Machine> World<M> {
                 self.hold_lane(from, to, by);
                 self.send_connected(from, to, msg);
             }
-            Verdict::Duplicate => {
+            Verdict::Duplicate | Verdict::DuplicateLater(_) => {
                 self.stats.duplicated += 1;
                 self.send_connected(from, to, msg.clone());
                 self.send_connected(from, to, msg);

@@ -106,6 +106,8 @@ enum Action {
 #[derive(Default)]
 struct Weather {
     drop: Cell<f64>,
+    /// Claims arrive, only their replies get lost.
+    replies_only: Cell<bool>,
     duplicate: Cell<f64>,
     delay: Cell<f64>,
 }
@@ -472,7 +474,14 @@ impl Cluster {
         };
         let weather = &self.controls.weather;
         match kind {
-            Trouble::Drop => weather.drop.set(p),
+            Trouble::Drop if on && self.random.random_bool(0.4) => {
+                weather.replies_only.set(true);
+                weather.drop.set(self.random.random_range(0.3..0.95));
+            }
+            Trouble::Drop => {
+                weather.replies_only.set(false);
+                weather.drop.set(p);
+            }
             Trouble::Duplicate => weather.duplicate.set(p),
             _ => weather.delay.set(p),
         }
@@ -784,11 +793,20 @@ fn claim_filter(controls: Rc<Controls>, seed: u64) -> lockify_sim::Filter<Packet
             return Verdict::Pass;
         }
         let weather = &controls.weather;
-        if random.random_bool(weather.drop.get()) {
+        let is_reply = envelope
+            .msg
+            .message()
+            .is_some_and(|message| matches!(message.body, Body::ClaimReplies(_)));
+        let spared = weather.replies_only.get() && !is_reply;
+        if !spared && random.random_bool(weather.drop.get()) {
             return Verdict::Lose;
         }
         if random.random_bool(weather.duplicate.get()) {
-            return Verdict::Duplicate;
+            // Late enough, now and then, for everything that the first copy did to be over.
+            return match random.random_bool(0.5) {
+                true => Verdict::Duplicate,
+                false => Verdict::DuplicateLater(random.random_range(0..60 * MILLISECOND)),
+            };
         }
         if random.random_bool(weather.delay.get()) {
             return Verdict::Delay(random.random_range(0..30 * MILLISECOND));

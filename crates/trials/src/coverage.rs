@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use lockify_core::{ClaimMode, Policy};
 use lockify_sim::{FaultKind, MILLISECOND, Nanos};
 
 /// How long before a fault a step counts.
@@ -161,31 +162,118 @@ impl Coverage {
         self.steps.get(&step).copied().unwrap_or(0)
     }
 
-    /// The cells that should not be empty and are.
-    pub fn gaps(&self, steps: &[Transition], kinds: &[Trouble]) -> Vec<(Transition, Trouble)> {
-        let all = steps.iter().flat_map(|step| kinds.iter().map(move |kind| (*step, *kind)));
+    /// The cells that should not be empty under a policy and are.
+    pub fn gaps(&self, policy: Policy) -> Vec<(Transition, Trouble)> {
+        let steps = Transition::ALL.iter().filter(|step| step.impossible(policy).is_none());
+        let kinds = || Trouble::ALL.iter().filter(|kind| kind.impossible(policy).is_none());
+        let all = steps.flat_map(|step| kinds().map(move |kind| (*step, *kind)));
         all.filter(|(step, kind)| self.cell(*step, *kind) == 0).collect()
+    }
+
+    /// The table as it is printed for a policy.
+    pub fn of(&self, policy: Policy) -> Table<'_> {
+        Table { coverage: self, policy }
     }
 }
 
-impl fmt::Display for Coverage {
+impl Transition {
+    /// Why the step cannot be taken under a policy; nothing if it can.
+    pub fn impossible(self, policy: Policy) -> Option<&'static str> {
+        match (policy, self) {
+            (Policy::Claim(ClaimMode::Optimistic), _) => None,
+            (Policy::Claim(ClaimMode::Strict), step) => match step {
+                Transition::BatchSent => Some("a strict claim's caller waits: it leaves at once"),
+                Transition::Merged | Transition::Conflict => {
+                    Some("nothing is granted under a strict claim before the answer")
+                }
+                Transition::Capped => Some("every claim is strict as it is"),
+                _ => None,
+            },
+            _ => Some("the policy makes no claims"),
+        }
+    }
+}
+
+impl Trouble {
+    /// Why it cannot happen under a policy; nothing if it can.
+    pub fn impossible(self, policy: Policy) -> Option<&'static str> {
+        match self {
+            Trouble::Drop | Trouble::Duplicate | Trouble::Delay
+                if !matches!(policy, Policy::Claim(_)) =>
+            {
+                Some("only claims and their replies are datagrams")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What of the table applies under a policy, and why the rest does not.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a> {
+    coverage: &'a Coverage,
+    policy: Policy,
+}
+
+impl Table<'_> {
+    fn row(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        name: &str,
+        all: Option<u64>,
+        cell: impl Fn(Trouble) -> u64,
+    ) -> fmt::Result {
+        write!(f, "{name:<12}{:>9}", all.map(|all| all.to_string()).unwrap_or_default())?;
+        for kind in self.kinds() {
+            write!(f, "{:>10}", cell(kind))?;
+        }
+        writeln!(f)
+    }
+
+    fn kinds(&self) -> impl Iterator<Item = Trouble> {
+        let policy = self.policy;
+        Trouble::ALL.iter().copied().filter(move |kind| kind.impossible(policy).is_none())
+    }
+
+    fn steps(&self) -> impl Iterator<Item = Transition> {
+        let policy = self.policy;
+        Transition::ALL.iter().copied().filter(move |step| step.impossible(policy).is_none())
+    }
+
+    /// What is left out, by reason.
+    fn left_out(&self) -> BTreeMap<&'static str, Vec<&'static str>> {
+        let steps = Transition::ALL.iter().map(|step| (step.name(), step.impossible(self.policy)));
+        let kinds = Trouble::ALL.iter().map(|kind| (kind.name(), kind.impossible(self.policy)));
+        let mut reasons = BTreeMap::<_, Vec<_>>::new();
+        for (name, reason) in steps.chain(kinds) {
+            if let Some(reason) = reason {
+                reasons.entry(reason).or_default().push(name);
+            }
+        }
+        reasons
+    }
+}
+
+impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.steps().next().is_some() {
+            writeln!(f, "Steps of the claim protocol while, just before or just after a fault:")?;
+        } else {
+            writeln!(f, "Faults:")?;
+        }
         write!(f, "{:<12}{:>9}", "step", "all")?;
-        for kind in Trouble::ALL {
+        for kind in self.kinds() {
             write!(f, "{:>10}", kind.name())?;
         }
         writeln!(f)?;
-        write!(f, "{:<12}{:>9}", "(faults)", "")?;
-        for kind in Trouble::ALL {
-            write!(f, "{:>10}", self.troubles.get(kind).copied().unwrap_or(0))?;
+        let faults = |kind| self.coverage.troubles.get(&kind).copied().unwrap_or(0);
+        self.row(f, "(faults)", None, faults)?;
+        for step in self.steps() {
+            let all = Some(self.coverage.steps(step));
+            self.row(f, step.name(), all, |kind| self.coverage.cell(step, kind))?;
         }
-        writeln!(f)?;
-        for step in Transition::ALL {
-            write!(f, "{:<12}{:>9}", step.name(), self.steps(*step))?;
-            for kind in Trouble::ALL {
-                write!(f, "{:>10}", self.cell(*step, *kind))?;
-            }
-            writeln!(f)?;
+        for (reason, names) in self.left_out() {
+            writeln!(f, "left out: {} ({reason})", names.join(", "))?;
         }
         Ok(())
     }

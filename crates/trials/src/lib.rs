@@ -4,6 +4,7 @@
 //! - [`cluster`] is one run: nodes ([`host`]), membership service, faults, clients ([`workload`]), observers.
 //! - [`quiescence`] is what has to hold across nodes when nothing is under way.
 //! - [`coverage`] counts how often each step of the claim protocol met each kind of fault.
+//! - [`speed`] measures the simulator with the lock manager in it.
 //! - [`model`] searches all interleavings of a small cluster.
 #![forbid(unsafe_code)]
 
@@ -18,5 +19,6 @@ pub mod observer;
 pub mod port;
 pub mod quiescence;
 pub mod scenario;
+pub mod speed;
 pub mod transport;
 pub mod workload;

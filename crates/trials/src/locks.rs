@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::time::{Duration, Instant};
 
-use lockify_core::{ClaimMode, Policy};
+use lockify_core::Policy;
 use lockify_sim::{Failure, SeedFailure, Seeds, run_seeds};
 
 use crate::cluster::{Cluster, Outcome};
@@ -102,14 +102,6 @@ impl Summary {
     }
 }
 
-/// Steps that the table must have for every kind of fault, under a policy.
-pub fn required_steps(policy: Policy) -> &'static [Transition] {
-    match policy {
-        Policy::Claim(_) => Transition::ALL,
-        Policy::Directory | Policy::Broadcast | Policy::Home => &[],
-    }
-}
-
 /// Runs one seed.
 ///
 /// # Errors
@@ -168,8 +160,10 @@ pub fn run(options: &Options, progress: impl Fn(u64) + Sync) -> Summary {
             None => summary.skipped += 1,
         }
     }
-    if options.require_coverage && options.faults == Faults::All && summary.skipped == 0 {
-        summary.gaps = summary.coverage.gaps(required_steps(options.policy), Trouble::ALL);
+    // A failure ends the run early; what was not met until then tells nothing.
+    let complete = summary.skipped == 0 && summary.failures.is_empty();
+    if options.require_coverage && options.faults == Faults::All && complete {
+        summary.gaps = summary.coverage.gaps(options.policy);
     }
     summary
 }
@@ -189,15 +183,7 @@ impl fmt::Display for Summary {
         for failure in &self.failures {
             writeln!(f, "{failure}")?;
         }
-        if matches!(self.policy, Policy::Claim(ClaimMode::Optimistic | ClaimMode::Strict)) {
-            writeln!(
-                f,
-                "Steps of the claim protocol while, just before or just after a fault was in effect:"
-            )?;
-        } else {
-            writeln!(f, "Faults (this policy makes no claims):")?;
-        }
-        write!(f, "{}", self.coverage)?;
+        write!(f, "{}", self.coverage.of(self.policy))?;
         for (step, kind) in &self.gaps {
             writeln!(f, "never seen: {} near a {} fault", step.name(), kind.name())?;
         }

@@ -1,6 +1,13 @@
 //! Every known defect, switched on, is found by seeds or by the model check; switched off, the same configuration is
 //! clean. Prints which seed, or which scenario of the model at which depth, found it.
-#![cfg(feature = "mutations")]
+//!
+//! Has no test harness, so that its table is seen in the output of `cargo test`.
+
+#[path = "common/report.rs"]
+mod report;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lockify_core::mutation::Mutation;
 use lockify_core::{ClaimMode, Policy};
@@ -10,7 +17,7 @@ use lockify_trials::model::{scenarios, search};
 /// Seeds that a defect is looked for in before the model is searched, per policy.
 const FIRST_SEEDS: u64 = 60;
 /// Seeds that it is looked for in after that.
-const ALL_SEEDS: u64 = 200;
+const ALL_SEEDS: u64 = 150;
 /// States of each scenario of the model that a defect is looked for in.
 const STATES: usize = 150_000;
 
@@ -21,6 +28,8 @@ fn policies() -> [Policy; 2] {
 fn options(policy: Policy, seeds: u64, mutation: Option<Mutation>) -> Options {
     let mut options = Options::new(policy, 0..seeds);
     options.mutation = mutation;
+    // Searches run side by side.
+    options.threads = usize::from(mutation.is_some());
     options.value_blocks = false;
     options
 }
@@ -52,26 +61,53 @@ fn short(text: &str) -> String {
     text.chars().take(150).collect()
 }
 
-#[test]
-fn every_mutation_is_found() {
-    let mut missed = Vec::new();
-    for mutation in Mutation::ALL {
-        let found = found_by_seeds(mutation, FIRST_SEEDS)
-            .or_else(|| found_by_model(mutation))
-            .or_else(|| found_by_seeds(mutation, ALL_SEEDS));
-        match found {
-            Some(how) => println!("{mutation:?}: {}", short(&how)),
-            None => missed.push(mutation),
-        }
-    }
-    assert!(missed.is_empty(), "not found: {missed:?}");
+/// How a defect was found, if it was.
+fn find(mutation: Mutation) -> Option<String> {
+    found_by_seeds(mutation, FIRST_SEEDS)
+        .or_else(|| found_by_model(mutation))
+        .or_else(|| found_by_seeds(mutation, ALL_SEEDS))
 }
 
-#[test]
+/// Looks for all of them, on as many threads as there are cores.
+fn find_all() -> Vec<(Mutation, Option<String>)> {
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(mutation) = Mutation::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let how = find(*mutation);
+                    found.lock().expect("no search panics").push((*mutation, how));
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner().expect("no search panics");
+    found.sort_by_key(|(mutation, _)| Mutation::ALL.iter().position(|other| other == mutation));
+    found
+}
+
 fn without_mutation_the_same_seeds_are_clean() {
     for policy in policies() {
         let summary = run(&options(policy, ALL_SEEDS, None), |_| {});
         assert!(summary.is_clean(), "{summary}");
         assert_eq!(summary.runs, ALL_SEEDS);
     }
+    println!("unmodified: seeds 0..{ALL_SEEDS} are clean");
+}
+
+fn main() {
+    if !report::is_wanted("every_mutation_is_found") {
+        return;
+    }
+    println!("\nmutation                      found by");
+    let found = find_all();
+    for (mutation, how) in &found {
+        let how = how.as_deref().unwrap_or("NOTHING");
+        println!("{:<30}{}", format!("{mutation:?}"), short(how));
+    }
+    let missed: Vec<_> = found.iter().filter(|(_, how)| how.is_none()).collect();
+    assert!(missed.is_empty(), "not found: {missed:?}");
+    without_mutation_the_same_seeds_are_clean();
 }

@@ -17,7 +17,6 @@ fn without_faults_every_policy_is_clean() {
     for policy in POLICIES {
         let mut options = Options::new(policy, 0..60);
         options.faults = Faults::None;
-        options.value_blocks = false;
         let summary = run(&options, |_| {});
         assert!(summary.is_clean(), "{summary}");
         assert!(summary.calls > 60 * 50, "hardly anything happened: {summary}");
@@ -27,8 +26,7 @@ fn without_faults_every_policy_is_clean() {
 #[test]
 fn with_all_faults_every_policy_is_clean() {
     for policy in POLICIES {
-        let mut options = Options::new(policy, 0..60);
-        options.value_blocks = false;
+        let options = Options::new(policy, 0..60);
         let summary = run(&options, |_| {});
         assert!(summary.is_clean(), "{summary}");
         assert!(summary.recoveries > 60, "hardly anything failed: {summary}");

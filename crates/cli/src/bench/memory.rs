@@ -40,7 +40,7 @@ pub fn measure(effort: Effort) -> Measured {
 }
 
 /// This process's resident memory in bytes.
-fn resident() -> Result<f64, Failure> {
+pub fn resident() -> Result<f64, Failure> {
     let statm = std::fs::read_to_string("/proc/self/statm").or_fail(Code::Failed)?;
     let pages: Option<f64> = statm.split_whitespace().nth(1).and_then(|n| n.parse().ok());
     let pages =

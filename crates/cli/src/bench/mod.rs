@@ -20,6 +20,9 @@ const RATIO: Metric = Metric { name: "ratio_to_bare", unit: "1", title: "time re
 /// Events per second of wall-clock time.
 const EVENTS_PER_S: Metric =
     Metric { name: "events_per_s", unit: "1/s", title: "simulated events per second" };
+/// Resident memory per simulated node.
+const BYTES_PER_NODE: Metric =
+    Metric { name: "bytes_per_node", unit: "B", title: "memory per simulated node" };
 /// Resident memory per lock.
 const BYTES_PER_LOCK: Metric =
     Metric { name: "bytes_per_lock", unit: "B", title: "memory per lock" };
@@ -52,7 +55,7 @@ enum What {
     Daemon,
     /// Lock and unlock at another node, embedded and through daemons, next to bare ping-pongs
     Remote,
-    /// Events of the simulator per second
+    /// Events per second and memory of the simulator, bare and with the lock manager on each node
     Sim,
     /// Memory per lock and per resource
     Memory,

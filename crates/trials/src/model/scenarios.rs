@@ -193,7 +193,7 @@ fn crossed() -> Scenario {
         name: "crossed refusals",
         config: config(),
         scripts: crossed_scripts(UnlockFlags::FREED),
-        bounds: bounds(),
+        bounds: Bounds { no_conflict: true, ..bounds() },
     }
 }
 

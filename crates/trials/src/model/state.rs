@@ -43,6 +43,8 @@ pub struct Bounds {
     pub crashes: u8,
     /// Whether the node that is not in yet may join.
     pub join: bool,
+    /// Whether a conflict is a violation: every lock in the way goes by itself.
+    pub no_conflict: bool,
     /// Steps of a path.
     pub depth: usize,
     /// States; beyond, the search stops and says so.
@@ -388,6 +390,11 @@ impl State {
                 _ => {}
             }
         }
+        if self.bounds.no_conflict && !lost.is_empty() {
+            return Err(format!(
+                "node {index}: a conflict, though all that was in the way is being freed"
+            ));
+        }
         // Whoever loses a lock to a conflict abandons the creation at once.
         for lock in lost {
             let node = self.nodes[index].as_ref();
@@ -452,7 +459,7 @@ impl State {
     /// # Errors
     /// What is violated.
     pub fn finish(mut self) -> Result<(), String> {
-        self.bounds = Bounds::default();
+        self.bounds = Bounds { no_conflict: self.bounds.no_conflict, ..Bounds::default() };
         for _ in 0..400 {
             loop {
                 let client =

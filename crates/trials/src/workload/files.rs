@@ -9,10 +9,10 @@
 //! names that others may be claiming.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use lockify_core::{ClientId, Completion, Error, LockId, LostReason, Mode, Time};
+use lockify_core::{ClientId, Completion, Error, LockId, LostReason, Mode, Name, Time};
 use lockify_sim::{MICROSECOND, MILLISECOND};
 use rand::RngExt;
 
@@ -78,6 +78,8 @@ pub struct FileSystem {
     needs: Vec<Need>,
     /// Creations of this node that others may see, and in which directory; for undoing them after a conflict.
     created: BTreeMap<u32, usize>,
+    /// What this node's directory had on record when the last intruder looked.
+    records: BTreeSet<Name>,
     dead: bool,
     /// Numbers the uses, so that the end of an abandoned one is recognised.
     uses: u64,
@@ -85,6 +87,8 @@ pub struct FileSystem {
 
 /// Wake-up token; those above end the use of that number.
 const NEXT: u64 = 0;
+/// Blocks that the disk does not have, and that hostile tasks take.
+const BEYOND: u32 = 8;
 
 impl FileSystem {
     /// A file system that is not mounted yet.
@@ -99,6 +103,7 @@ impl FileSystem {
             task: None,
             needs: Vec::new(),
             created: BTreeMap::new(),
+            records: BTreeSet::new(),
             dead: false,
             uses: 0,
         }
@@ -132,7 +137,7 @@ impl FileSystem {
     fn begin(&mut self, port: &mut Port<'_>) {
         let directories = self.disk.borrow().directories.len();
         let directory = port.random.random_range(0..directories);
-        let hostile = if self.how.hostile { 60 } else { 0 };
+        let hostile = if self.how.hostile { 80 } else { 0 };
         let task = match port.random.random_range(0..100 + hostile) {
             0..45 => {
                 let left = port.random.random_range(1..=self.how.burst);
@@ -140,14 +145,14 @@ impl FileSystem {
             }
             45..75 => Task::Open { directory, block: None, write: port.random.random_bool(0.3) },
             75..100 => Task::Delete { directory, block: None, freeing: false },
-            100..140 => Task::Peek,
+            100..155 => Task::Peek,
             _ => Task::Trespass,
         };
         let first = match task {
             Task::Create { .. } | Task::Delete { .. } => (Key::Directory(directory), Mode::EX),
             Task::Open { .. } => (Key::Directory(directory), Mode::PR),
             Task::Peek | Task::Trespass => {
-                let block = port.random.random_range(0..self.how.blocks);
+                let block = self.intrude(port, matches!(task, Task::Peek));
                 let modes = [Mode::NL, Mode::PR, Mode::EX];
                 (Key::Inode(block), modes[port.random.random_range(0..3)])
             }
@@ -155,6 +160,28 @@ impl FileSystem {
         let claim = matches!(task, Task::Trespass);
         self.task = Some(task);
         self.need(port, &[(first.0, first.1, claim)]);
+    }
+
+    /// The inode that a hostile task takes: any, also of blocks that the disk does not have, whose names go when
+    /// their intruder goes. Those who peek prefer what has just come on record at this node: the request of a
+    /// directory node is what confirms a claim whose reply is late.
+    fn intrude(&mut self, port: &mut Port<'_>, peek: bool) -> u32 {
+        let blocks = self.how.blocks + BEYOND;
+        if peek {
+            let records: BTreeSet<_> =
+                port.space.directory().into_iter().map(|(name, _)| name).collect();
+            let is_new = |block: &u32| {
+                let name = inode_name(*block);
+                let is_held = self.locks.get(&Key::Inode(*block)).is_some_and(Glock::exists);
+                records.contains(&name) && !self.records.contains(&name) && !is_held
+            };
+            let new: Vec<_> = (0..blocks).filter(is_new).collect();
+            self.records = records;
+            if !new.is_empty() {
+                return new[port.random.random_range(0..new.len())];
+            }
+        }
+        port.random.random_range(0..blocks)
     }
 
     /// Waits until all of these are held, asking for all at once.
@@ -327,6 +354,24 @@ impl FileSystem {
         self.shrink(port);
     }
 
+    /// Hostile tasks often drop what they took at once: its name goes before a late claim of it arrives.
+    fn leave_no_trace(&mut self, port: &mut Port<'_>) {
+        if !matches!(self.task, Some(Task::Peek | Task::Trespass)) || port.random.random_bool(0.3) {
+            return;
+        }
+        let idle = |(key, glock): (&Key, &Glock)| {
+            (glock.in_use && glock.exists() && glock.is_idle() && !glock.lost).then_some(*key)
+        };
+        let keys: Vec<_> = self.locks.iter().filter_map(idle).collect();
+        let client = self.id;
+        for key in keys {
+            if !self.dead {
+                let result = self.glock(key).unlock(port, client, false);
+                self.check(port, key, result);
+            }
+        }
+    }
+
     fn demote(&mut self, port: &mut Port<'_>, key: Key) {
         let client = self.id;
         let glock = self.glock(key);
@@ -423,6 +468,7 @@ impl Client for FileSystem {
     fn wake(&mut self, port: &mut Port<'_>, token: u64) {
         if token != NEXT {
             if token == self.uses && self.needs.is_empty() && self.task.is_some() {
+                self.leave_no_trace(port);
                 self.finish(port);
             }
         } else if self.phase == Phase::Run && self.task.is_none() && !self.dead {
