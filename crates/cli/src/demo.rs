@@ -13,7 +13,8 @@ use crate::output::print;
 /// Create a directory tree on a real cluster of processes and compare the ways to find a master
 ///
 /// Starts five nodes on the loopback interface, one process each, and replays the creation of a
-/// real tree as a shared-disk file system locks it, with really created files. Prints a table,
+/// real tree as a shared-disk file system locks it: every entry is really created, with its content,
+/// permissions and times (with --mdtest: empty). Prints a table,
 /// what was expected and found, and how many lock events were checked; writes the result rows and
 /// a page with plots. Timing never changes the exit code; violations and errors do.
 #[derive(clap::Args)]
@@ -44,11 +45,11 @@ pub struct Args {
     /// Keep the parent's lock at least this long, as GFS2 does, when several nodes create
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "0s")]
     hold: Duration,
-    /// Gather claims at most this long, or until there are 64 or somebody waits for them
+    /// Gather claims at most this long, or until there are 256 or somebody waits for them
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "5ms")]
     batch_age: Duration,
-    /// Create the shared folder in this directory, on the file system to measure on [default: that
-    /// of --out]
+    /// Create the shared folder in this directory, on the file system to measure on [default: in
+    /// memory (/dev/shm) if there is room, else that of --out]
     #[arg(long, value_name = "DIR")]
     shared: Option<PathBuf>,
     /// Where results go
@@ -81,7 +82,7 @@ pub fn run(args: &Args) -> Ended {
         hold: args.hold,
         batch_age: args.batch_age,
         out: args.out.clone(),
-        shared: args.shared.clone().unwrap_or_else(|| args.out.clone()),
+        shared: args.shared.clone(),
         worker: WorkerProgram {
             program: std::env::current_exe().or_fail(Code::Failed)?,
             args: vec!["demo-worker".into()],

@@ -2,7 +2,11 @@
 
 mod common;
 use common::{Cluster, MS, node};
+
 use lockify_core::*;
+
+/// The default of `Config::batch_age`: claims are sent by then.
+const BATCH_AGE: u64 = 5 * MS;
 
 const POLICIES: [Policy; 5] = [
     Policy::Directory,
@@ -81,7 +85,7 @@ fn claimed_creation_asks_nobody() {
     assert_eq!(done.len(), 1);
     assert!(done[0].provisional && done[0].token > 0);
     assert_eq!(c.nodes[&node(1)].unsettled_claims(), 1);
-    c.pass(MS);
+    c.pass(BATCH_AGE);
     assert_eq!(c.nodes[&node(1)].unsettled_claims(), 0);
     assert_eq!(c.nodes[&node(1)].stats().round_trips, 0);
     assert_eq!(c.nodes[&node(2)].directory(), [(common::name(&r), node(1))]);
@@ -111,7 +115,7 @@ fn refused_claim_is_merged() {
     c.granted(node(3), idle);
     let a = c.request_with(node(1), &r, Mode::EX, LockFlags::NOTIFY);
     assert_eq!(c.granted(node(1), a), Mode::EX);
-    c.pass(MS);
+    c.pass(BATCH_AGE);
     assert_eq!(c.nodes[&node(1)].stats().merges, 1);
     assert_eq!(c.nodes[&node(1)].unsettled_claims(), 0);
     let b = c.request(node(2), &r, Mode::PR);
@@ -129,7 +133,7 @@ fn refused_claim_against_a_lock_that_stays_is_a_conflict() {
     let other = c.request(node(3), &r, Mode::PR);
     c.run();
     let a = c.request_with(node(1), &r, Mode::EX, LockFlags::NOTIFY);
-    c.pass(MS);
+    c.pass(BATCH_AGE);
     assert_eq!(c.basts(node(3), other), [Mode::EX]);
     c.pass(6_000 * MS);
     assert!(c.told.iter().any(|(n, o)| *n == node(1)

@@ -2,17 +2,15 @@
 //!
 //! For each entry: the parent directory's glock exclusive (kept until somebody else wants it), a
 //! number for the new inode, its inode glock exclusive and its iopen glock shared, both with
-//! NOTIFY, then the entry itself in the shared folder.
+//! NOTIFY, then the entry itself in the shared folder, with its content, permissions and times.
 
-use std::ffi::CString;
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt as _;
 
 use lockify_core::{LockFlags, Mode};
-use rustix::fs::{Mode as Permissions, OFlags};
 
 use crate::clock::now;
 use crate::glock::{Allocator, Glock, ROOT};
+use crate::image::{Contents, Image};
 use crate::locks::{Held, LockError, Locks};
 use crate::tree::Entry;
 use crate::wire::{Created, Prepare};
@@ -49,8 +47,7 @@ pub enum CreateError {
 /// What is to be created.
 #[derive(Debug)]
 struct Job {
-    path: CString,
-    is_dir: bool,
+    image: Image,
     /// Its parent is the shared folder, and no directory that this creator has made.
     in_root: bool,
 }
@@ -84,10 +81,15 @@ impl Run {
     ///
     /// # Errors
     /// [`CreateError`].
-    pub fn prepare(p: &Prepare, entries: &[Entry], locks: &mut Locks) -> Result<Run, CreateError> {
+    pub fn prepare(
+        p: &Prepare,
+        entries: &[Entry],
+        contents: &mut Contents,
+        locks: &mut Locks,
+    ) -> Result<Run, CreateError> {
         let folder = File::open(&p.folder)
             .map_err(|error| CreateError::Folder { path: p.folder.display().to_string(), error })?;
-        let jobs = jobs(p, entries)?;
+        let jobs = jobs(p, entries, contents)?;
         let count = jobs.len();
         // Request and grant of two locks; the parent's comings and goings; the release.
         locks.recorder.reserve(count * 16 + 64);
@@ -174,16 +176,10 @@ impl Run {
     }
 
     fn make(&self, job: usize) -> Result<(), CreateError> {
-        let Job { path, is_dir, .. } = &self.jobs[job];
-        let made = if *is_dir {
-            rustix::fs::mkdirat(&self.folder, path, Permissions::from_raw_mode(0o755))
-        } else {
-            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-            let mode = Permissions::from_raw_mode(0o644);
-            rustix::fs::openat(&self.folder, path, flags, mode).map(drop)
-        };
-        let shown = || path.to_string_lossy().into_owned();
-        made.map_err(|error| CreateError::Create { path: shown(), error })
+        let image = &self.jobs[job].image;
+        image
+            .create(&self.folder)
+            .map_err(|error| CreateError::Create { path: image.to_string(), error })
     }
 
     fn take_root(&mut self, locks: &mut Locks) -> Result<(), CreateError> {
@@ -215,12 +211,12 @@ impl Run {
 }
 
 /// This creator's share of the entries.
-fn jobs(p: &Prepare, entries: &[Entry]) -> Result<Vec<Job>, CreateError> {
+fn jobs(p: &Prepare, entries: &[Entry], contents: &mut Contents) -> Result<Vec<Job>, CreateError> {
     let (first, step) = (p.share.0 as usize, p.share.1.max(1) as usize);
     let mine = entries.iter().take(p.limit as usize).skip(first).step_by(step);
     mine.map(|e| {
-        let path = CString::new(e.path.as_os_str().as_bytes()).map_err(|_| CreateError::Nul)?;
-        Ok(Job { path, is_dir: e.is_dir, in_root: e.parent.is_none() })
+        let image = Image::load(e, contents).map_err(|_| CreateError::Nul)?;
+        Ok(Job { image, in_root: e.parent.is_none() })
     })
     .collect()
 }

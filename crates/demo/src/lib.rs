@@ -3,8 +3,8 @@
 //!
 //! Per creation, as GFS2 does it: the parent directory's lock exclusive (kept until somebody else
 //! wants it), the new inode's lock exclusive and its iopen lock shared, the latter two with
-//! NOTIFY; then the entry is really created in a folder that all nodes share. The cases and
-//! figures are those of the Lockify paper (FAST '26), section 5.
+//! NOTIFY; then the entry is really created in a folder that all nodes share, with its content,
+//! permissions and times (see [`tree`]). The cases and figures are those of the Lockify paper (FAST '26), section 5.
 //!
 //! One process per node: [`worker::run`] is a node's process, [`run`] the parent's part.
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ mod cluster;
 mod creator;
 mod folder;
 mod glock;
+mod image;
 mod locks;
 mod measure;
 mod pingpong;
@@ -70,8 +71,8 @@ pub struct Options {
     pub hold: Duration,
     /// Where `report.jsonl` and `report.html` go.
     pub out: PathBuf,
-    /// Where the shared folder is.
-    pub shared: PathBuf,
+    /// Where to make the shared folder; `None`: in memory if there is room, else in `out`.
+    pub shared: Option<PathBuf>,
     /// How to start a worker.
     pub worker: WorkerProgram,
 }
@@ -136,8 +137,15 @@ pub fn run(options: &Options) -> Result<Outcome, DemoError> {
         move |error| DemoError::Out { path, error }
     };
     std::fs::create_dir_all(&options.out).map_err(out(&options.out))?;
-    let shared = |error| DemoError::Shared { path: options.shared.clone(), error };
-    let scratch = Scratch::make(options.shared.join("lockify-shared")).map_err(shared)?;
+    // Five nodes under one parent create no more than one.
+    let needed: u64 = entries.iter().map(Entry::bytes).sum();
+    let (place, why) = match &options.shared {
+        Some(dir) => (dir.join(folder::NAME), "as told".into()),
+        None => folder::choose(&options.out, needed),
+    };
+    let lock = options.shared.as_ref().unwrap_or(&options.out).join("lockify-shared.lock");
+    let shared = |error| DemoError::Shared { path: place.clone(), error };
+    let scratch = Scratch::make(place.clone(), &lock).map_err(shared)?;
     let (tree, flat) = (scratch.0.join("tree.json"), scratch.0.join("flat.json"));
     save(&entries, &tree).map_err(out(&tree))?;
     save(&tree::flattened(&entries), &flat).map_err(out(&flat))?;
@@ -154,7 +162,27 @@ pub fn run(options: &Options) -> Result<Outcome, DemoError> {
         scratch: &scratch.0,
         worker: &options.worker,
     })?;
-    report(options, &results)
+    let what = creation(&options.source, &entries, &place, &why);
+    report(options, &results, &what)
+}
+
+/// What a creation was, for people.
+fn creation(source: &Source, entries: &[Entry], place: &Path, why: &str) -> String {
+    let what = match source {
+        Source::Mdtest(_) => "an empty file or a plain directory, as mdtest makes them (the \
+                              paper's case: nothing but locks and names)"
+            .to_owned(),
+        Source::Tree(root, _) => format!(
+            "an entry of {} as cp -a copies it, without its owner: a file with its content (the \
+             first {} KiB; {:.1} KiB in the mean, at most {} MiB in all, read before the clock \
+             starts), permissions and times; a directory; a symbolic link",
+            root.display(),
+            tree::MAX_FILE >> 10,
+            entries.iter().map(Entry::bytes).sum::<u64>() as f64 / 1024.0 / entries.len() as f64,
+            tree::MAX_TOTAL >> 20,
+        ),
+    };
+    format!("A creation: {what}.\nShared folder: {} ({why}).", place.display())
 }
 
 /// The directory that everything is created in; removed when this is dropped.
@@ -162,8 +190,8 @@ struct Scratch(PathBuf, #[expect(dead_code, reason = "locked as long as it lives
 
 impl Scratch {
     /// Makes it anew: what an interrupted run has left is removed.
-    fn make(path: PathBuf) -> std::io::Result<Scratch> {
-        let lock = File::create(path.with_extension("lock"))?;
+    fn make(path: PathBuf, lock: &Path) -> std::io::Result<Scratch> {
+        let lock = File::create(lock)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
             Errno::WOULDBLOCK => std::io::Error::other("another demo runs there"),
             e => e.into(),
@@ -189,13 +217,13 @@ fn save(entries: &[Entry], path: &Path) -> std::io::Result<()> {
     std::fs::write(path, serde_json::to_vec(entries)?)
 }
 
-fn report(options: &Options, results: &[DelayResult]) -> Result<Outcome, DemoError> {
+fn report(options: &Options, results: &[DelayResult], what: &str) -> Result<Outcome, DemoError> {
     let (events, violations) = results::proof(results);
     let relations = relations::judge(results, violations, events);
     let all = results::rows(results);
-    let (rows, page) = results::write(results, &all, &relations, &options.out)
+    let (rows, page) = results::write(results, &all, &relations, what, &options.out)
         .map_err(|(path, error)| DemoError::Out { path, error })?;
-    let mut text = results::text(results, &all, &relations);
+    let mut text = format!("{what}\n\n") + &results::text(results, &all, &relations);
     if let Some(violated) = results::first_violation(results) {
         text += &format!("\nThe first run with violations:\n{violated}");
     }

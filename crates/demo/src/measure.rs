@@ -20,7 +20,7 @@ const MIN_ENTRIES: u32 = 200;
 const CALM: Duration = Duration::from_millis(20);
 
 /// Bare round trips measured at a time.
-const PINGS: u32 = 500;
+const PINGS: u32 = 400;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -68,6 +68,16 @@ pub struct Pair {
     pub one: Measured,
     /// Five nodes, one active.
     pub five: Measured,
+    /// A bare round trip right after the latter, microseconds: a mean, as times per creation are
+    /// means.
+    pub round_trip_us: f64,
+}
+
+impl DelayResult {
+    /// Bare round trips, microseconds.
+    pub fn round_trips_us(&self) -> impl Iterator<Item = f64> {
+        self.policies.iter().flat_map(|p| &p.pairs).map(|r| r.round_trip_us)
+    }
 }
 
 /// All rounds of a policy at a delay.
@@ -88,9 +98,6 @@ pub struct PolicyResult {
 pub struct DelayResult {
     /// The delay added to every message.
     pub delay: Duration,
-    /// Bare round trips with it, microseconds: a mean for each round, as times per creation are
-    /// means.
-    pub round_trip_us: Vec<f64>,
     /// By policy.
     pub policies: Vec<PolicyResult>,
 }
@@ -140,7 +147,6 @@ struct Limits {
 
 impl At<'_> {
     fn measure(&mut self) -> Result<DelayResult, RunError> {
-        let mut round_trip_us = vec![self.ping()?];
         let mut policies = Vec::new();
         let mut limits = Vec::new();
         for policy in self.plan.policies {
@@ -155,16 +161,15 @@ impl At<'_> {
                 let at = (round + i) % policies.len();
                 self.round(&mut policies[at], limits[at], round % 2 == 0)?;
             }
-            round_trip_us.push(self.ping()?);
         }
-        Ok(DelayResult { delay: self.delay, round_trip_us, policies })
+        Ok(DelayResult { delay: self.delay, policies })
     }
 
     /// The mean of some bare round trips, microseconds.
     fn ping(&mut self) -> Result<f64, RunError> {
-        // No more than about half a second of them.
+        // No more than about a sixth of a second of them.
         let trip = self.delay * 2 + Duration::from_micros(50);
-        let count = (500_000 / trip.as_micros().max(1) as u32).clamp(20, PINGS);
+        let count = (150_000 / trip.as_micros().max(1) as u32).clamp(20, PINGS);
         self.five.place(true)?;
         let trips = self.five.ping(self.delay, count)?;
         Ok(trips.iter().sum::<u64>() as f64 / 1e3 / trips.len().max(1) as f64)
@@ -186,14 +191,14 @@ impl At<'_> {
         one_first: bool,
     ) -> Result<(), RunError> {
         let policy = result.policy.clone();
-        let (one, five) = if one_first {
+        let (one, five, round_trip_us) = if one_first {
             let one = self.one(&policy, limits)?;
-            (one, self.five(&policy, limits)?)
+            (one, self.five(&policy, limits)?, self.ping()?)
         } else {
-            let five = self.five(&policy, limits)?;
-            (self.one(&policy, limits)?, five)
+            let (five, round_trip_us) = (self.five(&policy, limits)?, self.ping()?);
+            (self.one(&policy, limits)?, five, round_trip_us)
         };
-        result.pairs.push(Pair { one, five });
+        result.pairs.push(Pair { one, five, round_trip_us });
         result.all.push(self.all(&policy, limits)?);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What the results are expected to show, and whether they do.
 
-use crate::measure::{DelayResult, NODES, PolicyResult};
+use crate::measure::{DelayResult, NODES, Pair, PolicyResult};
 use crate::results::median;
 
 /// An expectation and what was found.
@@ -86,10 +86,11 @@ fn directory_waits(at: &DelayResult, p: &PolicyResult) -> Relation {
 }
 
 fn directory_takes_its_round_trips(at: &DelayResult, p: &PolicyResult) -> Relation {
-    let trip = median(at.round_trip_us.iter().copied());
-    let waits = directory_round_trips(NODES) * trip;
-    // Paired: each round has its own one-node time.
-    let ratio = median(p.pairs.iter().map(|r| r.five.micros() / (r.one.micros() + waits)));
+    let trip = median(p.pairs.iter().map(|r| r.round_trip_us));
+    // Paired: each round has its own one-node time and round trip.
+    let waits = |trip: f64| directory_round_trips(NODES) * trip;
+    let expected = |r: &Pair| r.one.micros() + waits(r.round_trip_us);
+    let ratio = median(p.pairs.iter().map(|r| r.five.micros() / expected(r)));
     let five = median(p.pairs.iter().map(|r| r.five.micros()));
     let one = median(p.pairs.iter().map(|r| r.one.micros()));
     Relation {
@@ -114,7 +115,6 @@ fn delay(at: &DelayResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Pair;
     use crate::run::Measured;
     use std::time::Duration;
 
@@ -126,7 +126,8 @@ mod tests {
     }
 
     fn result(policy: &str, one: u64, five: u64, round_trips: u64) -> PolicyResult {
-        let pair = Pair { one: measured(one, 0), five: measured(five, round_trips) };
+        let (one, five) = (measured(one, 0), measured(five, round_trips));
+        let pair = Pair { one, five, round_trip_us: 100.0 };
         PolicyResult {
             policy: policy.into(),
             pairs: vec![pair; 3],
@@ -136,8 +137,7 @@ mod tests {
     }
 
     fn at(policies: Vec<PolicyResult>) -> Vec<DelayResult> {
-        let round_trip_us = vec![100.0];
-        vec![DelayResult { delay: Duration::ZERO, round_trip_us, policies }]
+        vec![DelayResult { delay: Duration::ZERO, policies }]
     }
 
     #[test]

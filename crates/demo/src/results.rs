@@ -97,7 +97,7 @@ pub fn text(results: &[DelayResult], rows: &[Row], relations: &[Relation]) -> St
             text,
             "delay {:?}: a bare TCP round trip takes {:.1} us\n\n{}",
             at.delay,
-            median(at.round_trip_us.iter().copied()),
+            median(at.round_trips_us()),
             lockify_report::table(&rows),
         );
     }
@@ -130,6 +130,7 @@ pub fn write(
     results: &[DelayResult],
     rows: &[Row],
     relations: &[Relation],
+    what: &str,
     dir: &Path,
 ) -> Result<(PathBuf, PathBuf), (PathBuf, std::io::Error)> {
     let (jsonl, html) = (dir.join("report.jsonl"), dir.join("report.html"));
@@ -138,17 +139,18 @@ pub fn write(
     for row in rows {
         writer.write(row).map_err(failed)?;
     }
-    page(results, rows, relations).write(&html).map_err(|e| (html.clone(), e))?;
+    page(results, rows, relations, what).write(&html).map_err(|e| (html.clone(), e))?;
     Ok((jsonl, html))
 }
 
-fn page(results: &[DelayResult], rows: &[Row], relations: &[Relation]) -> Page {
+fn page(results: &[DelayResult], rows: &[Row], relations: &[Relation], what: &str) -> Page {
     let mut page = Page::new("What creating files costs").text(
         "A directory tree is created the way a shared-disk file system locks it: on one node, by \
          one of five nodes, and by five nodes under one parent directory. The policies differ in \
          how the master of a new lock is found. Medians of several rounds; bars show the smallest \
          and the largest.",
     );
+    page = page.text(what);
     for at in results {
         let delay_us = at.delay.as_nanos() as f64 / 1e3;
         let here: Vec<Row> = rows
@@ -184,7 +186,7 @@ fn delay_plots(page: Page, at: &DelayResult, rows: &[Row]) -> Page {
         .collect();
     page.text(format!(
         "Messages take {delay} more each way; a bare TCP round trip takes {:.1} us.",
-        median(at.round_trip_us.iter().copied())
+        median(at.round_trips_us())
     ))
     .plot(
         Plot::bars_of(&single, &metric::CREATES_PER_S, "nodes", &["policy"])

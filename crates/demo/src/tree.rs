@@ -1,6 +1,11 @@
 //! The directory tree whose creation is replayed: read from disk, or of mdtest's shape.
+//!
+//! A creation is what `cp -a` does without the owner: a file with its content, permissions and
+//! times, a directory with its permissions and times, a symbolic link with its target and times.
+//! mdtest creates empty files and plain directories instead.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -12,9 +17,60 @@ pub struct Entry {
     pub path: PathBuf,
     /// Index of the parent directory's entry; `None` for the root.
     pub parent: Option<u32>,
-    /// A directory; everything else is created as an empty file.
-    pub is_dir: bool,
+    /// What it is.
+    pub kind: Kind,
+    /// Permissions and times to set; `None`: those that a creation gives.
+    pub attributes: Option<Attributes>,
 }
+
+/// What an entry is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Kind {
+    /// A directory.
+    Directory,
+    /// A symbolic link to this.
+    Symlink(PathBuf),
+    /// A file with this content; devices, sockets and pipes are created as empty ones.
+    File(Option<Content>),
+}
+
+/// The content of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Content {
+    /// The file that has it.
+    pub source: PathBuf,
+    /// Bytes of it that are written, from its beginning.
+    pub bytes: u64,
+}
+
+/// Permissions and times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attributes {
+    /// The nine permission bits.
+    pub permissions: u32,
+    /// Last access: seconds since 1970, and nanoseconds.
+    pub accessed: (i64, i64),
+    /// Last change: seconds since 1970, and nanoseconds.
+    pub modified: (i64, i64),
+}
+
+impl Entry {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind == Kind::Directory
+    }
+
+    /// Bytes that are written into it.
+    pub fn bytes(&self) -> u64 {
+        if let Kind::File(Some(content)) = &self.kind { content.bytes } else { 0 }
+    }
+}
+
+/// At most so much of a file is written: workers have the contents in memory.
+pub const MAX_FILE: u64 = 64 * 1024;
+
+/// At most so much of all files together is written; files after that are empty.
+pub const MAX_TOTAL: u64 = 256 * 1024 * 1024;
 
 /// Why there is no tree to replay.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +111,8 @@ pub const MIN_ENTRIES: usize = 100;
 /// [`TreeError`] if `root` cannot be read or has fewer than [`MIN_ENTRIES`] entries.
 pub fn read(root: &Path, limit: usize) -> Result<Vec<Entry>, TreeError> {
     let unreadable = |source| TreeError::Unreadable { path: root.to_owned(), source };
-    let mut entries = Vec::new();
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut room = MAX_TOTAL;
     // Directories still to be listed; the last one is next.
     let mut open = vec![(PathBuf::new(), None)];
     while let Some((dir, index)) = open.pop() {
@@ -73,7 +130,8 @@ pub fn read(root: &Path, limit: usize) -> Result<Vec<Entry>, TreeError> {
             if is_dir {
                 open.push((path.clone(), Some(entries.len() as u32)));
             }
-            entries.push(Entry { path, parent: index, is_dir });
+            let (kind, attributes) = inspect(&root.join(&path), is_dir, &mut room);
+            entries.push(Entry { path, parent: index, kind, attributes });
         }
         // The first subdirectory by name is listed first.
         open[first_dir..].reverse();
@@ -89,6 +147,30 @@ pub fn read(root: &Path, limit: usize) -> Result<Vec<Entry>, TreeError> {
         });
     }
     Ok(entries)
+}
+
+/// What is at a path. What cannot be read is created without content or attributes.
+fn inspect(path: &Path, is_dir: bool, room: &mut u64) -> (Kind, Option<Attributes>) {
+    let Ok(found) = fs::symlink_metadata(path) else {
+        return (if is_dir { Kind::Directory } else { Kind::File(None) }, None);
+    };
+    let attributes = Attributes {
+        // Further entries must be created in a directory, and it be removed later.
+        permissions: found.mode() & 0o777 | if is_dir { 0o700 } else { 0 },
+        accessed: (found.atime(), found.atime_nsec()),
+        modified: (found.mtime(), found.mtime_nsec()),
+    };
+    let kind = if is_dir {
+        Kind::Directory
+    } else if let Ok(target) = fs::read_link(path) {
+        Kind::Symlink(target)
+    } else {
+        let bytes = found.len().min(MAX_FILE).min(*room);
+        let readable = found.is_file() && bytes > 0 && fs::File::open(path).is_ok();
+        *room -= if readable { bytes } else { 0 };
+        Kind::File(readable.then(|| Content { source: path.to_owned(), bytes }))
+    };
+    (kind, Some(attributes))
 }
 
 /// A directory's entries by name, with whether each is a directory itself.
@@ -109,7 +191,9 @@ pub fn mdtest(depth: u32, branch: u32, items: u32) -> Vec<Entry> {
         let mut next = Vec::new();
         for (dir, index) in level {
             let mut add = |name: String, is_dir| {
-                entries.push(Entry { path: dir.join(name), parent: index, is_dir });
+                let kind = if is_dir { Kind::Directory } else { Kind::File(None) };
+                let path = dir.join(name);
+                entries.push(Entry { path, parent: index, kind, attributes: None });
                 entries.len() as u32 - 1
             };
             for i in 0..items {
@@ -126,14 +210,14 @@ pub fn mdtest(depth: u32, branch: u32, items: u32) -> Vec<Entry> {
     entries
 }
 
-/// The same number of entries and kinds, all directly under the root: the paper's case of several
+/// The same entries, all directly under the root: the paper's case of several
 /// nodes that create under one parent (figure 8).
 pub fn flattened(entries: &[Entry]) -> Vec<Entry> {
     let flat = |(i, e): (usize, &Entry)| {
         let name = e.path.file_name().unwrap_or_default().to_string_lossy();
         // A number makes it unique; the name's end goes where both would be too long.
         let short: String = name.chars().take(50).collect();
-        Entry { path: PathBuf::from(format!("{i:06}-{short}")), parent: None, is_dir: e.is_dir }
+        Entry { path: format!("{i:06}-{short}").into(), parent: None, ..e.clone() }
     };
     entries.iter().enumerate().map(flat).collect()
 }
@@ -147,7 +231,7 @@ mod tests {
             match e.parent {
                 Some(p) => {
                     let parent = &entries[p as usize];
-                    assert!((p as usize) < i && parent.is_dir);
+                    assert!((p as usize) < i && parent.is_dir());
                     assert_eq!(e.path.parent(), Some(parent.path.as_path()));
                 }
                 None => assert_eq!(e.path.parent(), Some(Path::new(""))),
@@ -180,6 +264,25 @@ mod tests {
     }
 
     #[test]
+    fn takes_content_permissions_times_and_links() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        small_tree(dir.path());
+        let file = dir.path().join("b/f00");
+        fs::write(&file, vec![1; MAX_FILE as usize + 1]).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        symlink("f00", dir.path().join("b/link")).unwrap();
+        let all = read(dir.path(), 1000).unwrap();
+        let find = |path: &str| all.iter().find(|e| e.path == Path::new(path)).unwrap();
+        let big = find("b/f00");
+        assert_eq!((big.bytes(), big.attributes.unwrap().permissions), (MAX_FILE, 0o640));
+        let changed = fs::metadata(&file).unwrap();
+        assert_eq!(big.attributes.unwrap().modified, (changed.mtime(), changed.mtime_nsec()));
+        assert_eq!(find("b/link").kind, Kind::Symlink("f00".into()));
+        assert_eq!(find("b/f01").bytes(), 0);
+    }
+
+    #[test]
     fn a_small_or_missing_tree_says_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("one"), "").unwrap();
@@ -193,8 +296,8 @@ mod tests {
     fn mdtest_makes_seven_directories_of_items() {
         let all = mdtest(2, 2, 10);
         parents_come_first(&all);
-        assert_eq!(all.iter().filter(|e| e.is_dir).count(), 6);
-        assert_eq!(all.iter().filter(|e| !e.is_dir).count(), 70);
+        assert_eq!(all.iter().filter(|e| e.is_dir()).count(), 6);
+        assert_eq!(all.iter().filter(|e| !e.is_dir()).count(), 70);
     }
 
     #[test]
@@ -203,6 +306,6 @@ mod tests {
         let flat = flattened(&all);
         let unique: std::collections::BTreeSet<_> = flat.iter().map(|e| &e.path).collect();
         assert_eq!(unique.len(), all.len());
-        assert!(flat.iter().zip(&all).all(|(f, e)| f.is_dir == e.is_dir && f.parent.is_none()));
+        assert!(flat.iter().zip(&all).all(|(f, e)| f.kind == e.kind && f.parent.is_none()));
     }
 }

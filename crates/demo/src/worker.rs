@@ -16,6 +16,7 @@ use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, Spac
 
 use crate::creator::Run;
 use crate::glock::Allocator;
+use crate::image::Contents;
 use crate::locks::Locks;
 use crate::tree::Entry;
 use crate::wire::{Command, Prepare, Reply};
@@ -105,6 +106,7 @@ struct Node {
     numbers: Allocator,
     run: Option<Run>,
     entries: HashMap<std::path::PathBuf, Vec<Entry>>,
+    contents: Contents,
 }
 
 impl Worker {
@@ -182,6 +184,7 @@ impl Worker {
             numbers: Allocator::new(number),
             run: None,
             entries: HashMap::new(),
+            contents: Contents::default(),
         });
         Ok(Reply::Joined)
     }
@@ -248,7 +251,7 @@ impl Node {
             self.entries.insert(p.entries.clone(), entries);
         }
         let entries = &self.entries[&p.entries];
-        self.run = Some(Run::prepare(p, entries, &mut self.locks)?);
+        self.run = Some(Run::prepare(p, entries, &mut self.contents, &mut self.locks)?);
         Ok(Reply::Prepared)
     }
 

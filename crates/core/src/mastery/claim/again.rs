@@ -19,18 +19,17 @@ impl Lockspace {
     /// directory is rebuilt, the barrier still closed.
     pub(crate) fn suspend_claims(&mut self, departed: &BTreeSet<NodeId>) {
         self.claims.batches.clear();
-        let all: Vec<(u64, Claim)> = self.claims.open.iter().map(|(o, c)| (*o, *c)).collect();
+        let all: Vec<(u64, Claim)> = self.claims.open.iter().map(|(o, c)| (o, *c)).collect();
         for (ordinal, claim) in all {
             match claim.state {
                 State::Pending if claim.strict => {
-                    self.claims.open.remove(&ordinal);
-                    self.claims.by_id.remove(&claim.id);
+                    self.claims.open.remove(ordinal);
                     self.store[claim.resource].claim = None;
                     let name = self.name_of(claim.resource);
                     self.trace(|| Trace::Drop { name, claim: ordinal });
                 }
                 State::Merging(master) if departed.contains(&master) => {
-                    if let Some(claim) = self.claims.open.get_mut(&ordinal) {
+                    if let Some(claim) = self.claims.open.get_mut(ordinal) {
                         claim.state = State::Pending;
                     }
                     self.become_master(claim.resource);
@@ -50,7 +49,7 @@ impl Lockspace {
             .open
             .iter()
             .filter(|(_, c)| c.state == State::Pending)
-            .map(|(o, c)| (*o, *c))
+            .map(|(o, c)| (o, *c))
             .collect();
         for (ordinal, claim) in pending {
             let name = self.name_of(claim.resource);

@@ -14,16 +14,14 @@ impl Lockspace {
     /// Puts a claim, under a new id, into the batch for its directory node.
     pub(super) fn submit_claim(&mut self, ordinal: u64) {
         let id = self.directory.new_id();
-        let Some(claim) = self.claims.open.get_mut(&ordinal) else { return };
-        self.claims.by_id.remove(&claim.id);
-        claim.id = id;
+        let Some(claim) = self.claims.open.get_mut(ordinal) else { return };
         claim.tries = 0;
-        self.claims.by_id.insert(id, ordinal);
+        self.claims.open.set_id(ordinal, id);
         self.gather(ordinal);
     }
 
     pub(super) fn gather(&mut self, ordinal: u64) {
-        let Some(claim) = self.claims.open.get(&ordinal) else { return };
+        let Some(claim) = self.claims.open.get(ordinal) else { return };
         let resource = &self.store[claim.resource];
         let (entry, node) = ((resource.name, claim.id), self.directory_node(resource.hash));
         let deadline = self.now.saturating_add(self.config.batch_age);
@@ -53,13 +51,13 @@ impl Lockspace {
     pub(crate) fn flush_batch_to(&mut self, node: NodeId) {
         let Some(Batch { mut entries, .. }) = self.claims.batches.remove(&node) else { return };
         if mutated!(self, FailedSendConfirms) && entries.len() > 1 {
-            let unsent = entries.pop().and_then(|(_, id)| self.claims.by_id.get(&id).copied());
+            let unsent = entries.pop().and_then(|(_, id)| self.claims.open.by_id(id));
             unsent.into_iter().for_each(|ordinal| self.confirm(ordinal));
         }
         if let Some(interval) = self.config.claim_resend.filter(|_| !mutated!(self, NeverResent)) {
             for (_, id) in &entries {
-                let Some(&ordinal) = self.claims.by_id.get(id) else { continue };
-                let tries = self.claims.open.get(&ordinal).map_or(0, |c| c.tries);
+                let Some(ordinal) = self.claims.open.by_id(*id) else { continue };
+                let tries = self.claims.open.get(ordinal).map_or(0, |c| c.tries);
                 let wait =
                     interval.saturating_mul(1 << tries.min(5)).min(interval.saturating_mul(20));
                 self.set_timer(wait, Timer::Resend(ordinal));

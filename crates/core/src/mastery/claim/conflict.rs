@@ -17,7 +17,7 @@ impl Lockspace {
         let name = self.name_of(claim.resource);
         self.stats.conflicts += 1;
         self.trace(|| Trace::Conflict { name, claim: ordinal });
-        if let Some(claim) = self.claims.open.get_mut(&ordinal) {
+        if let Some(claim) = self.claims.open.get_mut(ordinal) {
             claim.state = State::Conflict(master);
         }
         let id = claim.lock;
@@ -44,7 +44,7 @@ impl Lockspace {
         let claim = self.store[key].claim;
         self.complete(id, Status::Unlocked);
         self.store.remove(id);
-        let open = claim.and_then(|c| self.claims.open.get(&c).map(|claim| (c, *claim)));
+        let open = claim.and_then(|c| self.claims.open.get(c).map(|claim| (c, *claim)));
         match open {
             Some((ordinal, claim)) if claim.lock == id => {
                 let name = self.name_of(key);
@@ -60,9 +60,9 @@ impl Lockspace {
         let conflicts: Vec<LockId> = self
             .claims
             .open
-            .values()
-            .filter(|c| matches!(c.state, State::Conflict(_)))
-            .map(|c| c.lock)
+            .iter()
+            .filter(|(_, c)| matches!(c.state, State::Conflict(_)))
+            .map(|(_, c)| c.lock)
             .collect();
         for id in conflicts {
             let exiting = self.store.get(id).is_some_and(|l| match l.owner {
@@ -76,7 +76,7 @@ impl Lockspace {
     }
 
     pub(crate) fn withdraw_if_conflict_stands(&mut self, ordinal: u64) {
-        if self.claims.open.get(&ordinal).is_some_and(|c| matches!(c.state, State::Conflict(_))) {
+        if self.claims.open.get(ordinal).is_some_and(|c| matches!(c.state, State::Conflict(_))) {
             self.out.push_back(Output::Withdraw(WithdrawReason::ConflictNotAbandoned));
         }
     }

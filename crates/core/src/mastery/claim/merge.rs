@@ -18,7 +18,7 @@ impl Lockspace {
     const MERGE: u32 = !Lock::OP_MASK;
 
     pub(super) fn merge(&mut self, ordinal: u64, master: NodeId) {
-        let Some(claim) = self.claims.open.get_mut(&ordinal) else { return };
+        let Some(claim) = self.claims.open.get_mut(ordinal) else { return };
         claim.state = State::Merging(master);
         claim.tries = (claim.tries + 1) & Lock::OP_MASK;
         let (key, lock, op) = (claim.resource, claim.lock, claim.tries | Self::MERGE);
@@ -88,7 +88,7 @@ impl Lockspace {
         answer: Answer,
     ) {
         let claim = self.store.get(lkid).and_then(|l| self.store[l.resource].claim);
-        let open = claim.and_then(|c| self.claims.open.get(&c).map(|claim| (c, *claim)));
+        let open = claim.and_then(|c| self.claims.open.get(c).map(|claim| (c, *claim)));
         let matching = open.filter(|(_, c)| {
             c.state == State::Merging(from) && c.lock == lkid && c.tries | Self::MERGE == op
         });
@@ -113,7 +113,7 @@ impl Lockspace {
         }
     }
     pub(super) fn back_to_pending(&mut self, ordinal: u64) {
-        let Some(claim) = self.claims.open.get_mut(&ordinal) else { return };
+        let Some(claim) = self.claims.open.get_mut(ordinal) else { return };
         claim.state = State::Pending;
         let (key, lock) = (claim.resource, claim.lock);
         self.become_master(key);

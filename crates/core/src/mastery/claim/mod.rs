@@ -19,13 +19,12 @@ mod again;
 mod batch;
 mod conflict;
 mod judge;
+mod ledger;
 mod merge;
 mod verdict;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-
-use hashbrown::HashMap;
 
 use crate::config::ClaimMode;
 use crate::ids::{LockId, NodeId, Time};
@@ -34,6 +33,7 @@ use crate::lock::Stage;
 use crate::name::Name;
 use crate::resource::ResourceKey;
 use crate::space::Lockspace;
+use ledger::Ledger;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
@@ -67,8 +67,7 @@ struct Batch {
 /// compares and what never changes.
 #[derive(Clone, Default)]
 pub(crate) struct Claims {
-    open: BTreeMap<u64, Claim>,
-    by_id: HashMap<u64, u64>,
+    open: Ledger,
     /// Gathered claims, by directory node.
     batches: BTreeMap<NodeId, Batch>,
     last_ordinal: u64,
@@ -87,7 +86,7 @@ impl Claims {
     }
 
     pub fn oldest_unsettled(&self) -> Option<u64> {
-        self.open.first_key_value().map(|(ordinal, _)| *ordinal)
+        self.open.oldest()
     }
 
     /// Larger than the ordinal of every claim made so far.
@@ -96,7 +95,7 @@ impl Claims {
     }
 
     pub fn is_merging(&self, claim: Option<u64>) -> bool {
-        claim.and_then(|c| self.open.get(&c)).is_some_and(|c| matches!(c.state, State::Merging(_)))
+        claim.and_then(|c| self.open.get(c)).is_some_and(|c| matches!(c.state, State::Merging(_)))
     }
 
     pub fn next_batch_deadline(&self) -> Option<Time> {
@@ -104,7 +103,7 @@ impl Claims {
     }
 
     fn pending(&mut self, ordinal: u64) -> Option<&mut Claim> {
-        self.open.get_mut(&ordinal).filter(|c| c.state == State::Pending)
+        self.open.get_mut(ordinal).filter(|c| c.state == State::Pending)
     }
 }
 
@@ -122,7 +121,7 @@ impl Lockspace {
         self.claims.last_ordinal += 1;
         let ordinal = self.claims.last_ordinal;
         let claim = Claim { resource: key, lock, id: 0, strict, state: State::Pending, tries: 0 };
-        self.claims.open.insert(ordinal, claim);
+        self.claims.open.push(ordinal, claim);
         self.store[key].claim = Some(ordinal);
         self.stats.claims += 1;
         self.stats.unsettled_max = self.stats.unsettled_max.max(self.claims.open.len() as u64);
@@ -150,10 +149,10 @@ impl Lockspace {
         let Some(claim) = self.claims.pending(ordinal).copied() else { return };
         let (name, hash) = (self.store[key].name, self.store[key].hash);
         let id = self.directory.new_id();
-        self.send(self.directory_node(hash), Body::Remove { name, id });
+        self.send(self.directory_node(hash), crate::message::Body::Remove { name, id });
         self.trace(|| Trace::Drop { name, claim: ordinal });
         self.trace(|| Trace::Master { name, gained: false });
-        self.store[key].master = Master::Unknown;
+        self.store[key].master = crate::resource::Master::Unknown;
         self.settle(ordinal, claim);
     }
 }

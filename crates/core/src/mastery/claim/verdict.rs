@@ -20,7 +20,7 @@ impl Lockspace {
     }
 
     pub(super) fn receive_verdict(&mut self, from: NodeId, reply: ClaimReply) {
-        let mut known = self.claims.by_id.get(&reply.id).copied();
+        let mut known = self.claims.open.by_id(reply.id);
         if mutated!(self, ReplyIdIgnored) {
             known = self.claims.oldest_unsettled();
         }
@@ -51,7 +51,7 @@ impl Lockspace {
 
     /// The directory has this node on record.
     pub(super) fn confirm(&mut self, ordinal: u64) {
-        let Some(claim) = self.claims.open.get(&ordinal).copied() else { return };
+        let Some(claim) = self.claims.open.get(ordinal).copied() else { return };
         let name = self.name_of(claim.resource);
         self.stats.confirmed += 1;
         self.trace(|| Trace::Confirm { name, claim: ordinal });
@@ -69,7 +69,7 @@ impl Lockspace {
 
     /// The directory knows another master: the lock becomes one of that master's.
     pub(super) fn refuse(&mut self, ordinal: u64, master: NodeId) {
-        let Some(claim) = self.claims.open.get(&ordinal).copied() else { return };
+        let Some(claim) = self.claims.open.get(ordinal).copied() else { return };
         let key = claim.resource;
         let name = self.name_of(key);
         self.stats.refusals += 1;
@@ -88,7 +88,7 @@ impl Lockspace {
 
     /// The directory has changed, or its answer was outdated; it may be this node now.
     pub(super) fn claim_again(&mut self, ordinal: u64) {
-        let Some(claim) = self.claims.open.get(&ordinal) else { return };
+        let Some(claim) = self.claims.open.get(ordinal) else { return };
         let key = claim.resource;
         if !self.is_directory_of(key) {
             return self.submit_claim(ordinal);
@@ -109,8 +109,7 @@ impl Lockspace {
 
     /// The claim is over: confirmed, merged, or without a lock. What waited for that goes on.
     pub(super) fn settle(&mut self, ordinal: u64, claim: Claim) {
-        self.claims.open.remove(&ordinal);
-        self.claims.by_id.remove(&claim.id);
+        self.claims.open.remove(ordinal);
         let key = claim.resource;
         self.store[key].claim = None;
         if let Some(lock) = self.store.get(claim.lock).filter(|l| l.provisional) {
@@ -135,7 +134,7 @@ impl Lockspace {
         ordinal: u64,
         from_directory: bool,
     ) -> Accepts {
-        match self.claims.open.get(&ordinal).map(|c| c.state) {
+        match self.claims.open.get(ordinal).map(|c| c.state) {
             // The directory asks here because it has this node on record: that confirms the claim.
             // From anybody else it proves nothing (a stale cached master also leads here).
             Some(State::Pending) if from_directory || mutated!(self, AnyRequestConfirms) => {
