@@ -141,8 +141,6 @@ impl Lockspace {
     /// The mutation that forgets a pending claim with its last lock, and sends REMOVE at once.
     #[cfg(feature = "mutations")]
     pub(crate) fn remove_while_pending(&mut self, key: ResourceKey) {
-        use crate::message::Body;
-        use crate::resource::Master;
         let Some(ordinal) = self.store[key].claim.filter(|_| !self.store[key].has_locks()) else {
             return;
         };
