@@ -229,7 +229,7 @@ impl LvbContent {
             let settled = lock.ops.is_empty() && !lock.persistent;
             match lock.granted {
                 Some(mode) if mode.writes() && settled => {
-                    block.valid = Some(false);
+                    block.invalidate(self.faults);
                     block.written = seen.line;
                     block.applied = None;
                     block.faults = self.faults;
@@ -281,6 +281,14 @@ impl Block {
         self.valid = None;
     }
 
+    /// A recovery may have left no block that could be reported as invalid.
+    fn invalidate(&mut self, faults: u64) {
+        if self.faults != faults {
+            self.content = Content::Unknown;
+        }
+        self.valid = Some(false);
+    }
+
     /// A write may be under way: what was there before may still be read, or the new value.
     fn may_write(&mut self, line: u64) {
         self.doubt();
@@ -290,7 +298,7 @@ impl Block {
 
     fn write(&mut self, event: &Event, line: u64, faults: u64) {
         if event.flags.contains(Flags::IVVALBLK) {
-            self.valid = Some(false);
+            self.invalidate(faults);
         } else if event.flags.contains(Flags::VALBLK) {
             self.content = event.lvb.clone().map_or(Content::Unknown, Content::Bytes);
             self.valid = Some(true);
