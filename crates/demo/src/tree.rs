@@ -157,7 +157,8 @@ fn inspect(path: &Path, is_dir: bool, room: &mut u64) -> (Kind, Option<Attribute
     let attributes = Attributes {
         // Further entries must be created in a directory, and it be removed later.
         permissions: found.mode() & 0o777 | if is_dir { 0o700 } else { 0 },
-        accessed: (found.atime(), found.atime_nsec()),
+        // Reading the tree changes the last access, so that it would not be the same next time.
+        accessed: (found.mtime(), found.mtime_nsec()),
         modified: (found.mtime(), found.mtime_nsec()),
     };
     let kind = if is_dir {
