@@ -595,6 +595,10 @@ impl Lockspace {
                 for id in self.ids_in(key, Queue::Converting) {
                     self.store[id].disordered = true;
                 }
+                // Who was told of a waiter by an earlier master must hear of it from this one.
+                for id in self.ids_in(key, Queue::Granted) {
+                    self.store[id].high_bast = None;
+                }
             } else if here && lvb_lost {
                 self.store[key].lvb_invalid = true;
             }
