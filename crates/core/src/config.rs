@@ -74,9 +74,7 @@ pub struct Config {
     /// node, or at a node that is not its master, before it is dropped (kernel: 10 s); at most
     /// twice as long if it is locked now and then.
     pub toss_after: Time,
-    /// Entries after which a batch of claims is sent. Sending and answering a batch costs system
-    /// calls and a wake-up at the other node, some ten microseconds: 256 by default make that little
-    /// for each claim, where 64 (protocol section 4) are reached within 2 ms of quick creations.
+    /// Entries after which a batch of claims is sent.
     pub batch_entries: usize,
     /// Age at which a batch of claims is sent. Nothing waits for a claim but the barrier, which
     /// sends the batch at once: so this may be much longer than the 1 ms of protocol section 4,
@@ -110,7 +108,7 @@ impl Config {
             policy,
             lvb_len: 32,
             toss_after: 10_000 * MS,
-            batch_entries: 256,
+            batch_entries: 64,
             batch_age: 5 * MS,
             claim_resend: None,
             claim_cap: 64 * 1024,
