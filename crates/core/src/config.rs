@@ -2,7 +2,8 @@
 
 use crate::ids::{NodeId, Time};
 
-/// How the master of a resource is found. All members of a lockspace use the same.
+/// How the master of a resource is found. All members of a lockspace use the same
+/// (`Directory` and `Claim` may be mixed).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Policy {
     /// Ask the directory node, as the Linux kernel's DLM does (protocol section 1).

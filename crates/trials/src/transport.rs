@@ -1,8 +1,8 @@
 //! Carries the lock manager's messages over the simulated network.
 //!
 //! Between two incarnations every message arrives once and in order, whatever happens to connections: the same
-//! [`Link`] as in a real node sees to it. If the lock manager resends claims, the four kinds of messages that it then
-//! protects by itself go as datagrams instead.
+//! [`Link`] as in a real node sees to it. If the lock manager resends claims, claims and their replies, which it then
+//! protects by itself, go as datagrams instead.
 
 use lockify_core::link::{Frame, Hello, Link, LinkError};
 use lockify_core::message::{Body, Message};
