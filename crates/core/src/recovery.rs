@@ -22,6 +22,7 @@ use alloc::vec::Vec;
 
 use crate::config::Policy;
 use crate::error::Status;
+use crate::flags::LockFlags;
 use crate::ids::{LockId, NodeId, View};
 use crate::inspect::Queue;
 use crate::io::{LostReason, Output, Trace, WithdrawReason};
@@ -268,7 +269,7 @@ impl Lockspace {
         for id in ids {
             let lock = self.store.remove(id);
             let wrote =
-                lock.granted.is_some_and(Mode::writes) && Self::remembers_valblk(lock.flags);
+                lock.granted.is_some_and(Mode::writes) && lock.flags.contains(LockFlags::VALBLK);
             let resource = &mut self.store[key];
             resource.lvb_lost |= wrote;
             resource.regrant = true;

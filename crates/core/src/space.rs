@@ -9,7 +9,6 @@ use hashbrown::HashMap;
 use crate::barrier::Barrier;
 use crate::config::{Config, Policy};
 use crate::error::Error;
-use crate::flags::LockFlags;
 use crate::ids::{LockId, NodeId, Time, View};
 use crate::inspect::{Defect, LockInfo, Queue, ResourceInfo};
 use crate::io::{Input, Output, Stats, Trace};
@@ -378,10 +377,5 @@ impl Lockspace {
             (from, message.view, &message.body).hash(h);
         }
         self.timers.hash(h);
-    }
-
-    /// Flags whose meaning ends with the operation they were given for, kept otherwise.
-    pub(crate) fn remembers_valblk(flags: LockFlags) -> bool {
-        flags.contains(LockFlags::VALBLK)
     }
 }
