@@ -1,6 +1,7 @@
 //! Frames of the session protocol: four bytes of length, little-endian, then as many bytes of
 //! postcard.
 
+use lockify_node::wire::Append;
 use serde::{Deserialize, Serialize};
 
 /// The longest frame in bytes, without its length. Longer answers come in parts.
@@ -29,7 +30,7 @@ pub enum CodecError {
 pub fn encode<T: Serialize>(value: &T, out: &mut Vec<u8>) -> Result<(), CodecError> {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX]);
-    let written = postcard::serialize_with_flavor(value, Appender(out));
+    let written = postcard::serialize_with_flavor(value, Append(out));
     let len = out.len() - start - PREFIX;
     if written.is_err() || len > MAX_FRAME {
         out.truncate(start);
@@ -37,24 +38,6 @@ pub fn encode<T: Serialize>(value: &T, out: &mut Vec<u8>) -> Result<(), CodecErr
     }
     out[start..start + PREFIX].copy_from_slice(&(len as u32).to_le_bytes());
     Ok(())
-}
-
-/// Writes into a vector whose capacity is kept from frame to frame.
-struct Appender<'a>(&'a mut Vec<u8>);
-
-impl postcard::ser_flavors::Flavor for Appender<'_> {
-    type Output = ();
-    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.push(byte);
-        Ok(())
-    }
-    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
-        Ok(())
-    }
-    fn finalize(self) -> postcard::Result<()> {
-        Ok(())
-    }
 }
 
 /// The first frame in `bytes` and how many bytes it takes; `None` if it is not complete.

@@ -118,7 +118,7 @@ pub enum WireError {
 pub struct TooLong(pub usize);
 
 /// Lets postcard append to a buffer that keeps its capacity.
-struct Append<'a>(&'a mut Vec<u8>);
+pub struct Append<'a>(pub &'a mut Vec<u8>);
 
 impl postcard::ser_flavors::Flavor for Append<'_> {
     type Output = ();
