@@ -63,8 +63,7 @@ def run(
     """Runs a script on several nodes at once."""
     with concurrent.futures.ThreadPoolExecutor(max(1, len(nodes))) as pool:
         futures = [
-            pool.submit(run_one, folder, node, script, limit, environment(node), on_output)
-            for node in nodes
+            pool.submit(run_one, folder, node, script, limit, environment(node), on_output) for node in nodes
         ]
         return [future.result() for future in futures]
 
