@@ -120,7 +120,7 @@ def _up_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--kernel",
         default=default.kernel,
-        help="6.12 or 6.1, claim or stock, debug, joined by dashes (%(default)s)",
+        help="6.12 or 6.1, claim or stock, debug, joined by dashes; or a path (%(default)s)",
     )
     sub.add_argument(
         "--kernel-of",

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import build, cluster, control, faults, fs_gfs2, fs_ocfs2, jobs, node, tables
+from . import cluster, control, faults, fs_gfs2, fs_ocfs2, jobs, node, tables
 from .errors import Exit, LabError, UsageError
 from .host import PACKAGE, labs_dir, locked, need_root, say
 from .jobs import OnOutput, Result
@@ -61,7 +61,7 @@ class Lab:
         need_root()
         options = options or Options(**given)
         options.check()
-        kernels = {number: build.find(options.kernel_for(number)) for number in options.all_nodes}
+        kernels = {number: options.kernel_for(number) for number in options.all_nodes}
         with locked(labs_dir() / f".{self.name}.lock", timeout, f"lab {self.name}"):
             if control.alive(self.folder):
                 raise LabError(
@@ -111,7 +111,7 @@ class Lab:
             console = Path(state["console"])
             state["answers"] = answers.get(state["node"], False)
             state["complaints"] = node.complaints(console) if console.exists() else []
-            state["last_words"] = node.tail(console, 10)
+            state["last_words"] = node.last_words(console, 12)
         options = json.loads((self.folder / "options.json").read_text("utf-8"))
         return {"name": self.name, "state": "up", "options": options, "nodes": nodes}
 
@@ -285,7 +285,7 @@ class Lab:
             try:
                 jobs.wait_up(self.folder, number, clock.end)
             except TimeoutError:
-                words = "\n".join(node.tail(self.folder / "nodes" / f"{number}.console", 25))
+                words = "\n".join(node.last_words(self.folder / "nodes" / f"{number}.console", 25))
                 raise LabError(
                     f"node {number} did not boot in time; its console says:\n{words}", Exit.TIMEOUT
                 ) from None

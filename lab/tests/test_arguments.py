@@ -26,6 +26,7 @@ def _lab(*words: str) -> "subprocess.CompletedProcess[str]":
         ("up --fs ocfs2 --stack none", "OCFS2 needs --stack dlm or o2cb"),
         ("up --fs ocfs2 --stack o2cb --claim on", "o2cb has no claim"),
         ("up --kernel 5.10", "no such kernel: 5.10"),
+        ("up --kernel /no/such/linux", "is no kernel that can be started"),
         ("up --kernel-of 3=stock", "there is no node [3]"),
         ("up --kernel-of stock", "is not NODE=VALUE"),
         ("up --pin 3=0", "there is no node [3]"),
