@@ -32,6 +32,7 @@
 #include "claim_compat.h"
 
 #include <linux/debugfs.h>
+#include <linux/moduleparam.h>
 #include <linux/seq_file.h>
 #include <linux/sysfs.h>
 
@@ -113,6 +114,10 @@ static const char * const counter_names[DLM_CLAIM_COUNTERS] = {
 
 static struct workqueue_struct *claim_wq;
 
+static unsigned int claim_batch_us = DLM_CLAIM_BATCH_US;
+module_param(claim_batch_us, uint, 0644);
+MODULE_PARM_DESC(claim_batch_us, "Age at which a batch of claims is sent, in microseconds");
+
 static struct dlm_claims *claims_of(struct dlm_rsb *r)
 {
 	return &r->res_ls->ls_claims;
@@ -172,7 +177,7 @@ static unsigned int payload(const struct dlm_message *ms)
 static void start_timer(struct dlm_claims *cs)
 {
 	if (!cs->stopping && !hrtimer_is_queued(&cs->timer))
-		hrtimer_start(&cs->timer, ns_to_ktime(DLM_CLAIM_BATCH_NS),
+		hrtimer_start(&cs->timer, ns_to_ktime((u64)claim_batch_us * NSEC_PER_USEC),
 			      HRTIMER_MODE_REL_SOFT);
 }
 
@@ -226,17 +231,14 @@ static bool send_batch(struct dlm_claims *cs, struct claim_dir *dir)
 /* One batch is out to a node; the next gathers meanwhile, unless it hurries. */
 static bool batch_due(struct claim_dir *dir)
 {
-	s64 age;
-
 	if (!dir->gathered_count)
 		return false;
 	if (dir->hurry)
 		return true;
 	if (dir->outstanding)
 		return false;
-	age = ktime_to_ns(ktime_sub(ktime_get(), dir->gathered_since));
 	return dir->gathered_count >= DLM_CLAIM_BATCH ||
-	       age >= DLM_CLAIM_BATCH_NS;
+	       ktime_us_delta(ktime_get(), dir->gathered_since) >= claim_batch_us;
 }
 
 static void send_batches(struct dlm_claims *cs)
@@ -798,6 +800,8 @@ static void retry_requests(struct dlm_claims *cs)
 	u64 ordinal;
 
 	/* after a recovery, another master may have to be asked */
+	if (cs->stopping)
+		return;
 	if (!dlm_lock_recovery_try(cs->ls)) {
 		spin_lock_bh(&cs->lock);
 		start_timer(cs);
@@ -1289,10 +1293,10 @@ static void free_claims(struct list_head *link)
 }
 
 /*
- * The caller gives all its locks up at once, so there is nothing left to hide:
- * whatever waits goes on, and claims end with their resources. Called when no
- * recovery runs any more, twice: while operations may still be under way, and
- * when none can be.
+ * The caller gives all its locks up at once, after it has finished with them,
+ * so there is nothing left to hide: claims end with their resources, and
+ * operations that still wait with their locks. Called when this node has left,
+ * twice: while others may still be inside, and when nobody is.
  */
 void dlm_claim_release_lockspace(struct dlm_ls *ls)
 {
@@ -1300,6 +1304,7 @@ void dlm_claim_release_lockspace(struct dlm_ls *ls)
 	struct claim_reply *reply, *next_reply;
 	struct claim_dir *dir, *next_dir;
 	struct dlm_claim *c, *next;
+	struct claim_parked *p;
 	bool first;
 
 	spin_lock_bh(&cs->lock);
@@ -1308,14 +1313,16 @@ void dlm_claim_release_lockspace(struct dlm_ls *ls)
 	spin_unlock_bh(&cs->lock);
 	hrtimer_cancel(&cs->timer);
 	cancel_work_sync(&cs->send_work);
+	cancel_work_sync(&cs->parked_work);
 	if (first) {
+		while ((p = pop_parked(cs))) {
+			dlm_put_lockspace(ls);
+			kfree(p);
+		}
 		wake_up_all(&cs->wait);
-		queue_work(claim_wq, &cs->parked_work);
-		flush_work(&cs->parked_work);
 		return;
 	}
 
-	cancel_work_sync(&cs->parked_work);
 	list_for_each_entry_safe(dir, next_dir, &cs->dirs, list) {
 		free_claims(&dir->gathered);
 		free_claims(&dir->sent);
