@@ -127,9 +127,7 @@ def _changes(kernel: Kernel) -> dict[str, str]:
         return {}
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     kept = (path for path in files if _takes_part(path.relative_to(folder)))
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept
-    }
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
 
 
 def _takes_part(path: Path) -> bool:
@@ -151,9 +149,7 @@ def _unpack(kernel: Kernel, tree: Path, end: float) -> None:
     say(f"unpacking {tarball}")
     shutil.rmtree(tree, ignore_errors=True)
     (tree / "source").mkdir(parents=True)
-    command(
-        ["nice", "tar", "-xf", tarball, "--strip-components=1", "-C", tree / "source"], _left(end)
-    )
+    command(["nice", "tar", "-xf", tarball, "--strip-components=1", "-C", tree / "source"], _left(end))
     _copy_patched(tree / "source", tree / "stock.new")
     (tree / "stock.new").rename(tree / "stock")  # last: its presence means that all is there
 
@@ -220,7 +216,7 @@ def _configure(kernel: Kernel, tree: Path, end: float) -> Path:
         return objects
     say("configuring")
     objects.mkdir(exist_ok=True)
-    make = ["make", "-C", tree / "source", "ARCH=um", f"O={objects}"]
+    make = ["make", "-C", str(tree / "source"), "ARCH=um", f"O={objects}"]
     command([*make, "defconfig"], min(_left(end), 300))
     with open(objects / ".config", "a", encoding="utf-8") as config:
         config.write(kconfig.lines(wanted))

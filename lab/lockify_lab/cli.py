@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
         sub.add_argument(
-            "--timeout", type=_seconds, default=limit, metavar="S", help=f"time limit in seconds ({limit:g})"
+            "--timeout", type=seconds, default=limit, metavar="S", help=f"time limit in seconds ({limit:g})"
         )
         return sub
 
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     value = float(text)
     if not value > 0:
         raise ValueError
@@ -120,26 +120,56 @@ def _up_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--stack", default=default.stack, help=f"{'|'.join(STACKS)} (%(default)s)")
     sub.add_argument("--claim", default=default.claim, help=f"{'|'.join(CLAIMS)} (%(default)s)")
     sub.add_argument(
-        "--kernel", default=default.kernel, help="6.12 or 6.1, claim or stock, debug, joined by dashes (%(default)s)"
+        "--kernel",
+        default=default.kernel,
+        help="6.12 or 6.1, claim or stock, debug, joined by dashes; or a path (%(default)s)",
     )
     sub.add_argument(
-        "--kernel-of", type=_pair, action="append", default=[], metavar="NODE=KERNEL", help="another kernel on a node"
+        "--kernel-of",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="NODE=KERNEL",
+        help="another kernel on a node",
     )
     sub.add_argument("--memory", default=default.memory, help="of a node (%(default)s)")
     sub.add_argument("--disk", default=default.disk, help="size of the shared disk (%(default)s)")
     sub.add_argument("--journals", type=int, default=0, help="one for each node if not given")
-    sub.add_argument("--journal-size", type=int, default=0, metavar="MIB", help="GFS2 32, OCFS2 64 if not given")
-    sub.add_argument("--mkfs", action="append", default=[], metavar="OPTION", help="for mkfs, for example --mkfs=-r --mkfs=2048")
+    sub.add_argument(
+        "--journal-size", type=int, default=0, metavar="MIB", help="GFS2 32, OCFS2 64 if not given"
+    )
+    sub.add_argument(
+        "--mkfs",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="for mkfs, for example --mkfs=-r --mkfs=2048",
+    )
     sub.add_argument("--mount-options", default=default.mount_options, help="(%(default)s)")
     sub.add_argument("--delay", default="", help="of the cluster's network, each way, for example 100us")
     sub.add_argument(
-        "--pin", type=_pair, action="append", default=[], metavar="NODE=CPU", help="keep a node on a CPU of the host"
+        "--pin",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="NODE=CPU",
+        help="keep a node on a CPU of the host",
     )
-    sub.add_argument("--token", type=int, default=default.token, metavar="MS", help="until a silent node is dead (%(default)s)")
+    sub.add_argument(
+        "--token",
+        type=int,
+        default=default.token,
+        metavar="MS",
+        help="until a silent node is dead (%(default)s)",
+    )
     sub.add_argument("--mtu", type=int, default=default.mtu, help="(%(default)s)")
     sub.add_argument("--trace", action="store_true", help="trace what happens to locks, for `history`")
-    sub.add_argument("--tools", action="append", default=[], metavar="FOLDER", help="put in front of the scripts' PATH")
-    sub.add_argument("--append", action="append", default=[], metavar="PARAMETER", help="for the kernel's command line")
+    sub.add_argument(
+        "--tools", action="append", default=[], metavar="FOLDER", help="put in front of the scripts' PATH"
+    )
+    sub.add_argument(
+        "--append", action="append", default=[], metavar="PARAMETER", help="for the kernel's command line"
+    )
 
 
 def _pair(text: str) -> tuple[int, str]:
@@ -288,8 +318,8 @@ def _fault_arguments(add: Callable[..., argparse.ArgumentParser]) -> None:
         "kind",
         choices=("crash", "stall", "resume", "blackhole", "unblackhole", "netem", "leave", "join"),
         help="crash: end at once; stall, resume: stop and go on; blackhole: lose what --node sends to --to; "
-        "netem: delay and lose what --node sends, nothing given ends it; leave: unmount and leave the cluster; "
-        "join: come back, also after a crash",
+        "netem: delay and lose what --node sends, nothing given ends it; leave: unmount and leave the "
+        "cluster; join: come back, also after a crash",
     )
     sub.add_argument("--node", required=True, help="a number, numbers joined by commas, or all")
     sub.add_argument("--to", default="all", help="for blackhole: the receivers (all others)")

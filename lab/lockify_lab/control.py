@@ -37,7 +37,8 @@ def request_with_sockets(folder: Path, do: str, **more: Any) -> tuple[dict[str, 
             data, handed, _, _ = socket.recv_fds(connection, 1 << 20, 4)
         except TimeoutError as error:
             raise LabError(
-                f"the supervisor of lab {folder.name} does not answer: run `lab/lab down --name {folder.name}`"
+                f"the supervisor of lab {folder.name} does not answer: "
+                f"run `lab/lab down --name {folder.name}`"
             ) from error
         except OSError as error:
             raise LabError(

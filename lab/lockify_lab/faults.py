@@ -15,9 +15,7 @@ def blackhole(others: Sequence[int]) -> str:
 
 
 def unblackhole(others: Sequence[int]) -> str:
-    return _each(
-        f"ip route del blackhole {net.cluster_address(other)} 2>/dev/null || :" for other in others
-    )
+    return _each(f"ip route del blackhole {net.cluster_address(other)} 2>/dev/null || :" for other in others)
 
 
 def netem(delay: str, loss: str) -> str:

@@ -26,7 +26,7 @@ BUILD_PACKAGES = (
 NODE_PACKAGES = (
     "corosync", "dlm-controld", "gfs2-utils", "ocfs2-tools", "iproute2", "util-linux", "procps",
 )  # fmt: skip
-TEST_PACKAGES = ("python3-pytest",)
+TEST_PACKAGES = ("python3-pytest", "iputils-ping")
 
 
 def cache_dir() -> Path:

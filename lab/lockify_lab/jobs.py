@@ -15,7 +15,7 @@ from typing import Any
 
 from . import control
 from .errors import Exit, LabError
-from .node import tail
+from .node import last_words
 
 # The agent enforces the limit; we wait this much longer before we call the node dead.
 GRACE = 5.0
@@ -63,8 +63,7 @@ def run(
     """Runs a script on several nodes at once."""
     with concurrent.futures.ThreadPoolExecutor(max(1, len(nodes))) as pool:
         futures = [
-            pool.submit(run_one, folder, node, script, limit, environment(node), on_output)
-            for node in nodes
+            pool.submit(run_one, folder, node, script, limit, environment(node), on_output) for node in nodes
         ]
         return [future.result() for future in futures]
 
@@ -171,5 +170,5 @@ def _dead(folder: Path, node: int, state: Mapping[str, Any]) -> str:
 
 
 def _last_words(folder: Path, node: int) -> str:
-    lines = tail(folder / "nodes" / f"{node}.console", 25)
+    lines = last_words(folder / "nodes" / f"{node}.console", 25)
     return "\n".join("    " + line for line in lines)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import build, cluster, control, faults, fs_gfs2, fs_ocfs2, history, jobs, node, tables
+from . import cluster, control, faults, fs_gfs2, fs_ocfs2, history, jobs, node, tables
 from .errors import Exit, LabError, UsageError
 from .host import PACKAGE, labs_dir, locked, need_root, say
 from .jobs import OnOutput, Result
@@ -61,7 +61,7 @@ class Lab:
         need_root()
         options = options or Options(**given)
         options.check()
-        kernels = {number: build.find(options.kernel_for(number)) for number in options.all_nodes}
+        kernels = {number: options.kernel_for(number) for number in options.all_nodes}
         with locked(labs_dir() / f".{self.name}.lock", timeout, f"lab {self.name}"):
             if control.alive(self.folder):
                 raise LabError(
@@ -103,15 +103,15 @@ class Lab:
     def status(self) -> dict[str, Any]:
         """State of the lab and of each node, with the console's complaints and last lines."""
         if not control.alive(self.folder):
-            state = "left behind: `lab/lab down` removes it" if self.folder.exists() else "down"
-            return {"name": self.name, "state": state, "nodes": []}
+            what = "left behind: `lab/lab down` removes it" if self.folder.exists() else "down"
+            return {"name": self.name, "state": what, "nodes": []}
         nodes = self._states()
         answers = {result.node: result.ok for result in self.run("true", self._running(), timeout=3)}
         for state in nodes:
             console = Path(state["console"])
             state["answers"] = answers.get(state["node"], False)
             state["complaints"] = node.complaints(console) if console.exists() else []
-            state["last_words"] = node.tail(console, 10)
+            state["last_words"] = node.last_words(console, 12)
         options = json.loads((self.folder / "options.json").read_text("utf-8"))
         return {"name": self.name, "state": "up", "options": options, "nodes": nodes}
 
@@ -210,10 +210,8 @@ class Lab:
 
     def complaints(self) -> dict[int, list[str]]:
         """What the kernels complained about on their consoles, for nodes that did."""
-        found = {
-            number: node.complaints(self.folder / "nodes" / f"{number}.console")
-            for number in self.options.all_nodes
-        }
+        consoles = sorted((self.folder / "nodes").glob("*.console"))
+        found = {int(console.stem): node.complaints(console) for console in consoles}
         return {number: lines for number, lines in found.items() if lines}
 
     def history(self, out: Path, timeout: float = 120) -> int:
@@ -240,8 +238,7 @@ class Lab:
 
     def set_claim(self, claim: str, nodes: Nodes = "all") -> None:
         """Switches the claim of the mounted lockspace: off, strict or on."""
-        path = f"/sys/kernel/dlm/{self._lockspace()}/claim"
-        self.sh(f"echo {claim} >'{path}'", nodes)
+        self.sh(switch_claim(claim), nodes)
 
     @property
     def options(self) -> Options:
@@ -305,14 +302,14 @@ class Lab:
             self._step(_FS[options.fs].mount(options), [number], clock)
         clock.step("file system mounted")
         if options.stack == "dlm":
-            self._step(_switch_claim(options), numbers, clock)
+            self._step(switch_claim(options.claim), numbers, clock)
 
     def _wait_up(self, numbers: list[int], clock: _Clock) -> None:
         for number in numbers:
             try:
                 jobs.wait_up(self.folder, number, clock.end)
             except TimeoutError:
-                words = "\n".join(node.tail(self.folder / "nodes" / f"{number}.console", 25))
+                words = "\n".join(node.last_words(self.folder / "nodes" / f"{number}.console", 25))
                 raise LabError(
                     f"node {number} did not boot in time; its console says:\n{words}", Exit.TIMEOUT
                 ) from None
@@ -403,16 +400,16 @@ class _Clock:
         say(f"{now - self.begin:6.1f} s  {name}")
 
 
-def _switch_claim(options: Options) -> str:
+def switch_claim(claim: str) -> str:
     """The switch appears with the lockspace; a stock kernel has none and always is off."""
     return f"""
 found=
 for switch in /sys/kernel/dlm/*/claim; do
     [ -e "$switch" ] || continue
     found=yes
-    echo {options.claim} >"$switch" || exit 1
+    echo {claim} >"$switch" || exit 1
 done
-[ "$found" ] || [ {options.claim} = off ] || {{
+[ "$found" ] || [ {claim} = off ] || {{
     echo "this node's kernel has no claim: build one with kernel/apply, or say --claim off" >&2
     exit 1
 }}

@@ -161,6 +161,14 @@ def tail(path: Path, lines: int) -> list[str]:
         return []
 
 
+def last_words(path: Path, lines: int) -> list[str]:
+    """The end of a console; of a panic rather what led to it than the long list of calls after it."""
+    last = tail(path, 300)
+    panics = [index for index, line in enumerate(last) if "Kernel panic" in line]
+    begin = max(0, panics[-1] - lines // 2) if panics else max(0, len(last) - lines)
+    return last[begin : begin + lines]
+
+
 def complaints(path: Path) -> list[str]:
     """Every line of a console that tells of a problem."""
     with open(path, encoding="utf-8", errors="replace") as file:

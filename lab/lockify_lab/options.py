@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import build
 from .build import Kernel
 from .errors import UsageError
 
@@ -80,9 +82,14 @@ class Options:
     def journal_count(self) -> int:
         return self.journals or self.nodes
 
-    def kernel_for(self, node: int) -> Kernel:
-        default = Kernel.parse(self.kernel, Kernel())
-        return Kernel.parse(self.kernel_of[node], default) if node in self.kernel_of else default
+    def kernel_for(self, node: int) -> Path:
+        """A kernel from the cache by its name, or any other by its path."""
+        text = self.kernel_of.get(node, self.kernel)
+        if "/" in text:
+            _refuse(not os.access(text, os.X_OK), f"--kernel: {text} is no kernel that can be started")
+            return Path(text).resolve()
+        default = Kernel() if "/" in self.kernel else Kernel.parse(self.kernel, Kernel())
+        return build.find(Kernel.parse(text, default))
 
     def save(self, folder: Path) -> None:
         (folder / "options.json").write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")

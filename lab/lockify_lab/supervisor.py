@@ -123,7 +123,7 @@ class Supervisor:
         return node
 
     def _connect(self, request: dict[str, Any]) -> Reply:
-        """Hands out a socket to a node's agent that is being connected: only this process is in its network."""
+        """Hands out a socket on its way to a node's agent: only this process is in its network."""
         node = self._node(request)
         if node.pid is None:
             return {"dead": node.state()}, []

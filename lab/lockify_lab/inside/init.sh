@@ -55,5 +55,5 @@ must ip address add "10.77.0.$NODE/24" dev vec0
 must ip link set vec1 up
 must ip address add "10.78.$NODE.2/30" dev vec1
 
-python3 -E -s -B /run/lab/agent.py
+python3 -E -s -B /run/lab/inside/agent.py
 echo "lab: the agent of node $NODE ended"
