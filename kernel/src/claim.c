@@ -48,6 +48,7 @@ enum claim_state {
 struct dlm_claim {
 	struct list_head	link;	/* gathered or sent, or to be retried */
 	struct list_head	open;	/* dlm_claims.open, unless strict */
+	struct claim_dir	*dir;	/* as long as it is gathered */
 	struct dlm_rsb		*r;
 	struct dlm_lkb		*lkb;	/* from CLAIM_ASKING on */
 	u64			ordinal;
@@ -217,6 +218,7 @@ static bool send_batch(struct dlm_claims *cs, struct claim_dir *dir)
 	list_for_each_entry_safe(c, next, &dir->gathered, link) {
 		if (len == entries)
 			break;
+		c->dir = NULL;
 		c->seq = dir->seq;
 		c->index = len++;
 		*p++ = c->r->res_length;
@@ -302,6 +304,7 @@ static struct claim_dir *get_dir(struct dlm_claims *cs, int nodeid)
 static void gather(struct dlm_claims *cs, struct claim_dir *dir,
 		   struct dlm_claim *c)
 {
+	c->dir = dir;
 	list_add_tail(&c->link, &dir->gathered);
 	if (!dir->gathered_count++)
 		dir->gathered_since = ktime_get();
@@ -445,6 +448,8 @@ static void settle(struct dlm_claim *c, const char *how,
 	c->r->res_claim = NULL;
 	spin_lock_bh(&cs->lock);
 	cs->counters[counter]++;
+	if (c->dir)
+		c->dir->gathered_count--;
 	list_del_init(&c->link);
 	if (!c->strict) {
 		list_del(&c->open);
@@ -687,6 +692,7 @@ static struct dlm_rsb *pop_claim(struct dlm_claims *cs, struct list_head *list,
 		return NULL;
 	}
 	list_del_init(&c->link);
+	c->dir = NULL;
 	*ordinal = c->ordinal;
 	*index = c->index;
 	r = c->r;
