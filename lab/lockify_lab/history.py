@@ -1,7 +1,9 @@
 """What the nodes' tracepoints say about locks, as one history that `lockify check` judges.
 
-Times are `tai`: every node's wall clock runs on the host's clock. A call that was refused at once is
-no event. A call that was put aside at the claim barrier was made when it was put aside.
+Every node's wall clock (`tai`) runs at the rate of the host's clock, but is set at its boot, some microseconds
+off. The messages between two nodes say by how much: none is received before it was sent, and the
+quickest take the same time each way. A call that was refused at once is no event. A call that was put aside at the
+claim barrier was made when it was put aside.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from .errors import LabError
 
 EVENTS = (
     "dlm/dlm_lock_start", "dlm/dlm_lock_end", "dlm/dlm_unlock_start", "dlm/dlm_unlock_end",
-    "dlm/dlm_ast", "dlm/dlm_bast", "dlm_claim",
+    "dlm/dlm_ast", "dlm/dlm_bast", "dlm/dlm_send_message", "dlm/dlm_recv_message", "dlm_claim",
 )  # fmt: skip
 BUFFER_KB = 65536
 TRACING = "/sys/kernel/tracing"
@@ -37,6 +39,7 @@ _LINE = re.compile(
 _FIELD = re.compile(r"(\w+)=(\S*)")
 
 Event = dict[str, Any]
+Traced = list[tuple[int, str, str, dict[str, str]]]  # time, task, event, fields
 
 
 def start_script() -> str:
@@ -48,12 +51,11 @@ def start_script() -> str:
     )
 
 
-def stop_script(number: int) -> str:
+def stop_script() -> str:
     """Ends tracing on a node and leaves the trace in the lab's folder."""
     return (
-        f"set -e\ncd {TRACING}\n[ \"$(cat trace_clock | tr -d '\\n' | sed 's/.*\\[\\(.*\\)\\].*/\\1/')\" = tai ]\n"
-        f"echo 0 >tracing_on\ngrep -h '^overrun:' per_cpu/*/stats >/run/lab/trace.{number}.stats\n"
-        f"cat trace >/run/lab/trace.{number}\nsync\n"
+        f"set -e\ncd {TRACING}\necho 0 >tracing_on\ngrep -h '^overrun:' per_cpu/*/stats >/run/lab/trace.$NODE.stats\n"
+        f"cat trace >/run/lab/trace.$NODE\nsync\n"
     )
 
 
@@ -77,27 +79,82 @@ class _Node:
     resources: dict[int, str] = field(default_factory=dict)
     claims: dict[str, int] = field(default_factory=dict)
     provisional: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    asked: dict[int, str] = field(default_factory=dict)
+    # Locks under each of the kernel's ids, which it gives to the next lock before the completion of
+    # the last one's unlock is delivered.
+    lives: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    begun: int = 0
+
+    def begin(self, lkid: int) -> int:
+        self.begun += 1
+        self.lives[lkid].append(self.begun)
+        return self.begun
+
+    def lock(self, lkid: int) -> int:
+        """The present lock; one from before the trace has no number yet."""
+        return self.lives[lkid][-1] if self.lives[lkid] else self.begin(lkid)
+
+    def unlocked(self, lkid: int) -> int:
+        """The lock that a completed unlock was of, for the last time."""
+        lives = self.lives[lkid]
+        unlocking = [lock for lock in lives if any(call["event"] == "unlock" for call in self.calls[lock])]
+        if not unlocking:
+            return self.lock(lkid)
+        lives.remove(unlocking[0])
+        return unlocking[0]
 
 
-def convert(number: int, lines: Iterable[str]) -> list[Event]:
-    """The history of one node."""
-    traced = list(_parse(lines))
-    refused = _refused(traced)
+def histories(traces: dict[int, Iterable[str]]) -> Iterator[str]:
+    """One history of several nodes' traces, as lines."""
+    traced = {number: list(_parse(lines)) for number, lines in traces.items()}
+    ahead = _clocks(traced)
+    events: list[Event] = []
+    for number, of_node in traced.items():
+        events += [event | {"t": event["t"] - ahead[number]} for event in _convert(number, of_node)]
+    for event in sorted(events, key=lambda event: event["t"]):
+        yield json.dumps(event, separators=(",", ":"))
+
+
+def _clocks(traced: dict[int, Traced]) -> dict[int, int]:
+    """How far each node's clock is ahead of that of the first, in nanoseconds."""
+    sent: dict[tuple[str, str, str], int] = {}
+    for of_node in traced.values():
+        for t, _, name, fields in of_node:
+            if name == "dlm_send_message":
+                sent[fields["h_nodeid"], fields["dst"], fields["h_seq"]] = t
+    quickest: dict[tuple[int, int], int] = {}
+    for of_node in traced.values():
+        for t, _, name, fields in of_node:
+            message = (fields.get("h_nodeid", ""), fields.get("dst", ""), fields.get("h_seq", ""))
+            if name == "dlm_recv_message" and message in sent:
+                way = (int(message[0]), int(message[1]))
+                quickest[way] = min(t - sent[message], quickest.get(way, 1 << 62))
+    ahead = {min(traced, default=0): 0}
+    while True:
+        known = [
+            (a, b) for a, b in quickest if a in ahead and b in traced and b not in ahead and (b, a) in quickest
+        ]
+        if not known:
+            break
+        a, b = known[0]
+        ahead[b] = ahead[a] + (quickest[a, b] - quickest[b, a]) // 2
+    # A node that exchanged no messages has nothing that could be out of order.
+    return {number: ahead.get(number, 0) for number in traced}
+
+
+def _convert(number: int, traced: Traced) -> list[Event]:
+    """The history of one node, by its own clock."""
+    refused, freed = _refused(traced), _freed(traced)
     calls = _times_of_calls(traced)
     node = _Node(number)
     events: list[Event] = []
     for index, (t, _, name, fields) in enumerate(traced):
         if index not in refused:
-            events += _event(node, calls.get(index, t), name, fields)
+            told = _event(node, calls.get(index, t), name, fields)
+            if index in freed:
+                told = [event | {"freed": True} for event in told]
+            events += told
     events.sort(key=lambda event: event["t"])  # stable: what is put earlier are calls that waited
     return events
-
-
-def merge(histories: Iterable[list[Event]]) -> Iterator[str]:
-    """One history of several, as lines."""
-    for event in sorted((e for history in histories for e in history), key=lambda event: event["t"]):
-        yield json.dumps(event, separators=(",", ":"))
 
 
 def _parse(lines: Iterable[str]) -> Iterator[tuple[int, str, str, dict[str, str]]]:
@@ -108,7 +165,7 @@ def _parse(lines: Iterable[str]) -> Iterator[tuple[int, str, str, dict[str, str]
             yield t, found["task"], found["event"], dict(_FIELD.findall(found["fields"]))
 
 
-def _refused(traced: list[tuple[int, str, str, dict[str, str]]]) -> set[int]:
+def _refused(traced: Traced) -> set[int]:
     """Calls that ended with an error at once: nothing happened. They are paired by task."""
     begun: dict[tuple[str, str], int] = {}
     refused: set[int] = set()
@@ -122,7 +179,7 @@ def _refused(traced: list[tuple[int, str, str, dict[str, str]]]) -> set[int]:
     return refused
 
 
-def _times_of_calls(traced: list[tuple[int, str, str, dict[str, str]]]) -> dict[int, int]:
+def _times_of_calls(traced: Traced) -> dict[int, int]:
     """When calls were made that waited at the barrier; the barrier's event comes before they go on."""
     waited: dict[str, int] = {}
     times: dict[int, int] = {}
@@ -134,12 +191,31 @@ def _times_of_calls(traced: list[tuple[int, str, str, dict[str, str]]]) -> dict[
     return times
 
 
+def _freed(traced: Traced) -> set[int]:
+    """Calls for locks whose object is gone, which do not wait at the barrier."""
+    flagged: set[str] = set()
+    calls: set[int] = set()
+    for index, (_, _, name, fields) in enumerate(traced):
+        if name == "dlm_claim_freed":
+            flagged.add(fields["lkb_id"])
+        elif name in ("dlm_lock_start", "dlm_unlock_start") and fields["lkb_id"] in flagged:
+            flagged.discard(fields["lkb_id"])
+            calls.add(index)
+    return calls
+
+
 def _event(node: _Node, t: int, name: str, fields: dict[str, str]) -> list[Event]:
     if name == "dlm_claim":
         return _claim(node, t, fields)
     if "lkb_id" not in fields:
         return []
-    lock = int(fields["lkb_id"], 16)
+    lkid = int(fields["lkb_id"], 16)
+    if name == "dlm_lock_start" and "CONVERT" not in fields["flags"]:
+        lock = node.begin(lkid)
+    elif name == "dlm_ast" and -int(fields["sb_status"]) == _EUNLOCK:
+        lock = node.unlocked(lkid)
+    else:
+        lock = node.lock(lkid)
     base: Event = {"t": t, "node": node.number, "lock": lock}
     if name in ("dlm_lock_start", "dlm_unlock_start"):
         return [_call(node, base, lock, name, fields)]

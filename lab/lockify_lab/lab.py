@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -221,19 +222,22 @@ class Lab:
         """
         if not self.options.trace:
             raise UsageError(f"lab {self.name} does not trace: start it with --trace")
-        clock, parts = _Clock(timeout), []
-        for number in self._running():
-            self._step(history.stop_script(number), [number], clock)
+        clock, count = _Clock(timeout), 0
+        numbers = self._running()
+        self._step(history.stop_script(), numbers, clock)
+        for number in numbers:
             history.check_complete(self.folder, number)
-            with open(self.folder / f"trace.{number}", encoding="utf-8", errors="replace") as lines:
-                parts.append(history.convert(number, lines))
-        count = 0
-        try:
-            with open(out, "w", encoding="utf-8") as file:
-                for count, line in enumerate(history.merge(parts), 1):
-                    file.write(line + "\n")
-        except OSError as error:
-            raise LabError(f"cannot write the history {out}: {error}") from error
+        with ExitStack() as files:
+            traces = {
+                number: files.enter_context(open(self.folder / f"trace.{number}", encoding="utf-8", errors="replace"))
+                for number in numbers
+            }
+            try:
+                with open(out, "w", encoding="utf-8") as file:
+                    for count, line in enumerate(history.histories(traces), 1):
+                        file.write(line + "\n")
+            except OSError as error:
+                raise LabError(f"cannot write the history {out}: {error}") from error
         return count
 
     def set_claim(self, claim: str, nodes: Nodes = "all") -> None:
