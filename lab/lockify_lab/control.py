@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,8 @@ def start(folder: Path, limit: float) -> socket.socket:
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
+    # Whoever waits for its end looks into /proc, where it stays until its parent has taken note.
+    threading.Thread(target=process.wait, daemon=True).start()
     (folder / "supervisor.pid").write_text(f"{process.pid} {_begin(process.pid)}\n", encoding="ascii")
     ours.settimeout(limit)
     try:
