@@ -24,7 +24,12 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if arguments.command is _test:
+        arguments.pytest = rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         code: int = arguments.command(arguments)
         return code
@@ -65,8 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     down.add_argument("--all", action="store_true", help="every lab, also those left behind by a kill")
     status = _named(add("status", _status, 30, "what runs, what died and why"))
     status.add_argument("--all", action="store_true", help="every lab")
-    test = add("test", _test, 3600, "test the lab and what runs in it")
-    test.add_argument("pytest", nargs=argparse.REMAINDER, help="arguments for pytest")
+    add("test", _test, 3600, "test the lab and what runs in it; all other arguments go to pytest")
     return parser
 
 
@@ -159,6 +163,12 @@ def _up_arguments(sub: argparse.ArgumentParser) -> None:
         default=default.token,
         metavar="MS",
         help="until a silent node is dead (%(default)s)",
+    )
+    sub.add_argument(
+        "--no-quorum",
+        dest="quorum",
+        action="store_false",
+        help="survivors go on however few they are; a partition then corrupts the file system",
     )
     sub.add_argument("--mtu", type=int, default=default.mtu, help="(%(default)s)")
     sub.add_argument(
@@ -351,8 +361,7 @@ def _test(arguments: argparse.Namespace) -> int:
     """pytest's output is this command's; it ends with pytest's own closing line."""
     host.need_root()
     folder = host.PACKAGE.parent
-    given = [word for word in arguments.pytest if word != "--"]
-    words = [sys.executable, "-B", "-m", "pytest", "-v", *(given or ["tests"])]
+    words = [sys.executable, "-B", "-m", "pytest", "-v", *arguments.pytest]
     process = subprocess.Popen(words, cwd=folder)
     try:
         return Exit.OK if process.wait(arguments.timeout) == 0 else Exit.SCRIPT

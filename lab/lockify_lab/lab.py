@@ -270,7 +270,7 @@ class Lab:
             self._step(cluster.start_membership(options.stack, members, _STEP), numbers, clock)
             clock.step("members of the cluster")
         if options.stack == "dlm":
-            self._step(cluster.start_controld(members, _STEP), numbers, clock)
+            self._step(cluster.start_controld(options, members, _STEP), numbers, clock)
             clock.step("DLM configured")
         if options.fs == "none":
             return
