@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -228,7 +228,7 @@ class Lab:
         for number in numbers:
             history.check_complete(self.folder, number)
         with ExitStack() as files:
-            traces = {
+            traces: dict[int, Iterable[str]] = {
                 number: files.enter_context(
                     open(self.folder / f"trace.{number}", encoding="utf-8", errors="replace")
                 )
