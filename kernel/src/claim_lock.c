@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What claim.c needs of the functions that are private to lock.c, which
+ * includes this file at its end.
+ */
+
+int dlm_claim_find_lkb(struct dlm_ls *ls, uint32_t lkid, struct dlm_lkb **lkb)
+{
+	return find_lkb(ls, lkid, lkb);
+}
+
+/* A provisionally granted lock becomes a request for the mode it has. */
+void dlm_claim_ungrant(struct dlm_rsb *r, struct dlm_lkb *lkb)
+{
+	int mode = lkb->lkb_grmode;
+
+	del_lkb(r, lkb);
+	lkb->lkb_grmode = DLM_LOCK_IV;
+	lkb->lkb_rqmode = mode;
+	lkb->lkb_nodeid = -1;
+	lkb->lkb_remid = 0;
+}
+
+int dlm_claim_request(struct dlm_rsb *r, struct dlm_lkb *lkb)
+{
+	return _request_lock(r, lkb);
+}
+
+/* As if a lookup had been sent: recovery sends it again. */
+int dlm_claim_await_lookup(struct dlm_lkb *lkb, int nodeid)
+{
+	return add_to_waiters(lkb, DLM_MSG_LOOKUP, nodeid);
+}
+
+void dlm_claim_unpark(struct dlm_rsb *r)
+{
+	process_lookup_list(r);
+}
+
+/* A claim must not overtake the REMOVE of the name's last life. */
+void dlm_claim_before_lookup(struct dlm_rsb *r)
+{
+#if CLAIM_HAS_PENDING_REMOVE
+	wait_pending_remove(r);
+#endif
+}

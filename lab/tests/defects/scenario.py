@@ -1,0 +1,107 @@
+"""Steps and checks that the scenarios of this folder share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+from lockify_lab.fs_gfs2 import LOCKSPACE
+from lockify_lab.jobs import Result
+from lockify_lab.lab import Lab
+from lockify_lab.tables import check_single_master
+
+CREATOR, READER, DIRECTORY = 1, 2, 3
+
+# A file says which one it is, so that a reader can tell another's content from its own.
+CREATE = """
+create() {{ # FOLDER COUNT WORD
+    for ((i = 0; i < $2; i++)); do echo "$1 $i $3" >"$MNT/$1/$i" || exit 1; done
+}}
+"""
+VERIFY = """
+verify() { # FOLDER COUNT WORD
+    for ((i = 0; i < $2; i++)); do
+        read -r line <"$MNT/$1/$i" || { echo "$1/$i: cannot be read"; exit 1; }
+        [ "$line" = "$1 $i $3" ] || { echo "$1/$i: '$line' instead of '$1 $i $3'"; exit 1; }
+    done
+    [ "$(ls "$MNT/$1" | wc -l)" = "$2" ] || { echo "$1: not $2 files"; exit 1; }
+}
+"""
+
+
+def create(folder: str, count: int, word: str = "first") -> str:
+    return f"{CREATE.format()}\ncreate {folder} {count} {word}\n"
+
+
+def verify(folder: str, count: int, word: str = "first") -> str:
+    return f"{VERIFY}\nverify {folder} {count} {word}\n"
+
+
+def counters(lab: Lab, node: int = CREATOR) -> dict[str, int]:
+    """Of one node: others may be stalled."""
+    lines = lab.sh(f"cat /sys/kernel/debug/dlm/{LOCKSPACE}_claim", node).splitlines()
+    return {name: int(value) for name, value in map(str.split, lines)}
+
+
+def wait_until(what: str, holds: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"after {seconds} s still not: {what}"
+        time.sleep(0.05)
+
+
+def pending(lab: Lab, node: int = CREATOR) -> int:
+    counts = counters(lab, node)
+    return counts["pending"] + counts["parked"]
+
+
+def check_at_rest(lab: Lab) -> None:
+    """Every claim has ended, one master each, compatible grants, and no kernel complained."""
+    def unsettled() -> int:
+        return sum(c["pending"] + c["parked"] for c in lab.counters().values())
+
+    wait_until("all claims are settled", lambda: unsettled() == 0)
+    wait_until("single masters", lambda: not check_single_master(lab.dlm_tables()), seconds=10)
+    assert lab.complaints() == {}
+
+
+def warm_up(lab: Lab, folder: str) -> None:
+    """Lets the creator have every lock but those of the files to come."""
+    lab.sh(f"mkdir $MNT/{folder} && mkdir $MNT/warm.{folder}", CREATOR)
+    lab.sh(create(f"warm.{folder}", 30), CREATOR)
+    lab.sh(f"{create(folder, 1)} rm $MNT/{folder}/0", CREATOR)
+    lab.sh("sync", CREATOR)
+
+
+@contextmanager
+def stalled(lab: Lab, node: int) -> Iterator[None]:
+    lab.stall(node)
+    try:
+        yield
+    finally:
+        lab.resume(node)
+
+
+class Background:
+    """Scripts on nodes that run while the test goes on."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.pool = ThreadPoolExecutor(max_workers=8)
+
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(wait=True)
+
+    def start(self, script: str, node: int, timeout: float = 60) -> Future[Result]:
+        return self.pool.submit(lambda: self.lab.run(script, node, timeout=timeout)[0])
+
+
+def succeeded(job: Future[Result], timeout: float = 70) -> Result:
+    result = job.result(timeout)
+    assert result.ok, f"node {result.node}: {result}"
+    return result

@@ -1,0 +1,80 @@
+"""Nodes die while claims are pending: kernel-claim.md section 2, D5 and D8."""
+
+from __future__ import annotations
+
+import time
+
+from lockify_lab.lab import Lab
+
+import scenario
+from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, succeeded
+
+FILES = 400
+LONG = 90  # corosync's token, the DLM's recovery, the journal's replay
+
+
+def test_directory_dies_with_claims_pending(mortal: Lab) -> None:
+    """D5: granted locks stay granted through the recovery, and the files are there."""
+    on = mortal.options.claim == "on"
+    scenario.warm_up(mortal, "d5")
+    with Background(mortal) as background:
+        mortal.stall(DIRECTORY)
+        creation = background.start(scenario.create("d5", FILES), CREATOR, LONG)
+        if on:
+            succeeded(creation)
+            assert scenario.pending(mortal) > 200
+        else:
+            time.sleep(1)
+        mortal.crash(DIRECTORY)
+        succeeded(creation, LONG + 10)
+        mortal.sh(scenario.verify("d5", FILES), READER, timeout=LONG)
+    mortal.sh(f"mkdir $MNT/after && {scenario.create('after', 50)}", READER, timeout=LONG)
+    mortal.sh(scenario.verify("after", 50), CREATOR, timeout=LONG)
+    check_at_rest(mortal)
+    if on:
+        assert scenario.counters(mortal)["recovered"] > 200
+
+
+def test_directory_dies_while_a_lock_waits_for_claims(mortal: Lab) -> None:
+    """D8: who waits at the barrier does not keep the recovery out that would open it."""
+    on = mortal.options.claim == "on"
+    scenario.warm_up(mortal, "d8")
+    with Background(mortal) as background:
+        mortal.stall(DIRECTORY)
+        creation = background.start(scenario.create("d8", FILES), CREATOR, LONG)
+        if on:
+            succeeded(creation)
+        reading = background.start("ls $MNT/d8 | wc -l", READER, LONG)
+        time.sleep(1)
+        if on:
+            assert not reading.done()
+            assert scenario.counters(mortal)["parked"] > 0
+        mortal.crash(DIRECTORY)
+        succeeded(creation, LONG + 10)
+        listed = int(succeeded(reading, LONG + 10).out)
+        assert listed == FILES or not on
+        mortal.sh(scenario.verify("d8", FILES), READER, timeout=LONG)
+    check_at_rest(mortal)
+
+
+def test_claimer_dies_with_claims_pending(mortal: Lab) -> None:
+    """Nobody has seen its files; what it had made before is there, and names can be used again."""
+    on = mortal.options.claim == "on"
+    scenario.warm_up(mortal, "died")
+    mortal.sh(f"{scenario.create('died', 50, 'kept')} sync", CREATOR)
+    with Background(mortal) as background:
+        mortal.stall(DIRECTORY)
+        more = "mkdir $MNT/died/more && for i in {1..300}; do echo x >$MNT/died/more/$i || exit 1; done"
+        creation = background.start(more, CREATOR, LONG)
+        time.sleep(2)
+        if on:
+            assert scenario.pending(mortal) > 0
+        mortal.crash(CREATOR)
+        mortal.resume(DIRECTORY)
+        creation.result(LONG + 10)
+        read = "for i in {0..49}; do grep -q kept $MNT/died/$i || exit 1; done"
+        mortal.sh(read, [READER, DIRECTORY], timeout=LONG)
+    mortal.sh("rm -rf $MNT/died && mkdir $MNT/died", READER, timeout=LONG)
+    mortal.sh(scenario.create("died", 300), READER, timeout=LONG)
+    mortal.sh(scenario.verify("died", 300), DIRECTORY, timeout=LONG)
+    check_at_rest(mortal)

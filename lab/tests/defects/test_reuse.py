@@ -1,0 +1,71 @@
+"""Blocks, and with them lock names, are used again: kernel-claim.md section 2, D1 and D2, and
+crossed refusals."""
+
+from __future__ import annotations
+
+import time
+
+from lockify_lab.lab import Lab
+
+import scenario
+from scenario import Background, check_at_rest, succeeded
+
+FILES = 400
+ROUNDS = 9
+FILL = """
+    dd if=/dev/zero of=$MNT/fill bs=1M 2>/dev/null
+    sync
+    truncate -s -4M $MNT/fill && sync
+"""
+INODES = "stat -c %i $MNT/reuse/* | sort"
+
+
+def fill(lab: Lab) -> None:
+    lab.sh("mkdir $MNT/reuse $MNT/a $MNT/b", 1)
+    lab.sh(FILL, 1, timeout=120)
+
+
+def test_blocks_move_between_nodes(full: Lab) -> None:
+    """D1, D2: one node creates, a second deletes, a third reads, and they change places."""
+    fill(full)
+    seen: set[str] = set()
+    reused = 0
+    for number in range(ROUNDS):
+        creator, deleter, reader = (1 + (number + place) % 3 for place in range(3))
+        word = f"round{number}"
+        full.sh(scenario.create("reuse", FILES, word), creator, timeout=120)
+        full.sh(scenario.verify("reuse", FILES, word), reader, timeout=120)
+        inodes = set(full.sh(INODES, reader).split())
+        reused += len(inodes & seen)
+        seen |= inodes
+        full.sh("cd $MNT/reuse && ls | xargs rm && sync", deleter, timeout=120)
+    assert reused > ROUNDS * FILES // 3, "blocks were not used again: this tests nothing"
+    check_at_rest(full)
+    if full.options.claim == "on":
+        counts = full.counters().values()
+        assert sum(c["refusals"] for c in counts) > 0
+        assert sum(c["merges"] for c in counts) > 0
+
+
+def test_refusals_cross(full: Lab) -> None:
+    """Two nodes at once claim names whose old locks the other one holds; a third reads along."""
+    fill(full)
+    rounds = """
+        for ((r = 0; r < 12; r++)); do
+            for ((i = 0; i < 120; i++)); do echo "$r $i" >$MNT/{0}/$i || exit 1; done
+            for ((i = 0; i < 120; i++)); do
+                [ "$(cat $MNT/{0}/$i)" = "$r $i" ] || {{ echo "{0}/$i in round $r"; exit 1; }}
+            done
+            rm $MNT/{0}/* || exit 1
+            sync
+        done
+    """
+    look = "for ((r = 0; r < 60; r++)); do ls -l $MNT/a $MNT/b >/dev/null 2>&1; sleep 0.2; done"
+    with Background(full) as background:
+        jobs = [background.start(rounds.format(folder), node, 240) for node, folder in ((1, "a"), (2, "b"))]
+        looking = background.start(look, 3, 240)
+        for job in jobs:
+            succeeded(job, 250)
+        succeeded(looking, 250)
+    time.sleep(1)
+    check_at_rest(full)

@@ -1,0 +1,126 @@
+"""A directory node that does not answer: kernel-claim.md section 2, D3, D4, D6, D10."""
+
+from __future__ import annotations
+
+import time
+
+from lockify_lab.lab import Lab
+
+import scenario
+from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, stalled, succeeded
+
+FILES = 250
+
+
+def claims(lab: Lab) -> bool:
+    return lab.options.claim == "on"
+
+
+def test_answers_late_but_once(three: Lab) -> None:
+    """D3: claims wait 4 s for their answer, nothing is sent twice, and all are confirmed."""
+    scenario.warm_up(three, "d3")
+    before = scenario.counters(three)
+    with Background(three) as background:
+        with stalled(three, DIRECTORY):
+            creation = background.start(scenario.create("d3", FILES), CREATOR)
+            if claims(three):
+                succeeded(creation)
+                assert scenario.pending(three) > 0
+            time.sleep(4)
+        succeeded(creation)
+    check_at_rest(three)
+    three.sh(scenario.verify("d3", FILES), [READER, DIRECTORY])
+    after = scenario.counters(three)
+    if claims(three):
+        made = after["claims"] - before["claims"]
+        assert made > FILES
+        assert after["confirmed"] - before["confirmed"] == made
+
+
+def test_locks_are_used_before_the_answer(three: Lab) -> None:
+    """D4: files are written, renamed, linked and unlinked while their claims are pending."""
+    scenario.warm_up(three, "d4")
+    use = """
+        for ((i = 0; i < 60; i++)); do
+            f=$MNT/d4/$i
+            echo kept $i >$f && ln $f $f.link && mv $f.link $f.moved || exit 1
+            echo gone >$f.gone && rm $f.gone || exit 1
+            mkdir $f.dir && rmdir $f.dir || exit 1
+        done
+    """
+    with Background(three) as background:
+        with stalled(three, DIRECTORY):
+            job = background.start(use, CREATOR)
+            if claims(three):
+                succeeded(job)
+            time.sleep(1)
+        succeeded(job)
+    check_at_rest(three)
+    read = """
+        for ((i = 0; i < 60; i++)); do
+            for f in $MNT/d4/$i $MNT/d4/$i.moved; do
+                [ "$(cat $f)" = "kept $i" ] || { echo "$f is wrong"; exit 1; }
+            done
+        done
+        [ "$(ls $MNT/d4 | wc -l)" = 120 ]
+    """
+    three.sh(read, [READER, DIRECTORY])
+    check_at_rest(three)
+
+
+def test_nobody_sees_a_folder_before_the_answer(three: Lab) -> None:
+    """D6: another node gets the parent's lock only when the claims below it are settled."""
+    scenario.warm_up(three, "d6")
+    before = scenario.counters(three)
+    with Background(three) as background:
+        with stalled(three, DIRECTORY):
+            creation = background.start(scenario.create("d6", FILES), CREATOR)
+            if claims(three):
+                succeeded(creation)
+                reading = background.start(scenario.verify("d6", FILES), READER)
+                time.sleep(2)
+                assert not reading.done(), "the folder was seen while claims were pending"
+                assert scenario.pending(three) > 0
+            else:
+                reading = None
+        succeeded(creation)
+        succeeded(reading or background.start(scenario.verify("d6", FILES), READER))
+    check_at_rest(three)
+    if claims(three):
+        after = scenario.counters(three)
+        assert after["barrier_waits"] > before["barrier_waits"]
+        assert after["barrier_wait_us"] - before["barrier_wait_us"] > 1_000_000
+
+
+def test_nobody_sees_another_folder_before_the_answer(three: Lab) -> None:
+    """D10: the same for folders into which the new files are linked and moved."""
+    for folder in ("d10", "d10.links", "d10.moved"):
+        scenario.warm_up(three, folder)
+    spread = f"""
+        {scenario.create("d10", 60)}
+        for ((i = 0; i < 60; i++)); do
+            ln $MNT/d10/$i $MNT/d10.links/$i && mv $MNT/d10/$i $MNT/d10.moved/$i || exit 1
+        done
+    """
+    read = """
+        for ((i = 0; i < 60; i++)); do
+            for d in d10.links d10.moved; do
+                [ "$(cat $MNT/$d/$i)" = "d10 $i first" ] || { echo "$d/$i is wrong"; exit 1; }
+            done
+        done
+    """
+    with Background(three) as background:
+        with stalled(three, DIRECTORY):
+            job = background.start(spread, CREATOR)
+            readings = []
+            if claims(three):
+                succeeded(job)
+                for folder in ("d10.links", "d10.moved"):
+                    readings.append(background.start(f"ls $MNT/{folder} | wc -l", READER))
+                time.sleep(2)
+                assert not any(reading.done() for reading in readings)
+        succeeded(job)
+        for reading in readings:
+            assert succeeded(reading).out.strip() == "60"
+    three.sh(read, [READER, DIRECTORY])
+    check_at_rest(three)
