@@ -25,7 +25,12 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if arguments.command is _test:
+        arguments.pytest = rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         code: int = arguments.command(arguments)
         return code
@@ -69,6 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     bench.arguments(add("bench", bench.run, 4 * 3600, "measure: `bench paper` is the paper's evaluation"))
     test = add("test", _test, 3600, "test the lab and what runs in it")
     test.add_argument("pytest", nargs=argparse.REMAINDER, help="arguments for pytest")
+    tell = _named(
+        add("history", _history, 300, "write what happened to locks, for `lockify check`; ends tracing")
+    )
+    tell.add_argument("--out", required=True, metavar="FILE", help="where to")
+    add("test", _test, 3600, "test the lab and what runs in it; all other arguments go to pytest")
     return parser
 
 
@@ -162,7 +172,14 @@ def _up_arguments(sub: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="until a silent node is dead (%(default)s)",
     )
+    sub.add_argument(
+        "--no-quorum",
+        dest="quorum",
+        action="store_false",
+        help="survivors go on however few they are; a partition then corrupts the file system",
+    )
     sub.add_argument("--mtu", type=int, default=default.mtu, help="(%(default)s)")
+    sub.add_argument("--trace", action="store_true", help="trace what happens to locks, for `history`")
     sub.add_argument(
         "--tools", action="append", default=[], metavar="FOLDER", help="put in front of the scripts' PATH"
     )
@@ -217,6 +234,12 @@ def _status(arguments: argparse.Namespace) -> int:
     # A lab that is down or a node that was crashed on purpose is no failure; a node that died is.
     died = any(node["state"] in ("panicked", "ended") for lab in labs for node in lab["nodes"])
     return Exit.NODE if died else Exit.OK
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    events = Lab(arguments.name).history(Path(arguments.out), arguments.timeout)
+    _tell(arguments, {"history": arguments.out, "events": events}, f"{arguments.out}: {events} events")
+    return Exit.OK
 
 
 # -- jobs ------------------------------------------------------------------------------------------
@@ -353,8 +376,7 @@ def _test(arguments: argparse.Namespace) -> int:
     """pytest's output is this command's; it ends with pytest's own closing line."""
     host.need_root()
     folder = host.PACKAGE.parent
-    given = [word for word in arguments.pytest if word != "--"]
-    words = [sys.executable, "-B", "-m", "pytest", "-v", *(given or ["tests"])]
+    words = [sys.executable, "-B", "-m", "pytest", "-v", *arguments.pytest]
     process = subprocess.Popen(words, cwd=folder)
     try:
         return Exit.OK if process.wait(arguments.timeout) == 0 else Exit.SCRIPT

@@ -20,7 +20,7 @@ look() {  # look SECONDS WHAT COMMAND...: until the command succeeds
     shift 2
     until "$@"; do
         [ $SECONDS -lt $end ] || { echo "gave up waiting until $what" >&2; exit 1; }
-        sleep 0.05
+        sleep 0.1
     done
 }
 """
@@ -37,14 +37,16 @@ def start_membership(stack: str, members: int, seconds: int) -> str:
     return {"dlm": _start_corosync, "o2cb": _start_o2cb}[stack](members, seconds)
 
 
-def start_controld(members: int, seconds: int) -> str:
+def start_controld(options: Options, members: int, seconds: int) -> str:
     """dlm_controld tells the kernel's DLM who the members are. It can fence nobody here: a node that is
-    declared dead was killed, or is cut off by a test that knows what it does."""
+    declared dead was killed, or is cut off by a test that knows what it does. Fencing off, quorum decides
+    who goes on."""
+    arguments = f"--enable_fencing 0 --enable_quorum_lockspace {int(options.quorum)}"
     return (
         _LOOK
         + f"""
 mkdir -p /var/log/dlm_controld
-pidof -q dlm_controld || dlm_controld --enable_fencing 0 -q 0 -f 0 || exit 1
+pidof -q dlm_controld || dlm_controld {arguments} || exit 1
 comms() {{ [ "$(ls /sys/kernel/config/dlm/cluster/comms 2>/dev/null | wc -l)" -ge {members} ]; }}
 look {seconds} "the DLM knows {members} nodes" comms
 """
@@ -98,6 +100,8 @@ def _corosync_conf(options: Options) -> str:
         f"    name: node{node}\n  }}\n"
         for node in options.all_nodes
     )
+    # Of two nodes either one goes on alone; with more it takes a majority.
+    two_node = "  two_node: 1\n" if options.nodes == 2 else ""
     return f"""totem {{
   version: 2
   cluster_name: {NAME}
@@ -108,7 +112,7 @@ def _corosync_conf(options: Options) -> str:
 }}
 quorum {{
   provider: corosync_votequorum
-}}
+{two_node}}}
 logging {{
   to_syslog: no
   to_stderr: no

@@ -43,7 +43,9 @@ class Options:
     delay: str = ""  # netem on the cluster's network, each way, on every node
     pin: Mapping[int, int] = field(default_factory=dict)
     token: int = 10000  # ms until corosync declares a silent node dead
+    quorum: bool = True  # without, survivors go on however few they are
     mtu: int = 1500
+    trace: bool = False  # what happens to locks, from before the first one on, for `history`
     tools: tuple[str, ...] = ()  # host folders put in front of PATH in scripts
     append: tuple[str, ...] = ()  # kernel parameters
 
