@@ -72,8 +72,6 @@ def _parser() -> argparse.ArgumentParser:
     status = _named(add("status", _status, 30, "what runs, what died and why"))
     status.add_argument("--all", action="store_true", help="every lab")
     bench.arguments(add("bench", bench.run, 4 * 3600, "measure: `bench paper` is the paper's evaluation"))
-    test = add("test", _test, 3600, "test the lab and what runs in it")
-    test.add_argument("pytest", nargs=argparse.REMAINDER, help="arguments for pytest")
     tell = _named(
         add("history", _history, 300, "write what happened to locks, for `lockify check`; ends tracing")
     )
