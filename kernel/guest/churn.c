@@ -6,11 +6,11 @@
  *	churn work|look|drain DIR SELF PEER SECONDS BATCH
  *
  * Two threads fill directories with files whose content says which life of
- * which name they are, and hand each directory over, in turn to the other node
- * and to this one. Who gets one checks every file, and deletes it. Thread 0
- * also lets the kernel drop what it caches of deleted inodes, so that their
- * locks go, and with them, a second later, the DLM's records of their names:
- * each REMOVE of a name races with the creation that uses the name again.
+ * which name they are, and hand each directory over: every fourth to the other
+ * node, the rest to this one. Who gets one checks every file, and deletes it.
+ * Now and then thread 0 lets the kernel drop what it caches of deleted inodes,
+ * so that their locks go, and with them, a second later, the DLM's records of
+ * their names: each REMOVE races with the creation that uses the name again.
  *
  * "look" only checks what has been handed to this node; "drain" deletes it, too.
  */
@@ -33,6 +33,8 @@
 #define BACKLOG		6	/* directories that may wait for a node */
 #define BLOCKS		(1 << 20)
 #define SAID		20	/* so many problems are described */
+#define SHARED_ROUND	4	/* each of these goes to the other node */
+#define DROP_ROUND	3	/* after each of these caches are dropped */
 
 struct worker {
 	int id;
@@ -51,6 +53,11 @@ static time_t now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return ts.tv_sec;
+}
+
+static int goes_to(int round)
+{
+	return round % SHARED_ROUND ? self : peer;
 }
 
 static void problem(atomic_ulong *counter, const char *format, ...)
@@ -115,7 +122,7 @@ static void produce(int topfd, int id, int round)
 
 	snprintf(dir, sizeof(dir), "n%dt%dr%d", self, id, round);
 	snprintf(here, sizeof(here), "own%dt%d/%s", self, id, dir);
-	snprintf(there, sizeof(there), "to%d/%s", round % 2 ? self : peer, dir);
+	snprintf(there, sizeof(there), "to%d/%s", goes_to(round), dir);
 	if (mkdirat(topfd, here, 0755)) {
 		if (errno == ENOSPC)
 			atomic_fetch_add(&full, 1);
@@ -256,11 +263,11 @@ static void *work(void *arg)
 		return NULL;
 	}
 	while (now() < deadline) {
-		if (waiting(topfd, round % 2 ? self : peer, NULL, 0) < BACKLOG)
+		if (waiting(topfd, goes_to(round), NULL, 0) < BACKLOG)
 			produce(topfd, worker->id, round);
 		round++;
 		done = consume_waiting(topfd, worker->id);
-		if (!worker->id)
+		if (!worker->id && round % DROP_ROUND == 0)
 			drop_caches();
 		if (!done)
 			usleep(20000);
