@@ -387,8 +387,14 @@ int dlm_claim_set_master(struct dlm_rsb *r, struct dlm_lkb *lkb)
 	/* never sent, and no second chance after a stock attempt */
 	lkb->lkb_exflags &= ~DLM_LKF_CLAIM;
 
-	if (c && c->state == CLAIM_PENDING)
+	if (c && c->state == CLAIM_PENDING) {
+		struct dlm_claims *cs = claims_of(r);
+
+		spin_lock_bh(&cs->lock);
+		hurry(cs);
+		spin_unlock_bh(&cs->lock);
 		goto wait;
+	}
 
 	if (r->res_master_nodeid || rsb_flag(r, RSB_MASTER_UNCERTAIN) ||
 	    (r->res_first_lkid && r->res_first_lkid != lkb->lkb_id) ||

@@ -55,6 +55,7 @@ def command(
     limit: float,
     *,
     stdin: str | None = None,
+    cwd: Path | None = None,
     accept: Sequence[int] = (0,),
     merge: bool = False,
 ) -> str:
@@ -69,6 +70,7 @@ def command(
             stderr=subprocess.STDOUT if merge else subprocess.PIPE,
             text=True,
             errors="replace",
+            cwd=cwd,
             start_new_session=True,
         )
     except FileNotFoundError as error:
