@@ -181,3 +181,27 @@ def test_only_adds_the_dlm_and_knows_its_names(builder: ModuleType) -> None:
     assert builder.module_names("gfs2,dlm") == ["dlm", "gfs2"]
     with pytest.raises(builder.argparse.ArgumentTypeError, match="`xfs`"):
         builder.module_names("gfs2,xfs")
+
+
+def test_every_module_has_our_version_once(builder: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text('MODULE_LICENSE("GPL");\n')
+    (tmp_path / "lock.c").write_text("/* no MODULE_LICENSE( at the line's begin */\n")
+    builder.put_version(tmp_path)
+    line = f'MODULE_VERSION("lockify-{builder.our_version()}");\n'
+    assert (tmp_path / "main.c").read_text().endswith(line)
+    assert "VERSION" not in (tmp_path / "lock.c").read_text()
+
+
+def test_another_content_is_another_version(
+    builder: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in builder.PARTS:
+        path = tmp_path / part
+        if (KERNEL / part).is_dir():
+            path.mkdir()
+            path = path / "file"
+        path.write_text("before")
+    monkeypatch.setattr(builder, "HERE", tmp_path)
+    before = builder.our_version()
+    (tmp_path / "src/file").write_text("after")
+    assert builder.our_version() != before

@@ -68,6 +68,8 @@ def test_the_kernel_takes_them(builder: ModuleType, headers: Path, out: Path) ->
     release = builder.find_headers(str(headers)).release
     for name in ONLY.split(","):
         assert modinfo(out / f"{name}.ko", "vermagic").split()[0] == release
+        # Without a version DKMS would not replace the stock module.
+        assert modinfo(out / f"{name}.ko", "version") == f"lockify-{builder.our_version()}"
     assert "dlm" in modinfo(out / "gfs2.ko", "depends").split(",")
 
 
