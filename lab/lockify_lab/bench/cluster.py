@@ -15,7 +15,7 @@ from .. import net
 from ..host import say
 from ..lab import Lab
 from ..options import Options
-from . import dlmtrace, load
+from . import dlmtrace, load, nfs
 from .dlmtrace import Trace
 from .effort import BRANCH, DEPTH, TREE_FOLDERS, Effort
 from .load import Phase, Programs
@@ -25,6 +25,8 @@ from .rows import Case
 ACTIVE = 1
 WITNESS_PORT = 7401
 KINDS = ("directories", "files")
+# mdtest on one node without mpirun
+_ALONE = "env OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_btl=self OMPI_MCA_plm=isolated"
 _LIMIT = 900.0  # seconds for one load; the slowest take a tenth of it
 
 
@@ -38,6 +40,11 @@ class Setup:
     claim: str
     nodes: int
     kernel: str = "claim"
+
+    @property
+    def port(self) -> int:
+        """Whose packets are counted: the lock manager's, or NFS's own."""
+        return {"dlm": DLM_PORT, "o2cb": O2NET_PORT, "nfs": nfs.PORT}[self.stack]
 
 
 @dataclass(frozen=True)
@@ -75,9 +82,12 @@ class Cluster:
     # -- the cluster ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        port = O2NET_PORT if self.setup.stack == "o2cb" else DLM_PORT
+        if self.setup.nodes > 1:
+            self.packets = Counter(self.lab.folder, ACTIVE, self.setup.port)
         if len(self.members) > 1:
-            self.packets = Counter(self.lab.folder, ACTIVE, port)
+            self._start_witnesses()
+
+    def _start_witnesses(self) -> None:
         for node in self.members:
             address = net.cluster_address(node)
             self._sh(
@@ -90,7 +100,7 @@ class Cluster:
 
     def set_delay(self, delay_us: int) -> None:
         if delay_us != self.delay_us:
-            self.lab.netem(self.members, delay=f"{delay_us}us" if delay_us else "")
+            self.lab.netem("all", delay=f"{delay_us}us" if delay_us else "")
             self.delay_us = delay_us
 
     def leave(self) -> None:
@@ -99,22 +109,9 @@ class Cluster:
         self.members.pop()
 
     def rest(self) -> None:
-        """Forgets what the last load left in memory: inodes, their locks, and, after the DLM's time, its
-        records of them, so that all rounds begin alike and none pays for the one before."""
-        seconds = "/sys/kernel/config/dlm/cluster/toss_secs"
-        script = f"""
-sync
-set_toss() {{ [ ! -e {seconds} ] || echo "$1" >{seconds}; }}
-set_toss 1
-echo 3 >/proc/sys/vm/drop_caches
-for i in $(seq 40); do
-    left=$(cat /sys/kernel/debug/dlm/*_toss 2>/dev/null | grep -c '^[0-9a-f]')
-    [ "${{left:-0}}" -gt 100 ] || break
-    sleep 0.2
-done
-set_toss 10
-"""
-        self._sh(script, self.members)
+        """Writes out what the last load left, so that no round pays for the one before. Inodes and locks stay
+        cached: GFS2 gives an inode up with a log flush each, which would take longer than all that is measured."""
+        self._sh("sync", self.members)
 
     # -- loads ---------------------------------------------------------------------------------
 
@@ -130,7 +127,7 @@ set_toss 10
     def _create(self, folder: str, items: int, kind: str) -> str:
         if self.programs.mdtest:
             letter = "-D" if kind == "directories" else "-F"
-            words = f"{self.programs.mdtest} -d {folder}/mdtest-{kind} -I {items} -z {DEPTH} -b {BRANCH} -C {letter}"
+            words = f"{_ALONE} {self.programs.mdtest} -d {folder}/mdtest-{kind} -I {items} -z {DEPTH} -b {BRANCH} -C {letter}"
             return self.wrapped(f"{folder}", items * TREE_FOLDERS, words)
         return f"{self._tree_words(folder, items)} --shared --kinds {kind} {self._witness()}"
 
@@ -217,11 +214,15 @@ def _boot(setup: Setup, effort: Effort, programs: Programs, stack: ExitStack) ->
     say(f"booting {setup.name}: {setup.nodes} nodes, {setup.fs} on {setup.stack}, claim {setup.claim}")
     lab = stack.enter_context(Lab(f"paper{os.getpid()}-{setup.name}"))
     nodes = list(range(1, setup.nodes + 1))
+    is_nfs = setup.fs == "nfs"
     options = Options(
-        nodes=setup.nodes, fs=setup.fs, stack=setup.stack, claim=setup.claim, kernel=setup.kernel,
+        nodes=setup.nodes, fs="none" if is_nfs else setup.fs, stack="none" if is_nfs else setup.stack, claim=setup.claim, kernel=setup.kernel,
         memory=effort.memory, disk=effort.disk, pin=_pins(nodes),
     )  # fmt: skip
     lab.up(options, timeout=240)
+    if is_nfs:
+        nfs.start(lab)
+        nodes = [nfs.CLIENT]  # the server mounts nothing
     cluster = Cluster(setup, lab, programs, nodes)
     cluster.start()
     return cluster

@@ -15,7 +15,7 @@ from ..build import Kernel
 from ..errors import Exit, LabError, UsageError
 from ..host import command, need_root, say
 from . import effort as efforts
-from . import figures, gates, load
+from . import figures, gates, load, nfs
 from .cluster import Cluster, Setup, booted
 from .effort import Effort
 from .load import Programs
@@ -45,12 +45,13 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     paper.add_argument(
         "--only", action="append", default=[], metavar="FIGURE", help=f"{', '.join([*FIGURES, *_ALSO])}"
     )
-    paper.add_argument("--fs", action="append", default=[], choices=("gfs2", "ocfs2", "nfs"), help="(all)")
+    paper.add_argument(
+        "--fs", action="append", default=[], choices=("gfs2", "ocfs2", "nfs"), help="nfs goes with gfs2 (all)"
+    )
     paper.add_argument("--rounds", type=int, default=0, metavar="N", help="of every comparison")
     paper.add_argument("--out", type=Path, default=Path("bench-paper"), metavar="DIR", help="(%(default)s)")
     paper.add_argument("--load", type=Path, metavar="PROGRAM", help="a lockify-load that is built already")
     paper.add_argument("--mdtest", metavar="PROGRAM", help="instead of our generator; found on PATH, too")
-    paper.add_argument("--filebench", metavar="PROGRAM", help="likewise")
     paper.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     paper.add_argument("--timeout", type=float, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     paper.set_defaults(bench=_paper)
@@ -77,12 +78,12 @@ def _paper(given: argparse.Namespace) -> int:
         raise UsageError("--rounds is at least 1")
     effort = efforts.chosen(given.quick, given.smoke, given.rounds)
     wanted = _wanted(given.only, given.smoke)
-    programs = load.find(given.load, given.mdtest, given.filebench, given.smoke)
+    programs = load.find(given.load, given.mdtest, given.smoke)
     build.find(Kernel())  # said before anything is booted, if it is missing
     given.out.mkdir(parents=True, exist_ok=True)
     rows = Rows(given.out / "report.jsonl")
     begin, load_before = time.monotonic(), os.getloadavg()[0]
-    for setups in _groups(given.fs or ["gfs2", "ocfs2"], effort, given.smoke):
+    for setups in _groups(given.fs or ["gfs2", "nfs", "ocfs2"], effort, given.smoke):
         with booted(setups, effort, programs) as clusters:
             _measure(clusters, wanted, effort, rows)
             _must_be_well(clusters)
@@ -123,6 +124,11 @@ def _groups(systems: list[str], effort: Effort, smoke: bool) -> list[list[Setup]
         ]
         if effort is efforts.FULL:  # shows once that the claim switched off is the stock kernel
             setups.append(Setup("gfs2-unpatched", "gfs2", "dlm", "off", 5, kernel="stock"))
+        if "nfs" in systems and not smoke:
+            if lacking := nfs.missing():
+                say(f"no NFS baseline: {', '.join(lacking)} missing; apt-get install nfs-kernel-server")
+            else:
+                setups.append(Setup("gfs2-nfs", "nfs", "nfs", "off", 2))
         groups.append(setups[1:] if smoke else setups)
     if "ocfs2" in systems and not smoke:
         groups.append(

@@ -114,6 +114,7 @@ class _Counts:
 
 def sizes(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rounds: int) -> None:
     """Figures 2b and 7 with fewer nodes: the last node leaves, again and again."""
+    clusters = [cluster for cluster in clusters if cluster.setup.stack != "nfs"]
     for size in effort.sizes:
         for cluster in clusters:
             while len(cluster.members) > max(size, 1) and cluster.setup.nodes > 1:
@@ -124,6 +125,7 @@ def sizes(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rounds: int) 
 
 def latency(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rounds: int) -> None:
     """Figures 3 and 9: the DLM's share of a creation's time, its messages and its round trips."""
+    clusters = [cluster for cluster in clusters if cluster.setup.stack == "dlm"]
     for delay in effort.delays_us:
         tables: dict[str, Table] = defaultdict(Table)
         for cluster in clusters:
@@ -203,6 +205,7 @@ def high_contention(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rou
 
 def applications(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rounds: int) -> None:
     """Figure 10: Postmark, fileserver and webproxy on the active node."""
+    clusters = [cluster for cluster in clusters if cluster.setup.stack != "nfs"]
     loads: dict[str, Callable[[Cluster], Phase | None]] = {
         "postmark": lambda cluster: _postmark(cluster, effort),
         "fileserver": lambda cluster: _filebench(cluster, effort, "fileserver"),
@@ -256,6 +259,7 @@ def _filebench(cluster: Cluster, effort: Effort, profile: str) -> Phase:
 
 def deletion(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rounds: int) -> None:
     """`rm -r` of a tree that the node has just created. Blocks are used again afterwards: comes last."""
+    clusters = [cluster for cluster in clusters if cluster.setup.stack != "nfs"]
     for delay in effort.delays_us:
         rate, packets = Table(), Table()
         for cluster in clusters:

@@ -23,7 +23,6 @@ class Programs:
 
     load: Path
     mdtest: str | None
-    filebench: str | None
     postmark: str | None
 
     @property
@@ -32,7 +31,7 @@ class Programs:
         return "mdtest" if self.mdtest else "lockify-load tree (mdtest's parameters)"
 
 
-def find(given: Path | None, mdtest: str | None, filebench: str | None, smoke: bool) -> Programs:
+def find(given: Path | None, mdtest: str | None, smoke: bool) -> Programs:
     """`given` is a lockify-load that is built already."""
     load = given or _build()
     if not os.access(load, os.X_OK):
@@ -40,12 +39,7 @@ def find(given: Path | None, mdtest: str | None, filebench: str | None, smoke: b
     postmark = shutil.which("postmark")
     if postmark is None and not smoke:
         say("postmark is missing: figure 10 goes without it; install it with `apt-get install postmark`")
-    return Programs(
-        load.resolve(),
-        mdtest or shutil.which("mdtest"),
-        filebench or shutil.which("filebench"),
-        postmark,
-    )
+    return Programs(load.resolve(), mdtest or shutil.which("mdtest"), postmark)
 
 
 def _build() -> Path:
