@@ -158,6 +158,8 @@ static int pass_or_park(struct claim_parked *op, bool freed)
 	int error, tries = 0;
 	bool claimed;
 
+	if (freed)
+		trace_dlm_claim_freed(ls->ls_global_id, op->lkid);
 	do {
 		error = 0;
 		if (must_wait(ls, op, freed, &claimed) &&

@@ -48,8 +48,8 @@ pub struct Args {
     /// Gather claims at most this long, or until there are 64 or somebody waits for them
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "5ms")]
     batch_age: Duration,
-    /// Create the shared folder in this directory, on the file system to measure on [default: in
-    /// memory (/dev/shm) if there is room, else that of --out]
+    /// Create the shared folder in this directory, on the file system to measure on (/dev/shm: in
+    /// memory, where all but locking costs the least) [default: that of --out]
     #[arg(long, value_name = "DIR")]
     shared: Option<PathBuf>,
     /// Where results go

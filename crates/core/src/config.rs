@@ -75,10 +75,10 @@ pub struct Config {
     /// node, or at a node that is not its master, before it is dropped (kernel: 10 s); at most
     /// twice as long if it is locked now and then.
     pub toss_after: Time,
-    /// Entries after which a batch of claims is sent.
+    /// Entries after which a batch of claims is sent, and all other batches with it.
     pub batch_entries: usize,
-    /// Age at which a batch of claims is sent. Nothing waits for a claim but the barrier, which
-    /// sends the batch at once: so this may be much longer than the 1 ms of protocol section 4,
+    /// Age at which batches of claims are sent. Nothing waits for a claim but the barrier, which
+    /// sends them at once: so this may be much longer than the 1 ms of protocol section 4,
     /// which costs more messages, and is 5 ms by default.
     pub batch_age: Time,
     /// On a transport that can lose messages: the first interval after which an unanswered claim

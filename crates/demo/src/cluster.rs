@@ -252,11 +252,17 @@ impl Cluster {
         Ok(all)
     }
 
-    /// Bare round trips from the first worker to the others in turn, nanoseconds.
+    /// Bare round trips from the first worker to the others in turn, nanoseconds, with work between
+    /// them for `pause`.
     ///
     /// # Errors
     /// [`WorkerError`].
-    pub fn ping(&mut self, delay: Duration, count: u32) -> Result<Vec<u64>, WorkerError> {
+    pub fn ping(
+        &mut self,
+        delay: Duration,
+        pause: Duration,
+        count: u32,
+    ) -> Result<Vec<u64>, WorkerError> {
         let delay_ns = delay.as_nanos() as u64;
         let Some((first, others)) = self.workers.split_first_mut() else { return Ok(Vec::new()) };
         let mut peers: Vec<SocketAddr> = Vec::new();
@@ -264,7 +270,8 @@ impl Cluster {
             worker.tell(&Command::Echo { delay_ns })?;
             peers.push(expect!(worker, Reply::Echoing(address) => address));
         }
-        first.tell(&Command::Ping { peers, delay_ns, count })?;
+        let pause_ns = pause.as_nanos() as u64;
+        first.tell(&Command::Ping { peers, delay_ns, pause_ns, count })?;
         Ok(expect!(first, Reply::Pinged(trips) => trips))
     }
 }

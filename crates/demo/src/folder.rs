@@ -5,9 +5,7 @@
 //! hundred times longer. It does so by block group, and each directory is in one group. So every
 //! run tries several directories, before its clock starts, and takes the quickest.
 
-use std::collections::hash_map::DefaultHasher;
 use std::fs::{File, Permissions};
-use std::hash::{Hash as _, Hasher as _};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -15,12 +13,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags, statfs};
 
 use crate::clock::now;
-
-/// Where Linux systems have a file system in memory.
-const MEMORY: &str = "/dev/shm";
-
-/// Room that a file system in memory must have beside the contents: for inodes and histories.
-const SPARE: u64 = 256 * 1024 * 1024;
 
 /// The folder's name.
 pub const NAME: &str = "lockify-shared";
@@ -58,41 +50,27 @@ fn empty(dir: &Path) -> io::Result<()> {
         if found.is_dir() {
             empty(&path)?;
         } else if found.is_file() && found.len() > 0 {
-            // It may have been created read-only.
-            std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-            File::create(&path)?;
+            truncate(&path)?;
         }
     }
     Ok(())
-}
-
-/// Where to create if nobody says: in memory, where storage costs the least, because it is not what
-/// is compared; else where the results go. Returns why, for people, too.
-pub fn choose(out: &Path, needed: u64) -> (PathBuf, String) {
-    let memory = Path::new(MEMORY);
-    let elsewhere = |why: &str| (out.join(NAME), format!("{why}, so where the results go"));
-    let Ok(found) = statfs(memory) else { return elsewhere("there is no /dev/shm") };
-    let free = found.f_bavail.saturating_mul(found.f_bsize as u64);
-    if !in_memory(memory).unwrap_or(false) {
-        return elsewhere("/dev/shm is not in memory");
-    }
-    if free < needed.saturating_add(SPARE) {
-        return elsewhere("/dev/shm has too little room");
-    }
-    // One for each place of results: what an interrupted run has left is found by the next.
-    let mut hasher = DefaultHasher::new();
-    std::fs::canonicalize(out).unwrap_or_else(|_| out.to_owned()).hash(&mut hasher);
-    let path = memory.join(format!("{NAME}-{:016x}", hasher.finish()));
-    if path.exists() || std::fs::create_dir(&path).is_ok() {
-        return (path, "in memory, because the speed of storage is not what is compared".into());
-    }
-    elsewhere("/dev/shm cannot be written to")
 }
 
 fn in_memory(folder: &Path) -> io::Result<bool> {
     /// `TMPFS_MAGIC` of the kernel's `linux/magic.h`.
     const TMPFS: i128 = 0x0102_1994;
     Ok(i128::from(statfs(folder)?.f_type) == TMPFS)
+}
+
+fn truncate(file: &Path) -> io::Result<()> {
+    match File::create(file) {
+        // It was created read-only.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            std::fs::set_permissions(file, Permissions::from_mode(0o600))?;
+            File::create(file).map(drop)
+        }
+        result => result.map(drop),
+    }
 }
 
 /// Makes an empty folder in `scratch`.
@@ -141,13 +119,6 @@ mod tests {
         std::fs::set_permissions(&file, Permissions::from_mode(0o400)).unwrap();
         empty(dir.path()).unwrap();
         assert_eq!(std::fs::metadata(&file).unwrap().len(), 0);
-    }
-
-    #[test]
-    fn without_room_in_memory_the_folder_is_where_the_results_go() {
-        let (path, why) = choose(Path::new("out"), u64::MAX);
-        assert_eq!(path, Path::new("out").join(NAME));
-        assert!(why.ends_with("where the results go"), "{why}");
     }
 
     #[test]

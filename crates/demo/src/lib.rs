@@ -71,7 +71,7 @@ pub struct Options {
     pub hold: Duration,
     /// Where `report.jsonl` and `report.html` go.
     pub out: PathBuf,
-    /// Where to make the shared folder; `None`: in memory if there is room, else in `out`.
+    /// Where to make the shared folder; `None`: in `out`.
     pub shared: Option<PathBuf>,
     /// How to start a worker.
     pub worker: WorkerProgram,
@@ -137,13 +137,8 @@ pub fn run(options: &Options) -> Result<Outcome, DemoError> {
         move |error| DemoError::Out { path, error }
     };
     std::fs::create_dir_all(&options.out).map_err(out(&options.out))?;
-    // Five nodes under one parent create no more than one.
-    let needed: u64 = entries.iter().map(Entry::bytes).sum();
-    let (place, why) = match &options.shared {
-        Some(dir) => (dir.join(folder::NAME), "as told".into()),
-        None => folder::choose(&options.out, needed),
-    };
-    let lock = options.shared.as_ref().unwrap_or(&options.out).join("lockify-shared.lock");
+    let parent = options.shared.as_ref().unwrap_or(&options.out);
+    let (place, lock) = (parent.join(folder::NAME), parent.join("lockify-shared.lock"));
     let shared = |error| DemoError::Shared { path: place.clone(), error };
     let scratch = Scratch::make(place.clone(), &lock).map_err(shared)?;
     let (tree, flat) = (scratch.0.join("tree.json"), scratch.0.join("flat.json"));
@@ -162,12 +157,12 @@ pub fn run(options: &Options) -> Result<Outcome, DemoError> {
         scratch: &scratch.0,
         worker: &options.worker,
     })?;
-    let what = creation(&options.source, &entries, &place, &why);
+    let what = creation(&options.source, &entries, &place);
     report(options, &results, &what)
 }
 
 /// What a creation was, for people.
-fn creation(source: &Source, entries: &[Entry], place: &Path, why: &str) -> String {
+fn creation(source: &Source, entries: &[Entry], place: &Path) -> String {
     let what = match source {
         Source::Mdtest(_) => "an empty file or a plain directory, as mdtest makes them (the \
                               paper's case: nothing but locks and names)"
@@ -182,7 +177,7 @@ fn creation(source: &Source, entries: &[Entry], place: &Path, why: &str) -> Stri
             tree::MAX_TOTAL >> 20,
         ),
     };
-    format!("A creation: {what}.\nShared folder: {} ({why}).", place.display())
+    format!("A creation: {what}.\nShared folder: {}.", place.display())
 }
 
 /// The directory that everything is created in; removed when this is dropped.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cluster::{Cluster, WorkerProgram};
+use crate::relations::directory_round_trips;
 use crate::run::{Measured, RunError, Spec, run};
 
 /// Nodes of the larger cluster.
@@ -21,6 +22,10 @@ const CALM: Duration = Duration::from_millis(20);
 
 /// Bare round trips measured at a time.
 const PINGS: u32 = 400;
+
+/// Pairs of one node and five that a round of claims has: what is expected of them is decided by
+/// 5 %, and such short runs differ by more.
+const CLAIM_PAIRS: u32 = 3;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -107,13 +112,15 @@ pub struct DelayResult {
 /// # Errors
 /// [`RunError`].
 pub fn measure(plan: &Plan<'_>) -> Result<Vec<DelayResult>, RunError> {
-    let runs = plan.delays.len() as u64 * u64::from(plan.rounds + 1) * plan.policies.len() as u64;
-    let progress = progress(runs * 3);
+    let each = |policy: &String| u64::from(3 + plan.rounds * (1 + 2 * pairs(policy)));
+    let runs = plan.delays.len() as u64 * plan.policies.iter().map(each).sum::<u64>();
+    let progress = progress(runs);
     let mut one = plan.cluster(1, Duration::ZERO)?;
     let mut results = Vec::new();
     for &delay in plan.delays {
         let five = plan.cluster(NODES, delay)?;
-        let mut at = At { plan, delay, one: &mut one, five, progress: &progress };
+        let mut at =
+            At { plan, delay, one: &mut one, five, creation: Duration::ZERO, progress: &progress };
         results.push(at.measure()?);
     }
     progress.finish_and_clear();
@@ -135,7 +142,14 @@ struct At<'a> {
     delay: Duration,
     one: &'a mut Cluster,
     five: Cluster,
+    /// What one node's creations took the last time.
+    creation: Duration,
     progress: &'a ProgressBar,
+}
+
+/// Pairs in a round of a policy.
+fn pairs(policy: &str) -> u32 {
+    if policy.starts_with("claim") { CLAIM_PAIRS } else { 1 }
 }
 
 /// How many entries a policy's cases have at a delay, from a first round that does not count.
@@ -159,19 +173,20 @@ impl At<'_> {
             // The policies take turns, each round begins with another one.
             for i in 0..policies.len() {
                 let at = (round + i) % policies.len();
-                self.round(&mut policies[at], limits[at], round % 2 == 0)?;
+                self.round(&mut policies[at], limits[at], round)?;
             }
         }
         Ok(DelayResult { delay: self.delay, policies })
     }
 
-    /// The mean of some bare round trips, microseconds.
+    /// The mean of some bare round trips in the rhythm of creations, microseconds.
     fn ping(&mut self) -> Result<f64, RunError> {
         // No more than about a sixth of a second of them.
-        let trip = self.delay * 2 + Duration::from_micros(50);
+        let pause = self.creation.div_f64(directory_round_trips(NODES));
+        let trip = self.delay * 2 + pause + Duration::from_micros(50);
         let count = (150_000 / trip.as_micros().max(1) as u32).clamp(20, PINGS);
         self.five.place(true)?;
-        let trips = self.five.ping(self.delay, count)?;
+        let trips = self.five.ping(self.delay, pause, count)?;
         Ok(trips.iter().sum::<u64>() as f64 / 1e3 / trips.len().max(1) as f64)
     }
 
@@ -188,24 +203,31 @@ impl At<'_> {
         &mut self,
         result: &mut PolicyResult,
         limits: Limits,
-        one_first: bool,
+        round: usize,
     ) -> Result<(), RunError> {
         let policy = result.policy.clone();
-        let (one, five, round_trip_us) = if one_first {
-            let one = self.one(&policy, limits)?;
-            (one, self.five(&policy, limits)?, self.ping()?)
-        } else {
-            let (five, round_trip_us) = (self.five(&policy, limits)?, self.ping()?);
-            (self.one(&policy, limits)?, five, round_trip_us)
-        };
-        result.pairs.push(Pair { one, five, round_trip_us });
+        for pair in 0..pairs(&policy) as usize {
+            let pair = self.pair(&policy, limits, (round + pair).is_multiple_of(2))?;
+            result.pairs.push(pair);
+        }
         result.all.push(self.all(&policy, limits)?);
         Ok(())
+    }
+
+    fn pair(&mut self, policy: &str, limits: Limits, one_first: bool) -> Result<Pair, RunError> {
+        if one_first {
+            let one = self.one(policy, limits)?;
+            Ok(Pair { one, five: self.five(policy, limits)?, round_trip_us: self.ping()? })
+        } else {
+            let (five, round_trip_us) = (self.five(policy, limits)?, self.ping()?);
+            Ok(Pair { one: self.one(policy, limits)?, five, round_trip_us })
+        }
     }
 
     fn one(&mut self, policy: &str, limits: Limits) -> Result<Measured, RunError> {
         self.step(&format!("{policy}, 1 node"));
         let measured = run(self.one, &self.plan.spec(policy, 1, self.plan.tree, limits.tree))?;
+        self.creation = Duration::from_nanos((measured.micros() * 1e3) as u64);
         std::thread::sleep(CALM);
         Ok(measured)
     }

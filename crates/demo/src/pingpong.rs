@@ -2,7 +2,8 @@
 //!
 //! Both sides do what any event loop does for a message and nothing else: wait for readiness, read,
 //! hold the message for the delay, write. The pinger goes round its peers, because a lock manager
-//! does not ask the same peer all the time either.
+//! does not ask the same peer all the time either; and it is busy between two trips for as long as a
+//! creator is, because a processor that has been idle for longer takes longer to wake.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -57,11 +58,17 @@ fn answer(mut listener: TcpListener, delay: Duration) -> io::Result<()> {
     }
 }
 
-/// Measures `count` round trips to `peers` in turn, in nanoseconds, after a few that do not count.
+/// Measures `count` round trips to `peers` in turn, in nanoseconds, after a few that do not count,
+/// with work for `pause` nanoseconds before each.
 ///
 /// # Errors
 /// Those of the system calls, and a peer that went away.
-pub fn measure(peers: &[SocketAddr], delay: Duration, count: u32) -> io::Result<Vec<u64>> {
+pub fn measure(
+    peers: &[SocketAddr],
+    delay: Duration,
+    pause: u64,
+    count: u32,
+) -> io::Result<Vec<u64>> {
     let connect = |&address| -> io::Result<Bare> {
         let stream = std::net::TcpStream::connect(address)?;
         stream.set_nonblocking(true)?;
@@ -71,7 +78,13 @@ pub fn measure(peers: &[SocketAddr], delay: Duration, count: u32) -> io::Result<
     let mut events = Events::with_capacity(8);
     let mut hold = Hold::new(delay)?;
     let mut trip = |peer: &mut Bare| -> io::Result<u64> {
-        let start = now();
+        let idle = now();
+        let start = loop {
+            match now() {
+                t if t - idle >= pause => break t,
+                _ => std::hint::spin_loop(),
+            }
+        };
         peer.send()?;
         peer.receive(&mut events)?;
         hold.wait()?;
@@ -165,7 +178,7 @@ mod tests {
     fn a_round_trip_takes_both_delays() {
         let delay = Duration::from_millis(2);
         let peers = [echo(delay).unwrap(), echo(delay).unwrap()];
-        let trips = measure(&peers, delay, 6).unwrap();
+        let trips = measure(&peers, delay, 0, 6).unwrap();
         assert_eq!(trips.len(), 6);
         assert!(trips.iter().all(|&t| t >= 4_000_000), "{trips:?}");
     }

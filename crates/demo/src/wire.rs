@@ -56,6 +56,8 @@ pub enum Command {
         peers: Vec<SocketAddr>,
         /// Each message is delayed by this, nanoseconds.
         delay_ns: u64,
+        /// Work between two of them, nanoseconds.
+        pause_ns: u64,
         /// How many.
         count: u32,
     },

@@ -140,9 +140,9 @@ impl Worker {
             Command::Echo { delay_ns } => {
                 Ok(Reply::Echoing(pingpong::echo(Duration::from_nanos(delay_ns))?))
             }
-            Command::Ping { peers, delay_ns, count } => {
+            Command::Ping { peers, delay_ns, pause_ns, count } => {
                 let delay = Duration::from_nanos(delay_ns);
-                Ok(Reply::Pinged(pingpong::measure(&peers, delay, count)?))
+                Ok(Reply::Pinged(pingpong::measure(&peers, delay, pause_ns, count)?))
             }
             command => {
                 let node = self.node.as_mut().ok_or("this worker has not joined a cluster yet")?;

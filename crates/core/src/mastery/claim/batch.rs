@@ -1,9 +1,9 @@
 //! Sending claims: gathered per directory node, sent when enough or old enough, at once when somebody
 //! waits for the answers; sent again where the transport can lose them.
+//!
+//! All batches go together: sending wakes others, and they, or the processors that they share, are
+//! awake already for the second message of a volley.
 
-use alloc::vec::Vec;
-
-use super::Batch;
 use crate::ids::NodeId;
 use crate::io::Trace;
 use crate::message::Body;
@@ -24,12 +24,13 @@ impl Lockspace {
         let Some(claim) = self.claims.open.get(ordinal) else { return };
         let resource = &self.store[claim.resource];
         let (entry, node) = ((resource.name, claim.id), self.directory_node(resource.hash));
-        let deadline = self.now.saturating_add(self.config.batch_age);
-        let batch =
-            self.claims.batches.entry(node).or_insert(Batch { entries: Vec::new(), deadline });
-        batch.entries.push(entry);
-        if batch.entries.len() >= self.config.batch_entries {
-            self.flush_batch_to(node);
+        if self.claims.batches.is_empty() {
+            self.claims.batches_due = self.now.saturating_add(self.config.batch_age);
+        }
+        let batch = self.claims.batches.entry(node).or_default();
+        batch.push(entry);
+        if batch.len() >= self.config.batch_entries {
+            self.flush_batches();
         }
     }
 
@@ -40,16 +41,13 @@ impl Lockspace {
     }
 
     pub(crate) fn flush_due_batches(&mut self) {
-        let now = self.now;
-        while let Some(node) =
-            self.claims.batches.iter().find(|(_, b)| b.deadline <= now).map(|(n, _)| *n)
-        {
-            self.flush_batch_to(node);
+        if self.claims.next_batch_deadline().is_some_and(|due| due <= self.now) {
+            self.flush_batches();
         }
     }
 
     pub(crate) fn flush_batch_to(&mut self, node: NodeId) {
-        let Some(Batch { mut entries, .. }) = self.claims.batches.remove(&node) else { return };
+        let Some(mut entries) = self.claims.batches.remove(&node) else { return };
         if mutated!(self, FailedSendConfirms) && entries.len() > 1 {
             let unsent = entries.pop().and_then(|(_, id)| self.claims.open.by_id(id));
             unsent.into_iter().for_each(|ordinal| self.confirm(ordinal));

@@ -57,26 +57,22 @@ struct Claim {
     tries: u32,
 }
 
-#[derive(Clone, Debug)]
-struct Batch {
-    entries: Vec<(Name, u64)>,
-    deadline: Time,
-}
-
 /// This node's claims, by ordinal: the order in which they were made, which is what the barrier
 /// compares and what never changes.
 #[derive(Clone, Default)]
 pub(crate) struct Claims {
     open: Ledger,
     /// Gathered claims, by directory node.
-    batches: BTreeMap<NodeId, Batch>,
+    batches: BTreeMap<NodeId, Vec<(Name, u64)>>,
+    /// When they are sent at the latest, if there are any.
+    batches_due: Time,
     last_ordinal: u64,
 }
 
 impl core::hash::Hash for Claims {
     fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
         self.open.hash(state);
-        self.batches.iter().for_each(|(node, batch)| (node, &batch.entries).hash(state));
+        self.batches.hash(state);
     }
 }
 
@@ -99,7 +95,7 @@ impl Claims {
     }
 
     pub fn next_batch_deadline(&self) -> Option<Time> {
-        self.batches.values().map(|b| b.deadline).min()
+        (!self.batches.is_empty()).then_some(self.batches_due)
     }
 
     fn pending(&mut self, ordinal: u64) -> Option<&mut Claim> {

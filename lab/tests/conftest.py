@@ -1,0 +1,1 @@
+pytest_plugins = ["lockify_lab.pytest_plugin"]

@@ -1,0 +1,73 @@
+"""Building kernels, as far as it needs no compiler."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lockify_lab import Kernel, LabError, UsageError, build, host, kconfig
+
+
+def test_kernels_have_names() -> None:
+    assert Kernel.parse("6.1-stock", Kernel()) == Kernel("6.1", stock=True)
+    assert Kernel.parse("debug", Kernel(stock=True)) == Kernel("6.12", stock=True, debug=True)
+    assert str(Kernel("6.1", debug=True)) == "6.1-claim-debug"
+    assert Kernel.parse(str(Kernel("6.1", debug=True)), Kernel()) == Kernel("6.1", debug=True)
+
+
+def test_an_unknown_kernel_is_refused() -> None:
+    with pytest.raises(UsageError, match="5.10"):
+        Kernel.parse("5.10-stock", Kernel())
+
+
+def test_a_lost_symbol_is_told(tmp_path: Path) -> None:
+    config = tmp_path / ".config"
+    config.write_text("CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=m\n", encoding="utf-8")
+    kconfig.check({"CONFIG_A": "y", "CONFIG_B": "n", "CONFIG_MISSING": "n"}, config)
+    with pytest.raises(LabError) as error:
+        kconfig.check({"CONFIG_A": "y", "CONFIG_B": "y", "CONFIG_C": "y", "CONFIG_D": "y"}, config)
+    told = str(error.value)
+    assert "CONFIG_A" not in told
+    assert all(f"CONFIG_{name}: wanted y" in told for name in "BCD")
+
+
+def test_fragments_are_read_as_written() -> None:
+    symbols = kconfig.read(host.CONFIGS / "base.config")
+    assert symbols["CONFIG_DLM"] == "y"
+    assert symbols["CONFIG_MODULES"] == "n"
+
+
+def test_a_copy_touches_only_what_differs(tmp_path: Path) -> None:
+    wanted, actual = tmp_path / "wanted", tmp_path / "actual"
+    for folder in (wanted, actual):
+        (folder / "sub").mkdir(parents=True)
+        for name in ("same.c", "changed.c", "sub/same.h"):
+            (folder / name).write_text("original", encoding="utf-8")
+            os.utime(folder / name, (1000, 1000))
+    (wanted / "changed.c").write_text("ours", encoding="utf-8")
+    (wanted / "added.c").write_text("ours", encoding="utf-8")
+    (actual / "left_over.c").write_text("of an earlier build", encoding="utf-8")
+
+    assert build._mirror(wanted, actual) == 3
+    assert build._mirror(wanted, actual) == 0
+    assert sorted(path.name for path in actual.iterdir()) == ["added.c", "changed.c", "same.c", "sub"]
+    assert (actual / "changed.c").read_text(encoding="utf-8") == "ours"
+    assert (actual / "changed.c").stat().st_mtime > 1000
+    assert (actual / "same.c").stat().st_mtime == (actual / "sub/same.h").stat().st_mtime == 1000
+
+
+def test_changes_that_would_be_lost_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "fs" / "dlm").mkdir(parents=True)
+    (tmp_path / "fs" / "dlm" / "claim.c").touch()
+    build._refuse_changes_elsewhere(tmp_path)
+    (tmp_path / "fs" / "namei.c").touch()
+    with pytest.raises(LabError, match="fs/namei.c"):
+        build._refuse_changes_elsewhere(tmp_path)
+
+
+def test_a_missing_kernel_names_the_command_that_builds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKIFY_LAB_CACHE", str(tmp_path))
+    with pytest.raises(LabError, match="lab/lab build --kernel 6.1 --stock --debug"):
+        build.find(Kernel("6.1", stock=True, debug=True))
