@@ -35,6 +35,14 @@ static void trace(struct dlm_claim *c, const char *how, int nodeid)
 			c->ordinal, how, nodeid);
 }
 
+/* Somebody waits for a claim that may still be gathered. */
+static void hurry(struct dlm_claims *cs)
+{
+	spin_lock_bh(&cs->lock);
+	claim_hurry(cs);
+	spin_unlock_bh(&cs->lock);
+}
+
 static void count(struct dlm_claims *cs, enum dlm_claim_counter counter)
 {
 	spin_lock_bh(&cs->lock);
@@ -114,11 +122,7 @@ int dlm_claim_set_master(struct dlm_rsb *r, struct dlm_lkb *lkb)
 	lkb->lkb_exflags &= ~DLM_LKF_CLAIM;
 
 	if (c && c->state == CLAIM_PENDING) {
-		struct dlm_claims *cs = claims_of(r);
-
-		spin_lock_bh(&cs->lock);
-		claim_hurry(cs);
-		spin_unlock_bh(&cs->lock);
+		hurry(claims_of(r));
 		goto wait;
 	}
 
@@ -314,8 +318,10 @@ int dlm_claim_validate_master(struct dlm_rsb *r, int from_nodeid)
 
 	if (!c || c->state != CLAIM_PENDING)
 		return r->res_master_nodeid == dlm_our_nodeid() ? 0 : 1;
-	if (from_nodeid != dlm_dir_nodeid(r))
+	if (from_nodeid != dlm_dir_nodeid(r)) {
+		hurry(claims_of(r));
 		return -ENOTBLK;
+	}
 	confirm(c);
 	return 0;
 }
