@@ -231,8 +231,9 @@ def _make(source: Path, objects: Path, jobs: int, end: float) -> None:
     _forget_half_written(objects, running)
     running.touch()
     log = objects / "lab.log"
-    # The process namespace takes all of make's children along if this process is killed.
-    words = ["unshare", "--pid", "--fork", "--kill-child", "nice", "make", "-C", str(source)]
+    # If this process is killed, so is unshare, and with its process namespace all of make's children.
+    words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"]
+    words += ["nice", "make", "-C", str(source)]
     words += ["ARCH=um", f"O={objects}", f"-j{jobs}", "linux"]
     say(f"building with {jobs} jobs; log in {log}")
     with open(log, "w", encoding="utf-8") as out:
