@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -202,17 +200,24 @@ def _counted(output: str) -> dict[str, int]:
 @contextmanager
 def booted(setups: Sequence[Setup], effort: Effort, programs: Programs) -> Iterator[list[Cluster]]:
     """Boots the clusters that are compared with each other, all at the same time, and ends them."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the labs are ended
-    try:
-        with ExitStack() as stack:
-            yield [_boot(setup, effort, programs, stack) for setup in setups]
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with ExitStack() as stack:
+        yield [_boot(setup, effort, programs, stack) for setup in setups]
+
+
+_labs: list[Lab] = []
+
+
+def end_labs() -> None:
+    """For signals: a load that runs ends with its node, and nobody has to wait for it."""
+    for lab in _labs:
+        lab.down()
 
 
 def _boot(setup: Setup, effort: Effort, programs: Programs, stack: ExitStack) -> Cluster:
     say(f"booting {setup.name}: {setup.nodes} nodes, {setup.fs} on {setup.stack}, claim {setup.claim}")
     lab = stack.enter_context(Lab(f"paper{os.getpid()}-{setup.name}"))
+    _labs.append(lab)
+    stack.callback(_labs.remove, lab)
     nodes = list(range(1, setup.nodes + 1))
     is_nfs = setup.fs == "nfs"
     options = Options(

@@ -16,7 +16,7 @@ from ..errors import Exit, LabError, UsageError
 from ..host import command, need_root, say
 from . import effort as efforts
 from . import figures, gates, load, nfs
-from .cluster import Cluster, Setup, booted
+from .cluster import Cluster, Setup, booted, end_labs
 from .effort import Effort
 from .load import Programs
 from .rows import Rows
@@ -58,12 +58,16 @@ def arguments(sub: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """The whole benchmark has one time limit; the labs are ended, and what was measured is kept."""
+    """The whole benchmark has one time limit. However it ends, the labs are ended and what was measured is kept."""
 
-    def over(*_: object) -> None:
-        raise LabError("the benchmark's time limit is over: give it more with --timeout", Exit.TIMEOUT)
+    def over(number: int, _: object) -> None:
+        end_labs()
+        if number == signal.SIGALRM:
+            raise LabError("the benchmark's time limit is over: give it more with --timeout", Exit.TIMEOUT)
+        raise KeyboardInterrupt
 
-    signal.signal(signal.SIGALRM, over)
+    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, over)
     signal.setitimer(signal.ITIMER_REAL, given.timeout)
     try:
         code: int = given.bench(given)
