@@ -37,7 +37,7 @@ class Setup:
     stack: str
     claim: str
     nodes: int
-    kernel: str = "claim"
+    kernel: str = ""  # another than that of the other clusters
 
     @property
     def port(self) -> int:

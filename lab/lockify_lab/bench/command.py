@@ -8,12 +8,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from .. import build
-from ..build import Kernel
 from ..errors import Exit, LabError, UsageError
 from ..host import command, need_root, say
+from ..options import Options
 from . import effort as efforts
 from . import figures, gates, load, nfs
 from .cluster import Cluster, Setup, booted, end_labs
@@ -50,6 +50,7 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     )
     paper.add_argument("--rounds", type=int, default=0, metavar="N", help="of every comparison")
     paper.add_argument("--out", type=Path, default=Path("bench-paper"), metavar="DIR", help="(%(default)s)")
+    paper.add_argument("--kernel", default="claim", help="as for `up`: a name or a path (%(default)s)")
     paper.add_argument("--load", type=Path, metavar="PROGRAM", help="a lockify-load that is built already")
     paper.add_argument("--mdtest", metavar="PROGRAM", help="instead of our generator; found on PATH, too")
     paper.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -83,11 +84,12 @@ def _paper(given: argparse.Namespace) -> int:
     effort = efforts.chosen(given.quick, given.smoke, given.rounds)
     wanted = _wanted(given.only, given.smoke)
     programs = load.find(given.load, given.mdtest, given.smoke)
-    build.find(Kernel())  # said before anything is booted, if it is missing
+    Options(kernel=given.kernel).kernel_for(1)  # said before anything is booted, if it is missing
     given.out.mkdir(parents=True, exist_ok=True)
     rows = Rows(given.out / "report.jsonl")
     begin, load_before = time.monotonic(), os.getloadavg()[0]
-    for setups in _groups(given.fs or ["gfs2", "nfs", "ocfs2"], effort, given.smoke):
+    for group in _groups(given.fs or ["gfs2", "nfs", "ocfs2"], effort, given.smoke):
+        setups = [setup if setup.kernel else replace(setup, kernel=given.kernel) for setup in group]
         with booted(setups, effort, programs) as clusters:
             _measure(clusters, wanted, effort, rows)
             _must_be_well(clusters)
