@@ -107,8 +107,11 @@ class Cluster:
         self.members.pop()
 
     def rest(self) -> None:
-        """Writes out what the last load left, so that no round pays for the one before. Inodes and locks stay
-        cached: GFS2 gives an inode up with a log flush each, which would take longer than all that is measured."""
+        """Writes out what the last load left, so that no round pays for the one before.
+
+        Inodes and locks stay cached: GFS2 flushes its log for each inode that it gives up, which would
+        take longer than all that is measured.
+        """
         self._sh("sync", self.members)
 
     # -- loads ---------------------------------------------------------------------------------
@@ -125,8 +128,9 @@ class Cluster:
     def _create(self, folder: str, items: int, kind: str) -> str:
         if self.programs.mdtest:
             letter = "-D" if kind == "directories" else "-F"
-            words = f"{_ALONE} {self.programs.mdtest} -d {folder}/mdtest-{kind} -I {items} -z {DEPTH} -b {BRANCH} -C {letter}"
-            return self.wrapped(f"{folder}", items * TREE_FOLDERS, words)
+            words = f"{_ALONE} {self.programs.mdtest} -d {folder}/mdtest-{kind} -C {letter}"
+            words += f" -z {DEPTH} -b {BRANCH} -I {items}"
+            return self.wrapped(folder, items * TREE_FOLDERS, words)
         return f"{self._tree_words(folder, items)} --shared --kinds {kind} {self._witness()}"
 
     def shared_tree(self, items: int, kind: str) -> float:
@@ -134,8 +138,9 @@ class Cluster:
         folder = self.new_folder("shared")
         self._sh(f"{self._tree_words(folder, items)} --prepare")
         begin = time.time() + 2.0 + 0.2 * len(self.members)
+        witnesses = [*self.members[1:], self.members[0]]
         script = (
-            f"others=({' '.join(net.cluster_address(node) for node in (*self.members[1:], self.members[0]))})\n"
+            f"others=({' '.join(net.cluster_address(node) for node in witnesses)})\n"
             f"{self._tree_words(folder, items)} --shared --rank $NODE --kinds {kind} "
             f"--start-at {begin:.3f} --witness ${{others[$((NODE - 1))]}}:{WITNESS_PORT}"
         )
@@ -150,9 +155,7 @@ class Cluster:
 
     def wrapped(self, at: str, operations: int, words: str) -> str:
         """Any command as a load: lockify-load takes the time and adds the final barrier."""
-        return (
-            f"{self.programs.load} exec --at {at} --operations {operations} {self._witness()} -- {words}"
-        )
+        return f"{self.programs.load} exec --at {at} --operations {operations} {self._witness()} -- {words}"
 
     def counted(self, script: str, traced: bool = False) -> Run:
         """Runs one load on the active node and counts packets, claims and, if asked, everything."""
@@ -221,8 +224,8 @@ def _boot(setup: Setup, effort: Effort, programs: Programs, stack: ExitStack) ->
     nodes = list(range(1, setup.nodes + 1))
     is_nfs = setup.fs == "nfs"
     options = Options(
-        nodes=setup.nodes, fs="none" if is_nfs else setup.fs, stack="none" if is_nfs else setup.stack, claim=setup.claim, kernel=setup.kernel,
-        memory=effort.memory, disk=effort.disk, pin=_pins(nodes),
+        nodes=setup.nodes, fs="none" if is_nfs else setup.fs, stack="none" if is_nfs else setup.stack,
+        claim=setup.claim, kernel=setup.kernel, memory=effort.memory, disk=effort.disk, pin=_pins(nodes),
     )  # fmt: skip
     lab.up(options, timeout=240)
     if is_nfs:

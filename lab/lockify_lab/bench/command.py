@@ -59,7 +59,7 @@ def arguments(sub: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """The whole benchmark has one time limit. However it ends, the labs are ended and what was measured is kept."""
+    """One time limit for all. However it ends, the labs are ended and what was measured is kept."""
 
     def over(number: int, _: object) -> None:
         end_labs()
@@ -115,7 +115,8 @@ def _wanted(only: list[str], smoke: bool) -> list[str]:
     names = [_ALSO.get(name, name) for name in only] or list(FIGURES)
     unknown = [name for name in names if name not in FIGURES]
     if unknown:
-        raise UsageError(f"--only: there is no figure {unknown[0]}; there are {', '.join([*FIGURES, *_ALSO])}")
+        there_are = ", ".join([*FIGURES, *_ALSO])
+        raise UsageError(f"--only: there is no figure {unknown[0]}; there are {there_are}")
     return [name for name in FIGURES if name in names]
 
 
@@ -166,18 +167,21 @@ def _must_be_well(clusters: Sequence[Cluster]) -> None:
 
 def _about(effort: Effort, programs: Programs, load_before: float, seconds: float) -> list[str]:
     return [
-        f"Effort: {effort.name}, {effort.rounds} rounds, paired and in alternating order; medians, quartiles in brackets. "
-        f"{seconds / 60:.1f} minutes; load of the machine before: {load_before:.1f} ({os.cpu_count()} CPUs), "
-        f"after: {os.getloadavg()[0]:.1f}.",
-        f"The tree is made by {programs.tree}, -z 2 -b 2 -I {effort.items}; fileserver and webproxy by lockify-load with "
-        "Filebench's parameters. The clock stops after the final barrier: the last parent directory is synced "
-        "(on one node, too) and then seen by another node, which takes its lock away from the creator.",
-        "Claim off is the stock protocol, message for message. Packets are TCP segments with payload on the lock "
-        "manager's port, both directions, at the active node. Rates of user-mode kernels compare only with each other.",
+        f"Effort: {effort.name}, {effort.rounds} rounds, paired and in alternating order; medians, with "
+        f"quartiles in brackets. {seconds / 60:.1f} minutes; load of the machine before: {load_before:.1f} "
+        f"({os.cpu_count()} CPUs), after: {os.getloadavg()[0]:.1f}.",
+        f"The tree is made by {programs.tree}, -z 2 -b 2 -I {effort.items}; fileserver and webproxy by "
+        "lockify-load with Filebench's parameters. The clock stops after the final barrier: the last parent "
+        "directory is synced (on one node, too) and then seen by another node, which takes its lock from "
+        "the creator.",
+        "Claim off is the stock protocol, message for message. Packets are TCP segments with payload on the "
+        "lock manager's port, both directions, at the active node. Rates of user-mode kernels compare only "
+        "with each other.",
     ]
 
 
 def _publish(out: Path, programs: Programs, about: list[str], verdicts: list[str]) -> None:
     texts = [word for line in [*about, *verdicts] for word in ("--text", line)]
-    words = [programs.load, "page", out / "report.jsonl", "--html", out / "report.html", *texts]
+    words: list[str | Path] = [programs.load, "page", out / "report.jsonl"]
+    words += ["--html", out / "report.html", *texts]
     (out / "report.txt").write_text("\n".join([*about, "", *verdicts, "", command(words, 60)]), "utf-8")

@@ -88,7 +88,9 @@ def low_contention(clusters: Sequence[Cluster], effort: Effort, rows: Rows, roun
             for key, values in claims.items():
                 base = rate.values.get((one_of(key[0]), key[1]))
                 if base:
-                    rows.add("11", rate.cases[key], "ratio_to_one_node", ratios(values, base), _PUBLISHED_RDMA)
+                    rows.add(
+                        "11", rate.cases[key], "ratio_to_one_node", ratios(values, base), _PUBLISHED_RDMA
+                    )
 
 
 class _Counts:
@@ -138,7 +140,9 @@ def latency(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rounds: int
         for metric, table in tables.items():
             for key, values in table.values.items():
                 case = table.cases[key]
-                published = _PUBLISHED_SHARE.get(key[0].split("-")[-1]) if metric == "lock_wait_share" else None
+                published = (
+                    _PUBLISHED_SHARE.get(key[0].split("-")[-1]) if metric == "lock_wait_share" else None
+                )
                 rows.add("9", case, metric, values, published if case["fs"] == "gfs2" else None)
         _beyond_one_node(tables["lock_wait_us_per_create"], "lock_wait_us_beyond_one_node", rows)
         _beyond_one_node(tables["lock_wait_share"], "lock_wait_share_beyond_one_node", rows)
@@ -235,7 +239,7 @@ def _published_application(case: Case) -> float | None:
 
 
 def _postmark(cluster: Cluster, effort: Effort) -> Phase | None:
-    """The paper's: 500 files of 1 to 4 KiB. Its own report has whole seconds, so lockify-load takes the time."""
+    """The paper's: 500 files of 1 to 4 KiB. Postmark counts whole seconds, so lockify-load takes the time."""
     if cluster.programs.postmark is None:
         return None
     folder = cluster.new_folder("postmark")
