@@ -78,8 +78,8 @@ _TRACE = """
 
 def test_a_trace_tells_waits_of_new_locks_and_messages() -> None:
     trace = dlmtrace.parse(_TRACE)
-    assert trace.locks == 2, "a conversion is no new lock"
-    assert trace.wait_us == pytest.approx(520)
+    assert trace.waits_us == pytest.approx([500, 20]), "a conversion is no new lock"
+    assert trace.typical_wait_us == pytest.approx(520)
     assert trace.messages == {"sent LOOKUP": 1, "received LOOKUP_REPLY": 1, "sent CLAIM": 1}
     assert trace.synchronous == 1
 

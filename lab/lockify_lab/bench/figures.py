@@ -145,6 +145,7 @@ def latency(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rounds: int
                 )
                 rows.add("9", case, metric, values, published if case["fs"] == "gfs2" else None)
         _beyond_one_node(tables["lock_wait_us_per_create"], "lock_wait_us_beyond_one_node", rows)
+        _beyond_one_node(tables["lock_wait_us_typical"], "lock_wait_us_typical_beyond_one_node", rows)
         _beyond_one_node(tables["lock_wait_share"], "lock_wait_share_beyond_one_node", rows)
         _consistency(tables, rows)
 
@@ -161,10 +162,11 @@ def _add_traced(tables: dict[str, Table], cluster: Cluster, kind: str, run: Run)
     trace = run.trace
     assert trace is not None
     latency_us = run.phase.seconds / run.phase.operations * 1e6
-    tables["lock_wait_us_per_create"].add(cluster, kind, run.each(trace.wait_us))
-    tables["lock_wait_share"].add(cluster, kind, run.each(trace.wait_us) / latency_us)
+    tables["lock_wait_us_per_create"].add(cluster, kind, run.each(sum(trace.waits_us)))
+    tables["lock_wait_share"].add(cluster, kind, run.each(sum(trace.waits_us)) / latency_us)
+    tables["lock_wait_us_typical"].add(cluster, kind, run.each(trace.typical_wait_us))
     tables["create_us"].add(cluster, kind, latency_us)
-    tables["locks_per_create"].add(cluster, kind, run.each(trace.locks))
+    tables["locks_per_create"].add(cluster, kind, run.each(len(trace.waits_us)))
     tables["messages_per_create"].add(cluster, kind, run.each(trace.messages.total()))
     tables["traced_round_trips_per_create"].add(cluster, kind, run.each(trace.synchronous))
 

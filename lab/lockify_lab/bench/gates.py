@@ -42,8 +42,10 @@ class Verdict:
         spread = f"[{first:.3g} .. {third:.3g}] of {len(self.row.rounds)}"
         verdict = "pass       " if self.passed else "FALLS SHORT"
         value = 0.0 if abs(self.row.value) < 0.0005 else self.row.value
-        return f"{verdict} {bound.kind} {bound.text}: {value:.3g} {spread}, "
+        return (
+            f"{verdict} {bound.kind} {bound.text}: {value:.3g} {spread}, "
             f"wanted {sign} {bound.bound:g} ({where})"
+        )
 
 
 def _claim(row: Row) -> bool:
