@@ -5,7 +5,7 @@ from .errors import Exit, LabError, UsageError
 from .jobs import Result
 from .lab import Lab
 from .options import Options
-from .tables import Tables, check_single_master
+from .tables import Tables, check_copies, check_single_master
 
 __all__ = [
     "Exit",
@@ -16,5 +16,6 @@ __all__ = [
     "Result",
     "Tables",
     "UsageError",
+    "check_copies",
     "check_single_master",
 ]

@@ -32,12 +32,12 @@ TEST_PACKAGES = ("python3-pytest", "iputils-ping")
 def cache_dir() -> Path:
     """Kernels and their source trees; may be deleted at any time when no build runs."""
     given = os.environ.get("LOCKIFY_LAB_CACHE")
-    return Path(given) if given else Path.home() / ".cache" / "lockify-lab"
+    return Path(given).absolute() if given else Path.home() / ".cache" / "lockify-lab"
 
 
 def labs_dir() -> Path:
     """One folder for each lab."""
-    return Path(os.environ.get("LOCKIFY_LAB_DIR") or "/var/tmp/lockify-lab")
+    return Path(os.environ.get("LOCKIFY_LAB_DIR") or "/var/tmp/lockify-lab").absolute()
 
 
 def say(text: str) -> None:
@@ -51,16 +51,23 @@ def need_root() -> None:
 
 
 def command(
-    argv: Sequence[str | Path], limit: float, *, stdin: str | None = None, cwd: Path | None = None
+    argv: Sequence[str | Path],
+    limit: float,
+    *,
+    stdin: str | None = None,
+    cwd: Path | None = None,
+    accept: Sequence[int] = (0,),
+    merge: bool = False,
 ) -> str:
-    """Runs a short command and returns its stdout; its whole process group ends with the time limit."""
+    """Runs a short command and returns its stdout, with `merge` also its stderr. Its whole process group ends
+    with the time limit."""
     words = [str(word) for word in argv]
     try:
         process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merge else subprocess.PIPE,
             text=True,
             errors="replace",
             cwd=cwd,
@@ -76,8 +83,8 @@ def command(
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    if process.returncode != 0:
-        told = (err.strip() or out.strip()).splitlines()[-20:]
+    if process.returncode not in accept:
+        told = ((err or "").strip() or out.strip()).splitlines()[-20:]
         raise LabError(f"`{' '.join(words)}` failed ({process.returncode}):\n" + "\n".join(told))
     return out
 

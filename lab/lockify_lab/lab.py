@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -228,7 +228,7 @@ class Lab:
         for number in numbers:
             history.check_complete(self.folder, number)
         with ExitStack() as files:
-            traces = {
+            traces: dict[int, Iterable[str]] = {
                 number: files.enter_context(
                     open(self.folder / f"trace.{number}", encoding="utf-8", errors="replace")
                 )
@@ -246,6 +246,17 @@ class Lab:
         """Switches the claim of the mounted lockspace: off, strict or on."""
         self.sh(switch_claim(claim), nodes)
 
+    def fsck(self, timeout: float = 300) -> str:
+        """Checks the file system, which no node may have mounted; raises if it has an error."""
+        options = self.options
+        if options.fs == "none":
+            raise UsageError(f"lab {self.name} has no file system")
+        for result in self.run(f"mountpoint -q {cluster.MOUNTED}", self._running(), timeout=10):
+            if result.status == 0 or result.status is None:
+                raise LabError(f"node {result.node} has the file system mounted: `leave` or `crash` it first")
+        told: str = _FS[options.fs].check(self.disk, timeout)
+        return told
+
     @property
     def options(self) -> Options:
         if not control.alive(self.folder):
@@ -254,7 +265,6 @@ class Lab:
 
     @property
     def disk(self) -> Path:
-        """The shared disk, for fsck after all nodes have left or died."""
         return self.folder / "disk.img"
 
     # -- inside --------------------------------------------------------------------------------

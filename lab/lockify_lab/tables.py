@@ -35,6 +35,8 @@ class Lock:
     requested: str
     queue: str
     wait: int  # lkb_wait_type: which reply is awaited; 0: none
+    copy: bool  # the master's copy of a lock that another node has
+    remote_id: int  # of the same lock at the master or, for a copy, at the holder
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,42 @@ def check_single_master(tables: Tables) -> list[str]:
             wrong.append(f"resource {name!r} has {len(masters)} masters: nodes {masters}")
         wrong += _incompatible(name, tables.granted(name))
     return wrong
+
+
+def check_copies(tables: Tables) -> list[str]:
+    """Whether masters and holders agree about every lock; they do when nothing is under way.
+
+    A copy without its lock blocks others for ever; a lock without its copy protects nothing.
+    """
+    wrong = []
+    for name, views in sorted(tables.by_name().items()):
+        own, copies = _granted_pairs(views)
+        for key in sorted(copies.keys() - own.keys()):
+            wrong.append(f"resource {name!r}: the master has {copies[key]} for node {key[0]}, which has none")
+        for key in sorted(own.keys() - copies.keys()):
+            wrong.append(f"resource {name!r}: node {key[0]} has {own[key]}, of which the master has no copy")
+        for key in sorted(own.keys() & copies.keys()):
+            if own[key] != copies[key]:
+                wrong.append(
+                    f"resource {name!r}: node {key[0]} has {own[key]}, the master has {copies[key]} for it"
+                )
+    return wrong
+
+
+def _granted_pairs(
+    views: Iterable[Resource],
+) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int], str]]:
+    """Modes of locks at remote holders and of their copies at masters, both by holder and its lock id."""
+    own, copies = {}, {}
+    for view in views:
+        for lock in view.locks:
+            if lock.queue not in ("granted", "converting"):
+                continue
+            if lock.copy:
+                copies[lock.holder, lock.remote_id] = lock.granted
+            elif view.master != view.node:
+                own[view.node, lock.id] = lock.granted
+    return own, copies
 
 
 def _incompatible(name: str, granted: list[tuple[int, str]]) -> Iterable[str]:
@@ -150,6 +188,8 @@ def _lock(node: int, words: list[str]) -> Lock:
         requested=MODES[int(words[10])],
         queue="lookup" if lookup else _QUEUES[int(words[8])],
         wait=int(words[13]),
+        copy=master_copy,
+        remote_id=int(words[3], 16),
     )
 
 

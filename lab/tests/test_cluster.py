@@ -1,11 +1,11 @@
 """Real clusters: nodes that share a file system, and what happens to them."""
 
 import time
+from pathlib import Path
 
 import pytest
 
-from lockify_lab import Exit, Lab, LabError, check_single_master
-from lockify_lab import lab as lab_module
+from lockify_lab import Exit, Lab, LabError, check_copies, check_single_master
 
 
 def test_gfs2_is_shared(lab: Lab) -> None:
@@ -16,6 +16,7 @@ def test_gfs2_is_shared(lab: Lab) -> None:
 
     tables = lab.dlm_tables()
     assert check_single_master(tables) == []
+    assert check_copies(tables) == []
     nodes_of = {view.node for view in tables.resources if view.locks}
     assert nodes_of == {1, 2}, "both nodes must have locks, or the tables were not read"
     assert lab.counters().keys() == {1, 2}
@@ -45,6 +46,22 @@ def test_a_crashed_node_is_recovered_and_comes_back(lab: Lab) -> None:
     lab.join(2)
     assert lab.sh("cat $MNT/file", 2) == "kept\nmore\n"
     assert check_single_master(lab.dlm_tables()) == []
+    with pytest.raises(LabError, match="has the file system mounted"):
+        lab.fsck()
+    inode = int(lab.sh("sync; stat -c %i $MNT/file", 2))
+    lab.leave(2)
+    lab.crash(1)
+    lab.fsck()
+    _damage(lab, inode)
+    with pytest.raises(LabError, match="found errors"):
+        lab.fsck()
+
+
+def _damage(lab: Lab, inode: int, block: int = 4096) -> None:
+    """GFS2 and OCFS2 number inodes by their blocks."""
+    with open(lab.disk, "r+b") as disk:
+        disk.seek(inode * block)
+        disk.write(bytes(block))
 
 
 def test_a_node_leaves_and_joins(lab: Lab) -> None:
@@ -63,19 +80,81 @@ def test_ocfs2_is_shared(lab: Lab, stack: str) -> None:
     lab.sh("echo from node $NODE >$MNT/file.$NODE")
     assert lab.sh("cat $MNT/file.2", 1) == "from node 2\n"
     assert lab.sh("cat $MNT/file.1", 2) == "from node 1\n"
+    inode = int(lab.sh("sync; stat -c %i $MNT/file.1", 1))
     if stack == "dlm":
         assert check_single_master(lab.dlm_tables()) == []
     else:
         with pytest.raises(LabError, match="without the kernel's DLM"):
             lab.dlm_tables()
     assert lab.complaints() == {}
+    lab.crash(1, 2)
+    lab.fsck()
+    _damage(lab, inode)
+    with pytest.raises(LabError, match="found errors"):
+        lab.fsck()
+
+
+def test_the_claim_is_switched_on(lab: Lab) -> None:
+    lab.up(nodes=2, fs="gfs2", claim="on")
+    assert lab.sh("cat /sys/kernel/dlm/fs/claim") == "on\non\n"
+    lab.sh("touch $MNT/$NODE.{1..50}")
+    assert all(counts["claims"] > 0 for counts in lab.counters().values())
+    lab.set_claim("off", 2)
+    assert lab.sh("cat /sys/kernel/dlm/fs/claim") == "on\noff\n"
 
 
 def test_a_claim_needs_a_kernel_that_has_it(lab: Lab) -> None:
-    lab.up(nodes=1, fs="none", stack="none")
     with pytest.raises(LabError, match="this node's kernel has no claim"):
-        lab.sh(lab_module.switch_claim("on"))
-    lab.sh(lab_module.switch_claim("off"))
+        lab.up(nodes=1, fs="gfs2", kernel="stock", claim="on")
+    lab.up(nodes=1, fs="gfs2", kernel="stock", claim="off")
+    assert lab.counters() == {1: {}}
+
+
+def test_kernels_are_mixed(lab: Lab) -> None:
+    lab.up(nodes=2, fs="gfs2", kernel_of={1: "stock"})
+    assert [result.ok for result in lab.run("[ -e /sys/kernel/dlm/fs/claim ]")] == [False, True]
+    lab.sh("echo $NODE >$MNT/$NODE")
+    assert lab.sh("cat $MNT/1 $MNT/2") == "1\n2\n" * 2
+
+
+def test_options_reach_the_nodes(lab: Lab, tmp_path: Path) -> None:
+    tool = tmp_path / "a-tool"
+    tool.write_text("#!/bin/sh\necho used\n", encoding="utf-8")
+    tool.chmod(0o755)
+    lab.up(
+        nodes=1,
+        fs="gfs2",
+        disk="200M",
+        journals=3,
+        journal_size=8,
+        mkfs=("-r", "64"),
+        mount_options="noatime,errors=panic",
+        memory="256M",
+        pin={1: 0},
+        tools=(str(tmp_path),),
+        append=("lab.test=1",),
+    )
+    assert lab.sh("blockdev --getsize64 /dev/ubda") == f"{200 << 20}\n"
+    assert "errors=panic" in lab.sh("grep gfs2 /proc/mounts")
+    assert "lab.test=1" in lab.sh("cat /proc/cmdline")
+    assert int(lab.sh("awk '/MemTotal/ {print $2}' /proc/meminfo")) < 256 << 10
+    assert lab.sh("a-tool") == "used\n"
+    lab.leave(1)
+    lab.fsck()
+    kernels = [
+        process
+        for process in Path("/proc").glob("[0-9]*")
+        if f"{lab.folder}/disk.img".encode() in _bytes(process / "cmdline")
+    ]
+    assert kernels
+    assert all(b"Cpus_allowed_list:\t0\n" in _bytes(process / "status") for process in kernels)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""  # the process ended meanwhile
 
 
 class TestOneNode:

@@ -1,6 +1,6 @@
 """The DLM's tables: reading them, and finding what must not be."""
 
-from lockify_lab import Tables, check_single_master
+from lockify_lab import Tables, check_copies, check_single_master
 from lockify_lab.tables import parse
 
 ACTIVE = """\
@@ -78,3 +78,23 @@ def test_incompatible_grants_are_found() -> None:
 
 def test_a_grant_without_a_mode_is_found() -> None:
     assert check_single_master(_tables(_held(0, -1))) == ["resource 'r': node 1 holds a lock without a mode"]
+
+
+def _copy(holder: int, remote: int, mode: int) -> str:
+    return f"rsb 0 0 0 0 0 0 0 1 str r\nlkb 9 {holder} {remote:x} 1 0 0 10000 2 {mode} -1 0 0 0 1 1 1\n"
+
+
+def test_masters_and_holders_agree() -> None:
+    assert check_copies(_tables(_copy(2, 1, 3), _held(1, 3))) == []
+    assert check_copies(_tables(_held(0, 5))) == []  # the master's own lock has no copy
+
+
+def test_disagreement_is_found() -> None:
+    told = "resource 'r': "
+    assert check_copies(_tables(_copy(2, 1, 5), "")) == [
+        told + "the master has EX for node 2, which has none"
+    ]
+    assert check_copies(_tables("", _held(1, 3))) == [told + "node 2 has PR, of which the master has no copy"]
+    assert check_copies(_tables(_copy(2, 1, 5), _held(1, 3))) == [
+        told + "node 2 has PR, the master has EX for it"
+    ]

@@ -45,10 +45,11 @@ def test_directory_dies_while_a_lock_waits_for_claims(mortal: Lab) -> None:
         if on:
             succeeded(creation)
         reading = background.start("ls $MNT/d8 | wc -l", READER, LONG)
-        time.sleep(1)
         if on:
+            scenario.wait_until(
+                "the folder's lock waits", lambda: scenario.counters(mortal)["parked"] > 0, 8
+            )
             assert not reading.done()
-            assert scenario.counters(mortal)["parked"] > 0
         mortal.crash(DIRECTORY)
         succeeded(creation, LONG + 10)
         listed = int(succeeded(reading, LONG + 10).out)
