@@ -227,12 +227,13 @@ def _configure(kernel: Kernel, tree: Path, end: float) -> Path:
 
 
 def _make(source: Path, objects: Path, jobs: int, end: float) -> None:
-    running = objects / "lab.running"
-    _forget_half_written(objects, running)
+    running, log = objects / "lab.running", objects / "lab.log"
+    if running.exists():
+        _forget_half_written(objects, log)
     running.touch()
-    log = objects / "lab.log"
-    # The process namespace takes all of make's children along if this process is killed.
-    words = ["unshare", "--pid", "--fork", "--kill-child", "nice", "make", "-C", str(source)]
+    # If this process is killed, so is unshare, and with its process namespace all of make's children.
+    words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"]
+    words += ["nice", "make", "-C", str(source)]
     words += ["ARCH=um", f"O={objects}", f"-j{jobs}", "linux"]
     say(f"building with {jobs} jobs; log in {log}")
     with open(log, "w", encoding="utf-8") as out:
@@ -252,11 +253,12 @@ def _make(source: Path, objects: Path, jobs: int, end: float) -> None:
     running.unlink()
 
 
-def _forget_half_written(objects: Path, running: Path) -> None:
-    """A killed make may have left objects that look finished: those younger than its start go."""
-    if not running.exists():
+def _forget_half_written(objects: Path, log: Path) -> None:
+    """A killed make may have left objects that look finished. It wrote them at its end, and its log says
+    when that was: whatever is not clearly older goes."""
+    if not log.exists():
         return
-    begin = running.stat().st_mtime
+    begin = log.stat().st_mtime - 120
     for path in objects.rglob("*"):
         if path.suffix in (".o", ".a", ".cmd") and path.is_file() and path.stat().st_mtime >= begin:
             path.unlink()

@@ -374,7 +374,8 @@ def _test(arguments: argparse.Namespace) -> int:
     """pytest's output is this command's; it ends with pytest's own closing line."""
     host.need_root()
     folder = host.PACKAGE.parent
-    words = [sys.executable, "-B", "-m", "pytest", "-v", *arguments.pytest]
+    # Killed together with this process; its labs then end, too, because nobody holds their leashes.
+    words = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-B", "-m", "pytest", "-v", *arguments.pytest]
     process = subprocess.Popen(words, cwd=folder)
     try:
         return Exit.OK if process.wait(arguments.timeout) == 0 else Exit.SCRIPT

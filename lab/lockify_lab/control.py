@@ -97,7 +97,7 @@ def start(folder: Path, limit: float) -> socket.socket:
 
 
 def release(folder: Path, leash: socket.socket) -> None:
-    """From now on the supervisor lives until `end`."""
+    """From now on the supervisor lives until `end`, whatever becomes of the process that started it."""
     request(folder, "release")
     leash.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -26,7 +27,7 @@ _STEP = 60  # seconds at most for one step of a node's way into the cluster; `up
 
 
 class Lab:
-    """Used as a context manager, it is down at the end, whatever happened.
+    """Used as a context manager, it is down at the end, even if this process is killed.
 
     >>> with Lab("example") as lab:
     ...     lab.up(nodes=3, fs="gfs2")
@@ -40,7 +41,11 @@ class Lab:
         if len(str(self.folder)) > 80:  # a Unix socket's path has at most 107 bytes
             raise UsageError(f"{self.folder} is too long a path: set LOCKIFY_LAB_DIR to a shorter one")
 
+        self._leash: socket.socket | None = None
+        self._leashed = False
+
     def __enter__(self) -> Lab:
+        self._leashed = True
         return self
 
     def __exit__(
@@ -76,9 +81,13 @@ class Lab:
             leash = control.start(self.folder, clock.left())
             try:
                 self._bring_up(options, clock)
+            except BaseException:
+                leash.close()  # this ends the nodes
+                raise
+            if self._leashed:
+                self._leash = leash
+            else:
                 control.release(self.folder, leash)
-            finally:
-                leash.close()  # unless it was released, this ends the nodes
             return {
                 "name": self.name,
                 "folder": str(self.folder),
@@ -91,6 +100,9 @@ class Lab:
         """Ends the lab and removes its folder. Returns whether there was anything."""
         there = self.folder.exists()
         control.end(self.folder, timeout)
+        if self._leash:
+            self._leash.close()
+            self._leash = None
         return there
 
     @staticmethod

@@ -71,3 +71,13 @@ def test_a_missing_kernel_names_the_command_that_builds_it(
     monkeypatch.setenv("LOCKIFY_LAB_CACHE", str(tmp_path))
     with pytest.raises(LabError, match="lab/lab build --kernel 6.1 --stock --debug"):
         build.find(Kernel("6.1", stock=True, debug=True))
+
+
+def test_what_a_killed_make_left_half_written_goes(tmp_path: Path) -> None:
+    log = tmp_path / "lab.log"
+    times = {"lab.log": 1000, "old.o": 800, "half.o": 999, ".half.o.cmd": 1001, "old.c": 1001}
+    for name, when in times.items():
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (when, when))
+    build._forget_half_written(tmp_path, log)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lab.log", "old.c", "old.o"]

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -80,6 +81,27 @@ def test_up_is_killed(lab: Lab, moment: str) -> None:
     assert "left behind" in lab.status()["state"]
     lab.up(nodes=1, fs="none", stack="none")  # a leftover folder is in nobody's way
     assert lab.run("true")[0].ok
+
+
+def test_a_lab_ends_with_the_test_that_uses_it() -> None:
+    script = f"""
+import time
+from lockify_lab import Lab
+with Lab({NAME!r}) as lab:
+    lab.up(nodes=1, fs="none", stack="none")
+    print("up", flush=True)
+    time.sleep(300)
+"""
+    words = [sys.executable, "-B", "-c", script]
+    process = subprocess.Popen(words, cwd=Path(COMMAND).parent, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == "up\n"
+    assert _processes(NAME)
+    process.kill()
+    process.wait(10)
+    process.stdout.close()
+    _nothing_left(NAME)
+    Lab(NAME).down()
 
 
 @pytest.mark.parametrize("victim", ["outside", "inside"])
