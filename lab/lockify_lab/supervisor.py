@@ -136,7 +136,7 @@ class Supervisor:
         return {"ok": True}, [agent.detach()]
 
     def _capture(self, request: dict[str, Any]) -> Reply:
-        """Hands out a packet socket on a node's port of the bridge: it sees what the node sends and receives."""
+        """Hands out a packet socket on a node's port of the bridge, which sees all that it says and hears."""
         node = self._node(request)
         every = socket.htons(3)  # ETH_P_ALL
         capture = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, every)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -39,7 +37,7 @@ class Setup:
     stack: str
     claim: str
     nodes: int
-    kernel: str = "claim"
+    kernel: str = ""  # another than that of the other clusters
 
     @property
     def port(self) -> int:
@@ -109,8 +107,11 @@ class Cluster:
         self.members.pop()
 
     def rest(self) -> None:
-        """Writes out what the last load left, so that no round pays for the one before. Inodes and locks stay
-        cached: GFS2 gives an inode up with a log flush each, which would take longer than all that is measured."""
+        """Writes out what the last load left, so that no round pays for the one before.
+
+        Inodes and locks stay cached: GFS2 flushes its log for each inode that it gives up, which would
+        take longer than all that is measured.
+        """
         self._sh("sync", self.members)
 
     # -- loads ---------------------------------------------------------------------------------
@@ -127,8 +128,9 @@ class Cluster:
     def _create(self, folder: str, items: int, kind: str) -> str:
         if self.programs.mdtest:
             letter = "-D" if kind == "directories" else "-F"
-            words = f"{_ALONE} {self.programs.mdtest} -d {folder}/mdtest-{kind} -I {items} -z {DEPTH} -b {BRANCH} -C {letter}"
-            return self.wrapped(f"{folder}", items * TREE_FOLDERS, words)
+            words = f"{_ALONE} {self.programs.mdtest} -d {folder}/mdtest-{kind} -C {letter}"
+            words += f" -z {DEPTH} -b {BRANCH} -I {items}"
+            return self.wrapped(folder, items * TREE_FOLDERS, words)
         return f"{self._tree_words(folder, items)} --shared --kinds {kind} {self._witness()}"
 
     def shared_tree(self, items: int, kind: str) -> float:
@@ -136,8 +138,9 @@ class Cluster:
         folder = self.new_folder("shared")
         self._sh(f"{self._tree_words(folder, items)} --prepare")
         begin = time.time() + 2.0 + 0.2 * len(self.members)
+        witnesses = [*self.members[1:], self.members[0]]
         script = (
-            f"others=({' '.join(net.cluster_address(node) for node in (*self.members[1:], self.members[0]))})\n"
+            f"others=({' '.join(net.cluster_address(node) for node in witnesses)})\n"
             f"{self._tree_words(folder, items)} --shared --rank $NODE --kinds {kind} "
             f"--start-at {begin:.3f} --witness ${{others[$((NODE - 1))]}}:{WITNESS_PORT}"
         )
@@ -152,9 +155,7 @@ class Cluster:
 
     def wrapped(self, at: str, operations: int, words: str) -> str:
         """Any command as a load: lockify-load takes the time and adds the final barrier."""
-        return (
-            f"{self.programs.load} exec --at {at} --operations {operations} {self._witness()} -- {words}"
-        )
+        return f"{self.programs.load} exec --at {at} --operations {operations} {self._witness()} -- {words}"
 
     def counted(self, script: str, traced: bool = False) -> Run:
         """Runs one load on the active node and counts packets, claims and, if asked, everything."""
@@ -202,22 +203,29 @@ def _counted(output: str) -> dict[str, int]:
 @contextmanager
 def booted(setups: Sequence[Setup], effort: Effort, programs: Programs) -> Iterator[list[Cluster]]:
     """Boots the clusters that are compared with each other, all at the same time, and ends them."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the labs are ended
-    try:
-        with ExitStack() as stack:
-            yield [_boot(setup, effort, programs, stack) for setup in setups]
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with ExitStack() as stack:
+        yield [_boot(setup, effort, programs, stack) for setup in setups]
+
+
+_labs: list[Lab] = []
+
+
+def end_labs() -> None:
+    """For signals: a load that runs ends with its node, and nobody has to wait for it."""
+    for lab in _labs:
+        lab.down()
 
 
 def _boot(setup: Setup, effort: Effort, programs: Programs, stack: ExitStack) -> Cluster:
     say(f"booting {setup.name}: {setup.nodes} nodes, {setup.fs} on {setup.stack}, claim {setup.claim}")
     lab = stack.enter_context(Lab(f"paper{os.getpid()}-{setup.name}"))
+    _labs.append(lab)
+    stack.callback(_labs.remove, lab)
     nodes = list(range(1, setup.nodes + 1))
     is_nfs = setup.fs == "nfs"
     options = Options(
-        nodes=setup.nodes, fs="none" if is_nfs else setup.fs, stack="none" if is_nfs else setup.stack, claim=setup.claim, kernel=setup.kernel,
-        memory=effort.memory, disk=effort.disk, pin=_pins(nodes),
+        nodes=setup.nodes, fs="none" if is_nfs else setup.fs, stack="none" if is_nfs else setup.stack,
+        claim=setup.claim, kernel=setup.kernel, memory=effort.memory, disk=effort.disk, pin=_pins(nodes),
     )  # fmt: skip
     lab.up(options, timeout=240)
     if is_nfs:

@@ -8,15 +8,15 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from .. import build
-from ..build import Kernel
 from ..errors import Exit, LabError, UsageError
 from ..host import command, need_root, say
+from ..options import Options
 from . import effort as efforts
 from . import figures, gates, load, nfs
-from .cluster import Cluster, Setup, booted
+from .cluster import Cluster, Setup, booted, end_labs
 from .effort import Effort
 from .load import Programs
 from .rows import Rows
@@ -50,6 +50,7 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     )
     paper.add_argument("--rounds", type=int, default=0, metavar="N", help="of every comparison")
     paper.add_argument("--out", type=Path, default=Path("bench-paper"), metavar="DIR", help="(%(default)s)")
+    paper.add_argument("--kernel", default="claim", help="as for `up`: a name or a path (%(default)s)")
     paper.add_argument("--load", type=Path, metavar="PROGRAM", help="a lockify-load that is built already")
     paper.add_argument("--mdtest", metavar="PROGRAM", help="instead of our generator; found on PATH, too")
     paper.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -58,12 +59,16 @@ def arguments(sub: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """The whole benchmark has one time limit; the labs are ended, and what was measured is kept."""
+    """One time limit for all. However it ends, the labs are ended and what was measured is kept."""
 
-    def over(*_: object) -> None:
-        raise LabError("the benchmark's time limit is over: give it more with --timeout", Exit.TIMEOUT)
+    def over(number: int, _: object) -> None:
+        end_labs()
+        if number == signal.SIGALRM:
+            raise LabError("the benchmark's time limit is over: give it more with --timeout", Exit.TIMEOUT)
+        raise KeyboardInterrupt
 
-    signal.signal(signal.SIGALRM, over)
+    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, over)
     signal.setitimer(signal.ITIMER_REAL, given.timeout)
     try:
         code: int = given.bench(given)
@@ -79,11 +84,12 @@ def _paper(given: argparse.Namespace) -> int:
     effort = efforts.chosen(given.quick, given.smoke, given.rounds)
     wanted = _wanted(given.only, given.smoke)
     programs = load.find(given.load, given.mdtest, given.smoke)
-    build.find(Kernel())  # said before anything is booted, if it is missing
+    Options(kernel=given.kernel).kernel_for(1)  # said before anything is booted, if it is missing
     given.out.mkdir(parents=True, exist_ok=True)
     rows = Rows(given.out / "report.jsonl")
     begin, load_before = time.monotonic(), os.getloadavg()[0]
-    for setups in _groups(given.fs or ["gfs2", "nfs", "ocfs2"], effort, given.smoke):
+    for group in _groups(given.fs or ["gfs2", "nfs", "ocfs2"], effort, given.smoke):
+        setups = [setup if setup.kernel else replace(setup, kernel=given.kernel) for setup in group]
         with booted(setups, effort, programs) as clusters:
             _measure(clusters, wanted, effort, rows)
             _must_be_well(clusters)
@@ -109,7 +115,8 @@ def _wanted(only: list[str], smoke: bool) -> list[str]:
     names = [_ALSO.get(name, name) for name in only] or list(FIGURES)
     unknown = [name for name in names if name not in FIGURES]
     if unknown:
-        raise UsageError(f"--only: there is no figure {unknown[0]}; there are {', '.join([*FIGURES, *_ALSO])}")
+        there_are = ", ".join([*FIGURES, *_ALSO])
+        raise UsageError(f"--only: there is no figure {unknown[0]}; there are {there_are}")
     return [name for name in FIGURES if name in names]
 
 
@@ -160,18 +167,21 @@ def _must_be_well(clusters: Sequence[Cluster]) -> None:
 
 def _about(effort: Effort, programs: Programs, load_before: float, seconds: float) -> list[str]:
     return [
-        f"Effort: {effort.name}, {effort.rounds} rounds, paired and in alternating order; medians, quartiles in brackets. "
-        f"{seconds / 60:.1f} minutes; load of the machine before: {load_before:.1f} ({os.cpu_count()} CPUs), "
-        f"after: {os.getloadavg()[0]:.1f}.",
-        f"The tree is made by {programs.tree}, -z 2 -b 2 -I {effort.items}; fileserver and webproxy by lockify-load with "
-        "Filebench's parameters. The clock stops after the final barrier: the last parent directory is synced "
-        "(on one node, too) and then seen by another node, which takes its lock away from the creator.",
-        "Claim off is the stock protocol, message for message. Packets are TCP segments with payload on the lock "
-        "manager's port, both directions, at the active node. Rates of user-mode kernels compare only with each other.",
+        f"Effort: {effort.name}, {effort.rounds} rounds, paired and in alternating order; medians, with "
+        f"quartiles in brackets. {seconds / 60:.1f} minutes; load of the machine before: {load_before:.1f} "
+        f"({os.cpu_count()} CPUs), after: {os.getloadavg()[0]:.1f}.",
+        f"The tree is made by {programs.tree}, -z 2 -b 2 -I {effort.items}; fileserver and webproxy by "
+        "lockify-load with Filebench's parameters. The clock stops after the final barrier: the last parent "
+        "directory is synced (on one node, too) and then seen by another node, which takes its lock from "
+        "the creator.",
+        "Claim off is the stock protocol, message for message. Packets are TCP segments with payload on the "
+        "lock manager's port, both directions, at the active node. Rates of user-mode kernels compare only "
+        "with each other.",
     ]
 
 
 def _publish(out: Path, programs: Programs, about: list[str], verdicts: list[str]) -> None:
     texts = [word for line in [*about, *verdicts] for word in ("--text", line)]
-    words = [programs.load, "page", out / "report.jsonl", "--html", out / "report.html", *texts]
+    words: list[str | Path] = [programs.load, "page", out / "report.jsonl"]
+    words += ["--html", out / "report.html", *texts]
     (out / "report.txt").write_text("\n".join([*about, "", *verdicts, "", command(words, 60)]), "utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -37,9 +38,14 @@ cd /
 class Trace:
     """What the events of one run add up to."""
 
-    locks: int = 0  # new locks that were granted
-    wait_us: float = 0.0  # their waits, from the call to the completion
+    waits_us: list[float] = field(default_factory=list)  # of new locks, from the call to the completion
     messages: Counter[str] = field(default_factory=Counter)  # by type, sent and received
+
+    @property
+    def typical_wait_us(self) -> float:
+        """All waits, were each the median one: what is left without the moments in which the host's CPUs
+        were busy elsewhere."""
+        return statistics.median(self.waits_us) * len(self.waits_us) if self.waits_us else 0.0
 
     @property
     def synchronous(self) -> int:
@@ -68,8 +74,7 @@ def parse(text: str) -> Trace:
         if event == "dlm_lock_start" and "CONVERT" not in rest.split("res_name=")[0]:
             asked[name] = time
         elif event == "dlm_ast" and name in asked:
-            trace.locks += 1
-            trace.wait_us += (time - asked.pop(name)) * 1e6
+            trace.waits_us.append((time - asked.pop(name)) * 1e6)
     return trace
 
 

@@ -88,7 +88,9 @@ def low_contention(clusters: Sequence[Cluster], effort: Effort, rows: Rows, roun
             for key, values in claims.items():
                 base = rate.values.get((one_of(key[0]), key[1]))
                 if base:
-                    rows.add("11", rate.cases[key], "ratio_to_one_node", ratios(values, base), _PUBLISHED_RDMA)
+                    rows.add(
+                        "11", rate.cases[key], "ratio_to_one_node", ratios(values, base), _PUBLISHED_RDMA
+                    )
 
 
 class _Counts:
@@ -138,9 +140,12 @@ def latency(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rounds: int
         for metric, table in tables.items():
             for key, values in table.values.items():
                 case = table.cases[key]
-                published = _PUBLISHED_SHARE.get(key[0].split("-")[-1]) if metric == "lock_wait_share" else None
+                published = (
+                    _PUBLISHED_SHARE.get(key[0].split("-")[-1]) if metric == "lock_wait_share" else None
+                )
                 rows.add("9", case, metric, values, published if case["fs"] == "gfs2" else None)
         _beyond_one_node(tables["lock_wait_us_per_create"], "lock_wait_us_beyond_one_node", rows)
+        _beyond_one_node(tables["lock_wait_us_typical"], "lock_wait_us_typical_beyond_one_node", rows)
         _beyond_one_node(tables["lock_wait_share"], "lock_wait_share_beyond_one_node", rows)
         _consistency(tables, rows)
 
@@ -157,10 +162,11 @@ def _add_traced(tables: dict[str, Table], cluster: Cluster, kind: str, run: Run)
     trace = run.trace
     assert trace is not None
     latency_us = run.phase.seconds / run.phase.operations * 1e6
-    tables["lock_wait_us_per_create"].add(cluster, kind, run.each(trace.wait_us))
-    tables["lock_wait_share"].add(cluster, kind, run.each(trace.wait_us) / latency_us)
+    tables["lock_wait_us_per_create"].add(cluster, kind, run.each(sum(trace.waits_us)))
+    tables["lock_wait_share"].add(cluster, kind, run.each(sum(trace.waits_us)) / latency_us)
+    tables["lock_wait_us_typical"].add(cluster, kind, run.each(trace.typical_wait_us))
     tables["create_us"].add(cluster, kind, latency_us)
-    tables["locks_per_create"].add(cluster, kind, run.each(trace.locks))
+    tables["locks_per_create"].add(cluster, kind, run.each(len(trace.waits_us)))
     tables["messages_per_create"].add(cluster, kind, run.each(trace.messages.total()))
     tables["traced_round_trips_per_create"].add(cluster, kind, run.each(trace.synchronous))
 
@@ -235,7 +241,7 @@ def _published_application(case: Case) -> float | None:
 
 
 def _postmark(cluster: Cluster, effort: Effort) -> Phase | None:
-    """The paper's: 500 files of 1 to 4 KiB. Its own report has whole seconds, so lockify-load takes the time."""
+    """The paper's: 500 files of 1 to 4 KiB. Postmark counts whole seconds, so lockify-load takes the time."""
     if cluster.programs.postmark is None:
         return None
     folder = cluster.new_folder("postmark")

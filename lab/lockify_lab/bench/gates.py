@@ -1,4 +1,4 @@
-"""Gates and goals: what the figures have to be. A goal that is not reached is told, a gate that is not fails."""
+"""What the figures have to be: a goal that is not reached is told, a gate that is not fails."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Verdict:
         verdict = "pass       " if self.passed else "FALLS SHORT"
         value = 0.0 if abs(self.row.value) < 0.0005 else self.row.value
         return (
-            f"{verdict} {bound.kind} {bound.text}: {value:.3g} {spread}, wanted {sign} {bound.bound:g} ({where})"
+            f"{verdict} {bound.kind} {bound.text}: {value:.3g} {spread}, "
+            f"wanted {sign} {bound.bound:g} ({where})"
         )
 
 
@@ -52,7 +53,7 @@ def _claim(row: Row) -> bool:
 
 
 def _reliable(row: Row) -> bool:
-    """Throughput compares under delay: without it, rates of clusters on two CPUs are mostly the CPUs' load."""
+    """Throughput compares under delay: without it, rates are mostly the load of the machine's CPUs."""
     return _claim(row) and row.case["delay_us"] == 100
 
 
@@ -66,7 +67,15 @@ def _of(fs: str) -> Callable[[Row], bool]:
 
 BOUNDS = (
     # 0.005 is 0.00 rounded; the first lock of a run may find its resource group uncached.
-    Bound("gate", "packets", "round_trips_per_create", 0.005, False, "synchronous round trips a creation", _claim),
+    Bound(
+        "gate",
+        "packets",
+        "round_trips_per_create",
+        0.005,
+        False,
+        "synchronous round trips a creation",
+        _claim,
+    ),
     Bound("gate", "packets", "packets_per_create", 0.5, False, "packets a creation", _claim),
     Bound("goal", "packets", "packets_per_create", 0.25, False, "packets a creation", _claim),
     Bound("gate", "9", "lock_wait_us_beyond_one_node", 5, False, "DLM wait beyond one node's, us", _claim),

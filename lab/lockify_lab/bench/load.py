@@ -47,7 +47,9 @@ def _build() -> Path:
     if not os.access(cargo, os.X_OK):
         raise LabError("cargo is missing: install Rust (https://rustup.rs), or give --load PROGRAM")
     say("building lockify-load")
-    command([cargo, "build", "--release", "--locked", "-q", "-p", "lockify-load"], BUILD_LIMIT, cwd=REPOSITORY)
+    command(
+        [cargo, "build", "--release", "--locked", "-q", "-p", "lockify-load"], BUILD_LIMIT, cwd=REPOSITORY
+    )
     target = Path(os.environ.get("CARGO_TARGET_DIR") or REPOSITORY / "target")
     return target / "release" / "lockify-load"
 

@@ -13,14 +13,15 @@ CLIENT, SERVER = 1, 2
 PORT = 2049
 _PROGRAMS = ("rpc.nfsd", "rpc.mountd", "exportfs", "mount.nfs4", "mkfs.ext4")
 
-# Version 4.2 only: no portmapper. Nobody can reclaim anything from a server that has just been made, so
+# Version 4 only: no portmapper. Nobody can reclaim anything from a server that has just been made, so
 # its grace period of 90 s is ended at once.
 _SERVE = f"""
 set -e
 mkfs.ext4 -q -F /dev/ubda
 mount -o noatime /dev/ubda {MOUNTED}
 mount -t nfsd nfsd /proc/fs/nfsd
-mkdir -p /run/exports /var/lib/nfs/v4recovery
+mkdir -p /var/lib/nfs/v4recovery
+touch /var/lib/nfs/etab /var/lib/nfs/rmtab
 exportfs -i -o rw,no_root_squash,insecure,no_subtree_check,fsid=0 '*:{MOUNTED}'
 rpc.nfsd --no-nfs-version 3 --no-udp 4
 rpc.mountd --no-nfs-version 3 --no-udp
@@ -37,4 +38,4 @@ def start(lab: Lab) -> None:
     """Starts the server and mounts it on the client."""
     lab.sh(_SERVE, SERVER, timeout=120)
     server = net.cluster_address(SERVER)
-    lab.sh(f"mount -t nfs4 -o vers=4.2,noatime {server}:/ {MOUNTED}", CLIENT, timeout=120)
+    lab.sh(f"mount -t nfs4 -o vers=4.0,noatime {server}:/ {MOUNTED}", CLIENT, timeout=120)
