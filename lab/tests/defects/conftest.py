@@ -19,7 +19,7 @@ def booted(claim: str, nodes: int, **options: object) -> Iterator[Lab]:
 @pytest.fixture(scope="module", params=CLAIMS)
 def three(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Three nodes for all scenarios of a file that leave them alive, however long one stalls."""
-    yield from booted(request.param, 3, token=30_000)
+    yield from booted(request.param, 3, token=20_000)
 
 
 @pytest.fixture(params=CLAIMS)
