@@ -99,11 +99,11 @@ class Background:
     def __exit__(self, *_: object) -> None:
         self.pool.shutdown(wait=True)
 
-    def start(self, script: str, node: int, timeout: float = 60) -> Future[Result]:
+    def start(self, script: str, node: int, timeout: float = 150) -> Future[Result]:
         return self.pool.submit(lambda: self.lab.run(script, node, timeout=timeout)[0])
 
 
-def succeeded(job: Future[Result], timeout: float = 70) -> Result:
+def succeeded(job: Future[Result], timeout: float = 160) -> Result:
     result = job.result(timeout)
     assert result.ok, f"node {result.node}: {result}"
     return result

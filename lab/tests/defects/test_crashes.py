@@ -10,7 +10,7 @@ import scenario
 from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, succeeded
 
 FILES = 400
-LONG = 90  # corosync's token, the DLM's recovery, the journal's replay
+LONG = 150  # corosync's token, the DLM's recovery, the journal's replay
 
 
 def test_directory_dies_with_claims_pending(mortal: Lab) -> None:
