@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add("setup", _setup, 900, "install the packages that are missing")
     _build_arguments(add("build", _build, 3600, "build a kernel, unless it is in the cache"))
-    _up_arguments(add("up", _up, 120, "boot nodes, form a cluster, mount the file system everywhere"))
+    _up_arguments(add("up", _up, 300, "boot nodes, form a cluster, mount the file system everywhere"))
     _run_arguments(add("run", _run, 60, "run a shell script on nodes, with NODE, NODES and MNT set"))
     _fault_arguments(add)
     down = _named(add("down", _down, 30, "end a lab; nothing of it is left"))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from .errors import Exit, LabError
 
@@ -91,27 +92,37 @@ def command(
 
 @contextmanager
 def locked(path: Path, limit: float, owner_of: str) -> Iterator[None]:
-    """An advisory lock that ends with this process, waited for at most `limit` seconds."""
+    """A lock that ends with this process, waited for at most `limit` seconds. Its file goes with it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        end = time.monotonic() + limit
-        told = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise LabError(
-                        f"another command still uses {owner_of} after {limit:g} s: wait for it, "
-                        f"or find it with `fuser {path}`",
-                        Exit.TIMEOUT,
-                    ) from None
-                if not told:
-                    say(f"waiting for another command that uses {owner_of}")
-                    told = True
-                time.sleep(0.2)
-        yield
+    end = time.monotonic() + limit
+    told = False
+    while True:
+        with open(path, "w", encoding="utf-8") as file:
+            if _hold(file, path):
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+        if time.monotonic() > end:
+            raise LabError(
+                f"another command still uses {owner_of} after {limit:g} s: wait for it, "
+                f"or find it with `fuser {path}`",
+                Exit.TIMEOUT,
+            )
+        if not told:
+            say(f"waiting for another command that uses {owner_of}")
+            told = True
+        time.sleep(0.2)
+
+
+def _hold(file: TextIO, path: Path) -> bool:
+    """Locks the file. One that its last holder has removed meanwhile locks nothing."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def version_of(package: str) -> str | None:

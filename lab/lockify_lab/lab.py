@@ -23,7 +23,7 @@ from .options import Options, check_name
 Nodes = int | Sequence[int] | str
 
 _FS = {"gfs2": fs_gfs2, "ocfs2": fs_ocfs2}
-_STEP = 60  # seconds at most for one step of a node's way into the cluster; `up` has its own limit
+_STEP = 120  # seconds at most for one step of a node's way into the cluster; `up` has its own limit
 
 
 class Lab:
@@ -58,7 +58,7 @@ class Lab:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def up(self, options: Options | None = None, *, timeout: float = 120, **given: Any) -> dict[str, Any]:
+    def up(self, options: Options | None = None, *, timeout: float = 300, **given: Any) -> dict[str, Any]:
         """Boots the nodes, forms the cluster, makes the file system and mounts it everywhere.
 
         Takes an `Options` or its fields. Returns what was started and how long each step took.

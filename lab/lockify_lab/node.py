@@ -123,7 +123,7 @@ class Node:
         self.stalled = False
         panic = [line for line in tail(self.console, 200) if "Kernel panic" in line]
         if self.killed:
-            self.ended = "crashed by a fault of the lab"
+            self.ended = "by a fault of the lab"
         elif panic:
             self.ended = panic[-1].strip()
         elif os.WIFSIGNALED(status):

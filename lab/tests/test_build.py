@@ -81,3 +81,17 @@ def test_what_a_killed_make_left_half_written_goes(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (when, when))
     build._forget_half_written(tmp_path, log)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lab.log", "old.c", "old.o"]
+
+
+def test_a_lock_excludes_others_and_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with host.locked(path, 1, "it"):
+        with pytest.raises(LabError, match="another command still uses it"):
+            with host.locked(path, 0.1, "it"):
+                pass
+        path.unlink()
+        with host.locked(path, 1, "it"):  # a removed file locks nothing
+            pass
+    assert not path.exists()
+    with host.locked(path, 1, "it"):
+        pass
