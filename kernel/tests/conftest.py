@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Loads kernel/apply, which has no suffix, as a module."""
+"""Loads kernel/apply and kernel/build, which have no suffix, as modules."""
 
 from __future__ import annotations
 
@@ -14,13 +14,22 @@ import pytest
 KERNEL = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="session")
-def applier() -> ModuleType:
+def load(name: str, program: str) -> ModuleType:
     sys.dont_write_bytecode = True
-    loader = SourceFileLoader("applier", str(KERNEL / "apply"))
-    spec = importlib.util.spec_from_loader("applier", loader)
+    loader = SourceFileLoader(name, str(KERNEL / program))
+    spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["applier"] = module
+    sys.modules[name] = module
     loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def applier() -> ModuleType:
+    return load("applier", "apply")
+
+
+@pytest.fixture(scope="session")
+def builder() -> ModuleType:
+    return load("builder", "build")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import build, host
+from .bench import command as bench
 from .errors import Exit, LabError, UsageError
 from .host import say
 from .jobs import Result
@@ -70,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     down.add_argument("--all", action="store_true", help="every lab, also those left behind by a kill")
     status = _named(add("status", _status, 30, "what runs, what died and why"))
     status.add_argument("--all", action="store_true", help="every lab")
+    bench.arguments(add("bench", bench.run, 4 * 3600, "measure: `bench paper` is the paper's evaluation"))
     tell = _named(
         add("history", _history, 300, "write what happened to locks, for `lockify check`; ends tracing")
     )

@@ -17,7 +17,8 @@ FILL = """
     sync
     truncate -s -4M $MNT/fill && sync
 """
-INODES = "stat -c %i $MNT/reuse/* | sort"
+INODES = "stat -c %i $MNT/reuse/*"
+DELETE = "cd $MNT/reuse && ls | xargs rm && sync"
 
 
 def fill(lab: Lab) -> None:
@@ -26,19 +27,21 @@ def fill(lab: Lab) -> None:
 
 
 def test_blocks_move_between_nodes(full: Lab) -> None:
-    """D1, D2: one node creates, a second deletes, a third reads, and they change places."""
+    """D1, D2: what one node has created and deleted alone, another creates on the same blocks; a
+    third reads. They change places until every node has met every other's old locks."""
     fill(full)
     seen: set[str] = set()
     reused = 0
     for number in range(ROUNDS):
-        creator, deleter, reader = (1 + (number + place) % 3 for place in range(3))
+        first, second, reader = (1 + (number + place) % 3 for place in range(3))
+        full.sh(scenario.create("reuse", FILES, "old"), first, timeout=120)
+        seen |= set(full.sh(INODES, first).split())
+        full.sh(DELETE, first, timeout=120)
         word = f"round{number}"
-        full.sh(scenario.create("reuse", FILES, word), creator, timeout=120)
+        full.sh(scenario.create("reuse", FILES, word), second, timeout=120)
         full.sh(scenario.verify("reuse", FILES, word), reader, timeout=120)
-        inodes = set(full.sh(INODES, reader).split())
-        reused += len(inodes & seen)
-        seen |= inodes
-        full.sh("cd $MNT/reuse && ls | xargs rm && sync", deleter, timeout=120)
+        reused += len(set(full.sh(INODES, reader).split()) & seen)
+        full.sh(DELETE, second, timeout=120)
     assert reused > ROUNDS * FILES // 3, "blocks were not used again: this tests nothing"
     check_at_rest(full)
     if full.options.claim == "on":

@@ -41,7 +41,7 @@ def test_locks_are_used_before_the_answer(three: Lab) -> None:
     """D4: files are written, renamed, linked and unlinked while their claims are pending."""
     scenario.warm_up(three, "d4")
     use = """
-        for ((i = 0; i < 60; i++)); do
+        for ((i = 0; i < 20; i++)); do
             f=$MNT/d4/$i
             echo kept $i >$f && ln $f $f.link && mv $f.link $f.moved || exit 1
             echo gone >$f.gone && rm $f.gone || exit 1
@@ -57,12 +57,12 @@ def test_locks_are_used_before_the_answer(three: Lab) -> None:
         succeeded(job)
     check_at_rest(three)
     read = """
-        for ((i = 0; i < 60; i++)); do
+        for ((i = 0; i < 20; i++)); do
             for f in $MNT/d4/$i $MNT/d4/$i.moved; do
                 [ "$(cat $f)" = "kept $i" ] || { echo "$f is wrong"; exit 1; }
             done
         done
-        [ "$(ls $MNT/d4 | wc -l)" = 120 ]
+        [ "$(ls $MNT/d4 | wc -l)" = 40 ]
     """
     three.sh(read, [READER, DIRECTORY])
     check_at_rest(three)
@@ -97,13 +97,13 @@ def test_nobody_sees_another_folder_before_the_answer(three: Lab) -> None:
     for folder in ("d10", "d10.links", "d10.moved"):
         scenario.warm_up(three, folder)
     spread = f"""
-        {scenario.create("d10", 60)}
-        for ((i = 0; i < 60; i++)); do
+        {scenario.create("d10", 20)}
+        for ((i = 0; i < 20; i++)); do
             ln $MNT/d10/$i $MNT/d10.links/$i && mv $MNT/d10/$i $MNT/d10.moved/$i || exit 1
         done
     """
     read = """
-        for ((i = 0; i < 60; i++)); do
+        for ((i = 0; i < 20; i++)); do
             for d in d10.links d10.moved; do
                 [ "$(cat $MNT/$d/$i)" = "d10 $i first" ] || { echo "$d/$i is wrong"; exit 1; }
             done
@@ -121,6 +121,6 @@ def test_nobody_sees_another_folder_before_the_answer(three: Lab) -> None:
                 assert not any(reading.done() for reading in readings)
         succeeded(job)
         for reading in readings:
-            assert succeeded(reading).out.strip() == "60"
+            assert succeeded(reading).out.strip() == "20"
     three.sh(read, [READER, DIRECTORY])
     check_at_rest(three)
