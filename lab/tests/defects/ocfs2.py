@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from lockify_lab.lab import Lab
 
 LOCKS = 4  # of a new inode: rw, inode, open, and the dentry lock of its name
+TOKEN = 30000  # ms; a cluster must not fall apart because the machine has much else to do
 
 
 @contextmanager
 def ocfs2(name: str, nodes: int, **options: object) -> Iterator[Lab]:
     with Lab(f"ocfs2-{name}") as lab:
-        lab.up(nodes=nodes, fs="ocfs2", memory="512M", **options)
+        lab.up(nodes=nodes, fs="ocfs2", memory="512M", token=TOKEN, **options)
         yield lab
 
 

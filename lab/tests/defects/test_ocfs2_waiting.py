@@ -17,7 +17,7 @@ FILES = 400
 
 @pytest.fixture
 def four() -> Iterator[Lab]:
-    with ocfs2("waiting", 4, claim="on", token=30000) as lab:
+    with ocfs2("waiting", 4, claim="on") as lab:
         scenario.warm_up(lab, "waiting")
         lab.sh("mkdir $MNT/shared $MNT/mine.1 $MNT/mine.2 $MNT/mine.4", CREATOR)
         # Inode blocks of their own, and locks that are looked up while nothing stalls.
