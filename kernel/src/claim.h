@@ -33,7 +33,7 @@ struct rcom_config;
 
 #define DLM_CLAIM_BATCH		64		/* claims in a message */
 #define DLM_CLAIM_BATCH_BYTES	3072		/* names in a message */
-#define DLM_CLAIM_BATCH_US	1000		/* age of a batch when it is sent */
+#define DLM_CLAIM_BATCH_US	10000		/* age of a batch when it is sent */
 #define DLM_CLAIM_CAP		65536		/* unsettled claims of a lockspace */
 
 enum dlm_claim_mode {

@@ -6,10 +6,9 @@
 #ifndef __CLAIM_COMPAT_DOT_H__
 #define __CLAIM_COMPAT_DOT_H__
 
-#include <linux/version.h>
 #include "midcomms.h"
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 12, 0)
+#ifndef DLM_DFL_USER_BIT	/* 6.1 */
 #define CLAIM_HAS_PENDING_REMOVE 1
 
 static inline struct dlm_mhandle *claim_mhandle(int nodeid, int len, char **buf)
@@ -21,7 +20,7 @@ static inline bool claim_user_lock(const struct dlm_lkb *lkb)
 {
 	return lkb->lkb_flags & DLM_IFL_USER;
 }
-#else
+#else				/* 6.12 */
 #define CLAIM_HAS_PENDING_REMOVE 0
 
 static inline struct dlm_mhandle *claim_mhandle(int nodeid, int len, char **buf)

@@ -73,6 +73,21 @@ TRACE_EVENT(dlm_claim_barrier,
 		  __entry->lkid, __entry->us)
 );
 
+/* The next operation of the lock passes the barrier: its object is gone. */
+TRACE_EVENT(dlm_claim_freed,
+	TP_PROTO(u32 ls_id, u32 lkid),
+	TP_ARGS(ls_id, lkid),
+	TP_STRUCT__entry(
+		__field(u32, ls_id)
+		__field(u32, lkid)
+	),
+	TP_fast_assign(
+		__entry->ls_id = ls_id;
+		__entry->lkid = lkid;
+	),
+	TP_printk("ls_id=%u lkb_id=%x", __entry->ls_id, __entry->lkid)
+);
+
 #endif
 
 #undef TRACE_INCLUDE_PATH

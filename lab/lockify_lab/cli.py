@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import build, host
+from .bench import command as bench
 from .errors import Exit, LabError, UsageError
 from .host import say
 from .jobs import Result
@@ -70,6 +71,11 @@ def _parser() -> argparse.ArgumentParser:
     down.add_argument("--all", action="store_true", help="every lab, also those left behind by a kill")
     status = _named(add("status", _status, 30, "what runs, what died and why"))
     status.add_argument("--all", action="store_true", help="every lab")
+    bench.arguments(add("bench", bench.run, 4 * 3600, "measure: `bench paper` is the paper's evaluation"))
+    tell = _named(
+        add("history", _history, 300, "write what happened to locks, for `lockify check`; ends tracing")
+    )
+    tell.add_argument("--out", required=True, metavar="FILE", help="where to")
     add("test", _test, 3600, "test the lab and what runs in it; all other arguments go to pytest")
     return parser
 
@@ -171,6 +177,7 @@ def _up_arguments(sub: argparse.ArgumentParser) -> None:
         help="survivors go on however few they are; a partition then corrupts the file system",
     )
     sub.add_argument("--mtu", type=int, default=default.mtu, help="(%(default)s)")
+    sub.add_argument("--trace", action="store_true", help="trace what happens to locks, for `history`")
     sub.add_argument(
         "--tools", action="append", default=[], metavar="FOLDER", help="put in front of the scripts' PATH"
     )
@@ -225,6 +232,12 @@ def _status(arguments: argparse.Namespace) -> int:
     # A lab that is down or a node that was crashed on purpose is no failure; a node that died is.
     died = any(node["state"] in ("panicked", "ended") for lab in labs for node in lab["nodes"])
     return Exit.NODE if died else Exit.OK
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    events = Lab(arguments.name).history(Path(arguments.out), arguments.timeout)
+    _tell(arguments, {"history": arguments.out, "events": events}, f"{arguments.out}: {events} events")
+    return Exit.OK
 
 
 # -- jobs ------------------------------------------------------------------------------------------

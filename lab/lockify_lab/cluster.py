@@ -20,7 +20,7 @@ look() {  # look SECONDS WHAT COMMAND...: until the command succeeds
     shift 2
     until "$@"; do
         [ $SECONDS -lt $end ] || { echo "gave up waiting until $what" >&2; exit 1; }
-        sleep 0.05
+        sleep 0.1
     done
 }
 """

@@ -81,12 +81,18 @@ def run_one(
     output: dict[bytes, list[bytes]] = {b"o": [], b"e": []}
     status: int | None = None
     timed_out, failure = False, ""
+
+    def check() -> None:
+        state = _state(folder, node)
+        if state["state"] not in ("running", "stalled"):
+            raise LabError(_dead(folder, node, state), Exit.NODE)
+
     try:
         with _connect(folder, node, begin + limit) as connection:
             job = {"script": script, "limit": limit, "env": dict(environment)}
             connection.sendall(json.dumps(job).encode() + b"\n")
             while True:
-                kind, payload = _frame(connection, begin + limit + GRACE)
+                kind, payload = _frame(connection, begin + limit + GRACE, check)
                 if kind == b"x":
                     end = json.loads(payload)
                     status, timed_out = end.get("status"), bool(end.get("timeout"))
@@ -129,20 +135,33 @@ def _connect(folder: Path, node: int, end: float) -> socket.socket:
         time.sleep(0.01)
 
 
-def _frame(connection: socket.socket, end: float) -> tuple[bytes, bytes]:
-    kind, length = struct.unpack("!cI", _exactly(connection, 5, end))
-    return kind, _exactly(connection, length, end)
+def _frame(connection: socket.socket, end: float, check: Callable[[], None]) -> tuple[bytes, bytes]:
+    kind, length = struct.unpack("!cI", _exactly(connection, 5, end, check))
+    return kind, _exactly(connection, length, end, check)
 
 
-def _exactly(connection: socket.socket, length: int, end: float) -> bytes:
+def _exactly(connection: socket.socket, length: int, end: float, check: Callable[[], None]) -> bytes:
+    """Reads so many bytes. A node that dies says nothing any more, so silence is a reason to `check`."""
     data = bytearray()
     while len(data) < length:
-        connection.settimeout(max(0.001, end - time.monotonic()))
-        piece = connection.recv(length - len(data))
+        left = end - time.monotonic()
+        connection.settimeout(max(0.001, min(1.0, left)))
+        try:
+            piece = connection.recv(length - len(data))
+        except TimeoutError:
+            check()
+            if left <= 1.0:
+                raise
+            continue
         if not piece:
             raise ConnectionError("closed by the node")
         data += piece
     return bytes(data)
+
+
+def _state(folder: Path, node: int) -> dict[str, Any]:
+    states: list[dict[str, Any]] = control.request(folder, "status")["nodes"]
+    return next(state for state in states if state["node"] == node)
 
 
 def _why(folder: Path, node: int, otherwise: str) -> str:
@@ -150,10 +169,9 @@ def _why(folder: Path, node: int, otherwise: str) -> str:
     stop = time.monotonic() + 1  # a panicking kernel takes a moment to end
     while time.monotonic() < stop:
         try:
-            states = control.request(folder, "status")["nodes"]
+            state = _state(folder, node)
         except LabError as error:
             return str(error)
-        state = next(state for state in states if state["node"] == node)
         if state["state"] == "stalled":
             return f"{otherwise}: it is stalled, see `lab/lab fault resume`"
         if state["state"] != "running":

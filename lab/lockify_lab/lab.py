@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import cluster, control, faults, fs_gfs2, fs_ocfs2, jobs, node, tables
+from . import cluster, control, faults, fs_gfs2, fs_ocfs2, history, jobs, node, tables
 from .errors import Exit, LabError, UsageError
 from .host import PACKAGE, labs_dir, locked, need_root, say
 from .jobs import OnOutput, Result
@@ -214,6 +215,33 @@ class Lab:
         found = {int(console.stem): node.complaints(console) for console in consoles}
         return {number: lines for number, lines in found.items() if lines}
 
+    def history(self, out: Path, timeout: float = 120) -> int:
+        """Ends the tracing that `up` began and writes what happened; returns the number of events.
+
+        A crashed node's part is lost with it: what the others did is still a history.
+        """
+        if not self.options.trace:
+            raise UsageError(f"lab {self.name} does not trace: start it with --trace")
+        clock, count = _Clock(timeout), 0
+        numbers = self._running()
+        self._step(history.stop_script(), numbers, clock)
+        for number in numbers:
+            history.check_complete(self.folder, number)
+        with ExitStack() as files:
+            traces: dict[int, Iterable[str]] = {
+                number: files.enter_context(
+                    open(self.folder / f"trace.{number}", encoding="utf-8", errors="replace")
+                )
+                for number in numbers
+            }
+            try:
+                with open(out, "w", encoding="utf-8") as file:
+                    for count, line in enumerate(history.histories(traces), 1):
+                        file.write(line + "\n")
+            except OSError as error:
+                raise LabError(f"cannot write the history {out}: {error}") from error
+        return count
+
     def set_claim(self, claim: str, nodes: Nodes = "all") -> None:
         """Switches the claim of the mounted lockspace: off, strict or on."""
         self.sh(switch_claim(claim), nodes)
@@ -262,6 +290,8 @@ class Lab:
         clock.step("nodes booted")
         if options.delay:
             self._step(faults.netem(options.delay, ""), options.all_nodes, clock)
+        if options.trace:
+            self._step(history.start_script(), options.all_nodes, clock)
         self._enter(options, options.all_nodes, options.nodes, clock)
 
     def _enter(self, options: Options, numbers: list[int], members: int, clock: _Clock) -> None:

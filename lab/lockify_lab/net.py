@@ -21,6 +21,11 @@ def agent_address(node: int) -> str:
     return f"10.78.{node}.2"
 
 
+def bridge_port(node: int) -> str:
+    """The host's end of a node's cable, in the bridge."""
+    return f"v{node}"
+
+
 def devices(node: int) -> list[str]:
     """The kernel parameters that connect a node."""
     return [

@@ -44,6 +44,7 @@ class Supervisor:
             "stall": self._on_node(Node.stall),
             "resume": self._on_node(Node.resume),
             "connect": self._connect,
+            "capture": self._capture,
             "status": lambda _: ({"nodes": [node.state() for node in self.nodes.values()]}, []),
             "release": self._release,
             "end": self._end,
@@ -133,6 +134,14 @@ class Supervisor:
             agent.close()
             raise LabError(f"no way to node {node.spec.number}'s agent: {os.strerror(begun)}")
         return {"ok": True}, [agent.detach()]
+
+    def _capture(self, request: dict[str, Any]) -> Reply:
+        """Hands out a packet socket on a node's port of the bridge: it sees what the node sends and receives."""
+        node = self._node(request)
+        every = socket.htons(3)  # ETH_P_ALL
+        capture = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, every)
+        capture.bind((net.bridge_port(node.spec.number), 0))
+        return {"ok": True}, [capture.detach()]
 
     def _release(self, _: dict[str, Any]) -> Reply:
         self.selector.unregister(self.leash)

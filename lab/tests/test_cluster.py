@@ -5,7 +5,6 @@ import time
 import pytest
 
 from lockify_lab import Exit, Lab, LabError, check_single_master
-from lockify_lab import lab as lab_module
 
 
 def test_gfs2_is_shared(lab: Lab) -> None:
@@ -71,11 +70,27 @@ def test_ocfs2_is_shared(lab: Lab, stack: str) -> None:
     assert lab.complaints() == {}
 
 
+def test_the_claim_is_switched_on(lab: Lab) -> None:
+    lab.up(nodes=2, fs="gfs2", claim="on")
+    assert lab.sh("cat /sys/kernel/dlm/fs/claim") == "on\non\n"
+    lab.sh("touch $MNT/$NODE.{1..50}")
+    assert all(counts["claims"] > 0 for counts in lab.counters().values())
+    lab.set_claim("off", 2)
+    assert lab.sh("cat /sys/kernel/dlm/fs/claim") == "on\noff\n"
+
+
 def test_a_claim_needs_a_kernel_that_has_it(lab: Lab) -> None:
-    lab.up(nodes=1, fs="none", stack="none")
     with pytest.raises(LabError, match="this node's kernel has no claim"):
-        lab.sh(lab_module.switch_claim("on"))
-    lab.sh(lab_module.switch_claim("off"))
+        lab.up(nodes=1, fs="gfs2", kernel="stock", claim="on")
+    lab.up(nodes=1, fs="gfs2", kernel="stock", claim="off")
+    assert lab.counters() == {1: {}}
+
+
+def test_kernels_are_mixed(lab: Lab) -> None:
+    lab.up(nodes=2, fs="gfs2", kernel_of={1: "stock"})
+    assert [result.ok for result in lab.run("[ -e /sys/kernel/dlm/fs/claim ]")] == [False, True]
+    lab.sh("echo $NODE >$MNT/$NODE")
+    assert lab.sh("cat $MNT/1 $MNT/2") == "1\n2\n" * 2
 
 
 class TestOneNode:

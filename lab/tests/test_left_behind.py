@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,27 +15,28 @@ COMMAND = str(Path(__file__).resolve().parents[1] / "lab")
 NAME = f"left-{os.getpid()}"
 
 
-def _processes(name: str) -> list[str]:
-    """Command lines that mention the lab's folder, which all of its processes do."""
+def _processes(name: str) -> list[Path]:
+    """All processes of a lab have its folder in their command line."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            words = (process / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
         if str(host.labs_dir() / name) in words:
-            found.append(words)
+            found.append(process)
     return found
 
 
-def _network_namespaces() -> set[str]:
+def _networks(processes: Iterable[Path]) -> set[str]:
+    """The network namespaces that these processes are in, except this test's own."""
     found = set()
-    for path in Path("/proc").glob("[0-9]*/ns/net"):
+    for process in processes:
         try:
-            found.add(os.readlink(path))
+            found.add(os.readlink(process / "ns" / "net"))
         except OSError:
             continue
-    return found
+    return found - {os.readlink("/proc/self/ns/net")}
 
 
 def _nothing_left(name: str) -> None:
@@ -56,7 +57,6 @@ def lab() -> Iterator[Lab]:
 
 @pytest.mark.parametrize("moment", ["supervisor", "boot", "membership"])
 def test_up_is_killed(lab: Lab, moment: str) -> None:
-    networks = _network_namespaces()
     words = [COMMAND, "up", "--name", NAME, "--nodes", "2"]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     assert process.stderr
@@ -70,12 +70,13 @@ def test_up_is_killed(lab: Lab, moment: str) -> None:
         end = time.monotonic() + 10
         while not control.alive(lab.folder) and time.monotonic() < end:
             time.sleep(0.005)
-    assert _processes(NAME), "the test must kill something"
+    networks = _networks(_processes(NAME))
+    assert networks, "the test must kill something"
     process.kill()
     process.wait(10)
     process.stderr.close()
     _nothing_left(NAME)
-    assert _network_namespaces() <= networks
+    assert not networks & _networks(Path("/proc").glob("[0-9]*"))
     assert "left behind" in lab.status()["state"]
     lab.up(nodes=1, fs="none", stack="none")  # a leftover folder is in nobody's way
     assert lab.run("true")[0].ok

@@ -34,6 +34,12 @@ metrics! {
     PACKETS_PER_CREATE = "packets_per_create", "1", "packets per creation";
     /// Share of an operation's time that it waited for locks.
     LOCK_WAIT_SHARE = "lock_wait_share", "1", "share of lock wait";
+    /// How long a creation waited for its locks.
+    LOCK_WAIT_US_PER_CREATE = "lock_wait_us_per_create", "us", "lock wait of a creation";
+    /// Throughput as a multiple of the stock lock manager's in the same round.
+    RATIO_TO_STOCK = "ratio_to_stock", "1", "throughput relative to the stock lock manager";
+    /// Objects removed per second.
+    REMOVES_PER_S = "removes_per_s", "1/s", "removals per second";
     /// Time of an operation; the case says which `percentile`.
     LATENCY_US = "latency_us", "us", "latency";
     /// Violations that the checker found.

@@ -18,14 +18,14 @@ def booted(claim: str, nodes: int, **options: object) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module", params=CLAIMS)
 def three(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Three nodes for all scenarios of a file that leave them alive."""
-    yield from booted(request.param, 3)
+    """Three nodes for all scenarios of a file that leave them alive, however long one stalls."""
+    yield from booted(request.param, 3, token=30_000)
 
 
 @pytest.fixture(params=CLAIMS)
 def mortal(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Three nodes for one scenario, which may end some."""
-    yield from booted(request.param, 3)
+    yield from booted(request.param, 3, token=20_000)
 
 
 @pytest.fixture(params=CLAIMS)

@@ -10,7 +10,7 @@ import scenario
 from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, succeeded
 
 FILES = 400
-LONG = 90  # corosync's token, the DLM's recovery, the journal's replay
+LONG = 150  # corosync's token, the DLM's recovery, the journal's replay
 
 
 def test_directory_dies_with_claims_pending(mortal: Lab) -> None:
@@ -45,10 +45,11 @@ def test_directory_dies_while_a_lock_waits_for_claims(mortal: Lab) -> None:
         if on:
             succeeded(creation)
         reading = background.start("ls $MNT/d8 | wc -l", READER, LONG)
-        time.sleep(1)
         if on:
+            scenario.wait_until(
+                "the folder's lock waits", lambda: scenario.counters(mortal)["parked"] > 0, 8
+            )
             assert not reading.done()
-            assert scenario.counters(mortal)["parked"] > 0
         mortal.crash(DIRECTORY)
         succeeded(creation, LONG + 10)
         listed = int(succeeded(reading, LONG + 10).out)

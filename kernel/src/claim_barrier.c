@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The claim barrier: dlm_lock() and dlm_unlock(), and what of them waits.
+ *
+ * Weakening an EX or PW lock may let others learn of an object under creation,
+ * so it waits until all claims made before are settled. It waits outside the
+ * recovery gate: a recovery must be able to run and settle them. The caller, a
+ * file system's lock thread, does not wait with it: the operation is put aside
+ * and started later; its completion is asynchronous anyway.
+ */
+#include "claim_internal.h"
+#include "claim_trace.h"
+
+static bool passes(struct dlm_claims *cs, struct claim_parked *p)
+{
+	struct dlm_claim *c;
+
+	if (cs->stopping || list_empty(&cs->open))
+		return true;
+	c = list_first_entry(&cs->open, struct dlm_claim, open);
+	if (c->ordinal < p->before)
+		return false;
+	if (!p->own)
+		return true;
+	list_for_each_entry(c, &cs->open, open) {
+		if (c->ordinal == p->own)
+			return false;
+	}
+	return true;
+}
+
+static bool weakens(int granted, struct claim_parked *op)
+{
+	u32 other_mode = DLM_LKF_CONVDEADLK | DLM_LKF_ALTPR | DLM_LKF_ALTCW;
+
+	if (op->unlock)
+		return granted >= DLM_LOCK_PW;
+	if ((granted == DLM_LOCK_PR && op->mode == DLM_LOCK_CW) ||
+	    (granted == DLM_LOCK_CW && op->mode == DLM_LOCK_PR))
+		return true;
+	return granted >= DLM_LOCK_PW &&
+	       (op->mode < granted || (op->flags & other_mode));
+}
+
+/*
+ * What the operation has to wait for, in before and own. True also if there
+ * is none but the lock's claim is PENDING, and may not be when the operation
+ * gets there (claimed).
+ */
+static bool must_wait(struct dlm_ls *ls, struct claim_parked *op, bool freed,
+		      bool *claimed)
+{
+	struct dlm_claims *cs = &ls->ls_claims;
+	struct dlm_claim *c;
+	struct dlm_lkb *lkb;
+	struct dlm_rsb *r;
+	int granted;
+
+	*claimed = false;
+	op->before = 0;
+	op->own = 0;
+	if (!READ_ONCE(cs->unsettled))
+		return false;
+	if (dlm_claim_find_lkb(ls, op->lkid, &lkb))
+		return false;
+	r = lkb->lkb_resource;
+	lock_rsb(r);
+	granted = lkb->lkb_grmode;
+	c = r->res_claim;
+	if (c && c->lkb == lkb) {
+		granted = c->mode;
+		op->own = c->ordinal;
+	} else if (c) {
+		*claimed = true;
+	}
+	unlock_rsb(r);
+	if (!freed && weakens(granted, op)) {
+		spin_lock_bh(&cs->lock);
+		op->before = cs->made + 1;
+		spin_unlock_bh(&cs->lock);
+	}
+	dlm_put_lkb(lkb);
+	return op->before || op->own;
+}
+
+static int start_operation(struct claim_parked *op)
+{
+	if (op->unlock)
+		return dlm_stock_unlock(op->lockspace, op->lkid, op->flags,
+					op->lksb, op->astarg);
+	return dlm_stock_lock(op->lockspace, op->mode, op->lksb, op->flags,
+			      NULL, 0, 0, op->ast, op->astarg, op->bast);
+}
+
+static void waited(struct dlm_claims *cs, u32 lkid, ktime_t since)
+{
+	u64 us = ktime_us_delta(ktime_get(), since);
+
+	cs->counters[DLM_CLAIM_BARRIER_US] += us;
+	if (us > cs->counters[DLM_CLAIM_BARRIER_MAX_US])
+		cs->counters[DLM_CLAIM_BARRIER_MAX_US] = us;
+	trace_dlm_claim_barrier(cs->ls->ls_global_id, lkid, us);
+}
+
+static bool open_for(struct dlm_claims *cs, struct claim_parked *op)
+{
+	bool open;
+
+	spin_lock_bh(&cs->lock);
+	open = passes(cs, op);
+	spin_unlock_bh(&cs->lock);
+	return open;
+}
+
+static void sleep_at_barrier(struct dlm_claims *cs, struct claim_parked *op)
+{
+	ktime_t since = ktime_get();
+
+	spin_lock_bh(&cs->lock);
+	cs->counters[DLM_CLAIM_BARRIER_WAITS]++;
+	claim_hurry(cs);
+	spin_unlock_bh(&cs->lock);
+	wait_event(cs->wait, open_for(cs, op));
+	spin_lock_bh(&cs->lock);
+	waited(cs, op->lkid, since);
+	spin_unlock_bh(&cs->lock);
+}
+
+/* Whether the operation was put aside; if not, it may go on. */
+static bool park(struct dlm_claims *cs, struct claim_parked *op)
+{
+	struct claim_parked *p;
+
+	p = kmemdup(op, sizeof(*op), GFP_NOFS);
+	if (!p) {
+		sleep_at_barrier(cs, op);
+		return false;
+	}
+	spin_lock_bh(&cs->lock);
+	if (passes(cs, p)) {
+		spin_unlock_bh(&cs->lock);
+		kfree(p);
+		return false;
+	}
+	/* the lockspace stays until the operation has started */
+	dlm_find_lockspace_local(cs->ls);
+	p->since = ktime_get();
+	list_add_tail(&p->list, &cs->parked);
+	cs->counters[DLM_CLAIM_BARRIER_WAITS]++;
+	claim_hurry(cs);
+	spin_unlock_bh(&cs->lock);
+	return true;
+}
+
+static int pass_or_park(struct claim_parked *op, bool freed)
+{
+	struct dlm_ls *ls = dlm_find_lockspace_local(op->lockspace);
+	int error, tries = 0;
+	bool claimed;
+
+	if (freed)
+		trace_dlm_claim_freed(ls->ls_global_id, op->lkid);
+	do {
+		error = 0;
+		if (must_wait(ls, op, freed, &claimed) &&
+		    park(&ls->ls_claims, op))
+			break;
+		error = start_operation(op);
+		/* refused meanwhile, so that the lock is not granted now */
+	} while (error == -EBUSY && claimed && ++tries < 3);
+
+	dlm_put_lockspace(ls);
+	return error;
+}
+
+static struct claim_parked *pop_parked(struct dlm_claims *cs)
+{
+	struct claim_parked *p;
+
+	spin_lock_bh(&cs->lock);
+	list_for_each_entry(p, &cs->parked, list) {
+		if (!passes(cs, p))
+			continue;
+		list_del(&p->list);
+		waited(cs, p->lkid, p->since);
+		spin_unlock_bh(&cs->lock);
+		return p;
+	}
+	spin_unlock_bh(&cs->lock);
+	return NULL;
+}
+
+void claim_parked_work(struct work_struct *work)
+{
+	struct dlm_claims *cs = container_of(work, struct dlm_claims,
+					     parked_work);
+	struct claim_parked *p;
+	int error, tries;
+
+	while ((p = pop_parked(cs))) {
+		/* busy for a moment, as it would have been for its caller */
+		for (tries = 0; tries < 100; tries++) {
+			error = start_operation(p);
+			if (error != -EBUSY)
+				break;
+			msleep(20);
+		}
+		if (error)
+			log_error(cs->ls, "operation of lock %x failed after waiting for claims: %d",
+				  p->lkid, error);
+		dlm_put_lockspace(cs->ls);
+		kfree(p);
+	}
+}
+
+int dlm_lock(dlm_lockspace_t *lockspace, int mode, struct dlm_lksb *lksb,
+	     uint32_t flags, const void *name, unsigned int namelen,
+	     uint32_t parent_lkid, void (*ast)(void *astarg), void *astarg,
+	     void (*bast)(void *astarg, int mode))
+{
+	struct claim_parked op = {
+		.lockspace = lockspace, .mode = mode, .lksb = lksb,
+		.flags = flags & ~(DLM_LKF_FREED | DLM_LKF_CLAIM),
+		.ast = ast, .astarg = astarg, .bast = bast,
+	};
+
+	if (!(flags & DLM_LKF_CONVERT) || !lksb)
+		return dlm_stock_lock(lockspace, mode, lksb,
+				      flags & ~DLM_LKF_FREED, name, namelen,
+				      parent_lkid, ast, astarg, bast);
+	op.lkid = lksb->sb_lkid;
+	return pass_or_park(&op, flags & DLM_LKF_FREED);
+}
+
+int dlm_unlock(dlm_lockspace_t *lockspace, uint32_t lkid, uint32_t flags,
+	       struct dlm_lksb *lksb, void *astarg)
+{
+	struct claim_parked op = {
+		.unlock = true, .lockspace = lockspace, .lkid = lkid,
+		.flags = flags & ~DLM_LKF_FREED, .lksb = lksb, .astarg = astarg,
+	};
+	bool claimed;
+
+	if (flags & DLM_LKF_CANCEL) {
+		/* the caller holds the lock: there is nothing to cancel */
+		must_wait(lockspace, &op, true, &claimed);
+		if (op.own)
+			return 0;
+		return start_operation(&op);
+	}
+	return pass_or_park(&op, flags & DLM_LKF_FREED);
+}
+
+/* For locks of user space, whose callers may as well sleep. */
+void dlm_claim_wait(struct dlm_ls *ls)
+{
+	struct dlm_claims *cs = &ls->ls_claims;
+	struct claim_parked op = { };
+
+	if (!READ_ONCE(cs->unsettled))
+		return;
+	spin_lock_bh(&cs->lock);
+	op.before = cs->made + 1;
+	spin_unlock_bh(&cs->lock);
+	if (!open_for(cs, &op))
+		sleep_at_barrier(cs, &op);
+}
+
+/* The lockspace is stopping: their locks go with it. */
+void claim_drop_parked(struct dlm_claims *cs)
+{
+	struct claim_parked *p;
+
+	while ((p = pop_parked(cs))) {
+		dlm_put_lockspace(cs->ls);
+		kfree(p);
+	}
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Claims on the wire: gathered, sent in batches, judged by the directory node,
+ * answered. claim.c says what becomes of them.
+ */
+#include "claim_internal.h"
+#include "claim_trace.h"
+
+/*
+ * Messages. Those of claims have m_lkid = the batch's number, m_result = the
+ * number of entries, and in m_extra names (a length byte before each) or
+ * struct claim_refusal.
+ */
+
+static struct dlm_mhandle *new_message(struct dlm_ls *ls, int nodeid, int type,
+				       int len, __le32 seq, unsigned int entries,
+				       struct dlm_message **ms_ret)
+{
+	struct dlm_message *ms;
+	struct dlm_mhandle *mh;
+	char *buf;
+
+	mh = claim_mhandle(nodeid, sizeof(*ms) + len, &buf);
+	if (!mh)
+		return NULL;
+	ms = (struct dlm_message *)buf;
+	ms->m_header.h_version = cpu_to_le32(DLM_HEADER_MAJOR |
+					     DLM_HEADER_MINOR);
+	ms->m_header.u.h_lockspace = cpu_to_le32(ls->ls_global_id);
+	ms->m_header.h_nodeid = cpu_to_le32(dlm_our_nodeid());
+	ms->m_header.h_length = cpu_to_le16(sizeof(*ms) + len);
+	ms->m_header.h_cmd = DLM_MSG;
+	ms->m_type = cpu_to_le32(type);
+	ms->m_lkid = seq;
+	ms->m_result = cpu_to_le32(entries);
+	*ms_ret = ms;
+	return mh;
+}
+
+static unsigned int payload(const struct dlm_message *ms)
+{
+	return le16_to_cpu(ms->m_header.h_length) - sizeof(*ms);
+}
+
+void claim_start_timer(struct dlm_claims *cs)
+{
+	if (!cs->stopping && !hrtimer_is_queued(&cs->timer))
+		hrtimer_start(&cs->timer, ns_to_ktime((u64)claim_batch_us * NSEC_PER_USEC),
+			      HRTIMER_MODE_REL_SOFT);
+}
+
+static bool send_batch(struct dlm_claims *cs, struct claim_dir *dir)
+{
+	unsigned int entries = 0, len = 0;
+	struct dlm_claim *c, *next;
+	struct dlm_message *ms;
+	struct dlm_mhandle *mh;
+	char *p;
+
+	list_for_each_entry(c, &dir->gathered, link) {
+		if (entries == DLM_CLAIM_BATCH ||
+		    len + 1 + c->r->res_length > DLM_CLAIM_BATCH_BYTES)
+			break;
+		len += 1 + c->r->res_length;
+		entries++;
+	}
+
+	mh = new_message(cs->ls, dir->nodeid, DLM_MSG_CLAIM, len,
+			 cpu_to_le32(dir->seq + 1), entries, &ms);
+	if (!mh) {
+		/* they stay gathered */
+		cs->counters[DLM_CLAIM_RETRIES]++;
+		return false;
+	}
+	dir->seq++;
+	dir->outstanding++;
+	dir->gathered_count -= entries;
+	dir->gathered_since = ktime_get();
+	cs->counters[DLM_CLAIM_BATCHES]++;
+	trace_dlm_claim_batch(cs->ls->ls_global_id, dir->nodeid, dir->seq,
+			      entries, "sent");
+
+	p = ms->m_extra;
+	len = 0;
+	list_for_each_entry_safe(c, next, &dir->gathered, link) {
+		if (len == entries)
+			break;
+		c->dir = NULL;
+		c->seq = dir->seq;
+		c->index = len++;
+		*p++ = c->r->res_length;
+		memcpy(p, c->r->res_name, c->r->res_length);
+		p += c->r->res_length;
+		list_move_tail(&c->link, &dir->sent);
+	}
+	dlm_midcomms_commit_mhandle(mh, NULL, 0);
+	return true;
+}
+
+/* One batch is out to a node; the next gathers meanwhile, unless it hurries. */
+static bool batch_due(struct claim_dir *dir)
+{
+	if (!dir->gathered_count)
+		return false;
+	if (dir->hurry)
+		return true;
+	if (dir->outstanding)
+		return false;
+	return dir->gathered_count >= DLM_CLAIM_BATCH ||
+	       ktime_us_delta(ktime_get(), dir->gathered_since) >= claim_batch_us;
+}
+
+static void send_batches(struct dlm_claims *cs)
+{
+	struct claim_dir *dir;
+
+	/* a recovery takes what is gathered */
+	if (dlm_locking_stopped(cs->ls))
+		return;
+
+	list_for_each_entry(dir, &cs->dirs, list) {
+		while (batch_due(dir)) {
+			if (!send_batch(cs, dir)) {
+				claim_start_timer(cs);
+				break;
+			}
+		}
+		if (!dir->gathered_count)
+			dir->hurry = false;
+		else if (!dir->outstanding)
+			claim_start_timer(cs);
+	}
+}
+
+void claim_hurry(struct dlm_claims *cs)
+{
+	struct claim_dir *dir;
+
+	list_for_each_entry(dir, &cs->dirs, list)
+		dir->hurry = true;
+	send_batches(cs);
+}
+
+static struct claim_dir *find_dir(struct dlm_claims *cs, int nodeid)
+{
+	struct claim_dir *dir;
+
+	list_for_each_entry(dir, &cs->dirs, list) {
+		if (dir->nodeid == nodeid)
+			return dir;
+	}
+	return NULL;
+}
+
+struct claim_dir *claim_get_dir(struct dlm_claims *cs, int nodeid)
+{
+	struct claim_dir *dir = find_dir(cs, nodeid);
+
+	if (dir)
+		return dir;
+	dir = kzalloc(sizeof(*dir), GFP_ATOMIC);
+	if (!dir)
+		return NULL;
+	dir->nodeid = nodeid;
+	INIT_LIST_HEAD(&dir->gathered);
+	INIT_LIST_HEAD(&dir->sent);
+	list_add_tail(&dir->list, &cs->dirs);
+	return dir;
+}
+
+void claim_gather(struct dlm_claims *cs, struct claim_dir *dir,
+		  struct dlm_claim *c)
+{
+	c->dir = dir;
+	list_add_tail(&c->link, &dir->gathered);
+	if (!dir->gathered_count++)
+		dir->gathered_since = ktime_get();
+	if (c->strict)
+		dir->hurry = true;
+	if (c->strict || dir->gathered_count >= DLM_CLAIM_BATCH)
+		send_batches(cs);
+	else if (!dir->outstanding)
+		claim_start_timer(cs);
+}
+
+/*
+ * The directory node's side: the stock directory already records who asks
+ * first, and names the master to whoever asks later.
+ */
+
+static bool send_reply(struct dlm_ls *ls, struct claim_reply *reply)
+{
+	int len = reply->count * sizeof(struct claim_refusal);
+	struct dlm_message *ms;
+	struct dlm_mhandle *mh;
+
+	mh = new_message(ls, reply->nodeid, DLM_MSG_CLAIM_REPLY, len,
+			 reply->seq, reply->count, &ms);
+	if (!mh)
+		return false;
+	memcpy(ms->m_extra, reply->refused, len);
+	dlm_midcomms_commit_mhandle(mh, NULL, 0);
+	return true;
+}
+
+static void receive_claims(struct dlm_ls *ls, const struct dlm_message *ms)
+{
+	unsigned int i, entries = le32_to_cpu(ms->m_result);
+	int master, from = le32_to_cpu(ms->m_header.h_nodeid);
+	const u8 *p = ms->m_extra, *end = p + payload(ms);
+	struct dlm_claims *cs = &ls->ls_claims;
+	struct claim_reply *reply;
+
+	reply = kzalloc(sizeof(*reply), GFP_ATOMIC);
+	if (!reply) {
+		log_error(ls, "no memory to answer claims of node %d", from);
+		return;
+	}
+	reply->nodeid = from;
+	reply->seq = ms->m_lkid;
+
+	for (i = 0; i < entries && i < DLM_CLAIM_BATCH; i++) {
+		if (p >= end || !*p || *p > DLM_RESNAME_MAXLEN ||
+		    p + 1 + *p > end) {
+			log_error(ls, "malformed claims from node %d", from);
+			break;
+		}
+		if (dlm_master_lookup(ls, from, (char *)p + 1, *p, 0, &master,
+				      NULL))
+			master = -1;
+		if (master != from) {
+			reply->refused[reply->count].index = cpu_to_le32(i);
+			reply->refused[reply->count++].nodeid =
+				cpu_to_le32(master);
+		}
+		p += 1 + *p;
+	}
+	trace_dlm_claim_batch(ls->ls_global_id, from, le32_to_cpu(ms->m_lkid),
+			      i, "answered");
+
+	spin_lock_bh(&cs->lock);
+	cs->counters[DLM_CLAIM_ANSWERED] += i;
+	cs->counters[DLM_CLAIM_REFUSED] += reply->count;
+	if (send_reply(ls, reply)) {
+		kfree(reply);
+	} else {
+		cs->counters[DLM_CLAIM_RETRIES]++;
+		list_add_tail(&reply->list, &cs->replies);
+		claim_start_timer(cs);
+	}
+	spin_unlock_bh(&cs->lock);
+}
+
+static void receive_claim_reply(struct dlm_ls *ls, const struct dlm_message *ms)
+{
+	const struct claim_refusal *refused = (const void *)ms->m_extra;
+	unsigned int i, index, count = le32_to_cpu(ms->m_result);
+	u32 seq = le32_to_cpu(ms->m_lkid);
+	int from = le32_to_cpu(ms->m_header.h_nodeid);
+	struct dlm_claims *cs = &ls->ls_claims;
+	int masters[DLM_CLAIM_BATCH] = { 0 };
+	struct dlm_claim *c, *next;
+	struct claim_dir *dir;
+	LIST_HEAD(answered);
+	struct dlm_rsb *r;
+	u64 ordinal;
+
+	if (count > DLM_CLAIM_BATCH || payload(ms) < count * sizeof(*refused)) {
+		log_error(ls, "malformed answer to claims from node %d", from);
+		return;
+	}
+	for (i = 0; i < count; i++) {
+		index = le32_to_cpu(refused[i].index);
+		if (index < DLM_CLAIM_BATCH)
+			masters[index] = le32_to_cpu(refused[i].nodeid);
+	}
+
+	spin_lock_bh(&cs->lock);
+	dir = find_dir(cs, from);
+	if (!dir || (s32)(seq - dir->valid_from) < 0 || !dir->outstanding) {
+		spin_unlock_bh(&cs->lock);
+		log_limit(ls, "unexpected answer %u to claims from node %d",
+			  seq, from);
+		return;
+	}
+	dir->outstanding--;
+	list_for_each_entry_safe(c, next, &dir->sent, link) {
+		if (c->seq == seq)
+			list_move_tail(&c->link, &answered);
+	}
+	send_batches(cs);
+	spin_unlock_bh(&cs->lock);
+
+	while ((r = claim_pop(cs, &answered, &ordinal, &index))) {
+		claim_answered(r, ordinal, masters[index]);
+		claim_release(r);
+	}
+}
+
+bool dlm_claim_is_message(__le32 type)
+{
+	return type == cpu_to_le32(DLM_MSG_CLAIM) ||
+	       type == cpu_to_le32(DLM_MSG_CLAIM_REPLY);
+}
+
+bool dlm_claim_receive(struct dlm_ls *ls, const struct dlm_message *ms)
+{
+	switch (le32_to_cpu(ms->m_type)) {
+	case DLM_MSG_CLAIM:
+		receive_claims(ls, ms);
+		return true;
+	case DLM_MSG_CLAIM_REPLY:
+		receive_claim_reply(ls, ms);
+		return true;
+	default:
+		return false;
+	}
+}
+
+/*
+ * What could not be sent is sent later.
+ */
+
+static void retry_replies(struct dlm_claims *cs)
+{
+	struct claim_reply *reply, *next;
+
+	list_for_each_entry_safe(reply, next, &cs->replies, list) {
+		if (!dlm_locking_stopped(cs->ls) && !send_reply(cs->ls, reply))
+			return;
+		/* in a recovery its claimer asks again */
+		list_del(&reply->list);
+		kfree(reply);
+	}
+}
+
+void claim_send_work(struct work_struct *work)
+{
+	struct dlm_claims *cs = container_of(work, struct dlm_claims, send_work);
+	bool retry;
+
+	spin_lock_bh(&cs->lock);
+	send_batches(cs);
+	retry_replies(cs);
+	if (!list_empty(&cs->replies))
+		claim_start_timer(cs);
+	retry = !list_empty(&cs->retry);
+	spin_unlock_bh(&cs->lock);
+	if (retry)
+		claim_retry_requests(cs);
+}
+
+enum hrtimer_restart claim_timer(struct hrtimer *timer)
+{
+	struct dlm_claims *cs = container_of(timer, struct dlm_claims, timer);
+
+	queue_work(claim_wq, &cs->send_work);
+	return HRTIMER_NORESTART;
+}
+
+/* A recovery asks again for what is on the list; old answers mean nothing. */
+void claim_take_unanswered(struct dlm_claims *cs, struct list_head *list)
+{
+	struct claim_reply *reply, *next;
+	struct claim_dir *dir;
+
+	list_for_each_entry(dir, &cs->dirs, list) {
+		list_splice_tail_init(&dir->sent, list);
+		list_splice_tail_init(&dir->gathered, list);
+		dir->gathered_count = 0;
+		dir->outstanding = 0;
+		dir->hurry = false;
+		dir->valid_from = dir->seq + 1;
+	}
+	list_for_each_entry_safe(reply, next, &cs->replies, list) {
+		list_del(&reply->list);
+		kfree(reply);
+	}
+}

@@ -1,0 +1,239 @@
+"""The compared clusters: booted together, their active nodes pinned alike."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from .. import net
+from ..host import say
+from ..lab import Lab
+from ..options import Options
+from . import dlmtrace, load
+from .dlmtrace import Trace
+from .effort import BRANCH, DEPTH, TREE_FOLDERS, Effort
+from .load import Phase, Programs
+from .packets import DLM_PORT, O2NET_PORT, Counter
+from .rows import Case
+
+ACTIVE = 1
+WITNESS_PORT = 7401
+KINDS = ("directories", "files")
+_LIMIT = 900.0  # seconds for one load; the slowest take a tenth of it
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What distinguishes the compared clusters."""
+
+    name: str
+    fs: str
+    stack: str
+    claim: str
+    nodes: int
+    kernel: str = "claim"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A load on the active node, with what was counted meanwhile."""
+
+    phase: Phase
+    packets: int
+    counters: dict[str, int]
+    trace: Trace | None
+
+    def each(self, count: float) -> float:
+        return count / self.phase.operations
+
+
+@dataclass
+class Cluster:
+    """One of the compared clusters, running."""
+
+    setup: Setup
+    lab: Lab
+    programs: Programs
+    members: list[int]
+    delay_us: int = 0
+    packets: Counter | None = None
+    _tree: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def case(self, workload: str, active: int = 1) -> Case:
+        setup = self.setup
+        return {
+            "fs": setup.fs, "stack": setup.stack, "claim": setup.claim, "nodes": len(self.members),
+            "active": active, "delay_us": self.delay_us, "workload": workload,
+        }  # fmt: skip
+
+    # -- the cluster ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        port = O2NET_PORT if self.setup.stack == "o2cb" else DLM_PORT
+        if len(self.members) > 1:
+            self.packets = Counter(self.lab.folder, ACTIVE, port)
+        for node in self.members:
+            address = net.cluster_address(node)
+            self._sh(
+                f"setsid {self.programs.load} witness --listen {address}:{WITNESS_PORT} "
+                "</dev/null >/run/witness.out 2>&1 &\n"
+                "for i in $(seq 100); do grep -q listening /run/witness.out && exit; sleep 0.05; done\n"
+                "cat /run/witness.out >&2; exit 1",
+                node,
+            )
+
+    def set_delay(self, delay_us: int) -> None:
+        if delay_us != self.delay_us:
+            self.lab.netem(self.members, delay=f"{delay_us}us" if delay_us else "")
+            self.delay_us = delay_us
+
+    def leave(self) -> None:
+        """The last member unmounts and leaves the cluster."""
+        self.lab.leave(self.members[-1])
+        self.members.pop()
+
+    def rest(self) -> None:
+        """Forgets what the last load left in memory: inodes, their locks, and, after the DLM's time, its
+        records of them, so that all rounds begin alike and none pays for the one before."""
+        seconds = "/sys/kernel/config/dlm/cluster/toss_secs"
+        script = f"""
+sync
+set_toss() {{ [ ! -e {seconds} ] || echo "$1" >{seconds}; }}
+set_toss 1
+echo 3 >/proc/sys/vm/drop_caches
+for i in $(seq 40); do
+    left=$(cat /sys/kernel/debug/dlm/*_toss 2>/dev/null | grep -c '^[0-9a-f]')
+    [ "${{left:-0}}" -gt 100 ] || break
+    sleep 0.2
+done
+set_toss 10
+"""
+        self._sh(script, self.members)
+
+    # -- loads ---------------------------------------------------------------------------------
+
+    def new_folder(self, prefix: str) -> str:
+        return f"$MNT/{prefix}{next(self._tree)}"
+
+    def tree(self, items: int, kinds: Sequence[str] = KINDS, traced: bool = False) -> dict[str, Run]:
+        """Creates a new tree on the active node, one kind after the other, each counted by itself."""
+        folder = self.new_folder("tree")
+        self._sh(f"{self._tree_words(folder, items)} --prepare")
+        return {kind: self.counted(self._create(folder, items, kind), traced) for kind in kinds}
+
+    def _create(self, folder: str, items: int, kind: str) -> str:
+        if self.programs.mdtest:
+            letter = "-D" if kind == "directories" else "-F"
+            words = f"{self.programs.mdtest} -d {folder}/mdtest-{kind} -I {items} -z {DEPTH} -b {BRANCH} -C {letter}"
+            return self.wrapped(f"{folder}", items * TREE_FOLDERS, words)
+        return f"{self._tree_words(folder, items)} --shared --kinds {kind} {self._witness()}"
+
+    def shared_tree(self, items: int, kind: str) -> float:
+        """All members create in one tree at once; operations per second of all together."""
+        folder = self.new_folder("shared")
+        self._sh(f"{self._tree_words(folder, items)} --prepare")
+        begin = time.time() + 2.0 + 0.2 * len(self.members)
+        script = (
+            f"others=({' '.join(net.cluster_address(node) for node in (*self.members[1:], self.members[0]))})\n"
+            f"{self._tree_words(folder, items)} --shared --rank $NODE --kinds {kind} "
+            f"--start-at {begin:.3f} --witness ${{others[$((NODE - 1))]}}:{WITNESS_PORT}"
+        )
+        results = self.lab.run(script, self.members, timeout=_LIMIT)
+        return load.together([load.phases(load.require(result))[0] for result in results])
+
+    def remove_tree(self, items: int) -> Run:
+        """`rm -r` of a tree that this node has just created, its locks still cached."""
+        folder = self.new_folder("removed")
+        self._sh(f"{self._tree_words(folder, items)} --kinds directories,files")
+        return self.counted(self.wrapped("$MNT", 2 * items * TREE_FOLDERS, f"rm -r {folder}"))
+
+    def wrapped(self, at: str, operations: int, words: str) -> str:
+        """Any command as a load: lockify-load takes the time and adds the final barrier."""
+        return (
+            f"{self.programs.load} exec --at {at} --operations {operations} {self._witness()} -- {words}"
+        )
+
+    def counted(self, script: str, traced: bool = False) -> Run:
+        """Runs one load on the active node and counts packets, claims and, if asked, everything."""
+        counters = "/sys/kernel/debug/dlm/*_claim"
+        count = f"for f in {counters}; do [ ! -e $f ] || sed s/^/counter-WHEN-/ $f; done"
+        parts = [count.replace("WHEN", "before"), dlmtrace.BEGIN if traced else ":"]
+        parts += [script, dlmtrace.END if traced else ":", count.replace("WHEN", "after")]
+        if self.packets:
+            self.packets.read()
+        output = self._sh("set -e\n" + "\n".join(parts))
+        packets = self.packets.read() if self.packets else 0
+        trace = dlmtrace.parse(output) if traced else None
+        (phase,) = load.phases(output)
+        return Run(phase, packets, _counted(output), trace)
+
+    def load_words(self, profile: str) -> str:
+        return f"{self.programs.load} {profile} {self._witness()}"
+
+    def remove(self, folder: str) -> None:
+        self._sh(f"rm -r {folder}")
+
+    def _tree_words(self, folder: str, items: int) -> str:
+        return f"{self.programs.load} tree --at {folder} --depth {DEPTH} --branch {BRANCH} --items {items}"
+
+    def _witness(self) -> str:
+        if len(self.members) < 2:
+            return ""
+        return f"--witness {net.cluster_address(self.members[1])}:{WITNESS_PORT}"
+
+    def _sh(self, script: str, nodes: int | list[int] = ACTIVE) -> str:
+        return self.lab.sh(script, nodes, timeout=_LIMIT)
+
+
+def _counted(output: str) -> dict[str, int]:
+    """What the claim's counters grew by."""
+    found: dict[str, dict[str, int]] = {"before": {}, "after": {}}
+    for line in output.splitlines():
+        if line.startswith("counter-"):
+            _, when, rest = line.split("-", 2)
+            name, value = rest.split()
+            found[when][name] = int(value)
+    return {name: value - found["before"].get(name, 0) for name, value in found["after"].items()}
+
+
+@contextmanager
+def booted(setups: Sequence[Setup], effort: Effort, programs: Programs) -> Iterator[list[Cluster]]:
+    """Boots the clusters that are compared with each other, all at the same time, and ends them."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the labs are ended
+    try:
+        with ExitStack() as stack:
+            yield [_boot(setup, effort, programs, stack) for setup in setups]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _boot(setup: Setup, effort: Effort, programs: Programs, stack: ExitStack) -> Cluster:
+    say(f"booting {setup.name}: {setup.nodes} nodes, {setup.fs} on {setup.stack}, claim {setup.claim}")
+    lab = stack.enter_context(Lab(f"paper{os.getpid()}-{setup.name}"))
+    nodes = list(range(1, setup.nodes + 1))
+    options = Options(
+        nodes=setup.nodes, fs=setup.fs, stack=setup.stack, claim=setup.claim, kernel=setup.kernel,
+        memory=effort.memory, disk=effort.disk, pin=_pins(nodes),
+    )  # fmt: skip
+    lab.up(options, timeout=240)
+    cluster = Cluster(setup, lab, programs, nodes)
+    cluster.start()
+    return cluster
+
+
+def _pins(nodes: list[int]) -> dict[int, int]:
+    """The active node has a CPU, all others share the next one, in every cluster."""
+    cpus = sorted(os.sched_getaffinity(0))
+    others = cpus[1 % len(cpus)]
+    return {node: cpus[0] if node == ACTIVE else others for node in nodes}
+
+
+def alternated(clusters: Sequence[Cluster], turn: int) -> list[Cluster]:
+    """Every other round in the opposite order, so that none is always the first."""
+    return list(clusters if turn % 2 == 0 else reversed(clusters))

@@ -1,0 +1,171 @@
+"""`lab/lab bench paper`: boots the compared clusters, measures the figures, prints gates and goals."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .. import build
+from ..build import Kernel
+from ..errors import Exit, LabError, UsageError
+from ..host import command, need_root, say
+from . import effort as efforts
+from . import figures, gates, load
+from .cluster import Cluster, Setup, booted
+from .effort import Effort
+from .load import Programs
+from .rows import Rows
+
+Figure = Callable[[Sequence[Cluster], Effort, Rows, int], None]
+
+FIGURES: dict[str, Figure] = {
+    "7": figures.low_contention,
+    "9": figures.latency,
+    "8": figures.high_contention,
+    "10": figures.applications,
+    "deletion": figures.deletion,
+    # The last: nodes leave for it.
+    "sizes": figures.sizes,
+}
+# Names under which a reader may know a figure.
+_ALSO = {"2b": "sizes", "2": "sizes", "5": "7", "11": "7", "packets": "7", "3": "9", "mdtest": "7"}
+
+
+def arguments(sub: argparse.ArgumentParser) -> None:
+    benches = sub.add_subparsers(required=True, metavar="BENCH")
+    paper = benches.add_parser("paper", help="the paper's evaluation, with gates and goals")
+    much = paper.add_mutually_exclusive_group()
+    much.add_argument("--quick", action="store_true", help="smaller and fewer: under 30 minutes")
+    much.add_argument("--smoke", action="store_true", help="GFS2 only, checks counts, not times: 4 minutes")
+    paper.add_argument(
+        "--only", action="append", default=[], metavar="FIGURE", help=f"{', '.join([*FIGURES, *_ALSO])}"
+    )
+    paper.add_argument("--fs", action="append", default=[], choices=("gfs2", "ocfs2", "nfs"), help="(all)")
+    paper.add_argument("--rounds", type=int, default=0, metavar="N", help="of every comparison")
+    paper.add_argument("--out", type=Path, default=Path("bench-paper"), metavar="DIR", help="(%(default)s)")
+    paper.add_argument("--load", type=Path, metavar="PROGRAM", help="a lockify-load that is built already")
+    paper.add_argument("--mdtest", metavar="PROGRAM", help="instead of our generator; found on PATH, too")
+    paper.add_argument("--filebench", metavar="PROGRAM", help="likewise")
+    paper.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    paper.add_argument("--timeout", type=float, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    paper.set_defaults(bench=_paper)
+
+
+def run(given: argparse.Namespace) -> int:
+    """The whole benchmark has one time limit; the labs are ended, and what was measured is kept."""
+
+    def over(*_: object) -> None:
+        raise LabError("the benchmark's time limit is over: give it more with --timeout", Exit.TIMEOUT)
+
+    signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, given.timeout)
+    try:
+        code: int = given.bench(given)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return code
+
+
+def _paper(given: argparse.Namespace) -> int:
+    need_root()
+    if given.rounds < 0:
+        raise UsageError("--rounds is at least 1")
+    effort = efforts.chosen(given.quick, given.smoke, given.rounds)
+    wanted = _wanted(given.only, given.smoke)
+    programs = load.find(given.load, given.mdtest, given.filebench, given.smoke)
+    build.find(Kernel())  # said before anything is booted, if it is missing
+    given.out.mkdir(parents=True, exist_ok=True)
+    rows = Rows(given.out / "report.jsonl")
+    begin, load_before = time.monotonic(), os.getloadavg()[0]
+    for setups in _groups(given.fs or ["gfs2", "ocfs2"], effort, given.smoke):
+        with booted(setups, effort, programs) as clusters:
+            _measure(clusters, wanted, effort, rows)
+            _must_be_well(clusters)
+    rows.close()
+    verdicts = list(gates.judge(rows, counts_only=given.smoke))
+    text = [verdict.line() for verdict in verdicts]
+    about = _about(effort, programs, load_before, time.monotonic() - begin)
+    _publish(given.out, programs, about, text)
+    if given.json:
+        told = [{"passed": verdict.passed, "line": verdict.line()} for verdict in verdicts]
+        print(json.dumps({"seconds": time.monotonic() - begin, "out": str(given.out), "verdicts": told}))
+    else:
+        print("\n".join([*about, "", *text]))
+    if not verdicts:
+        raise LabError("nothing was measured that a gate is about: see --only and --fs")
+    missed = [verdict for verdict in verdicts if not verdict.passed and verdict.bound.kind == "gate"]
+    return Exit.SCRIPT if missed else Exit.OK
+
+
+def _wanted(only: list[str], smoke: bool) -> list[str]:
+    if smoke:
+        return ["7"]
+    names = [_ALSO.get(name, name) for name in only] or list(FIGURES)
+    unknown = [name for name in names if name not in FIGURES]
+    if unknown:
+        raise UsageError(f"--only: there is no figure {unknown[0]}; there are {', '.join([*FIGURES, *_ALSO])}")
+    return [name for name in FIGURES if name in names]
+
+
+def _groups(systems: list[str], effort: Effort, smoke: bool) -> list[list[Setup]]:
+    """Clusters that run at the same time and are compared with each other."""
+    groups = []
+    if "gfs2" in systems:
+        setups = [
+            Setup("gfs2-one", "gfs2", "dlm", "off", 1),
+            Setup("gfs2-stock", "gfs2", "dlm", "off", 5),
+            Setup("gfs2-claim", "gfs2", "dlm", "on", 5),
+        ]
+        if effort is efforts.FULL:  # shows once that the claim switched off is the stock kernel
+            setups.append(Setup("gfs2-unpatched", "gfs2", "dlm", "off", 5, kernel="stock"))
+        groups.append(setups[1:] if smoke else setups)
+    if "ocfs2" in systems and not smoke:
+        groups.append(
+            [
+                Setup("ocfs2-one", "ocfs2", "dlm", "off", 1),
+                Setup("ocfs2-stock", "ocfs2", "dlm", "off", 5),
+                Setup("ocfs2-claim", "ocfs2", "dlm", "on", 5),
+                Setup("ocfs2-o2cb", "ocfs2", "o2cb", "off", 5),
+            ]
+        )
+    return groups
+
+
+def _measure(clusters: Sequence[Cluster], wanted: list[str], effort: Effort, rows: Rows) -> None:
+    for name in wanted:
+        begin = time.monotonic()
+        say(f"figure {name}")
+        # Fewer nodes are compared with fewer rounds: the gates are about five.
+        rounds = effort.rounds if name != "sizes" else max(2, effort.rounds // 2)
+        FIGURES[name](clusters, effort, rows, rounds)
+        say(f"figure {name}: {time.monotonic() - begin:.0f} s")
+
+
+def _must_be_well(clusters: Sequence[Cluster]) -> None:
+    for cluster in clusters:
+        for node, lines in cluster.lab.complaints().items():
+            raise LabError(f"{cluster.setup.name}, node {node}: its kernel complained: {lines[0]}", Exit.NODE)
+
+
+def _about(effort: Effort, programs: Programs, load_before: float, seconds: float) -> list[str]:
+    return [
+        f"Effort: {effort.name}, {effort.rounds} rounds, paired and in alternating order; medians, quartiles in brackets. "
+        f"{seconds / 60:.1f} minutes; load of the machine before: {load_before:.1f} ({os.cpu_count()} CPUs), "
+        f"after: {os.getloadavg()[0]:.1f}.",
+        f"The tree is made by {programs.tree}, -z 2 -b 2 -I {effort.items}; fileserver and webproxy by lockify-load with "
+        "Filebench's parameters. The clock stops after the final barrier: the last parent directory is synced "
+        "(on one node, too) and then seen by another node, which takes its lock away from the creator.",
+        "Claim off is the stock protocol, message for message. Packets are TCP segments with payload on the lock "
+        "manager's port, both directions, at the active node. Rates of user-mode kernels compare only with each other.",
+    ]
+
+
+def _publish(out: Path, programs: Programs, about: list[str], verdicts: list[str]) -> None:
+    texts = [word for line in [*about, *verdicts] for word in ("--text", line)]
+    words = [programs.load, "page", out / "report.jsonl", "--html", out / "report.html", *texts]
+    (out / "report.txt").write_text("\n".join([*about, "", *verdicts, "", command(words, 60)]), "utf-8")

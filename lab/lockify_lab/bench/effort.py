@@ -1,0 +1,45 @@
+"""How much of everything a benchmark does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Sizes and repetitions. The paper's own sizes are `FULL`'s."""
+
+    name: str
+    rounds: int  # paired and alternated, for every comparison
+    items: int  # of each kind in each of the tree's seven directories (mdtest -I)
+    shared_items: int  # the same for each of five active nodes
+    traced_items: int  # the same when tracepoints are on
+    delays_us: tuple[int, ...]
+    sizes: tuple[int, ...]  # numbers of nodes between one and the largest
+    postmark: int  # transactions
+    files: int  # of Filebench's sets
+    seconds: float  # of Filebench's loads
+    memory: str  # of a node
+    disk: str
+
+
+FULL = Effort(
+    name="full", rounds=15, items=5000, shared_items=1000, traced_items=1000, delays_us=(0, 100),
+    sizes=(4, 3, 2), postmark=500_000, files=10_000, seconds=60, memory="2G", disk="24G",
+)  # fmt: skip
+QUICK = Effort(
+    name="quick", rounds=5, items=300, shared_items=60, traced_items=150, delays_us=(0, 100),
+    sizes=(4, 3, 2), postmark=5_000, files=1_000, seconds=6, memory="768M", disk="4G",
+)  # fmt: skip
+SMOKE = Effort(
+    name="smoke", rounds=3, items=100, shared_items=20, traced_items=50, delays_us=(100,),
+    sizes=(), postmark=500, files=200, seconds=1, memory="512M", disk="2G",
+)  # fmt: skip
+
+TREE_FOLDERS = 7  # mdtest -z 2 -b 2
+DEPTH = BRANCH = 2
+
+
+def chosen(quick: bool, smoke: bool, rounds: int) -> Effort:
+    effort = SMOKE if smoke else QUICK if quick else FULL
+    return replace(effort, rounds=rounds) if rounds else effort

@@ -1,0 +1,23 @@
+"""What the tests of OCFS2 share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lockify_lab.lab import Lab
+
+LOCKS = 4  # of a new inode: rw, inode, open, and the dentry lock of its name
+
+
+@contextmanager
+def ocfs2(name: str, nodes: int, **options: object) -> Iterator[Lab]:
+    with Lab(f"ocfs2-{name}") as lab:
+        lab.up(nodes=nodes, fs="ocfs2", memory="512M", **options)
+        yield lab
+
+
+def counters(lab: Lab, node: int) -> dict[str, int]:
+    """Of one node: others may be stalled. The only lockspace is the file system's."""
+    lines = lab.sh("cat /sys/kernel/debug/dlm/*_claim", node).splitlines()
+    return {name: int(value) for name, value in map(str.split, lines)}

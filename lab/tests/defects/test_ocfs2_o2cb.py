@@ -1,0 +1,26 @@
+"""D11: O2CB knows no claims. What OCFS2 asks for must not reach it as something it does not have."""
+
+from __future__ import annotations
+
+import scenario
+from ocfs2 import ocfs2
+
+FILES = 60
+
+
+def test_o2cb_works_as_before() -> None:
+    with ocfs2("o2cb", 2, stack="o2cb") as lab:
+        assert lab.sh("ls /sys/kernel/dlm 2>/dev/null || true") == "", "this is not o2cb"
+        lab.sh("mkdir $MNT/d11", 1)
+        lab.sh(scenario.create("d11", FILES), 1, timeout=120)
+        lab.sh(scenario.verify("d11", FILES), 2, timeout=120)
+        lab.sh(
+            """cd $MNT/d11 && mkdir sub && ln 0 sub/hard && ln -s 1 soft && mv 2 sub/moved &&
+               exec 9<3 && rm 3 && read -r line <&9 && [ "$line" = "d11 3 first" ]""",
+            2,
+        )
+        lab.sh("cd $MNT/d11 && grep -q 'd11 0' sub/hard && grep -q 'd11 1' soft && grep -q 'd11 2' sub/moved", 1)
+        lab.sh("rm -r $MNT/d11/*", 1, timeout=120)
+        lab.sh(scenario.create("d11", FILES, "again"), 2, timeout=120)
+        lab.sh(scenario.verify("d11", FILES, "again"), 1, timeout=120)
+        assert lab.complaints() == {}
