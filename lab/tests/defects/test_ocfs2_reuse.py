@@ -14,6 +14,8 @@ from lockify_lab.lab import Lab
 from ocfs2 import ocfs2
 from scenario import Background, check_at_rest, succeeded
 
+pytestmark = pytest.mark.long
+
 FILES = 400
 ROUNDS = 9
 INODES = "stat -c %i $MNT/reuse/* | sort"

@@ -11,6 +11,8 @@ from lockify_lab.lab import Lab
 from ocfs2 import counters, ocfs2
 from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, stalled, succeeded, wait_until
 
+pytestmark = pytest.mark.long
+
 OTHER = 4
 FILES = 400
 
