@@ -30,6 +30,7 @@ def test_no_creation_waits_for_a_lookup(claim: str) -> None:
         scenario.check_at_rest(lab)
 
 
+@pytest.mark.long
 def test_all_nodes_create_in_one_directory() -> None:
     """Everybody's names are there for everybody, also links, and removal by another node works."""
     each = 60
