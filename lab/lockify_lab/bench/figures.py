@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..host import say
 from .cluster import KINDS, Cluster, Run, alternated
@@ -71,14 +71,10 @@ def low_contention(clusters: Sequence[Cluster], effort: Effort, rows: Rows, roun
     """Figures 2b, 5, 7 and 11, and packets: mdtest's tree, one active node."""
     for delay in effort.delays_us:
         rate, counts = Table(), _Counts()
-        for cluster in clusters:
-            cluster.set_delay(delay)
-        for turn in range(rounds):
-            for cluster in alternated(clusters, turn):
-                for kind, run in cluster.tree(effort.items).items():
-                    rate.add(cluster, kind, run.phase.rate)
-                    counts.add(cluster, kind, run)
-            _rest(clusters)
+        for cluster in _turns(clusters, delay, rounds):
+            for kind, run in cluster.tree(effort.items).items():
+                rate.add(cluster, kind, run.phase.rate)
+                counts.add(cluster, kind, run)
         rate.write(rows, "7", "creates_per_s")
         rate.write_ratios(rows, "7", "ratio_to_one_node", one_of)
         rate.write_ratios(rows, "7", "ratio_to_stock", stock_of, _low)
@@ -130,13 +126,9 @@ def latency(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rounds: int
     clusters = [cluster for cluster in clusters if cluster.setup.stack == "dlm"]
     for delay in effort.delays_us:
         tables: dict[str, Table] = defaultdict(Table)
-        for cluster in clusters:
-            cluster.set_delay(delay)
-        for turn in range(rounds):
-            for cluster in alternated(clusters, turn):
-                for kind, run in cluster.tree(effort.traced_items, traced=True).items():
-                    _add_traced(tables, cluster, kind, run)
-            _rest(clusters)
+        for cluster in _turns(clusters, delay, rounds):
+            for kind, run in cluster.tree(effort.traced_items, traced=True).items():
+                _add_traced(tables, cluster, kind, run)
         for metric, table in tables.items():
             for key, values in table.values.items():
                 case = table.cases[key]
@@ -194,14 +186,10 @@ def high_contention(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rou
         return
     for delay in effort.delays_us:
         rate = Table()
-        for cluster in several:
-            cluster.set_delay(delay)
-        for turn in range(rounds):
-            for cluster in alternated(several, turn):
-                for kind in KINDS:
-                    value = cluster.shared_tree(effort.shared_items, kind)
-                    rate.add(cluster, kind, value, active=len(cluster.members))
-            _rest(several)
+        for cluster in _turns(several, delay, rounds):
+            for kind in KINDS:
+                value = cluster.shared_tree(effort.shared_items, kind)
+                rate.add(cluster, kind, value, active=len(cluster.members))
         rate.write(rows, "8", "creates_per_s")
         rate.write_ratios(
             rows, "8", "ratio_to_stock", stock_of,
@@ -268,19 +256,24 @@ def deletion(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rounds: in
     clusters = [cluster for cluster in clusters if cluster.setup.stack != "nfs"]
     for delay in effort.delays_us:
         rate, packets = Table(), Table()
-        for cluster in clusters:
-            cluster.set_delay(delay)
-        for turn in range(rounds):
-            for cluster in alternated(clusters, turn):
-                run = cluster.remove_tree(effort.traced_items)
-                rate.add(cluster, "rm -r", run.phase.rate)
-                if cluster.packets:
-                    packets.add(cluster, "rm -r", run.each(run.packets))
-            _rest(clusters)
+        for cluster in _turns(clusters, delay, rounds):
+            run = cluster.remove_tree(effort.traced_items)
+            rate.add(cluster, "rm -r", run.phase.rate)
+            if cluster.packets:
+                packets.add(cluster, "rm -r", run.each(run.packets))
         rate.write(rows, "deletion", "removes_per_s")
         rate.write_ratios(rows, "deletion", "ratio_to_one_node", one_of)
         rate.write_ratios(rows, "deletion", "ratio_to_stock", stock_of)
         packets.write(rows, "deletion", "packets_per_remove")
+
+
+def _turns(clusters: Sequence[Cluster], delay_us: int, rounds: int) -> Iterator[Cluster]:
+    """Each cluster once a round, in alternating order, under the delay; all rest after a round."""
+    for cluster in clusters:
+        cluster.set_delay(delay_us)
+    for turn in range(rounds):
+        yield from alternated(clusters, turn)
+        _rest(clusters)
 
 
 def _rest(clusters: Sequence[Cluster]) -> None:
