@@ -25,7 +25,7 @@ EVENTS = (
 BUFFER_KB = 65536
 TRACING = "/sys/kernel/tracing"
 
-# Reference: a claim's ends and what the history calls them (claim.c, settle and trace).
+# What becomes of a claim, and what the history calls it (claim.c, settle and trace).
 _CLAIM = {"claim": "claim", "confirmed": "confirm", "refused": "refuse", "merged": "merge",
           "recovery": "resend", "dropped": "drop"}  # fmt: skip
 _SETTLED = ("confirmed", "merged", "dropped")
