@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "full")]
     mdtest: bool,
     /// Rounds; medians and spreads are over them
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Delay added to every message; several as a list or by repeating
     #[arg(long, value_name = "D", value_delimiter = ',', value_parser = humantime::parse_duration,

@@ -34,9 +34,9 @@ fn creates_checks_reports_and_cleans_up() {
     for row in rows.lines() {
         let row: serde_json::Value = serde_json::from_str(row).unwrap();
         assert_eq!(row["bench"], "demo");
-        // A round of claims has three pairs of one node and five, any other round has one.
-        let thrice = row["case"]["policy"] == "claim" && row["case"]["active"] == 1;
-        assert_eq!(row["rounds"].as_array().unwrap().len(), if thrice { 3 } else { 1 }, "{row}");
+        // A round of claims has four pairs of one node and five, any other round has one.
+        let claims = row["case"]["policy"] == "claim" && row["case"]["active"] == 1;
+        assert_eq!(row["rounds"].as_array().unwrap().len(), if claims { 4 } else { 1 }, "{row}");
     }
     // Two delays, four policies, three cases of eleven figures, and the ratio.
     assert_eq!(rows.lines().count(), 2 * 4 * (3 * 11 + 1));

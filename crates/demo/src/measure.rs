@@ -25,7 +25,7 @@ const PINGS: u32 = 400;
 
 /// Pairs of one node and five that a round of claims has: what is expected of them is decided by
 /// 5 %, and such short runs differ by more.
-const CLAIM_PAIRS: u32 = 3;
+const CLAIM_PAIRS: u32 = 4;
 
 /// What is measured.
 #[derive(Clone, Debug)]

@@ -140,8 +140,12 @@ pub fn run(cluster: &mut Cluster, spec: &Spec<'_>) -> Result<Measured, RunError>
     if found != measured.created {
         return Err(RunError::Count { said: measured.created, found });
     }
-    folder::clean(&folder).map_err(scratch)?;
-    let report = proof::check(&files)?;
+    let (report, cleaned) = std::thread::scope(|both| {
+        let cleaner = both.spawn(|| folder::clean(&folder));
+        (proof::check(&files), cleaner.join())
+    });
+    cleaned.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(scratch)?;
+    let report = report?;
     measured.events = report.counts.events;
     measured.violations = report.violated;
     measured.report = (!report.is_clean()).then(|| report.to_string());

@@ -89,7 +89,7 @@ class Cluster:
         for node in self.members:
             address = net.cluster_address(node)
             self._sh(
-                f"setsid {self.programs.load} witness --listen {address}:{WITNESS_PORT} "
+                f"setsid {self.programs.load.name} witness --listen {address}:{WITNESS_PORT} "
                 "</dev/null >/run/witness.out 2>&1 &\n"
                 "for i in $(seq 100); do grep -q listening /run/witness.out && exit; sleep 0.05; done\n"
                 "cat /run/witness.out >&2; exit 1",
@@ -128,7 +128,7 @@ class Cluster:
     def _create(self, folder: str, items: int, kind: str) -> str:
         if self.programs.mdtest:
             letter = "-D" if kind == "directories" else "-F"
-            words = f"{_ALONE} {self.programs.mdtest} -d {folder}/mdtest-{kind} -C {letter}"
+            words = f"{_ALONE} {self.programs.mdtest.name} -d {folder}/mdtest-{kind} -C {letter}"
             words += f" -z {DEPTH} -b {BRANCH} -I {items}"
             return self.wrapped(folder, items * TREE_FOLDERS, words)
         return f"{self._tree_words(folder, items)} --shared --kinds {kind} {self._witness()}"
@@ -155,7 +155,7 @@ class Cluster:
 
     def wrapped(self, at: str, operations: int, words: str) -> str:
         """Any command as a load: lockify-load takes the time and adds the final barrier."""
-        return f"{self.programs.load} exec --at {at} --operations {operations} {self._witness()} -- {words}"
+        return f"{self.programs.load.name} exec --at {at} --operations {operations} {self._witness()} -- {words}"
 
     def counted(self, script: str, traced: bool = False) -> Run:
         """Runs one load on the active node and counts packets, claims and, if asked, everything."""
@@ -172,13 +172,13 @@ class Cluster:
         return Run(phase, packets, _counted(output), trace)
 
     def load_words(self, profile: str) -> str:
-        return f"{self.programs.load} {profile} {self._witness()}"
+        return f"{self.programs.load.name} {profile} {self._witness()}"
 
     def remove(self, folder: str) -> None:
         self._sh(f"rm -r {folder}")
 
     def _tree_words(self, folder: str, items: int) -> str:
-        return f"{self.programs.load} tree --at {folder} --depth {DEPTH} --branch {BRANCH} --items {items}"
+        return f"{self.programs.load.name} tree --at {folder} --depth {DEPTH} --branch {BRANCH} --items {items}"
 
     def _witness(self) -> str:
         if len(self.members) < 2:
@@ -226,6 +226,7 @@ def _boot(setup: Setup, effort: Effort, programs: Programs, stack: ExitStack) ->
     options = Options(
         nodes=setup.nodes, fs="none" if is_nfs else setup.fs, stack="none" if is_nfs else setup.stack,
         claim=setup.claim, kernel=setup.kernel, memory=effort.memory, disk=effort.disk, pin=_pins(nodes),
+        tools=programs.folders,
     )  # fmt: skip
     lab.up(options, timeout=240)
     if is_nfs:

@@ -22,8 +22,14 @@ class Programs:
     """Which load comes from which program. Ours is always there; the others are optional."""
 
     load: Path
-    mdtest: str | None
+    mdtest: Path | None
     postmark: str | None
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """For the nodes' PATH: below /tmp, for one, a node does not see what the host has there."""
+        programs = [self.load, self.mdtest] if self.mdtest else [self.load]
+        return tuple(dict.fromkeys(str(program.parent) for program in programs))
 
     @property
     def tree(self) -> str:
@@ -39,7 +45,8 @@ def find(given: Path | None, mdtest: str | None, smoke: bool) -> Programs:
     postmark = shutil.which("postmark")
     if postmark is None and not smoke:
         say("postmark is missing: figure 10 goes without it; install it with `lab/lab setup`")
-    return Programs(load.resolve(), mdtest or shutil.which("mdtest"), postmark)
+    found = mdtest or shutil.which("mdtest")
+    return Programs(load.resolve(), Path(found).resolve() if found else None, postmark)
 
 
 def _build() -> Path:
