@@ -173,7 +173,7 @@ static void settle(struct dlm_claim *c, const char *how,
 		list_del(&c->open);
 		WRITE_ONCE(cs->unsettled, cs->unsettled - 1);
 		if (!list_empty(&cs->parked))
-			queue_work(claim_wq, &cs->parked_work);
+			mod_delayed_work(claim_wq, &cs->parked_work, 0);
 	}
 	spin_unlock_bh(&cs->lock);
 	wake_up(&cs->wait);

@@ -34,6 +34,7 @@ struct rcom_config;
 #define DLM_CLAIM_BATCH		64		/* claims in a message */
 #define DLM_CLAIM_BATCH_BYTES	3072		/* names in a message */
 #define DLM_CLAIM_BATCH_US	10000		/* age of a batch when it is sent */
+#define DLM_CLAIM_RESEND_MS	10000		/* when an answer is overdue */
 #define DLM_CLAIM_CAP		65536		/* unsettled claims of a lockspace */
 
 enum dlm_claim_mode {
@@ -54,6 +55,7 @@ enum dlm_claim_counter {
 	DLM_CLAIM_DROPPED,
 	DLM_CLAIM_CAPPED,
 	DLM_CLAIM_RETRIES,
+	DLM_CLAIM_RESENT,
 	DLM_CLAIM_LOOKUPS,
 	DLM_CLAIM_ANSWERED,
 	DLM_CLAIM_REFUSED,
@@ -84,7 +86,8 @@ struct dlm_claims {
 
 	struct hrtimer		timer;
 	struct work_struct	send_work;
-	struct work_struct	parked_work;
+	struct delayed_work	parked_work;
+	struct delayed_work	overdue_work;	/* answers */
 	struct dentry		*dentry;
 	u64			counters[DLM_CLAIM_COUNTERS];
 };
@@ -124,6 +127,10 @@ int dlm_stock_lock(dlm_lockspace_t *lockspace, int mode, struct dlm_lksb *lksb,
 int dlm_stock_unlock(dlm_lockspace_t *lockspace, uint32_t lkid, uint32_t flags,
 		     struct dlm_lksb *lksb, void *astarg);
 int dlm_claim_find_lkb(struct dlm_ls *ls, uint32_t lkid, struct dlm_lkb **lkb);
+bool dlm_claim_valid_lock(int mode, struct dlm_lksb *lksb, u32 flags,
+			  void (*ast)(void *astarg), void *astarg,
+			  void (*bast)(void *astarg, int mode));
+bool dlm_claim_valid_unlock(u32 flags);
 void dlm_claim_ungrant(struct dlm_rsb *r, struct dlm_lkb *lkb);
 int dlm_claim_request(struct dlm_rsb *r, struct dlm_lkb *lkb);
 int dlm_claim_await_lookup(struct dlm_lkb *lkb, int nodeid);

@@ -11,11 +11,19 @@
 #include "claim_internal.h"
 #include "claim_trace.h"
 
+/* How soon an operation that could not be started is started again. */
+#define AGAIN_FIRST	msecs_to_jiffies(20)
+#define AGAIN_LAST	msecs_to_jiffies(1000)
+
 static bool passes(struct dlm_claims *cs, struct claim_parked *p)
 {
 	struct dlm_claim *c;
 
-	if (cs->stopping || list_empty(&cs->open))
+	if (cs->stopping)
+		return true;
+	if (p->delay && time_before(jiffies, p->again))
+		return false;
+	if (list_empty(&cs->open))
 		return true;
 	c = list_first_entry(&cs->open, struct dlm_claim, open);
 	if (c->ordinal < p->before)
@@ -43,9 +51,9 @@ static bool weakens(int granted, struct claim_parked *op)
 }
 
 /*
- * What the operation has to wait for, in before and own. True also if there
- * is none but the lock's claim is PENDING, and may not be when the operation
- * gets there (claimed).
+ * What the operation has to wait for, in before and own. Also whether the
+ * lock's claim is PENDING, and may not be when the operation gets there
+ * (claimed).
  */
 static bool must_wait(struct dlm_ls *ls, struct claim_parked *op, bool freed,
 		      bool *claimed)
@@ -66,6 +74,11 @@ static bool must_wait(struct dlm_ls *ls, struct claim_parked *op, bool freed,
 	r = lkb->lkb_resource;
 	lock_rsb(r);
 	granted = lkb->lkb_grmode;
+	if (op->unlock) {
+		/* as the stock code, should it have to tell of an error */
+		op->lksb = lkb->lkb_lksb;
+		op->ast = lkb->lkb_astfn;
+	}
 	c = r->res_claim;
 	if (c && c->lkb == lkb) {
 		granted = c->mode;
@@ -81,6 +94,15 @@ static bool must_wait(struct dlm_ls *ls, struct claim_parked *op, bool freed,
 	}
 	dlm_put_lkb(lkb);
 	return op->before || op->own;
+}
+
+/* Bad arguments are told at once, not after a wait. */
+static bool valid(struct claim_parked *op)
+{
+	if (op->unlock)
+		return op->ast && dlm_claim_valid_unlock(op->flags);
+	return dlm_claim_valid_lock(op->mode, op->lksb, op->flags, op->ast,
+				    op->astarg, op->bast);
 }
 
 static int start_operation(struct claim_parked *op)
@@ -158,17 +180,35 @@ static int pass_or_park(struct claim_parked *op, bool freed)
 	int error, tries = 0;
 	bool claimed;
 
+	if (!ls)
+		return -EINVAL;
 	if (freed)
 		trace_dlm_claim_freed(ls->ls_global_id, op->lkid);
 	do {
 		error = 0;
-		if (must_wait(ls, op, freed, &claimed) &&
+		if (must_wait(ls, op, freed, &claimed) && valid(op) &&
 		    park(&ls->ls_claims, op))
 			break;
 		error = start_operation(op);
 		/* refused meanwhile, so that the lock is not granted now */
 	} while (error == -EBUSY && claimed && ++tries < 3);
 
+	dlm_put_lockspace(ls);
+	return error;
+}
+
+static int cancel(struct claim_parked *op)
+{
+	struct dlm_ls *ls = dlm_find_lockspace_local(op->lockspace);
+	int error = 0;
+	bool claimed;
+
+	if (!ls)
+		return -EINVAL;
+	must_wait(ls, op, true, &claimed);
+	/* else the caller holds the lock: there is nothing to cancel */
+	if (!op->own)
+		error = start_operation(op);
 	dlm_put_lockspace(ls);
 	return error;
 }
@@ -190,27 +230,72 @@ static struct claim_parked *pop_parked(struct dlm_claims *cs)
 	return NULL;
 }
 
+/* Its caller has been told that it is under way, so it may not get lost. */
+static void park_again(struct dlm_claims *cs, struct claim_parked *p)
+{
+	p->delay = p->delay ? min(2 * p->delay, AGAIN_LAST) : AGAIN_FIRST;
+	p->again = jiffies + p->delay;
+	p->since = ktime_get();
+	spin_lock_bh(&cs->lock);
+	cs->counters[DLM_CLAIM_RETRIES]++;
+	list_add_tail(&p->list, &cs->parked);
+	spin_unlock_bh(&cs->lock);
+}
+
+static void start_parked(struct dlm_claims *cs, struct claim_parked *p)
+{
+	int error = start_operation(p);
+
+	switch (error) {
+	case 0:
+		break;
+	case -EBUSY:	/* as it might have been for its caller */
+	case -ENOMEM:
+	case -ENOBUFS:
+		park_again(cs, p);
+		return;
+	default:	/* whoever started it waits for its completion */
+		log_error(cs->ls, "operation of lock %x failed after waiting for claims: %d",
+			  p->lkid, error);
+		p->lksb->sb_status = error;
+		p->lksb->sb_flags = 0;
+		p->ast(p->astarg);
+	}
+	dlm_put_lockspace(cs->ls);
+	kfree(p);
+}
+
+static void wait_for_next(struct dlm_claims *cs)
+{
+	unsigned long next = AGAIN_LAST;
+	struct claim_parked *p;
+	bool any = false;
+
+	spin_lock_bh(&cs->lock);
+	list_for_each_entry(p, &cs->parked, list) {
+		if (!p->delay)
+			continue;
+		any = true;
+		if (time_before_eq(p->again, jiffies))
+			next = 0;
+		else
+			next = min(next, p->again - jiffies);
+	}
+	/* what waits for claims is started when they are settled */
+	if (any && !cs->stopping)
+		queue_delayed_work(claim_wq, &cs->parked_work, next);
+	spin_unlock_bh(&cs->lock);
+}
+
 void claim_parked_work(struct work_struct *work)
 {
 	struct dlm_claims *cs = container_of(work, struct dlm_claims,
-					     parked_work);
+					     parked_work.work);
 	struct claim_parked *p;
-	int error, tries;
 
-	while ((p = pop_parked(cs))) {
-		/* busy for a moment, as it would have been for its caller */
-		for (tries = 0; tries < 100; tries++) {
-			error = start_operation(p);
-			if (error != -EBUSY)
-				break;
-			msleep(20);
-		}
-		if (error)
-			log_error(cs->ls, "operation of lock %x failed after waiting for claims: %d",
-				  p->lkid, error);
-		dlm_put_lockspace(cs->ls);
-		kfree(p);
-	}
+	while (!READ_ONCE(cs->stopping) && (p = pop_parked(cs)))
+		start_parked(cs, p);
+	wait_for_next(cs);
 }
 
 int dlm_lock(dlm_lockspace_t *lockspace, int mode, struct dlm_lksb *lksb,
@@ -239,15 +324,9 @@ int dlm_unlock(dlm_lockspace_t *lockspace, uint32_t lkid, uint32_t flags,
 		.unlock = true, .lockspace = lockspace, .lkid = lkid,
 		.flags = flags & ~DLM_LKF_FREED, .lksb = lksb, .astarg = astarg,
 	};
-	bool claimed;
 
-	if (flags & DLM_LKF_CANCEL) {
-		/* the caller holds the lock: there is nothing to cancel */
-		must_wait(lockspace, &op, true, &claimed);
-		if (op.own)
-			return 0;
-		return start_operation(&op);
-	}
+	if (flags & DLM_LKF_CANCEL)
+		return cancel(&op);
 	return pass_or_park(&op, flags & DLM_LKF_FREED);
 }
 

@@ -44,7 +44,8 @@ struct claim_dir {
 	struct list_head	sent;
 	unsigned int		outstanding;	/* batches */
 	u32			seq;
-	u32			valid_from;	/* older answers are of an older view */
+	u32			valid_from;	/* older answers mean nothing any more */
+	u32			checked;	/* batches up to here are overdue next */
 };
 
 struct claim_refusal {
@@ -66,6 +67,8 @@ struct claim_parked {
 	u64			before;		/* all claims with smaller ordinals */
 	u64			own;		/* the claim of its own resource */
 	ktime_t			since;
+	unsigned long		delay;		/* could not be started: jiffies */
+	unsigned long		again;		/* not before */
 	bool			unlock;
 
 	dlm_lockspace_t		*lockspace;
@@ -91,7 +94,7 @@ void claim_answered(struct dlm_rsb *r, u64 ordinal, int master);
 void claim_to_lookup(struct dlm_rsb *r, u64 ordinal);
 void claim_retry_requests(struct dlm_claims *cs);
 
-/* claim_send.c: messages. With dlm_claims.lock, except for the last two. */
+/* claim_send.c: messages. With dlm_claims.lock, except for the last three. */
 void claim_start_timer(struct dlm_claims *cs);
 void claim_hurry(struct dlm_claims *cs);
 struct claim_dir *claim_get_dir(struct dlm_claims *cs, int nodeid);
@@ -99,6 +102,7 @@ void claim_gather(struct dlm_claims *cs, struct claim_dir *dir,
 		  struct dlm_claim *c);
 void claim_take_unanswered(struct dlm_claims *cs, struct list_head *list);
 void claim_send_work(struct work_struct *work);
+void claim_overdue_work(struct work_struct *work);
 enum hrtimer_restart claim_timer(struct hrtimer *timer);
 
 /* claim_barrier.c */
@@ -108,5 +112,6 @@ void claim_drop_parked(struct dlm_claims *cs);
 /* claim_space.c */
 extern struct workqueue_struct *claim_wq;
 extern unsigned int claim_batch_us;
+extern unsigned int claim_resend_ms;
 
 #endif

@@ -9,6 +9,27 @@ int dlm_claim_find_lkb(struct dlm_ls *ls, uint32_t lkid, struct dlm_lkb **lkb)
 	return find_lkb(ls, lkid, lkb);
 }
 
+/* Whether the stock code takes the arguments of an operation on a lock. */
+bool dlm_claim_valid_lock(int mode, struct dlm_lksb *lksb, u32 flags,
+			  void (*ast)(void *astarg), void *astarg,
+			  void (*bast)(void *astarg, int mode))
+{
+	struct dlm_args args;
+
+	return !set_lock_args(mode, lksb, flags, 0,
+#ifdef CONFIG_DLM_DEPRECATED_API	/* of 6.1 */
+			      0,
+#endif
+			      ast, astarg, bast, &args);
+}
+
+bool dlm_claim_valid_unlock(u32 flags)
+{
+	struct dlm_args args;
+
+	return !set_unlock_args(flags, NULL, &args);
+}
+
 /* A provisionally granted lock becomes a request for the mode it has. */
 void dlm_claim_ungrant(struct dlm_rsb *r, struct dlm_lkb *lkb)
 {

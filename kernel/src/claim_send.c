@@ -49,6 +49,13 @@ void claim_start_timer(struct dlm_claims *cs)
 			      HRTIMER_MODE_REL_SOFT);
 }
 
+static void watch_answers(struct dlm_claims *cs)
+{
+	if (!cs->stopping)
+		queue_delayed_work(claim_wq, &cs->overdue_work,
+				   msecs_to_jiffies(claim_resend_ms));
+}
+
 static bool send_batch(struct dlm_claims *cs, struct claim_dir *dir)
 {
 	unsigned int entries = 0, len = 0;
@@ -94,6 +101,7 @@ static bool send_batch(struct dlm_claims *cs, struct claim_dir *dir)
 		list_move_tail(&c->link, &dir->sent);
 	}
 	dlm_midcomms_commit_mhandle(mh, NULL, 0);
+	watch_answers(cs);
 	return true;
 }
 
@@ -213,7 +221,8 @@ static void receive_claims(struct dlm_ls *ls, const struct dlm_message *ms)
 
 	reply = kzalloc(sizeof(*reply), GFP_ATOMIC);
 	if (!reply) {
-		log_error(ls, "no memory to answer claims of node %d", from);
+		log_error(ls, "no memory to answer claims of node %d: it asks again",
+			  from);
 		return;
 	}
 	reply->nodeid = from;
@@ -277,7 +286,12 @@ static void receive_claim_reply(struct dlm_ls *ls, const struct dlm_message *ms)
 
 	spin_lock_bh(&cs->lock);
 	dir = find_dir(cs, from);
-	if (!dir || (s32)(seq - dir->valid_from) < 0 || !dir->outstanding) {
+	if (dir && (s32)(seq - dir->valid_from) < 0) {
+		/* asked again, or to be asked again */
+		spin_unlock_bh(&cs->lock);
+		return;
+	}
+	if (!dir || !dir->outstanding) {
 		spin_unlock_bh(&cs->lock);
 		log_limit(ls, "unexpected answer %u to claims from node %d",
 			  seq, from);
@@ -348,6 +362,58 @@ void claim_send_work(struct work_struct *work)
 	spin_unlock_bh(&cs->lock);
 	if (retry)
 		claim_retry_requests(cs);
+}
+
+/*
+ * No message is lost between nodes that live, but a directory node that finds
+ * no memory does not answer. So what was out at the last look and still is, is
+ * sent again. A directory node takes that from the master on record, which its
+ * sender is if it was heard before, for the same thing: a REMOVE comes later,
+ * and only from the holder of a settled claim.
+ */
+static bool overdue(struct claim_dir *dir)
+{
+	struct dlm_claim *oldest;
+
+	oldest = list_first_entry_or_null(&dir->sent, struct dlm_claim, link);
+	return dir->outstanding &&
+	       (s32)((oldest ? oldest->seq : dir->seq) - dir->checked) <= 0;
+}
+
+static void send_again(struct dlm_claims *cs, struct claim_dir *dir)
+{
+	struct dlm_claim *c;
+
+	list_for_each_entry(c, &dir->sent, link) {
+		c->dir = dir;
+		dir->gathered_count++;
+		cs->counters[DLM_CLAIM_RESENT]++;
+	}
+	list_splice_init(&dir->sent, &dir->gathered);
+	dir->outstanding = 0;
+	dir->valid_from = dir->seq + 1;
+	dir->hurry = true;
+}
+
+void claim_overdue_work(struct work_struct *work)
+{
+	struct dlm_claims *cs = container_of(work, struct dlm_claims,
+					     overdue_work.work);
+	struct claim_dir *dir;
+	bool again = false;
+
+	spin_lock_bh(&cs->lock);
+	list_for_each_entry(dir, &cs->dirs, list) {
+		/* (a recovery takes what is out) */
+		if (!dlm_locking_stopped(cs->ls) && overdue(dir))
+			send_again(cs, dir);
+		dir->checked = dir->seq;
+		again |= dir->outstanding;
+	}
+	send_batches(cs);
+	if (again)
+		watch_answers(cs);
+	spin_unlock_bh(&cs->lock);
 }
 
 enum hrtimer_restart claim_timer(struct hrtimer *timer)

@@ -17,8 +17,8 @@ static const char * const mode_names[] = { "off", "strict", "on" };
 
 static const char * const counter_names[DLM_CLAIM_COUNTERS] = {
 	"claims", "claims_strict", "batches", "confirmed", "refusals",
-	"merges", "recovered", "dropped", "capped", "retries", "lookups",
-	"answered", "refused", "barrier_waits", "barrier_wait_us",
+	"merges", "recovered", "dropped", "capped", "retries", "resent",
+	"lookups", "answered", "refused", "barrier_waits", "barrier_wait_us",
 	"barrier_wait_max_us",
 };
 
@@ -27,6 +27,10 @@ struct workqueue_struct *claim_wq;
 unsigned int claim_batch_us = DLM_CLAIM_BATCH_US;
 module_param(claim_batch_us, uint, 0644);
 MODULE_PARM_DESC(claim_batch_us, "Age at which a batch of claims is sent, in microseconds");
+
+unsigned int claim_resend_ms = DLM_CLAIM_RESEND_MS;
+module_param(claim_resend_ms, uint, 0644);
+MODULE_PARM_DESC(claim_resend_ms, "Age at which unanswered claims are sent again, in milliseconds");
 
 /*
  * Recovery. At its beginning, while nobody is inside the gate and no message
@@ -180,7 +184,8 @@ void dlm_claim_new_lockspace(struct dlm_ls *ls)
 	INIT_LIST_HEAD(&cs->parked);
 	init_waitqueue_head(&cs->wait);
 	INIT_WORK(&cs->send_work, claim_send_work);
-	INIT_WORK(&cs->parked_work, claim_parked_work);
+	INIT_DELAYED_WORK(&cs->parked_work, claim_parked_work);
+	INIT_DELAYED_WORK(&cs->overdue_work, claim_overdue_work);
 	hrtimer_init(&cs->timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
 	cs->timer.function = claim_timer;
 }
@@ -216,7 +221,8 @@ void dlm_claim_release_lockspace(struct dlm_ls *ls)
 	spin_unlock_bh(&cs->lock);
 	hrtimer_cancel(&cs->timer);
 	cancel_work_sync(&cs->send_work);
-	cancel_work_sync(&cs->parked_work);
+	cancel_delayed_work_sync(&cs->parked_work);
+	cancel_delayed_work_sync(&cs->overdue_work);
 	if (first) {
 		claim_drop_parked(cs);
 		wake_up_all(&cs->wait);

@@ -17,7 +17,7 @@ _USUAL = re.compile(
     r"$|Initializing fsck|Validating resource group index|Level 1|\(level 1 passed\)|jid=\d+: Replayed"
     r"|Recovering journals|Journal recovery complete|Starting |Reconciling bitmaps|\w+ completed in"
     r"|The statfs file (is wrong|was fixed)|(Current|Calculated) statfs values|(blocks|free|dinodes): +\d"
-    r"|Writing changes to disk|fsck.gfs2 complete"
+    r"|Writing changes to disk|fsck.gfs2 complete|\d+ percent complete"  # (the last if it takes long)
 )
 
 

@@ -67,6 +67,13 @@ def check_at_rest(lab: Lab) -> None:
     assert lab.complaints() == {}
 
 
+def check_on_disk(lab: Lab) -> None:
+    """Once no node has it mounted, the file system has no error, and no deletion was left undone."""
+    for number in lab.options.all_nodes:
+        lab.leave(number)
+    lab.fsck()
+
+
 def warm_up(lab: Lab, folder: str) -> None:
     """Lets the creator have every lock but those of the files to come, and the reader know where
     the folder's lock is, so that a stalled directory node is in nobody's way but the claims'."""

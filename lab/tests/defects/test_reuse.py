@@ -8,7 +8,7 @@ import time
 from lockify_lab.lab import Lab
 
 import scenario
-from scenario import Background, check_at_rest, succeeded
+from scenario import CREATOR, READER, Background, check_at_rest, check_on_disk, stalled, succeeded
 
 FILES = 400
 ROUNDS = 9
@@ -48,6 +48,7 @@ def test_blocks_move_between_nodes(full: Lab) -> None:
         counts = full.counters().values()
         assert sum(c["refusals"] for c in counts) > 0
         assert sum(c["merges"] for c in counts) > 0
+    check_on_disk(full)
 
 
 def test_refusals_cross(full: Lab) -> None:
@@ -72,3 +73,20 @@ def test_refusals_cross(full: Lab) -> None:
         succeeded(looking, 250)
     time.sleep(1)
     check_at_rest(full)
+    check_on_disk(full)
+
+
+def test_deletions_are_done_before_unmounting(three: Lab) -> None:
+    """Who is asked too late to let go of a deleted file has to delete it. It looks the file up by its
+    number, and unmounts while another node has the lock of the resource group."""
+    three.sh("mkdir $MNT/d", CREATOR)
+    three.sh(scenario.create("d", FILES // 20), CREATOR)
+    three.sh(scenario.verify("d", FILES // 20, "first"), READER)
+    # The reader has the files in memory now; their locks, but for that, come back.
+    three.sh("for f in $MNT/d/*; do echo more >>$f || exit 1; done", CREATOR)
+    three.sh("touch $MNT/d/x && rm $MNT/d/x && sync", CREATOR)
+    with stalled(three, READER):
+        three.sh("rm $MNT/d/3; sync", CREATOR)  # which waits 5 s for the reader
+    three.sh("for ((i = 0; i < 50; i++)); do echo >$MNT/$i || exit 1; done; rm $MNT/*[0-9]; sync", CREATOR)
+    three.leave(READER)
+    check_on_disk(three)

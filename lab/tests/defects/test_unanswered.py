@@ -37,6 +37,32 @@ def test_answers_late_but_once(three: Lab) -> None:
         assert after["confirmed"] - before["confirmed"] == made
 
 
+def test_claims_are_sent_again(three: Lab) -> None:
+    """D3: a directory node that found no memory to answer is asked again. Here it was only late, so that it
+    hears and answers every claim several times."""
+    limit = "/sys/module/dlm/parameters/claim_resend_ms"
+    usual = three.sh(f"cat {limit}; echo 500 >{limit}", CREATOR).strip()
+    time.sleep(int(usual) / 1000)  # the next look is due by then
+    scenario.warm_up(three, "d3again")
+    before = scenario.counters(three)
+    with Background(three) as background:
+        with stalled(three, DIRECTORY):
+            creation = background.start(scenario.create("d3again", FILES), CREATOR)
+            if claims(three):
+                succeeded(creation)
+            time.sleep(4)
+        succeeded(creation)
+    check_at_rest(three)
+    three.sh(f"echo {usual} >{limit}", CREATOR)
+    three.sh(scenario.verify("d3again", FILES), [READER, DIRECTORY])
+    after = scenario.counters(three)
+    if claims(three):
+        assert after["resent"] - before["resent"] > FILES // 3
+        assert after["confirmed"] - before["confirmed"] == after["claims"] - before["claims"] > FILES
+    else:
+        assert after["resent"] == 0
+
+
 def test_locks_are_used_before_the_answer(three: Lab) -> None:
     """D4: files are written, renamed, linked and unlinked while their claims are pending."""
     scenario.warm_up(three, "d4")
