@@ -1,0 +1,90 @@
+"""GFS2 withdraws at a node with claims pending (kernel-claim.md section 3, point 5)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import scenario
+from lockify_lab.lab import Lab
+from lockify_lab.tables import check_single_master
+from scenario import (
+    SILENCES,
+    CREATOR,
+    DIRECTORY,
+    READER,
+    Background,
+    counters,
+    pending,
+    silent_directory,
+    succeeded,
+    wait_settled,
+    wait_until,
+)
+
+pytestmark = pytest.mark.long
+
+FILES = 400
+LONG = 120
+
+
+def on(lab: Lab) -> bool:
+    return lab.options.claim == "on"
+
+
+@pytest.mark.parametrize("silence", SILENCES)
+def test_withdraw_behind_a_closed_barrier(checked: Lab, silence: str) -> None:
+    """GFS2 gives up at a node with claims pending. What it had written out is there, the rest is
+    there or not, but nothing in between; others go on in its folder, and it can mount again."""
+    folder = f"withdraw.{silence}"
+    scenario.warm_up(checked, folder)
+    checked.sh(f"mkdir $MNT/{folder}/kept && {scenario.create(f'{folder}/kept', 50, 'kept')} sync", CREATOR)
+    # Without udev nobody tells the kernel that the disk may be let go, but this script.
+    withdraw = """
+        fs=/sys/fs/gfs2/lab:fs
+        echo 1 >$fs/withdraw &
+        echo 1 >$fs/lock_module/withdraw && wait $!
+    """
+    with Background(checked) as background:
+        with silent_directory(checked, silence):
+            creation = background.start(scenario.create(folder, FILES), CREATOR, LONG)
+            if on(checked):
+                succeeded(creation)
+                assert pending(checked) > 200
+                reading = background.start(f"ls $MNT/{folder} >/dev/null", READER, LONG)
+                wait_until("the folder's lock waits", lambda: counters(checked)["parked"] > 0)
+                leaving = background.start(withdraw, CREATOR, LONG)
+                time.sleep(1)
+        succeeded(creation)
+        if not on(checked):
+            reading = background.start(f"ls $MNT/{folder} >/dev/null", READER, LONG)
+            leaving = background.start(withdraw, CREATOR, LONG)
+        succeeded(leaving)
+        succeeded(reading)
+    check_what_is_left(checked, folder)
+    checked.sh("cd / && umount $MNT", CREATOR)
+    checked.join(CREATOR)
+    checked.sh(scenario.verify(f"{folder}/kept", 50, "kept"), CREATOR)
+    wait_settled(checked)
+    wait_until("single masters", lambda: not check_single_master(checked.dlm_tables()))
+    check_complaints(checked)
+
+
+def check_what_is_left(lab: Lab, folder: str) -> None:
+    lab.sh(scenario.verify(f"{folder}/kept", 50, "kept"), [READER, DIRECTORY], timeout=LONG)
+    whole = f"""
+        cd $MNT/{folder} && for name in [0-9]*; do
+            [ -e "$name" ] || continue
+            read -r line <$name && [ "$line" = "{folder} $name first" ] || {{ echo "$name: '$line'"; exit 1; }}
+        done
+    """
+    lab.sh(whole, [READER, DIRECTORY], timeout=LONG)
+    lab.sh(f"mkdir $MNT/{folder}/after && {scenario.create(f'{folder}/after', 50)}", READER, timeout=LONG)
+    lab.sh(scenario.verify(f"{folder}/after", 50), DIRECTORY)
+
+
+def check_complaints(lab: Lab) -> None:
+    """Nobody but the creator, and it of nothing but its withdrawal."""
+    told = lab.complaints()
+    assert told.keys() <= {CREATOR}
+    assert [line for line in told.get(CREATOR, []) if "withdraw" not in line] == []
