@@ -28,6 +28,8 @@ NODE_PACKAGES = (
     "corosync", "dlm-controld", "gfs2-utils", "ocfs2-tools", "iproute2", "util-linux", "procps",
 )  # fmt: skip
 TEST_PACKAGES = ("python3-pytest", "iputils-ping")
+# What `bench paper` compares with.
+BENCH_PACKAGES = ("postmark", "nfs-kernel-server")
 
 
 def cache_dir() -> Path:
@@ -136,7 +138,7 @@ def version_of(package: str) -> str | None:
 
 
 def missing_packages() -> list[str]:
-    wanted = (*BUILD_PACKAGES, *NODE_PACKAGES, *TEST_PACKAGES)
+    wanted = (*BUILD_PACKAGES, *NODE_PACKAGES, *TEST_PACKAGES, *BENCH_PACKAGES)
     return [package for package in wanted if version_of(package) is None]
 
 

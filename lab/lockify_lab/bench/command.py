@@ -133,7 +133,7 @@ def _groups(systems: list[str], effort: Effort, smoke: bool) -> list[list[Setup]
             setups.append(Setup("gfs2-unpatched", "gfs2", "dlm", "off", 5, kernel="stock"))
         if "nfs" in systems and not smoke:
             if lacking := nfs.missing():
-                say(f"no NFS baseline: {', '.join(lacking)} missing; apt-get install nfs-kernel-server")
+                say(f"no NFS baseline: {', '.join(lacking)} missing; run `lab/lab setup`")
             else:
                 setups.append(Setup("gfs2-nfs", "nfs", "nfs", "off", 2))
         groups.append(setups[1:] if smoke else setups)

@@ -38,7 +38,7 @@ def find(given: Path | None, mdtest: str | None, smoke: bool) -> Programs:
         raise LabError(f"{load} is no program: build it with `cargo build --release -p lockify-load`")
     postmark = shutil.which("postmark")
     if postmark is None and not smoke:
-        say("postmark is missing: figure 10 goes without it; install it with `apt-get install postmark`")
+        say("postmark is missing: figure 10 goes without it; install it with `lab/lab setup`")
     return Programs(load.resolve(), mdtest or shutil.which("mdtest"), postmark)
 
 
