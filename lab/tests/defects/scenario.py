@@ -39,6 +39,17 @@ def verify(folder: str, count: int, word: str = "first") -> str:
     return f"{VERIFY}\nverify {folder} {count} {word}\n"
 
 
+def half_made(folder: str, word: str = "first") -> str:
+    """For a folder whose creator ended: a file is there or not, and has its content or none yet, but
+    nobody else's."""
+    return f"""
+        cd $MNT/{folder} && for name in [0-9]*; do
+            [ -s "$name" ] || continue
+            read -r line <$name && [ "$line" = "{folder} $name {word}" ] || {{ echo "$name: '$line'"; exit 1; }}
+        done
+    """
+
+
 def counters(lab: Lab, node: int = CREATOR) -> dict[str, int]:
     """Of one node: others may be stalled."""
     lines = lab.sh(f"cat /sys/kernel/debug/dlm/{LOCKSPACE}_claim", node).splitlines()
