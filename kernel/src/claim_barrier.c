@@ -224,6 +224,9 @@ int dlm_lock(dlm_lockspace_t *lockspace, int mode, struct dlm_lksb *lksb,
 		.ast = ast, .astarg = astarg, .bast = bast,
 	};
 
+	/* GFS2 goes on after a withdrawal; this error and dlm_unlock()'s tell it */
+	if (!lockspace)
+		return -EINVAL;
 	if (!(flags & DLM_LKF_CONVERT) || !lksb)
 		return dlm_stock_lock(lockspace, mode, lksb,
 				      flags & ~DLM_LKF_FREED, name, namelen,
@@ -241,6 +244,8 @@ int dlm_unlock(dlm_lockspace_t *lockspace, uint32_t lkid, uint32_t flags,
 	};
 	bool claimed;
 
+	if (!lockspace)
+		return -ENODEV;
 	if (flags & DLM_LKF_CANCEL) {
 		/* the caller holds the lock: there is nothing to cancel */
 		must_wait(lockspace, &op, true, &claimed);
