@@ -9,10 +9,10 @@ import pytest
 import scenario
 from lockify_lab.lab import Lab
 from scenario import (
-    SILENCES,
     CREATOR,
     DIRECTORY,
     READER,
+    SILENCES,
     Background,
     check_at_rest,
     counters,
