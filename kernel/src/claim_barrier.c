@@ -309,6 +309,9 @@ int dlm_lock(dlm_lockspace_t *lockspace, int mode, struct dlm_lksb *lksb,
 		.ast = ast, .astarg = astarg, .bast = bast,
 	};
 
+	/* GFS2 goes on after a withdrawal; this error and dlm_unlock()'s tell it */
+	if (!lockspace)
+		return -EINVAL;
 	if (!(flags & DLM_LKF_CONVERT) || !lksb)
 		return dlm_stock_lock(lockspace, mode, lksb,
 				      flags & ~DLM_LKF_FREED, name, namelen,
@@ -325,6 +328,8 @@ int dlm_unlock(dlm_lockspace_t *lockspace, uint32_t lkid, uint32_t flags,
 		.flags = flags & ~DLM_LKF_FREED, .lksb = lksb, .astarg = astarg,
 	};
 
+	if (!lockspace)
+		return -ENODEV;
 	if (flags & DLM_LKF_CANCEL)
 		return cancel(&op);
 	return pass_or_park(&op, flags & DLM_LKF_FREED);

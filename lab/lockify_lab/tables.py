@@ -69,13 +69,7 @@ class Tables:
 
     def granted(self, name: str) -> list[tuple[int, str]]:
         """Node and mode of every granted lock, as its holder sees it."""
-        views = self.by_name().get(name, [])
-        return [
-            (view.node, lock.granted)
-            for view in views
-            for lock in view.locks
-            if lock.holder == view.node and lock.queue in ("granted", "converting")
-        ]
+        return _granted(self.by_name().get(name, []))
 
 
 def parse(node: int, active: str, inactive: str) -> list[Resource]:
@@ -90,7 +84,7 @@ def check_single_master(tables: Tables) -> list[str]:
         masters = [view.node for view in views if view.master == view.node]
         if len(masters) > 1:
             wrong.append(f"resource {name!r} has {len(masters)} masters: nodes {masters}")
-        wrong += _incompatible(name, tables.granted(name))
+        wrong += _incompatible(name, _granted(views))
     return wrong
 
 
@@ -112,6 +106,15 @@ def check_copies(tables: Tables) -> list[str]:
                     f"resource {name!r}: node {key[0]} has {own[key]}, the master has {copies[key]} for it"
                 )
     return wrong
+
+
+def _granted(views: Iterable[Resource]) -> list[tuple[int, str]]:
+    return [
+        (view.node, lock.granted)
+        for view in views
+        for lock in view.locks
+        if lock.holder == view.node and lock.queue in ("granted", "converting")
+    ]
 
 
 def _granted_pairs(

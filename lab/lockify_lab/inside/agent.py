@@ -9,6 +9,7 @@ Stand-alone: a node has Python's standard library and this file.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import selectors
 import signal
@@ -20,6 +21,8 @@ import time
 
 PORT = 7400
 FOLDER = "/run/jobs"
+DISK = "/dev/ubda"
+LOOKERS, PERIOD = 4, 1.0  # seconds
 
 
 def send(connection: socket.socket, kind: bytes, payload: bytes) -> None:
@@ -149,7 +152,31 @@ def serve(connection: socket.socket, number: int) -> None:
                 pass
 
 
+def look_at_disk() -> None:
+    """Reads a block of the shared disk again and again, so that no other request's end goes unnoticed.
+
+    User-mode Linux waits for edges of its disk's pipe, and loses one now and then when a packet arrives at
+    that moment. The request then seems to last until the next one ends, which may be half a minute: the
+    period of the file systems' own threads. The reads get lost as any other, so there are some.
+    """
+    if not os.path.exists(DISK) or os.fork():
+        return
+    disk = os.open(DISK, os.O_RDONLY | os.O_DIRECT)
+    for _ in range(LOOKERS - 1):
+        threading.Thread(target=look_from_time_to_time, args=(disk,)).start()
+        time.sleep(PERIOD / LOOKERS)
+    look_from_time_to_time(disk)
+
+
+def look_from_time_to_time(disk: int) -> None:
+    with mmap.mmap(-1, 4096) as aligned:
+        while True:
+            os.preadv(disk, [aligned], 0)
+            time.sleep(PERIOD)
+
+
 def main() -> None:
+    look_at_disk()
     with socket.create_server(("0.0.0.0", PORT), backlog=64) as server:
         number = 0
         while True:

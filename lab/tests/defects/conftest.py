@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import scenario
 from lockify_lab.lab import Lab
 
 CLAIMS = ("on", "off")
@@ -34,3 +35,15 @@ def full(request: pytest.FixtureRequest) -> Iterator[Lab]:
     yield from booted(
         request.param, 3, disk="200M", journals=3, journal_size=8, mkfs=("-r", "32")
     )
+
+
+@pytest.fixture(scope="module", params=["on", pytest.param("off", marks=pytest.mark.long)])
+def checked(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """Three nodes for all scenarios of a file, and a disk that is filled in a moment. What the
+    scenarios leave behind has to pass fsck."""
+    small = {"disk": "160M", "journals": 3, "journal_size": 8, "mkfs": ("-r", "32")}
+    for lab in booted(request.param, 3, token=20_000, **small):
+        failed = request.session.testsfailed
+        yield lab
+        if request.session.testsfailed == failed:
+            scenario.unmount_and_check(lab)

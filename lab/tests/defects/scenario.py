@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from lockify_lab.fs_gfs2 import LOCKSPACE
 from lockify_lab.jobs import Result
@@ -39,10 +39,26 @@ def verify(folder: str, count: int, word: str = "first") -> str:
     return f"{VERIFY}\nverify {folder} {count} {word}\n"
 
 
+def half_made(folder: str, word: str = "first") -> str:
+    """For a folder whose creator ended: a file is there or not, and has its content or none yet, but
+    nobody else's."""
+    return f"""
+        cd $MNT/{folder} && for name in [0-9]*; do
+            [ -s "$name" ] || continue
+            read -r line <$name && [ "$line" = "{folder} $name {word}" ] || {{ echo "$name: '$line'"; exit 1; }}
+        done
+    """
+
+
 def counters(lab: Lab, node: int = CREATOR) -> dict[str, int]:
     """Of one node: others may be stalled."""
     lines = lab.sh(f"cat /sys/kernel/debug/dlm/{LOCKSPACE}_claim", node).splitlines()
     return {name: int(value) for name, value in map(str.split, lines)}
+
+
+def counted(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """What happened between two looks at a node's counters."""
+    return {name: after[name] - before[name] for name in after}
 
 
 def wait_until(what: str, holds: Callable[[], bool], seconds: float = 20) -> None:
@@ -57,12 +73,16 @@ def pending(lab: Lab, node: int = CREATOR) -> int:
     return counts["pending"] + counts["parked"]
 
 
-def check_at_rest(lab: Lab) -> None:
-    """Every claim has ended, one master each, compatible grants, and no kernel complained."""
+def wait_settled(lab: Lab) -> None:
     def unsettled() -> int:
         return sum(c["pending"] + c["parked"] for c in lab.counters().values() if c)
 
     wait_until("all claims are settled", lambda: unsettled() == 0)
+
+
+def check_at_rest(lab: Lab) -> None:
+    """Every claim has ended, one master each, compatible grants, and no kernel complained."""
+    wait_settled(lab)
     wait_until("single masters", lambda: not check_single_master(lab.dlm_tables()), seconds=10)
     assert lab.complaints() == {}
 
@@ -84,6 +104,19 @@ def warm_up(lab: Lab, folder: str) -> None:
     lab.sh("sync", CREATOR)
 
 
+def fill(lab: Lab, folders: str) -> None:
+    """Makes the folders, and leaves 4 MB free: blocks are used again soon, whoever needs some."""
+    lab.sh(
+        f"""
+        cd $MNT && mkdir {folders} || exit 1
+        dd if=/dev/zero of=fill bs=1M 2>/dev/null
+        sync && truncate -s -4M fill && sync
+        """,
+        CREATOR,
+        timeout=120,
+    )
+
+
 @contextmanager
 def stalled(lab: Lab, node: int) -> Iterator[None]:
     lab.stall(node)
@@ -91,6 +124,34 @@ def stalled(lab: Lab, node: int) -> Iterator[None]:
         yield
     finally:
         lab.resume(node)
+
+
+@contextmanager
+def lost(lab: Lab, sender: int, receiver: int) -> Iterator[None]:
+    """What the one sends to the other is lost; the other way works."""
+    lab.blackhole(sender, receiver)
+    try:
+        yield
+    finally:
+        lab.unblackhole(sender, receiver)
+
+
+SILENCES = ("stalled", "lost")
+
+
+def silent_directory(lab: Lab, how: str) -> AbstractContextManager[None]:
+    """Two ways in which the creator's claims at the directory node stay unanswered."""
+    return stalled(lab, DIRECTORY) if how == "stalled" else lost(lab, CREATOR, DIRECTORY)
+
+
+def unmount_and_check(lab: Lab, timeout: float = 60) -> None:
+    """All nodes that live give the file system up, and fsck finds nothing to repair."""
+    before = lab.complaints()
+    for state in lab.status()["nodes"]:
+        if state["state"] != "crashed":
+            lab.sh("cd / && ! mountpoint -q $MNT || umount $MNT", state["node"], timeout=timeout)
+    assert lab.complaints() == before
+    lab.fsck()
 
 
 class Background:

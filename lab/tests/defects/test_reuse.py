@@ -8,28 +8,18 @@ import time
 from lockify_lab.lab import Lab
 
 import scenario
-from scenario import CREATOR, READER, Background, check_at_rest, check_on_disk, stalled, succeeded
+from scenario import CREATOR, READER, Background, check_at_rest, check_on_disk, fill, stalled, succeeded
 
 FILES = 400
 ROUNDS = 9
-FILL = """
-    dd if=/dev/zero of=$MNT/fill bs=1M 2>/dev/null
-    sync
-    truncate -s -4M $MNT/fill && sync
-"""
 INODES = "stat -c %i $MNT/reuse/*"
 DELETE = "cd $MNT/reuse && ls | xargs rm && sync"
-
-
-def fill(lab: Lab) -> None:
-    lab.sh("mkdir $MNT/reuse $MNT/a $MNT/b", 1)
-    lab.sh(FILL, 1, timeout=120)
 
 
 def test_blocks_move_between_nodes(full: Lab) -> None:
     """D1, D2: what one node has created and deleted alone, another creates on the same blocks; a
     third reads. They change places until every node has met every other's old locks."""
-    fill(full)
+    fill(full, "reuse a b")
     seen: set[str] = set()
     reused = 0
     for number in range(ROUNDS):
@@ -53,7 +43,7 @@ def test_blocks_move_between_nodes(full: Lab) -> None:
 
 def test_refusals_cross(full: Lab) -> None:
     """Two nodes at once claim names whose old locks the other one holds; a third reads along."""
-    fill(full)
+    fill(full, "a b")
     rounds = """
         for ((r = 0; r < 12; r++)); do
             for ((i = 0; i < 120; i++)); do echo "$r $i" >$MNT/{0}/$i || exit 1; done

@@ -1,0 +1,96 @@
+"""Two of five nodes die at once, with claims pending at both of them or made by one of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import scenario
+from lockify_lab.lab import Lab
+from scenario import Background, check_at_rest, counters, pending, succeeded
+
+CLAIMER, SURVIVOR, READER = 1, 2, 3
+SILENT = (4, 5)  # directory nodes of two fifths of the names
+FILES = 400  # so that each claimer has some 320 claims pending there
+LONG = 150
+TOKEN = 8_000  # longer than it takes to create them while the silent nodes are stalled
+
+
+@pytest.fixture
+def five() -> Iterator[Lab]:
+    with Lab("defects-two-crashes") as lab:
+        lab.up(nodes=5, fs="gfs2", claim="on", memory="384M", token=TOKEN, disk="512M", journal_size=16)
+        yield lab
+
+
+def claims_pending(lab: Lab, background: Background, claimers: list[int]) -> None:
+    """Each claimer has made its folder's files, and more than 200 claims are unanswered."""
+    for claimer in claimers:
+        folder = f"by.{claimer}"
+        lab.sh(
+            f"""
+            mkdir $MNT/{folder} $MNT/{folder}/kept || exit 1
+            {scenario.create(f"{folder}/kept", 50, "kept")} sync
+            """,
+            claimer,
+        )
+        lab.sh(f"ls -l $MNT $MNT/{folder} >/dev/null", [READER, SURVIVOR])
+        lab.sh(f"touch $MNT/{folder}/warm && rm $MNT/{folder}/warm && mkdir $MNT/{folder}/new", claimer)
+        lab.sh(scenario.create(f"{folder}/new", 30), claimer)
+    lab.stall(*SILENT)
+    jobs = [
+        background.start(scenario.create(f"by.{claimer}/new", FILES), claimer, LONG) for claimer in claimers
+    ]
+    for claimer, job in zip(claimers, jobs, strict=True):
+        succeeded(job)
+        assert pending(lab, claimer) > 200
+
+
+def check_survivors(lab: Lab, claimers: list[int], dead: tuple[int, ...]) -> None:
+    """What was written before is there, of the surviving claimer also what nobody had confirmed; and life
+    goes on."""
+    alive = [node for node in lab.options.all_nodes if node not in dead]
+    looking = [node for node in alive if node != SURVIVOR]
+    for claimer in claimers:
+        lab.sh(scenario.verify(f"by.{claimer}/kept", 50, "kept"), looking, timeout=LONG)
+        if claimer not in dead:
+            lab.sh(scenario.verify(f"by.{claimer}/new", FILES), looking, timeout=LONG)
+            assert counters(lab, claimer)["recovered"] > 100 * len({*dead} & {*SILENT})
+        else:
+            lab.sh(scenario.half_made(f"by.{claimer}/new"), looking, timeout=LONG)
+    lab.sh("rm -rf $MNT/by.* && mkdir $MNT/after", READER, timeout=LONG)
+    lab.sh(scenario.create("after", 100), READER, timeout=LONG)
+    lab.sh(scenario.verify("after", 100), [SURVIVOR], timeout=LONG)
+    check_at_rest(lab)
+    scenario.unmount_and_check(lab)
+
+
+def test_a_claimer_and_a_directory_node(five: Lab) -> None:
+    """The claimer dies together with one of the nodes that its claims are at; another claimer lives."""
+    claimers, dead = [CLAIMER, SURVIVOR], (CLAIMER, SILENT[0])
+    with Background(five) as background:
+        claims_pending(five, background, claimers)
+        reading = background.start(f"ls $MNT/by.{SURVIVOR}/new | wc -l", READER, LONG)
+        time.sleep(0.2)
+        assert not reading.done()
+        five.crash(*dead)
+        five.resume(SILENT[1])
+        assert int(succeeded(reading).out) == FILES
+    check_survivors(five, claimers, dead)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dead", [SILENT, (SILENT[1], READER)], ids=["both-directories", "and-a-reader"])
+def test_directory_nodes(five: Lab, dead: tuple[int, ...]) -> None:
+    """Both directory nodes of the pending claims die, or one and a node that has none."""
+    looking = READER if READER not in dead else CLAIMER
+    with Background(five) as background:
+        claims_pending(five, background, [SURVIVOR])
+        reading = background.start(f"ls $MNT/by.{SURVIVOR}/new | wc -l", looking, LONG)
+        time.sleep(0.2)
+        assert not reading.done()
+        five.crash(*dead)
+        five.resume(*(node for node in SILENT if node not in dead))
+        assert int(succeeded(reading).out) == FILES
+    check_survivors(five, [SURVIVOR], dead)

@@ -1,0 +1,88 @@
+"""GFS2 withdraws at a node with claims pending (kernel-claim.md section 3, point 5).
+
+A cluster for each: after a second withdrawal in one cluster another node found an inode that was in the
+journal only. The unchanged kernel cannot be the control: there the node panics when it unmounts.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import scenario
+from lockify_lab.lab import Lab
+from lockify_lab.tables import check_single_master
+from scenario import (
+    CREATOR,
+    DIRECTORY,
+    READER,
+    SILENCES,
+    Background,
+    counters,
+    pending,
+    silent_directory,
+    succeeded,
+    wait_settled,
+    wait_until,
+)
+
+pytestmark = pytest.mark.long
+
+FILES = 400
+LONG = 120
+
+
+def on(lab: Lab) -> bool:
+    return lab.options.claim == "on"
+
+
+@pytest.mark.parametrize("silence", SILENCES)
+def test_withdraw_behind_a_closed_barrier(mortal: Lab, silence: str) -> None:
+    """GFS2 gives up at a node with claims pending. What it had written out is there, others go on in its
+    folder, and it can mount again."""
+    folder = f"withdraw.{silence}"
+    scenario.warm_up(mortal, folder)
+    mortal.sh(f"mkdir $MNT/{folder}/kept && {scenario.create(f'{folder}/kept', 50, 'kept')} sync", CREATOR)
+    # Without udev nobody tells the kernel that the disk may be let go, but this script.
+    withdraw = """
+        fs=/sys/fs/gfs2/lab:fs
+        echo 1 >$fs/withdraw &
+        echo 1 >$fs/lock_module/withdraw && wait $!
+    """
+    with Background(mortal) as background:
+        with silent_directory(mortal, silence):
+            creation = background.start(scenario.create(folder, FILES), CREATOR, LONG)
+            if on(mortal):
+                succeeded(creation)
+                assert pending(mortal) > 200
+                reading = background.start(f"ls $MNT/{folder} >/dev/null", READER, LONG)
+                wait_until("the folder's lock waits", lambda: counters(mortal)["parked"] > 0)
+                leaving = background.start(withdraw, CREATOR, LONG)
+                time.sleep(1)
+        succeeded(creation)
+        if not on(mortal):
+            reading = background.start(f"ls $MNT/{folder} >/dev/null", READER, LONG)
+            leaving = background.start(withdraw, CREATOR, LONG)
+        succeeded(leaving)
+        succeeded(reading)
+    check_what_is_left(mortal, folder)
+    mortal.sh("cd / && umount $MNT", CREATOR)
+    mortal.join(CREATOR)
+    mortal.sh(scenario.verify(f"{folder}/kept", 50, "kept"), CREATOR)
+    wait_settled(mortal)
+    wait_until("single masters", lambda: not check_single_master(mortal.dlm_tables()))
+    check_complaints(mortal)
+    scenario.unmount_and_check(mortal)
+
+
+def check_what_is_left(lab: Lab, folder: str) -> None:
+    lab.sh(scenario.verify(f"{folder}/kept", 50, "kept"), [READER, DIRECTORY], timeout=LONG)
+    lab.sh(scenario.half_made(folder), [READER, DIRECTORY], timeout=LONG)
+    lab.sh(f"mkdir $MNT/{folder}/after && {scenario.create(f'{folder}/after', 50)}", READER, timeout=LONG)
+    lab.sh(scenario.verify(f"{folder}/after", 50), DIRECTORY)
+
+
+def check_complaints(lab: Lab) -> None:
+    """Of nothing but the withdrawal, which the other nodes tell of, too."""
+    lines = [line for told in lab.complaints().values() for line in told]
+    assert [line for line in lines if "withdraw" not in line] == []
