@@ -25,6 +25,9 @@ from .host import CONFIGS, REPOSITORY, cache_dir, command, locked, say, version_
 
 VERSIONS = ("6.12", "6.1")
 
+# Names the kernel that labs use unless they are told otherwise: `lab/lab test --debug` is for all tests.
+DEFAULT_VARIABLE = "LOCKIFY_LAB_KERNEL"
+
 # All that kernel/apply may touch; anything else that it changed would be lost, so it is checked.
 PATCHED = ("Makefile", "fs/dlm", "fs/gfs2", "fs/ocfs2", "include/linux", "include/trace", "include/uapi")
 
@@ -58,6 +61,10 @@ class Kernel:
                     "joined by dashes, for example 6.1-stock"
                 )
         return Kernel(version, stock, debug)
+
+    @staticmethod
+    def default() -> Kernel:
+        return Kernel.parse(os.environ.get(DEFAULT_VARIABLE) or "claim", Kernel())
 
 
 def claim_dir() -> Path | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lockify_lab import Kernel, LabError, UsageError, build, host, kconfig
+from lockify_lab import Kernel, LabError, Options, UsageError, build, host, kconfig
 
 
 def test_kernels_have_names() -> None:
@@ -13,6 +13,21 @@ def test_kernels_have_names() -> None:
     assert Kernel.parse("debug", Kernel(stock=True)) == Kernel("6.12", stock=True, debug=True)
     assert str(Kernel("6.1", debug=True)) == "6.1-claim-debug"
     assert Kernel.parse(str(Kernel("6.1", debug=True)), Kernel()) == Kernel("6.1", debug=True)
+
+
+def test_the_environment_names_the_kernel_of_all_labs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(options: Options, node: int) -> Kernel:
+        return options._named(options.kernel_of.get(node, options.kernel))
+
+    monkeypatch.delenv(build.DEFAULT_VARIABLE, raising=False)
+    assert Kernel.default() == Kernel("6.12")
+    assert not Options().debugs(1)
+    monkeypatch.setenv(build.DEFAULT_VARIABLE, "6.1-debug")
+    assert of(Options(), 1) == Kernel("6.1", debug=True)
+    mixed = Options(kernel_of={1: "stock", 2: "/boot/linux"})
+    assert of(mixed, 1) == Kernel("6.1", stock=True, debug=True)
+    assert [mixed.debugs(node) for node in (1, 2, 3)] == [True, False, True]
+    assert of(Options(kernel="6.12", kernel_of={1: "stock"}), 1) == Kernel("6.12", stock=True, debug=True)
 
 
 def test_an_unknown_kernel_is_refused() -> None:
