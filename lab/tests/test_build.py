@@ -80,6 +80,21 @@ def test_changes_that_would_be_lost_are_refused(tmp_path: Path) -> None:
         build._refuse_changes_elsewhere(tmp_path)
 
 
+def test_only_debug_kernels_are_mended(tmp_path: Path) -> None:
+    path = tmp_path / "arch/um/drivers/vector_kern.c"
+    path.parent.mkdir(parents=True)
+    locks = "\tspin_lock(&a);\n\tspin_unlock(&a);\n"
+    original = f"static void vector_reset_stats(x)\n{{\n{locks * 2}}}\nint other(void)\n{{\n{locks}}}\n"
+    path.write_text(original, encoding="utf-8")
+    assert build.mended(tmp_path, Kernel())["arch/um/drivers/vector_kern.c"] == original
+    text = build.mended(tmp_path, Kernel(debug=True))["arch/um/drivers/vector_kern.c"]
+    assert text.count("spin_lock_bh(") == text.count("spin_unlock_bh(") == 2
+    assert text.endswith(f"int other(void)\n{{\n{locks}}}\n")
+    path.write_text(original.replace("reset_stats", "forget"), encoding="utf-8")
+    with pytest.raises(LabError, match="see MENDED"):
+        build.mended(tmp_path, Kernel(debug=True))
+
+
 def test_a_missing_kernel_names_the_command_that_builds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
