@@ -108,6 +108,8 @@ def digest(kernel: Kernel) -> str:
 
 def build(kernel: Kernel, limit: float, jobs: int) -> tuple[Path, bool]:
     """Builds unless the result is there. Returns the kernel and whether anything was built."""
+    if kernel.debug and kernel.version == "6.1":  # its architecture um selects ARCH_NO_PREEMPT
+        raise UsageError("user-mode Linux 6.1 has no DEBUG_ATOMIC_SLEEP: build the debug kernel from 6.12")
     end = time.monotonic() + limit
     result = cache_dir() / "kernels" / digest(kernel)
     if (result / "linux").exists():

@@ -95,6 +95,14 @@ def test_only_debug_kernels_are_mended(tmp_path: Path) -> None:
         build.mended(tmp_path, Kernel(debug=True))
 
 
+def test_a_kernel_that_cannot_check_itself_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKIFY_LAB_CACHE", str(tmp_path))
+    with pytest.raises(UsageError, match="no DEBUG_ATOMIC_SLEEP"):
+        build.build(Kernel("6.1", debug=True), limit=1, jobs=1)
+
+
 def test_a_missing_kernel_names_the_command_that_builds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
