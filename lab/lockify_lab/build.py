@@ -25,8 +25,19 @@ from .host import CONFIGS, REPOSITORY, cache_dir, command, locked, say, version_
 
 VERSIONS = ("6.12", "6.1")
 
+# Names the kernel that labs use unless they are told otherwise: `lab/lab test --debug` is for all tests.
+DEFAULT_VARIABLE = "LOCKIFY_LAB_KERNEL"
+
 # All that kernel/apply may touch; anything else that it changed would be lost, so it is checked.
 PATCHED = ("Makefile", "fs/dlm", "fs/gfs2", "fs/ocfs2", "include/linux", "include/trace", "include/uapi")
+
+# lockdep switches itself off after its first report, so one about user-mode Linux itself would hide all others. Its
+# network driver resets counters, when an interface comes up, under locks that soft interrupts take, too. In debug
+# kernels it keeps these out: file, function, what is replaced how often by what.
+MENDED = (
+    ("arch/um/drivers/vector_kern.c", "static void vector_reset_stats(", "spin_lock(", 2, "spin_lock_bh("),
+    ("arch/um/drivers/vector_kern.c", "static void vector_reset_stats(", "spin_unlock(", 2, "spin_unlock_bh("),
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,10 @@ class Kernel:
                 )
         return Kernel(version, stock, debug)
 
+    @staticmethod
+    def default() -> Kernel:
+        return Kernel.parse(os.environ.get(DEFAULT_VARIABLE) or "claim", Kernel())
+
 
 def claim_dir() -> Path | None:
     """The repository's kernel changes, if there are any."""
@@ -80,17 +95,21 @@ def find(kernel: Kernel) -> Path:
 
 def digest(kernel: Kernel) -> str:
     """Everything that decides what comes out, as one hash."""
-    inputs = {
+    inputs: dict[str, object] = {
         "package": _package_version(kernel),
         "compiler": command(["gcc", "-dumpfullversion"], 20).strip(),
         "config": {path.name: path.read_text(encoding="utf-8") for path in _fragments(kernel)},
         "changes": _changes(kernel),
     }
+    if kernel.debug:
+        inputs["mended"] = MENDED
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def build(kernel: Kernel, limit: float, jobs: int) -> tuple[Path, bool]:
     """Builds unless the result is there. Returns the kernel and whether anything was built."""
+    if kernel.debug and kernel.version == "6.1":  # its architecture um selects ARCH_NO_PREEMPT
+        raise UsageError("user-mode Linux 6.1 has no DEBUG_ATOMIC_SLEEP: build the debug kernel from 6.12")
     end = time.monotonic() + limit
     result = cache_dir() / "kernels" / digest(kernel)
     if (result / "linux").exists():
@@ -144,6 +163,7 @@ def _left(end: float) -> float:
 
 def _unpack(kernel: Kernel, tree: Path, end: float) -> None:
     if (tree / "stock").exists():
+        _keep_originals(tree)
         return
     tarball = Path(f"/usr/src/linux-source-{kernel.version}.tar.xz")
     say(f"unpacking {tarball}")
@@ -152,6 +172,15 @@ def _unpack(kernel: Kernel, tree: Path, end: float) -> None:
     command(["nice", "tar", "-xf", tarball, "--strip-components=1", "-C", tree / "source"], _left(end))
     _copy_patched(tree / "source", tree / "stock.new")
     (tree / "stock.new").rename(tree / "stock")  # last: its presence means that all is there
+    _keep_originals(tree)
+
+
+def _keep_originals(tree: Path) -> None:
+    """Of the files to mend. A tree from before there were any has still their originals."""
+    for name in {name for name, *_ in MENDED}:
+        if not (tree / "stock" / name).exists():
+            (tree / "stock" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(tree / "source" / name, tree / "stock" / name)
 
 
 def _copy_patched(source: Path, target: Path) -> None:
@@ -176,8 +205,31 @@ def _synchronise(kernel: Kernel, tree: Path, end: float) -> None:
     elif not kernel.stock:
         say("the repository has no kernel/apply: this is the stock kernel")
     changed = sum(_mirror(wanted / name, tree / "source" / name) for name in PATCHED)
+    for name, text in mended(tree / "stock", kernel).items():
+        changed += _write_if_changed(tree / "source" / name, text)
     if changed:
         say(f"{changed} source files changed")
+
+
+def mended(stock: Path, kernel: Kernel) -> dict[str, str]:
+    """The text of every file of MENDED: the original but in a debug kernel."""
+    texts = {name: (stock / name).read_text(encoding="utf-8") for name, *_ in MENDED}
+    for name, function, old, count, new in MENDED if kernel.debug else ():
+        text = texts[name]
+        begin = text.find(function)
+        end = text.find("\n}", begin)
+        found = text.count(old, begin, end) if begin >= 0 else 0
+        if found != count:
+            raise LabError(f"{name}: {found} times `{old}` in `{function}` instead of {count}: see MENDED in {__file__}")
+        texts[name] = text[:begin] + text[begin:end].replace(old, new) + text[end:]
+    return texts
+
+
+def _write_if_changed(path: Path, text: str) -> int:
+    if path.read_text(encoding="utf-8") == text:
+        return 0
+    path.write_text(text, encoding="utf-8")
+    return 1
 
 
 def _refuse_changes_elsewhere(wanted: Path) -> None:

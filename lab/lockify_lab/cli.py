@@ -25,7 +25,11 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
+    try:
+        parser = _parser()
+    except UsageError as error:  # what the environment says, which becomes a default
+        say(f"lab: {error}")
+        return int(error.code)
     arguments, rest = parser.parse_known_args(argv)
     if arguments.command is _test:
         arguments.pytest = rest
@@ -76,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
         add("history", _history, 300, "write what happened to locks, for `lockify check`; ends tracing")
     )
     tell.add_argument("--out", required=True, metavar="FILE", help="where to")
-    add("test", _test, 3600, "test the lab and what runs in it; all other arguments go to pytest")
+    _test_arguments(
+        add("test", _test, 3600, "test the lab and what runs in it; all other arguments go to pytest")
+    )
     return parser
 
 
@@ -370,9 +376,17 @@ def _list(lab: Lab, text: str) -> list[int]:
 # -- tests -----------------------------------------------------------------------------------------
 
 
+def _test_arguments(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--kernel", choices=build.VERSIONS, help="in the nodes (6.12)")
+    sub.add_argument("--debug", action="store_true", help="kernels that check themselves; a complaint fails")
+
+
 def _test(arguments: argparse.Namespace) -> int:
     """pytest's output is this command's; it ends with pytest's own closing line."""
     host.need_root()
+    general = build.Kernel.default()
+    kernel = build.Kernel(arguments.kernel or general.version, debug=arguments.debug or general.debug)
+    os.environ[build.DEFAULT_VARIABLE] = str(kernel)
     folder = host.PACKAGE.parent
     # Killed together with this process; its labs then end, too, because nobody holds their leashes.
     words = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-B", "-m", "pytest", "-v", *arguments.pytest]

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import cluster, control, faults, fs_gfs2, fs_ocfs2, history, jobs, node, tables
+from . import checks, cluster, control, faults, fs_gfs2, fs_ocfs2, history, jobs, node, tables
 from .errors import Exit, LabError, UsageError
 from .host import PACKAGE, labs_dir, locked, need_root, say
 from .jobs import OnOutput, Result
@@ -29,6 +29,8 @@ _STEP = 120  # seconds at most for one step of a node's way into the cluster; `u
 class Lab:
     """Used as a context manager, it is down at the end, even if this process is killed.
 
+    At that end it raises if a debug kernel in it has complained of anything that `expect` did not announce.
+
     >>> with Lab("example") as lab:
     ...     lab.up(nodes=3, fs="gfs2")
     ...     lab.run("touch $MNT/from.$NODE")
@@ -41,6 +43,7 @@ class Lab:
         if len(str(self.folder)) > 80:  # a Unix socket's path has at most 107 bytes
             raise UsageError(f"{self.folder} is too long a path: set LOCKIFY_LAB_DIR to a shorter one")
 
+        self._expected: list[str] = []
         self._leash: socket.socket | None = None
         self._leashed = False
 
@@ -54,7 +57,11 @@ class Lab:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.down()
+        try:
+            if kind is None:
+                self._check_debug_kernels()
+        finally:
+            self.down()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -227,6 +234,10 @@ class Lab:
         found = {int(console.stem): node.complaints(console) for console in consoles}
         return {number: lines for number, lines in found.items() if lines}
 
+    def expect(self, complaint: str) -> None:
+        """Complaints with this text in them are what is tested, and no reason to fail in the end."""
+        self._expected.append(complaint)
+
     def history(self, out: Path, timeout: float = 120) -> int:
         """Ends the tracing that `up` began and writes what happened; returns the number of events.
 
@@ -280,6 +291,27 @@ class Lab:
         return self.folder / "disk.img"
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _check_debug_kernels(self) -> None:
+        """Everything that debug kernels have found: on the consoles, and what has to be asked for."""
+        if not (self.folder / "options.json").exists():
+            return  # never up, or down already
+        options = Options.load(self.folder)
+        debug = [number for number in options.all_nodes if options.debugs(number)]
+        found = {number: lines for number, lines in self.complaints().items() if number in debug}
+        if control.alive(self.folder):
+            running = [s["node"] for s in self._states() if s["state"] == "running" and s["node"] in debug]
+            for result in self.run(checks.SCRIPT, running, timeout=checks.LIMIT):
+                lines = checks.findings(result.out) if result.ok else [f"cannot be checked: {result.failure}"]
+                found.setdefault(result.node, []).extend(lines)
+        told = [
+            f"node {number}: {line}"
+            for number, lines in sorted(found.items())
+            for line in lines
+            if not any(text in line for text in self._expected)
+        ]
+        if told:
+            raise LabError("debug kernels complained:\n" + "\n".join(told[:40]), Exit.NODE)
 
     def _prepare(self, options: Options, kernels: Mapping[int, Path]) -> None:
         """Everything on disk that the nodes need, and the plan that the supervisor reads."""

@@ -15,7 +15,10 @@ from . import net
 # What a kernel says when something is wrong with it, whether or not it goes on.
 COMPLAINT = re.compile(
     r"Kernel panic|BUG:|WARNING:|INFO: task .* blocked|INFO: possible|DLM:  Assertion failed"
-    r"|suspicious RCU usage|kmemleak: \d+ new|fsid=.*(?:fatal|withdraw)|OCFS2: ERROR|lab: node"
+    r"|suspicious RCU usage|rcu: INFO|INFO: trying to register non-static key|INFO: lockdep is turned off"
+    r"|turning off the locking correctness validator|RCU read-side critical section|(?:list|slab)\w* corruption"
+    r"|kmemleak: (?:\d+ new|Kernel memory leak detector disabled|Cannot|Memory pool empty)"
+    r"|fsid=.*(?:fatal|withdraw)|OCFS2: ERROR|lab: node"
 )
 
 

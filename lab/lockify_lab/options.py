@@ -32,7 +32,7 @@ class Options:
     fs: str = "gfs2"
     stack: str = "dlm"
     claim: str = "off"
-    kernel: str = str(Kernel(stock=False))
+    kernel: str = field(default_factory=lambda: str(Kernel.default()))
     kernel_of: Mapping[int, str] = field(default_factory=dict)
     memory: str = "1G"
     disk: str = "2G"
@@ -89,8 +89,19 @@ class Options:
         if "/" in text:
             _refuse(not os.access(text, os.X_OK), f"--kernel: {text} is no kernel that can be started")
             return Path(text).resolve()
-        default = Kernel() if "/" in self.kernel else Kernel.parse(self.kernel, Kernel())
-        return build.find(Kernel.parse(text, default))
+        return build.find(self._named(text))
+
+    def debugs(self, node: int) -> bool:
+        """Whether the node's kernel checks itself. Of a kernel given by its path nothing is known."""
+        text = self.kernel_of.get(node, self.kernel)
+        return "/" not in text and self._named(text).debug
+
+    def _named(self, text: str) -> Kernel:
+        """A node's kernel has what its name does not say from the lab's, and that from the default."""
+        general = Kernel.default()
+        if "/" not in self.kernel:
+            general = Kernel.parse(self.kernel, general)
+        return Kernel.parse(text, general)
 
     def save(self, folder: Path) -> None:
         (folder / "options.json").write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lockify_lab import Kernel, LabError, UsageError, build, host, kconfig
+from lockify_lab import Kernel, LabError, Options, UsageError, build, host, kconfig
 
 
 def test_kernels_have_names() -> None:
@@ -13,6 +13,21 @@ def test_kernels_have_names() -> None:
     assert Kernel.parse("debug", Kernel(stock=True)) == Kernel("6.12", stock=True, debug=True)
     assert str(Kernel("6.1", debug=True)) == "6.1-claim-debug"
     assert Kernel.parse(str(Kernel("6.1", debug=True)), Kernel()) == Kernel("6.1", debug=True)
+
+
+def test_the_environment_names_the_kernel_of_all_labs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(options: Options, node: int) -> Kernel:
+        return options._named(options.kernel_of.get(node, options.kernel))
+
+    monkeypatch.delenv(build.DEFAULT_VARIABLE, raising=False)
+    assert Kernel.default() == Kernel("6.12")
+    assert not Options().debugs(1)
+    monkeypatch.setenv(build.DEFAULT_VARIABLE, "6.1-debug")
+    assert of(Options(), 1) == Kernel("6.1", debug=True)
+    mixed = Options(kernel_of={1: "stock", 2: "/boot/linux"})
+    assert of(mixed, 1) == Kernel("6.1", stock=True, debug=True)
+    assert [mixed.debugs(node) for node in (1, 2, 3)] == [True, False, True]
+    assert of(Options(kernel="6.12", kernel_of={1: "stock"}), 1) == Kernel("6.12", stock=True, debug=True)
 
 
 def test_an_unknown_kernel_is_refused() -> None:
@@ -63,6 +78,29 @@ def test_changes_that_would_be_lost_are_refused(tmp_path: Path) -> None:
     (tmp_path / "fs" / "namei.c").touch()
     with pytest.raises(LabError, match="fs/namei.c"):
         build._refuse_changes_elsewhere(tmp_path)
+
+
+def test_only_debug_kernels_are_mended(tmp_path: Path) -> None:
+    path = tmp_path / "arch/um/drivers/vector_kern.c"
+    path.parent.mkdir(parents=True)
+    locks = "\tspin_lock(&a);\n\tspin_unlock(&a);\n"
+    original = f"static void vector_reset_stats(x)\n{{\n{locks * 2}}}\nint other(void)\n{{\n{locks}}}\n"
+    path.write_text(original, encoding="utf-8")
+    assert build.mended(tmp_path, Kernel())["arch/um/drivers/vector_kern.c"] == original
+    text = build.mended(tmp_path, Kernel(debug=True))["arch/um/drivers/vector_kern.c"]
+    assert text.count("spin_lock_bh(") == text.count("spin_unlock_bh(") == 2
+    assert text.endswith(f"int other(void)\n{{\n{locks}}}\n")
+    path.write_text(original.replace("reset_stats", "forget"), encoding="utf-8")
+    with pytest.raises(LabError, match="see MENDED"):
+        build.mended(tmp_path, Kernel(debug=True))
+
+
+def test_a_kernel_that_cannot_check_itself_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKIFY_LAB_CACHE", str(tmp_path))
+    with pytest.raises(UsageError, match="no DEBUG_ATOMIC_SLEEP"):
+        build.build(Kernel("6.1", debug=True), limit=1, jobs=1)
 
 
 def test_a_missing_kernel_names_the_command_that_builds_it(

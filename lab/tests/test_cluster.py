@@ -194,6 +194,7 @@ class TestOneNode:
         assert lab.run("pidof sleep")[0].status == 1
 
     def test_a_panic_is_told_with_the_last_words(self, lab: Lab) -> None:
+        lab.expect("sysrq triggered crash")
         (result,) = lab.run(
             "echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 60", timeout=20
         )

@@ -16,8 +16,7 @@ FILES = 300
 @pytest.fixture
 def mixed() -> Iterator[Lab]:
     with Lab("defects-mixed") as lab:
-        kernels = {STOCK: "6.12-stock"}
-        lab.up(nodes=3, fs="gfs2", claim="off", memory="512M", kernel_of=kernels)
+        lab.up(nodes=3, fs="gfs2", claim="off", memory="512M", kernel_of={STOCK: "stock"})
         lab.set_claim("on", [CREATOR, READER])
         yield lab
 
