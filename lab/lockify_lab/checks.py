@@ -26,7 +26,11 @@ LIMIT = 300.0
 _OBJECT = re.compile(r"unreferenced object \S+ \(size (\d+)\):")
 _COMM = re.compile(r'\s+comm "([^"]*)"')
 _FRAME = re.compile(r"\s+(?:\[<\S+>\] )?([A-Za-z_][\w.]*)\+0x")
-_ALLOCATORS = re.compile(r"kmemleak_|kmem_cache_|__kmalloc|kmalloc_|__kmem|slab_|krealloc|kstrdup|kmemdup")
+# Who only allocates, or records the stack for kmemleak.
+_ALLOCATORS = re.compile(
+    r"kmemleak_|kmem_cache_|__kmalloc|kmalloc_|__kmem|slab_|krealloc|kstrdup|kmemdup"
+    r"|save_stack_trace|stack_trace_save|set_track_prepare|__alloc_object|__create_object"
+)
 
 
 def findings(told: str) -> list[str]:

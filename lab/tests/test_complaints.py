@@ -38,6 +38,8 @@ unreferenced object 0x61c0a840 (size 96):
   hex dump (first 32 bytes):
     00 01 00 00 00 00 ad de 22 01 00 00 00 00 ad de  ........".......
   backtrace (crc 5d3b4c8):
+    [<00000000600aa4b5>] stack_trace_save+0x35/0x40
+    [<0000000060104a10>] __create_object+0x40/0x80
     [<0000000060104ab6>] kmemleak_alloc+0x56/0x60
     [<00000000600fda11>] __kmalloc_cache_noprof+0x201/0x2a0
     [<0000000060250b5c>] make_claim+0x2c/0x150
