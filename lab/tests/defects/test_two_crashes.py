@@ -59,8 +59,8 @@ def check_survivors(lab: Lab, claimers: list[int], dead: tuple[int, ...]) -> Non
             assert counters(lab, claimer)["recovered"] > 100 * len({*dead} & {*SILENT})
         else:
             lab.sh(scenario.half_made(f"by.{claimer}/new"), looking, timeout=LONG)
-    lab.sh("rm -rf $MNT/by.* && mkdir $MNT/after", READER, timeout=LONG)
-    lab.sh(scenario.create("after", 100), READER, timeout=LONG)
+    lab.sh("rm -rf $MNT/by.* && mkdir $MNT/after", looking[0], timeout=LONG)
+    lab.sh(scenario.create("after", 100), looking[0], timeout=LONG)
     lab.sh(scenario.verify("after", 100), [SURVIVOR], timeout=LONG)
     check_at_rest(lab)
     scenario.unmount_and_check(lab)
