@@ -150,19 +150,19 @@ fn settled_token_outgrows_earlier_objects_of_the_name() {
     let mut c = Cluster::new(3, Policy::Claim(ClaimMode::Optimistic));
     let n = c.name_at(node(1));
     let l = c.request_with(node(2), &n, Mode::EX, LockFlags::NOTIFY);
-    c.pass(6 * MS);
+    c.pass(BATCH_AGE);
     for _ in 0..5 {
         c.convert(node(2), l, Mode::NL).unwrap();
         c.convert(node(2), l, Mode::EX).unwrap();
     }
-    c.pass(6 * MS);
+    c.pass(BATCH_AGE);
     let last = c.completions(node(2), l).last().unwrap().token;
     c.unlock(node(2), l).unwrap();
     for _ in 0..5 {
         c.pass(10_000 * MS);
     }
     let m = c.request_with(node(3), &n, Mode::EX, LockFlags::NOTIFY);
-    c.pass(6 * MS);
+    c.pass(BATCH_AGE);
     let first = c.completions(node(3), m);
     let settled = c.told.iter().rev().find_map(|(n, o)| match o {
         Output::Settled { lock, token, .. } if *n == node(3) && *lock == m => Some(*token),
