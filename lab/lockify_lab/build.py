@@ -151,7 +151,7 @@ def _changes(kernel: Kernel) -> dict[str, str]:
 
 def _takes_part(path: Path) -> bool:
     hidden = any(part.startswith((".", "__")) for part in path.parts)
-    return not hidden and path.suffix != ".md" and path.parts[0] != "tests"
+    return not hidden and path.parts[0] in ("apply", "hooks.toml", "src")
 
 
 def _left(end: float) -> float:
