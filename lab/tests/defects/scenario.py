@@ -147,12 +147,14 @@ def silent_directory(lab: Lab, how: str) -> AbstractContextManager[None]:
 def unmount_and_check(lab: Lab, timeout: float = 60) -> None:
     """All nodes that live give the file system up, and fsck finds nothing to repair.
 
-    All at once: where another node's cache of names keeps a deleted directory, umount waits for that node to let
-    go of it, in the unchanged kernel, too.
+    Without their caches of names: where one of these keeps a deleted directory, another node's umount waits for it,
+    in the unchanged kernel, too.
     """
     before = lab.complaints()
     alive = [state["node"] for state in lab.status()["nodes"] if state["state"] != "crashed"]
-    lab.sh("cd / && ! mountpoint -q $MNT || umount $MNT", alive, timeout=timeout)
+    lab.sh("echo 2 >/proc/sys/vm/drop_caches", alive, timeout=timeout)
+    for node in alive:
+        lab.sh("cd / && ! mountpoint -q $MNT || umount $MNT", node, timeout=timeout)
     assert lab.complaints() == before
     lab.fsck()
 

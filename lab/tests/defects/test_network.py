@@ -89,6 +89,7 @@ def test_one_direction_is_lost(checked: Lab, sender: int, receiver: int) -> None
     checked.sh(scenario.verify(folder, FILES), DIRECTORY)
 
 
+@pytest.mark.long
 def test_bursts_of_loss_in_one_direction(checked: Lab) -> None:
     """Two nodes create and read each other's files while one direction comes and goes."""
     folders = 8
@@ -122,6 +123,7 @@ def test_bursts_of_loss_in_one_direction(checked: Lab) -> None:
     checked.sh(f"{scenario.VERIFY}\n{check}", DIRECTORY)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("breaks", "other"), DIRECTIONS)
 def test_a_connection_breaks(checked: Lab, breaks: int, other: int) -> None:
     """D9: the transport gives a connection up with claims or answers in it. They are sent again."""
@@ -147,6 +149,7 @@ def test_a_connection_breaks(checked: Lab, breaks: int, other: int) -> None:
     checked.sh(scenario.verify(folder, FILES), DIRECTORY)
 
 
+@pytest.mark.long
 def test_the_claimer_stalls(checked: Lab) -> None:
     """A node stops with claims unanswered, and others wait for what it holds; it goes on."""
     scenario.warm_up(checked, "stalls")
