@@ -3,7 +3,7 @@
 CARGO ?= cargo
 LOCKIFY = target/release/lockify
 
-.PHONY: run test bench lint ci release
+.PHONY: run test bench peers lint ci release lib install deb check-arm64 python python-test
 
 # A real cluster on this machine creates a tree: what does a creation cost?
 run: release
@@ -11,10 +11,14 @@ run: release
 
 # Unit and integration tests. Release-like optimisation is in the dev profile already.
 test:
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked $(FEATURES)
 
 bench: release
 	$(LOCKIFY) bench $(ARGS)
+
+# Beside etcd, Redis and ZooKeeper (docs/peers.md).
+peers:
+	$(CARGO) run --release --locked -p lockify-cli --features peers -- bench peers $(ARGS)
 
 lint:
 	$(CARGO) fmt --all --check
@@ -26,3 +30,68 @@ ci:
 
 release:
 	$(CARGO) build --release --locked -p lockify-cli
+
+# All that is installed; the libraries for C programs under the names that linker and loader look for (docs/c-api.md).
+LIB = target/release/lib
+lib:
+	$(CARGO) build --release --locked -p lockify-cli -p lockify-daemon -p lockify-capi -p libdlm -p libdlm_lt
+	mkdir -p $(LIB)
+	cp -f target/release/liblockify.so $(LIB)/liblockify.so.0
+	cp -f target/release/libdlm.so $(LIB)/libdlm.so.3
+	cp -f target/release/libdlm_lt.so $(LIB)/libdlm_lt.so.3
+	ln -sf liblockify.so.0 $(LIB)/liblockify.so
+	ln -sf libdlm.so.3 $(LIB)/libdlm.so
+	ln -sf libdlm_lt.so.3 $(LIB)/libdlm_lt.so
+
+# What `make lib` built, into a system, or below DESTDIR.
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+PUT = install -D -m 644
+install:
+	install -D $(LOCKIFY) $(DESTDIR)$(PREFIX)/bin/lockify
+	install -D target/release/lockifyd $(DESTDIR)$(PREFIX)/sbin/lockifyd
+	$(PUT) $(LIB)/liblockify.so.0 $(DESTDIR)$(LIBDIR)/liblockify.so.0
+	ln -sf liblockify.so.0 $(DESTDIR)$(LIBDIR)/liblockify.so
+	$(PUT) $(LIB)/libdlm.so.3 $(DESTDIR)$(LIBDIR)/lockify/libdlm.so.3
+	$(PUT) $(LIB)/libdlm_lt.so.3 $(DESTDIR)$(LIBDIR)/lockify/libdlm_lt.so.3
+	$(PUT) crates/capi/include/lockify.h $(DESTDIR)$(PREFIX)/include/lockify.h
+	$(PUT) packaging/lockify.pc.in $(DESTDIR)$(LIBDIR)/pkgconfig/lockify.pc
+	sed -i 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|'"$$($(LOCKIFY) --version | cut -d' ' -f2)|" \
+		$(DESTDIR)$(LIBDIR)/pkgconfig/lockify.pc
+	$(PUT) packaging/lockifyd.service $(DESTDIR)$(UNITDIR)/lockifyd.service
+	sed -i 's|/usr/sbin|$(PREFIX)/sbin|' $(DESTDIR)$(UNITDIR)/lockifyd.service
+	$(PUT) packaging/corosync-uidgid $(DESTDIR)/etc/corosync/uidgid.d/lockify
+	$(PUT) packaging/lockifyd.8 $(DESTDIR)$(PREFIX)/share/man/man8/lockifyd.8
+	mkdir -p $(DESTDIR)$(PREFIX)/share/man/man1
+	$(LOCKIFY) manual $(DESTDIR)$(PREFIX)/share/man/man1
+	$(LOCKIFY) completions bash | $(PUT) /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lockify
+	$(LOCKIFY) completions fish | $(PUT) /dev/stdin $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/lockify.fish
+	$(LOCKIFY) completions zsh | $(PUT) /dev/stdin $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_lockify
+
+check-arm64:
+	CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc $(CARGO) check --workspace --locked --target aarch64-unknown-linux-gnu
+
+# Debian packages, in target/deb; needs debhelper. `packaging/try-debs` tries them in a clean Debian.
+deb:
+	packaging/make-debs
+
+# The Python package's wheel (docs/python.md), for every Python from 3.11 on. Tools come by pip, into target/python.
+PYTHON ?= python3
+PYTHON_PROFILE ?= release
+WHEELS = target/wheels
+python: target/python/tools
+	rm -f $(WHEELS)/lockify-*.whl
+	cd python && ../target/python/bin/maturin build --locked --interpreter ../target/python/bin/python --profile $(PYTHON_PROFILE) --out ../$(WHEELS)
+
+target/python/tools: python/tools.txt
+	$(PYTHON) -m venv target/python
+	target/python/bin/pip install --quiet --disable-pip-version-check -r python/tools.txt
+	touch $@
+
+# Types and tests of the package as it is installed, with the daemon of `cargo build`.
+python-test: python
+	target/python/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(WHEELS)/lockify-*.whl
+	cd python && MYPY_CACHE_DIR=../target/python/mypy ../target/python/bin/mypy lockify tests
+	cd target/python && bin/python -B -m mypy.stubtest lockify._lockify
+	target/python/bin/python -B -m pytest --durations=5 python/tests

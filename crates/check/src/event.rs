@@ -324,5 +324,7 @@ impl Event {
 
 /// Status of a completed unlock (libdlm's `EUNLOCK`).
 pub const EUNLOCK: i64 = 0x10002;
+/// Status of an operation that a deadlock ended.
+pub const EDEADLK: i64 = 35;
 /// Status of a cancelled operation (libdlm's `ECANCEL`).
 pub const ECANCEL: i64 = 0x10001;

@@ -21,8 +21,10 @@ bitflags! {
         const CONVDEADLK = 0x40;
         /// Survives its client as an orphan.
         const PERSISTENT = 0x80;
-        /// No EDEADLK for this conversion.
+        /// No EDEADLK for this operation.
         const NODLCKWT = 0x100;
+        /// In nobody's way, as far as deadlocks are concerned.
+        const NODLCKBLK = 0x200;
         /// Grant NL at once.
         const EXPEDITE = 0x400;
         /// Blocking notices even if NOQUEUE fails.

@@ -25,13 +25,15 @@ pub enum Field {
     LvbWritten,
     /// `lvb` on completions that read it.
     LvbRead,
+    /// Deadlocks are searched for: said by `writes` only.
+    Deadlock,
     /// `end`: what is unfinished at the end can be judged.
     End,
 }
 
 impl Field {
     /// All of them.
-    pub const ALL: [Field; 10] = [
+    pub const ALL: [Field; 11] = [
         Field::Request,
         Field::Grant,
         Field::Claim,
@@ -41,6 +43,7 @@ impl Field {
         Field::Token,
         Field::LvbWritten,
         Field::LvbRead,
+        Field::Deadlock,
         Field::End,
     ];
 
@@ -55,6 +58,7 @@ impl Field {
             Field::Barrier => "barrier",
             Field::Token => "token",
             Field::LvbWritten | Field::LvbRead => "lvb",
+            Field::Deadlock => "deadlock",
             Field::End => "end",
         }
     }
@@ -71,6 +75,7 @@ impl Field {
             Field::Token => "no `token` on grants of PW or EX",
             Field::LvbWritten => "no `lvb` on conversions and unlocks",
             Field::LvbRead => "no `lvb` on grants",
+            Field::Deadlock => "no `deadlock` among what is written",
             Field::End => "no `end` event",
         }
     }
@@ -192,6 +197,8 @@ pub struct Counts {
     pub tokens_forgotten: u64,
     /// Grants whose place in the queue was judged.
     pub order_judged: u64,
+    /// Requests that a search for deadlocks ended.
+    pub deadlocks: u64,
     /// Operations still waiting at the end for a lock that somebody holds.
     pub blocked_at_end: u64,
 }

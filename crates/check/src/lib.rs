@@ -32,6 +32,7 @@
 //! | `completion_once` | every operation completes once |
 //! | `lvb` | lock value blocks read are those written last; VALNOTVALID is reported when it must be |
 //! | `order` | what waits is granted in order, where order is promised and can be judged |
+//! | `deadlock` | whoever a search for deadlocks ended was in one |
 //! | `fencing` | tokens of PW and EX grow per resource |
 //! | `progress` | what is pending at the end is blocked by a lock that somebody holds |
 //!
@@ -46,7 +47,7 @@
 //!
 //! | event | meaning | fields |
 //! |---|---|---|
-//! | `begin` | the history begins with an empty lockspace | *`writes`*: list of what the writer records whenever it occurs: `request`, `grant`, `claim`, `master`, `dir`, `barrier`, `token`, `lvb` |
+//! | `begin` | the history begins with an empty lockspace | *`writes`*: list of what the writer records whenever it occurs: `request`, `grant`, `claim`, `master`, `dir`, `barrier`, `token`, `lvb`, `deadlock` (they are searched for) |
 //! | `end` | everything had come to rest: what is unfinished now is a violation | |
 //! | `request` | a client called for a new lock | `lock` `resource` `mode` *`client` `flags` `op` `ordered`* |
 //! | `convert` | a client called for a conversion; the hold of the old mode ends, as far as the new one is weaker | `lock` `mode` *`flags` `op` `lvb`* (what may be written) *`freed` `ordered`* |
@@ -107,7 +108,7 @@ pub mod state;
 
 pub use bytes::{BadEscape, Lvb, Resource};
 pub use checker::{Checker, Options};
-pub use event::{ECANCEL, EUNLOCK, Event, Kind, Member, MissingField};
+pub use event::{ECANCEL, EDEADLK, EUNLOCK, Event, Kind, Member, MissingField};
 pub use file::{Outcome, check_file, check_reader};
 pub use flags::{Flags, SbFlags};
 pub use history::{LONGEST_LINE, ReadError, Reader, Sink, WriteError, Writer};

@@ -72,6 +72,7 @@ impl fmt::Display for Report {
             (c.tokens, "fencing tokens judged"),
             (c.tokens_forgotten, "fencing tokens forgotten"),
             (c.order_judged, "grants judged for order"),
+            (c.deadlocks, "requests ended as deadlocks"),
             (c.blocked_at_end, "operations blocked by a held lock at the end"),
         ];
         for (n, name) in named.into_iter().filter(|(n, _)| *n > 0) {

@@ -694,3 +694,49 @@ fn what_a_writer_declares_counts_as_recorded() {
             .all(|rule| report.checked.contains(rule))
     );
 }
+
+const CROSSED: &str = r#"
+    e:"begin","writes":["request","grant","deadlock"]
+    e:"request",n:1,l:1,"client":"a",r:"x",m:"EX"
+    e:"grant",n:1,l:1,m:"EX"
+    e:"request",n:2,l:1,"client":"b",r:"y",m:"EX"
+    e:"grant",n:2,l:1,m:"EX"
+    e:"request",n:1,l:2,"client":"a",r:"y",m:"PR"
+    e:"request",n:2,l:2,"client":"b",r:"x",m:"EX"
+"#;
+
+#[test]
+fn a_victim_of_a_deadlock_was_in_one() {
+    let now = format!("{CROSSED}\n e:\"complete\",n:2,l:2,\"status\":-35");
+    let text =
+        now.replace("r:\"x\"", "\"resource\":\"x\"").replace("r:\"y\"", "\"resource\":\"y\"");
+    assert_eq!(clean("deadlock", &text).counts.deadlocks, 1);
+    // The other one gave up on its own, a moment before.
+    let late = text.replace(
+        "e:\"complete\",n:2",
+        "e:\"unlock\",n:1,l:1\n e:\"complete\",n:1,l:2,\"status\":65537\n e:\"complete\",n:2",
+    );
+    clean("deadlock", &late);
+}
+
+#[test]
+fn a_victim_that_waits_in_a_chain_is_found() {
+    let chain = format!("{CROSSED}\n e:\"complete\",n:1,l:2,\"status\":35");
+    let text =
+        chain.replace("r:\"x\"", "\"resource\":\"x\"").replace("r:\"y\"", "\"resource\":\"y\"");
+    let text =
+        text.replace("\"client\":\"b\",\"resource\":\"x\"", "\"client\":\"b\",\"resource\":\"z\"");
+    assert_eq!(broken(&text), ("deadlock", vec![6, 8]));
+}
+
+#[test]
+fn a_victim_that_was_to_be_spared_is_found() {
+    let text = format!("{CROSSED}\n e:\"complete\",n:2,l:2,\"status\":35")
+        .replace("r:\"x\"", "\"resource\":\"x\"")
+        .replace("r:\"y\"", "\"resource\":\"y\"")
+        .replace(
+            "\"client\":\"b\",\"resource\":\"x\",",
+            "\"client\":\"b\",\"resource\":\"x\",\"flags\":[\"nodlckwt\"],",
+        );
+    assert_eq!(broken(&text), ("deadlock", vec![7, 8]));
+}

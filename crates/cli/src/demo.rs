@@ -45,8 +45,8 @@ pub struct Args {
     /// Keep the parent's lock at least this long, as GFS2 does, when several nodes create
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "0s")]
     hold: Duration,
-    /// Gather claims at most this long, or until there are 256 or somebody waits for them
-    #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "10ms")]
+    /// Gather claims at most this long, or until there are 512 or somebody waits for them
+    #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "50ms")]
     batch_age: Duration,
     /// Create the shared folder in this directory, on the file system to measure on (/dev/shm: in
     /// memory, where all but locking costs the least) [default: that of --out]

@@ -1,10 +1,14 @@
-//! Who holds what, in words and in JSON.
+//! Who holds what, in words and in JSON; `docs/observing.md` describes the JSON.
 
 use std::time::{Duration, SystemTime};
 
 use lockify_client::{ClusterView, Mode, NodeId};
 use lockify_core::{ClientId, LockInfo, Queue, ResourceInfo};
 use serde::Serialize;
+
+/// The version of all JSON that subcommands print of a cluster. It grows when a field goes or
+/// changes its meaning; new fields do not count.
+pub const SCHEMA: u32 = 1;
 
 /// A resource for people and scripts.
 #[derive(Debug, Serialize)]
@@ -13,6 +17,8 @@ pub struct Resource {
     pub name: String,
     /// The node that masters it.
     pub master: Option<u32>,
+    /// A claim of its mastership is not settled.
+    pub claim_pending: bool,
     /// Who holds it.
     pub holders: Vec<Lock>,
     /// Who waits for it, in order.
@@ -24,10 +30,12 @@ pub struct Resource {
 pub struct Lock {
     /// Its owner's node.
     pub node: u32,
-    /// Its owner; absent for an orphan.
-    pub client: Option<u64>,
+    /// Its owner, as `PID.SESSION`; null for an orphan.
+    pub client: Option<String>,
     /// Its owner's process.
     pub pid: Option<u32>,
+    /// The transaction it belongs to, in decimal, if it is not its session's.
+    pub transaction: Option<String>,
     /// The mode it holds.
     pub granted: Option<String>,
     /// The mode it waits for.
@@ -36,9 +44,12 @@ pub struct Lock {
     pub since: String,
     /// How long ago that is, in seconds.
     pub for_s: f64,
-    /// Fencing token.
-    pub token: Option<u64>,
-    /// The holders that this wait is for, as node and client.
+    /// Fencing token, in decimal: it may be more than JSON's readers count to.
+    pub token: Option<String>,
+    /// What its operation waits for: `nothing`, `queue`, `claims`, `recovery`, `merge`, `master` or
+    /// `answer`.
+    pub wait: &'static str,
+    /// Whose locks a wait in the queue is for.
     pub waits_for: Vec<Owner>,
 }
 
@@ -47,8 +58,8 @@ pub struct Lock {
 pub struct Owner {
     /// The node.
     pub node: u32,
-    /// The client; absent for an orphan.
-    pub client: Option<u64>,
+    /// The client, as `PID.SESSION`; null for an orphan.
+    pub client: Option<String>,
     /// Its process.
     pub pid: Option<u32>,
 }
@@ -56,8 +67,12 @@ pub struct Owner {
 /// What the whole cluster said.
 #[derive(Debug, Serialize)]
 pub struct View {
+    /// [`SCHEMA`].
+    pub schema: u32,
     /// The resources.
     pub resources: Vec<Resource>,
+    /// Locks that were left out, as there are too many for one answer.
+    pub omitted: u64,
     /// Nodes that did not answer: what they know is missing.
     pub silent: Vec<u32>,
 }
@@ -65,8 +80,13 @@ pub struct View {
 impl View {
     /// Makes a cluster's answer readable.
     pub fn of(view: &ClusterView) -> View {
-        let now = SystemTime::now();
+        View::at(view, SystemTime::now())
+    }
+
+    fn at(view: &ClusterView, now: SystemTime) -> View {
         View {
+            schema: SCHEMA,
+            omitted: view.omitted,
             resources: view.resources.iter().map(|r| resource(r, now)).collect(),
             silent: view.silent.iter().map(|n| n.0).collect(),
         }
@@ -85,43 +105,46 @@ impl View {
 }
 
 fn resource(r: &ResourceInfo, now: SystemTime) -> Resource {
-    let holders: Vec<&LockInfo> = r.locks.iter().filter(|l| l.granted.is_some()).collect();
+    let held = |l: &&LockInfo| l.granted.is_some();
     let waiting = |l: &&LockInfo| l.queue != Queue::Granted;
+    let of = |l: &LockInfo| lock(l, now, r.blockers(l).map(owner).collect());
     Resource {
         name: r.name.to_string(),
         master: r.master.map(|n: NodeId| n.0),
-        holders: holders.iter().map(|l| lock(l, now, &[])).collect(),
-        waiters: r.locks.iter().filter(waiting).map(|l| lock(l, now, &holders)).collect(),
+        claim_pending: r.claim_pending,
+        holders: r.locks.iter().filter(held).map(|l| lock(l, now, Vec::new())).collect(),
+        waiters: r.locks.iter().filter(waiting).map(of).collect(),
     }
 }
 
-fn lock(l: &LockInfo, now: SystemTime, holders: &[&LockInfo]) -> Lock {
+/// A lock and whose locks its wait is for.
+pub fn lock(l: &LockInfo, now: SystemTime, waits_for: Vec<Owner>) -> Lock {
     let mode = |m: Option<Mode>| m.map(|m| format!("{m:?}"));
     // The cluster's answer counts nanoseconds since 1970.
     let since = SystemTime::UNIX_EPOCH + Duration::from_nanos(l.since);
     Lock {
         node: l.node.0,
-        client: l.client.map(|c| c.0),
+        client: session(l.client),
         pid: pid(l.client),
+        transaction: (l.transaction != 0).then(|| l.transaction.to_string()),
         granted: mode(l.granted),
         requested: mode(l.requested),
         since: humantime::format_rfc3339_millis(since).to_string(),
         // Another node's clock may be ahead of ours.
         for_s: now.duration_since(since).unwrap_or_default().as_secs_f64(),
-        token: (l.token != 0).then_some(l.token),
-        waits_for: holders.iter().filter(|h| blocks(h, l)).map(|h| owner(h)).collect(),
+        token: (l.token != 0).then(|| l.token.to_string()),
+        wait: l.wait.word(),
+        waits_for,
     }
 }
 
-/// Whether a holder's mode keeps a waiter from its own.
-fn blocks(holder: &LockInfo, waiter: &LockInfo) -> bool {
-    let same = holder.node == waiter.node && holder.lock == waiter.lock;
-    let modes = holder.granted.zip(waiter.requested);
-    !same && modes.is_some_and(|(held, wanted)| !held.compatible(wanted))
+/// Whose lock it is.
+pub fn owner(l: &LockInfo) -> Owner {
+    Owner { node: l.node.0, client: session(l.client), pid: pid(l.client) }
 }
 
-fn owner(l: &LockInfo) -> Owner {
-    Owner { node: l.node.0, client: l.client.map(|c| c.0), pid: pid(l.client) }
+fn session(client: Option<ClientId>) -> Option<String> {
+    client.map(|c| format!("{}.{}", c.0 >> 32, c.0 & 0xffff_ffff))
 }
 
 /// The process of a client; embedded ones have none.
@@ -130,7 +153,7 @@ fn pid(client: Option<ClientId>) -> Option<u32> {
 }
 
 /// An owner, as `node 1 pid 4711`.
-fn whose(node: u32, client: Option<u64>, pid: Option<u32>) -> String {
+fn whose(node: u32, client: Option<&str>, pid: Option<u32>) -> String {
     match (pid, client) {
         (Some(pid), _) => format!("node {node} pid {pid}"),
         (None, Some(client)) => format!("node {node} client {client}"),
@@ -140,14 +163,14 @@ fn whose(node: u32, client: Option<u64>, pid: Option<u32>) -> String {
 
 impl std::fmt::Display for Owner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&whose(self.node, self.client, self.pid))
+        f.write_str(&whose(self.node, self.client.as_deref(), self.pid))
     }
 }
 
 impl Lock {
     /// The owner, as `node 1 pid 4711`.
     pub fn whose(&self) -> String {
-        whose(self.node, self.client, self.pid)
+        whose(self.node, self.client.as_deref(), self.pid)
     }
 
     /// How long, as `3m 5s`.
@@ -166,7 +189,7 @@ impl Lock {
 mod tests {
     use super::*;
     use lockify_client::{ClientId, Name};
-    use lockify_core::LockId;
+    use lockify_core::{LockFlags, LockId, Wait};
 
     fn info(lock: u64, granted: Option<Mode>, requested: Option<Mode>) -> LockInfo {
         LockInfo {
@@ -178,6 +201,10 @@ mod tests {
             requested,
             token: 0,
             since: 0,
+            wait: if requested.is_some() { Wait::Queue } else { Wait::Nothing },
+            op: 1,
+            flags: LockFlags::empty(),
+            transaction: 0,
         }
     }
 
@@ -199,8 +226,32 @@ mod tests {
         };
         let r = resource(&r, SystemTime::UNIX_EPOCH + Duration::from_secs(2));
         assert_eq!((r.holders.len(), r.waiters.len()), (2, 1));
-        assert_eq!(r.waiters[0].waits_for, [Owner { node: 1, client: Some(1), pid: None }]);
+        assert_eq!(
+            r.waiters[0].waits_for,
+            [Owner { node: 1, client: Some("0.1".into()), pid: None }]
+        );
         assert_eq!(r.waiters[0].since, "1970-01-01T00:00:00.000Z");
         assert_eq!(r.waiters[0].age(), "2s");
+    }
+
+    #[test]
+    fn the_json_of_who_and_locks_stays_as_it_is() {
+        let mut held = info(1, Some(Mode::EX), None);
+        held.client = Some(lockify_client::protocol::client_id(4711, 3));
+        held.token = 7 << 60;
+        held.wait = Wait::Claims;
+        let mut waits = info(2, None, Some(Mode::PR));
+        waits.transaction = u64::MAX;
+        let r = ResourceInfo {
+            name: Name::new("a \u{e9}").unwrap(),
+            master: Some(NodeId(1)),
+            claim_pending: false,
+            locks: vec![held, waits],
+            lvb: None,
+            lvb_invalid: false,
+        };
+        let view = ClusterView { resources: vec![r], omitted: 0, silent: vec![NodeId(3)] };
+        let view = View::at(&view, SystemTime::UNIX_EPOCH + Duration::from_millis(2500));
+        crate::output::assert_golden("who", &view, include_str!("../tests/golden/who.json"));
     }
 }

@@ -4,17 +4,24 @@
 mod bench;
 mod check;
 mod child;
+mod cluster;
+mod completions;
 mod connect;
 mod demo;
+mod doctor;
 mod exit;
 mod inspect;
 mod locks;
+mod manual;
 mod output;
 mod progress;
+mod reload;
+mod restart;
 mod run;
 mod serve;
 mod sim;
 mod status;
+mod top;
 mod user_daemon;
 mod who;
 
@@ -26,7 +33,7 @@ use crate::exit::Ended;
 
 /// Cluster-wide locks: take them, look at them, measure them, prove them.
 #[derive(Parser)]
-#[command(version, after_help = exit::HELP, propagate_version = true)]
+#[command(name = "lockify", version, after_help = exit::HELP, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -38,11 +45,19 @@ enum Command {
     Who(who::Args),
     Locks(locks::Args),
     Status(status::Args),
+    Doctor(doctor::Args),
+    Top(top::Args),
     Serve(serve::Args),
+    Reload(reload::Args),
+    Restart(restart::Args),
+    Cluster(cluster::Args),
     Demo(demo::Args),
     Check(check::Args),
     Sim(sim::Args),
     Bench(bench::Args),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    Manual(manual::Args),
     #[command(hide = true)]
     DemoWorker,
 }
@@ -61,11 +76,18 @@ fn dispatch(command: Command) -> Ended {
         Command::Who(args) => who::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Reload(args) => reload::run(&args),
+        Command::Restart(args) => restart::run(&args),
+        Command::Cluster(args) => cluster::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Manual(args) => manual::run(&args),
         Command::DemoWorker => demo::worker(),
     }
 }

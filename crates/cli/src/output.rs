@@ -39,6 +39,19 @@ pub fn columns(heading: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// Compares what is printed as JSON with what it was when its schema was fixed. To change it on
+/// purpose, run the test with `LOCKIFY_GOLDEN` set, look at the difference, and mind `SCHEMA`.
+#[cfg(test)]
+pub fn assert_golden(name: &str, value: &impl Serialize, golden: &str) {
+    let text = serde_json::to_string_pretty(value).unwrap() + "\n";
+    if std::env::var_os("LOCKIFY_GOLDEN").is_some() {
+        let path = format!("{}/tests/golden/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        std::fs::write(path, &text).unwrap();
+        return;
+    }
+    assert_eq!(text, golden, "the JSON of {name} has changed: see docs/observing.md");
+}
+
 #[cfg(test)]
 mod tests {
     use super::columns;

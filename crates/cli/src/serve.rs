@@ -1,17 +1,19 @@
 //! `lockify serve`: the daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockify_daemon::{Config, Log};
+use lockify_daemon::{Config, Log, MembershipKind};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::output::print;
 use crate::user_daemon;
 
 /// Run the lock daemon of this node, in the foreground
 ///
-/// SIGTERM or SIGINT has it leave the cluster in order; a second one ends it at once.
+/// SIGTERM or SIGINT has it leave the cluster in order; a second one ends it at once. SIGHUP has it
+/// read its configuration and keys again, as `lockify reload` does; SIGUSR2 is `lockify restart`.
 #[derive(clap::Args)]
 pub struct Args {
     /// The configuration: this node, all nodes and their addresses, the lockspaces
@@ -23,6 +25,9 @@ pub struct Args {
         conflicts_with = "user"
     )]
     config: PathBuf,
+    /// Only say whether the configuration and the keys that it names are good; start nothing
+    #[arg(long, conflicts_with = "user")]
+    check: bool,
     /// Serve this user's processes on this machine only, without configuration; ends when unused
     #[arg(long)]
     user: bool,
@@ -39,20 +44,38 @@ pub struct Args {
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
-    let log = Log::stderr();
-    if args.user {
-        let config = user_config(args.idle)?;
-        lockify_daemon::run(&config, &log).or_fail(Code::Failed)?;
-    } else {
-        let config = Config::read(&args.config).map_err(unreadable)?;
-        lockify_daemon::run(&config, &log).or_fail(Code::Failed)?;
+    let config = match args.user {
+        true => user_config(args.idle)?,
+        false => Config::read(&args.config).map_err(unreadable)?,
+    };
+    let log = Log::install(&config.log).or_fail(Code::Unreadable)?;
+    if args.check {
+        return check(&args.config, &config, &log);
     }
+    lockify_daemon::run(&config, &log).or_fail(Code::Failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what the configuration means.
+fn check(path: &Path, config: &Config, log: &Log) -> Ended {
+    lockify_daemon::check_keys(config, log).or_fail(Code::Unreadable)?;
+    let spaces: Vec<_> = config.lockspaces.iter().map(|s| s.name.as_str()).collect();
+    let nodes = match config.membership {
+        MembershipKind::Static => format!("node {} of {}", config.node, config.nodes.len()),
+        MembershipKind::Corosync => "a node of corosync's list".into(),
+    };
+    print(&format!(
+        "{}: good: {nodes} in cluster {:?}, lockspaces {}\n",
+        path.display(),
+        config.cluster,
+        spaces.join(", ")
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn unreadable(e: lockify_daemon::ConfigError) -> Failure {
     let hint = "a configuration names this node, every node's address and the lockspaces; \
-                README.md has an example, and `lockify serve --user` needs none";
+                docs/configuration.md has an example, and `lockify serve --user` needs none";
     Failure::new(Code::Unreadable, format!("{e} ({hint})"))
 }
 

@@ -50,6 +50,9 @@ struct LocksArgs {
     /// This seed only
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     seed: Option<u64>,
+    /// Have all clients run transactions that deadlock, and search for deadlocks
+    #[arg(long)]
+    deadlocks: bool,
     /// Print the trace of a failing seed
     #[arg(long)]
     trace: bool,
@@ -113,9 +116,10 @@ fn simulate(args: &LocksArgs, policy: Policy) -> Summary {
             Faults::All => scenario::Faults::All,
             Faults::None => scenario::Faults::None,
         },
+        deadlocks: args.deadlocks,
         trace: args.trace,
         budget: args.budget,
-        require_coverage: total >= FULL_RUN && args.budget.is_none(),
+        require_coverage: total >= FULL_RUN && args.budget.is_none() && !args.deadlocks,
         ..Options::new(policy, seeds)
     };
     let bar = progress::bar(total, &format!("seeds, {}", policy.name()));
@@ -137,6 +141,7 @@ fn json(s: &Summary) -> String {
         "never_seen": gaps.collect::<Vec<_>>(),
         "calls": s.calls,
         "recoveries": s.recoveries,
+        "deadlocks": s.deadlocks,
         "events": s.events,
         "elapsed_s": s.elapsed.as_secs_f64(),
     });

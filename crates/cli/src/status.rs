@@ -2,11 +2,15 @@
 
 use std::process::ExitCode;
 
-use lockify_client::{ClusterStatus, NodeStatus};
+use lockify_client::{ClusterStatus, FenceKind, NodeId, NodeStatus, SpaceStatus, Stats};
+use lockify_core::RecoveryInfo;
+use lockify_core::message::Step;
+use lockify_node::EngineStats;
 use serde::Serialize;
 
 use crate::connect::{Connection, Missing, failed};
 use crate::exit::Ended;
+use crate::inspect::SCHEMA;
 use crate::output::{columns, print, print_json};
 
 /// Show every node of the cluster: who is in it, which lockspaces run, how busy they are
@@ -19,10 +23,163 @@ pub struct Args {
     json: bool,
 }
 
+/// What `--json` prints; `docs/observing.md` describes it.
 #[derive(Serialize)]
 struct Json<'a> {
-    nodes: &'a [NodeStatus],
+    schema: u32,
+    nodes: Vec<Node<'a>>,
     silent: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct Node<'a> {
+    node: u32,
+    shard: u32,
+    incarnation: String,
+    view: u64,
+    members: Vec<u32>,
+    unfenced: Vec<u32>,
+    membership: Membership<'a>,
+    lockspaces: Vec<Space<'a>>,
+    peers: Vec<Peer<'a>>,
+    software: Option<Software<'a>>,
+    counters: &'a EngineStats,
+}
+
+#[derive(Serialize)]
+struct Software<'a> {
+    release: &'a str,
+    oldest_version: u16,
+    newest_version: u16,
+}
+
+#[derive(Serialize)]
+struct Membership<'a> {
+    service: &'a str,
+    quorate: Option<bool>,
+    fence: &'static str,
+    waits: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Space<'a> {
+    name: &'a str,
+    policy: &'a str,
+    view: u64,
+    members: Vec<u32>,
+    state: &'static str,
+    recovery: Option<Recovery>,
+    resources: u64,
+    locks: u64,
+    waiting: u64,
+    unsettled_claims: u64,
+    deadlock_after_s: Option<f64>,
+    counters: &'a Stats,
+}
+
+#[derive(Serialize)]
+struct Recovery {
+    step: &'static str,
+    missing: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct Peer<'a> {
+    node: u32,
+    connected: bool,
+    backlog: u64,
+    version: Option<u16>,
+    error: Option<&'a str>,
+}
+
+impl Json<'_> {
+    fn of(status: &ClusterStatus) -> Json<'_> {
+        Json {
+            schema: SCHEMA,
+            nodes: status.nodes.iter().map(node).collect(),
+            silent: ids(&status.silent),
+        }
+    }
+}
+
+fn ids(nodes: &[NodeId]) -> Vec<u32> {
+    nodes.iter().map(|n| n.0).collect()
+}
+
+fn node(n: &NodeStatus) -> Node<'_> {
+    Node {
+        node: n.node.0,
+        shard: n.shard,
+        incarnation: n.incarnation.to_string(),
+        view: n.view,
+        members: ids(&n.members),
+        unfenced: ids(&n.unfenced),
+        membership: Membership {
+            service: &n.standing.service,
+            quorate: n.standing.quorate,
+            fence: n.standing.fence.name(),
+            waits: &n.standing.waits,
+        },
+        lockspaces: n.spaces.iter().map(space).collect(),
+        peers: (n.peers.iter())
+            .map(|p| Peer {
+                node: p.node.0,
+                connected: p.connected,
+                backlog: p.backlog,
+                version: spoken(n, p.node),
+                error: p.error.as_deref(),
+            })
+            .collect(),
+        software: n.software.as_ref().map(|s| Software {
+            release: &s.release,
+            oldest_version: s.oldest,
+            newest_version: s.newest,
+        }),
+        counters: &n.engine,
+    }
+}
+
+/// The version of the node protocol that two nodes speak, as the first one says.
+fn spoken(n: &NodeStatus, with: NodeId) -> Option<u16> {
+    let spoken = &n.software.as_ref()?.spoken;
+    spoken.iter().find(|(node, _)| *node == with).map(|(_, version)| *version)
+}
+
+fn space(s: &SpaceStatus) -> Space<'_> {
+    let recovery = |r: &RecoveryInfo| Recovery { step: step(r), missing: ids(&r.missing) };
+    Space {
+        name: &s.name,
+        policy: &s.policy,
+        view: s.view,
+        members: ids(&s.members),
+        state: state(s),
+        recovery: s.recovery.as_ref().map(recovery),
+        resources: s.resources,
+        locks: s.locks,
+        waiting: s.waiting,
+        unsettled_claims: s.unsettled_claims,
+        deadlock_after_s: s.deadlock_after.map(|ns| ns as f64 / 1e9),
+        counters: &s.stats,
+    }
+}
+
+/// What a lockspace does on a node.
+pub fn state(s: &SpaceStatus) -> &'static str {
+    match (s.running, s.view) {
+        (true, _) => "runs",
+        (false, 0) => "outside",
+        (false, _) => "recovers",
+    }
+}
+
+/// The step that a recovery is at.
+pub fn step(r: &RecoveryInfo) -> &'static str {
+    match r.step {
+        Step::Nodes => "nodes",
+        Step::Directory => "directory",
+        Step::Locks => "locks",
+        Step::Done => "done",
+    }
 }
 
 /// Runs the subcommand.
@@ -30,8 +187,7 @@ pub fn run(args: &Args) -> Ended {
     let client = args.connection.client(Missing::Fail).map_err(failed)?;
     let status = client.status().map_err(failed)?;
     if args.json {
-        let silent = status.silent.iter().map(|n| n.0).collect();
-        print_json(&Json { nodes: &status.nodes, silent })?;
+        print_json(&Json::of(&status))?;
     } else {
         print(&text(&status))?;
     }
@@ -44,13 +200,60 @@ fn text(status: &ClusterStatus) -> String {
         &status.nodes.iter().flat_map(rows).collect::<Vec<_>>(),
     );
     for node in &status.nodes {
+        text += &standing(node);
         for peer in node.peers.iter().filter(|p| !p.connected) {
             let why = peer.error.as_deref().unwrap_or("not tried yet");
             text += &format!("node {} has no connection to node {}: {why}\n", node.node, peer.node);
         }
     }
+    text += &versions(status);
     for node in &status.silent {
         text += &format!("node {node} does not answer: is its daemon running?\n");
+    }
+    text
+}
+
+/// What is left to do of an upgrade: connections that have an older version of the node protocol
+/// than one of their ends could speak.
+fn versions(status: &ClusterStatus) -> String {
+    let first = status.nodes.iter().filter(|n| n.shard == 0);
+    let known = first.filter_map(|n| Some((n, n.software.as_ref()?)));
+    let mut text = String::new();
+    for (node, software) in known {
+        let older = software.spoken.iter().filter(|(_, version)| *version < software.newest);
+        let older: Vec<_> = older.map(|(with, version)| format!("{version} with {with}")).collect();
+        if !older.is_empty() {
+            text += &format!(
+                "node {} could speak version {} of the node protocol, and speaks {}: upgrade those \
+                 nodes, or raise their wire_version\n",
+                node.node,
+                software.newest,
+                older.join(", ")
+            );
+        }
+    }
+    text
+}
+
+/// What an operator should know of a node's membership service.
+fn standing(node: &NodeStatus) -> String {
+    let (id, s) = (node.node, &node.standing);
+    let mut text = String::new();
+    match s.quorate {
+        Some(false) => text += &format!("node {id} has no quorum: no lock is granted there\n"),
+        None if s.service == "corosync" => {
+            text += &format!("node {id} is not connected to corosync: is it running there?\n");
+        }
+        _ => {}
+    }
+    if s.fence == FenceKind::None {
+        text += &format!(
+            "node {id} does not wait for fencing (fence = \"none\"): locks of a node that does not \
+             answer are given to others though it may still use them\n"
+        );
+    }
+    for wait in &s.waits {
+        text += &format!("node {id} waits for the {wait}\n");
     }
     text
 }
@@ -61,13 +264,72 @@ fn rows(node: &NodeStatus) -> Vec<Vec<String>> {
     let quorum = if node.view == 0 { "none".into() } else { node.view.to_string() };
     let head = [node.node.to_string(), node.shard.to_string(), quorum, members.join(",")];
     let space = |s: &lockify_client::SpaceStatus| {
-        let state = if s.running { "runs" } else { "recovers" };
         let (claims, sent) = (s.unsettled_claims.to_string(), s.stats.messages_sent.to_string());
-        let tail = [s.name.clone(), s.policy.clone(), state.into(), claims, sent];
+        let tail = [s.name.clone(), s.policy.clone(), state(s).into(), claims, sent];
         head.iter().cloned().chain(tail).collect()
     };
     if node.spaces.is_empty() {
         return vec![head.to_vec()];
     }
     node.spaces.iter().map(space).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockify_node::PeerStatus;
+
+    #[test]
+    fn the_json_of_status_stays_as_it_is() {
+        let space = SpaceStatus {
+            name: "default".into(),
+            policy: "claim".into(),
+            view: 7,
+            members: vec![NodeId(1), NodeId(2)],
+            running: false,
+            recovery: Some(RecoveryInfo { step: Step::Locks, missing: vec![NodeId(2)] }),
+            unsettled_claims: 1,
+            locks: 5,
+            waiting: 2,
+            resources: 4,
+            deadlock_after: Some(1_500_000_000),
+            stats: Stats { grants: 9, ..Stats::default() },
+        };
+        let peer = PeerStatus {
+            node: NodeId(3),
+            connected: false,
+            incarnation: None,
+            backlog: 3,
+            error: Some("connection refused".into()),
+        };
+        let node = NodeStatus {
+            node: NodeId(1),
+            incarnation: 1 << 60,
+            shard: 0,
+            view: 7,
+            members: vec![NodeId(1), NodeId(2)],
+            spaces: vec![space],
+            peers: vec![peer],
+            unfenced: vec![NodeId(3)],
+            standing: lockify_node::Standing {
+                service: "static".into(),
+                waits: vec!["fencing of node 3".into()],
+                ..lockify_node::Standing::default()
+            },
+            engine: EngineStats::default(),
+            software: Some(lockify_node::Software {
+                release: "0.1.0".into(),
+                oldest: 3,
+                newest: 4,
+                spoken: vec![(NodeId(2), 3)],
+            }),
+        };
+        let status = ClusterStatus { nodes: vec![node], silent: vec![NodeId(3)] };
+        let golden = include_str!("../tests/golden/status.json");
+        crate::output::assert_golden("status", &Json::of(&status), golden);
+        let told = text(&status);
+        let says =
+            "node 1 could speak version 4 of the node protocol, and speaks 3 with 2: upgrade";
+        assert!(told.contains(says), "{told}");
+    }
 }

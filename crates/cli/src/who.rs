@@ -54,7 +54,7 @@ fn text(name: &str, view: &View) -> String {
 
 fn holds(lock: &Lock) -> String {
     let mode = lock.granted.as_deref().unwrap_or("?");
-    let token = lock.token.map(|t| format!(", token {t}")).unwrap_or_default();
+    let token = lock.token.as_ref().map(|t| format!(", token {t}")).unwrap_or_default();
     format!("{} holds {mode} since {} ({}){token}", lock.whose(), lock.since, lock.age())
 }
 

@@ -10,14 +10,17 @@
 //! messages and timers of an embedded node, and async operations. It stands aside for
 //! [`STAND_ASIDE`] after each blocking operation, because another one is likely to follow.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::{Context, Poll};
 use std::thread::{JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::callbacks::Callbacks;
+use crate::client::unexpected;
 use crate::error::Error;
+use crate::interrupt;
 use crate::protocol::{Answer, Event, Query, Request};
 use crate::slot::Slot;
 use crate::table::Table;
@@ -84,8 +87,15 @@ impl Channel {
     /// Ends the session: everything that waits fails.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        // Before the transport says that its end has come: the program knows why.
+        self.table().fail(Error::Disconnected("this program closed it".into()));
         self.submit.close();
         self.wake_background();
+    }
+
+    /// The session's socket, if it has one.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.submit.descriptor()
     }
 
     /// Sends a request whose outcome somebody waits for.
@@ -108,39 +118,76 @@ impl Channel {
         self.wait(&slot)
     }
 
+    /// Asks for something to be done, and waits until it is.
+    pub(crate) fn ask_done(&self, query: Query) -> Result<(), Error> {
+        for answer in self.ask(query)? {
+            match answer {
+                Answer::Done => {}
+                Answer::Refused(why) => return Err(why.into()),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for an outcome, driving if nobody else does.
-    pub(crate) fn wait<T>(&self, slot: &Slot<T>) -> T {
+    ///
+    /// # Errors
+    /// Those of the outcome; [`Error::Interrupted`] ([`interrupt`]).
+    pub(crate) fn wait<T>(&self, slot: &Slot<Result<T, Error>>) -> Result<T, Error> {
         self.activity.fetch_add(1, Ordering::Relaxed);
-        if let Some(outcome) = self.lead(slot) {
-            return outcome;
+        let Some(interrupted) = interrupt::check() else {
+            // Ends without an outcome only at a deadline, and there is none.
+            return self.wait_until(slot, None).unwrap_or(Err(Error::Interrupted));
+        };
+        loop {
+            let end = Instant::now() + interrupt::INTERVAL;
+            if let Some(outcome) = self.wait_until(slot, Some(end)) {
+                return outcome;
+            }
+            // Without the role: the check may run anything, also calls of this session.
+            if interrupted() {
+                return Err(Error::Interrupted);
+            }
+        }
+    }
+
+    fn wait_until<T>(&self, slot: &Slot<T>, end: Option<Instant>) -> Option<T> {
+        let left = || end.map(|end| end.saturating_duration_since(Instant::now()));
+        if let Some(outcome) = self.lead(slot, &left) {
+            return Some(outcome);
         }
         let following = Following::new(self);
         loop {
-            if let Some(outcome) = slot.take_or_unpark() {
+            let outcome = slot.take_or_unpark();
+            let left_now = left();
+            if outcome.is_some() || left_now == Some(Duration::ZERO) {
                 drop(following);
                 // The call to drive on may have reached this thread: pass it on.
                 self.hand_over();
                 return outcome;
             }
-            if let Some(outcome) = self.lead(slot) {
-                return outcome;
+            if let Some(outcome) = self.lead(slot, &left) {
+                return Some(outcome);
             }
-            std::thread::park_timeout(PARK);
+            std::thread::park_timeout(left_now.map_or(PARK, |left| left.min(PARK)));
         }
     }
 
-    /// Drives until the outcome is there, if the role is free.
-    fn lead<T>(&self, slot: &Slot<T>) -> Option<T> {
+    /// Drives until the outcome is there or no time is left, if the role is free.
+    fn lead<T>(&self, slot: &Slot<T>, left: &impl Fn() -> Option<Duration>) -> Option<T> {
         let mut role = self.try_role()?;
         let outcome = loop {
-            if let Some(outcome) = slot.take() {
+            let outcome = slot.take();
+            let left = left();
+            if outcome.is_some() || left == Some(Duration::ZERO) {
                 break outcome;
             }
-            self.drive(&mut role, None);
+            self.drive(&mut role, left);
         };
         drop(role);
         self.hand_over();
-        Some(outcome)
+        outcome
     }
 
     /// Polls an async operation. Something that needs no network, as a claim in an embedded node,
@@ -231,10 +278,6 @@ impl Channel {
                 None => std::thread::park_timeout(STAND_ASIDE),
             }
             self.wake_follower();
-        }
-        // Whoever came too late for the last round fails now.
-        if self.closed.load(Ordering::SeqCst) {
-            self.table().fail(Error::Disconnected("this program closed it".into()));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Connections to a lock manager.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -10,7 +11,7 @@ use lockify_node::NodeStatus;
 use crate::callbacks::Callbacks;
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::protocol::{Answer, Query};
+use crate::protocol::{Answer, KNOWS_RELOAD, Query, Space, VERSION};
 use crate::socket;
 use crate::space::Lockspace;
 
@@ -29,6 +30,8 @@ pub(crate) struct Inner {
     pub(crate) shards: Vec<Arc<Channel>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     callbacks: Arc<Callbacks>,
+    /// Of the session protocol.
+    version: u16,
 }
 
 impl Client {
@@ -39,36 +42,141 @@ impl Client {
     pub fn connect(socket: impl AsRef<Path>) -> Result<Client, Error> {
         let socket = socket.as_ref();
         let mut inner = Inner::new();
-        let (sender, receiver, shards) = socket::connect(socket, 0)?;
+        let socket::Connected { sender, receiver, shards, version } = socket::connect(socket, 0)?;
+        inner.version = version;
         inner.add(sender, Box::new(receiver))?;
         for shard in 1..shards {
-            let (sender, receiver, _) = socket::connect(socket, shard)?;
+            let socket::Connected { sender, receiver, .. } = socket::connect(socket, shard)?;
             inner.add(sender, Box::new(receiver))?;
         }
         Ok(Client { inner: Arc::new(inner) })
     }
 
-    /// Uses a lockspace that the node is configured to be a member of.
+    /// Uses a lockspace that the node is a member of: configured, or made at run time.
     ///
     /// # Errors
     /// [`Error::Refused`] if it is not; [`Error::Disconnected`].
     pub fn lockspace(&self, name: &str) -> Result<Lockspace, Error> {
-        let mut spaces = Vec::with_capacity(self.inner.shards.len());
-        let mut length = 0;
+        let mut opened = Opened::default();
         for shard in &self.inner.shards {
-            for answer in shard.ask(Query::Open(name.into()))? {
-                match answer {
-                    Answer::Opened { space, life, lvb_len } => {
-                        shard.table().opened(space, life);
-                        spaces.push(space);
-                        length = lvb_len as usize;
-                    }
-                    Answer::Refused(why) => return Err(why.into()),
-                    other => return Err(unexpected(&other)),
+            opened.ask(shard, Query::Open(name.into()))?;
+        }
+        Ok(Lockspace::new(self.inner.clone(), name, opened.spaces, opened.lvb_len))
+    }
+
+    /// Makes a lockspace on this node, or uses the one of that name that exists unless `exclusive`;
+    /// waits until it runs. Nodes that make (or are configured with) the same name share it. It has
+    /// policy `claim` and value blocks of 32 bytes, and stays until it has been released as often
+    /// as it was made ([`Client::release_lockspace`]) or the daemon ends. On this node it belongs to
+    /// this process's user and group, with mode 0600.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] unless this program runs as root or the daemon's user, or if it exists
+    /// and `exclusive` was asked for; [`Error::Disconnected`].
+    pub fn create_lockspace(&self, name: &str, exclusive: bool) -> Result<Lockspace, Error> {
+        self.create(name, exclusive, |name, exclusive| Query::Create { name, exclusive })
+    }
+
+    /// As [`Client::create_lockspace`], with permission bits of one's own for users of this node:
+    /// 4 is seeing locks, 6 is taking them. A lockspace that exists keeps those that it has.
+    ///
+    /// # Errors
+    /// As [`Client::create_lockspace`]; [`Error::Refused`] for bits that are not in 0666;
+    /// [`Error::TooOld`].
+    pub fn create_lockspace_with_mode(
+        &self,
+        name: &str,
+        exclusive: bool,
+        mode: u32,
+    ) -> Result<Lockspace, Error> {
+        self.knows(KNOWS_RELOAD)?;
+        let query = |name, exclusive| Query::CreateWithMode { name, exclusive, mode };
+        self.create(name, exclusive, query)
+    }
+
+    fn create(
+        &self,
+        name: &str,
+        exclusive: bool,
+        query: impl Fn(String, bool) -> Query,
+    ) -> Result<Lockspace, Error> {
+        let mut opened = Opened::default();
+        for (made, shard) in self.inner.shards.iter().enumerate() {
+            // Shard 0 has decided about `exclusive`.
+            let query = query(name.into(), exclusive && made == 0);
+            if let Err(e) = opened.ask(shard, query) {
+                for shard in &self.inner.shards[..made] {
+                    // What is more wrong than that it could not be made is not known.
+                    let _ = shard.ask_done(Query::Release { name: name.into(), force: false });
                 }
+                return Err(e);
             }
         }
-        Ok(Lockspace::new(self.inner.clone(), name, spaces, length))
+        Ok(Lockspace::new(self.inner.clone(), name, opened.spaces, opened.lvb_len))
+    }
+
+    /// Undoes [`Client::create_lockspace`]. The last release leaves the lockspace, and waits for
+    /// it; with `force`, locks that clients of this node have in it are lost.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if this node's clients have locks in it and `force` is not given, if it
+    /// was not made at run time, or for lack of permission; [`Error::Disconnected`].
+    pub fn release_lockspace(&self, name: &str, force: bool) -> Result<(), Error> {
+        let mut result = Ok(());
+        for shard in &self.inner.shards {
+            let released = shard.ask_done(Query::Release { name: name.into(), force });
+            result = result.and(released);
+        }
+        result
+    }
+
+    /// Whether the daemon knows what is new in a version.
+    fn knows(&self, needed: u16) -> Result<(), Error> {
+        let spoken = self.inner.version;
+        if spoken < needed { Err(Error::TooOld { spoken, needed }) } else { Ok(()) }
+    }
+
+    /// Has the daemon read its configuration file and keys again; returns what has been changed.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if nothing was changed, with the reason: the file, or what cannot be
+    /// changed while the daemon runs, or lack of permission. [`Error::TooOld`],
+    /// [`Error::Disconnected`].
+    pub fn reload(&self) -> Result<String, Error> {
+        // One for all shards: the daemon has one configuration.
+        self.knows(KNOWS_RELOAD)?;
+        let shard = self.inner.shards.first();
+        match shard.map_or_else(|| Ok(Vec::new()), |shard| shard.ask(Query::Reload))?.pop() {
+            Some(Answer::Reloaded(what)) => Ok(what),
+            Some(Answer::Refused(why)) => Err(why.into()),
+            other => Err(unexpected(&other.unwrap_or(Answer::Done))),
+        }
+    }
+
+    /// Ends the session now: its locks are released (PERSISTENT ones become orphans), and calls of
+    /// its handles fail with [`Error::Disconnected`].
+    pub fn close(&self) {
+        for shard in &self.inner.shards {
+            shard.close();
+        }
+    }
+
+    /// The sockets of the session; none with an embedded node. A process that forks has its child
+    /// close them: as long as somebody has them open, the daemon takes the session for alive.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.inner.shards.iter().filter_map(|shard| shard.descriptor())
+    }
+
+    /// Has the daemon hand its locks and sessions over to the program that is installed now; returns
+    /// when that program serves them.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the reason, if the daemon goes on as it was;
+    /// [`Error::Disconnected`] if the new program could not take them. [`Error::TooOld`].
+    pub fn restart(&self) -> Result<(), Error> {
+        self.knows(KNOWS_RELOAD)?;
+        // One for all shards: the daemon is one process.
+        self.inner.shards.first().map_or(Ok(()), |shard| shard.ask_done(Query::Restart))
     }
 
     /// What every node of the cluster says of itself, one entry per node and shard.
@@ -80,7 +188,13 @@ impl Client {
         for shard in &self.inner.shards {
             for answer in shard.ask(Query::Status)? {
                 match answer {
-                    Answer::Status(node) => status.nodes.push(node),
+                    Answer::Status(node) => status.nodes.push(*node),
+                    Answer::Software { node, shard, software } => {
+                        let of = |n: &&mut NodeStatus| (n.node, n.shard) == (node, shard);
+                        if let Some(node) = status.nodes.iter_mut().find(of) {
+                            node.software = Some(software);
+                        }
+                    }
                     Answer::Silent(nodes) => status.silent.extend(nodes),
                     Answer::Done => {}
                     Answer::Refused(why) => return Err(why.into()),
@@ -101,6 +215,30 @@ pub struct ClusterStatus {
     pub silent: Vec<NodeId>,
 }
 
+/// What the shards say of a lockspace that is opened or made.
+#[derive(Default)]
+struct Opened {
+    spaces: Vec<Space>,
+    lvb_len: usize,
+}
+
+impl Opened {
+    fn ask(&mut self, shard: &Channel, query: Query) -> Result<(), Error> {
+        for answer in shard.ask(query)? {
+            match answer {
+                Answer::Opened { space, life, lvb_len, .. } => {
+                    shard.table().opened(space, life);
+                    self.spaces.push(space);
+                    self.lvb_len = lvb_len as usize;
+                }
+                Answer::Refused(why) => return Err(why.into()),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The error for an answer to another question.
 pub(crate) fn unexpected(answer: &Answer) -> Error {
     Error::Disconnected(format!("it answered another question: {answer:?}"))
@@ -108,7 +246,12 @@ pub(crate) fn unexpected(answer: &Answer) -> Error {
 
 impl Inner {
     pub(crate) fn new() -> Inner {
-        Inner { shards: Vec::new(), threads: Mutex::default(), callbacks: Arc::default() }
+        Inner {
+            shards: Vec::new(),
+            threads: Mutex::default(),
+            callbacks: Arc::default(),
+            version: VERSION,
+        }
     }
 
     pub(crate) fn add(

@@ -106,6 +106,16 @@ impl Inbox {
         self.end - self.start
     }
 
+    /// The bytes that have not been decoded yet.
+    pub fn rest(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Goes on with what another inbox had not decoded.
+    pub fn resume(rest: Vec<u8>) -> Inbox {
+        Inbox { start: 0, end: rest.len(), bytes: rest }
+    }
+
     fn make_room(&mut self) {
         const CHUNK: usize = 16 * 1024;
         if self.start == self.end {

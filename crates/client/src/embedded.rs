@@ -1,5 +1,6 @@
 //! The node inside the process.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use lockify_node::{Engine, HostEvent, Level, NodeConfig, Notice, SpaceConfig};
 
 use crate::client::{Client, Inner};
 use crate::error::Error;
-use crate::host::{Host, HostedClient, Outbox};
+use crate::host::{Host, HostedClient, Outbox, Quota};
 use crate::protocol::{Event, Request, client_id};
 use crate::transport::{Drive, Submit};
 
@@ -69,11 +70,14 @@ pub(crate) fn start(
         waker: engine.waker(),
     });
     let id = client_id(std::process::id(), 0);
+    // The node is this program's own.
+    let mut client = HostedClient::new(id, Quota::unlimited());
+    client.privileged = true;
     let driver = EmbeddedDriver {
         sender: sender.clone(),
         engine,
         host,
-        client: HostedClient::new(id, u32::MAX),
+        client,
         on_notice: config.on_notice,
         requests: Vec::new(),
         out: Vec::new(),
@@ -108,6 +112,14 @@ impl Submit for EmbeddedSender {
 
     fn queued(&self) -> bool {
         !self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn finish(&self) {
+        self.close();
     }
 
     fn close(&self) {
@@ -178,6 +190,10 @@ impl Drive for EmbeddedDriver {
             events.push(event);
         }
         Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }
 

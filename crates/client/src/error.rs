@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use lockify_core::{BadName, LostReason, Status};
 
-use crate::protocol::{Goodbye, Refusal, VERSION};
+use crate::protocol::{Goodbye, OLDEST, Refusal, VERSION};
 
 /// Why a call failed. Each message says what to do.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -24,9 +24,20 @@ pub enum Error {
     },
     /// The daemon speaks another version of the session protocol.
     #[error(
-        "the daemon speaks session protocol {0}, this program {VERSION}: upgrade the older one"
+        "the daemon speaks session protocol {0}, this program {OLDEST} to {VERSION}: upgrade the \
+             older one"
     )]
     Version(u16),
+    /// The daemon is too old for this call; all others work.
+    #[error(
+        "the daemon speaks session protocol {spoken}, and this needs {needed}: upgrade the daemon"
+    )]
+    TooOld {
+        /// What the session speaks.
+        spoken: u16,
+        /// The first version that knows the call.
+        needed: u16,
+    },
     /// Something else than a lock daemon listens on the socket.
     #[error("{0} is not the socket of a lock daemon: name the right one")]
     NotADaemon(PathBuf),
@@ -51,12 +62,15 @@ pub enum Error {
     /// The operation was cancelled (ECANCEL).
     #[error("the operation was cancelled")]
     Canceled,
-    /// The conversion would wait for a lock that waits for this one (EDEADLK).
-    #[error("conversion deadlock: release the lock (or convert it down) and start again")]
+    /// The lock would wait for one that waits for this session, or for this lock (EDEADLK).
+    #[error("deadlock: release what you hold (or convert it down) and start again")]
     Deadlock,
     /// The lock has been lost; what it protected may have changed.
     #[error("the lock was lost ({}): abandon what it protected", lost_because(*.0))]
     Lost(LostReason),
+    /// A blocking call was interrupted by its own thread ([`crate::interruptible`]).
+    #[error("the call was interrupted: what it asked for is taken back")]
+    Interrupted,
     /// The embedded node could not be started or run.
     #[error("the embedded lock manager failed: {0}")]
     Node(String),

@@ -36,7 +36,7 @@ impl Pending {
 
     fn wait(&mut self) -> Result<Done, Error> {
         let outcome = self.channel.wait(&self.slot);
-        self.ended = true;
+        self.ended = !matches!(outcome, Err(Error::Interrupted));
         outcome
     }
 
@@ -280,7 +280,8 @@ impl ConvertBuilder<'_> {
         self
     }
 
-    /// Fail with [`Error::TimedOut`] after waiting this long; the present mode is kept.
+    /// Fail with [`Error::TimedOut`] after waiting this long; the present mode is kept. While the
+    /// lock's master does not answer, or a recovery runs, nobody knows the mode, and the call lasts.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -298,9 +299,8 @@ impl ConvertBuilder<'_> {
     /// # Errors
     /// As [`Guard::convert`]; [`Error::TimedOut`], [`Error::WouldBlock`].
     pub fn convert(self) -> Result<(), Error> {
-        let (guard, mut pending) = self.start()?;
-        let done = pending.wait()?;
-        guard.converted(done);
+        let (guard, conversion) = self.make()?;
+        guard.converted(conversion.wait()?);
         Ok(())
     }
 
@@ -309,15 +309,23 @@ impl ConvertBuilder<'_> {
     /// # Errors
     /// As [`ConvertBuilder::convert`].
     pub async fn convert_async(self) -> Result<(), Error> {
-        let (guard, mut pending) = self.start()?;
-        let done = pending.finish().await?;
-        guard.converted(done);
+        let (guard, conversion) = self.make()?;
+        guard.converted(conversion.finish().await?);
         Ok(())
+    }
+
+    /// Makes the conversion and leaves the guard free meanwhile, to be looked at, and to be
+    /// released, which cancels the conversion.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] while another operation is under way; [`Error::Disconnected`].
+    pub fn start(self) -> Result<Conversion, Error> {
+        self.make().map(|(_, conversion)| conversion)
     }
 }
 
 impl<'a> ConvertBuilder<'a> {
-    fn start(self) -> Result<(&'a mut Guard, Pending), Error> {
+    fn make(self) -> Result<(&'a mut Guard, Conversion), Error> {
         let guard = self.guard;
         let (lock, slot) = guard.channel.table().begin(guard.tag)?;
         guard.channel.submit(Request::Convert(ConvertRequest {
@@ -331,12 +339,41 @@ impl<'a> ConvertBuilder<'a> {
         let (inner, channel) = (guard.inner.clone(), guard.channel.clone());
         let mut pending = Pending::new(inner, channel, guard.tag, slot, guard.state.clone());
         pending.is_new = false;
-        Ok((guard, pending))
+        Ok((guard, Conversion(pending)))
     }
 }
 
+/// A conversion under way ([`ConvertBuilder::start`]). Dropped before its end, it is cancelled.
+#[must_use = "a conversion that is dropped is cancelled"]
+pub struct Conversion(Pending);
+
+impl Conversion {
+    /// Waits for its end; the guard wants to know of it ([`Guard::converted`]).
+    ///
+    /// # Errors
+    /// As [`ConvertBuilder::convert`].
+    pub fn wait(mut self) -> Result<Converted, Error> {
+        self.0.wait().map(Converted)
+    }
+
+    /// As [`Conversion::wait`], for async code. Dropping the future cancels.
+    ///
+    /// # Errors
+    /// As [`ConvertBuilder::convert`].
+    pub async fn finish(mut self) -> Result<Converted, Error> {
+        self.0.finish().await.map(Converted)
+    }
+}
+
+/// How a conversion ended that was started by [`ConvertBuilder::start`].
+#[must_use = "give it to Guard::converted"]
+pub struct Converted(Done);
+
 impl Guard {
-    fn converted(&mut self, done: Done) {
+    /// Takes over what a conversion of this lock brought: value block and flags. Mode and token
+    /// have changed already.
+    pub fn converted(&mut self, converted: Converted) {
+        let Converted(done) = converted;
         self.sb = done.sb;
         if done.lvb.is_some() {
             self.lvb = done.lvb;

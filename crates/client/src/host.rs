@@ -1,18 +1,34 @@
 //! Serving clients from an engine: the same for a daemon's sessions and for an embedded node.
 
+mod access;
+mod handover;
+mod requests;
+mod spaces;
+
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockify_core::{
-    ClientId, ConvertArgs, Input, LockArgs, LockFlags, LockId, ResourceInfo, SbFlags, Status,
-    UnlockArgs, UnlockFlags,
+    ClientId, ConvertArgs, Input, LockArgs, LockFlags, LockId, NodeId, ResourceInfo, SbFlags,
+    Status, UnlockArgs, UnlockFlags,
 };
-use lockify_node::{CallError, Engine, HostEvent, NodeError, QueryId, SpaceConfig, SpaceId};
+use lockify_node::{
+    CallError, Engine, HostEvent, NodeError, QueryId, SpaceConfig, SpaceId, requests_are_logged,
+};
+use serde::{Deserialize, Serialize};
 
+use crate::meter::{Figures, Meter};
 use crate::protocol::{
-    Answer, ConvertRequest, Done, Event, LockRef, LockRequest, Query, Refusal, Request, Space,
-    UnlockRequest,
+    Answer, ConvertRequest, Done, Event, KNOWS_RELOAD, LockRef, LockRequest, Query, Refusal,
+    Request, Space, UnlockRequest, VERSION,
 };
+
+pub use access::{Access, Rights, Who};
+pub use handover::{ClientImage, HostImage};
+use requests::Asked;
+use spaces::{Origin, Settling};
 
 /// How long the nodes of the cluster may take to answer a query.
 const QUERY_PATIENCE: Duration = Duration::from_secs(2);
@@ -26,21 +42,65 @@ const LOCKS_PER_ANSWER: usize = 100_000;
 /// Queries of one client that may be unanswered.
 const QUERIES: usize = 32;
 
-/// A client as its host knows it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// How many locks a client may have.
+#[derive(Clone, Debug)]
+pub struct Quota {
+    /// Locks, and requests for locks, of this client.
+    pub locks: u32,
+    /// Of all clients of its user together.
+    pub of_user: u32,
+    /// How many those have; shared by them.
+    pub user: Arc<AtomicU32>,
+}
+
+impl Quota {
+    /// No limit.
+    pub fn unlimited() -> Quota {
+        Quota { locks: u32::MAX, of_user: u32::MAX, user: Arc::default() }
+    }
+}
+
+/// A client as its host knows it. Dropped, its locks no longer count as its user's.
+#[derive(Debug)]
 pub struct HostedClient {
     /// Unique on the node.
     pub id: ClientId,
-    max_locks: u32,
+    /// It may make and release lockspaces.
+    pub privileged: bool,
+    /// The version of the session protocol that it speaks.
+    pub version: u16,
+    quota: Quota,
+    /// Who it is, and what it may do in each configured lockspace, in the order in which the host
+    /// has joined them; without it, everything.
+    who: Option<(Arc<Who>, Arc<[Rights]>)>,
     /// Its locks and requests for locks in each lockspace.
     locks: Vec<u32>,
 }
 
 impl HostedClient {
-    /// A client that may have this many locks.
-    pub fn new(id: ClientId, max_locks: u32) -> HostedClient {
-        let locks = Vec::new();
-        HostedClient { id, max_locks, locks }
+    /// A client that may have so many locks, and use every lockspace.
+    pub fn new(id: ClientId, quota: Quota) -> HostedClient {
+        let (privileged, version) = (false, VERSION);
+        HostedClient { id, privileged, version, quota, who: None, locks: Vec::new() }
+    }
+
+    /// Restricts what it may do to that of a user, with these rights in the configured lockspaces.
+    pub fn of(mut self, who: Arc<Who>, rights: Arc<[Rights]>) -> HostedClient {
+        self.privileged = who.trusted;
+        self.who = Some((who, rights));
+        self
+    }
+
+    /// Changes what it may do in the configured lockspaces, for requests from now on.
+    pub fn set_rights(&mut self, rights: Arc<[Rights]>) {
+        if let Some((_, old)) = &mut self.who {
+            *old = rights;
+        }
+    }
+
+    /// Changes how many locks it, and all clients of its user, may have; what is there stays.
+    pub fn set_limits(&mut self, locks: u32, of_user: u32) {
+        (self.quota.locks, self.quota.of_user) = (locks, of_user);
     }
 
     /// How many locks, and requests for locks, it has.
@@ -48,17 +108,25 @@ impl HostedClient {
         self.locks.iter().sum()
     }
 
+    /// How many locks all clients of its user have.
+    pub fn of_user(&self) -> Arc<AtomicU32> {
+        self.quota.user.clone()
+    }
+
     /// Takes note of what the client is told, to know how many locks it has.
     pub fn told(&mut self, event: &Event) {
         match event {
             Event::Completed(Done { space, mode: None, .. }) => {
-                if let Some(count) = self.locks.get_mut(space.0 as usize) {
-                    *count = count.saturating_sub(1);
+                if let Some(count) = self.locks.get_mut(space.0 as usize)
+                    && *count > 0
+                {
+                    *count -= 1;
+                    self.quota.user.fetch_sub(1, Ordering::Relaxed);
                 }
             }
             Event::Halted { space, .. } => {
                 if let Some(count) = self.locks.get_mut(space.0 as usize) {
-                    *count = 0;
+                    self.quota.user.fetch_sub(std::mem::take(count), Ordering::Relaxed);
                 }
             }
             _ => {}
@@ -71,6 +139,33 @@ impl HostedClient {
             self.locks.resize(index + 1, 0);
         }
         self.locks[index] += 1;
+        self.quota.user.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn rights(&self, number: usize, space: &HostedSpace) -> Rights {
+        match (&self.who, &space.access) {
+            (None, _) => Rights::ALL,
+            (Some((who, _)), Some(access)) => who.rights_in(access),
+            (Some((_, rights)), None) => rights.get(number).copied().unwrap_or(Rights::NONE),
+        }
+    }
+
+    /// Whether it may have one more lock.
+    fn room(&self) -> Result<(), Refusal> {
+        let Quota { locks, of_user, user } = &self.quota;
+        if self.locks() >= *locks {
+            return Err(Refusal::TooManyLocks(*locks));
+        }
+        if user.load(Ordering::Relaxed) >= *of_user {
+            return Err(Refusal::TooManyLocksOfUser(*of_user));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for HostedClient {
+    fn drop(&mut self) {
+        self.quota.user.fetch_sub(self.locks(), Ordering::Relaxed);
     }
 }
 
@@ -85,8 +180,10 @@ pub enum To {
 
 /// The lockspaces of one shard, and the queries of its clients.
 pub struct Host {
+    node: NodeId,
+    shard: u32,
     spaces: Vec<HostedSpace>,
-    queries: HashMap<QueryId, (ClientId, u64)>,
+    queries: HashMap<QueryId, Questioned>,
     scratch: Vec<HostEvent>,
     /// What calls led to that concerns the host, until its next turn.
     unclaimed: Vec<HostEvent>,
@@ -94,17 +191,34 @@ pub struct Host {
     waiting: Vec<Waiting>,
     /// Some of them may be made now.
     joined: bool,
+    /// Clients that wait until a lockspace runs, or has been left.
+    settling: Vec<Settling>,
+    /// Measures, if anybody wants to know.
+    meter: Option<Box<Meter>>,
 }
 
-struct HostedSpace {
+/// The number of a lockspace is its place in the host's list, and is never used again.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct HostedSpace {
     name: String,
     id: SpaceId,
     lvb_len: u32,
     life: u32,
     /// Calls are possible: it has run once since the last halt.
     member: bool,
+    origin: Origin,
+    /// Who may use it, if it was made at run time, by a client that is somebody.
+    access: Option<Access>,
 }
 
+/// A query of a client, which speaks this version.
+struct Questioned {
+    client: ClientId,
+    id: u64,
+    version: u16,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
 struct Waiting {
     client: ClientId,
     request: LockRequest,
@@ -125,22 +239,42 @@ impl Host {
         for (name, config) in spaces {
             let id = engine.join(name, config.clone())?;
             let lvb_len = config.core.lvb_len as u32;
-            let (name, life, member) = (name.clone(), 0, false);
-            hosted.push(HostedSpace { name, id, lvb_len, life, member });
+            let (name, life, member, origin) = (name.clone(), 0, false, Origin::Configured);
+            let access = None;
+            hosted.push(HostedSpace { name, id, lvb_len, life, member, origin, access });
         }
-        Ok(Host {
-            spaces: hosted,
+        Ok(Host { spaces: hosted, ..Host::empty(engine) })
+    }
+
+    fn empty(engine: &Engine) -> Host {
+        Host {
+            node: engine.node(),
+            shard: engine.shard(),
+            spaces: Vec::new(),
             queries: HashMap::new(),
             scratch: Vec::new(),
             unclaimed: Vec::new(),
             waiting: Vec::new(),
             joined: false,
-        })
+            settling: Vec::new(),
+            meter: None,
+        }
+    }
+
+    /// Measures from now on.
+    pub fn measure(&mut self) {
+        self.meter.get_or_insert_default();
+    }
+
+    /// What has been measured, if anything is.
+    pub fn figures(&self) -> Option<&Figures> {
+        self.meter.as_ref().map(|meter| &meter.figures)
     }
 
     /// Begins to leave every lockspace; returns how many [`HostEvent::Left`] will come.
     pub fn leave(&self, engine: &mut Engine) -> usize {
-        self.spaces.iter().filter(|s| engine.leave(s.id).is_ok()).count()
+        let there = self.spaces.iter().filter(|s| s.exists());
+        there.filter(|s| engine.leave(s.id).is_ok()).count()
     }
 
     /// Handles a request and appends all that comes of it at once to `out`.
@@ -151,14 +285,43 @@ impl Host {
         request: Request,
         out: &mut Outbox,
     ) {
+        let before = out.len();
+        let measured = match &request {
+            Request::Lock(LockRequest { tag, .. })
+            | Request::Convert(ConvertRequest { tag, .. }) => {
+                self.meter.is_some().then(|| (*tag, engine.now()))
+            }
+            _ => None,
+        };
         match request {
             Request::Lock(request) => self.lock(engine, client, request, out),
             Request::Convert(request) => self.convert(engine, client.id, request, out),
             Request::Unlock(request) => self.unlock(engine, client.id, request, out),
-            Request::Cancel(lock) => self.cancel(engine, client.id, lock),
-            Request::Query { id, query } => self.query(engine, client.id, id, query, out),
+            Request::Cancel(lock) => {
+                self.log_call("cancel", client.id, lock, String::new);
+                self.take_back(engine, lock, |lock| Input::Cancel { client: client.id, lock });
+            }
+            Request::BreakDeadlock(lock) => {
+                let client = client.id;
+                self.take_back(engine, lock, |lock| Input::BreakDeadlock { client, lock });
+            }
+            Request::Query { id, query } => self.query(engine, client, id, query, out),
         }
         self.collect(engine, out);
+        self.note_ended(engine, &out[before..]);
+        if let (Some(meter), Some((tag, since))) = (&mut self.meter, measured) {
+            let ended = out[before..].iter().find_map(|(to, event)| match event {
+                _ if *to != To::Client(client.id) => None,
+                Event::Completed(done) if done.tag == tag => Some(Ok(done.status)),
+                Event::Refused { tag: refused, .. } if *refused == tag => Some(Err(())),
+                _ => None,
+            });
+            match ended {
+                Some(Ok(status)) => meter.ended_at_once(status, engine.now() - since),
+                Some(Err(())) => meter.figures.outcomes.refused += 1,
+                None => meter.waits(client.id, tag, since),
+            }
+        }
     }
 
     /// Everything of a client goes: it has ended its session, or died.
@@ -167,9 +330,15 @@ impl Host {
             // Refused only if the node is no member: then it holds nothing.
             let _ = engine.handle(space.id, Input::ClientGone(client));
         }
-        self.queries.retain(|_, (asker, _)| *asker != client);
+        self.queries.retain(|_, asked| asked.client != client);
         self.waiting.retain(|w| w.client != client);
+        self.settling.retain(|s| s.client != client);
+        if let Some(meter) = &mut self.meter {
+            meter.forget(client);
+        }
+        let before = out.len();
         self.collect(engine, out);
+        self.note_ended(engine, &out[before..]);
     }
 
     /// One turn of the engine ([`Engine::run_once`]); appends what clients are told to `out` and
@@ -191,6 +360,7 @@ impl Host {
         let timeout = [timeout, next].into_iter().flatten().min();
         let mut events = std::mem::take(&mut self.scratch);
         let ran = engine.run_once(timeout, &mut events);
+        let before = out.len();
         for event in events.drain(..) {
             rest.extend(self.event(event, out));
         }
@@ -198,6 +368,7 @@ impl Host {
         if !self.waiting.is_empty() {
             self.make_waiting(engine, out);
         }
+        self.note_ended(engine, &out[before..]);
         ran
     }
 
@@ -205,6 +376,7 @@ impl Host {
     fn event(&mut self, event: HostEvent, out: &mut Outbox) -> Option<HostEvent> {
         match event {
             HostEvent::Completed { space, completion } => {
+                self.log_end(space, &completion);
                 let to = To::Client(completion.client);
                 if let Some(i) = self.number(space) {
                     out.push((to, Event::Completed(Done::new(Space(i as u32), completion))));
@@ -213,7 +385,8 @@ impl Host {
             HostEvent::Bast { client, tag, mode, .. } => {
                 out.push((To::Client(client), Event::Bast { tag, mode }));
             }
-            HostEvent::Lost { client, tag, reason, .. } => {
+            HostEvent::Lost { space, client, lock, tag, reason } => {
+                self.log_lost(space, client, lock, &reason);
                 out.push((To::Client(client), Event::Lost { tag, reason }));
             }
             HostEvent::Settled { client, tag, token, .. } => {
@@ -230,14 +403,36 @@ impl Host {
                     out.push((To::All, event));
                 }
             }
+            HostEvent::Left { space } if self.is_leaving(space) => self.left(space, out),
+            HostEvent::Withdrawn { space, reason } => {
+                self.withdrawn(space, reason, out);
+                return Some(HostEvent::Withdrawn { space, reason });
+            }
             HostEvent::Answered { query, answer } => {
-                if let Some((client, id)) = self.queries.remove(&query) {
-                    answer_parts(client, id, answer, out);
+                if let Some(asked) = self.queries.remove(&query) {
+                    answer_parts(&asked, answer, out);
                 }
             }
             other => return Some(other),
         }
         None
+    }
+
+    /// Measures what has been ended.
+    fn note_ended(&mut self, engine: &Engine, told: &[(To, Event)]) {
+        let Some(meter) = self.meter.as_mut().filter(|_| !told.is_empty()) else { return };
+        let now = if meter.is_idle() { 0 } else { engine.now() };
+        for (to, event) in told {
+            match (to, event) {
+                (To::Client(client), Event::Completed(done)) => {
+                    meter.ended(*client, done.tag, done.status, now);
+                }
+                (_, Event::Bast { .. }) => meter.figures.basts += 1,
+                (_, Event::Lost { .. }) => meter.figures.lost += 1,
+                (_, Event::Halted { .. }) => meter.forget_all(),
+                _ => {}
+            }
+        }
     }
 
     fn number(&self, space: SpaceId) -> Option<usize> {
@@ -249,6 +444,9 @@ impl Host {
             self.spaces[i].member |= running;
             self.joined |= running;
             out.push((To::All, Event::Running { space: Space(i as u32), running }));
+            if running {
+                self.runs(i, out);
+            }
         }
     }
 
@@ -271,11 +469,9 @@ impl Host {
         request: LockRequest,
         out: &mut Outbox,
     ) {
-        let admitted = self.space(request.space).and_then(|space| {
+        let admitted = self.lockable(request.space, client).and_then(|space| {
             check_flags(request.flags)?;
-            if client.locks() >= client.max_locks {
-                return Err(Refusal::TooManyLocks(client.max_locks));
-            }
+            client.room()?;
             Ok(space.member || request.flags.contains(LockFlags::NOQUEUE))
         });
         match admitted {
@@ -299,6 +495,7 @@ impl Host {
     fn make(&mut self, engine: &mut Engine, waiting: Waiting, out: &mut Outbox) {
         let Waiting { client, request, .. } = waiting;
         let (space, tag, to) = (request.space, request.tag, To::Client(client));
+        let asked = requests_are_logged().then(|| Asked::of(&request));
         let made = self.space(space).and_then(|space| {
             let args = LockArgs {
                 client,
@@ -309,6 +506,7 @@ impl Host {
                 lvb: request.lvb,
                 bast: request.bast,
                 timeout: request.timeout,
+                transaction: request.transaction,
             };
             engine.handle(space.id, Input::Lock(args)).map_err(refusal)
         });
@@ -317,10 +515,15 @@ impl Host {
             // The engine's contract is an id for every lock.
             Ok(None) => return,
             Err(Refusal::Core(e)) => {
+                self.log_refused(client, asked.as_ref(), &e);
                 return out.push((to, Event::Completed(ended(space, tag, Status::Refused(e)))));
             }
-            Err(why) => return out.push((to, Event::Refused { tag, why })),
+            Err(why) => {
+                self.log_refused(client, asked.as_ref(), &why);
+                return out.push((to, Event::Refused { tag, why }));
+            }
         };
+        self.log_lock(space, client, lock, asked.as_ref());
         let before = out.len();
         self.collect(engine, out);
         let completed =
@@ -359,6 +562,9 @@ impl Host {
         out: &mut Outbox,
     ) {
         let tag = request.tag;
+        self.log_call("convert", client, request.lock, || {
+            format!("{:?} {:?}", request.mode, request.flags)
+        });
         let made = self.held(request.lock).and_then(|space| {
             check_flags(request.flags)?;
             let args = ConvertArgs {
@@ -385,6 +591,7 @@ impl Host {
         out: &mut Outbox,
     ) {
         let (tag, lock) = (request.tag, request.lock.lock);
+        self.log_call("unlock", client, request.lock, || format!("{:?}", request.flags));
         let made = self.held(request.lock).and_then(|space| {
             check_unlock_flags(request.flags)?;
             let (flags, lvb) = (request.flags, request.lvb);
@@ -396,75 +603,136 @@ impl Host {
         }
     }
 
-    fn cancel(&mut self, engine: &mut Engine, client: ClientId, lock: LockRef) {
+    fn take_back(
+        &mut self,
+        engine: &mut Engine,
+        lock: LockRef,
+        input: impl FnOnce(LockId) -> Input,
+    ) {
         if let Ok(space) = self.held(lock) {
             // Refused if there is nothing to cancel any more: the operation's end says it.
-            let _ = engine.handle(space.id, Input::Cancel { client, lock: lock.lock });
+            let _ = engine.handle(space.id, input(lock.lock));
         }
     }
 
     fn query(
         &mut self,
         engine: &mut Engine,
-        client: ClientId,
+        asker: &HostedClient,
         id: u64,
         query: Query,
         out: &mut Outbox,
     ) {
+        let to = To::Client(asker.id);
         let answer = match query {
-            Query::Open(name) => self.open(name),
-            Query::Purge { space, node, client } => self.space(space).and_then(|space| {
-                let purge = Input::Purge { node, client };
-                engine.handle(space.id, purge).map_err(refusal).map(|_| Answer::Done)
-            }),
-            cluster_wide => match self.ask(engine, client, id, cluster_wide) {
+            Query::Open(name) => self.open(name, asker),
+            Query::Create { .. } | Query::CreateWithMode { .. } | Query::Release { .. } => {
+                match self.make_or_release(engine, asker, id, query, out) {
+                    Ok(None) => return,
+                    Ok(Some(answer)) => Ok(answer),
+                    Err(why) => Err(why),
+                }
+            }
+            // A daemon does so itself.
+            Query::Reload => Err(Refusal::Failed("there is no configuration file".into())),
+            Query::Purge { space, node, clients } => {
+                self.lockable(space, asker).and_then(|space| {
+                    let node = node.unwrap_or(self.node);
+                    let purge = Input::Purge { node, clients };
+                    engine.handle(space.id, purge).map_err(refusal).map(|_| Answer::Done)
+                })
+            }
+            cluster_wide => match self.ask(engine, asker, id, cluster_wide) {
                 // The answer comes with an event.
                 Ok(()) => return,
                 Err(why) => Err(why),
             },
         };
         let answer = answer.unwrap_or_else(Answer::Refused);
-        out.push((To::Client(client), Event::Answer { id, answer, more: false }));
+        out.push((to, Event::Answer { id, answer, more: false }));
     }
 
-    fn open(&self, wanted: String) -> Result<Answer, Refusal> {
-        let Some(i) = self.spaces.iter().position(|s| s.name == wanted) else {
-            let known: Vec<_> = self.spaces.iter().map(|s| s.name.as_str()).collect();
-            return Err(Refusal::NoSuchSpace { wanted, known: known.join(", ") });
-        };
+    fn open(&self, wanted: String, client: &HostedClient) -> Result<Answer, Refusal> {
+        match self.find(&wanted) {
+            Some(i) if !client.rights(i, &self.spaces[i]).look => Err(Refusal::MayNotLook(wanted)),
+            Some(i) => Ok(self.opened(i)),
+            None => Err(self.no_such_space(wanted)),
+        }
+    }
+
+    /// The lockspace of this name.
+    fn find(&self, name: &str) -> Option<usize> {
+        self.spaces.iter().position(|s| s.exists() && s.name == name)
+    }
+
+    fn no_such_space(&self, wanted: String) -> Refusal {
+        let there = self.spaces.iter().filter(|s| s.exists());
+        let known: Vec<_> = there.map(|s| s.name.as_str()).collect();
+        Refusal::NoSuchSpace { wanted, known: known.join(", ") }
+    }
+
+    fn opened(&self, i: usize) -> Answer {
         let HostedSpace { life, lvb_len, .. } = self.spaces[i];
-        Ok(Answer::Opened { space: Space(i as u32), life, lvb_len })
+        Answer::Opened { space: Space(i as u32), life, lvb_len, node: self.node }
     }
 
     /// Asks all nodes.
     fn ask(
         &mut self,
         engine: &mut Engine,
-        client: ClientId,
+        client: &HostedClient,
         id: u64,
         query: Query,
     ) -> Result<(), Refusal> {
         use lockify_node::Query as Ask;
         let query = match query {
             Query::Status => Ask::Status,
-            Query::Locks(space) => Ask::Locks { space: self.space(space)?.name.clone() },
-            Query::Who(space, name) => Ask::Who { space: self.space(space)?.name.clone(), name },
-            Query::Open(_) | Query::Purge { .. } => {
+            Query::Locks(space) => Ask::Locks { space: self.visible(space, client)?.name.clone() },
+            Query::Who(space, name) => {
+                Ask::Who { space: self.visible(space, client)?.name.clone(), name }
+            }
+            // A daemon does that itself.
+            Query::Restart
+            | Query::Open(_)
+            | Query::Create { .. }
+            | Query::CreateWithMode { .. }
+            | Query::Release { .. }
+            | Query::Purge { .. }
+            | Query::Reload => {
                 return Err(Refusal::Failed("this is no question to all nodes".into()));
             }
         };
-        if self.queries.values().filter(|(asker, _)| *asker == client).count() >= QUERIES {
+        if self.queries.values().filter(|asked| asked.client == client.id).count() >= QUERIES {
             let why =
                 format!("{QUERIES} queries of this session wait already: await their answers");
             return Err(Refusal::Failed(why));
         }
         let query = engine.query(query, QUERY_PATIENCE);
-        self.queries.insert(query, (client, id));
+        let HostedClient { id: client, version, .. } = *client;
+        self.queries.insert(query, Questioned { client, id, version });
         Ok(())
     }
 
     fn space(&self, space: Space) -> Result<&HostedSpace, Refusal> {
-        self.spaces.get(space.0 as usize).ok_or(Refusal::NotOpen)
+        self.spaces.get(space.0 as usize).filter(|s| s.exists()).ok_or(Refusal::NotOpen)
+    }
+
+    /// A lockspace in which this client may take locks.
+    fn lockable(&self, space: Space, client: &HostedClient) -> Result<&HostedSpace, Refusal> {
+        let found = self.space(space)?;
+        match client.rights(space.0 as usize, found).lock {
+            true => Ok(found),
+            false => Err(Refusal::MayNotLock(found.name.clone())),
+        }
+    }
+
+    /// A lockspace whose locks this client may see.
+    fn visible(&self, space: Space, client: &HostedClient) -> Result<&HostedSpace, Refusal> {
+        let found = self.space(space)?;
+        match client.rights(space.0 as usize, found).look {
+            true => Ok(found),
+            false => Err(Refusal::MayNotLook(found.name.clone())),
+        }
     }
 
     /// The lockspace of a lock, if its id still means something.
@@ -514,10 +782,17 @@ fn ended(space: Space, tag: u64, status: Status) -> Done {
 }
 
 /// Sends a cluster's answer in parts that fit frames.
-fn answer_parts(client: ClientId, id: u64, answer: lockify_node::Answer, out: &mut Outbox) {
+fn answer_parts(asked: &Questioned, answer: lockify_node::Answer, out: &mut Outbox) {
+    let (client, id) = (asked.client, asked.id);
     let mut part =
         |answer| out.push((To::Client(client), Event::Answer { id, answer, more: true }));
-    answer.status.into_iter().for_each(|status| part(Answer::Status(status)));
+    for mut status in answer.status {
+        let (node, shard, software) = (status.node, status.shard, status.software.take());
+        part(Answer::Status(status.into()));
+        if let Some(software) = software.filter(|_| asked.version >= KNOWS_RELOAD) {
+            part(Answer::Software { node, shard, software });
+        }
+    }
     let mut pieces = Vec::new();
     let (mut locks, mut room, mut omitted) = (0, LOCKS_PER_ANSWER, 0);
     for piece in answer.resources.into_iter().flat_map(pieces_of) {

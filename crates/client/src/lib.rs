@@ -30,6 +30,8 @@ mod embedded;
 mod error;
 mod guard;
 pub mod host;
+mod interrupt;
+pub mod meter;
 pub mod protocol;
 pub mod raw;
 mod slot;
@@ -41,11 +43,15 @@ mod transport;
 pub use client::{Client, ClusterStatus};
 pub use embedded::EmbeddedConfig;
 pub use error::Error;
-pub use guard::{ConvertBuilder, Guard, UnlockBuilder};
+pub use guard::{Conversion, ConvertBuilder, Converted, Guard, UnlockBuilder};
+pub use interrupt::interruptible;
 pub use lockify_core::{
-    ClientId, LockFlags, LostReason, Mode, Name, NodeId, ResourceInfo, SbFlags, Stats, UnlockFlags,
+    ClientId, Clients, Error as CallRefusal, LockFlags, LockId, LostReason, Lvb, Mode, Name,
+    NodeId, ResourceInfo, SbFlags, Stats, Status, UnlockFlags,
 };
-pub use lockify_node::{NodeAddress, NodeConfig, NodeStatus, SpaceConfig, SpaceStatus};
+pub use lockify_node::{
+    FenceKind, NodeAddress, NodeConfig, NodeStatus, SpaceConfig, SpaceStatus, Standing, shard_of,
+};
 pub use socket::shard_path;
 pub use space::{ClusterView, LockBuilder, Lockspace};
 pub use table::LostLock;

@@ -9,14 +9,23 @@
 //! operation an event ends. Queries carry an `id` that their answer returns.
 
 use lockify_core::{
-    ClientId, Completion, LockFlags, LockId, LostReason, Lvb, Mode, Name, NodeId, ResourceInfo,
-    SbFlags, Status, UnlockFlags,
+    ClientId, Clients, Completion, LockFlags, LockId, LostReason, Lvb, Mode, Name, NodeId,
+    ResourceInfo, SbFlags, Status, UnlockFlags,
 };
-use lockify_node::NodeStatus;
+use lockify_node::{NodeStatus, Software};
 use serde::{Deserialize, Serialize};
 
-/// The version of this protocol; two sides must have the same.
-pub const VERSION: u16 = 1;
+/// The newest version of this protocol that this release speaks, and the one that it would.
+pub const VERSION: u16 = 4;
+
+/// The oldest version that it speaks. A session is of the version that its client has offered: a
+/// daemon that speaks it answers with the same one; else with the nearest that it does, and closes,
+/// for the client to come back with that.
+pub const OLDEST: u16 = 3;
+
+/// From this version on, there are [`Query::CreateWithMode`], [`Query::Reload`] and
+/// [`Answer::Software`].
+pub const KNOWS_RELOAD: u16 = 4;
 
 /// Longest name of a lockspace in bytes (Linux `DLM_LOCKSPACE_LEN`).
 pub const MAX_SPACE_NAME: usize = 64;
@@ -25,7 +34,7 @@ pub const MAX_SPACE_NAME: usize = 64;
 /// id, little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Greeting {
-    /// The sender's [`VERSION`].
+    /// From a client: the version it offers. From a daemon: the same, or the nearest that it speaks.
     pub version: u16,
     /// From a client: the shard it wants. From a daemon: how many shards there are.
     pub shard: u16,
@@ -85,6 +94,8 @@ pub enum Request {
     Unlock(UnlockRequest),
     /// Take the outstanding request or conversion back. Has no answer of its own.
     Cancel(LockRef),
+    /// As `Cancel`, for the victim of a deadlock: the operation ends with [`Status::Deadlock`].
+    BreakDeadlock(LockRef),
     /// Anything that is answered once, by [`Event::Answer`].
     Query {
         /// Returned in the answer.
@@ -113,6 +124,8 @@ pub struct LockRequest {
     pub bast: bool,
     /// Give up after waiting this long, nanoseconds.
     pub timeout: Option<u64>,
+    /// The transaction it belongs to, for the search for deadlocks; 0: the session is one.
+    pub transaction: u64,
 }
 
 /// A conversion (see [`lockify_core::ConvertArgs`]).
@@ -148,16 +161,32 @@ pub struct UnlockRequest {
 /// Questions, and what else is answered once.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Query {
-    /// Use a lockspace that the node is configured to be a member of.
+    /// Use a lockspace that the node is a member of: configured, or made at run time.
     Open(String),
-    /// Drop the orphans that `client` left on `node` (every client's if `None`).
+    /// Make a lockspace, or use the one of that name that exists; answered when it runs. It stays
+    /// until it has been released as often as it was made, or the daemon ends. A new one belongs to
+    /// its maker's user and group, with mode 0600.
+    Create {
+        /// Its name.
+        name: String,
+        /// Refuse if it exists.
+        exclusive: bool,
+    },
+    /// Undo a [`Query::Create`]; the last one leaves the lockspace and is answered then.
+    Release {
+        /// Its name.
+        name: String,
+        /// Leave even if this node's clients have locks in it: they are lost.
+        force: bool,
+    },
+    /// Drop the orphans that these clients left on `node`.
     Purge {
         /// The lockspace.
         space: Space,
-        /// Whose node.
-        node: NodeId,
+        /// Whose node; this one if `None`.
+        node: Option<NodeId>,
         /// Whose orphans.
-        client: Option<ClientId>,
+        clients: Clients,
     },
     /// Every node of the cluster: lockspaces, views, counters.
     Status,
@@ -165,6 +194,21 @@ pub enum Query {
     Locks(Space),
     /// One resource: who holds it, who waits for it.
     Who(Space, Name),
+    /// As [`Query::Create`], with another mode. From version [`KNOWS_RELOAD`] on: daemons of before
+    /// end the session when they are asked.
+    CreateWithMode {
+        /// Its name.
+        name: String,
+        /// Refuse if it exists.
+        exclusive: bool,
+        /// Permission bits, of 0666, of a new lockspace: reading is seeing locks, reading and
+        /// writing is taking them.
+        mode: u32,
+    },
+    /// Read the daemon's configuration again.
+    Reload,
+    /// Hand everything over to the program that is installed now; answered by that program.
+    Restart,
 }
 
 /// What a daemon tells.
@@ -306,9 +350,53 @@ pub enum Refusal {
         /// The names that exist, separated by commas.
         known: String,
     },
+    /// Making and releasing lockspaces is for the daemon's own user and root.
+    #[error(
+        "only root and the user that the lock daemon runs as may make and release lockspaces: \
+             let one of them do it, or add the lockspace to the configuration"
+    )]
+    NotPermitted,
+    /// A lockspace of this name exists and was to be new.
+    #[error("lockspace {0:?} exists: open it, or choose another name")]
+    SpaceExists(String),
+    /// The lockspace is being released.
+    #[error("lockspace {0:?} is being released: try again")]
+    SpaceLeaving(String),
+    /// Clients of this node have locks in the lockspace that was to be released.
+    #[error("{1} locks of this node are in lockspace {0:?}: unlock them, or use force")]
+    SpaceBusy(String, u64),
+    /// As many lockspaces as a node may have exist.
+    #[error("this node has {0} lockspaces, as many as it may: release one")]
+    TooManySpaces(u32),
     /// A query could not be answered.
     #[error("{0}")]
     Failed(String),
+    /// The sessions of the user have as many locks as those of one user may have.
+    #[error(
+        "this user holds {0} locks, as many as a user may: unlock some, or raise \
+             max_locks_per_user in the daemon's configuration"
+    )]
+    TooManyLocksOfUser(u32),
+    /// The lockspace's permissions do not let this user take locks.
+    #[error(
+        "this user may not take locks in lockspace {0:?}: owner, group and mode of the lockspace \
+             are in the daemon's configuration, or those of who made it"
+    )]
+    MayNotLock(String),
+    /// The lockspace's permissions do not let this user see its locks.
+    #[error(
+        "this user may not use lockspace {0:?}: owner, group and mode of the lockspace are in the \
+             daemon's configuration, or those of who made it"
+    )]
+    MayNotLook(String),
+    /// Having the configuration read again is for the daemon's own user and root.
+    #[error(
+        "only root and the user that the lock daemon runs as may have it read its configuration"
+    )]
+    MayNotReload,
+    /// The configuration was read again, and nothing was changed: the reason.
+    #[error("{0}")]
+    NotReloaded(String),
 }
 
 /// Why the daemon ends a session.
@@ -332,12 +420,18 @@ pub enum Goodbye {
     /// The client greeted the wrong shard.
     #[error("wrong shard: this socket serves shard {0}")]
     WrongShard(u16),
+    /// As many sessions as one user may have are open already.
+    #[error(
+        "this user has {0} sessions already: close some, or raise max_sessions_per_user in the \
+             daemon's configuration"
+    )]
+    TooManySessionsOfUser(u32),
 }
 
 /// Answers to queries.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// [`Query::Open`]: use this lockspace.
+    /// [`Query::Open`], [`Query::Create`], [`Query::CreateWithMode`]: use this lockspace.
     Opened {
         /// Names it in requests.
         space: Space,
@@ -345,11 +439,13 @@ pub enum Answer {
         life: u32,
         /// Length of lock value blocks in bytes.
         lvb_len: u32,
+        /// The node that the client is on.
+        node: NodeId,
     },
     /// Done, or no further part.
     Done,
     /// [`Query::Status`]: one node.
-    Status(NodeStatus),
+    Status(Box<NodeStatus>),
     /// [`Query::Locks`] and [`Query::Who`]: resources, by name. A resource with many locks comes
     /// in several pieces, one after the other.
     Resources(Vec<ResourceInfo>),
@@ -359,12 +455,28 @@ pub enum Answer {
     Silent(Vec<NodeId>),
     /// The query was refused.
     Refused(Refusal),
+    /// [`Query::Reload`]: what has been changed.
+    Reloaded(String),
+    /// [`Query::Status`]: what a node runs, after its `Status`.
+    Software {
+        /// The node.
+        node: NodeId,
+        /// The shard that tells.
+        shard: u32,
+        /// What.
+        software: Software,
+    },
 }
 
 /// The id of a local client, which tells "who holds it" its process: the upper half is the process
 /// id, the lower one tells sessions apart.
 pub fn client_id(pid: u32, session: u32) -> ClientId {
     ClientId(u64::from(pid) << 32 | u64::from(session))
+}
+
+/// Every session of a process.
+pub fn sessions_of(pid: u32) -> Clients {
+    Clients { first: client_id(pid, 0), last: client_id(pid, u32::MAX) }
 }
 
 /// The process behind a client of this session protocol.

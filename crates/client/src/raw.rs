@@ -3,15 +3,27 @@
 //! A [`Session`] belongs to one thread, which submits requests in any number and polls for their
 //! outcomes; tags tell them apart ([`crate::protocol`]).
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::embedded::{self, EmbeddedConfig};
 use crate::error::Error;
 use crate::protocol::{Event, Request};
 use crate::socket;
 use crate::transport::{Drive, Submit};
+
+/// Submits requests to a session, from any thread.
+#[derive(Clone)]
+pub struct Sender(Arc<dyn Submit>);
+
+impl Sender {
+    /// As [`Session::submit`].
+    pub fn submit(&self, request: Request) {
+        self.0.submit(request);
+    }
+}
 
 /// A session with one shard.
 pub struct Session {
@@ -28,8 +40,9 @@ impl Session {
     /// # Errors
     /// [`Error::NoDaemon`], [`Error::NotADaemon`], [`Error::Version`].
     pub fn connect(socket: impl AsRef<Path>, shard: u16) -> Result<(Session, u16), Error> {
-        let (submit, receiver, shards) = socket::connect(socket.as_ref(), shard)?;
-        Ok((Session { submit, drive: Box::new(receiver) }, shards))
+        let socket::Connected { sender, receiver, shards, .. } =
+            socket::connect(socket.as_ref(), shard)?;
+        Ok((Session { submit: sender, drive: Box::new(receiver) }, shards))
     }
 
     /// Starts a node inside this process. It runs in [`Session::poll`] only, and leaves the
@@ -45,6 +58,33 @@ impl Session {
     /// Sends a request, or with an embedded node, queues it for the next poll.
     pub fn submit(&self, request: Request) {
         self.submit.submit(request);
+    }
+
+    /// What [`Session::submit`] uses, for other threads than the session's.
+    pub fn sender(&self) -> Sender {
+        Sender(self.submit.clone())
+    }
+
+    /// Readable when [`Session::poll`] has something to do; `None` with an embedded node, which
+    /// has timers as well.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.drive.descriptor()
+    }
+
+    /// Ends the session and waits, for at most `patience`, until the daemon has released its locks
+    /// (or made them orphans).
+    pub fn end(mut self, patience: Duration) {
+        self.submit.finish();
+        let end = Instant::now() + patience;
+        let mut events = Vec::new();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            // The daemon hangs up when it has done so.
+            if left.is_zero() || self.poll(Some(left), &mut events).is_err() {
+                return;
+            }
+            events.clear();
+        }
     }
 
     /// Handles what was submitted and appends events; waits for one for at most `timeout`

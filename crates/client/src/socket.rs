@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read};
 use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::codec::{self, Inbox};
 use crate::error::Error;
-use crate::protocol::{Event, Greeting, Request, VERSION};
+use crate::protocol::{Event, Greeting, OLDEST, Request, VERSION};
 use crate::transport::{Drive, Submit};
 
 /// How long a daemon may take to greet.
@@ -30,30 +31,46 @@ pub fn shard_path(socket: &Path, shard: u16) -> PathBuf {
     }
 }
 
-/// Connects to one shard; returns both halves and how many shards the daemon has.
-pub(crate) fn connect(
-    socket: &Path,
-    shard: u16,
-) -> Result<(Arc<SocketSender>, SocketReceiver, u16), Error> {
+/// A session with one shard.
+pub(crate) struct Connected {
+    pub(crate) sender: Arc<SocketSender>,
+    pub(crate) receiver: SocketReceiver,
+    /// How many shards the daemon has.
+    pub(crate) shards: u16,
+    /// The version of the session protocol.
+    pub(crate) version: u16,
+}
+
+/// Connects to one shard, in the newest version that both sides speak.
+pub(crate) fn connect(socket: &Path, shard: u16) -> Result<Connected, Error> {
     let path = shard_path(socket, shard);
-    let no_daemon = |e: io::Error| Error::NoDaemon { socket: path.clone(), why: e.to_string() };
-    let mut stream = UnixStream::connect(&path).map_err(no_daemon)?;
-    let shards = greet(&mut stream, shard).map_err(no_daemon)?;
-    let Some(greeting) = shards else {
-        return Err(Error::NotADaemon(path));
+    let connect = |offer| {
+        let no_daemon = |e: io::Error| Error::NoDaemon { socket: path.clone(), why: e.to_string() };
+        let mut stream = UnixStream::connect(&path).map_err(no_daemon)?;
+        let greeting = greet(&mut stream, shard, offer).map_err(no_daemon)?;
+        let greeting = greeting.ok_or_else(|| Error::NotADaemon(path.clone()))?;
+        Ok::<_, Error>((stream, greeting))
     };
-    if greeting.version != VERSION {
+    let (mut stream, mut greeting) = connect(VERSION)?;
+    if (OLDEST..VERSION).contains(&greeting.version) {
+        // An older daemon: it has closed, and waits for its own version.
+        let version = greeting.version;
+        (stream, greeting) = connect(version)?;
+        if greeting.version != version {
+            return Err(Error::Version(greeting.version));
+        }
+    } else if greeting.version != VERSION {
         return Err(Error::Version(greeting.version));
     }
     let stream = Arc::new(stream);
-    let sender = SocketSender { stream: stream.clone(), buffer: Mutex::default() };
+    let sender = Arc::new(SocketSender { stream: stream.clone(), buffer: Mutex::default() });
     let receiver = SocketReceiver { stream, inbox: Inbox::default() };
-    Ok((Arc::new(sender), receiver, greeting.shard))
+    Ok(Connected { sender, receiver, shards: greeting.shard, version: greeting.version })
 }
 
-fn greet(stream: &mut UnixStream, shard: u16) -> io::Result<Option<Greeting>> {
+fn greet(stream: &mut UnixStream, shard: u16, version: u16) -> io::Result<Option<Greeting>> {
     stream.set_read_timeout(Some(GREETING_PATIENCE))?;
-    let ours = Greeting { version: VERSION, shard, pid: std::process::id() };
+    let ours = Greeting { version, shard, pid: std::process::id() };
     // A daemon that refuses this client has said why, and may have hung up already.
     let _ = send_all(stream, &ours.encode());
     let mut reply = [0; Greeting::LEN];
@@ -94,6 +111,14 @@ impl Submit for SocketSender {
 
     fn queued(&self) -> bool {
         false
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.stream.as_fd())
+    }
+
+    fn finish(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     fn close(&self) {
@@ -163,5 +188,9 @@ impl Drive for SocketReceiver {
         }
         self.receive()?;
         self.decode(events)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.stream.as_fd())
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockify_core::{ClientId, LockFlags, Lvb, Mode, Name, NodeId, ResourceInfo};
+use lockify_core::{ClientId, Clients, LockFlags, Lvb, Mode, Name, NodeId, ResourceInfo};
 
 use crate::channel::Channel;
 use crate::client::{Inner, unexpected};
@@ -86,6 +86,7 @@ impl Lockspace {
             mode,
             flags: LockFlags::empty(),
             timeout: None,
+            transaction: 0,
             lvb: None,
             on_block: None,
         }
@@ -129,14 +130,9 @@ impl Lockspace {
     /// # Errors
     /// [`Error::Refused`], [`Error::Disconnected`].
     pub fn purge(&self, node: NodeId, client: Option<ClientId>) -> Result<(), Error> {
+        let (node, clients) = (Some(node), client.map_or(Clients::ALL, Clients::one));
         for (shard, space) in self.inner.shards.iter().zip(self.spaces.iter()) {
-            for answer in shard.ask(Query::Purge { space: *space, node, client })? {
-                match answer {
-                    Answer::Done => {}
-                    Answer::Refused(why) => return Err(why.into()),
-                    other => return Err(unexpected(&other)),
-                }
-            }
+            shard.ask_done(Query::Purge { space: *space, node, clients })?;
         }
         Ok(())
     }
@@ -180,6 +176,7 @@ pub struct LockBuilder {
     mode: Mode,
     flags: LockFlags,
     timeout: Option<Duration>,
+    transaction: u64,
     lvb: Option<Lvb>,
     on_block: Option<OnBlock>,
 }
@@ -197,9 +194,18 @@ impl LockBuilder {
         self.flags(LockFlags::NOTIFY)
     }
 
-    /// Fail with [`Error::TimedOut`] after waiting this long.
+    /// Fail with [`Error::TimedOut`] after waiting this long, even while a node that would have to
+    /// be asked does not answer, or a recovery runs; what is granted later is unlocked.
     pub fn timeout(mut self, timeout: Duration) -> LockBuilder {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// Makes the lock part of a transaction, for the search for deadlocks: the same number is the
+    /// same transaction in all sessions and on all nodes. Without it (or with 0), the session is
+    /// one transaction: programs whose threads lock independently of each other number them.
+    pub fn transaction(mut self, number: u64) -> LockBuilder {
+        self.transaction = number;
         self
     }
 
@@ -252,6 +258,7 @@ impl LockBuilder {
             lvb: self.lvb,
             bast,
             timeout: self.timeout.map(crate::nanoseconds),
+            transaction: self.transaction,
         }));
         Ok(Pending::new(self.space.inner.clone(), channel.clone(), tag, slot, state))
     }

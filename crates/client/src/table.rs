@@ -99,6 +99,8 @@ pub(crate) type Unlocking = (LockRef, UnlockFlags, Arc<OpSlot>);
 struct Entry {
     space: Space,
     lock: Option<LockRef>,
+    /// It has been granted.
+    granted: bool,
     state: Arc<LockState>,
     /// The operation that is outstanding.
     op: Option<Arc<OpSlot>>,
@@ -160,6 +162,7 @@ impl Table {
         let slot = self.locks.insert(Entry {
             space,
             lock: None,
+            granted: false,
             state,
             op: Some(op.clone()),
             unlocking: false,
@@ -314,12 +317,14 @@ impl Table {
         };
         entry.lock = Some(lock);
         entry.cancel = false;
-        // A conversion that was granted before the unlock overtook it does not end the unlock.
-        let overtaken = entry.unlocking && done.status == Status::Granted;
+        // A conversion that ended before the unlock overtook it does not end the unlock.
+        let overtaken =
+            entry.unlocking && done.mode.is_some() && !matches!(done.status, Status::Refused(_));
         let op = if overtaken { None } else { entry.op.take() };
         match done.mode {
             None => self.remove(tag),
             Some(mode) => {
+                entry.granted = true;
                 entry.state.granted(&done, mode);
                 if entry.abandoned {
                     // The completion of this unlock removes the entry.
@@ -364,7 +369,8 @@ impl Table {
 
     fn lost(&mut self, tag: u64, code: u8, why: &Error) {
         let Some(entry) = self.get(tag) else { return };
-        let held = entry.lock.is_some() && entry.state.lost.swap(code, Ordering::AcqRel) == 0;
+        // What waits yet ends with an error of its own.
+        let held = entry.granted && entry.state.lost.swap(code, Ordering::AcqRel) == 0;
         if !held || entry.abandoned || entry.unlocking {
             return;
         }

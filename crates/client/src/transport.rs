@@ -1,5 +1,6 @@
 //! One way to a lock manager: a daemon's socket, or a node in this process.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -13,6 +14,12 @@ pub(crate) trait Submit: Send + Sync {
 
     /// Whether requests wait for the receiving half to be driven.
     fn queued(&self) -> bool;
+
+    /// Says that no more requests will come; what was sent is still handled.
+    fn finish(&self);
+
+    /// The descriptor that it sends on, if it is one.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
     /// Ends the transport; [`Drive::poll_once`] then fails, also one that is waiting.
     fn close(&self);
@@ -30,4 +37,7 @@ pub(crate) trait Drive: Send {
         timeout: Option<Duration>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error>;
+
+    /// Readable when there is something to do, if one descriptor can tell.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }

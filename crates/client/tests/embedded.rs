@@ -1,5 +1,6 @@
 //! The node inside the process: alone, and three of them over loopback.
 
+use std::cell::Cell;
 use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -7,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use lockify_client::protocol::{Answer, Event, LockRequest, Query, Request, Space, UnlockRequest};
 use lockify_client::{
-    Client, EmbeddedConfig, Guard, Lockspace, Mode, Name, NodeAddress, NodeConfig, NodeId,
-    SpaceConfig, UnlockFlags, protocol, raw,
+    Client, EmbeddedConfig, Error, Guard, Lockspace, Mode, Name, NodeAddress, NodeConfig, NodeId,
+    SpaceConfig, UnlockFlags, interruptible, protocol, raw,
 };
 use lockify_core::{ClaimMode, LockFlags, Policy};
 
@@ -134,6 +135,57 @@ fn a_dropped_guard_releases_though_nobody_calls() {
     assert_eq!(waiting.join().unwrap().unwrap(), Mode::EX);
 }
 
+/// The check makes calls of the same session, as a signal handler may.
+#[test]
+fn a_thread_interrupts_its_own_waits() {
+    let client = Client::embedded(alone()).unwrap();
+    let space = client.lockspace("test").unwrap();
+    let held = space.lock("r", Mode::PR).unwrap();
+    let (asked, calling) = (Cell::new(0), space.clone());
+    let check = move || {
+        calling.lock("of the check", Mode::EX).unwrap().unlock().unwrap();
+        asked.replace(asked.get() + 1) == 2
+    };
+    let outcome = interruptible(check, || space.lock("r", Mode::EX).map(drop));
+    assert!(matches!(outcome, Err(Error::Interrupted)), "{outcome:?}");
+    // The request is gone, and with it what it kept waiting.
+    eventually("a second reader", || space.try_lock("r", Mode::PR).is_ok());
+
+    let mut second = space.lock("r", Mode::PR).unwrap();
+    let converted = interruptible(|| true, || second.convert(Mode::EX));
+    assert!(matches!(converted, Err(Error::Interrupted)), "{converted:?}");
+    assert_eq!(second.mode(), Mode::PR);
+    held.unlock().unwrap();
+    eventually("the end of the conversion", || second.try_convert(Mode::EX).is_ok());
+}
+
+#[test]
+fn a_guard_can_be_released_while_it_is_converted() {
+    let client = Client::embedded(alone()).unwrap();
+    let space = client.lockspace("test").unwrap();
+    let (first, mut second) =
+        (space.lock("r", Mode::PR).unwrap(), space.lock("r", Mode::PR).unwrap());
+    let conversion = second.conversion(Mode::EX).start().unwrap();
+    assert_eq!(second.mode(), Mode::PR);
+    second.unlock().unwrap();
+    assert!(matches!(conversion.wait(), Err(Error::Canceled)));
+    let mut first = first;
+    let conversion = first.conversion(Mode::EX).start().unwrap();
+    first.converted(conversion.wait().unwrap());
+    assert_eq!(first.mode(), Mode::EX);
+}
+
+#[test]
+fn a_closed_session_says_who_closed_it() {
+    let client = Client::embedded(alone()).unwrap();
+    let space = client.lockspace("test").unwrap();
+    let guard = space.lock("r", Mode::EX).unwrap();
+    client.close();
+    for outcome in [guard.check(), space.lock("s", Mode::EX).map(drop), space.locks().map(drop)] {
+        assert!(matches!(outcome, Err(Error::Disconnected(_))), "{outcome:?}");
+    }
+}
+
 #[test]
 fn a_raw_session_needs_no_threads() {
     let mut session = raw::Session::embedded(alone()).unwrap();
@@ -162,6 +214,7 @@ fn a_raw_session_needs_no_threads() {
             lvb: None,
             bast: true,
             timeout: None,
+            transaction: 0,
         }));
     }
     while locks.len() < 100 {

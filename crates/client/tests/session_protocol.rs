@@ -3,10 +3,10 @@
 use lockify_client::codec::{self, CodecError, Inbox, MAX_FRAME};
 use lockify_client::protocol::{
     Answer, ConvertRequest, Done, Event, Goodbye, Greeting, LockRef, LockRequest, Query, Refusal,
-    Request, Space, UnlockRequest, client_id, pid_of,
+    Request, Space, UnlockRequest, client_id, pid_of, sessions_of,
 };
 use lockify_core::{
-    ClientId, LockFlags, LockId, LostReason, Mode, Name, NodeId, SbFlags, Status, UnlockFlags,
+    LockFlags, LockId, LostReason, Mode, Name, NodeId, SbFlags, Status, UnlockFlags,
 };
 
 fn lock() -> LockRef {
@@ -25,6 +25,7 @@ fn requests() -> Vec<Request> {
             lvb: Some(vec![7; 32].into()),
             bast: true,
             timeout: Some(1_000_000),
+            transaction: 0,
         }),
         Request::Convert(ConvertRequest {
             lock: lock(),
@@ -46,8 +47,16 @@ fn requests() -> Vec<Request> {
         Request::Query { id: 3, query: Query::Who(Space(1), name) },
         Request::Query {
             id: 4,
-            query: Query::Purge { space: Space(1), node: NodeId(2), client: Some(ClientId(9)) },
+            query: Query::Purge { space: Space(1), node: Some(NodeId(2)), clients: sessions_of(9) },
         },
+        Request::BreakDeadlock(lock()),
+        Request::Query { id: 5, query: Query::Create { name: "new".into(), exclusive: true } },
+        Request::Query {
+            id: 7,
+            query: Query::CreateWithMode { name: "new".into(), exclusive: false, mode: 0o640 },
+        },
+        Request::Query { id: 6, query: Query::Release { name: "new".into(), force: false } },
+        Request::Query { id: 7, query: Query::Reload },
     ]
 }
 
@@ -55,6 +64,7 @@ fn events() -> Vec<Event> {
     vec![
         Event::Accepted { tag: 1, lock: LockId(2) },
         Event::Refused { tag: 1, why: Refusal::TooManyLocks(10) },
+        Event::Refused { tag: 1, why: Refusal::SpaceBusy("s".into(), 10) },
         Event::Refused { tag: 1, why: Refusal::Core(lockify_core::Error::Busy) },
         Event::Completed(Done {
             space: Space(0),
@@ -74,6 +84,23 @@ fn events() -> Vec<Event> {
         Event::Running { space: Space(0), running: true },
         Event::Answer { id: 1, answer: Answer::Silent(vec![NodeId(3)]), more: true },
         Event::Goodbye(Goodbye::SlowReader(17)),
+        Event::Refused { tag: 1, why: Refusal::MayNotLook("s".into()) },
+        Event::Refused { tag: 1, why: Refusal::NotReloaded("because".into()) },
+        Event::Answer { id: 7, answer: Answer::Reloaded("changed".into()), more: false },
+        Event::Answer {
+            id: 8,
+            answer: Answer::Software {
+                node: NodeId(1),
+                shard: 0,
+                software: lockify_node::Software {
+                    release: "1.2.3".into(),
+                    oldest: 3,
+                    newest: 4,
+                    spoken: vec![(NodeId(2), 4)],
+                },
+            },
+            more: true,
+        },
     ]
 }
 
@@ -91,6 +118,24 @@ impl Random {
     fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
+}
+
+/// Programs of other releases read and write these bytes: whatever changes them needs a new version
+/// (docs/compatibility.md). For what is added on purpose, run this with `LOCKIFY_GOLDEN` set.
+#[test]
+fn frames_keep_their_bytes() {
+    fn hex(value: &impl serde::Serialize) -> String {
+        let mut bytes = Vec::new();
+        codec::encode(value, &mut bytes).unwrap();
+        bytes.iter().map(|b| format!("{b:02x}")).collect::<String>() + "\n"
+    }
+    let text: String = requests().iter().map(hex).chain(events().iter().map(hex)).collect();
+    if std::env::var_os("LOCKIFY_GOLDEN").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/frames.txt");
+        std::fs::write(path, &text).unwrap();
+        return;
+    }
+    assert_eq!(text, include_str!("golden/frames.txt"));
 }
 
 #[test]

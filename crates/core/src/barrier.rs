@@ -8,13 +8,15 @@
 
 use alloc::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::flags::LockFlags;
 use crate::ids::{ClientId, LockId, Time};
 use crate::io::{Output, Trace};
 use crate::lock::{Lock, Op, Stage};
 use crate::space::Lockspace;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 enum Waiter {
     /// The lock's operation that began with this number.
     Lock(LockId, u32),
@@ -23,7 +25,7 @@ enum Waiter {
     Leave,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Wait {
     waiter: Waiter,
     /// Every claim with a smaller ordinal must be settled.
@@ -32,7 +34,7 @@ struct Wait {
 }
 
 /// Who waits, in order of arrival.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Barrier {
     waits: VecDeque<Wait>,
 }

@@ -1,10 +1,12 @@
 //! What a lockspace is told when it is made.
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{NodeId, Time};
 
 /// How the master of a resource is found. All members of a lockspace use the same
 /// (`Directory` and `Claim` may be mixed).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Policy {
     /// Ask the directory node, as the Linux kernel's DLM does (protocol section 1).
     Directory,
@@ -30,7 +32,7 @@ impl Policy {
 }
 
 /// When a claimed lock is granted.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum ClaimMode {
     /// At once. The caller guarantees (protocol section 4) that it holds a lock which excludes
     /// every other way to learn the name, and that no older object of that name is locked above NL.
@@ -61,7 +63,7 @@ impl core::str::FromStr for Policy {
 }
 
 /// A lockspace's configuration. Times are nanoseconds.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Config {
     /// This node.
     pub node: NodeId,
@@ -78,8 +80,9 @@ pub struct Config {
     /// Entries after which a batch of claims is sent, and all other batches with it.
     pub batch_entries: usize,
     /// Age at which batches of claims are sent. Nothing waits for a claim but the barrier, which
-    /// sends them at once: so this may be much longer than the 1 ms of protocol section 4,
-    /// which costs more messages, and is 10 ms by default, as in the kernel's DLM.
+    /// sends them at once: so this may be much longer than the 1 ms of protocol section 4, and
+    /// is 50 ms by default: a volley of batches wakes a process at every directory node, which
+    /// costs as much as some hundred claims.
     pub batch_age: Time,
     /// On a transport that can lose messages: the first interval after which an unanswered claim
     /// is resent; it doubles up to twenty times this. `None` on an ordered, reliable transport,
@@ -92,6 +95,9 @@ pub struct Config {
     /// How long the caller of a claim that ended in CONFLICT may take to abandon the object
     /// before the node withdraws from the lockspace.
     pub conflict_patience: Time,
+    /// After how long a wait deadlocks are searched for, and how often as long as somebody waits;
+    /// the same on all members. `None`: never.
+    pub deadlock_after: Option<Time>,
     /// Whether to emit [`crate::Output::Trace`].
     pub trace: bool,
     /// A defect to reproduce; tests only.
@@ -109,12 +115,13 @@ impl Config {
             policy,
             lvb_len: 32,
             toss_after: 10_000 * MS,
-            batch_entries: 256,
-            batch_age: 10 * MS,
+            batch_entries: 512,
+            batch_age: 50 * MS,
             claim_resend: None,
             claim_cap: 64 * 1024,
             merge_patience: 5_000 * MS,
             conflict_patience: 30_000 * MS,
+            deadlock_after: None,
             trace: false,
             #[cfg(feature = "mutations")]
             mutation: None,

@@ -71,7 +71,7 @@ pub enum Status {
     Again,
     /// ECANCEL: cancelled; a new lock is gone, a conversion kept its mode.
     Canceled,
-    /// EDEADLK: conversion deadlock; the granted mode stays.
+    /// EDEADLK: a deadlock, of conversions or found by a search; as for [`Status::Canceled`].
     Deadlock,
     /// ETIMEDOUT: waited longer than its time-out; as for [`Status::Canceled`].
     TimedOut,

@@ -3,6 +3,9 @@
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Invalid;
+use crate::mode::Mode;
+
 bitflags! {
     /// Flags of a lock or convert call; values are those of Linux `DLM_LKF_*`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -20,8 +23,11 @@ bitflags! {
         const CONVDEADLK = 0x40;
         /// The lock outlives its client as an orphan.
         const PERSISTENT = 0x80;
-        /// Do not end this conversion with EDEADLK.
+        /// Do not end this operation with EDEADLK: the search for deadlocks does not see it wait.
         const NODLCKWT = 0x100;
+        /// The search for deadlocks does not see this lock, once granted, in anybody's way: its
+        /// holder gives it up when asked to.
+        const NODLCKBLK = 0x200;
         /// NL requests only: grant at once, ignoring the queues.
         const EXPEDITE = 0x400;
         /// With NOQUEUE: a refused call still sends blocking notices.
@@ -41,6 +47,25 @@ bitflags! {
         const NOTIFY = 0x8_0000;
         /// Convert: the locked object is being freed, so the claim barrier does not apply.
         const FREED = 0x10_0000;
+    }
+}
+
+impl LockFlags {
+    /// Whether a conversion from `granted` to `mode` may have these flags.
+    ///
+    /// # Errors
+    /// [`Invalid::RequestOnly`], [`Invalid::DeadlkNoqueue`], [`Invalid::Quecvt`].
+    pub fn check_conversion(self, granted: Mode, mode: Mode) -> Result<(), Invalid> {
+        if self.intersects(LockFlags::EXPEDITE | LockFlags::ORPHAN | LockFlags::NOTIFY) {
+            return Err(Invalid::RequestOnly);
+        }
+        if self.contains(LockFlags::CONVDEADLK | LockFlags::NOQUEUE) {
+            return Err(Invalid::DeadlkNoqueue);
+        }
+        if self.contains(LockFlags::QUECVT) && !granted.may_quecvt(mode) {
+            return Err(Invalid::Quecvt);
+        }
+        Ok(())
     }
 }
 

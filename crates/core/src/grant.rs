@@ -165,6 +165,7 @@ impl Lockspace {
         let Some(rq) = self.store[id].requested.take() else { return };
         self.store.move_lvb_at_grant(id, rq);
         let token = if rq.writes() { self.next_token() } else { 0 };
+        self.stats.grants += 1;
         let now = self.now;
         let lock = &mut self.store[id];
         lock.granted = Some(rq);
@@ -226,6 +227,7 @@ impl Lockspace {
             headque && !(queue == Queue::Converting && self.store.waits_for_converters(id));
         self.store[id].since = self.now;
         self.store.enqueue(id, queue, at_head);
+        self.note_queued(self.store[id].resource);
     }
 
     /// What others notice of a request or conversion, after its own answer is out.

@@ -19,6 +19,31 @@ impl core::fmt::Display for NodeId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct ClientId(pub u64);
 
+/// The clients of one node with ids from `first` to `last`. A host that numbers the sessions of a
+/// process next to each other can name all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Clients {
+    /// The first.
+    pub first: ClientId,
+    /// The last; before `first`, there are none.
+    pub last: ClientId,
+}
+
+impl Clients {
+    /// Every client.
+    pub const ALL: Clients = Clients { first: ClientId(0), last: ClientId(u64::MAX) };
+
+    /// One of them.
+    pub fn one(client: ClientId) -> Clients {
+        Clients { first: client, last: client }
+    }
+
+    /// Whether this is one of them.
+    pub fn contains(self, client: ClientId) -> bool {
+        (self.first..=self.last).contains(&client)
+    }
+}
+
 /// A lock on one node: slot and generation, so that an id is not reused while a reply to its
 /// former owner can still be on the way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

@@ -4,13 +4,15 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::flags::LockFlags;
 use crate::ids::{ClientId, LockId, NodeId, Time};
+use crate::message::Step;
 use crate::mode::Mode;
 use crate::name::Name;
 use crate::store::Store;
 
 /// A resource as one node sees it. The master's view is complete; other nodes know their own locks.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ResourceInfo {
     /// Its name.
     pub name: Name,
@@ -28,7 +30,7 @@ pub struct ResourceInfo {
 }
 
 /// A lock as one node sees it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct LockInfo {
     /// The owner's node.
     pub node: NodeId,
@@ -46,6 +48,59 @@ pub struct LockInfo {
     pub token: u64,
     /// When the present grant or wait began, on this node's clock.
     pub since: Time,
+    /// What its operation waits for. Only the owner knows of waits that come before the queue.
+    pub wait: Wait,
+    /// Which of its operations is, or was, the last one; the owner's and the master's counts differ
+    /// for an operation that has not reached the master.
+    pub op: u32,
+    /// The flags of that operation. NOORDER also marks a conversion whose order a recovery has
+    /// lost.
+    pub flags: LockFlags,
+    /// The transaction it belongs to; 0: its client.
+    pub transaction: u64,
+}
+
+/// What an operation waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Wait {
+    /// It does not wait.
+    Nothing,
+    /// For other locks, in the master's queue.
+    Queue,
+    /// Behind the claim barrier, until this node's claims are settled.
+    Claims,
+    /// For the end of a recovery.
+    Recovery,
+    /// For the lock to be merged into those of the resource's real master.
+    Merge,
+    /// For the resource's master to be found.
+    Master,
+    /// For this node, the master, to answer.
+    Answer(NodeId),
+}
+
+impl Wait {
+    /// Its name in what commands and libraries print (docs/observing.md).
+    pub fn word(self) -> &'static str {
+        match self {
+            Wait::Nothing => "nothing",
+            Wait::Queue => "queue",
+            Wait::Claims => "claims",
+            Wait::Recovery => "recovery",
+            Wait::Merge => "merge",
+            Wait::Master => "master",
+            Wait::Answer(_) => "answer",
+        }
+    }
+}
+
+/// Where a recovery is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RecoveryInfo {
+    /// The barrier that is to be passed next.
+    pub step: Step,
+    /// The members that have not reached it; known to the lowest member only.
+    pub missing: Vec<NodeId>,
 }
 
 /// The queues of a resource.
@@ -59,6 +114,11 @@ pub enum Queue {
     Waiting,
     /// Its master has not answered yet.
     Parked,
+}
+
+impl Queue {
+    pub(crate) const ALL: [Queue; 4] =
+        [Queue::Granted, Queue::Converting, Queue::Waiting, Queue::Parked];
 }
 
 /// A structural invariant that does not hold on this node: a defect of the lock manager.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Status;
 use crate::flags::{LockFlags, SbFlags, UnlockFlags};
-use crate::ids::{ClientId, LockId, NodeId, Time, View};
+use crate::ids::{ClientId, Clients, LockId, NodeId, Time, View};
 use crate::message::Message;
 use crate::mode::Mode;
 use crate::name::Name;
@@ -15,7 +15,7 @@ use crate::name::Name;
 pub type Lvb = Box<[u8]>;
 
 /// Arguments of a new lock.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct LockArgs {
     /// Who asks.
     pub client: ClientId,
@@ -33,10 +33,13 @@ pub struct LockArgs {
     pub bast: bool,
     /// Cancel with ETIMEDOUT after waiting this long, in nanoseconds.
     pub timeout: Option<Time>,
+    /// The transaction that the lock belongs to, for the search for deadlocks (libdlm's xid): the
+    /// same number is the same transaction on all nodes. 0: its client is one.
+    pub transaction: u64,
 }
 
 /// Arguments of a conversion.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ConvertArgs {
     /// Who asks.
     pub client: ClientId,
@@ -55,7 +58,7 @@ pub struct ConvertArgs {
 }
 
 /// Arguments of an unlock.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct UnlockArgs {
     /// Who asks.
     pub client: ClientId,
@@ -70,7 +73,7 @@ pub struct UnlockArgs {
 }
 
 /// Everything that can happen to a lockspace.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Input {
     /// A client asks for a new lock; answers with its id.
     Lock(LockArgs),
@@ -89,12 +92,20 @@ pub enum Input {
     /// A client is gone: its PERSISTENT locks become orphans, the others are force-unlocked and
     /// what they could have written is marked invalid.
     ClientGone(ClientId),
-    /// Drop the orphans that `client` left on `node` (every client's if `None`).
+    /// A client takes its outstanding request or conversion back as the victim of a deadlock that
+    /// somebody has found: as [`Input::Cancel`], but it completes with [`Status::Deadlock`].
+    BreakDeadlock {
+        /// Who asks.
+        client: ClientId,
+        /// The lock.
+        lock: LockId,
+    },
+    /// Drop the orphans that these clients left on `node`.
     Purge {
         /// Whose node.
         node: NodeId,
         /// Whose orphans.
-        client: Option<ClientId>,
+        clients: Clients,
     },
     /// A message came from a member. Per sender, messages come in the order sent, each once
     /// (claims tolerate loss and duplicates if [`crate::Config::claim_resend`] is set).
@@ -115,12 +126,14 @@ pub enum Input {
     Leave,
     /// Ask to be told, by [`Output::Fenced`], when every claim made so far is settled.
     Fence(u64),
+    /// Search for deadlocks after another time ([`crate::Config::deadlock_after`]), or never.
+    SearchAfter(Option<Time>),
     /// Time has passed: call when [`crate::Lockspace::next_timer`] says so.
     Tick,
 }
 
 /// A completion AST.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Completion {
     /// Whose.
     pub client: ClientId,
@@ -166,7 +179,7 @@ pub enum WithdrawReason {
 }
 
 /// What the state machine wants done; pull with [`crate::Lockspace::poll`].
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Output {
     /// Send a message to a member.
     Send {
@@ -235,10 +248,21 @@ impl Output {
             _ => None,
         }
     }
+
+    /// Whether it is a callback for this lock.
+    pub(crate) fn is_about(&self, id: LockId) -> bool {
+        match self {
+            Output::Complete(done) => done.lock == id,
+            Output::Bast { lock, .. }
+            | Output::Lost { lock, .. }
+            | Output::Settled { lock, .. } => *lock == id,
+            _ => false,
+        }
+    }
 }
 
 /// Protocol events for histories (the events of the project's history format that no client sees).
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Trace {
     /// A claim was made; `claim` stays the same until it is settled.
     Claim {
@@ -342,6 +366,19 @@ pub struct Stats {
     pub unsettled_max: u64,
     /// Recoveries completed.
     pub recoveries: u64,
+    /// Nanoseconds from a recovery's begin to each of its barriers, from each barrier to the next
+    /// and from the last to the end, summed over recoveries; one that was begun anew counts again.
+    pub recovery_step_ns: [u64; 4],
+    /// Nanoseconds that the longest completed recovery took.
+    pub recovery_max_ns: u64,
+    /// Grants made by this node as a master.
+    pub grants: u64,
+    /// Requests and conversions that this node queued as a master.
+    pub queued: u64,
+    /// Searches for deadlocks that this node has led.
+    pub deadlock_searches: u64,
+    /// Operations that this node, leading a search, has ended with EDEADLK.
+    pub deadlocks: u64,
     /// Messages dropped because they came from no member, from another view, or made no sense.
     pub dropped: u64,
 }

@@ -24,6 +24,7 @@ macro_rules! mutated {
 
 mod barrier;
 mod config;
+mod deadlock;
 mod error;
 mod flags;
 mod grant;
@@ -46,12 +47,15 @@ mod resource;
 mod space;
 mod store;
 mod timers;
+pub mod waits;
 
 pub use config::{ClaimMode, Config, Policy, UnknownPolicy};
 pub use error::{Error, Invalid, Status};
 pub use flags::{LockFlags, SbFlags, UnlockFlags};
-pub use ids::{ClientId, LockId, Member, NodeId, Time, View};
-pub use inspect::{Defect, Footprint, LockInfo, Queue, ResourceInfo, footprint};
+pub use ids::{ClientId, Clients, LockId, Member, NodeId, Time, View};
+pub use inspect::{
+    Defect, Footprint, LockInfo, Queue, RecoveryInfo, ResourceInfo, Wait, footprint,
+};
 pub use io::{
     Completion, ConvertArgs, Input, LockArgs, LostReason, Lvb, Output, Stats, Trace, UnlockArgs,
     WithdrawReason,

@@ -93,7 +93,7 @@ pub enum LinkError {
 }
 
 /// One node's end of the link to one peer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link<P> {
     me: u64,
     peer: Option<u64>,

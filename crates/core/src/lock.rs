@@ -2,6 +2,8 @@
 
 use alloc::boxed::Box;
 
+use serde::{Deserialize, Serialize};
+
 use crate::flags::{LockFlags, SbFlags};
 use crate::ids::{ClientId, LockId, NodeId, Time};
 use crate::inspect::Queue;
@@ -10,20 +12,21 @@ use crate::mode::Mode;
 use crate::resource::ResourceKey;
 
 /// Whose lock it is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) enum Owner {
     /// A client of this node.
     Local(ClientId),
     /// A client of this node left it behind.
     Orphan(ClientId),
-    /// Its client is gone and it is being unlocked; nobody is told of anything.
+    /// Its client is gone, or was told that it timed out, and it is being unlocked; nobody is told
+    /// of anything ([`crate::store::Store::disown`]).
     Gone,
     /// Another node's: this is the master's copy.
     Remote { node: NodeId, lkid: LockId, client: Option<ClientId> },
 }
 
 /// The operation that a lock has outstanding.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) enum Op {
     None,
     Request,
@@ -33,7 +36,7 @@ pub(crate) enum Op {
 
 /// How far the outstanding operation has come (the stages of Linux `lock.c`, plus the waits that
 /// come before the network).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) enum Stage {
     /// No operation.
     Idle,
@@ -54,7 +57,7 @@ pub(crate) enum Stage {
 }
 
 /// What was asked for while another operation was outstanding.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Overlap {
     pub cancel: Option<CancelCause>,
     /// The cancel has been sent to the master and its reply is outstanding.
@@ -62,13 +65,15 @@ pub(crate) struct Overlap {
     pub unlock: Option<UnlockArgs>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) enum CancelCause {
     Asked,
     TimedOut,
+    /// The search for deadlocks chose this wait.
+    Deadlock,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Lock {
     pub id: LockId,
     pub resource: ResourceKey,
@@ -125,7 +130,7 @@ pub(crate) struct Lock {
 }
 
 /// Position in a queue; slots of the neighbours.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Links {
     pub prev: u32,
     pub next: u32,
@@ -190,6 +195,9 @@ impl Lock {
         self.lvb_read = false;
         self.lvb_out = lvb.filter(|_| self.granted.is_some_and(Mode::writes));
     }
+
+    /// The number of a lock's first operation, its request (if it was not adopted).
+    pub const FIRST_OP: u32 = 1;
 
     /// Operation numbers use these bits; the rest marks merges.
     pub const OP_MASK: u32 = 0x7fff_ffff;

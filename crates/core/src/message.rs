@@ -8,11 +8,14 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::deadlock::Sight;
 use crate::flags::{LockFlags, SbFlags};
-use crate::ids::{ClientId, LockId, NodeId, Time};
+use crate::ids::{ClientId, Clients, LockId, NodeId, Time};
+use crate::inspect::ResourceInfo;
 use crate::io::Lvb;
 use crate::mode::Mode;
 use crate::name::Name;
+use crate::waits::Edge;
 
 /// A message between two members of a lockspace.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -51,6 +54,8 @@ pub struct NewLock {
     pub bast: bool,
     /// Its client, for "who holds it"; `None` for an orphan.
     pub client: Option<ClientId>,
+    /// The transaction that it belongs to; 0: its client.
+    pub transaction: u64,
 }
 
 /// The result of a grant.
@@ -143,6 +148,8 @@ pub struct MovedLock {
     pub since: Time,
     /// Which of the lock's operations waits.
     pub op: u32,
+    /// The transaction that it belongs to; 0: its client.
+    pub transaction: u64,
 }
 
 /// The barriers of a recovery.
@@ -259,7 +266,7 @@ pub enum Body {
         mode: Mode,
     },
     /// Drop the orphans of a client of the receiver (all of them if `None`).
-    Purge(Option<ClientId>),
+    Purge(Clients),
 
     /// Broadcast mastery: who masters this? (O2CB's MASTER_REQUEST)
     WhoMasters {
@@ -321,6 +328,46 @@ pub enum Body {
     Moved(Vec<MovedLock>),
     /// Recovery: the new master's ids, as (owner's, master's).
     MovedReply(Vec<(LockId, LockId)>),
+
+    /// To the lowest member: locks have waited for long at the sender, search for deadlocks.
+    SuspectDeadlock,
+    /// Search: what waits at you?
+    TellWaits {
+        /// The searcher's round.
+        round: u64,
+    },
+    /// Search: this.
+    Waits {
+        /// The searcher's round.
+        round: u64,
+        /// The sender's clock, by which the locks' times are to be read.
+        now: Time,
+        /// Resources that the sender masters.
+        resources: Vec<ResourceInfo>,
+        /// No more will come.
+        last: bool,
+    },
+    /// Search: which of these waits do you see?
+    Witness {
+        /// The searcher's round.
+        round: u64,
+        /// Waits that may be a deadlock.
+        edges: Vec<Edge>,
+    },
+    /// Search: what the sender sees of each; `None`: it knows that there is no such wait.
+    Witnessed {
+        /// The searcher's round.
+        round: u64,
+        /// In the order asked.
+        sights: Vec<Option<Sight>>,
+    },
+    /// Search: end this wait with EDEADLK.
+    Victim {
+        /// The receiver's lock.
+        lkid: LockId,
+        /// Which of its operations.
+        op: u32,
+    },
 }
 
 /// Answers of broadcast mastery.

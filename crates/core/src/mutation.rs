@@ -1,8 +1,10 @@
 //! The published artifact's defects (protocol section 5), each switchable, so that tests can show
 //! that the checkers find them. Compiled in only with the feature `mutations`.
 
+use serde::{Deserialize, Serialize};
+
 /// One defect of the published artifact, or one rule of ours left out.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Mutation {
     /// Lock-name reuse: the directory records the claimer without looking whether it knows another
     /// master.

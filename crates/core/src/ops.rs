@@ -12,7 +12,7 @@
 use crate::error::{Error, Invalid, Status};
 use crate::flags::{LockFlags, UnlockFlags};
 use crate::grant::{Effects, Outcome};
-use crate::ids::{ClientId, LockId, NodeId};
+use crate::ids::{ClientId, Clients, LockId, NodeId};
 use crate::inspect::Queue;
 use crate::io::{Completion, ConvertArgs, LockArgs, Lvb, Output, UnlockArgs};
 use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
@@ -45,6 +45,7 @@ impl Lockspace {
         lock.tag = args.tag;
         lock.bast = args.bast;
         let id = self.store.insert(lock, Queue::Parked);
+        self.store.set_transaction(id, args.transaction);
         self.set_operation_timer(id, args.timeout);
         self.issue(id);
         Ok(id)
@@ -70,15 +71,7 @@ impl Lockspace {
 
     fn check_convert(&self, gr: Mode, args: &ConvertArgs) -> Result<(), Error> {
         let flags = args.flags;
-        if flags.intersects(LockFlags::EXPEDITE | LockFlags::ORPHAN | LockFlags::NOTIFY) {
-            return Err(Invalid::RequestOnly.into());
-        }
-        if flags.contains(LockFlags::CONVDEADLK | LockFlags::NOQUEUE) {
-            return Err(Invalid::DeadlkNoqueue.into());
-        }
-        if flags.contains(LockFlags::QUECVT) && !gr.may_quecvt(args.mode) {
-            return Err(Invalid::Quecvt.into());
-        }
+        flags.check_conversion(gr, args.mode)?;
         self.check_lvb(flags.contains(LockFlags::VALBLK), args.lvb.as_ref())
     }
 
@@ -104,7 +97,12 @@ impl Lockspace {
         Ok(())
     }
 
-    pub(crate) fn cancel(&mut self, client: ClientId, id: LockId) -> Result<(), Error> {
+    pub(crate) fn cancel(
+        &mut self,
+        client: ClientId,
+        id: LockId,
+        cause: CancelCause,
+    ) -> Result<(), Error> {
         if !self.member {
             return Err(Error::NotMember);
         }
@@ -114,7 +112,7 @@ impl Lockspace {
         if twice {
             return Err(Error::Busy);
         }
-        self.cancel_lock(id, CancelCause::Asked);
+        self.cancel_lock(id, cause);
         Ok(())
     }
 
@@ -140,8 +138,11 @@ impl Lockspace {
         // First all of them: the end of one may grant another, which nobody is to be told.
         for &id in &locks {
             let lock = &mut self.store[id];
-            let stays = lock.flags.contains(LockFlags::PERSISTENT) && lock.op != Op::Unlock;
-            lock.owner = if stays { Owner::Orphan(client) } else { Owner::Gone };
+            if lock.flags.contains(LockFlags::PERSISTENT) && lock.op != Op::Unlock {
+                lock.owner = Owner::Orphan(client);
+            } else {
+                self.store.disown(id);
+            }
         }
         for id in locks {
             // An earlier one's end may have taken this one along.
@@ -155,8 +156,8 @@ impl Lockspace {
 
     /// Unlocks in whatever state, invalidating what the lock could have written, and tells nobody.
     pub(crate) fn release(&mut self, id: LockId) {
-        let lock = &mut self.store[id];
-        lock.owner = Owner::Gone;
+        self.store.disown(id);
+        let lock = &self.store[id];
         if lock.lost {
             return self.abandon(id);
         }
@@ -171,20 +172,20 @@ impl Lockspace {
     }
 
     /// Drops orphans, here or on another node.
-    pub(crate) fn purge(&mut self, node: NodeId, client: Option<ClientId>) -> Result<(), Error> {
+    pub(crate) fn purge(&mut self, node: NodeId, clients: Clients) -> Result<(), Error> {
         self.check_open()?;
         if node != self.me() {
             self.view.member(node).ok_or(Error::NoEntry)?;
-            self.send(node, Body::Purge(client));
+            self.send(node, Body::Purge(clients));
             return Ok(());
         }
-        self.purge_here(client);
+        self.purge_here(clients);
         Ok(())
     }
 
-    pub(crate) fn purge_here(&mut self, client: Option<ClientId>) {
+    pub(crate) fn purge_here(&mut self, clients: Clients) {
         let matches = |l: &Lock| match l.owner {
-            Owner::Orphan(c) => client.is_none_or(|wanted| wanted == c),
+            Owner::Orphan(client) => clients.contains(client),
             _ => false,
         };
         for id in self.locks_where(matches) {
@@ -326,7 +327,7 @@ impl Lockspace {
     }
 
     /// Unlocks; with FORCE in any state. What was outstanding ends without a completion of its own.
-    fn unlock_lock(&mut self, args: UnlockArgs) {
+    pub(crate) fn unlock_lock(&mut self, args: UnlockArgs) {
         let id = args.lock;
         let lock = &mut self.store[id];
         match (lock.op, lock.stage) {
@@ -411,6 +412,7 @@ impl Lockspace {
         let status = match cause {
             CancelCause::Asked => Status::Canceled,
             CancelCause::TimedOut => Status::TimedOut,
+            CancelCause::Deadlock => Status::Deadlock,
         };
         self.finish(id, status);
     }

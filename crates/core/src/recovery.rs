@@ -20,11 +20,13 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::Policy;
 use crate::error::Status;
 use crate::flags::LockFlags;
-use crate::ids::{LockId, NodeId, View};
-use crate::inspect::Queue;
+use crate::ids::{LockId, NodeId, Time, View};
+use crate::inspect::{Queue, RecoveryInfo};
 use crate::io::{LostReason, Output, Trace, WithdrawReason};
 use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
 use crate::mastery::directory::Record;
@@ -39,7 +41,7 @@ const NAMES_PER_MESSAGE: usize = 512;
 /// Locks in one message to their new master.
 const LOCKS_PER_MESSAGE: usize = 64;
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Recovery {
     /// The barrier that this node has passed last.
     passed: Option<Step>,
@@ -53,6 +55,18 @@ pub(crate) struct Recovery {
     adopting: usize,
     /// Locks that a new master has not acknowledged.
     moving: BTreeSet<LockId>,
+    clock: Clock,
+}
+
+/// When a recovery began and its last step did; only figures depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Clock {
+    began: Time,
+    step: Time,
+}
+
+impl core::hash::Hash for Clock {
+    fn hash<H: core::hash::Hasher>(&self, _: &mut H) {}
 }
 
 impl Lockspace {
@@ -81,7 +95,9 @@ impl Lockspace {
             names_missing: self.view.members.iter().map(|m| m.node).filter(|&n| n != me).collect(),
             adopting: 0,
             moving: BTreeSet::new(),
+            clock: Clock { began: self.now, step: self.now },
         });
+        self.stop_search();
         let departed: BTreeSet<NodeId> = old
             .members
             .iter()
@@ -278,7 +294,7 @@ impl Lockspace {
 
     // ---- barriers ----
 
-    fn coordinator(&self) -> NodeId {
+    pub(crate) fn coordinator(&self) -> NodeId {
         self.view.members.first().map_or(self.me(), |m| m.node)
     }
 
@@ -322,6 +338,9 @@ impl Lockspace {
     fn pass_step(&mut self, step: Step, features: Features) {
         let Some(recovery) = self.recovery.as_mut() else { return };
         recovery.passed = Some(step);
+        let spent = self.now.saturating_sub(recovery.clock.step);
+        recovery.clock.step = self.now;
+        self.stats.recovery_step_ns[step as usize] += spent;
         match step {
             Step::Nodes => {
                 self.claims_agreed = features.claims;
@@ -518,6 +537,7 @@ impl Lockspace {
             lvb_current: lock.lvb_current,
             since: lock.since,
             op: lock.op_no,
+            transaction: self.store.transaction(lock.id),
         }
     }
 
@@ -554,6 +574,7 @@ impl Lockspace {
         lock.lvb_current = moved.lvb_current;
         lock.op_no = moved.op;
         let id = self.store.insert(lock, Queue::Parked);
+        self.store.set_transaction(id, moved.transaction);
         match (moved.granted, moved.requested) {
             (Some(gr), None) => self.store.enqueue_granted(id, gr),
             (Some(_), Some(_)) => self.store.enqueue(id, Queue::Converting, false),
@@ -644,7 +665,10 @@ impl Lockspace {
     // ---- steps 8, 9, 10: on again ----
 
     fn resume(&mut self) {
-        self.recovery = None;
+        if let Some(recovery) = self.recovery.take() {
+            let took = self.now.saturating_sub(recovery.clock.began);
+            self.stats.recovery_max_ns = self.stats.recovery_max_ns.max(took);
+        }
         self.running = true;
         self.stats.recoveries += 1;
         self.out.push_back(Output::RecoveryDone(self.view.seq));
@@ -671,6 +695,23 @@ impl Lockspace {
             }
         }
         self.open_barrier();
+        self.resume_search();
+    }
+
+    /// Where the recovery that goes on is.
+    pub fn recovery(&self) -> Option<RecoveryInfo> {
+        let recovery = self.recovery.as_ref()?;
+        let step = match recovery.passed {
+            None => Step::Nodes,
+            Some(Step::Nodes) => Step::Directory,
+            Some(Step::Directory) => Step::Locks,
+            Some(Step::Locks | Step::Done) => Step::Done,
+        };
+        let reached = recovery.reached.get(&step);
+        let missing = |node: &NodeId| reached.is_none_or(|r| !r.contains_key(node));
+        let counts = self.coordinator() == self.me();
+        let members = self.view.members.iter().map(|m| m.node).filter(|_| counts);
+        Some(RecoveryInfo { step, missing: members.filter(missing).collect() })
     }
 
     fn ids_in(&self, key: ResourceKey, queue: Queue) -> Vec<LockId> {

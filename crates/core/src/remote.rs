@@ -20,6 +20,8 @@ const EARLY_LIMIT: usize = 64 * 1024;
 pub(crate) enum Class {
     /// Part of a recovery: counts only in its view.
     Recovery,
+    /// Part of a search for deadlocks: counts only in its view, and never while a recovery runs.
+    Search,
     /// About who masters what: counts only in its view, and waits for the gate.
     Directory,
     /// Asks a master for something: waits for the gate.
@@ -38,6 +40,12 @@ pub(crate) fn class(body: &Body) -> Class {
         | Body::Adopted(_)
         | Body::Moved(_)
         | Body::MovedReply(_) => Class::Recovery,
+        Body::SuspectDeadlock
+        | Body::TellWaits { .. }
+        | Body::Waits { .. }
+        | Body::Witness { .. }
+        | Body::Witnessed { .. }
+        | Body::Victim { .. } => Class::Search,
         Body::Lookup { .. }
         | Body::LookupReply { .. }
         | Body::Remove { .. }
@@ -77,6 +85,8 @@ impl Lockspace {
         let current = message.view == self.view.seq;
         match class(&message.body) {
             Class::Recovery | Class::Directory if !current => self.stats.dropped += 1,
+            // Whoever still waits will have it searched for again.
+            Class::Search if !current || !self.running => {}
             Class::Directory | Class::Request if !self.running => {
                 self.queued.push_back((from, message))
             }
@@ -102,7 +112,15 @@ impl Lockspace {
             Body::Grant { lkid, remid, granted } => self.receive_grant(from, lkid, remid, granted),
             Body::Demoted { lkid, remid } => self.receive_demoted(from, lkid, remid),
             Body::Bast { lkid, mode } => self.receive_bast(from, lkid, mode),
-            Body::Purge(client) => self.purge_here(client),
+            Body::Purge(clients) => self.purge_here(clients),
+            Body::SuspectDeadlock => self.search(),
+            Body::TellWaits { round } => self.receive_tell_waits(from, round),
+            Body::Waits { round, now, resources, last } => {
+                self.receive_waits(from, round, now, resources, last);
+            }
+            Body::Witness { round, edges } => self.receive_witness(from, round, &edges),
+            Body::Witnessed { round, sights } => self.receive_witnessed(from, round, sights),
+            Body::Victim { lkid, op } => self.end_deadlocked(lkid, op),
             Body::WhoMasters { name, round } => self.receive_who_masters(from, name, round),
             Body::Masters { name, round, answer } => {
                 self.receive_masters(from, name, round, answer)
@@ -141,6 +159,7 @@ impl Lockspace {
             ask: self.ask_of(id),
             bast: lock.bast,
             client: lock.client(),
+            transaction: self.store.transaction(id),
         }
     }
 
@@ -452,7 +471,7 @@ impl Lockspace {
 
     /// A new lock of another node at this master.
     pub(crate) fn request_for(&mut self, from: NodeId, key: ResourceKey, new: NewLock) {
-        let NewLock { ask, bast, client, .. } = new;
+        let NewLock { ask, bast, client, transaction, .. } = new;
         let owner = Owner::Remote { node: from, lkid: ask.lkid, client };
         let mut lock = Lock::new(key, owner, self.now);
         lock.requested = Some(ask.mode);
@@ -461,6 +480,7 @@ impl Lockspace {
         lock.bast = bast;
         self.store[key].idle_since = None;
         let id = self.store.insert(lock, Queue::Parked);
+        self.store.set_transaction(id, transaction);
         let outcome = self.do_request(id);
         self.reply_outcome(from, id, ask.op, outcome);
         if outcome == Outcome::Again {

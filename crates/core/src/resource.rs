@@ -1,5 +1,7 @@
 //! A resource as one node keeps it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{NodeId, Time};
 use crate::io::Lvb;
 use crate::lock::NIL;
@@ -9,7 +11,7 @@ use crate::name::Name;
 pub(crate) type ResourceKey = u32;
 
 /// Who masters a resource, as far as this node knows.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) enum Master {
     Unknown,
     Here,
@@ -17,7 +19,7 @@ pub(crate) enum Master {
 }
 
 /// What is under way to find or become the master.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) enum Finding {
     Nothing,
     /// A look-up is out to the directory node.
@@ -31,7 +33,7 @@ pub(crate) enum Finding {
 }
 
 /// Head and tail of a queue.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct List {
     pub head: u32,
     pub tail: u32,
@@ -41,7 +43,7 @@ impl List {
     pub const EMPTY: List = List { head: NIL, tail: NIL };
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Resource {
     pub name: Name,
     pub hash: u64,

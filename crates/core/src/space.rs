@@ -5,18 +5,22 @@ use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
 use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
 
 use crate::barrier::Barrier;
 use crate::config::{Config, Policy};
+use crate::deadlock::Deadlocks;
 use crate::error::Error;
-use crate::ids::{LockId, NodeId, Time, View};
-use crate::inspect::{Defect, LockInfo, Queue, ResourceInfo};
+use crate::flags::LockFlags;
+use crate::ids::{ClientId, LockId, NodeId, Time, View};
+use crate::inspect::{Defect, LockInfo, Queue, ResourceInfo, Wait};
 use crate::io::{Input, Output, Stats, Trace};
-use crate::lock::Owner;
+use crate::lock::{CancelCause, Owner, Stage};
 use crate::mastery::broadcast::Round;
 use crate::mastery::claim::Claims;
 use crate::mastery::directory::Directory;
 use crate::message::{Body, Message};
+use crate::mode::Mode;
 use crate::name::Name;
 use crate::recovery::Recovery;
 use crate::resource::{Master, ResourceKey};
@@ -24,7 +28,7 @@ use crate::store::Store;
 use crate::timers::Timers;
 
 /// One node's part of one lockspace.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lockspace {
     pub(crate) config: Config,
     pub(crate) stats: Stats,
@@ -52,6 +56,7 @@ pub struct Lockspace {
     pub(crate) rounds: HashMap<ResourceKey, Round>,
     pub(crate) barrier: Barrier,
     pub(crate) timers: Timers,
+    pub(crate) deadlocks: Deadlocks,
 
     /// Operations that wait for the gate, oldest first.
     pub(crate) gated: VecDeque<LockId>,
@@ -97,6 +102,7 @@ impl Lockspace {
             rounds: HashMap::new(),
             barrier: Barrier::default(),
             timers: Timers::default(),
+            deadlocks: Deadlocks::default(),
             gated: VecDeque::new(),
             queued: VecDeque::new(),
             early: VecDeque::new(),
@@ -117,14 +123,18 @@ impl Lockspace {
             Input::Lock(args) => return self.lock(args).map(Some),
             Input::Convert(args) => self.convert(args)?,
             Input::Unlock(args) => self.unlock(args)?,
-            Input::Cancel { client, lock } => self.cancel(client, lock)?,
+            Input::Cancel { client, lock } => self.cancel(client, lock, CancelCause::Asked)?,
+            Input::BreakDeadlock { client, lock } => {
+                self.cancel(client, lock, CancelCause::Deadlock)?;
+            }
             Input::ClientGone(client) => self.client_gone(client),
-            Input::Purge { node, client } => self.purge(node, client)?,
+            Input::Purge { node, clients } => self.purge(node, clients)?,
             Input::Receive { from, message } => self.receive(from, message),
             Input::View(view) => self.enter_view(view),
             Input::Halt => self.halt(),
             Input::Leave => self.leave(),
             Input::Fence(number) => self.fence(number),
+            Input::SearchAfter(after) => self.search_after(after),
             Input::Tick => self.fire_timers(),
         }
         if self.running {
@@ -170,6 +180,21 @@ impl Lockspace {
     /// Claims of this node that are not settled.
     pub fn unsettled_claims(&self) -> usize {
         self.claims.unsettled()
+    }
+
+    /// Locks of this node's clients, the orphans that they left included.
+    pub fn own_lock_count(&self) -> usize {
+        let own = |l: &crate::lock::Lock| matches!(l.owner, Owner::Local(_) | Owner::Orphan(_));
+        self.store.lock_ids().filter(|&id| own(&self.store[id])).count()
+    }
+
+    /// What this node's clients hold, and the orphans that they left: name, mode and client.
+    pub fn held(&self) -> impl Iterator<Item = (Name, Mode, ClientId)> + '_ {
+        self.store.lock_ids().filter_map(|id| {
+            let lock = &self.store[id];
+            let (Owner::Local(client) | Owner::Orphan(client)) = lock.owner else { return None };
+            Some((self.name_of(lock.resource), lock.granted?, client))
+        })
     }
 
     /// Locks in memory, copies for other nodes included.
@@ -244,7 +269,17 @@ impl Lockspace {
         self.directory.iter().map(|(name, record)| (*name, record.master)).collect()
     }
 
-    fn info(&self, key: ResourceKey) -> ResourceInfo {
+    /// Resources in memory, without locks or with some.
+    pub fn resource_count(&self) -> usize {
+        self.store.resource_count()
+    }
+
+    /// Locks in a queue; those of other nodes count where their master is, and at their owner.
+    pub fn count_in(&self, queue: Queue) -> usize {
+        self.store.count_in(queue)
+    }
+
+    pub(crate) fn info(&self, key: ResourceKey) -> ResourceInfo {
         let r = &self.store[key];
         ResourceInfo {
             name: r.name,
@@ -274,6 +309,10 @@ impl Lockspace {
             requested: l.requested,
             token: l.token,
             since: l.since,
+            wait: wait_of(l),
+            op: l.op_no,
+            flags: if l.disordered { l.flags | LockFlags::NOORDER } else { l.flags },
+            transaction: self.store.transaction(l.id),
         }
     }
 
@@ -377,5 +416,26 @@ impl Lockspace {
             (from, message.view, &message.body).hash(h);
         }
         self.timers.hash(h);
+        self.deadlocks.hash(h);
+    }
+}
+
+/// What a lock's operation waits for.
+fn wait_of(l: &crate::lock::Lock) -> Wait {
+    if !l.is_local() {
+        return match l.queue {
+            Queue::Granted => Wait::Nothing,
+            _ if l.merging => Wait::Merge,
+            _ => Wait::Queue,
+        };
+    }
+    match l.stage {
+        Stage::Idle => Wait::Nothing,
+        Stage::Barrier => Wait::Claims,
+        Stage::Gate => Wait::Recovery,
+        Stage::Frozen => Wait::Merge,
+        Stage::Parked | Stage::LookUp => Wait::Master,
+        Stage::Asked(node) => Wait::Answer(node),
+        Stage::Queued => Wait::Queue,
     }
 }

@@ -105,6 +105,7 @@ fn request(space: &mut Lockspace, i: u32, mode: Mode) -> LockId {
         lvb: None,
         bast: true,
         timeout: None,
+        transaction: 0,
     };
     space.handle(0, Input::Lock(args)).unwrap().unwrap()
 }

@@ -295,7 +295,8 @@ impl Run {
                 let lvb = block(flags.bits(), value).map(Into::into);
                 let name = name(&self.resource);
                 let bast = true;
-                let args = LockArgs { client, tag, name, mode, flags, lvb, bast, timeout };
+                let args =
+                    LockArgs { client, tag, name, mode, flags, lvb, bast, timeout, transaction: 0 };
                 let nodes = self.cluster.nodes.len();
                 (node((self.numbers % nodes) as u32 + 1), Input::Lock(args))
             }

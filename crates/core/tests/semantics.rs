@@ -706,6 +706,23 @@ fn cancel_grant_race_cancel_first() {
     }
 }
 
+/// The victim of a deadlock: as a cancel, but the status says why, also from another node's queue.
+#[test]
+fn victim_of_a_deadlock() {
+    for (place, convert) in AWAY.into_iter().flat_map(|p| [(p, false), (p, true)]) {
+        let (mut s, holder, waiter) = race(convert, place);
+        let input = Input::BreakDeadlock { client: ClientId(1), lock: waiter.lock };
+        s.cluster.input(waiter.node, input).unwrap();
+        s.cluster.run();
+        let done = s.completion(waiter);
+        let mode = convert.then_some(Mode::NL);
+        assert_eq!((done.status, done.mode), (Status::Deadlock, mode), "{place:?} {convert}");
+        let granted = if convert { vec![Mode::PR, Mode::NL] } else { vec![Mode::PR] };
+        assert_eq!(granted_modes(&s), granted);
+        s.cluster.unlock(holder.node, holder.lock).unwrap();
+    }
+}
+
 /// A cancel that is called before the request has reached its master.
 #[test]
 fn cancel_of_a_request_under_way() {
@@ -951,6 +968,7 @@ fn adopt(s: &mut Stage, node: NodeId, client: u64, mode: Mode) -> Result<At, Err
         lvb: None,
         bast: true,
         timeout: None,
+        transaction: 0,
     };
     let lock = s.cluster.input(node, Input::Lock(args))?.expect("an id");
     s.cluster.run();
@@ -1043,11 +1061,11 @@ fn orphans_stay_in_force_until_purged() {
         s.cluster.run();
         s.waits(waiter);
         assert_eq!(s.notices(kept), []);
-        let purge = |client| Input::Purge { node: node(1), client };
-        s.cluster.input(node(1), purge(Some(ClientId(9)))).unwrap();
+        let purge = |client| Input::Purge { node: node(1), clients: Clients::one(client) };
+        s.cluster.input(node(1), purge(ClientId(9))).unwrap();
         s.cluster.run();
         s.waits(waiter);
-        s.cluster.input(node(1), purge(Some(ClientId(1)))).unwrap();
+        s.cluster.input(node(1), purge(ClientId(1))).unwrap();
         s.cluster.run();
         assert_eq!(s.granted(waiter), Mode::PR);
         assert!(s.info().lvb_invalid, "it could have been writing");
@@ -1061,7 +1079,7 @@ fn purge_of_another_node() {
     let kept = s.request(Mode::EX, LockFlags::PERSISTENT);
     assert_eq!(s.granted(kept), Mode::EX);
     gone(&mut s, node(1));
-    let purge = |node| Input::Purge { node, client: None };
+    let purge = |node| Input::Purge { node, clients: Clients::ALL };
     assert_eq!(s.cluster.input(node(2), purge(node(7))), Err(Error::NoEntry));
     s.cluster.input(node(2), purge(node(2))).unwrap();
     s.cluster.run();

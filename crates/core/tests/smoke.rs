@@ -6,7 +6,7 @@ use common::{Cluster, MS, node};
 use lockify_core::*;
 
 /// The default of `Config::batch_age`: claims are sent by then.
-const BATCH_AGE: u64 = 10 * MS;
+const BATCH_AGE: u64 = 50 * MS;
 
 const POLICIES: [Policy; 5] = [
     Policy::Directory,

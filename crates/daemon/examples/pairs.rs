@@ -7,7 +7,9 @@ use lockify_daemon::{Config, Daemon, Log};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
     let config = Config::alone(dir.path().join("lockify.sock"));
-    let daemon = bench::on_other_processor(|| Daemon::start(&config, &Log::stderr()))?;
+    let daemon = bench::on_other_processor(|| {
+        Daemon::start(&config, &Log::new(|notice| eprintln!("{notice}")))
+    })?;
     let mut rows = bench::daemon_pairs(&config.socket, "default", Effort::default())?;
     drop(daemon);
     rows.extend(bench::remote_embedded_pairs(Effort::default())?);

@@ -1,11 +1,15 @@
 //! The daemon's configuration file.
 //!
-//! TOML; `docs` of each field below are its manual. Only `node` and `nodes` (or `nodes_file`) are
-//! needed:
+//! TOML; `docs/configuration.md` is its manual. Only `node` and `nodes` (or `nodes_file`) are
+//! needed, and keys (docs/security.md) unless all addresses are loopback:
 //!
 //! ```toml
 //! node = 1
 //! socket = "/run/lockify/lockify.sock"
+//!
+//! [security]
+//! ca = "ca.pem"
+//! identity = "node.pem"
 //!
 //! [[nodes]]
 //! id = 1
@@ -20,13 +24,31 @@
 //! policy = "claim"
 //! ```
 
+mod access;
+mod changes;
+mod log;
+mod membership;
+mod metrics;
+mod place;
+mod security;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockify_core::{NodeId, Policy};
+use lockify_node::wire::Versions;
 use lockify_node::{NodeAddress, NodeConfig, SpaceConfig};
 use serde::{Deserialize, Deserializer};
+
+pub use access::Access;
+pub use changes::Changes;
+pub use log::{Format as LogFormat, Logging};
+pub use membership::{Fence, Fencing, MembershipKind, QuorumLost, QuorumLostAction};
+pub use metrics::Metrics;
+use place::{Source, Wrong};
+pub(crate) use security::Protection;
+pub use security::SecurityEntry;
 
 /// What is wrong with a configuration, where, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -40,14 +62,14 @@ pub enum ConfigError {
         error: std::io::Error,
     },
     /// The file is no configuration; the text names line and column.
-    #[error("{path}: {error}")]
+    #[error("{path}: {error}docs/configuration.md has every key, its type and its default")]
     Parse {
         /// The file.
         path: PathBuf,
         /// Where and what.
         error: Box<toml::de::Error>,
     },
-    /// The fields do not fit together.
+    /// Something does not fit; the text names line and column, unless that is missing.
     #[error("{path}: {what}")]
     Meaning {
         /// The file.
@@ -64,13 +86,33 @@ pub struct Config {
     /// The cluster's name, 1 to 64 bytes: nodes of different clusters refuse each other.
     #[serde(default = "default_cluster")]
     pub cluster: String,
-    /// This node's id: one of `nodes`.
+    /// This node's id: one of `nodes`. With corosync it need not be given: it is corosync's.
+    #[serde(default)]
     pub node: u32,
-    /// Every node of the cluster, the same on all of them.
+    /// Who says who is in the cluster: `static` or `corosync`.
+    #[serde(default)]
+    pub membership: MembershipKind,
+    /// With corosync: where every node listens for the others, at its `ring0_addr`; shard N at
+    /// `port + N`.
+    #[serde(default = "default_port")]
+    pub port: u16,
+    /// What recovering a dead node's locks waits for: `lease`, `command` or `none`.
+    #[serde(default)]
+    pub fence: Fence,
+    /// The agent of `fence = "command"`.
+    #[serde(default)]
+    pub fencing: Fencing,
+    /// What happens when this node has lost its quorum.
+    #[serde(default)]
+    pub quorum_lost: QuorumLost,
+    /// Every node of the cluster, the same on all of them; not with corosync, which has the list.
     #[serde(default)]
     pub nodes: Vec<NodeEntry>,
     /// A file with `[[nodes]]` instead; relative to the configuration file.
     pub nodes_file: Option<PathBuf>,
+    /// How nodes prove to each other who they are.
+    #[serde(default)]
+    pub security: SecurityEntry,
     /// The lockspaces that this node joins; by default one, `default`, with policy `claim`.
     #[serde(default, rename = "lockspace")]
     pub lockspaces: Vec<SpaceEntry>,
@@ -89,14 +131,27 @@ pub struct Config {
     /// How long the node goes on without a majority.
     #[serde(default = "default_lease", deserialize_with = "duration")]
     pub lease: Duration,
+    /// Speak versions of the node protocol up to this one with other nodes, to hold a cluster at an
+    /// old version until all nodes are upgraded; by default, up to the newest.
+    pub wire_version: Option<u16>,
     /// Added to every message to a peer, for experiments.
     #[serde(default, deserialize_with = "duration")]
     pub delay: Duration,
+    /// How long an event loop polls before it sleeps: answers come sooner by the time that a
+    /// processor takes to wake, for processor time. 0 by default.
+    #[serde(default, deserialize_with = "duration")]
+    pub busy_poll: Duration,
     /// Record what happens to locks in this file (`.N` is appended for shard N > 0).
     pub history: Option<PathBuf>,
     /// Limits.
     #[serde(default)]
     pub limits: Limits,
+    /// What is logged, and how.
+    #[serde(default)]
+    pub log: Logging,
+    /// Where metrics are served.
+    #[serde(default)]
+    pub metrics: Metrics,
     /// How long clients that hold locks may take to end their sessions when the daemon is
     /// shutting down.
     #[serde(default = "default_grace", deserialize_with = "duration")]
@@ -105,6 +160,9 @@ pub struct Config {
     /// (PERSISTENT) do not keep the daemon.
     #[serde(default, deserialize_with = "some_duration")]
     pub idle_exit: Option<Duration>,
+    /// The file that it was read from, if there was one.
+    #[serde(skip)]
+    source: Option<Source>,
 }
 
 /// A node of the cluster.
@@ -130,6 +188,19 @@ pub struct SpaceEntry {
     /// Length of lock value blocks in bytes, 1 to 4096. The same on all nodes.
     #[serde(default = "default_lvb_len")]
     pub lvb_len: usize,
+    /// The local user that owns it (name or number); by default the daemon's.
+    pub owner: Option<String>,
+    /// Its group (name or number); by default the daemon's.
+    pub group: Option<String>,
+    /// What owner, group and others may do: permission bits, octal, in quotes. Reading is seeing
+    /// locks, reading and writing is taking them; by default `666`, all who may connect. Root and
+    /// the daemon's user may always.
+    #[serde(default, deserialize_with = "some_octal")]
+    pub mode: Option<u32>,
+    /// Search for deadlocks when somebody has waited this long; without it, never. The same on all
+    /// nodes.
+    #[serde(default, deserialize_with = "some_duration")]
+    pub deadlock_after: Option<Duration>,
 }
 
 /// Limits of local clients, for each shard.
@@ -138,20 +209,36 @@ pub struct SpaceEntry {
 pub struct Limits {
     /// Sessions.
     pub max_sessions: u32,
-    /// Locks of a session.
+    /// Sessions of one user. Root's and the daemon's own are not counted, and a sixteenth of
+    /// `max_sessions` is kept for them.
+    pub max_sessions_per_user: u32,
+    /// Locks, and requests for locks, of a session. Names (64 bytes), value blocks (`lvb_len`) and
+    /// queries (32) of a session are limited, too.
     pub max_locks: u32,
+    /// Locks, and requests for locks, of all sessions of one user. Root and the daemon's user are
+    /// not limited.
+    pub max_locks_per_user: u32,
     /// Bytes of events that a session may leave unread before it is disconnected.
     pub max_unread: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { max_sessions: 1024, max_locks: 1_000_000, max_unread: 16 << 20 }
+        Limits {
+            max_sessions: 1024,
+            max_sessions_per_user: 256,
+            max_locks: 1_000_000,
+            max_locks_per_user: 2_000_000,
+            max_unread: 16 << 20,
+        }
     }
 }
 
 fn default_cluster() -> String {
     "lockify".into()
+}
+fn default_port() -> u16 {
+    7430
 }
 fn default_socket() -> PathBuf {
     "/run/lockify/lockify.sock".into()
@@ -186,6 +273,10 @@ fn octal<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
             "write permission bits as three octal digits in quotes, as \"600\" or \"660\"",
         )),
     }
+}
+
+fn some_octal<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u32>, D::Error> {
+    octal(d).map(Some)
 }
 
 fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
@@ -225,19 +316,26 @@ impl Config {
     /// # Errors
     /// [`ConfigError`].
     pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-        let mut config: Config = parse(text, path)?;
-        let wrong = |what| ConfigError::Meaning { path: path.to_owned(), what };
+        let source = Source::new(path, text);
+        let mut config: Config = parse(&source)?;
+        let mut nodes_source = source.clone();
         if let Some(nodes_file) = &config.nodes_file {
             if !config.nodes.is_empty() {
-                return Err(wrong("both nodes and nodes_file are given: remove one".into()));
+                let what = "both nodes and nodes_file are given: remove one";
+                return Err(source.refuse(Wrong::new("nodes_file", what)));
             }
             let nodes_file = path.parent().unwrap_or(Path::new("")).join(nodes_file);
-            config.nodes = parse::<NodesFile>(&read(&nodes_file)?, &nodes_file)?.nodes;
+            nodes_source = Source::new(&nodes_file, &read(&nodes_file)?);
+            config.nodes = parse::<NodesFile>(&nodes_source)?.nodes;
         }
         if config.lockspaces.is_empty() {
             config.lockspaces.push(SpaceEntry::default_space());
         }
-        config.check().map_err(wrong)?;
+        config.security.resolve(path.parent().unwrap_or(Path::new("")));
+        config.source = Some(source.clone());
+        config.check(&source, &nodes_source).map_err(|wrong| {
+            if wrong.is_within("nodes") { nodes_source.refuse(wrong) } else { source.refuse(wrong) }
+        })?;
         Ok(config)
     }
 
@@ -248,58 +346,194 @@ impl Config {
         Config {
             cluster: default_cluster(),
             node: 1,
+            membership: MembershipKind::Static,
+            port: default_port(),
+            fence: Fence::Lease,
+            fencing: Fencing::default(),
+            quorum_lost: QuorumLost::default(),
             nodes: vec![NodeEntry { id: 1, address }],
             nodes_file: None,
+            security: SecurityEntry::default(),
             lockspaces: vec![SpaceEntry::default_space()],
             socket,
             socket_mode: default_mode(),
             shards: one(),
             weight: one_weight(),
             lease: default_lease(),
+            wire_version: None,
             delay: Duration::ZERO,
+            busy_poll: Duration::ZERO,
             history: None,
             limits: Limits::default(),
+            log: Logging::default(),
+            metrics: Metrics::default(),
             shutdown_grace: default_grace(),
             idle_exit: None,
+            source: None,
         }
     }
 
-    /// What the types do not say.
-    fn check(&self) -> Result<(), String> {
+    /// What the types do not say; the sources tell in which lines other keys are.
+    fn check(&self, file: &Source, nodes_file: &Source) -> Result<(), Wrong> {
         if self.cluster.is_empty() || self.cluster.len() > 64 {
-            return Err("cluster: a cluster's name has 1 to 64 bytes".into());
+            return Err(Wrong::new("cluster", "cluster: a cluster's name has 1 to 64 bytes"));
         }
         if self.shards == 0 || self.shards > 64 {
-            return Err(format!("shards = {}: use 1 to 64", self.shards));
+            return Err(Wrong::new("shards", format!("shards = {}: use 1 to 64", self.shards)));
         }
-        if !self.nodes.iter().any(|n| n.id == self.node) {
-            return Err(format!("node = {0}: add node {0} to nodes, with its address", self.node));
+        let Versions { oldest, newest } = Versions::SPOKEN;
+        if self.wire_version.is_some_and(|v| !(oldest..=newest).contains(&v)) {
+            let what = format!("wire_version: this release speaks versions {oldest} to {newest}");
+            return Err(Wrong::new("wire_version", what));
         }
-        for (i, node) in self.nodes.iter().enumerate() {
-            self.check_node(node, &self.nodes[..i])?;
+        self.check_times()?;
+        self.check_socket()?;
+        self.limits.check()?;
+        self.check_membership()?;
+        let listed = self.membership == MembershipKind::Static;
+        if listed && !self.nodes.iter().any(|n| n.id == self.node) {
+            return Err(Wrong::new(
+                "node",
+                match (file.line("node"), self.nodes.len()) {
+                    (_, 0) => {
+                        "the list of nodes is missing: add [[nodes]] with id and address for \
+                           each node, this one included"
+                            .into()
+                    }
+                    (None, _) => "node is missing: write which of nodes this one is".into(),
+                    _ => format!("node = {0}: add node {0} to nodes, with its address", self.node),
+                },
+            ));
         }
+        for i in 0..self.nodes.len() {
+            self.check_node(i, nodes_file)?;
+        }
+        self.metrics.check().map_err(|wrong| wrong.within("metrics"))?;
+        self.check_metrics_port()?;
+        self.log.check().map_err(|e| Wrong::new("log.level", e))?;
         for (i, space) in self.lockspaces.iter().enumerate() {
-            space.check(&self.lockspaces[..i])?;
+            let wrong = |w: Wrong| w.within(&i.to_string()).within("lockspace");
+            space.check(&self.lockspaces[..i]).map_err(wrong)?;
+        }
+        match self.security.protection()? {
+            Protection::Loopback => self.check_loopback(),
+            Protection::PlainText | Protection::Tls(_) => Ok(()),
+        }
+    }
+
+    /// Without keys, nobody else may reach the nodes.
+    fn check_loopback(&self) -> Result<(), Wrong> {
+        let reachable = |n: &NodeEntry| !n.address.ip().to_canonical().is_loopback();
+        match self.nodes.iter().position(reachable).filter(|_| self.nodes.len() > 1) {
+            None => Ok(()),
+            Some(i) => {
+                let what = format!(
+                    "node {} is at {}, which others can reach, and nothing says how nodes prove \
+                     who they are: make keys with `lockify cluster`, and name them in [security] \
+                     (docs/security.md)",
+                    self.nodes[i].id, self.nodes[i].address
+                );
+                Err(Wrong::new(format!("nodes.{i}.address"), what))
+            }
+        }
+    }
+
+    fn check_times(&self) -> Result<(), Wrong> {
+        let day = Duration::from_secs(86400);
+        let within = |key: &str, value: Duration, least: Duration, most: Duration| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            let [value, least, most] = [value, least, most].map(humantime::format_duration);
+            Err(Wrong::new(key, format!("{key} = \"{value}\": use {least} to {most}")))
+        };
+        let (zero, some) = (Duration::ZERO, Duration::from_millis(10));
+        within("lease", self.lease, some, Duration::from_secs(3600))?;
+        within("busy_poll", self.busy_poll, zero, Duration::from_secs(1))?;
+        within("shutdown_grace", self.shutdown_grace, zero, day)?;
+        within("fencing.time_limit", self.fencing.time_limit, some, day)?;
+        within("fencing.startup_wait", self.fencing.startup_wait, zero, day)?;
+        within("quorum_lost.time_limit", self.quorum_lost.time_limit, some, day)?;
+        if self.delay >= self.lease {
+            let what =
+                "delay: it must be shorter than the lease, or no node hears of others in time";
+            return Err(Wrong::new("delay", what));
         }
         Ok(())
     }
 
-    fn check_node(&self, node: &NodeEntry, before: &[NodeEntry]) -> Result<(), String> {
-        let NodeEntry { id, address } = node;
-        if before.iter().any(|n| n.id == *id) {
-            return Err(format!("two nodes have the id {id}: give each its own"));
+    fn check_socket(&self) -> Result<(), Wrong> {
+        let last = lockify_client::shard_path(&self.socket, self.shards - 1);
+        match last.as_os_str().len() {
+            0 => Err(Wrong::new("socket", "socket: name a path")),
+            // unix(7): sun_path, with its final zero.
+            n if n > 107 => {
+                let what = format!(
+                    "socket: {} has {n} bytes, where a Unix socket's path has at \
+                                    most 107: use a shorter one",
+                    last.display()
+                );
+                Err(Wrong::new("socket", what))
+            }
+            _ => Ok(()),
         }
-        if let Some(other) = before.iter().find(|n| n.address == *address) {
-            return Err(format!(
-                "nodes {} and {id} have the address {address}: give each its own",
-                other.id
-            ));
+    }
+
+    fn check_node(&self, i: usize, file: &Source) -> Result<(), Wrong> {
+        let (NodeEntry { id, address }, before) = (&self.nodes[i], &self.nodes[..i]);
+        let at = |key: &str, what: String| Err(Wrong::new(format!("nodes.{i}.{key}"), what));
+        let there = |other: usize, key: &str| match file.line(&format!("nodes.{other}.{key}")) {
+            Some(line) => format!(" (the other is in line {line})"),
+            None => String::new(),
+        };
+        if let Some(other) = before.iter().position(|n| n.id == *id) {
+            let there = there(other, "id");
+            return at("id", format!("two nodes have the id {id}{there}: give each its own"));
         }
         if self.nodes.len() > 1 && (address.port() == 0 || address.ip().is_unspecified()) {
-            return Err(format!("node {id}: {address} is no address that others can reach"));
+            return at(
+                "address",
+                format!("node {id}: {address} is no address that others can reach"),
+            );
         }
         if address.port().checked_add(self.shards - 1).is_none() {
-            return Err(format!("node {id}: no {} ports from {address} on", self.shards));
+            return at("address", format!("node {id}: no {} ports from {address} on", self.shards));
+        }
+        let meets = |n: &NodeEntry| {
+            n.address.ip() == address.ip()
+                && n.address.port().abs_diff(address.port()) < self.shards
+        };
+        if let Some(other) = before.iter().position(meets) {
+            let (there, other) = (there(other, "address"), before[other].id);
+            let what = match self.shards {
+                1 => format!(
+                    "nodes {other} and {id} have the address {address}{there}: give each its own"
+                ),
+                shards => format!(
+                    "nodes {other} and {id} share ports at {}{there}: each uses {shards}, from its \
+                     own on, one for each shard",
+                    address.ip()
+                ),
+            };
+            return at("address", what);
+        }
+        Ok(())
+    }
+
+    /// Metrics are not served where this node's peers come.
+    fn check_metrics_port(&self) -> Result<(), Wrong> {
+        let Some(metrics) = self.metrics.address else { return Ok(()) };
+        let listed = self.nodes.iter().find(|n| n.id == self.node);
+        let Some(first) = listed.filter(|_| self.nodes.len() > 1).map(|n| n.address) else {
+            return Ok(());
+        };
+        let ports = first.port()..=first.port().saturating_add(self.shards - 1);
+        if first.ip() == metrics.ip() && ports.contains(&metrics.port()) {
+            let what = format!(
+                "metrics: {metrics} is where this node listens for others: use \
+                                another port"
+            );
+            return Err(Wrong::new("metrics.address", what));
         }
         Ok(())
     }
@@ -312,14 +546,34 @@ impl Config {
             weight: self.weight,
             lease: self.lease,
             delay: self.delay,
+            busy_poll: self.busy_poll,
+            fence: self.fence_config(),
+            versions: Versions { newest: self.newest_version(), ..Versions::SPOKEN },
             ..NodeConfig::new(self.cluster.clone(), NodeId(self.node), nodes.collect())
         }
+    }
+
+    /// The newest version of the node protocol that it speaks.
+    pub(crate) fn newest_version(&self) -> u16 {
+        self.wire_version.unwrap_or(Versions::SPOKEN.newest)
+    }
+
+    /// Who may use each lockspace.
+    ///
+    /// # Errors
+    /// A user or group that is not known.
+    pub(crate) fn access(&self) -> Result<Vec<Access>, Wrong> {
+        let access = |(i, space): (usize, &SpaceEntry)| {
+            space.access().map_err(|w| w.within(&i.to_string()).within("lockspace"))
+        };
+        self.lockspaces.iter().enumerate().map(access).collect()
     }
 
     pub(crate) fn space_configs(&self) -> Vec<(String, SpaceConfig)> {
         let spaces = self.lockspaces.iter().map(|space| {
             let mut config = SpaceConfig::new(space.policy);
             config.core.lvb_len = space.lvb_len;
+            config.core.deadlock_after = space.deadlock_after.map(|d| d.as_nanos() as u64);
             (space.name.clone(), config)
         });
         spaces.collect()
@@ -329,19 +583,51 @@ impl Config {
 impl SpaceEntry {
     fn default_space() -> SpaceEntry {
         let (name, policy) = ("default".into(), default_policy());
-        SpaceEntry { name, policy, lvb_len: default_lvb_len() }
+        let (owner, group, mode) = (None, None, None);
+        let (lvb_len, deadlock_after) = (default_lvb_len(), None);
+        SpaceEntry { name, policy, lvb_len, owner, group, mode, deadlock_after }
     }
 
-    fn check(&self, before: &[SpaceEntry]) -> Result<(), String> {
+    fn check(&self, before: &[SpaceEntry]) -> Result<(), Wrong> {
         let name = &self.name;
         if name.is_empty() || name.len() > lockify_client::protocol::MAX_SPACE_NAME {
-            return Err(format!("lockspace {name:?}: a name has 1 to 64 bytes"));
+            let what = format!("lockspace {name:?}: a name has 1 to 64 bytes");
+            return Err(Wrong::new("name", what));
         }
         if before.iter().any(|s| s.name == *name) {
-            return Err(format!("lockspace {name:?} is there twice: remove one"));
+            return Err(Wrong::new(
+                "name",
+                format!("lockspace {name:?} is there twice: remove one"),
+            ));
         }
         if self.lvb_len == 0 || self.lvb_len > 4096 {
-            return Err(format!("lockspace {name:?}: lvb_len is 1 to 4096 bytes"));
+            let what = format!("lockspace {name:?}: lvb_len is 1 to 4096 bytes");
+            return Err(Wrong::new("lvb_len", what));
+        }
+        let bounds = Duration::from_millis(10)..=Duration::from_secs(86400);
+        if self.deadlock_after.is_some_and(|after| !bounds.contains(&after)) {
+            let what = format!("lockspace {name:?}: deadlock_after is 10ms to 1day");
+            return Err(Wrong::new("deadlock_after", what));
+        }
+        self.access().map(drop)
+    }
+}
+
+impl Limits {
+    fn check(&self) -> Result<(), Wrong> {
+        let Limits { max_sessions, max_sessions_per_user, .. } = *self;
+        let Limits { max_locks, max_locks_per_user, max_unread, .. } = *self;
+        for (key, value) in [
+            ("max_sessions", u64::from(max_sessions)),
+            ("max_sessions_per_user", max_sessions_per_user.into()),
+            ("max_locks", max_locks.into()),
+            ("max_locks_per_user", max_locks_per_user.into()),
+            ("max_unread", max_unread as u64),
+        ] {
+            if value == 0 {
+                let what = format!("limits: {key} = 0 lets nobody in: use 1 or more");
+                return Err(Wrong::new(key, what).within("limits"));
+            }
         }
         Ok(())
     }
@@ -352,7 +638,9 @@ fn read(path: &Path) -> Result<String, ConfigError> {
         .map_err(|error| ConfigError::Read { path: path.to_owned(), error })
 }
 
-fn parse<T: for<'a> Deserialize<'a>>(text: &str, path: &Path) -> Result<T, ConfigError> {
-    toml::from_str(text)
-        .map_err(|error| ConfigError::Parse { path: path.to_owned(), error: Box::new(error) })
+fn parse<T: for<'a> Deserialize<'a>>(source: &Source) -> Result<T, ConfigError> {
+    toml::from_str(source.text()).map_err(|error| ConfigError::Parse {
+        path: source.path().to_owned(),
+        error: Box::new(error),
+    })
 }

@@ -1,5 +1,6 @@
 //! Starting and stopping all shards.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,14 +8,20 @@ use std::thread::JoinHandle;
 
 use lockify_client::host::Host;
 use lockify_client::shard_path;
-use lockify_node::{CallError, Engine, NodeError, ShardGroup};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use lockify_node::{CallError, CorosyncConfig, Engine, NodeError, ShardGroup};
+use lockify_trust::TrustError;
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use crate::config::Config;
+use crate::config::{Access, Config, Fence, MembershipKind};
+use crate::handover::{self, Inheritance, Program, Restart};
+use crate::keys::Keys;
 use crate::listener::{Listener, SocketError};
 use crate::log::Log;
-use crate::shard::{Shard, ShardSetup};
+use crate::metrics::{Desk, Reader, Server};
+use crate::reload::{Letters, Reloader};
+use crate::shard::{Reloading, Shard, ShardSetup};
 
 /// Why the daemon does not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +35,9 @@ pub enum Error {
     /// A lockspace cannot be joined.
     #[error("cannot join the lockspaces: {0}")]
     Join(#[from] CallError),
+    /// The node's keys cannot be used.
+    #[error(transparent)]
+    Keys(#[from] TrustError),
     /// The system refused something.
     #[error("{what}: {error}")]
     System {
@@ -36,6 +46,9 @@ pub enum Error {
         /// Why it failed.
         error: std::io::Error,
     },
+    /// This program was asked whether it can go on where another one is, and cannot.
+    #[error("{0}")]
+    CannotGoOn(String),
     /// A shard ended by a defect.
     #[error("a thread of the daemon panicked: report it with the lines above")]
     Panicked,
@@ -44,12 +57,16 @@ pub enum Error {
 /// A daemon that runs: one thread per shard. Dropped, it stops.
 pub struct Daemon {
     handle: Handle,
+    reloader: Arc<Reloader>,
     threads: Vec<JoinHandle<Result<(), NodeError>>>,
+    /// Serves metrics as long as it is there.
+    _metrics: Option<Server>,
 }
 
 /// Stops a daemon from anywhere.
 #[derive(Clone)]
 pub struct Handle {
+    restart: Arc<Restart>,
     stop: Arc<AtomicBool>,
     wakers: Arc<[Arc<mio::Waker>]>,
 }
@@ -58,6 +75,10 @@ impl Handle {
     /// Tells every shard to leave the cluster in order and end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    fn wake(&self) {
         for waker in self.wakers.iter() {
             // A shard that has ended already has no event queue.
             let _ = waker.wake();
@@ -71,19 +92,57 @@ impl Daemon {
     /// # Errors
     /// [`Error`].
     pub fn start(config: &Config, log: &Log) -> Result<Daemon, Error> {
+        Daemon::begin(config, log, Restart::impossible, None)
+    }
+
+    /// Starts the daemon, where another program has stopped if it has left something.
+    fn begin(
+        config: &Config,
+        log: &Log,
+        restart: fn(u16) -> Restart,
+        left: Option<&mut Inheritance>,
+    ) -> Result<Daemon, Error> {
+        let mut left = left;
+        let written = config;
+        let (config, corosync) = config.resolved()?;
+        if config.fence == Fence::None {
+            log.warning(
+                "fence = \"none\": the locks of a node that does not answer are given to others \
+                 at once, also if it still uses them",
+            );
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let group = ShardGroup::new(config.shards.into());
+        let keys = Keys::read(&config, log)?;
+        let access = config.access().map_err(|e| TrustError::Asked(e.to_string()))?.into();
+        let restart = Arc::new(restart(config.shards));
+        let (group, stop, keys) = (&group, &stop, &keys);
+        let config = &config;
+        let common = Common { config, corosync, group, stop, restart: &restart, log, keys, access };
         // All or none: nothing runs before everything could be had.
         let mut shards = Vec::new();
         let mut wakers = Vec::new();
+        let mut desks = Vec::new();
         for index in 0..config.shards {
-            let (shard, waker) = make_shard(config, index, &group, &stop, log)?;
+            let desk = Desk::default();
+            let left = left.as_deref_mut().map(|left| left.shard(index));
+            let (shard, waker) = make_shard(&common, index, &desk, left)?;
             shards.push(shard);
+            desks.push((desk, waker.clone()));
             wakers.push(waker);
         }
-        let mut daemon =
-            Daemon { handle: Handle { stop, wakers: wakers.into() }, threads: Vec::new() };
-        for (index, shard) in shards.into_iter().enumerate() {
+        let metrics = Server::start(config, Reader::new(desks), log)?;
+        let letters: Vec<Letters> = wakers.iter().cloned().map(Letters::new).collect();
+        let reloader = Reloader::new(written.clone(), keys.clone(), letters.clone(), log.clone());
+        let reloader = Arc::new(reloader);
+        let mut daemon = Daemon {
+            handle: Handle { restart, stop: stop.clone(), wakers: wakers.into() },
+            reloader: reloader.clone(),
+            threads: Vec::new(),
+            _metrics: metrics,
+        };
+        for (index, (mut shard, letters)) in shards.into_iter().zip(letters).enumerate() {
+            shard.set_reloading(Reloading::new(letters, reloader.clone()));
             let handle = daemon.handle.clone();
             let thread = std::thread::Builder::new().name(format!("lockify-shard-{index}"));
             // A shard that ends takes the others with it: a node is whole or not there.
@@ -101,6 +160,15 @@ impl Daemon {
     /// Stops it, from anywhere.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
+    }
+
+    /// Reads the configuration's file again, and the node's keys, for connections that are made from
+    /// now on; says what has been changed, and so does the log.
+    ///
+    /// # Errors
+    /// Why nothing was changed: the file or the keys, or what cannot be changed while it runs.
+    pub fn reload(&self) -> Result<String, String> {
+        self.reloader.reload()
     }
 
     /// Waits until it has stopped.
@@ -138,20 +206,32 @@ impl Drop for StopOnDrop {
     }
 }
 
+/// What all shards are made from.
+struct Common<'a> {
+    config: &'a Config,
+    corosync: Option<CorosyncConfig>,
+    group: &'a Arc<ShardGroup>,
+    stop: &'a Arc<AtomicBool>,
+    restart: &'a Arc<Restart>,
+    log: &'a Log,
+    keys: &'a Keys,
+    access: Arc<[Access]>,
+}
+
+/// Makes a shard, or goes on with one of which this is the state.
 fn make_shard(
-    config: &Config,
+    common: &Common<'_>,
     index: u16,
-    group: &Arc<ShardGroup>,
-    stop: &Arc<AtomicBool>,
-    log: &Log,
+    desk: &Desk,
+    left: Option<(Vec<u8>, Vec<OwnedFd>)>,
 ) -> Result<(Shard, Arc<mio::Waker>), Error> {
-    let listener = Listener::bind(&shard_path(&config.socket, index), config.socket_mode)?;
+    let Common { config, corosync, group, stop, restart, log, keys, access } = common;
     let mut node = config.node_config();
-    node.shard = (config.shards > 1).then(|| group.clone());
+    node.security = keys.security.clone();
+    node.shard = (config.shards > 1).then(|| Arc::clone(group));
     node.shard_index = index.into();
+    node.corosync = corosync.clone();
     node.history = config.history.as_ref().map(|path| shard_history(path, index));
-    let mut engine = Engine::new(node)?;
-    let host = Host::join(&mut engine, &config.space_configs())?;
     let setup = ShardSetup {
         index,
         shards: config.shards,
@@ -159,45 +239,169 @@ fn make_shard(
         shutdown_grace: config.shutdown_grace,
         // Every client has a session with every shard, so one of them can tell.
         idle_exit: config.idle_exit.filter(|_| index == 0),
-        stop: stop.clone(),
-        log: log.clone(),
+        quorum_lost: config.quorum_lost.clone(),
+        access: access.clone(),
+        stop: Arc::clone(stop),
+        restart: Arc::clone(restart),
+        desk: desk.clone(),
+        log: Log::clone(log),
     };
-    let waker = engine.waker();
-    let what = "cannot watch the clients' socket";
-    let shard = Shard::new(setup, engine, host, listener);
-    Ok((shard.map_err(|error| Error::System { what, error })?, waker))
+    let path = shard_path(&config.socket, index);
+    let mut shard = match left {
+        None => {
+            let listener = Listener::bind(&path, config.socket_mode)?;
+            let mut engine = Engine::new(node)?;
+            let host = Host::join(&mut engine, &config.space_configs())?;
+            let what = "cannot watch the clients' socket";
+            let shard = Shard::new(setup, engine, host, listener);
+            shard.map_err(|error| Error::System { what, error })?
+        }
+        Some((image, descriptors)) => {
+            Shard::resume(setup, node, &path, &image, descriptors).map_err(Error::CannotGoOn)?
+        }
+    };
+    if config.metrics.wanted() {
+        shard.measure();
+    }
+    let waker = shard.waker();
+    Ok((shard, waker))
 }
 
 fn shard_history(path: &std::path::Path, index: u16) -> PathBuf {
     shard_path(path, index)
 }
 
-/// Runs a daemon until it is stopped by SIGTERM or SIGINT; a second signal ends the process at
-/// once, with the status that a shell gives it (128 + its number).
+/// Looks at the keys that a configuration names, as a daemon does before it starts; what it would log
+/// of them goes to the log.
+///
+/// # Errors
+/// A key cannot be read or used.
+pub fn check_keys(config: &Config, log: &Log) -> Result<(), Error> {
+    if config.membership == MembershipKind::Corosync && config.node == 0 {
+        log.info("the keys were not looked at: only corosync knows which node this is");
+        return Ok(());
+    }
+    Ok(Keys::read(config, log).map(drop)?)
+}
+
+/// Runs a daemon until it is stopped by SIGTERM or SIGINT; a second one ends the process at once,
+/// with the status that a shell gives it (128 + its number). SIGHUP has it read its configuration and
+/// keys again, SIGUSR2 become the program that is installed now, with all its locks and sessions.
 ///
 /// # Errors
 /// [`Error`].
 pub fn run(config: &Config, log: &Log) -> Result<(), Error> {
+    if let Some(answer) = handover::answer_check(config) {
+        return answer.map_err(Error::CannotGoOn);
+    }
     let what = "cannot handle signals";
-    let mut signals =
-        Signals::new([SIGTERM, SIGINT]).map_err(|error| Error::System { what, error })?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR2]);
+    let signals = signals.map_err(|error| Error::System { what, error })?;
     let watched = signals.handle();
-    let daemon = Daemon::start(config, log)?;
-    let handle = daemon.handle();
-    let logged = log.clone();
-    let watcher = std::thread::spawn(move || {
-        let mut signals = signals.forever();
-        if signals.next().is_some() {
-            logged.info("leaving the cluster; another signal ends the daemon at once");
-            handle.stop();
-        }
-        if let Some(signal) = signals.next() {
-            std::process::exit(128 + signal);
-        }
-    });
+    // One thread takes them, so that it can hold all of them back.
+    handover::hold_signals();
+    let program = Program::this();
+    let daemon = begin_or_go_on(config, log)?;
+    // Only a service manager that asked for it hears it; one that cannot be told is logged.
+    if let Err(e) = sd_notify::notify(false, &[NotifyState::Ready]) {
+        log.warning(format!("cannot tell the service manager that the daemon is ready: {e}"));
+    }
+    let (handle, reloader) = (daemon.handle(), daemon.reloader.clone());
+    let (log, config) = (log.clone(), config.clone());
+    let watcher = Watcher { signals, program, handle, reloader, config, log, stopping: false };
+    let watcher = std::thread::spawn(move || watcher.run());
     let result = daemon.wait();
     watched.close();
     // It only waits for signals, of which there are no more.
     let _ = watcher.join();
     result
+}
+
+/// Signals that end the daemon.
+const ENDS: [i32; 2] = [SIGTERM, SIGINT];
+
+/// Does what signals say.
+struct Watcher {
+    signals: Signals,
+    program: std::io::Result<Program>,
+    handle: Handle,
+    reloader: Arc<Reloader>,
+    config: Config,
+    log: Log,
+    stopping: bool,
+}
+
+impl Watcher {
+    fn run(mut self) {
+        handover::release_signals();
+        while !self.signals.handle().is_closed() {
+            let mut came: Vec<i32> = self.signals.wait().collect();
+            // A restart forgets those that come after it.
+            came.sort_by_key(|signal| !ENDS.contains(signal));
+            for signal in came {
+                match signal {
+                    SIGHUP => self.reload(),
+                    SIGUSR2 if self.stopping => {}
+                    SIGUSR2 => self.restart(),
+                    signal => self.stop(signal),
+                }
+            }
+        }
+    }
+
+    /// It tells the log how it ends. Not waited for: a signal to stop may come.
+    fn reload(&self) {
+        if let Err(e) = self.reloader.start() {
+            self.log.warning(e);
+        }
+    }
+
+    fn stop(&mut self, signal: i32) {
+        if self.stopping {
+            std::process::exit(128 + signal);
+        }
+        self.log.info("leaving the cluster; another signal ends the daemon at once");
+        self.handle.stop();
+        self.stopping = true;
+    }
+
+    /// If it goes well, this does not come back.
+    fn restart(&mut self) {
+        let (restart, handle) = (self.handle.restart.clone(), self.handle.clone());
+        let wake = || handle.wake();
+        let mut end = None;
+        let mut stopped = || {
+            end = end.or_else(|| self.signals.pending().find(|signal| ENDS.contains(signal)));
+            end.is_some()
+        };
+        let why = match &self.program {
+            Ok(program) => {
+                let (config, log) = (&self.config, &self.log);
+                handover::restart(config, program, &restart, &wake, &mut stopped, log)
+            }
+            Err(e) => format!("where this program is installed is not known: {e}"),
+        };
+        self.log.warning(format!("not restarted, everything goes on as before: {why}"));
+        restart.refuse(&why, &wake);
+        if let Some(signal) = end {
+            self.stop(signal);
+        }
+    }
+}
+
+/// Goes on where the program before this one has stopped, if there was one and that is possible.
+fn begin_or_go_on(config: &Config, log: &Log) -> Result<Daemon, Error> {
+    let Some(mut left) = Inheritance::take(config, log) else {
+        return Daemon::begin(config, log, Restart::possible, None);
+    };
+    match Daemon::begin(config, log, Restart::possible, Some(&mut left)) {
+        Ok(daemon) => {
+            left.taken(log);
+            Ok(daemon)
+        }
+        Err(why) => {
+            left.give_up::<()>(&why.to_string(), log);
+            Daemon::begin(config, log, Restart::possible, None)
+        }
+    }
 }

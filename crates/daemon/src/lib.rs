@@ -5,19 +5,28 @@
 //! ([`lockify_client::protocol`]) take turns, so that an uncontended lock costs one round trip on
 //! the socket and no hop between threads.
 //!
-//! No client can hurt the others: the number of sessions and of locks of a session is limited, a
+//! No client can hurt the others: the number of sessions and of locks of a session and of a user is
+//! limited, each lockspace says which users may use it, a
 //! client that does not read what it is sent is disconnected, requests are not read while a peer
 //! node does not keep up, and no session has more than a fixed number of requests handled in a row.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod config;
 mod daemon;
+mod handover;
+mod keys;
 mod listener;
 mod log;
+mod metrics;
+mod reload;
 mod session;
 mod shard;
+mod user;
 
-pub use config::{Config, ConfigError, Limits, NodeEntry, SpaceEntry};
-pub use daemon::{Daemon, Error, Handle, run};
+pub use config::{
+    Access, Changes, Config, ConfigError, Fence, Fencing, Limits, LogFormat, Logging,
+    MembershipKind, Metrics, NodeEntry, QuorumLost, QuorumLostAction, SecurityEntry, SpaceEntry,
+};
+pub use daemon::{Daemon, Error, Handle, check_keys, run};
 pub use listener::SocketError;
 pub use log::Log;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -33,25 +34,49 @@ pub enum SocketError {
 /// A socket that listens. Dropped, it removes its files.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    path: PathBuf,
     pub(crate) socket: mio::net::UnixListener,
-    /// Locked as long as this daemon lives: who has it may replace a socket left behind.
-    _lock: File,
+    path: Reserved,
 }
 
 impl Listener {
     pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, SocketError> {
         let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
-        let lock = lock(path)?;
-        remove_stale(path)?;
-        let socket = listen(path, mode).map_err(system)?;
+        let (reserved, socket) = Reserved::bind(path, mode)?;
         socket.set_nonblocking(true).map_err(system)?;
-        let socket = mio::net::UnixListener::from_std(socket);
-        Ok(Listener { path: path.to_owned(), socket, _lock: lock })
+        Ok(Listener { socket: mio::net::UnixListener::from_std(socket), path: reserved })
+    }
+
+    /// What another program needs to go on listening: the socket, and the lock on its path.
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.socket.as_fd(), self.path.lock.as_fd()]
+    }
+
+    /// Goes on listening with another listener's descriptors.
+    pub(crate) fn resume(path: &Path, socket: OwnedFd, lock: OwnedFd) -> Listener {
+        let socket = mio::net::UnixListener::from_std(UnixListener::from(socket));
+        Listener { socket, path: Reserved { path: path.to_owned(), lock: lock.into() } }
     }
 }
 
-impl Drop for Listener {
+/// The path of a socket that listens. Dropped, it removes its files.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    path: PathBuf,
+    /// Locked as long as this daemon lives: who has it may replace a socket left behind.
+    lock: File,
+}
+
+impl Reserved {
+    pub(crate) fn bind(path: &Path, mode: u32) -> Result<(Reserved, UnixListener), SocketError> {
+        let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
+        let lock = lock(path)?;
+        remove_stale(path)?;
+        let socket = listen(path, mode).map_err(system)?;
+        Ok((Reserved { path: path.to_owned(), lock }, socket))
+    }
+}
+
+impl Drop for Reserved {
     fn drop(&mut self) {
         // The lock file stays: removing it would let two daemons lock two files of one name.
         let _ = std::fs::remove_file(&self.path);

@@ -3,9 +3,12 @@
 use std::io::{self, ErrorKind, Write};
 
 use lockify_client::codec::{self, CodecError, Inbox};
-use lockify_client::host::HostedClient;
-use lockify_client::protocol::{Event, Goodbye, Greeting, Request};
+use lockify_client::host::{ClientImage, HostedClient};
+use lockify_client::protocol::{Event, Goodbye, Greeting, OLDEST, Request, VERSION};
 use mio::net::UnixStream;
+use serde::{Deserialize, Serialize};
+
+use crate::user::User;
 
 /// Why a session ends.
 #[derive(Debug)]
@@ -23,13 +26,15 @@ pub(crate) enum End {
 pub(crate) struct Session {
     pub(crate) socket: UnixStream,
     pub(crate) client: HostedClient,
+    pub(crate) user: User,
     inbox: Inbox,
     /// Its greeting has been answered.
     pub(crate) greeted: bool,
     /// Encoded events from `sent` on.
     outbox: Vec<u8>,
     sent: usize,
-    max_unread: usize,
+    /// As in the configuration.
+    pub(crate) max_unread: usize,
     /// Registered to hear when the socket takes more.
     pub(crate) awaits_room: bool,
     /// The socket has, or may have, more to read.
@@ -38,13 +43,78 @@ pub(crate) struct Session {
     pub(crate) ended: bool,
     /// In the list of sessions with something to do.
     pub(crate) scheduled: bool,
+    /// Bytes that came and went.
+    pub(crate) received: u64,
+    pub(crate) delivered: u64,
+}
+
+/// A session that another program is to go on with; its socket goes along.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SessionImage {
+    client: ClientImage,
+    inbox: Vec<u8>,
+    greeted: bool,
+    outbox: Vec<u8>,
+    received: u64,
+    delivered: u64,
 }
 
 impl Session {
-    pub(crate) fn new(socket: UnixStream, client: HostedClient, max_unread: usize) -> Session {
+    pub(crate) fn image(&self) -> SessionImage {
+        // Without `..`: who adds a field has to say here what becomes of it.
+        let Session {
+            client,
+            inbox,
+            greeted,
+            outbox,
+            sent,
+            received,
+            delivered,
+            // Seen from the socket, or as the configuration says.
+            socket: _,
+            user: _,
+            max_unread: _,
+            awaits_room: _,
+            readable: _,
+            ended: _,
+            scheduled: _,
+        } = self;
+        SessionImage {
+            client: client.image(),
+            inbox: inbox.rest().to_vec(),
+            greeted: *greeted,
+            outbox: outbox[*sent..].to_vec(),
+            received: *received,
+            delivered: *delivered,
+        }
+    }
+
+    /// The session of which this is the image.
+    pub(crate) fn resume(
+        image: SessionImage,
+        socket: UnixStream,
+        user: User,
+        max_unread: usize,
+        client: impl FnOnce(ClientImage) -> HostedClient,
+    ) -> Session {
+        let SessionImage { client: known, inbox, greeted, outbox, received, delivered } = image;
+        let mut session = Session::new(socket, client(known), user, max_unread);
+        session.inbox = Inbox::resume(inbox);
+        session.outbox = outbox;
+        (session.greeted, session.received, session.delivered) = (greeted, received, delivered);
+        session
+    }
+
+    pub(crate) fn new(
+        socket: UnixStream,
+        client: HostedClient,
+        user: User,
+        max_unread: usize,
+    ) -> Session {
         Session {
             socket,
             client,
+            user,
             inbox: Inbox::default(),
             greeted: false,
             outbox: Vec::new(),
@@ -54,6 +124,8 @@ impl Session {
             readable: true,
             ended: false,
             scheduled: false,
+            received: 0,
+            delivered: 0,
         }
     }
 
@@ -68,7 +140,10 @@ impl Session {
                 self.readable = false;
                 Ok(())
             }
-            Ok(_) => Ok(()),
+            Ok(n) => {
+                self.received += n as u64;
+                Ok(())
+            }
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 self.readable = false;
                 Ok(())
@@ -87,17 +162,23 @@ impl Session {
         let Some(theirs) = Greeting::decode(&bytes) else {
             return Err(End::Stranger("it does not speak the session protocol"));
         };
-        let version = lockify_client::protocol::VERSION;
+        let version = theirs.version.clamp(OLDEST, VERSION);
         let pid = std::process::id();
         self.outbox.extend_from_slice(&Greeting { version, shard: shards, pid }.encode());
         self.greeted = true;
-        if theirs.version != version {
-            return Err(End::Stranger("it speaks another version: upgrade the older side"));
+        if theirs.version > version {
+            // It knows what to do: come again with this version, or tell its user.
+            return Err(End::Closed);
         }
+        if theirs.version < version {
+            return Err(End::Stranger("it speaks a version that is too old: upgrade it"));
+        }
+        self.client.version = version;
         if theirs.shard != shard {
             return Err(End::Told(Goodbye::WrongShard(shard)));
         }
-        Ok(Some(theirs.pid))
+        // What the kernel says counts more than what the client says.
+        Ok(Some(if self.user.pid == 0 { theirs.pid } else { self.user.pid }))
     }
 
     /// The next request; `None` until more bytes come.
@@ -126,7 +207,10 @@ impl Session {
     pub(crate) fn flush(&mut self) -> Result<(), End> {
         while self.unread() > 0 {
             match self.socket.write(&self.outbox[self.sent..]) {
-                Ok(n) => self.sent += n,
+                Ok(n) => {
+                    self.sent += n;
+                    self.delivered += n as u64;
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return self.compact(),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return Err(End::Closed),
@@ -148,7 +232,8 @@ impl Session {
 
     /// Tells a client that has just connected why it is not served.
     pub(crate) fn refuse(&mut self, shards: u16, why: Goodbye) {
-        let (version, pid) = (lockify_client::protocol::VERSION, std::process::id());
+        // What every version can read: this goodbye is older than all of them.
+        let (version, pid) = (OLDEST, std::process::id());
         self.outbox.extend_from_slice(&Greeting { version, shard: shards, pid }.encode());
         self.part(&End::Told(why));
     }

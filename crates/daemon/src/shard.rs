@@ -1,22 +1,30 @@
 //! One shard of the daemon: an engine and the sessions of local clients, in one loop.
 
+mod handover;
+mod settings;
+
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use lockify_client::host::{Host, HostedClient, Outbox, To};
-use lockify_client::protocol::{Event, Goodbye, client_id, pid_of};
+use lockify_client::host::{Host, HostedClient, Outbox, Quota, To};
+use lockify_client::protocol::{Event, Goodbye, Query, Request, client_id, pid_of};
 use lockify_core::ClientId;
 use lockify_node::{Engine, HOST_TOKENS, HostEvent, NodeError};
 use mio::{Interest, Token};
 use slab::Slab;
 
-use crate::config::Limits;
+use crate::config::{Access, Limits, QuorumLost, QuorumLostAction};
+use crate::handover::Restart;
 use crate::listener::Listener;
 use crate::log::Log;
+use crate::metrics::{Desk, Sessions, Snapshot};
 use crate::session::{End, Session};
+use crate::user::User;
+
+pub(crate) use settings::Reloading;
 
 const LISTENER: Token = Token(HOST_TOKENS);
 const FIRST_SESSION: usize = HOST_TOKENS + 1;
@@ -32,10 +40,21 @@ pub(crate) struct ShardSetup {
     pub(crate) index: u16,
     pub(crate) shards: u16,
     pub(crate) limits: Limits,
+    /// Who may use each lockspace.
+    pub(crate) access: Arc<[Access]>,
     pub(crate) shutdown_grace: Duration,
     pub(crate) idle_exit: Option<Duration>,
+    pub(crate) quorum_lost: QuorumLost,
     pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) restart: Arc<Restart>,
+    pub(crate) desk: Desk,
     pub(crate) log: Log,
+}
+
+/// What a user that is neither root nor the daemon's own uses.
+struct UserUse {
+    sessions: u32,
+    locks: Arc<AtomicU32>,
 }
 
 pub(crate) struct Shard {
@@ -47,12 +66,20 @@ pub(crate) struct Shard {
     accept_again: bool,
     sessions: Slab<Session>,
     clients: HashMap<ClientId, usize>,
+    users: HashMap<u32, UserUse>,
     sessions_ever: u32,
+    /// Figures of sessions that have ended.
+    past: Sessions,
     /// Sessions that have, or may have, requests.
     due: VecDeque<usize>,
     out: Outbox,
     rest: Vec<HostEvent>,
     lefts: usize,
+    /// The quorum was lost, and that is to be the end.
+    quorum_lost: bool,
+    /// Runs the command for that.
+    quorum_command: Option<std::thread::JoinHandle<()>>,
+    reloading: Option<Reloading>,
 }
 
 impl Shard {
@@ -71,22 +98,51 @@ impl Shard {
             accept_again: false,
             sessions: Slab::new(),
             clients: HashMap::new(),
+            users: HashMap::new(),
             sessions_ever: 0,
+            past: Sessions::default(),
             due: VecDeque::new(),
             out: Vec::new(),
             rest: Vec::new(),
             lefts: 0,
+            quorum_lost: false,
+            quorum_command: None,
+            reloading: None,
         })
+    }
+
+    /// Measures what clients do from now on.
+    pub(crate) fn measure(&mut self) {
+        self.host.measure();
+    }
+
+    /// Wakes its loop.
+    pub(crate) fn waker(&self) -> Arc<mio::Waker> {
+        self.engine.waker()
     }
 
     /// Serves until it is told to stop, then leaves in order.
     pub(crate) fn run(mut self) -> Result<(), NodeError> {
         let mut used = Instant::now();
         while !self.setup.stop.load(Ordering::SeqCst) {
+            if self.quorum_lost {
+                // The clients were told in the turn that lost it. A peer that this shard still
+                // has to tell is told by the farewell.
+                let command = self.quorum_command.take();
+                self.shut_down()?;
+                if let Some(command) = command {
+                    // It is what the daemon's end is for. It has a time limit.
+                    let _ = command.join();
+                }
+                return Err(NodeError::QuorumLost);
+            }
             let left = self.setup.idle_exit.map(|idle| idle.saturating_sub(used.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
                 self.setup.log.info("ends, because nobody has used it for a while");
                 break;
+            }
+            if self.setup.restart.concerns(self.setup.index) {
+                self.stand_still();
             }
             // Somebody's session ends the counting, and begins it anew with its end.
             let busy = !self.sessions.is_empty();
@@ -131,10 +187,53 @@ impl Shard {
                 }
             }
             HostEvent::Notice(notice) => self.setup.log.notice(&notice),
+            HostEvent::Woken => {
+                self.setup.desk.answer(|| self.snapshot());
+                self.open_letters();
+            }
             HostEvent::Left { .. } => self.lefts += 1,
+            HostEvent::QuorumLost => self.lost_quorum(),
             // The engine's own notices tell the operator; clients have been told by the host.
             _ => {}
         }
+    }
+
+    /// Does what the configuration wants done then; one shard does for all.
+    fn lost_quorum(&mut self) {
+        if self.setup.index != 0 {
+            return;
+        }
+        let QuorumLost { action, command, time_limit } = self.setup.quorum_lost.clone();
+        self.quorum_lost = action == QuorumLostAction::Exit;
+        if command.is_empty() {
+            return;
+        }
+        let log = self.setup.log.clone();
+        // A thread of its own: it must not hold up the loop.
+        let spawned = std::thread::Builder::new().name("lockify-quorum-lost".into()).spawn({
+            let log = log.clone();
+            move || match lockify_node::run_agent(&command, &[], time_limit) {
+                Ok(_) => log.info("quorum_lost.command has run"),
+                Err(e) => log.warning(format!("quorum_lost.command failed: {e}")),
+            }
+        });
+        match spawned {
+            Ok(thread) => self.quorum_command = Some(thread),
+            Err(e) => log.warning(format!("quorum_lost.command cannot be run: {e}")),
+        }
+    }
+
+    /// What the reader of metrics wants to know.
+    fn snapshot(&self) -> Snapshot {
+        let mut sessions = self.past;
+        sessions.open = self.sessions.len() as u64;
+        for (_, session) in &self.sessions {
+            sessions.bytes_received += session.received;
+            sessions.bytes_sent += session.delivered;
+            sessions.locks += u64::from(session.client.locks());
+        }
+        let figures = self.host.figures().cloned().unwrap_or_default();
+        Snapshot { status: self.engine.status(), figures, sessions }
     }
 
     fn schedule(&mut self, index: usize) {
@@ -169,28 +268,65 @@ impl Shard {
     }
 
     fn welcome(&mut self, socket: mio::net::UnixStream) {
-        let Limits { max_sessions, max_locks, max_unread } = self.setup.limits;
-        // Until it has greeted, nothing is done in its name.
-        let client = HostedClient::new(ClientId(0), max_locks);
-        let mut session = Session::new(socket, client, max_unread);
-        if self.sessions.len() >= max_sessions as usize {
-            session.refuse(self.setup.shards, Goodbye::TooManySessions(max_sessions));
-            self.setup.log.warning(format!(
-                "refused a client: {max_sessions} sessions are open already; close some or raise \
-                 limits.max_sessions"
-            ));
-            return;
+        let user = match User::of(&socket) {
+            Ok(user) => user,
+            Err(e) => {
+                let text = format!("refused a client: the kernel does not say who it is ({e})");
+                return self.setup.log.warning(text);
+            }
+        };
+        let max_unread = self.setup.limits.max_unread;
+        if let Err(why) = self.room(&user) {
+            self.past.ended_by_force += 1;
+            self.setup.log.warning(format!("refused a client of user {}: {why}", user.who.uid));
+            let client = HostedClient::new(ClientId(0), Quota::unlimited());
+            return Session::new(socket, client, user, 0).refuse(self.setup.shards, why);
         }
+        // Until it has greeted, nothing is done in its name.
+        let client = HostedClient::new(ClientId(0), self.quota(&user))
+            .of(user.who.clone(), user.rights(&self.setup.access));
+        let mut session = Session::new(socket, client, user, max_unread);
         let entry = self.sessions.vacant_entry();
         let token = Token(FIRST_SESSION + entry.key());
         match self.engine.registry().register(&mut session.socket, token, Interest::READABLE) {
             Ok(()) => {
+                if !session.user.who.trusted {
+                    let locks = session.client.of_user();
+                    let new = || UserUse { sessions: 0, locks };
+                    self.users.entry(session.user.who.uid).or_insert_with(new).sessions += 1;
+                }
                 let index = entry.key();
                 entry.insert(session);
+                self.past.opened += 1;
                 self.schedule(index);
             }
             Err(e) => self.setup.log.warning(format!("cannot serve a client: {e}")),
         }
+    }
+
+    /// Whether this user may have another session.
+    fn room(&self, user: &User) -> Result<(), Goodbye> {
+        let Limits { max_sessions, max_sessions_per_user, .. } = self.setup.limits;
+        // Root and the daemon's user must get in when others have taken all that they may.
+        let most = match user.who.trusted {
+            true => max_sessions,
+            false => max_sessions - max_sessions / 16,
+        };
+        if self.sessions.len() >= most as usize {
+            return Err(Goodbye::TooManySessions(most));
+        }
+        let used = self.users.get(&user.who.uid).map_or(0, |used| used.sessions);
+        if !user.who.trusted && used >= max_sessions_per_user {
+            return Err(Goodbye::TooManySessionsOfUser(max_sessions_per_user));
+        }
+        Ok(())
+    }
+
+    fn quota(&self, user: &User) -> Quota {
+        let Limits { max_locks, max_locks_per_user, .. } = self.setup.limits;
+        let used = self.users.get(&user.who.uid).map(|used| used.locks.clone()).unwrap_or_default();
+        let of_user = if user.who.trusted { u32::MAX } else { max_locks_per_user };
+        Quota { locks: max_locks, of_user, user: used }
     }
 
     /// Gives every session with requests its turn, once.
@@ -250,6 +386,14 @@ impl Shard {
             let Some(request) = session.request()? else {
                 return Ok(false);
             };
+            if let Request::Query { id, query: Query::Reload } = request {
+                self.asked_to_reload(index, id);
+                continue;
+            }
+            if let Request::Query { id, query: Query::Restart } = request {
+                self.asked_to_restart(index, id);
+                continue;
+            }
             self.host.request(&mut self.engine, &mut session.client, request, &mut self.out);
         }
         Ok(true)
@@ -352,9 +496,13 @@ impl Shard {
             return;
         };
         session.part(end);
+        self.depart(&session.user);
         let _ = self.engine.registry().deregister(&mut session.socket);
         let id = session.client.id;
+        self.past.bytes_received += session.received;
+        self.past.bytes_sent += session.delivered;
         if let Some(why) = end.to_log() {
+            self.past.ended_by_force += 1;
             self.setup.log.warning(format!(
                 "ended the session of process {} and released its {} locks: {why}",
                 pid_of(id),
@@ -367,6 +515,16 @@ impl Shard {
         drop(session);
         if self.accept_again {
             self.accept();
+        }
+    }
+
+    /// One session of this user less.
+    fn depart(&mut self, user: &User) {
+        if let Some(used) = self.users.get_mut(&user.who.uid) {
+            used.sessions -= 1;
+            if used.sessions == 0 {
+                self.users.remove(&user.who.uid);
+            }
         }
     }
 

@@ -9,20 +9,9 @@ use std::sync::mpsc::channel;
 
 use common::{Alone, PATIENCE, alone_config, eventually, recording};
 use lockify_client::codec;
-use lockify_client::protocol::{Greeting, Query, Request, VERSION};
+use lockify_client::protocol::{Greeting, OLDEST, Query, Request, VERSION};
 use lockify_client::{Client, Error, Mode};
 use lockify_daemon::{Daemon, SocketError};
-
-/// A session by hand, greeted.
-fn session(alone: &Alone) -> UnixStream {
-    let mut stream = UnixStream::connect(&alone.socket).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(&Greeting { version: VERSION, shard: 0, pid: 7 }.encode()).unwrap();
-    let mut greeting = [0; Greeting::LEN];
-    stream.read_exact(&mut greeting).unwrap();
-    assert_eq!(Greeting::decode(&greeting).unwrap().version, VERSION);
-    stream
-}
 
 /// Everything the daemon still sends before it closes.
 fn last_words(mut stream: UnixStream) -> Vec<u8> {
@@ -43,7 +32,7 @@ fn garbage_ends_the_session_and_no_other() {
     let holder = alone.client().lockspace("default").unwrap();
     let guard = holder.lock("a", Mode::EX).unwrap();
     for garbage in [&[0xff; 64][..], &[0, 0, 0, 0], &[1, 0, 0, 0, 250], &[0, 1, 0, 16]] {
-        let mut stream = session(&alone);
+        let mut stream = alone.session(7);
         stream.write_all(garbage).unwrap();
         let words = last_words(stream);
         let goodbye = codec::decode::<lockify_client::protocol::Event>(&words).unwrap().unwrap();
@@ -67,7 +56,7 @@ fn random_sessions_do_not_hurt() {
     };
     for round in 0..200 {
         let mut stream = if round % 2 == 0 {
-            session(&alone)
+            alone.session(7)
         } else {
             UnixStream::connect(&alone.socket).unwrap()
         };
@@ -87,11 +76,17 @@ fn another_version_is_told() {
     let alone = Alone::start("");
     let mut stream = UnixStream::connect(&alone.socket).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(&Greeting { version: VERSION + 1, shard: 0, pid: 1 }.encode()).unwrap();
+    stream.write_all(&Greeting { version: OLDEST - 1, shard: 0, pid: 1 }.encode()).unwrap();
     let words = last_words(stream);
     let theirs = Greeting::decode(words.first_chunk().unwrap()).unwrap();
-    assert_eq!(theirs.version, VERSION);
-    alone.logged("another version");
+    assert_eq!(theirs.version, OLDEST);
+    alone.logged("a version that is too old");
+    // A newer one is told what to come back with, and that is all.
+    let mut stream = UnixStream::connect(&alone.socket).unwrap();
+    stream.write_all(&Greeting { version: VERSION + 1, shard: 0, pid: 1 }.encode()).unwrap();
+    let words = last_words(stream);
+    assert_eq!(words.len(), Greeting::LEN);
+    assert_eq!(Greeting::decode(words.first_chunk().unwrap()).unwrap().version, VERSION);
 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("newer.sock");
@@ -133,7 +128,7 @@ fn strangers_are_told_apart() {
 #[test]
 fn a_client_that_does_not_read_is_disconnected() {
     let alone = Alone::start("limits.max_unread = 100000");
-    let mut stream = session(&alone);
+    let mut stream = alone.session(7);
     let mut request = Vec::new();
     codec::encode(&Request::Query { id: 1, query: Query::Open("x".repeat(60)) }, &mut request)
         .unwrap();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockify_core::Policy;
-use lockify_daemon::Config;
+use lockify_daemon::{Config, Fence, MembershipKind, QuorumLostAction};
 
 const GOOD: &str = r#"
 cluster = "test"
@@ -84,6 +84,8 @@ fn mistakes_are_named_with_their_line() {
         ("socket_mode = \"660\"", "socket_mode = \"rw\"", 5, "three octal digits"),
         ("policy = \"directory\"", "policy = \"guess\"", 24, "use directory, claim"),
         ("delay = \"10us\"", "dealy = \"10us\"", 8, "unknown field"),
+        ("delay = \"10us\"", "security.key = \"x\"", 8, "unknown field"),
+        ("lvb_len = 64", "mode = \"rw\"", 25, "three octal digits"),
         ("address = \"127.0.0.1:7440\"", "address = \"localhost\"", 20, "address"),
         ("node = 2", "node = ", 3, "TOML parse error"),
     ] {
@@ -97,29 +99,162 @@ fn mistakes_are_named_with_their_line() {
 
 #[test]
 fn what_does_not_fit_together_is_refused() {
-    for (from, to, what) in [
-        ("node = 2", "node = 3", "add node 3 to nodes"),
-        ("id = 1", "id = 2", "two nodes have the id 2"),
-        (":7440", ":7430", "give each its own"),
-        (":7440", ":65535", "no 2 ports"),
-        ("127.0.0.1:7440", "0.0.0.0:7440", "no address that others can reach"),
-        ("shards = 2", "shards = 0", "use 1 to 64"),
-        ("lvb_len = 64", "lvb_len = 0", "1 to 4096"),
-        ("name = \"files\"", "name = \"\"", "1 to 64 bytes"),
-        ("cluster = \"test\"", "cluster = \"\"", "1 to 64 bytes"),
-        ("shards = 2", "nodes_file = \"x\"", "both nodes and nodes_file"),
+    let long = format!("history = \"h\"\nsocket = \"/{}\"", "x".repeat(107));
+    for (from, to, line, what) in [
+        ("node = 2", "node = 3", 3, "add node 3 to nodes"),
+        ("id = 1", "id = 2", 19, "two nodes have the id 2 (the other is in line 15)"),
+        (":7440", ":7430", 20, "share ports at 127.0.0.1 (the other is in line 16)"),
+        (":7440", ":7431", 20, "each uses 2, from its own on"),
+        (":7440", ":65535", 20, "no 2 ports"),
+        ("127.0.0.1:7440", "0.0.0.0:7440", 20, "no address that others can reach"),
+        ("shards = 2", "shards = 0", 6, "use 1 to 64"),
+        ("lvb_len = 64", "lvb_len = 0", 25, "1 to 4096"),
+        ("name = \"files\"", "name = \"\"", 23, "1 to 64 bytes"),
+        ("cluster = \"test\"", "cluster = \"\"", 2, "1 to 64 bytes"),
+        ("shards = 2", "nodes_file = \"x\"", 6, "both nodes and nodes_file"),
+        ("lvb_len = 64", "owner = \"no such user\"", 25, "no such user\" is not known"),
+        ("lvb_len = 64", "group = \"no such group\"", 25, "no such group\" is not known"),
+        ("lvb_len = 64", "mode = \"755\"", 25, "not executed"),
+        ("lvb_len = 64", "deadlock_after = \"1ms\"", 25, "10ms to 1day"),
+        ("shards = 2", "security.ca = \"x\"", 6, "identity is missing"),
+        ("shards = 2", "security.identity = \"x\"", 6, "ca is missing"),
+        ("shards = 2", "security.plain_text = \"yes\"", 6, "write plain_text = \"anybody who"),
+        (
+            "shards = 2",
+            "security = { ca = \"x\", identity = \"y\", cluster_key = \"z\" }",
+            6,
+            "remove the others",
+        ),
+        ("lease = \"1500ms\"", "lease = \"1ms\"", 7, "use 10ms to 1h"),
+        ("delay = \"10us\"", "delay = \"2s\"", 8, "shorter than the lease"),
+        ("delay = \"10us\"", "log.level = \"loud\"", 8, "no level"),
+        ("delay = \"10us\"", "wire_version = 2", 8, "speaks versions 3 to 4"),
+        ("delay = \"10us\"", "busy_poll = \"2s\"", 8, "use 0s to 1s"),
+        ("delay = \"10us\"", "shutdown_grace = \"2days\"", 8, "to 1day"),
+        ("delay = \"10us\"", "fencing.time_limit = \"0s\"", 8, "use 10ms"),
+        ("delay = \"10us\"", "quorum_lost.time_limit = \"0s\"", 8, "use 10ms"),
+        ("history = \"history.jsonl\"", &long, 10, "a Unix socket's path has at most"),
+        ("max_sessions = 5", "max_sessions = 0", 12, "lets nobody in"),
+        ("max_sessions = 5", "max_unread = 0", 12, "lets nobody in"),
+        ("shards = 2", "metrics.address = \"127.0.0.1:7440\"", 6, "listens for others"),
+        ("shards = 2", "metrics.address = \"192.0.2.1:9464\"", 6, "loopback"),
     ] {
-        let text = GOOD.replace(from, to);
-        assert_ne!(text, GOOD, "{from}");
+        let text = GOOD.replace("socket = \"/tmp/lockify.sock\"\n", "\n").replace(from, to);
+        assert!(text.contains(to), "{from}");
         let e = refusal(&text);
+        assert!(e.starts_with(&format!("lockify.toml: line {line}, column ")), "{from}: {e}");
         assert!(e.contains(what), "{from}: {e}");
     }
     let twice = GOOD.to_owned() + "[[lockspace]]\nname = \"files\"\n";
-    assert!(refusal(&twice).contains("there twice"));
+    let e = refusal(&twice);
+    assert!(e.contains("line 27, column 1: ") && e.contains("there twice"), "{e}");
+}
+
+/// A port twice, without shards; and what is not in the file at all.
+#[test]
+fn what_is_missing_is_named() {
+    let node = |id: u32| format!("[[nodes]]\nid = {id}\naddress = \"127.0.0.1:7430\"\n");
+    let e = refusal(&format!("node = 1\n{}{}", node(1), node(2)));
+    let says = "line 7, column 1: nodes 1 and 2 have the address 127.0.0.1:7430 (the other is in \
+                line 4)";
+    assert!(e.contains(says), "{e}");
+    let e = refusal(&node(1));
+    assert!(e.contains("node is missing: write which of nodes"), "{e}");
+    let e = refusal("node = 1\n");
+    assert!(e.contains("line 1, column 1: the list of nodes is missing"), "{e}");
+}
+
+#[test]
+fn mistakes_in_the_file_of_nodes_have_its_name_and_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = "[[nodes]]\nid = 1\naddress = \"127.0.0.1:7430\"\n";
+    std::fs::write(dir.path().join("nodes.toml"), format!("{node}{node}")).unwrap();
+    let path = dir.path().join("lockify.toml");
+    std::fs::write(&path, "node = 1\nnodes_file = \"nodes.toml\"\n").unwrap();
+    let e = Config::read(&path).unwrap_err().to_string();
+    assert!(e.contains("nodes.toml: line 5, column 1: two nodes have the id 1"), "{e}");
+    assert!(e.contains("(the other is in line 2)"), "{e}");
 }
 
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let e = Config::read(Path::new("/nonexistent/lockify.toml")).unwrap_err().to_string();
     assert!(e.contains("/nonexistent/lockify.toml"), "{e}");
+}
+
+const CLUSTER: &str = r#"
+membership = "corosync"
+port = 7000
+fence = "command"
+
+[fencing]
+command = ["/sbin/agent", "{node}"]
+time_limit = "5s"
+
+[quorum_lost]
+action = "exit"
+command = ["/bin/true"]
+"#;
+
+#[test]
+fn corosync_has_the_list_of_nodes() {
+    let config = Config::parse(CLUSTER, Path::new("x")).unwrap();
+    assert_eq!((config.membership, config.fence), (MembershipKind::Corosync, Fence::Command));
+    assert_eq!((config.node, config.port, config.nodes.len()), (0, 7000, 0));
+    assert_eq!(config.fencing.command, ["/sbin/agent", "{node}"]);
+    assert_eq!(config.fencing.time_limit, Duration::from_secs(5));
+    assert_eq!(config.fencing.startup_wait, Duration::from_secs(30));
+    assert_eq!(config.quorum_lost.action, QuorumLostAction::Exit);
+    let plain = Config::parse("membership = \"corosync\"", Path::new("x")).unwrap();
+    assert_eq!((plain.fence, plain.port), (Fence::Lease, 7430));
+    assert_eq!(plain.quorum_lost.action, QuorumLostAction::Rejoin);
+}
+
+#[test]
+fn what_does_not_fit_the_membership_is_refused() {
+    let list = "node = 1\n[[nodes]]\nid = 1\naddress = \"127.0.0.1:0\"\n";
+    let corosync = "membership = \"corosync\"\n";
+    for (text, says) in [
+        (format!("{corosync}{list}"), "remove this one"),
+        (format!("fence = \"command\"\n{list}"), "fencing.command"),
+        (format!("{corosync}fence = \"command\"\n"), "fencing.command"),
+        (format!("{corosync}[fencing]\ncommand = [\"x\"]\n"), "fencing.command"),
+        (format!("{corosync}port = 0\n"), "port = 0"),
+        (format!("{corosync}port = 65535\nshards = 2\n"), "2 ports"),
+        (format!("{corosync}[fencing]\ntime_limit = \"soon\"\n"), "line 3"),
+        ("membership = \"gossip\"\n".into(), "line 1"),
+        (format!("{corosync}fence = \"maybe\"\n"), "line 2"),
+        (format!("{corosync}[quorum_lost]\naction = \"panic\"\n"), "line 3"),
+        (format!("{corosync}[quorum_lost]\nactions = \"exit\"\n"), "line 3"),
+    ] {
+        let refused = refusal(&text);
+        assert!(refused.contains(says), "{text}: {refused}");
+    }
+}
+
+#[test]
+fn keys_are_named_from_where_the_configuration_is() {
+    let base = Path::new("/etc/lockify/lockify.toml");
+    let node = "node = 1\nnodes = [{ id = 1, address = \"192.0.2.1:7430\" }]\n";
+    let read =
+        |security: &str| Config::parse(&(security.to_owned() + node), base).unwrap().security;
+    let paths = read("security = { ca = \"ca.pem\", identity = \"/run/keys/node.pem\" }\n");
+    assert_eq!(paths.ca.as_deref(), Some(Path::new("/etc/lockify/ca.pem")));
+    assert_eq!(paths.identity.as_deref(), Some(Path::new("/run/keys/node.pem")));
+    let key = read("security.cluster_key = \"cluster.key\"\n").cluster_key;
+    assert_eq!(key.as_deref(), Some(Path::new("/etc/lockify/cluster.key")));
+    let words = "anybody who reaches the network may take and break locks";
+    read(&format!("security.plain_text = {words:?}\n"));
+}
+
+/// Two nodes that others can reach, and nothing about keys.
+#[test]
+fn plain_text_between_machines_is_not_the_default() {
+    let nodes = "[[nodes]]\nid = 1\naddress = \"192.0.2.1:7430\"\n\
+                 [[nodes]]\nid = 2\naddress = \"192.0.2.2:7430\"\n";
+    let e = refusal(&format!("node = 1\n{nodes}"));
+    assert!(
+        e.contains("line 4, column 1: node 1 is at 192.0.2.1") && e.contains("[security]"),
+        "{e}"
+    );
 }

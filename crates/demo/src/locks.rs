@@ -106,6 +106,7 @@ impl Locks {
             lvb: None,
             bast: true,
             timeout: None,
+            transaction: 0,
         };
         let t = now();
         let lock = loop {

@@ -1,7 +1,8 @@
 //! Bare round trips over loopback TCP: what a lock manager's round trip is to be compared with.
 //!
-//! Both sides do what any event loop does for a message and nothing else: wait for readiness, read,
-//! hold the message for the delay, write. The pinger goes round its peers, because a lock manager
+//! Both sides do what a node's event loop does for a message and nothing else: wait for readiness,
+//! read, hold the message for the delay, write. The pinger polls before it sleeps, as a creator
+//! does; who answers sleeps, as a directory node does that is asked now and then. The pinger goes round its peers, because a lock manager
 //! does not ask the same peer all the time either; and it is busy between two trips for as long as a
 //! creator is, because a processor that has been idle for longer takes longer to wake.
 
@@ -10,6 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
+use lockify_node::Poller;
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -39,13 +41,13 @@ pub fn echo(delay: Duration) -> io::Result<SocketAddr> {
 
 /// Serves one pinger until it closes.
 fn answer(mut listener: TcpListener, delay: Duration) -> io::Result<()> {
-    let mut poll = Poll::new()?;
+    let mut poll = Poller::new(Duration::ZERO)?;
     poll.registry().register(&mut listener, Token(0), Interest::READABLE)?;
     let mut events = Events::with_capacity(8);
     let stream = loop {
         match listener.accept() {
             Ok((stream, _)) => break stream,
-            Err(e) if e.kind() == ErrorKind::WouldBlock => wait(&mut poll, &mut events)?,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => poll.wait(&mut events, None)?,
             Err(e) => return Err(e),
         }
     };
@@ -59,20 +61,21 @@ fn answer(mut listener: TcpListener, delay: Duration) -> io::Result<()> {
 }
 
 /// Measures `count` round trips to `peers` in turn, in nanoseconds, after a few that do not count,
-/// with work for `pause` nanoseconds before each.
+/// with work for `pause` nanoseconds before each; polls for up to `busy` before it sleeps.
 ///
 /// # Errors
 /// Those of the system calls, and a peer that went away.
 pub fn measure(
     peers: &[SocketAddr],
     delay: Duration,
+    busy: Duration,
     pause: u64,
     count: u32,
 ) -> io::Result<Vec<u64>> {
     let connect = |&address| -> io::Result<Bare> {
         let stream = std::net::TcpStream::connect(address)?;
         stream.set_nonblocking(true)?;
-        Bare::new(TcpStream::from_std(stream), Poll::new()?, Token(1))
+        Bare::new(TcpStream::from_std(stream), Poller::new(busy)?, Token(1))
     };
     let mut peers = peers.iter().map(connect).collect::<io::Result<Vec<_>>>()?;
     let mut events = Events::with_capacity(8);
@@ -100,12 +103,12 @@ pub fn measure(
 /// One side of a connection.
 struct Bare {
     stream: TcpStream,
-    poll: Poll,
+    poll: Poller,
     message: [u8; MESSAGE],
 }
 
 impl Bare {
-    fn new(mut stream: TcpStream, poll: Poll, token: Token) -> io::Result<Bare> {
+    fn new(mut stream: TcpStream, poll: Poller, token: Token) -> io::Result<Bare> {
         stream.set_nodelay(true)?;
         poll.registry().register(&mut stream, token, Interest::READABLE)?;
         Ok(Bare { stream, poll, message: [0; MESSAGE] })
@@ -117,7 +120,7 @@ impl Bare {
             match self.stream.read(&mut self.message[got..]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(n) => got += n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => wait(&mut self.poll, events)?,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.poll.wait(events, None)?,
                 Err(e) => return Err(e),
             }
         }
@@ -177,8 +180,9 @@ mod tests {
     #[test]
     fn a_round_trip_takes_both_delays() {
         let delay = Duration::from_millis(2);
+        let busy = Duration::from_micros(100);
         let peers = [echo(delay).unwrap(), echo(delay).unwrap()];
-        let trips = measure(&peers, delay, 0, 6).unwrap();
+        let trips = measure(&peers, delay, busy, 0, 6).unwrap();
         assert_eq!(trips.len(), 6);
         assert!(trips.iter().all(|&t| t >= 4_000_000), "{trips:?}");
     }

@@ -51,6 +51,7 @@ fn pair(engine: &mut Engine, space: SpaceId, name: Name, events: &mut Vec<HostEv
                 lvb: None,
                 bast: false,
                 timeout: None,
+                transaction: 0,
             }),
         )
         .expect("a lock")

@@ -1,6 +1,7 @@
 //! Clocks and the timer.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lockify_core::Time;
@@ -32,6 +33,18 @@ pub(crate) fn boottime() -> Time {
 pub(crate) fn wall() -> u64 {
     let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     t.as_secs() * SECOND + u64::from(t.subsec_nanos())
+}
+
+/// When this process first asked, in nanoseconds since 1970: no life of its nodes began earlier.
+pub(crate) fn born() -> u64 {
+    static BORN: OnceLock<u64> = OnceLock::new();
+    *BORN.get_or_init(wall)
+}
+
+/// Tells the boots of this machine from each other.
+pub(crate) fn boot() -> u64 {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    xxhash_rust::xxh3::xxh3_64(&id)
 }
 
 /// One timer with the kernel's full resolution (an event queue's own time-outs are rounded to

@@ -1,13 +1,18 @@
 //! What a node is told when it starts.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockify_core::{Config, NodeId, Policy};
+use lockify_trust::Keyring;
+use serde::{Deserialize, Serialize};
 
+use crate::fence::FenceConfig;
 use crate::shard::ShardGroup;
+use crate::wire::Versions;
 
 /// A node of the static list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -16,6 +21,28 @@ pub struct NodeAddress {
     pub node: NodeId,
     /// Where its shard 0 listens; shard `i` listens at `port + i`.
     pub address: SocketAddr,
+}
+
+/// A node whose membership service is corosync; its list of nodes is corosync's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CorosyncConfig {
+    /// The votes of every node.
+    pub votes: BTreeMap<NodeId, u32>,
+    /// The names of nodes, for agents and people.
+    pub names: BTreeMap<NodeId, String>,
+}
+
+/// How nodes know that they talk to each other.
+#[derive(Clone, Debug, Default)]
+pub enum Security {
+    /// They do not, and every user of the machine can pass for a node; so only loopback addresses
+    /// are allowed.
+    #[default]
+    Loopback,
+    /// They do not, on any network: whoever can reach a node can take and break its locks.
+    PlainText,
+    /// TLS 1.3: each proves which node it is. New connections use what the keyring then holds.
+    Tls(Arc<Keyring>),
 }
 
 /// Configuration of one shard of one node.
@@ -27,6 +54,8 @@ pub struct NodeConfig {
     pub node: NodeId,
     /// Every node of the cluster, this one included; the same list on all of them.
     pub nodes: Vec<NodeAddress>,
+    /// How they know each other; the same on all of them.
+    pub security: Security,
     /// A socket that listens already, instead of binding this node's address (for port 0). Not
     /// needed in a list of one node, which has nobody to listen to.
     pub listener: Option<TcpListener>,
@@ -41,16 +70,27 @@ pub struct NodeConfig {
     /// Added to every message to a peer: each arrives this much later, in order, and messages do
     /// not wait for each other.
     pub delay: Duration,
+    /// How long a wait for peers and clients polls before it sleeps, which saves the time that a
+    /// sleeping processor takes to wake and costs processor time. A node that polled in vain
+    /// sleeps at once for a while; 0 always does.
+    pub busy_poll: Duration,
     /// Messages to one peer that may be unacknowledged before the engine reports congestion.
     pub backlog: usize,
     /// Writes a history for `lockify check` to this file: of the lockspace that is joined first;
     /// those of further ones go to files with `.NAME` added. A full disk ends it (with a notice),
     /// not the locking.
     pub history: Option<PathBuf>,
+    /// Corosync is the membership service; `None`: the list itself is.
+    pub corosync: Option<CorosyncConfig>,
+    /// What recovering a dead node's locks waits for.
+    pub fence: FenceConfig,
     /// Which shard of the node this is, and its siblings; `None` if there is only one.
     pub shard: Option<Arc<ShardGroup>>,
     /// Which of the group's shards; 0 without a group.
     pub shard_index: u32,
+    /// The versions of the node protocol that it speaks: less than the release could, to hold a
+    /// cluster at an old version until all nodes are upgraded.
+    pub versions: Versions,
 }
 
 impl NodeConfig {
@@ -60,15 +100,20 @@ impl NodeConfig {
             cluster: cluster.into(),
             node,
             nodes,
+            security: Security::default(),
             listener: None,
             incarnation: None,
             weight: 1,
             lease: Duration::from_secs(2),
             delay: Duration::ZERO,
+            busy_poll: Duration::ZERO,
             backlog: 16 * 1024,
             history: None,
+            corosync: None,
+            fence: FenceConfig::default(),
             shard: None,
             shard_index: 0,
+            versions: Versions::SPOKEN,
         }
     }
 
@@ -81,7 +126,7 @@ impl NodeConfig {
 }
 
 /// Configuration of a lockspace on this node.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpaceConfig {
     /// The state machine's configuration; the engine fills in `node` and `incarnation`.
     pub core: Config,

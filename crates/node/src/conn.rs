@@ -1,4 +1,4 @@
-//! One TCP connection: its buffers, and what it has become so far.
+//! One connection: its buffers, and what it has become so far.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use lockify_core::{ResourceInfo, Time};
 use mio::net::TcpStream;
 
+use crate::secured::Secured;
 use crate::wire::{MAX_FRAME, PREFIX};
 
 /// What is read at once.
-const READ: usize = 64 * 1024;
+pub(crate) const READ: usize = 64 * 1024;
 
 /// What a connection has become so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,12 +37,30 @@ pub(crate) enum Reading {
     More,
     /// The peer has closed the connection, or it broke.
     Closed(Option<ErrorKind>),
+    /// The peer has not proved who it is, or what came is not what it has sent: nothing of it may
+    /// be used.
+    Distrusted(String),
+}
+
+/// How many connections whose peers have not introduced themselves may come from where
+/// ([`crate::engine`]'s `door`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// This node has dialled.
+    Dialled,
+    /// From an address in the list of nodes.
+    Known,
+    /// From anywhere else.
+    Strange,
 }
 
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) stream: TcpStream,
+    /// Encryption and proof of identity, where there is any.
+    pub(crate) secured: Option<Box<Secured>>,
     pub(crate) address: SocketAddr,
+    pub(crate) origin: Origin,
     pub(crate) stage: Stage,
     pub(crate) since: Time,
     /// Bytes read: `input[start..end]` is not handled yet.
@@ -62,10 +81,18 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn new(stream: TcpStream, address: SocketAddr, stage: Stage, now: Time) -> Conn {
+    pub(crate) fn new(
+        stream: TcpStream,
+        address: SocketAddr,
+        origin: Origin,
+        stage: Stage,
+        now: Time,
+    ) -> Conn {
         Conn {
             stream,
+            secured: None,
             address,
+            origin,
             stage,
             since: now,
             input: Vec::new(),
@@ -84,6 +111,11 @@ impl Conn {
     /// saves the one that would say so (epoll(7), "edge-triggered"); an end may still follow.
     pub(crate) fn read(&mut self) -> Reading {
         self.make_room();
+        if let Some(secured) = &mut self.secured {
+            let (came, reading) = secured.read(&mut self.stream, &mut self.input[self.end..]);
+            self.end += came;
+            return reading;
+        }
         loop {
             match self.stream.read(&mut self.input[self.end..]) {
                 Ok(0) => return Reading::Closed(None),
@@ -121,13 +153,13 @@ impl Conn {
 
     /// Writes what the socket takes.
     pub(crate) fn write(&mut self) -> Result<(), ErrorKind> {
-        while self.written < self.out.len() && !self.blocked {
-            match self.stream.write(&self.out[self.written..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero),
-                Ok(n) => self.written += n,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => self.blocked = true,
-                Err(e) => return Err(e.kind()),
+        match &mut self.secured {
+            None => self.write_plain()?,
+            Some(_) if self.blocked => {}
+            Some(secured) => {
+                let (taken, written) = secured.write(&mut self.stream, &self.out[self.written..]);
+                self.written += taken;
+                self.blocked = written?;
             }
         }
         if self.written == self.out.len() {
@@ -140,8 +172,27 @@ impl Conn {
         Ok(())
     }
 
+    fn write_plain(&mut self) -> Result<(), ErrorKind> {
+        while self.written < self.out.len() && !self.blocked {
+            match self.stream.write(&self.out[self.written..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero),
+                Ok(n) => self.written += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.blocked = true,
+                Err(e) => return Err(e.kind()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A read has led to something to write: answers of a handshake, or what waited for its end.
+    pub(crate) fn wants_write(&self) -> bool {
+        let waits = |s: &Secured| s.wants_write() || !s.is_handshaking() && !self.out.is_empty();
+        !self.blocked && self.secured.as_deref().is_some_and(waits)
+    }
+
     /// Everything has been written.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.out.is_empty()
+        self.out.is_empty() && self.secured.as_deref().is_none_or(|s| !s.wants_write())
     }
 }

@@ -20,6 +20,12 @@ pub enum NodeError {
         /// Why.
         error: std::io::Error,
     },
+    /// Corosync cannot be used.
+    #[error("{0}")]
+    Corosync(String),
+    /// The quorum was lost, and the configuration has the node end then.
+    #[error("the quorum was lost, which quorum_lost.action = \"exit\" makes the end")]
+    QuorumLost,
     /// The operating system refused something that the event loop needs.
     #[error("{what}: {error}")]
     System {
@@ -49,7 +55,7 @@ pub enum CallError {
     #[error("{0}; name another file or switch the history off")]
     History(String),
     /// The input is not one that clients may give.
-    #[error("only lock, convert, unlock, cancel, client-gone and purge are calls")]
+    #[error("only lock, convert, unlock, cancel, break-deadlock, client-gone and purge are calls")]
     NotACall,
     /// The lockspace is joined already.
     #[error(

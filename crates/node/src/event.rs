@@ -1,13 +1,14 @@
 //! What the engine tells its host.
 
 use lockify_core::{ClientId, Completion, LockId, LostReason, Mode, NodeId, WithdrawReason};
+use serde::{Deserialize, Serialize};
 
 use crate::membership::NodeView;
 use crate::notice::Notice;
 use crate::query::{Answer, QueryId};
 
 /// A lockspace that this node has joined; never reused within a process.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SpaceId(pub u32);
 
 /// What the engine tells its host; see [`crate::Engine::run_once`].

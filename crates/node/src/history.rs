@@ -10,6 +10,7 @@ use lockify_check::{
 use lockify_core::{
     ClientId, Completion, Input, LockFlags, LockId, Mode, Name, Output, Status, Trace, View,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::clock::monotonic;
 
@@ -22,11 +23,23 @@ const WRITES: [&str; 7] = ["request", "grant", "claim", "master", "barrier", "to
 #[derive(Debug)]
 pub(crate) struct History {
     writer: Writer<File>,
+    path: PathBuf,
     node: u32,
     life: u64,
     flushed: u64,
     clients: BTreeSet<ClientId>,
     /// Tags of requests that may adopt an orphan, whose grant's token is an old one.
+    adoptions: BTreeSet<u64>,
+    leaving: bool,
+}
+
+/// A history that another program is to go on with.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct HistoryImage {
+    path: PathBuf,
+    node: u32,
+    life: u64,
+    clients: BTreeSet<ClientId>,
     adoptions: BTreeSet<u64>,
     leaving: bool,
 }
@@ -54,8 +67,29 @@ impl History {
         let mut writer = Writer::create(path)?;
         let writes = Some(WRITES.map(String::from).to_vec());
         writer.write(&Event { writes, ..Event::anywhere(now, Kind::Begin) })?;
-        let (clients, adoptions) = Default::default();
-        Ok(History { writer, node, life, flushed: now, clients, adoptions, leaving: false })
+        let (clients, adoptions, path) = (BTreeSet::new(), BTreeSet::new(), path.to_owned());
+        Ok(History { writer, path, node, life, flushed: now, clients, adoptions, leaving: false })
+    }
+
+    /// For the program that goes on in this one's place; everything must have been written.
+    pub(crate) fn image(&self) -> HistoryImage {
+        let History { writer: _, path, node, life, flushed: _, clients, adoptions, leaving } = self;
+        let (path, leaving) = (path.clone(), *leaving);
+        let (clients, adoptions) = (clients.clone(), adoptions.clone());
+        HistoryImage { path, node: *node, life: *life, clients, adoptions, leaving }
+    }
+
+    /// Goes on where another program has stopped.
+    pub(crate) fn resume(image: HistoryImage) -> Result<History, WriteError> {
+        let HistoryImage { path, node, life, clients, adoptions, leaving } = image;
+        let file = File::options().append(true).open(&path).map_err(WriteError::Create)?;
+        let (writer, flushed) = (Writer::new(file), monotonic());
+        Ok(History { writer, path, node, life, flushed, clients, adoptions, leaving })
+    }
+
+    /// Hands everything to the operating system.
+    pub(crate) fn flush_all(&mut self) -> Result<(), WriteError> {
+        self.writer.flush()
     }
 
     /// The node joins again.
@@ -115,7 +149,9 @@ impl History {
                     ..self.of(Kind::Unlock, a.client).lock(a.lock.0)
                 }
             }
-            Input::Cancel { client, lock } => self.of(Kind::Cancel, *client).lock(lock.0),
+            Input::Cancel { client, lock } | Input::BreakDeadlock { client, lock } => {
+                self.of(Kind::Cancel, *client).lock(lock.0)
+            }
             Input::ClientGone(client) => {
                 self.clients.remove(client);
                 self.of(Kind::Gone, *client)

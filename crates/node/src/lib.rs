@@ -3,23 +3,33 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+mod cluster;
 mod config;
 mod conn;
 mod engine;
 mod error;
 mod event;
+mod fence;
 mod history;
+mod mailbox;
 pub mod membership;
 mod notice;
+mod poller;
 mod query;
+mod secured;
 mod shard;
 pub mod wire;
 
-pub use config::{NodeAddress, NodeConfig, SpaceConfig, list_digest};
-pub use engine::{Engine, HOST_TOKENS};
+pub use cluster::{ClusterList, ClusterNode};
+pub use config::{CorosyncConfig, NodeAddress, NodeConfig, Security, SpaceConfig, list_digest};
+pub use engine::{Engine, EngineImage, HOST_TOKENS, REQUESTS, lock_label, requests_are_logged};
 pub use error::{CallError, NodeError};
 pub use event::{HostEvent, SpaceId};
-pub use membership::{NodeView, SpaceView};
+pub use fence::{FenceConfig, run_agent};
+pub use membership::{FenceKind, Halt, NodeView, SpaceView, Standing};
 pub use notice::{Level, Notice};
-pub use query::{Answer, EngineStats, NodeStatus, PeerStatus, Query, QueryId, SpaceStatus, merge};
+pub use poller::Poller;
+pub use query::{
+    Answer, EngineStats, NodeStatus, PeerStatus, Query, QueryId, Software, SpaceStatus, merge,
+};
 pub use shard::{ShardGroup, shard_of};

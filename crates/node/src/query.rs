@@ -1,9 +1,11 @@
 //! Questions to the whole cluster: status, locks, who.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use lockify_core::{Name, NodeId, ResourceInfo, Stats};
+use lockify_core::{Name, NodeId, RecoveryInfo, ResourceInfo, Stats, Wait};
 use serde::{Deserialize, Serialize};
+
+use crate::membership::Standing;
 
 /// A question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -55,10 +57,33 @@ pub struct NodeStatus {
     pub view: u64,
     /// The view's members.
     pub members: Vec<NodeId>,
+    /// How its membership service stands.
+    pub standing: Standing,
     /// Its lockspaces.
     pub spaces: Vec<SpaceStatus>,
     /// Its connections.
     pub peers: Vec<PeerStatus>,
+    /// Nodes that are gone, as far as this one sees, and may still act: until it is certain that
+    /// they do not, there is no view without them.
+    pub unfenced: Vec<NodeId>,
+    /// Counters of this shard.
+    pub engine: EngineStats,
+    /// What it runs, if it tells: told apart, as older releases do not know it.
+    #[serde(skip)]
+    pub software: Option<Software>,
+}
+
+/// Which release a node runs, and which versions of the node protocol it speaks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Software {
+    /// The release.
+    pub release: String,
+    /// The oldest version that it speaks.
+    pub oldest: u16,
+    /// The newest that it speaks, as its configuration lets it.
+    pub newest: u16,
+    /// The one that it speaks with each node that it is connected to.
+    pub spoken: Vec<(NodeId, u16)>,
 }
 
 /// One node's part of a lockspace.
@@ -74,8 +99,18 @@ pub struct SpaceStatus {
     pub members: Vec<NodeId>,
     /// A member, and no recovery is going on.
     pub running: bool,
+    /// The recovery that goes on.
+    pub recovery: Option<RecoveryInfo>,
     /// Claims not settled.
     pub unsettled_claims: u64,
+    /// Locks in memory, other nodes' copies at this master included.
+    pub locks: u64,
+    /// Of these, waiting or converting.
+    pub waiting: u64,
+    /// Resources in memory.
+    pub resources: u64,
+    /// After how long a wait deadlocks are searched for, nanoseconds.
+    pub deadlock_after: Option<u64>,
     /// Counters.
     pub stats: Stats,
 }
@@ -118,6 +153,8 @@ pub struct EngineStats {
     pub connections: u64,
     /// Peers refused at their introduction.
     pub refused: u64,
+    /// Connections dropped because there were too many.
+    pub turned_away: u64,
     /// Connections closed because of what the peer sent.
     pub rejected: u64,
     /// Messages dropped because their lockspace, or that life of their sender, is over.
@@ -146,9 +183,16 @@ fn merge_one(mut seen: Vec<(NodeId, ResourceInfo)>) -> Option<ResourceInfo> {
     let (_, mut base) = seen.swap_remove(master);
     for (node, r) in seen {
         base.claim_pending |= r.claim_pending;
+        let known: HashMap<_, _> = (base.locks.iter().enumerate())
+            .filter(|(_, l)| l.node == node)
+            .map(|(i, l)| (l.lock, i))
+            .collect();
         for lock in r.locks.into_iter().filter(|l| l.node == node) {
-            if !base.locks.iter().any(|l| (l.node, l.lock) == (node, lock.lock)) {
-                base.locks.push(lock);
+            match known.get(&lock.lock) {
+                // Only the owner knows what it waits for before it asks the master.
+                Some(&i) if base.locks[i].wait == Wait::Nothing => base.locks[i].wait = lock.wait,
+                Some(_) => {}
+                None => base.locks.push(lock),
             }
         }
     }
@@ -158,7 +202,7 @@ fn merge_one(mut seen: Vec<(NodeId, ResourceInfo)>) -> Option<ResourceInfo> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockify_core::{LockId, LockInfo, Mode, Queue};
+    use lockify_core::{LockFlags, LockId, LockInfo, Mode, Queue};
 
     fn lock(node: u32, id: u64, queue: Queue) -> LockInfo {
         LockInfo {
@@ -170,6 +214,10 @@ mod tests {
             requested: None,
             token: 0,
             since: 0,
+            wait: if queue == Queue::Waiting { Wait::Queue } else { Wait::Nothing },
+            op: 1,
+            flags: LockFlags::empty(),
+            transaction: 0,
         }
     }
 
@@ -196,5 +244,15 @@ mod tests {
         let locks: Vec<_> = merged[0].locks.iter().map(|l| (l.node.0, l.lock.0)).collect();
         assert_eq!((merged.len(), merged[0].master), (1, Some(NodeId(2))));
         assert_eq!(locks, [(2, 9), (1, 5), (3, 7)]);
+    }
+
+    #[test]
+    fn the_owner_knows_what_its_lock_waits_for_before_it_asks() {
+        let mut leaving = lock(1, 5, Queue::Granted);
+        let there = resource(Some(2), vec![leaving.clone()]);
+        leaving.wait = Wait::Claims;
+        let here = resource(Some(2), vec![leaving]);
+        let merged = merge(vec![(NodeId(1), vec![here]), (NodeId(2), vec![there])]);
+        assert_eq!(merged[0].locks[0].wait, Wait::Claims);
     }
 }

@@ -4,11 +4,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lockify_core::Name;
+use serde::{Deserialize, Serialize};
+
+use crate::fence::{FenceConfig, Fencer};
 
 /// What the shards of one node share: how many claims each has unsettled, and a letter box each.
 #[derive(Debug)]
 pub struct ShardGroup {
     shards: Vec<Shard>,
+    fencer: OnceLock<Arc<Fencer>>,
 }
 
 #[derive(Debug, Default)]
@@ -19,7 +23,7 @@ struct Shard {
 }
 
 /// What one shard tells another.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Letter {
     /// Tell me when the claims that you have made in this lockspace are settled.
     Fence { from: u32, space: String, number: u64 },
@@ -30,7 +34,8 @@ pub(crate) enum Letter {
 impl ShardGroup {
     /// A group of `shards` shards (at least 1): give a clone to each of their engines.
     pub fn new(shards: u32) -> Arc<ShardGroup> {
-        Arc::new(ShardGroup { shards: (0..shards.max(1)).map(|_| Shard::default()).collect() })
+        let shards = (0..shards.max(1)).map(|_| Shard::default()).collect();
+        Arc::new(ShardGroup { shards, fencer: OnceLock::new() })
     }
 
     /// How many shards there are.
@@ -42,6 +47,11 @@ impl ShardGroup {
     /// The shard that keeps a name.
     pub fn shard_of(&self, name: &Name) -> u32 {
         shard_of(name, self.len())
+    }
+
+    /// Runs agents for all of them.
+    pub(crate) fn fencer(&self, config: &FenceConfig) -> Arc<Fencer> {
+        self.fencer.get_or_init(|| Fencer::new(config.clone())).clone()
     }
 
     pub(crate) fn attach(&self, shard: u32, waker: Arc<mio::Waker>) {
@@ -72,6 +82,12 @@ impl ShardGroup {
             // Fails only if the shard's event queue is gone.
             let _ = waker.wake();
         }
+    }
+
+    /// The letters that a shard has not read yet.
+    pub(crate) fn unread(&self, shard: u32) -> Vec<Letter> {
+        let letters = &self.shards[shard as usize].letters;
+        letters.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn take(&self, shard: u32) -> Vec<Letter> {

@@ -7,13 +7,12 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use common::*;
-use lockify_core::link::Hello;
 use lockify_core::{Mode, NodeId};
 use lockify_node::wire::{
-    Greeting, Introduction, MAGIC, MAX_FRAME, Packet, Payload, decode_greeting, encode_greeting,
+    Greeting, Introduction, MAGIC, MAX_FRAME, Packet, Payload, Versions, decode_greeting,
     encode_packet,
 };
-use lockify_node::{Engine, NodeConfig, NodeError, ShardGroup, list_digest};
+use lockify_node::{Engine, NodeConfig, NodeError, ShardGroup};
 
 /// Nodes 1 and 2 of three run; the test plays node 3, which both dial and which would be accepted.
 fn two_of_three() -> (Cluster, TcpListener) {
@@ -25,25 +24,6 @@ fn two_of_three() -> (Cluster, TcpListener) {
     }
     c.wait("a view of two", |c| c.runs_with(&[0, 1]));
     (c, third)
-}
-
-fn introduction(c: &Cluster, node: u32, to: u32) -> Introduction {
-    Introduction {
-        cluster: "test".into(),
-        node: NodeId(node),
-        to: NodeId(to),
-        shard: 0,
-        shards: 1,
-        list: list_digest(&c.list),
-        features: 0,
-        link: Hello { from: 1 << 62, to: None, received: 0 },
-    }
-}
-
-fn greeting(i: Introduction) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    encode_greeting(&mut bytes, &Greeting::Introduction(i));
-    bytes
 }
 
 fn dial(c: &Cluster, i: usize) -> TcpStream {
@@ -105,7 +85,11 @@ fn list() -> Cluster {
 fn a_peer_of_another_version_is_told_both_versions() {
     let mut bytes = greeting(introduction(&list(), 3, 1));
     bytes[8] = 9;
-    refused(&bytes, &["node 1", "version 9", "version 1", "same release"]);
+    let ours = Versions::SPOKEN.to_string();
+    refused(&bytes, &["node 3", "version 9", "node 1", &ours, "upgrade node 1"]);
+    // One of before introductions were as they are now.
+    bytes[8] = 2;
+    refused(&bytes, &["node 1", "version 2", &ours, "upgrade the older"]);
 }
 
 #[test]
@@ -162,8 +146,9 @@ fn one_address_cannot_be_used_twice() {
 
 #[test]
 fn what_does_not_speak_the_protocol_is_closed_and_logged() {
-    let long = [&MAGIC[..], &[1, 0, 0, 255, 255, 255, 255]].concat();
-    let unknown = [&MAGIC[..], &[1, 0, 7, 0, 0, 0, 0]].concat();
+    let ours = Versions::SPOKEN.oldest.to_le_bytes();
+    let long = [&MAGIC[..], &ours, &[0, 255, 255, 255, 255]].concat();
+    let unknown = [&MAGIC[..], &ours, &[7, 0, 0, 0, 0]].concat();
     for bytes in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0xff; 100_000], long, unknown] {
         let (mut c, _third) = two_of_three();
         let mut stream = dial(&c, 0);

@@ -27,6 +27,9 @@ use crate::workload::disk::Disk;
 /// Virtual time in which everything must come to rest after faults have stopped.
 const PATIENCE: Nanos = 60 * SECOND;
 
+/// Hand-overs to a new process in one run with faults.
+const MOST_RELOADS: usize = 20;
+
 /// Kinds of messages, as targets of faults name them.
 pub const KINDS: &[&str] = &[
     "Lookup",
@@ -99,6 +102,8 @@ enum Action {
     Leave(NodeId, u64),
     /// Ask a node to tell when its claims are settled.
     Fence,
+    /// A node goes on as a new process.
+    Reload,
     Filter(Trouble, bool),
 }
 
@@ -152,6 +157,8 @@ pub struct Outcome {
     pub calls: u64,
     /// Recoveries that nodes completed.
     pub recoveries: u64,
+    /// Requests that were ended as deadlocks.
+    pub deadlocks: u64,
 }
 
 impl Cluster {
@@ -173,7 +180,7 @@ impl Cluster {
         sim.add_filter(claim_filter(Rc::clone(&controls), scenario.seed));
         Cluster {
             service: Service::new(scenario.weights.clone()),
-            observer: Observer::new(trace_lines > 0),
+            observer: Observer::new(trace_lines > 0, scenario.config.deadlock_after.is_some()),
             random: lockify_sim::Random::seed_from_u64(scenario.seed ^ 0xd21_7e2),
             scenario,
             sim,
@@ -212,6 +219,7 @@ impl Cluster {
             events: self.sim.stats().events,
             calls: self.observer.calls(),
             recoveries: self.observer.recoveries(),
+            deadlocks: self.observer.deadlocks(),
         })
     }
 
@@ -233,6 +241,12 @@ impl Cluster {
         for _ in 0..self.random.random_range(0..6) {
             let at = self.random.random_range(0..self.scenario.quiet_at);
             self.at(at, Action::Fence);
+        }
+        if self.scenario.mix.is_some() {
+            for _ in 0..self.random.random_range(0..=MOST_RELOADS) {
+                let at = self.random.random_range(0..self.scenario.quiet_at);
+                self.at(at, Action::Reload);
+            }
         }
     }
 
@@ -402,9 +416,30 @@ impl Cluster {
                 let node = NodeId(self.random.random_range(0..self.scenario.nodes as u32));
                 self.with_member(node, |machine, cx| machine.fence(cx));
             }
+            Action::Reload => self.reload(),
             Action::Filter(kind, on) => self.filter(kind, on),
         }
         Ok(())
+    }
+
+    /// Replaces all state of a node by what its image says, as a daemon does that hands itself over
+    /// to a new program; connections do not outlive that.
+    fn reload(&mut self) {
+        let node = sim_id(NodeId(self.random.random_range(0..self.scenario.nodes as u32)));
+        let cut = self.random.random_bool(0.8);
+        // One that stands still hands nothing over.
+        if self.sim.status(node) != Some(NodeStatus::Running)
+            || self.sim.with(node, |machine, cx| machine.reload(cx)).is_none()
+        {
+            return;
+        }
+        let now = self.sim.now();
+        self.log.trouble(Trouble::Reload, now, now);
+        if cut {
+            for peer in self.sim.nodes().filter(|peer| *peer != node).collect::<Vec<_>>() {
+                self.sim.inject(Fault::BreakConnection(node, peer));
+            }
+        }
     }
 
     fn begin(&mut self, fault: Fault) {

@@ -67,6 +67,7 @@ table! {
         Duplicate "dup" "Claim messages come twice.",
         Delay "delay" "Claim messages are overtaken.",
         Recovery "recovery" "A failure in the middle of a recovery.",
+        Reload "reload" "A node hands its state over to a new process.",
     }
 }
 

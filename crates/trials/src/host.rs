@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lockify_core::message::Body;
-use lockify_core::{Config, Input, Lockspace, LostReason, Name, NodeId, Output, Time, Trace, View};
+use lockify_core::{
+    Clients, Config, Input, Lockspace, LostReason, Name, NodeId, Output, Time, Trace, View,
+};
 use lockify_sim as sim;
 use lockify_sim::{Context, LinkState, Machine, TimerId};
 
@@ -149,7 +151,27 @@ impl LockNode {
 
     /// Drops every orphan of this node.
     pub fn purge(&mut self, cx: &mut HostContext<'_>) {
-        self.feed(cx, Input::Purge { node: self.node, client: None });
+        self.feed(cx, Input::Purge { node: self.node, clients: Clients::ALL });
+    }
+
+    /// Goes on from what an image of the node's state says.
+    pub fn reload(&mut self, cx: &mut HostContext<'_>) {
+        match self.reloaded() {
+            Ok(state) => (self.space, self.transport) = state,
+            Err(why) => cx.note(Note::Broken(format!("the node's image: {why}"))),
+        }
+    }
+
+    fn reloaded(&self) -> Result<(Lockspace, Transport), String> {
+        let image = postcard::to_allocvec(&(&self.space, &self.transport));
+        let image = image.map_err(|e| format!("cannot be written: {e}"))?;
+        let state: (Lockspace, Transport) =
+            postcard::from_bytes(&image).map_err(|e| format!("cannot be read: {e}"))?;
+        // Equality is derived, so it sees what serialization would leave out.
+        if state.0 != self.space || state.1 != self.transport {
+            return Err("says something else than the state it was made from".into());
+        }
+        Ok(state)
     }
 
     fn packet(&mut self, cx: &mut HostContext<'_>, from: NodeId, packet: Packet) {

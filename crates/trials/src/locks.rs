@@ -32,6 +32,8 @@ pub struct Options {
     pub require_coverage: bool,
     /// Whether clients use lock value blocks.
     pub value_blocks: bool,
+    /// Whether all clients run transactions that deadlock, and the search for deadlocks is on.
+    pub deadlocks: bool,
     /// A defect to switch on in the lock manager.
     #[cfg(feature = "mutations")]
     pub mutation: Option<lockify_core::mutation::Mutation>,
@@ -50,6 +52,7 @@ impl Options {
             threads: 0,
             require_coverage: false,
             value_blocks: true,
+            deadlocks: false,
             #[cfg(feature = "mutations")]
             mutation: None,
         }
@@ -62,10 +65,11 @@ impl Options {
             Faults::None => "none",
         };
         format!(
-            "lockify sim locks --policy {} --nodes {}..{} --faults {faults} --seed {{seed}} --trace",
+            "lockify sim locks --policy {} --nodes {}..{} --faults {faults}{} --seed {{seed}} --trace",
             self.policy.name(),
             self.nodes.start(),
             self.nodes.end(),
+            if self.deadlocks { " --deadlocks" } else { "" },
         )
     }
 }
@@ -89,6 +93,8 @@ pub struct Summary {
     pub calls: u64,
     /// Recoveries that nodes completed.
     pub recoveries: u64,
+    /// Requests that were ended as deadlocks.
+    pub deadlocks: u64,
     /// Events that the engine handled.
     pub events: u64,
     /// Wall-clock time.
@@ -108,6 +114,9 @@ impl Summary {
 /// What was violated, with the trace if it was kept.
 pub fn run_one(options: &Options, seed: u64) -> Result<Outcome, Failure> {
     let mut scenario = Scenario::draw(seed, options.policy, &options.nodes, options.faults);
+    if options.deadlocks {
+        scenario = scenario.deadlocking();
+    }
     if let Work::General(general) = &mut scenario.work {
         general.value_blocks = options.value_blocks;
     }
@@ -151,6 +160,7 @@ pub fn run(options: &Options, progress: impl Fn(u64) + Sync) -> Summary {
         gaps: Vec::new(),
         calls: 0,
         recoveries: 0,
+        deadlocks: 0,
         events: 0,
         elapsed: started.elapsed(),
     };
@@ -174,6 +184,7 @@ impl Summary {
         self.coverage.merge(&outcome.coverage);
         self.calls += outcome.calls;
         self.recoveries += outcome.recoveries;
+        self.deadlocks += outcome.deadlocks;
         self.events += outcome.events;
     }
 }
@@ -192,12 +203,13 @@ impl fmt::Display for Summary {
         }
         write!(
             f,
-            "{}: {} seeds, {} failed; {} calls, {} recoveries, {} events in {:.1} s",
+            "{}: {} seeds, {} failed; {} calls, {} recoveries, {} deadlocks, {} events in {:.1} s",
             self.policy.name(),
             self.runs,
             self.failures.len(),
             self.calls,
             self.recoveries,
+            self.deadlocks,
             self.events,
             self.elapsed.as_secs_f64()
         )

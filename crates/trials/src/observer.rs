@@ -26,6 +26,7 @@ pub struct Observer {
     adoptions: BTreeSet<(NodeId, u64)>,
     calls: u64,
     recoveries: u64,
+    deadlocks: u64,
 }
 
 /// Where and when something happened.
@@ -52,8 +53,9 @@ pub fn meet(from: Mode, to: Mode) -> Mode {
 }
 
 impl Observer {
-    /// Nothing has happened; `keep` events to show those that break a rule.
-    pub fn new(keep: bool) -> Observer {
+    /// Nothing has happened; `keep` events to show those that break a rule. `deadlocks` are
+    /// searched for: whoever is ended as one must have been in one.
+    pub fn new(keep: bool, deadlocks: bool) -> Observer {
         let mut observer = Observer {
             checker: Checker::new(Options::whole()),
             events: keep.then(Vec::new),
@@ -63,10 +65,12 @@ impl Observer {
             adoptions: BTreeSet::new(),
             calls: 0,
             recoveries: 0,
+            deadlocks: 0,
         };
         let writes = ["request", "grant", "claim", "master", "barrier", "token", "lvb"];
+        let searched = deadlocks.then_some("deadlock");
         let begin = Event {
-            writes: Some(writes.map(String::from).to_vec()),
+            writes: Some(writes.into_iter().chain(searched).map(String::from).collect()),
             ..Event::anywhere(0, Kind::Begin)
         };
         // The first event of a history breaks no rule.
@@ -82,6 +86,11 @@ impl Observer {
     /// Recoveries that nodes completed.
     pub fn recoveries(&self) -> u64 {
         self.recoveries
+    }
+
+    /// Requests that were ended as deadlocks.
+    pub fn deadlocks(&self) -> u64 {
+        self.deadlocks
     }
 
     fn feed(&mut self, event: Event) -> Result<(), String> {
@@ -207,7 +216,7 @@ impl Observer {
                     ..place.event(Kind::Unlock)
                 }
             }
-            Input::Cancel { client, lock } => Event {
+            Input::Cancel { client, lock } | Input::BreakDeadlock { client, lock } => Event {
                 client: Some(client.0.to_string()),
                 lock: Some(lock.0),
                 ..place.event(Kind::Cancel)
@@ -246,6 +255,8 @@ impl Observer {
     fn said(&mut self, place: Place, output: &Output) -> Result<(), String> {
         let event = match output {
             Output::Complete(done) => {
+                let ended = done.status == Status::Deadlock && done.mode.is_none();
+                self.deadlocks += u64::from(ended);
                 let mut event = completion(place, done);
                 if self.adoptions.remove(&(place.node, done.tag)) {
                     // An adoption goes on with the orphan's grant: it has that grant's token.

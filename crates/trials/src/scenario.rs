@@ -13,6 +13,7 @@ use crate::port::Client;
 use crate::workload::disk::Disk;
 use crate::workload::files::{FileSystem, Files};
 use crate::workload::general::{General, GeneralClient};
+use crate::workload::transactions::{TransactionClient, Transactions};
 
 /// Which faults happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +31,8 @@ pub enum Work {
     General(General),
     /// A file system.
     Files(Files),
+    /// Transactions that deadlock.
+    Transactions(Transactions),
 }
 
 /// Everything about one run.
@@ -114,6 +117,35 @@ impl Scenario {
             latency: draw_latency(&mut random),
         }
         .with_a_directory()
+        .with_deadlocks()
+    }
+
+    /// Searches for deadlocks in some of the runs in which clients are not a file system's, whose
+    /// caches would be taken for waits; some of these become transactions. Drawn from a stream of
+    /// its own, so that seeds mean what they meant without.
+    fn with_deadlocks(mut self) -> Scenario {
+        let mut random = Random::seed_from_u64(self.seed ^ 0xdead_10c4);
+        if !matches!(self.work, Work::General(_)) || random.random_bool(0.4) {
+            return self;
+        }
+        if random.random_bool(0.4) {
+            return self.deadlocking();
+        }
+        self.config.deadlock_after = Some(random.random_range(1..=20) * MILLISECOND);
+        self
+    }
+
+    /// Makes all clients run transactions.
+    pub fn deadlocking(mut self) -> Scenario {
+        let mut random = Random::seed_from_u64(self.seed ^ 0x7a45_ac71);
+        self.config.deadlock_after = Some(random.random_range(1..=20) * MILLISECOND);
+        self.clients = random.random_range(1..=3);
+        self.work = Work::Transactions(Transactions {
+            names: random.random_range(2..=8),
+            locks: random.random_range(2..=4),
+            pause: random.random_range(100..3_000) * MICROSECOND,
+        });
+        self
     }
 
     /// At least one node must keep the directory, whoever fails: weights of 0 are for some only.
@@ -130,6 +162,7 @@ impl Scenario {
             match &self.work {
                 Work::General(how) => Box::new(GeneralClient::new(how.clone())),
                 Work::Files(how) => Box::new(FileSystem::new(how.clone(), Rc::clone(disk))),
+                Work::Transactions(how) => Box::new(TransactionClient::new(how.clone())),
             }
         };
         (0..self.clients).map(make).collect()
@@ -138,7 +171,7 @@ impl Scenario {
     /// The file system's disk.
     pub fn disk(&self) -> Disk {
         match &self.work {
-            Work::General(_) => Disk::default(),
+            Work::General(_) | Work::Transactions(_) => Disk::default(),
             Work::Files(how) => {
                 let each = how.blocks / self.directories as u32;
                 Disk::new(self.directories, each.max(1))
@@ -152,6 +185,7 @@ impl Scenario {
             Work::General(_) => "general",
             Work::Files(how) if how.hostile => "hostile",
             Work::Files(_) => "files",
+            Work::Transactions(_) => "transactions",
         }
     }
 }

@@ -7,6 +7,7 @@
 use lockify_core::link::{Frame, Hello, Link, LinkError};
 use lockify_core::message::{Body, Message};
 use lockify_core::{NodeId, View};
+use serde::{Deserialize, Serialize};
 
 use crate::host::{HostContext, sim_id};
 
@@ -48,6 +49,7 @@ pub fn may_be_datagram(body: &Body) -> bool {
 }
 
 /// One node's connections.
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transport {
     incarnation: u64,
     datagrams: bool,

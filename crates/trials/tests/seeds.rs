@@ -1,8 +1,8 @@
 //! Seeds of simulated clusters, with every kind of fault, under every policy.
 
 use lockify_core::{ClaimMode, Policy};
-use lockify_trials::locks::{Options, run, run_one};
-use lockify_trials::scenario::Faults;
+use lockify_trials::locks::{Options, run, run_one, run_scenario};
+use lockify_trials::scenario::{Faults, Scenario};
 
 const POLICIES: [Policy; 5] = [
     Policy::Directory,
@@ -42,4 +42,30 @@ fn a_seed_replays_exactly() {
             outcomes.map(|o| o.map(|o| (o.events, o.calls, o.coverage)).map_err(|f| f.message));
         assert_eq!(first, second, "seed {seed}");
     }
+}
+
+#[test]
+fn deadlocks_are_found_and_nobody_else_is_ended() {
+    for policy in POLICIES {
+        for faults in [Faults::None, Faults::All] {
+            let mut options = Options::new(policy, 0..40);
+            options.faults = faults;
+            options.deadlocks = true;
+            let summary = run(&options, |_| {});
+            assert!(summary.is_clean(), "{summary}");
+            assert!(summary.deadlocks > 100, "hardly any deadlocks: {}", summary.deadlocks);
+        }
+    }
+}
+
+#[test]
+fn without_a_search_deadlocks_stay() {
+    let policy = Policy::Claim(ClaimMode::Optimistic);
+    let stuck = (0..10).filter(|&seed| {
+        let mut scenario = Scenario::draw(seed, policy, &(3..=5), Faults::None).deadlocking();
+        scenario.config.deadlock_after = None;
+        let failed = run_scenario(scenario, false).err();
+        failed.is_some_and(|f| f.message.contains("no progress"))
+    });
+    assert!(stuck.count() >= 5);
 }

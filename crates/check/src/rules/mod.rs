@@ -4,6 +4,7 @@ mod barrier;
 mod claims_end;
 mod compatible_grants;
 mod completion_once;
+mod deadlock;
 mod fencing;
 mod lvb;
 mod one_master;
@@ -14,6 +15,7 @@ pub use barrier::Barrier;
 pub use claims_end::ClaimsEnd;
 pub use compatible_grants::CompatibleGrants;
 pub use completion_once::CompletionOnce;
+pub use deadlock::Deadlock;
 pub use fencing::Fencing;
 pub use lvb::LvbContent;
 pub use one_master::OneMaster;
@@ -33,6 +35,7 @@ pub fn all(remembered_tokens: usize) -> Vec<Box<dyn Invariant + Send>> {
         Box::new(LvbContent::default()),
         Box::new(Order::default()),
         Box::new(Fencing::new(remembered_tokens)),
+        Box::new(Deadlock::default()),
         Box::new(Progress),
     ]
 }

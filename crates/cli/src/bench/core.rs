@@ -65,6 +65,7 @@ pub fn lock(space: &mut Lockspace, name: Name, mode: Mode) -> Result<LockId, Fai
         lvb: None,
         bast: true,
         timeout: None,
+        transaction: 0,
     };
     let id = feed(space, Input::Lock(args))?;
     id.ok_or_else(|| Failure::new(Code::Failed, "a new lock has no id: report this defect"))

@@ -12,20 +12,31 @@ use crate::exit::{Code, Failure, OrFail as _};
 
 const PAIRS: usize = 2000;
 
-/// Through a daemon, at its own node.
+/// Through a daemon, at its own node; without metrics and with them.
 pub fn daemon(effort: Effort) -> Measured {
     let dir = temporary()?;
+    let start = |config: &Config| {
+        on_other_processor(|| Daemon::start(config, &quiet())).or_fail(Code::Failed)
+    };
     let config = Config::alone(dir.path().join("lockify.sock"));
-    let daemon = on_other_processor(|| Daemon::start(&config, &quiet())).or_fail(Code::Failed)?;
-    let rows = bench::daemon_pairs(&config.socket, "default", pairs(effort));
-    drop(daemon);
-    rows.or_fail(Code::Failed)
+    let daemon = start(&config)?;
+    let mut rows =
+        bench::daemon_pairs(&config.socket, "default", pairs(effort)).or_fail(Code::Failed)?;
+    let mut measured = Config::alone(dir.path().join("measured.sock"));
+    measured.metrics.socket = Some(dir.path().join("metrics.sock"));
+    let with_metrics = start(&measured)?;
+    let (plain, measured) = (&config.socket, &measured.socket);
+    let compared = bench::measured_daemon_pairs(plain, measured, "default", pairs(effort));
+    drop((daemon, with_metrics));
+    rows.extend(compared.or_fail(Code::Failed)?);
+    Ok(rows)
 }
 
-/// At another node: embedded, claimed, and through two daemons.
+/// At another node: embedded, claimed, with TLS, and through two daemons.
 pub fn remote(effort: Effort) -> Measured {
     let mut rows = bench::remote_embedded_pairs(pairs(effort)).or_fail(Code::Failed)?;
     rows.extend(bench::claimed_embedded_pairs(pairs(effort)).or_fail(Code::Failed)?);
+    rows.extend(bench::remote_tls_pairs(pairs(effort)).or_fail(Code::Failed)?);
     let dir = temporary()?;
     let configs = two_nodes(dir.path())?;
     let start = |config: &Config| {

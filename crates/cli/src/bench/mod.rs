@@ -3,6 +3,7 @@
 mod core;
 mod locks;
 mod memory;
+mod peers;
 mod simulator;
 
 use std::path::PathBuf;
@@ -35,7 +36,10 @@ const BYTES_PER_RESOURCE: Metric =
 /// Each figure is the median of several rounds and stands next to what it is compared with,
 /// measured in the same run. Use a release build on an idle machine.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    others: Option<Others>,
     /// What to measure
     #[arg(value_enum, default_value = "all")]
     what: What,
@@ -47,13 +51,22 @@ pub struct Args {
     out: Option<PathBuf>,
 }
 
+/// What has options of its own, and is not among all.
+#[derive(clap::Subcommand)]
+enum Others {
+    Peers(peers::Args),
+    #[command(hide = true)]
+    Relock(peers::Relock),
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
     /// Uncontended lock and unlock in the state machine, next to a hash map
     Core,
     /// Lock and unlock through the daemon, next to a bare Unix-socket ping-pong
     Daemon,
-    /// Lock and unlock at another node, embedded and through daemons, next to bare ping-pongs
+    /// Lock and unlock at another node, embedded and through daemons, next to bare ping-pongs; with
+    /// TLS, next to plain text
     Remote,
     /// Events per second and memory of the simulator, bare and with the lock manager on each node
     Sim,
@@ -80,6 +93,11 @@ type Part = (What, fn(Effort) -> Measured);
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
+    match &args.others {
+        Some(Others::Peers(args)) => return peers::run(args),
+        Some(Others::Relock(args)) => return peers::relock(args),
+        None => {}
+    }
     let effort = if args.quick {
         Effort { rounds: 3, shorter: 10 }
     } else {

@@ -1,6 +1,8 @@
 //! What the tests of the command line share. Each test file uses a part of it.
 #![allow(dead_code)]
 
+pub mod cluster;
+
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};

@@ -18,7 +18,7 @@ pub fn on_other_processor<T>(start: impl FnOnce() -> T) -> T {
 }
 
 /// Runs `measure` with this thread on the process's first processor.
-pub(super) fn on_this_processor<T>(measure: impl FnOnce() -> T) -> T {
+pub fn on_this_processor<T>(measure: impl FnOnce() -> T) -> T {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     if let Some(first) = (0..CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu)) {
         go_to(first);

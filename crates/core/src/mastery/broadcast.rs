@@ -7,6 +7,8 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{LockId, NodeId};
 use crate::lock::Stage;
 use crate::message::{Body, Mastering};
@@ -15,7 +17,7 @@ use crate::resource::{Finding, Master, ResourceKey};
 use crate::space::Lockspace;
 
 /// One attempt to find or become the master.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Round {
     number: u64,
     /// Whose answer (or acknowledgement) is missing.
@@ -26,7 +28,7 @@ pub(crate) struct Round {
 }
 
 impl Lockspace {
-    fn others(&self) -> Vec<NodeId> {
+    pub(crate) fn others(&self) -> Vec<NodeId> {
         let me = self.me();
         self.view.members.iter().map(|m| m.node).filter(|&n| n != me).collect()
     }

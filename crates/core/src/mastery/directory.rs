@@ -6,6 +6,7 @@
 //! REMOVE that comes late cannot delete what a later look-up has recorded.
 
 use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
 
 use crate::ids::{LockId, NodeId};
 use crate::lock::{Lock, Stage};
@@ -15,13 +16,13 @@ use crate::resource::{Finding, Master, ResourceKey};
 use crate::space::Lockspace;
 
 /// Who masters a name, and by which of its look-ups or claims.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub master: NodeId,
     pub id: u64,
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Directory {
     records: HashMap<Name, Record>,
     /// The last id given to a look-up, claim or remove of this node.

@@ -142,6 +142,7 @@ impl Cluster {
             lvb: flags.contains(LockFlags::VALBLK).then(|| vec![0; 32].into()),
             bast: true,
             timeout: None,
+            transaction: 0,
         };
         self.input(n, Input::Lock(args)).unwrap().unwrap()
     }

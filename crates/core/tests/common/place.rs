@@ -81,6 +81,7 @@ impl Stage {
             lvb: flags.contains(LockFlags::VALBLK).then(|| vec![0; 32].into()),
             bast: true,
             timeout: None,
+            transaction: 0,
         };
         adjust(&mut args);
         let node = self.next_node();

@@ -22,7 +22,14 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(&config, &Log::stderr()) {
+    let log = match Log::install(&config.log) {
+        Ok(log) => log,
+        Err(e) => {
+            eprintln!("lockifyd: {e}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&config, &log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("lockifyd: {e}");

@@ -1,11 +1,16 @@
 //! Daemons for tests: threads of this process, sockets in temporary directories.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod process;
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockify_client::Client;
+use lockify_client::protocol::{Greeting, VERSION};
 use lockify_daemon::{Config, Daemon, Log};
 
 /// Much longer than anything takes; a test that waits this long has failed.
@@ -30,6 +35,17 @@ impl Alone {
 
     pub fn client(&self) -> Client {
         Client::connect(&self.socket).unwrap()
+    }
+
+    /// A session by hand, greeted with this process id.
+    pub fn session(&self, pid: u32) -> UnixStream {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&Greeting { version: VERSION, shard: 0, pid }.encode()).unwrap();
+        let mut greeting = [0; Greeting::LEN];
+        stream.read_exact(&mut greeting).unwrap();
+        assert_eq!(Greeting::decode(&greeting).unwrap().version, VERSION);
+        stream
     }
 
     /// Waits until the log has a line with this text.
@@ -81,4 +97,38 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
         assert!(Instant::now() < end, "the future was not woken");
         std::thread::park_timeout(PATIENCE);
     }
+}
+
+/// Whether this test may become other users, which only root can: elsewhere it ends at once, unless
+/// `LOCKIFY_TEST_AS_ROOT` is set, as where a change is accepted.
+pub fn may_be_others() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    let must = std::env::var_os("LOCKIFY_TEST_AS_ROOT").is_some();
+    assert!(root || !must, "LOCKIFY_TEST_AS_ROOT is set: run this as root");
+    if !root {
+        eprintln!("not run: only root can be other users; LOCKIFY_TEST_AS_ROOT=1 insists");
+    }
+    root
+}
+
+/// Runs `act` as another user, with these groups: a thread has credentials of its own, and the
+/// kernel tells the other end of a socket those of the thread that connects.
+pub fn as_user<T: Send>(uid: u32, gid: u32, groups: &[u32], act: impl FnOnce() -> T + Send) -> T {
+    use rustix::process::{Gid, Uid};
+    use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let groups: Vec<Gid> = groups.iter().map(|g| Gid::from_raw(*g)).collect();
+    let become_and_act = || {
+        set_thread_groups(&groups).unwrap();
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(become_and_act).join().unwrap())
+}
+
+/// Lets every user enter a directory.
+pub fn open_to_all(dir: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
 }

@@ -1,6 +1,7 @@
 //! Making, reading, writing and closing connections.
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 
 use lockify_core::Time;
 use lockify_core::link::Frame;
@@ -8,13 +9,15 @@ use mio::net::TcpStream;
 use mio::{Interest, Token};
 
 use super::{Engine, FIRST_CONN, MS};
-use crate::conn::{Conn, Reading, Stage};
+use crate::config::Security;
+use crate::conn::{Conn, Origin, Reading, Stage};
 use crate::membership::Event;
 use crate::notice::Level;
+use crate::secured::Secured;
 use crate::wire::{Packet, Part, Payload, encode_packet};
 
-/// Connections of strangers that are allowed beside two for each peer.
-const STRANGERS: usize = 64;
+/// Connections that are accepted before those that are there have their turn.
+const ACCEPTS: usize = 64;
 /// Reads of one connection before the others have their turn.
 const READS: usize = 8;
 /// A part of an answer is closed when it has this many bytes.
@@ -35,7 +38,7 @@ impl Engine {
         let (address, stage) = (p.address, Stage::Dialing { peer, probe: !p.dials });
         match TcpStream::connect(address) {
             Ok(stream) => {
-                let conn = self.add(Conn::new(stream, address, stage, now));
+                let conn = self.add(Conn::new(stream, address, Origin::Dialled, stage, now));
                 self.peers[peer].dialing = conn;
                 if conn.is_none() {
                     self.peers[peer].back_off(now);
@@ -71,19 +74,18 @@ impl Engine {
     }
 
     pub(super) fn accept(&mut self, now: Time) {
-        let limit = 2 * self.peers.len() + STRANGERS;
         self.accept_again = Time::MAX;
-        while let Some(listener) = &self.listener {
+        for _ in 0..ACCEPTS {
+            let Some(listener) = &self.listener else { return };
             match listener.accept() {
-                Ok((stream, address)) if self.conns.len() < limit => {
-                    // A stream that takes no options is broken, which the first read shows.
-                    let _ = stream.set_nodelay(true);
-                    self.add(Conn::new(stream, address, Stage::Accepted, now));
-                }
-                Ok((_, address)) => {
-                    let text = format!("{address}: dropped, too many connections ({limit})");
-                    self.complain(text);
-                }
+                Ok((stream, address)) => match self.may_enter(address.ip(), now) {
+                    Some(origin) => self.welcome(stream, address, origin, now),
+                    None => {
+                        self.stats.turned_away += 1;
+                        let from = address.ip();
+                        self.complain(format!("{from}: dropped, too many connections at once"));
+                    }
+                },
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) => {
@@ -93,6 +95,21 @@ impl Engine {
                 }
             }
         }
+        // The event queue will not tell again of those that are left.
+        self.accept_again = now;
+    }
+
+    fn welcome(&mut self, stream: TcpStream, address: SocketAddr, origin: Origin, now: Time) {
+        // A stream that takes no options is broken, which the first read shows.
+        let _ = stream.set_nodelay(true);
+        let mut conn = Conn::new(stream, address, origin, Stage::Accepted, now);
+        if let Security::Tls(keyring) = &self.security {
+            match keyring.current().accept() {
+                Ok(session) => conn.secured = Some(Box::new(Secured::new(session))),
+                Err(e) => return self.complain(format!("{address}: dropped: {e}")),
+            }
+        }
+        self.add(conn);
     }
 
     pub(super) fn connection_event(&mut self, at: usize, event: &mio::event::Event, now: Time) {
@@ -134,6 +151,12 @@ impl Engine {
             let _ = conn.stream.set_nodelay(true);
             conn.stage = Stage::Introduced { peer };
             conn.since = now;
+            if let Security::Tls(keyring) = &self.security {
+                match keyring.current().dial(self.peers[peer].node.0) {
+                    Ok(session) => conn.secured = Some(Box::new(Secured::new(session))),
+                    Err(e) => return self.close(at, e.to_string(), now),
+                }
+            }
             self.introduce(at, peer);
         }
     }
@@ -152,6 +175,9 @@ impl Engine {
             let came = conn.end - conn.start - before;
             self.stats.bytes_received += came as u64;
             self.handle_input(at, now);
+            if self.conns.get(at).is_some_and(Conn::wants_write) {
+                self.mark(at);
+            }
             match reading {
                 Reading::Drained if came == 0 || !ended => return,
                 Reading::Drained | Reading::More => {}
@@ -159,6 +185,7 @@ impl Engine {
                     self.close(at, error.map_or_else(String::new, |e| e.to_string()), now);
                     return;
                 }
+                Reading::Distrusted(why) => return self.distrust(at, &why, now),
             }
         }
         self.unread.push(at);

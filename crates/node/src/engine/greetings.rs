@@ -70,10 +70,32 @@ impl Engine {
                 Ok(peer) => self.establish(at, stage, peer, i, now),
                 Err(why) => {
                     self.complain(format!("{whom} was refused: {why}"));
+                    self.note_refusal(at, &i, &why);
                     self.refuse(at, stage, why);
                 }
             },
         }
+    }
+
+    /// A node that was refused when it came, for the status; not one that only says that it is it.
+    fn note_refusal(&mut self, at: usize, i: &Introduction, why: &str) {
+        let secured = self.conns.get(at).and_then(|c| c.secured.as_deref());
+        let proved = secured.is_none_or(|s| s.proves(&i.cluster, i.node.0));
+        let Ok(peer) = self.peers.binary_search_by_key(&i.node, |p| p.node) else { return };
+        let p = &mut self.peers[peer];
+        if proved && p.conn.is_none() {
+            p.error = Some(why.to_owned());
+        }
+    }
+
+    /// A connection on which TLS has failed: who is there has not proved who it is.
+    pub(super) fn distrust(&mut self, at: usize, why: &str, now: Time) {
+        let Some(conn) = self.conns.get(at) else { return };
+        let (stage, address) = (conn.stage, conn.address);
+        let whom = self.whom(stage, at);
+        self.stats.refused += 1;
+        self.close(at, format!("{whom} ({address}): {why}"), now);
+        self.complain(format!("{whom} ({address}) was refused: {why}"));
     }
 
     fn myself(&self) -> String {
@@ -82,7 +104,9 @@ impl Engine {
 
     fn whom(&self, stage: Stage, at: usize) -> String {
         match stage {
-            Stage::Introduced { peer } => format!("node {}", self.peers[peer].node),
+            Stage::Introduced { peer } | Stage::Up { peer } => {
+                format!("node {}", self.peers[peer].node)
+            }
             _ => {
                 self.conns.get(at).map_or("a peer".into(), |c| format!("the peer at {}", c.address))
             }
@@ -104,8 +128,9 @@ impl Engine {
             shard: id.shard,
             shards: id.shards,
             list: id.list,
-            features: 0,
+            newest: id.versions.newest,
             link,
+            oldest: id.versions.oldest,
         };
         if let Some(conn) = self.conns.get_mut(at) {
             encode_greeting(&mut conn.out, &Greeting::Introduction(introduction));
@@ -141,6 +166,14 @@ impl Engine {
     ) -> Result<usize, String> {
         let (me, it) = (&self.identity, format!("node {} of cluster \"{}\"", i.node, i.cluster));
         let we = self.myself();
+        // Before all else: an introduction is not worth anything without its proof.
+        let secured = self.conns.get(at).and_then(|c| c.secured.as_deref());
+        if secured.is_some_and(|s| !s.proves(&i.cluster, i.node.0)) {
+            return Err(format!(
+                "what calls itself {it} showed {we} the certificate of another node or cluster: \
+                 give every node its own"
+            ));
+        }
         if i.cluster != me.cluster {
             return Err(format!("{it} met {we}: correct the address or the cluster's name"));
         }
@@ -151,6 +184,15 @@ impl Engine {
             return Err(format!(
                 "{it} looked for node {} and met {we}: correct the list of nodes",
                 i.to
+            ));
+        }
+        if me.versions.common(i.versions()).is_none() {
+            let (theirs, ours) = (i.versions(), me.versions);
+            let older = if theirs.newest < ours.oldest { i.node } else { me.node };
+            return Err(format!(
+                "{it} speaks {theirs} of Lockify's protocol and {we} {ours}: upgrade node {older}, or \
+                 raise its wire_version; over a release that speaks a version of each, if they are \
+                 far apart"
             ));
         }
         if i.list != me.list {
@@ -219,10 +261,12 @@ impl Engine {
             p.dialing = None;
         }
         p.conn = Some(at);
+        // There is one, or it would not have been admitted.
+        p.version = self.identity.versions.common(i.versions()).unwrap_or(p.version);
         p.error = None;
         p.dead = false;
         p.dial_soon(now);
-        let (node, life, sole) = (p.node, i.link.from, p.same_host);
+        let (node, life, sole, version) = (p.node, i.link.from, p.same_host, p.version);
         self.conns[at].stage = Stage::Up { peer };
         if stage == Stage::Accepted {
             self.write_introduction(at, peer, hello);
@@ -230,7 +274,12 @@ impl Engine {
         self.resend(at, peer, now);
         self.note_backlog(peer);
         self.complaint.clear();
-        self.notice(Level::Info, format!("connected to node {node} (incarnation {life})"));
+        self.notice(
+            Level::Info,
+            format!(
+                "connected to node {node} (incarnation {life}, version {version} of the protocol)"
+            ),
+        );
         self.tell(now, Event::Connected { node, life, sole });
     }
 

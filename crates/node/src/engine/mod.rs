@@ -1,11 +1,15 @@
 //! The event loop of one shard of one node.
 
 mod connections;
+mod door;
 mod greetings;
+mod handover;
 mod packets;
 mod peer;
 mod queries;
 mod recording;
+mod requests;
+mod settings;
 mod shards;
 mod spaces;
 mod views;
@@ -18,23 +22,34 @@ use std::time::Duration;
 
 use lockify_core::{NodeId, Time};
 use mio::net::TcpListener;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Token};
 use slab::Slab;
 
-use crate::clock::{Timer, boottime, monotonic, wall};
-use crate::config::{NodeConfig, list_digest};
+use crate::clock::{Timer, boot, boottime, born, monotonic, wall};
+use crate::cluster::Cluster;
+use crate::config::{NodeConfig, Security, list_digest};
 use crate::conn::Conn;
 use crate::error::NodeError;
 use crate::event::HostEvent;
+use crate::fence::Fencer;
 use crate::history::History;
-use crate::membership::{Event, Membership, StaticConfig, StaticMembership};
+use crate::mailbox::{Mailbox, News};
+use crate::membership::{
+    CorosyncMembership, Event, GroupConfig, Membership, StaticConfig, StaticMembership,
+};
 use crate::notice::{Level, Notice};
+use crate::poller::Poller;
 use crate::query::EngineStats;
 use crate::shard::ShardGroup;
+use crate::wire::Versions;
+use door::Door;
 use peer::Peer;
 use queries::Running;
+pub use requests::{REQUESTS, lock_label, requests_are_logged};
 use shards::Held;
 use spaces::Space;
+
+pub use handover::EngineImage;
 
 /// Tokens from this one on are the host's, for sources that it registers at
 /// [`Engine::registry`].
@@ -49,7 +64,7 @@ const MS: Time = 1_000_000;
 /// One shard of one node: lockspaces, peers, timers, membership. Single-threaded: whoever owns it
 /// calls [`Engine::run_once`] in a loop, and the other methods between its turns.
 pub struct Engine {
-    poll: Poll,
+    poll: Poller,
     /// Absent only while a turn looks at what came.
     events: Option<Events>,
     waker: Arc<mio::Waker>,
@@ -57,7 +72,9 @@ pub struct Engine {
     listener: Option<TcpListener>,
     /// When to accept again after that failed; the event queue would not say so.
     accept_again: Time,
+    door: Door,
     identity: Identity,
+    security: Security,
     incarnation: u64,
     lease: Time,
     delay: Time,
@@ -71,6 +88,15 @@ pub struct Engine {
     /// Connections that may have more to read than one turn took.
     unread: Vec<usize>,
     members: Box<dyn Membership + Send>,
+    /// What threads of this process have to say.
+    mailbox: Mailbox,
+    /// The way to the cluster manager, if there is one.
+    cluster: Option<Cluster>,
+    fencer: Arc<Fencer>,
+    /// Names of nodes, for agents.
+    names: BTreeMap<NodeId, String>,
+    /// Halted: when the host has told its clients, the peers are told, and a new life begins.
+    parting: bool,
     /// What `members` last said, on `CLOCK_BOOTTIME`: asked for at every call and turn.
     lease_end: Option<Time>,
     members_due: Time,
@@ -97,7 +123,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// What does not change while the engine runs.
+/// What does not change while the engine runs, but for the newest version.
 #[derive(Debug)]
 struct Identity {
     node: NodeId,
@@ -108,6 +134,7 @@ struct Identity {
     shard: u32,
     shards: u32,
     group: Option<Arc<ShardGroup>>,
+    versions: Versions,
 }
 
 impl Engine {
@@ -116,37 +143,58 @@ impl Engine {
     /// # Errors
     /// The configuration is contradictory, the address cannot be bound, the history cannot be
     /// written, or the system is out of a resource.
-    pub fn new(mut config: NodeConfig) -> Result<Engine, NodeError> {
+    pub fn new(config: NodeConfig) -> Result<Engine, NodeError> {
+        let mut engine = Engine::build(config, None)?;
+        engine.begin(Event::Tick);
+        Ok(engine)
+    }
+
+    /// Makes everything that belongs to this program. `resumed`: goes on with this membership
+    /// service, in this life.
+    fn build(
+        mut config: NodeConfig,
+        resumed: Option<(Box<dyn Membership + Send>, u64)>,
+    ) -> Result<Engine, NodeError> {
         let identity = identity(&config)?;
-        let poll = Poll::new().map_err(system("cannot make an event queue"))?;
+        let poll = Poller::new(config.busy_poll).map_err(system("cannot make an event queue"))?;
         let waker =
             mio::Waker::new(poll.registry(), WAKER).map_err(system("cannot make a waker"))?;
         let waker = Arc::new(waker);
         let timer = Timer::new(poll.registry(), TIMER).map_err(system("cannot make a timer"))?;
         let listener = listen(&mut config, &identity, &poll)?;
         let now = monotonic();
-        let incarnation = config.incarnation.unwrap_or_else(wall);
+        // No life is older than its process.
+        let process = born();
         let lease = nanos(config.lease).max(MS);
-        let members = StaticMembership::new(
-            StaticConfig {
-                node: config.node,
-                life: incarnation,
-                weight: config.weight,
-                nodes: config.nodes.iter().map(|n| n.node).collect(),
-                lease,
-            },
-            boottime(),
-        );
+        let (members, incarnation) = resumed.unwrap_or_else(|| {
+            let life = config.incarnation.unwrap_or_else(wall);
+            (membership(&config, life, process, lease), life)
+        });
+        let mailbox = Mailbox::new(waker.clone());
+        let cluster = match &config.corosync {
+            Some(_) => {
+                let group = format!("lockify:{}:{}", identity.cluster, identity.shard);
+                Some(Cluster::start(group, mailbox.clone())?)
+            }
+            None => None,
+        };
+        let fencer = match &identity.group {
+            Some(group) => group.fencer(&config.fence),
+            None => Fencer::new(config.fence.clone()),
+        };
+        let names = config.corosync.take().map(|c| c.names).unwrap_or_default();
         if let Some(group) = &identity.group {
             group.attach(identity.shard, waker.clone());
         }
-        let mut engine = Engine {
+        Ok(Engine {
             poll,
             events: Some(Events::with_capacity(1024)),
             waker,
             timer,
             listener,
             accept_again: Time::MAX,
+            door: Door::new(config.nodes.iter().map(|n| n.address.ip().to_canonical()).collect()),
+            security: config.security.clone(),
             incarnation,
             lease,
             delay: nanos(config.delay),
@@ -159,7 +207,12 @@ impl Engine {
             unread: Vec::new(),
             lease_end: None,
             members_due: members.next_timer(),
-            members: Box::new(members),
+            members,
+            mailbox,
+            cluster,
+            fencer,
+            names,
+            parting: false,
             spaces: Vec::new(),
             last_life: 0,
             queries: Vec::new(),
@@ -171,11 +224,15 @@ impl Engine {
             stats: EngineStats::default(),
             history: config.history,
             histories: BTreeMap::new(),
-        };
-        engine.tell(now, Event::Tick);
-        engine.dial(now);
-        engine.arm(now);
-        Ok(engine)
+        })
+    }
+
+    /// Begins to look for peers.
+    fn begin(&mut self, event: Event) {
+        let now = monotonic();
+        self.tell(now, event);
+        self.dial(now);
+        self.arm(now);
     }
 
     /// Where the host registers sources of its own, with tokens from [`HOST_TOKENS`] on.
@@ -191,6 +248,16 @@ impl Engine {
     /// Where this node listens for its peers; `None` if it has none.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.listener.as_ref().and_then(|l| l.local_addr().ok())
+    }
+
+    /// Which node this is.
+    pub fn node(&self) -> NodeId {
+        self.identity.node
+    }
+
+    /// Which of the node's shards this is.
+    pub fn shard(&self) -> u32 {
+        self.identity.shard
     }
 
     /// This life of the node; a halt begins a new one.
@@ -223,14 +290,13 @@ impl Engine {
         timeout: Option<Duration>,
         events: &mut Vec<HostEvent>,
     ) -> Result<(), NodeError> {
-        let busy = !self.pending.is_empty() || !self.unread.is_empty();
+        let busy = !self.pending.is_empty() || !self.unread.is_empty() || self.parting;
         let timeout = if busy { Some(Duration::ZERO) } else { timeout };
         let mut came = self.events.take().unwrap_or_else(|| Events::with_capacity(1024));
-        let polled = self.poll.poll(&mut came, timeout);
+        let polled = self.poll.wait(&mut came, timeout);
         let now = self.wake();
         let result = match polled {
             Ok(()) => self.look(&came, now),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => Ok(()),
             Err(error) => Err(NodeError::System { what: "cannot wait for events", error }),
         };
         self.events = Some(came);
@@ -250,8 +316,22 @@ impl Engine {
         self.stats.turns += 1;
         if self.lease_end.is_some_and(|end| boot >= end) {
             self.tell(now, Event::Tick);
+        } else if self.parting {
+            // Not in the turn that halted: since then, the host has told its clients.
+            self.part(now);
         }
         now
+    }
+
+    /// Reads what threads of this process say.
+    fn open_mailbox(&mut self, now: Time) {
+        for news in self.mailbox.take() {
+            match news {
+                News::Cluster(event) => self.tell(now, Event::Cluster(event)),
+                News::Fenced { node, success } => self.tell(now, Event::Fenced { node, success }),
+                News::Notice(notice) => self.pending.push(HostEvent::Notice(notice)),
+            }
+        }
     }
 
     fn look(&mut self, came: &Events, now: Time) -> Result<(), NodeError> {
@@ -263,6 +343,7 @@ impl Engine {
             match event.token() {
                 WAKER => {
                     self.open_letters(now);
+                    self.open_mailbox(now);
                     self.pending.push(HostEvent::Woken);
                 }
                 TIMER => self.timer.fired(),
@@ -330,11 +411,55 @@ impl Engine {
         self.pending.push(HostEvent::Notice(Notice { level, text }));
     }
 
-    /// As `notice`, unless the last one said the same.
+    /// As `notice`, unless the last one said the same, or there are too many: strangers must not
+    /// be able to fill the log.
     fn complain(&mut self, text: String) {
-        if self.complaint != text {
-            self.complaint.clone_from(&text);
+        if self.complaint == text {
+            return;
+        }
+        self.complaint.clone_from(&text);
+        if !self.door.complaints.admits(monotonic()) {
+            self.door.left_out += 1;
+            return;
+        }
+        let left_out = std::mem::take(&mut self.door.left_out);
+        self.notice(Level::Warning, text);
+        if left_out > 0 {
+            let text = format!("{left_out} earlier complaints about peers were left out");
             self.notice(Level::Warning, text);
+        }
+    }
+}
+
+/// The membership service that the configuration names.
+fn membership(
+    config: &NodeConfig,
+    life: u64,
+    born: u64,
+    lease: Time,
+) -> Box<dyn Membership + Send> {
+    let (node, weight, now) = (config.node, config.weight, boottime());
+    match &config.corosync {
+        Some(corosync) => Box::new(CorosyncMembership::new(
+            GroupConfig {
+                node,
+                life,
+                born: born.min(life),
+                boot: boot(),
+                weight,
+                votes: corosync.votes.clone(),
+                lease,
+                fence: config.fence.kind,
+                startup: nanos(config.fence.startup_wait),
+            },
+            now,
+        )),
+        None => {
+            let nodes = config.nodes.iter().map(|n| n.node).collect();
+            Box::new(StaticMembership::new(
+                StaticConfig { node, life, weight, nodes, lease, fence: config.fence.kind },
+                now,
+            ))
         }
     }
 }
@@ -363,6 +488,14 @@ fn identity(config: &NodeConfig) -> Result<Identity, NodeError> {
     let Some(me) = nodes.iter().find(|n| n.node == config.node) else {
         return bad(format!("node {} is not in the list of nodes: add it", config.node));
     };
+    let far = nodes.iter().find(|n| !n.address.ip().to_canonical().is_loopback());
+    if let (Security::Loopback, Some(far), 2..) = (&config.security, far, nodes.len()) {
+        return bad(format!(
+            "node {} is at {}, which others can reach, and nothing says how nodes prove who they \
+             are: make keys with `lockify cluster`, and name them in [security] (docs/security.md)",
+            far.node, far.address
+        ));
+    }
     if nodes.len() > 1024 {
         return bad(format!("{} nodes, where at most 1024 are supported", nodes.len()));
     }
@@ -374,17 +507,19 @@ fn identity(config: &NodeConfig) -> Result<Identity, NodeError> {
         node: config.node,
         cluster: config.cluster.clone(),
         address: me.address,
-        list: list_digest(&nodes),
+        // Corosync's list may change while nodes run, and is the same for all by itself.
+        list: if config.corosync.is_some() { u64::MAX } else { list_digest(&nodes) },
         shard: config.shard_index,
         shards,
         group: config.shard.clone(),
+        versions: config.versions,
     })
 }
 
 fn listen(
     config: &mut NodeConfig,
     identity: &Identity,
-    poll: &Poll,
+    poll: &Poller,
 ) -> Result<Option<TcpListener>, NodeError> {
     if config.nodes.len() == 1 {
         return Ok(None);

@@ -43,6 +43,10 @@ impl Engine {
     }
 
     fn handle_packet(&mut self, at: usize, peer: usize, packet: Packet, now: Time) {
+        if self.parting {
+            // It was meant for the life that has just ended.
+            return;
+        }
         match packet {
             Packet::Data { seq, ack, payload } => {
                 self.receive(at, peer, seq, ack, Some(payload), now);
@@ -52,7 +56,7 @@ impl Engine {
                 let from = self.peers[peer].node;
                 self.tell(now, Event::Vote { from, vote });
             }
-            Packet::Ask { id, query } => self.answer(at, id, query, now),
+            Packet::Ask { id, query } => self.answer(at, peer, id, query, now),
             Packet::Tell { id, part, last } => {
                 let node = self.peers[peer].node;
                 self.collect(node, id, part, last);
@@ -103,11 +107,13 @@ impl Engine {
             self.stats.strays += 1;
             return;
         };
-        let Some(space) = self.spaces[at].as_mut() else { return };
+        let Some(space) = self.spaces[at].as_ref() else { return };
         if space.is_stale(from, message.view) {
             self.stats.strays += 1;
             return;
         }
+        self.log_message(at, from, self.identity.node, &message.body);
+        let Some(space) = self.spaces[at].as_mut() else { return };
         // Only client calls fail.
         let _ = space.core.handle(now, Input::Receive { from, message });
         self.drain(at, now);

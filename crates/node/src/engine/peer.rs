@@ -39,6 +39,8 @@ pub(super) struct Peer {
     /// Why the last attempt to connect failed.
     pub(super) error: Option<String>,
     pub(super) congested: bool,
+    /// The version of the protocol that its connection has.
+    pub(super) version: u16,
 }
 
 /// The peers of a node, by id.
@@ -64,6 +66,7 @@ pub(super) fn list(config: &NodeConfig, me: &Identity, life: u64, now: Time) -> 
             channels: HashMap::new(),
             error: None,
             congested: false,
+            version: me.versions.oldest,
         })
         .collect();
     peers.sort_unstable_by_key(|p| p.node);

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockify_core::{NodeId, ResourceInfo, Time};
+use lockify_core::{NodeId, Queue, ResourceInfo, Time};
 
 use super::{Engine, nanos};
 use crate::clock::{monotonic, wall};
 use crate::event::HostEvent;
-use crate::query::{Answer, NodeStatus, PeerStatus, Query, QueryId, SpaceStatus, merge};
-use crate::wire::{Packet, Part, Payload};
+use crate::query::{Answer, NodeStatus, PeerStatus, Query, QueryId, Software, SpaceStatus, merge};
+use crate::wire::{Packet, Part, Payload, TELLS_SOFTWARE};
 
 /// Locks of one resource that an answer tells of; more would not fit into a frame.
 const MOST_LOCKS: usize = 8192;
@@ -73,6 +73,7 @@ impl Engine {
             shard: self.identity.shard,
             view: view.map_or(0, |v| v.seq),
             members: view.map(|v| v.members.iter().map(|m| m.node).collect()).unwrap_or_default(),
+            standing: self.members.standing(),
             spaces: self
                 .spaces
                 .iter()
@@ -83,7 +84,14 @@ impl Engine {
                     view: s.core.view().seq,
                     members: s.core.view().members.iter().map(|m| m.node).collect(),
                     running: s.core.is_running(),
+                    recovery: s.core.recovery(),
                     unsettled_claims: s.core.unsettled_claims() as u64,
+                    locks: s.core.lock_count() as u64,
+                    waiting: (s.core.count_in(Queue::Converting)
+                        + s.core.count_in(Queue::Waiting)
+                        + s.core.count_in(Queue::Parked)) as u64,
+                    resources: s.core.resource_count() as u64,
+                    deadlock_after: s.core.config().deadlock_after,
                     stats: s.core.stats(),
                 })
                 .collect(),
@@ -98,6 +106,19 @@ impl Engine {
                     error: p.error.clone(),
                 })
                 .collect(),
+            unfenced: self.members.unfenced(),
+            engine: self.stats,
+            software: Some(self.software()),
+        }
+    }
+
+    fn software(&self) -> Software {
+        let connected = self.peers.iter().filter(|p| p.conn.is_some());
+        Software {
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            oldest: self.identity.versions.oldest,
+            newest: self.identity.versions.newest,
+            spoken: connected.map(|p| (p.node, p.version)).collect(),
         }
     }
 
@@ -126,11 +147,18 @@ impl Engine {
     }
 
     /// A peer asks.
-    pub(super) fn answer(&mut self, at: usize, id: u64, query: Query, now: Time) {
+    pub(super) fn answer(&mut self, at: usize, peer: usize, id: u64, query: Query, now: Time) {
+        let more = self.peers[peer].version >= TELLS_SOFTWARE;
         if query == Query::Status {
-            let part = Part::Status(Box::new(self.status()));
             let due = self.delayed_until(now);
-            return self.put(at, &Packet::<Payload>::Tell { id, part, last: true }, due);
+            let part = Part::Status(Box::new(self.status()));
+            let last = !more;
+            self.put(at, &Packet::<Payload>::Tell { id, part, last }, due);
+            if more {
+                let part = Part::Software(self.software());
+                self.put(at, &Packet::<Payload>::Tell { id, part, last: true }, due);
+            }
+            return;
         }
         let resources = self.resources(&query, now);
         if let Some(conn) = self.conns.get_mut(at) {
@@ -148,6 +176,10 @@ impl Engine {
         match part {
             Part::Status(s) => q.status.push(*s),
             Part::Resources(r) => q.parts.push((node, r)),
+            Part::Software(s) => {
+                let of = q.status.iter_mut().find(|status| status.node == node);
+                of.into_iter().for_each(|status| status.software = Some(s.clone()));
+            }
         }
         if last {
             q.waiting.remove(&node);

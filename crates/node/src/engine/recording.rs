@@ -5,7 +5,7 @@ use lockify_core::Time;
 
 use super::Engine;
 use crate::error::CallError;
-use crate::history::{History, file_of};
+use crate::history::{History, HistoryImage, file_of};
 use crate::notice::Level;
 
 impl Engine {
@@ -44,6 +44,26 @@ impl Engine {
         self.histories.insert(space.to_owned(), None);
         let text = format!("the history of lockspace {space} ends here: {error}; locking goes on");
         self.notice(Level::Error, text);
+    }
+
+    /// Hands everything to the operating system, before another program goes on.
+    pub(super) fn write_histories(&mut self) {
+        let failed = |(name, h): (&String, &mut Option<History>)| {
+            h.as_mut()?.flush_all().err().map(|e| (name.clone(), e))
+        };
+        let failures: Vec<_> = self.histories.iter_mut().filter_map(failed).collect();
+        failures.iter().for_each(|(name, e)| self.end_history(name, e));
+    }
+
+    /// Goes on with a history, if there still is to be one.
+    pub(super) fn resume_history(&mut self, space: String, image: Option<HistoryImage>) {
+        if self.history.is_none() {
+            return;
+        }
+        match image.map(History::resume).transpose() {
+            Ok(history) => _ = self.histories.insert(space, history),
+            Err(e) => self.end_history(&space, &e),
+        }
     }
 
     /// Hands to the operating system what has waited long enough.

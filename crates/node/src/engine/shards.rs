@@ -9,6 +9,7 @@
 use lockify_core::{
     ClientId, Completion, Input, LockFlags, LockId, SbFlags, Status, Time, UnlockFlags,
 };
+use serde::{Deserialize, Serialize};
 
 use super::Engine;
 use super::spaces::Space;
@@ -17,6 +18,7 @@ use crate::event::HostEvent;
 use crate::shard::Letter;
 
 /// An operation that waits for other shards.
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Held {
     space: usize,
     number: u64,
@@ -30,7 +32,9 @@ fn subject(input: &Input) -> Option<(ClientId, LockId)> {
     match input {
         Input::Convert(a) => Some((a.client, a.lock)),
         Input::Unlock(a) => Some((a.client, a.lock)),
-        Input::Cancel { client, lock } => Some((*client, *lock)),
+        Input::Cancel { client, lock } | Input::BreakDeadlock { client, lock } => {
+            Some((*client, *lock))
+        }
         _ => None,
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use lockify_check::Kind;
 use lockify_core::{Input, LockId, Lockspace, NodeId, Output, Stats, Time, View, WithdrawReason};
+use serde::{Deserialize, Serialize};
 
 use super::Engine;
 use crate::clock::{boottime, monotonic, wall};
@@ -19,6 +20,7 @@ use crate::wire::Payload;
 const MAX_LVB: usize = 4096;
 
 /// A lockspace that this node has joined.
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Space {
     pub(super) id: SpaceId,
     pub(super) name: String,
@@ -121,8 +123,8 @@ impl Engine {
     /// in `events` of the next [`Engine::run_once`], or at once in [`Engine::take_events`].
     ///
     /// # Errors
-    /// [`CallError::NotACall`] unless it is a `Lock`, `Convert`, `Unlock`, `Cancel`, `ClientGone`
-    /// or `Purge`; [`CallError::NoSpace`]; [`CallError::WouldBlock`] for new locks while
+    /// [`CallError::NotACall`] unless it is a `Lock`, `Convert`, `Unlock`, `Cancel`,
+    /// `BreakDeadlock`, `ClientGone` or `Purge`; [`CallError::NoSpace`]; [`CallError::WouldBlock`] for new locks while
     /// [`Engine::congested`]; [`CallError::Lock`] as the lock manager says.
     pub fn handle(&mut self, space: SpaceId, input: Input) -> Result<Option<LockId>, CallError> {
         let now = monotonic();
@@ -135,6 +137,7 @@ impl Engine {
             Input::Convert(_)
             | Input::Unlock(_)
             | Input::Cancel { .. }
+            | Input::BreakDeadlock { .. }
             | Input::ClientGone(_)
             | Input::Purge { .. } => {}
             _ => return Err(CallError::NotACall),
@@ -191,6 +194,12 @@ impl Engine {
     /// A lockspace's counters.
     pub fn space_stats(&self, space: SpaceId) -> Option<Stats> {
         self.find(space).ok().and_then(|at| self.spaces[at].as_ref()).map(|s| s.core.stats())
+    }
+
+    /// How many locks this node's clients have in a lockspace, the orphans that they left included.
+    pub fn own_locks(&self, space: SpaceId) -> usize {
+        let joined = self.find(space).ok().and_then(|at| self.spaces[at].as_ref());
+        joined.map_or(0, |s| s.core.own_lock_count())
     }
 
     /// Whether calls to a lockspace are handled now: it is a member and does not recover.
@@ -295,6 +304,7 @@ impl Engine {
 
     fn send(&mut self, at: usize, to: NodeId, message: lockify_core::Message, now: Time) {
         let Ok(peer) = self.peers.binary_search_by_key(&to, |p| p.node) else { return };
+        self.log_message(at, self.identity.node, to, &message.body);
         let Some(s) = &self.spaces[at] else { return };
         let (id, number) = (s.id, s.id.0);
         if !self.peers[peer].opened.contains(&id) {

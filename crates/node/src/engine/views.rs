@@ -5,7 +5,8 @@ use lockify_core::{NodeId, Time};
 use super::Engine;
 use crate::clock::wall;
 use crate::event::HostEvent;
-use crate::membership::{Action, Event, NodeView, Vote};
+use crate::fence::Target;
+use crate::membership::{Action, Event, Halt, NodeView, Vote};
 use crate::notice::Level;
 use crate::wire::{Packet, Payload};
 
@@ -17,8 +18,14 @@ impl Engine {
             match action {
                 Action::Send { to, vote } => self.send_vote(to, vote, now),
                 Action::Install(view) => self.install(view, now),
-                Action::Halt => self.halt(now),
+                Action::Halt(why) => self.halt(why, now),
                 Action::Disconnect { node } => self.disconnect(node, now),
+                Action::Cast(bytes) => {
+                    if let Some(cluster) = &self.cluster {
+                        cluster.cast(bytes);
+                    }
+                }
+                Action::Fence { node, born } => self.run_agent(node, born),
             }
         }
         self.lease_end = self.members.lease_end();
@@ -61,24 +68,51 @@ impl Engine {
         }
     }
 
-    /// This node may not act any more: every lock is lost, and a new life begins.
-    fn halt(&mut self, now: Time) {
+    /// This node may not act any more: every lock is lost.
+    fn halt(&mut self, why: Halt, now: Time) {
         self.stats.halts += 1;
-        self.notice(
-            Level::Error,
-            "no majority of the nodes answers: every lock is lost; see which nodes are down".into(),
-        );
+        self.notice(Level::Error, why.to_string());
         self.pending.push(HostEvent::QuorumLost);
         self.incarnation = wall().max(self.incarnation + 1);
         for at in 0..self.spaces.len() {
             self.halt_space(at, now);
         }
+        self.parting = true;
+    }
+
+    /// Every client knows that its locks are lost: tells the peers, so that they need not wait for
+    /// this node's lease, and begins a new life.
+    pub(super) fn part(&mut self, now: Time) {
+        self.parting = false;
+        self.say_goodbye(now);
         for i in 0..self.peers.len() {
             self.begin_anew(i, now);
         }
         let life = self.incarnation;
         self.tell(now, Event::Reborn { life });
         self.announce(now);
+    }
+
+    fn say_goodbye(&mut self, now: Time) {
+        let to: Vec<NodeId> = self.peers.iter().map(|p| p.node).collect();
+        for node in to {
+            self.send_vote(node, Vote::Goodbye, now);
+        }
+        self.release_delayed(Time::MAX);
+        self.flush(now);
+    }
+
+    /// Has the agent fence a node.
+    fn run_agent(&mut self, node: NodeId, born: u64) {
+        let address =
+            self.peers.iter().find(|p| p.node == node).map(|p| p.address.ip().to_string());
+        let address = address.unwrap_or_default();
+        let name = self.names.get(&node).unwrap_or(&address).clone();
+        self.notice(
+            Level::Warning,
+            format!("node {node} ({name}) is left behind: running the agent that fences it"),
+        );
+        self.fencer.fence(Target { node, name, address, born }, self.mailbox.clone());
     }
 
     /// Closes the connection to a peer and forgets what this life has told it.
@@ -114,12 +148,8 @@ impl Engine {
             }
             self.halt_space(at, now);
         }
-        self.delay = 0;
-        let to: Vec<NodeId> = self.peers.iter().map(|p| p.node).collect();
-        for node in to {
-            self.send_vote(node, Vote::Goodbye, now);
-        }
-        self.flush(now);
+        self.say_goodbye(now);
+        self.cluster = None;
         self.conns.clear();
         self.listener = None;
         for p in &mut self.peers {

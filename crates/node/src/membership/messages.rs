@@ -65,6 +65,13 @@ pub enum Vote {
         /// before it proposed: its lease begins then.
         stamps: Vec<Time>,
     },
+    /// A fencing agent has succeeded: the lives of this node below this one are over.
+    Fenced {
+        /// The node.
+        node: NodeId,
+        /// The first life that may not be over.
+        below: u64,
+    },
     /// The sender has stopped and will not come back in this life.
     Goodbye,
 }

@@ -1,15 +1,21 @@
 //! Who is in the cluster: views, quorum and leases behind one trait.
 //!
-//! A [`Membership`] does no I/O: its host tells it what happens to connections and what peers
-//! say, and carries out its [`Action`]s. The only implementation so far is [`StaticMembership`],
-//! a fixed list of nodes; read there what it guarantees.
+//! A [`Membership`] does no I/O: its host tells it what happens to connections, what peers and the
+//! cluster say, and carries out its [`Action`]s. There are [`CorosyncMembership`], and
+//! [`StaticMembership`], a fixed list of nodes; read there what they guarantee.
 
+mod corosync;
+mod fences;
+mod leases;
 mod messages;
 mod static_list;
+
+use std::collections::BTreeMap;
 
 use lockify_core::{Member, NodeId, Time, View};
 use serde::{Deserialize, Serialize};
 
+pub use corosync::{CorosyncMembership, GroupConfig};
 pub use messages::{Refusal, SpaceJoin, Vote};
 pub use static_list::{StaticConfig, StaticMembership};
 
@@ -83,8 +89,30 @@ pub enum Event {
         /// Its incarnation from now on.
         life: u64,
     },
+    /// The cluster manager says something.
+    Cluster(ClusterEvent),
+    /// A fencing agent has ended.
+    Fenced {
+        /// Whom it was to fence.
+        node: NodeId,
+        /// It did.
+        success: bool,
+    },
     /// Time has passed.
     Tick,
+}
+
+/// What comes from the cluster manager.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ClusterEvent {
+    /// This node is connected to it and has asked to join the group.
+    Joined,
+    /// The connection is gone.
+    Parted,
+    /// The nodes of its list and their votes are now these.
+    Votes(BTreeMap<NodeId, u32>),
+    /// It says this.
+    Said(lockify_corosync::Event),
 }
 
 /// What a membership service wants done.
@@ -99,14 +127,94 @@ pub enum Action {
     },
     /// From now on this view holds.
     Install(NodeView),
-    /// This node may not act in its view any longer: halt every lockspace, close every
-    /// connection, and come back with [`Event::Reborn`].
-    Halt,
+    /// This node may not act in its view any longer: halt every lockspace, tell the peers, close
+    /// every connection, and come back with [`Event::Reborn`].
+    Halt(Halt),
+    /// Say this to the whole group.
+    Cast(Vec<u8>),
+    /// Have the agent fence a node, and come back with [`Event::Fenced`].
+    Fence {
+        /// Whom.
+        node: NodeId,
+        /// The first life of the process that must not go on; 0 if it is not known.
+        born: u64,
+    },
     /// The peer has been silent for too long: close the connection.
     Disconnect {
         /// The peer.
         node: NodeId,
     },
+}
+
+/// Why a node may not act any longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Halt {
+    /// No majority has answered for the length of a lease.
+    Lease,
+    /// The cluster manager says that this part of the cluster has no quorum.
+    NoQuorum,
+    /// The cluster manager on this node is gone.
+    NoCorosync,
+    /// The others have gone on without this node.
+    LeftBehind,
+}
+
+impl std::fmt::Display for Halt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Halt::Lease => {
+                "no majority of the nodes answers: every lock is lost; see which nodes are down"
+            }
+            Halt::NoQuorum => {
+                "corosync has lost its quorum: every lock is lost; see `corosync-quorumtool` for \
+                 which nodes are missing"
+            }
+            Halt::NoCorosync => {
+                "corosync on this node has ended: every lock is lost; start it again, and see its \
+                 log for why"
+            }
+            Halt::LeftBehind => {
+                "the other nodes went on without this one, which had not answered: every lock is \
+                 lost; was this process stopped, or its network down?"
+            }
+        })
+    }
+}
+
+/// What recovering a dead node's locks waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum FenceKind {
+    /// The end of the node's lease.
+    #[default]
+    Lease,
+    /// The success of an agent.
+    Command,
+    /// Nothing.
+    None,
+}
+
+impl FenceKind {
+    /// Its name in configurations and the status.
+    pub fn name(self) -> &'static str {
+        match self {
+            FenceKind::Lease => "lease",
+            FenceKind::Command => "command",
+            FenceKind::None => "none",
+        }
+    }
+}
+
+/// What an operator should know of a membership service.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Standing {
+    /// Which it is: `static` or `corosync`.
+    pub service: String,
+    /// The cluster manager's word on the quorum; `None` if there is none, or it does not answer.
+    pub quorate: Option<bool>,
+    /// What recoveries wait for.
+    pub fence: FenceKind,
+    /// What is being waited for now.
+    pub waits: Vec<String>,
 }
 
 /// A membership service.
@@ -123,4 +231,48 @@ pub trait Membership {
     fn lease_end(&self) -> Option<Time>;
     /// The view that holds, if any.
     fn view(&self) -> Option<&NodeView>;
+    /// How it stands.
+    fn standing(&self) -> Standing;
+    /// Nodes that are gone, as far as this one sees, but may still act: views without them wait
+    /// for proof (a lease, a fencing agent).
+    fn unfenced(&self) -> Vec<NodeId> {
+        Vec::new()
+    }
+    /// All that it knows, for the program that goes on in this one's place, between two calls;
+    /// `None` if it cannot go on there.
+    fn image(&self) -> Option<MembershipImage> {
+        None
+    }
+}
+
+/// A membership service that another program is to go on with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MembershipImage(StaticMembership);
+
+impl MembershipImage {
+    /// The service.
+    pub fn into_service(self) -> Box<dyn Membership + Send> {
+        Box::new(self.0)
+    }
+}
+
+/// The lockspaces that these nodes have joined, by name, not numbered yet.
+fn joined_spaces<'a>(all: impl Iterator<Item = (Member, &'a [SpaceJoin])>) -> Vec<SpaceView> {
+    let mut found = BTreeMap::<&str, Vec<Member>>::new();
+    for (m, joins) in all {
+        for join in joins {
+            found.entry(&join.name).or_default().push(Member { incarnation: join.life, ..m });
+        }
+    }
+    let view = |members| View { seq: 0, members };
+    found
+        .into_iter()
+        .map(|(name, members)| SpaceView { name: name.to_owned(), view: view(members) })
+        .collect()
+}
+
+/// The same lockspaces with the same members, whatever their numbers.
+fn same_spaces(a: &[SpaceView], b: &[SpaceView]) -> bool {
+    a.len() == b.len()
+        && a.iter().zip(b).all(|(a, b)| a.name == b.name && a.view.members == b.view.members)
 }

@@ -18,6 +18,10 @@
 //! echoed everybody when it started. There is no waiting for a process known to be gone:
 //! it said goodbye, or its connection broke and nothing listens at its address on this host.
 //!
+//! **Fencing.** With [`FenceKind::Command`] a member that is left behind has to be fenced by an agent,
+//! too: the coordinator has it run when the lease is over, and tells the others. With
+//! [`FenceKind::None`] nobody waits for leases.
+//!
 //! **What it does not guarantee.** A lease ends a node's part in the lock manager; it cannot end
 //! what a program on that node is doing, e.g. a write to storage that is already under way, nor
 //! stop a process that is paused between looking at the clock and sending. Fencing tokens are for
@@ -27,9 +31,18 @@
 use std::collections::VecDeque;
 
 use lockify_core::{Member, NodeId, Time, View};
+use serde::{Deserialize, Serialize};
 
+use super::fences::Fences;
 use super::messages::{Refusal, SpaceJoin, Vote};
-use super::{Action, Event, Membership, NodeView, SpaceView};
+use super::{
+    Action, Event, FenceKind, Halt, Membership, MembershipImage, NodeView, SpaceView, Standing,
+    joined_spaces, same_spaces,
+};
+
+/// How much longer the next coordinator waits for its turn where the first one may be waiting for
+/// an agent: two of them would fence twice.
+const AGENT_TURN: Time = 120_000_000_000;
 
 /// Configuration of a [`StaticMembership`].
 #[derive(Clone, Debug)]
@@ -44,15 +57,19 @@ pub struct StaticConfig {
     pub nodes: Vec<NodeId>,
     /// See the module; nanoseconds.
     pub lease: Time,
+    /// What is waited for.
+    pub fence: FenceKind,
 }
 
 /// Membership by a fixed list; see the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StaticMembership {
     me: NodeId,
     life: u64,
     weight: u32,
     lease: Time,
+    fence: FenceKind,
+    fences: Fences,
     /// Sorted; `peers` has the same order.
     nodes: Vec<NodeId>,
     peers: Vec<Peer>,
@@ -81,11 +98,13 @@ pub struct StaticMembership {
     halted: bool,
     /// When this was last called.
     last: Time,
+    /// Empty between two calls of its host.
+    #[serde(skip)]
     actions: VecDeque<Action>,
 }
 
 /// What this node knows of a node of the list.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Peer {
     connected: Option<u64>,
     /// When its last beat came, and that beat's stamp.
@@ -106,7 +125,7 @@ struct Peer {
 }
 
 /// A view that this node has proposed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Proposal {
     view: NodeView,
     stamps: Vec<Time>,
@@ -125,6 +144,8 @@ impl StaticMembership {
             life: config.life,
             weight: config.weight,
             lease: config.lease.max(1),
+            fence: config.fence,
+            fences: Fences::default(),
             peers: vec![Peer::default(); nodes.len()],
             nodes,
             spaces: Vec::new(),
@@ -252,6 +273,7 @@ impl StaticMembership {
             Vote::Accept { seq } => self.accepted_by(from, seq),
             Vote::Refuse { seq, why } => self.refused(now, from, seq, why),
             Vote::Install { view, stamps } => self.install(view, &stamps),
+            Vote::Fenced { node, below } => self.over(node, below),
             Vote::Goodbye => {
                 self.dead(from);
                 self.disconnected(from);
@@ -337,10 +359,16 @@ impl StaticMembership {
 
     /// Whether a life of this node other than the one in the new view may act in an older view.
     fn may_act(&self, now: Time, peer: &Peer, included: Option<u64>) -> bool {
+        if self.fence == FenceKind::None {
+            return false;
+        }
         let over = |since: Time| now >= since.saturating_add(2 * self.lease);
         let echoed = match peer.echoed {
             Some((life, _)) if Some(life) == included => false,
-            Some((life, at)) => life >= peer.gone_below && !over(at),
+            // A lease is no proof where an agent's word is wanted.
+            Some((life, at)) => {
+                life >= peer.gone_below && (self.fence == FenceKind::Command || !over(at))
+            }
             None => false,
         };
         // What this node's own former life may have echoed.
@@ -409,6 +437,12 @@ impl StaticMembership {
                     peer.shunned = until;
                 }
             }
+            // It has not heard that an agent has succeeded.
+            Refusal::Leased(node) if self.fence == FenceKind::Command => {
+                if let Some(below) = self.known(node).map(|p| p.gone_below).filter(|b| *b > 0) {
+                    self.send(from, Vote::Fenced { node, below });
+                }
+            }
             Refusal::Unreachable(_) | Refusal::Leased(_) | Refusal::Misfit => {}
         }
     }
@@ -434,6 +468,7 @@ impl StaticMembership {
         self.base = view.seq;
         self.installed = Some(view.clone());
         self.wanting = None;
+        self.fences.clear();
         self.actions.push_back(Action::Install(view));
     }
 
@@ -442,7 +477,7 @@ impl StaticMembership {
         self.accepted = None;
         self.proposal = None;
         self.halted = true;
-        self.actions.push_back(Action::Halt);
+        self.actions.push_back(Action::Halt(Halt::Lease));
     }
 
     fn reborn(&mut self, life: u64) {
@@ -506,7 +541,8 @@ impl StaticMembership {
         let since = *self.wanting.get_or_insert(now);
         // A lower node that cannot see a majority would block all others for ever.
         let lower = members.iter().filter(|m| m.node < self.me).count() as u64;
-        let turn = lower == 0 || now >= since.max(self.led) + (2 + lower) * self.lease;
+        let agent = if self.fence == FenceKind::Command { AGENT_TURN } else { 0 };
+        let turn = lower == 0 || now >= since.max(self.led) + (2 + lower) * self.lease + agent;
         let asked = self.proposal.as_ref().is_some_and(|p| {
             p.view.members == members
                 && same_spaces(&p.view.spaces, &spaces)
@@ -541,6 +577,7 @@ impl StaticMembership {
         let view = NodeView { seq, members, spaces };
         let base = self.base;
         if self.accept(now, self.me, view.clone(), base).is_err() {
+            self.fence_left(now, &view);
             // A lease must run out first; the beats' timer tries again.
             self.patience = now + self.lease / 16;
             return;
@@ -552,6 +589,45 @@ impl StaticMembership {
         }
         self.proposal = Some(Proposal { view, stamps, accepted: Vec::new(), since: now });
         self.accepted_by(self.me, seq);
+    }
+
+    /// Has an agent fence those whose lease is over, but whose end nobody has proven.
+    fn fence_left(&mut self, now: Time, view: &NodeView) {
+        if self.fence != FenceKind::Command {
+            return;
+        }
+        let left = |(node, p): (NodeId, &Peer)| {
+            let (life, at) = p.echoed?;
+            let over = now >= at.saturating_add(2 * self.lease);
+            let proven = life < p.gone_below || view.life(node) == Some(life);
+            (over && !proven).then_some((node, life.saturating_add(1)))
+        };
+        let left = self.others().filter_map(left).collect();
+        self.fences.set(&left, now);
+        self.run_agents(now);
+    }
+
+    fn run_agents(&mut self, now: Time) {
+        for node in self.fences.start(now) {
+            // The first life that is known of its process.
+            let born = self.known(node).and_then(|p| p.echoed).map_or(0, |(life, _)| life);
+            self.actions.push_back(Action::Fence { node, born });
+        }
+        for (node, below) in self.fences.tell(now, 2 * self.lease) {
+            self.send_all(&Vote::Fenced { node, below });
+            if let Some(peer) = self.peer(node) {
+                peer.gone_below = peer.gone_below.max(below);
+            }
+            self.patience = now;
+        }
+    }
+
+    /// The lives of a node below this one are over.
+    fn over(&mut self, node: NodeId, below: u64) {
+        self.fences.over(node, below);
+        if let Some(peer) = self.peer(node) {
+            peer.gone_below = peer.gone_below.max(below);
+        }
     }
 
     /// The next number above all seen that belongs to this node.
@@ -572,24 +648,12 @@ impl StaticMembership {
 
     /// The lockspaces of these nodes, by name, not numbered yet.
     fn joined(&self, members: &[Member]) -> Vec<SpaceView> {
-        let mut all = std::collections::BTreeMap::<&str, Vec<Member>>::new();
-        for m in members {
+        joined_spaces(members.iter().filter_map(|m| {
             let own = (m.node == self.me).then_some(&self.spaces);
             let theirs = || self.known(m.node).and_then(|p| p.spaces.as_ref());
-            for s in own.or_else(theirs).into_iter().flatten() {
-                all.entry(&s.name).or_default().push(Member { incarnation: s.life, ..*m });
-            }
-        }
-        let view = |members| View { seq: 0, members };
-        all.into_iter()
-            .map(|(name, members)| SpaceView { name: name.to_owned(), view: view(members) })
-            .collect()
+            Some((*m, own.or_else(theirs)?.as_slice()))
+        }))
     }
-}
-
-fn same_spaces(a: &[SpaceView], b: &[SpaceView]) -> bool {
-    a.len() == b.len()
-        && a.iter().zip(b).all(|(a, b)| a.name == b.name && a.view.members == b.view.members)
 }
 
 impl Membership for StaticMembership {
@@ -609,6 +673,12 @@ impl Membership for StaticMembership {
                 self.send_all(&Vote::Spaces { weight: self.weight, spaces });
             }
             Event::Reborn { life } => self.reborn(life),
+            // There is no cluster manager.
+            Event::Cluster(_) => {}
+            Event::Fenced { node, success } => {
+                self.fences.ended(node, success, now);
+                self.run_agents(now);
+            }
             Event::Tick => self.tick(now),
         }
         if !self.halted {
@@ -623,7 +693,7 @@ impl Membership for StaticMembership {
     fn next_timer(&self) -> Time {
         let retry = (self.wanting.is_some() && self.patience > self.last).then_some(self.patience);
         let lease = self.lease_end().unwrap_or(Time::MAX);
-        self.next_beat.min(lease).min(retry.unwrap_or(Time::MAX))
+        self.next_beat.min(lease).min(self.fences.next(self.last)).min(retry.unwrap_or(Time::MAX))
     }
 
     fn lease_end(&self) -> Option<Time> {
@@ -641,6 +711,33 @@ impl Membership for StaticMembership {
 
     fn view(&self) -> Option<&NodeView> {
         self.installed.as_ref()
+    }
+
+    fn standing(&self) -> Standing {
+        Standing {
+            service: "static".into(),
+            quorate: None,
+            fence: self.fence,
+            waits: self.fences.waits(self.last),
+        }
+    }
+
+    fn image(&self) -> Option<MembershipImage> {
+        // An agent that runs belongs to this program; without fences, the others wait for nothing.
+        let alone = self.is_majority(1);
+        let waited_for = alone || self.fence != FenceKind::None && self.fences.is_empty();
+        waited_for.then(|| MembershipImage(self.clone()))
+    }
+
+    fn unfenced(&self) -> Vec<NodeId> {
+        let members = self.installed.iter().flat_map(|v| &v.members);
+        let gone = members.filter_map(|m| {
+            let peer = self.known(m.node).filter(|_| m.node != self.me)?;
+            let silent = self.last >= peer.heard.saturating_add(self.lease);
+            let gone = peer.connected != Some(m.incarnation) || silent;
+            (gone && self.may_act(self.last, peer, None)).then_some(m.node)
+        });
+        gone.collect()
     }
 }
 

@@ -32,6 +32,9 @@ struct Cluster {
     lives: u64,
     highest: u64,
     same_host: bool,
+    fence: FenceKind,
+    /// Who was to be fenced, one for each run of the agent.
+    agents: Vec<NodeId>,
 }
 
 fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
@@ -40,6 +43,10 @@ fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 
 impl Cluster {
     fn new(n: u32, seed: u64, same_host: bool) -> Cluster {
+        Cluster::fencing(n, seed, same_host, FenceKind::Lease)
+    }
+
+    fn fencing(n: u32, seed: u64, same_host: bool, fence: FenceKind) -> Cluster {
         let ids: Vec<NodeId> = (1..=n).map(NodeId).collect();
         let pairs: Vec<_> = ids
             .iter()
@@ -57,6 +64,8 @@ impl Cluster {
             lives: 0,
             highest: 0,
             same_host,
+            fence,
+            agents: Vec::new(),
         };
         ids.iter().for_each(|&id| {
             let h = Host {
@@ -83,7 +92,8 @@ impl Cluster {
     fn start(&mut self, id: NodeId) {
         self.lives += 1;
         let nodes = self.hosts.keys().copied().collect();
-        let config = StaticConfig { node: id, life: self.lives, weight: 1, nodes, lease: LEASE };
+        let (life, fence) = (self.lives, self.fence);
+        let config = StaticConfig { node: id, life, weight: 1, nodes, lease: LEASE, fence };
         let (now, life) = (self.now, self.lives);
         let host = self.hosts.get_mut(&id).unwrap();
         host.life = life;
@@ -175,7 +185,7 @@ impl Cluster {
                 self.highest = self.highest.max(view.seq);
                 host.view = Some(view);
             }
-            Action::Halt => {
+            Action::Halt(_) => {
                 self.halts += 1;
                 self.hosts.get_mut(&id).unwrap().view = None;
                 self.cut(id);
@@ -190,6 +200,8 @@ impl Cluster {
                 }
             }
             Action::Disconnect { node } => self.close(id, node),
+            Action::Fence { node, .. } => self.agents.push(node),
+            Action::Cast(_) => unreachable!("a list has no cluster manager"),
         }
     }
 
@@ -487,4 +499,40 @@ fn whoever_acts_is_in_every_later_view_whatever_breaks() {
         c.run(20 * LEASE);
         ids.iter().for_each(|&i| assert_eq!(c.members(i), ids, "seed {seed} node {i}"));
     }
+}
+
+#[test]
+fn an_agent_is_waited_for_beside_the_lease() {
+    let mut c = Cluster::fencing(3, 1, false, FenceKind::Command);
+    c.run(4 * LEASE);
+    c.settled_on(&[1, 2, 3]);
+    c.crash(NodeId(3));
+    c.run(LEASE);
+    assert!(c.agents.is_empty(), "its lease may still run");
+    c.run(9 * LEASE);
+    assert_eq!((c.agents.as_slice(), c.members(1)), (&[NodeId(3)][..], vec![1, 2, 3]));
+    let waits = c.hosts[&NodeId(1)].service.as_ref().unwrap().standing().waits;
+    assert!(waits[0].contains("node 3"), "{waits:?}");
+    c.feed(NodeId(1), Event::Fenced { node: NodeId(3), success: false });
+    c.run(9 * LEASE);
+    assert_eq!((c.agents.len(), c.members(1)), (1, vec![1, 2, 3]));
+    c.run(2 * LEASE);
+    assert_eq!(c.agents.len(), 2, "again, after a second");
+    c.feed(NodeId(1), Event::Fenced { node: NodeId(3), success: true });
+    c.run(LEASE);
+    assert_eq!((c.members(1), c.members(2)), (vec![1, 2], vec![1, 2]));
+    c.start(NodeId(3));
+    c.run(4 * LEASE);
+    c.settled_on(&[1, 2, 3]);
+    assert_eq!(c.agents.len(), 2);
+}
+
+#[test]
+fn without_fencing_no_lease_is_waited_for() {
+    let mut c = Cluster::fencing(3, 1, false, FenceKind::None);
+    c.run(LEASE);
+    c.settled_on(&[1, 2, 3]);
+    c.crash(NodeId(3));
+    c.run(LEASE / 2);
+    c.settled_on(&[1, 2]);
 }

@@ -2,22 +2,28 @@
 //!
 //! `magic (8 bytes) | version (u16) | kind (u8: 0 introduction, 1 refusal) | length (u32) | bytes`,
 //! integers little-endian. This head and a refusal's bytes (UTF-8 text, perhaps cut) are the same in every
-//! version, so that nodes of different versions can tell each other what is wrong.
+//! version, so that nodes of different versions can tell each other what is wrong. The version is the
+//! oldest that the sender speaks; its introduction says the newest. An introduction's fields stay, too;
+//! further ones may follow, which older releases do not read.
 
 use lockify_core::NodeId;
 use lockify_core::link::Hello;
 use serde::{Deserialize, Serialize};
 
-use super::{WireError, append, parse};
+use super::{Versions, append};
 
 /// How a connection begins.
 pub const MAGIC: [u8; 8] = *b"LOCKIFY\0";
-/// The version of the protocol; nodes of different versions refuse each other.
-pub const PROTOCOL: u16 = 1;
+/// The first version whose introductions are as they are now.
+const FIRST: u16 = 3;
 /// The longest greeting, in bytes without its head.
 pub const MAX_GREETING: usize = 4096;
 
 const HEAD: usize = 15;
+
+/// How a TLS record of a handshake begins, and that of an alert (RFC 8446, 5.1).
+const TLS_HANDSHAKE: [u8; 2] = [22, 3];
+const TLS_ALERT: [u8; 2] = [21, 3];
 
 /// Who a node is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -34,10 +40,21 @@ pub struct Introduction {
     pub shards: u32,
     /// Hash of its list of nodes and their addresses.
     pub list: u64,
-    /// What it can do beyond the version's minimum; none is defined yet.
-    pub features: u64,
+    /// The newest version of the protocol that it speaks; in version 3, nodes said 0 here, and meant
+    /// that one.
+    pub newest: u16,
     /// Its life and what it has received from the other one.
     pub link: Hello,
+    /// The oldest version that it speaks: the head says it.
+    #[serde(skip)]
+    pub oldest: u16,
+}
+
+impl Introduction {
+    /// The versions that it speaks.
+    pub fn versions(&self) -> Versions {
+        Versions { oldest: self.oldest, newest: self.newest.max(self.oldest) }
+    }
 }
 
 /// A greeting.
@@ -55,9 +72,14 @@ pub enum GreetingError {
     /// Something else than a Lockify node.
     #[error("it does not speak Lockify's protocol: is the address right?")]
     Magic,
-    /// A node of another version.
+    /// A node that has been told to use TLS.
+    #[error("it speaks TLS and this node does not: give all nodes the same [security]")]
+    Tls,
+    /// A node whose versions are all older, or so new that it cannot introduce itself.
     #[error(
-        "it speaks version {0} of Lockify's protocol and this node version {PROTOCOL}: run the same release on both"
+        "it speaks version {0} of Lockify's protocol and this node {ours}: upgrade the older one, \
+         over a release that speaks a version of each if they are far apart",
+        ours = Versions::SPOKEN
     )]
     Version(u16),
     /// The kind is unknown, the length impossible, or the contents are.
@@ -65,16 +87,14 @@ pub enum GreetingError {
     Malformed,
 }
 
-impl From<WireError> for GreetingError {
-    fn from(_: WireError) -> GreetingError {
-        GreetingError::Malformed
-    }
-}
-
 /// Appends a greeting; a refusal's text is cut to [`MAX_GREETING`] bytes.
 pub fn encode_greeting(out: &mut Vec<u8>, greeting: &Greeting) {
     out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&PROTOCOL.to_le_bytes());
+    let version = match greeting {
+        Greeting::Introduction(i) => i.oldest,
+        Greeting::Refusal(_) => Versions::SPOKEN.oldest,
+    };
+    out.extend_from_slice(&version.to_le_bytes());
     out.push(matches!(greeting, Greeting::Refusal(_)) as u8);
     let at = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -92,13 +112,14 @@ pub fn encode_greeting(out: &mut Vec<u8>, greeting: &Greeting) {
 pub fn decode_greeting(bytes: &[u8]) -> Result<Option<(Greeting, usize)>, GreetingError> {
     let magic = bytes.len().min(MAGIC.len());
     if bytes[..magic] != MAGIC[..magic] {
-        return Err(GreetingError::Magic);
+        let tls = bytes.starts_with(&TLS_HANDSHAKE) || bytes.starts_with(&TLS_ALERT);
+        return Err(if tls { GreetingError::Tls } else { GreetingError::Magic });
     }
     let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
     let version = u16::from_le_bytes([head[8], head[9]]);
     let kind = head[10];
     let length = u32::from_le_bytes([head[11], head[12], head[13], head[14]]) as usize;
-    if version != PROTOCOL && kind != 1 {
+    if version < FIRST && kind != 1 {
         return Err(GreetingError::Version(version));
     }
     if length > MAX_GREETING {
@@ -106,11 +127,24 @@ pub fn decode_greeting(bytes: &[u8]) -> Result<Option<(Greeting, usize)>, Greeti
     }
     let Some(body) = bytes.get(HEAD..HEAD + length) else { return Ok(None) };
     let greeting = match kind {
-        0 => Greeting::Introduction(parse(body)?),
+        0 => Greeting::Introduction(introduction(body, version)?),
         1 => Greeting::Refusal(printable(body)),
         _ => return Err(GreetingError::Malformed),
     };
     Ok(Some((greeting, HEAD + length)))
+}
+
+/// Reads what this release knows of an introduction.
+fn introduction(body: &[u8], oldest: u16) -> Result<Introduction, GreetingError> {
+    match postcard::take_from_bytes::<Introduction>(body) {
+        Ok((introduction, rest))
+            if rest.is_empty() || introduction.newest > Versions::SPOKEN.newest =>
+        {
+            Ok(Introduction { oldest, ..introduction })
+        }
+        _ if oldest > Versions::SPOKEN.newest => Err(GreetingError::Version(oldest)),
+        _ => Err(GreetingError::Malformed),
+    }
 }
 
 /// A stranger's text for a log: no control characters.

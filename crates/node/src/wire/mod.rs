@@ -5,17 +5,18 @@
 //! encoding.
 
 mod greeting;
+mod versions;
 
 use lockify_core::{Message, ResourceInfo};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::membership::Vote;
-use crate::query::{NodeStatus, Query};
+use crate::query::{NodeStatus, Query, Software};
 
 pub use greeting::{
-    Greeting, GreetingError, Introduction, MAGIC, MAX_GREETING, PROTOCOL, decode_greeting,
-    encode_greeting,
+    Greeting, GreetingError, Introduction, MAGIC, MAX_GREETING, decode_greeting, encode_greeting,
 };
+pub use versions::{TELLS_SOFTWARE, Versions};
 
 /// The longest frame, in bytes without its length.
 pub const MAX_FRAME: usize = 1 << 20;
@@ -86,6 +87,8 @@ pub enum Part {
     Status(Box<NodeStatus>),
     /// What the node knows of some resources.
     Resources(Vec<ResourceInfo>),
+    /// After `Status`: what the node runs. From version [`TELLS_SOFTWARE`] on.
+    Software(Software),
 }
 
 /// Bytes that are no frame of this protocol: close the connection.

@@ -4,11 +4,15 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
+use lockify_core::link::Hello;
 use lockify_core::{
     ClientId, ConvertArgs, Input, LockArgs, LockFlags, LockId, Mode, Name, NodeId, Policy, Status,
     UnlockArgs, UnlockFlags,
 };
-use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId};
+use lockify_node::wire::{Greeting, Introduction, Versions, encode_greeting};
+use lockify_node::{
+    Engine, HostEvent, NodeAddress, NodeConfig, Security, SpaceConfig, SpaceId, list_digest,
+};
 
 /// Long enough for anything on a loaded machine.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -27,6 +31,10 @@ pub struct Cluster {
     pub lease: Duration,
     pub delay: Duration,
     pub policy: Policy,
+    /// Of the nodes, in their order; loopback for those that are not there.
+    pub security: Vec<Security>,
+    /// The versions of the nodes, in their order; this release's for those that are not there.
+    pub versions: Vec<Versions>,
 }
 
 pub fn name(text: &str) -> Name {
@@ -43,6 +51,7 @@ pub fn lock(resource: &str, mode: Mode) -> Input {
         lvb: None,
         bast: true,
         timeout: None,
+        transaction: 0,
     })
 }
 
@@ -83,7 +92,8 @@ impl Cluster {
             .map(|i| Node { engine: None, id: NodeId(i), space: SpaceId(0), events: Vec::new() })
             .collect();
         let (lease, delay, policy) = (Duration::from_secs(2), Duration::ZERO, Policy::Directory);
-        (Cluster { nodes, list, lease, delay, policy }, listeners)
+        let (security, versions) = (Vec::new(), Vec::new());
+        (Cluster { nodes, list, lease, delay, policy, security, versions }, listeners)
     }
 
     pub fn with(n: u32, change: impl Fn(&mut Cluster)) -> Cluster {
@@ -101,6 +111,8 @@ impl Cluster {
     pub fn config(&self, i: usize) -> NodeConfig {
         let mut config = NodeConfig::new("test", self.nodes[i].id, self.list.clone());
         (config.lease, config.delay) = (self.lease, self.delay);
+        config.security = self.security.get(i).cloned().unwrap_or_default();
+        config.versions = self.versions.get(i).copied().unwrap_or(Versions::SPOKEN);
         config
     }
 
@@ -202,4 +214,26 @@ impl Cluster {
             |e| matches!(e, HostEvent::Notice(n) if texts.iter().all(|t| n.text.contains(t))),
         )
     }
+}
+
+/// What node `node` says to node `to` first.
+pub fn introduction(c: &Cluster, node: u32, to: u32) -> Introduction {
+    Introduction {
+        cluster: "test".into(),
+        node: NodeId(node),
+        to: NodeId(to),
+        shard: 0,
+        shards: 1,
+        list: list_digest(&c.list),
+        newest: Versions::SPOKEN.newest,
+        link: Hello { from: 1 << 62, to: None, received: 0 },
+        oldest: Versions::SPOKEN.oldest,
+    }
+}
+
+/// The same as bytes.
+pub fn greeting(i: Introduction) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_greeting(&mut bytes, &Greeting::Introduction(i));
+    bytes
 }

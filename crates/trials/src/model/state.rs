@@ -317,6 +317,7 @@ impl State {
                     lvb: None,
                     bast: true,
                     timeout: None,
+                    transaction: 0,
                 };
                 if let Some(id) = self.feed(index, Input::Lock(args))?
                     && let Some(node) = &mut self.nodes[index]

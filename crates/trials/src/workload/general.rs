@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use lockify_core::{
-    ClientId, Completion, ConvertArgs, Error, Input, LockArgs, LockFlags, LockId, LostReason, Mode,
-    Name, NodeId, Time, UnlockArgs, UnlockFlags,
+    ClientId, Clients, Completion, ConvertArgs, Error, Input, LockArgs, LockFlags, LockId,
+    LostReason, Mode, Name, NodeId, Time, UnlockArgs, UnlockFlags,
 };
 use lockify_sim::{MICROSECOND, MILLISECOND, Random};
 use rand::RngExt;
@@ -133,6 +133,7 @@ impl GeneralClient {
             lvb: flags.contains(LockFlags::VALBLK).then(|| self.value(port)),
             bast: port.random.random_bool(0.8),
             timeout: timeout(port.random),
+            transaction: 0,
         };
         let tag = args.tag;
         match port.call(Input::Lock(args)) {
@@ -279,9 +280,10 @@ impl GeneralClient {
 
     fn purge(&mut self, port: &mut Port<'_>) {
         let node = NodeId(port.random.random_range(0..self.how.nodes));
-        let client = port.random.random_bool(0.5).then_some(self.id);
+        let own = port.random.random_bool(0.5);
+        let clients = if own { Clients::one(self.id) } else { Clients::ALL };
         // A node that is no member has no orphans to purge.
-        let _ = port.call(Input::Purge { node, client });
+        let _ = port.call(Input::Purge { node, clients });
     }
 
     /// The process ends, and another takes its place.

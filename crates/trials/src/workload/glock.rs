@@ -101,6 +101,7 @@ impl Glock {
                     lvb: None,
                     bast: true,
                     timeout: None,
+                    transaction: 0,
                 };
                 self.lock = port.call(Input::Lock(args))?;
             }

@@ -4,3 +4,4 @@ pub mod disk;
 pub mod files;
 pub mod general;
 pub mod glock;
+pub mod transactions;

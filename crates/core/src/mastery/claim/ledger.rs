@@ -6,12 +6,14 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use super::Claim;
 
 /// Settled claims between open ones that are kept whatever their share.
 const SPARSE: usize = 64;
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Slot {
     ordinal: u64,
     /// The id under which it was sent first; 0 until then.
@@ -21,7 +23,7 @@ struct Slot {
 }
 
 /// Claims by ordinal and by id.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ledger {
     /// Ascending in both numbers; the first one is open.
     slots: VecDeque<Slot>,

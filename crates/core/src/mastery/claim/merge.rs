@@ -42,7 +42,7 @@ impl Lockspace {
         patience: Time,
         lvb_seq: u32,
     ) {
-        let NewLock { ask, bast, client, .. } = new;
+        let NewLock { ask, bast, client, transaction, .. } = new;
         let resource = &mut self.store[key];
         resource.idle_since = None;
         if resource.lvb.is_none() && ask.lvb.is_some() {
@@ -57,6 +57,7 @@ impl Lockspace {
         lock.bast = bast;
         lock.merging = true;
         let id = self.store.insert(lock, Queue::Parked);
+        self.store.set_transaction(id, transaction);
         match self.do_request(id) {
             Outcome::Granted => self.tell_granted(id),
             _ => {

@@ -26,6 +26,8 @@ mod verdict;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::ClaimMode;
 use crate::ids::{LockId, NodeId, Time};
 use crate::io::Trace;
@@ -35,7 +37,7 @@ use crate::resource::ResourceKey;
 use crate::space::Lockspace;
 use ledger::Ledger;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 enum State {
     Pending,
     Merging(NodeId),
@@ -43,7 +45,7 @@ enum State {
 }
 
 /// A claim that is not settled.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 struct Claim {
     resource: ResourceKey,
     /// The one lock under it.
@@ -59,7 +61,7 @@ struct Claim {
 
 /// This node's claims, by ordinal: the order in which they were made, which is what the barrier
 /// compares and what never changes.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claims {
     open: Ledger,
     /// Gathered claims, by directory node.

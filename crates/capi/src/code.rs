@@ -1,0 +1,113 @@
+//! What calls return, and the message that goes with it.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use lockify_client::Error;
+use lockify_client::protocol::Refusal;
+
+/// `enum lockify_code`, without 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+pub(crate) enum Code {
+    Invalid = 1,
+    NoDaemon = 2,
+    Disconnected = 3,
+    WouldBlock = 4,
+    TimedOut = 5,
+    Canceled = 6,
+    Deadlock = 7,
+    Lost = 8,
+    NoSpace = 9,
+    Exists = 10,
+    Busy = 11,
+    NotPermitted = 12,
+    Limit = 13,
+    Failed = 14,
+}
+
+/// Why a call fails.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: Code,
+    text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, text: String) -> Failure {
+        Failure { code, text }
+    }
+
+    pub(crate) fn invalid(text: String) -> Failure {
+        Failure::new(Code::Invalid, text)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
+        let code = match &e {
+            Error::NoDaemon { .. } | Error::NotADaemon(_) | Error::Version(_) => Code::NoDaemon,
+            Error::Disconnected(_) => Code::Disconnected,
+            Error::Name(_) => Code::Invalid,
+            Error::Refused(why) => of_refusal(why),
+            Error::WouldBlock => Code::WouldBlock,
+            Error::TimedOut => Code::TimedOut,
+            Error::Canceled => Code::Canceled,
+            Error::Deadlock => Code::Deadlock,
+            Error::Lost(_) => Code::Lost,
+            _ => Code::Failed,
+        };
+        Failure::new(code, e.to_string())
+    }
+}
+
+fn of_refusal(why: &Refusal) -> Code {
+    use lockify_client::CallRefusal as Core;
+    match why {
+        Refusal::Core(Core::Invalid(_)) | Refusal::UnknownFlags(_) => Code::Invalid,
+        Refusal::Core(Core::Busy) => Code::Busy,
+        Refusal::Core(Core::OtherMode) => Code::WouldBlock,
+        Refusal::Core(Core::Lost | Core::NotMember | Core::Leaving) => Code::Lost,
+        Refusal::NotOpen | Refusal::NoSuchSpace { .. } => Code::NoSpace,
+        Refusal::TooManyLocks(_) | Refusal::TooManyLocksOfUser(_) | Refusal::TooManySpaces(_) => {
+            Code::Limit
+        }
+        Refusal::NotPermitted
+        | Refusal::MayNotLock(_)
+        | Refusal::MayNotLook(_)
+        | Refusal::MayNotReload => Code::NotPermitted,
+        Refusal::SpaceExists(_) => Code::Exists,
+        Refusal::SpaceLeaving(_) | Refusal::SpaceBusy(..) => Code::Busy,
+        Refusal::Core(Core::NoEntry) | Refusal::Failed(_) | Refusal::NotReloaded(_) => Code::Failed,
+    }
+}
+
+thread_local! {
+    static MESSAGE: RefCell<CString> = RefCell::default();
+}
+
+/// What the thread's last failed call says; valid until its next one.
+pub(crate) fn message() -> *const c_char {
+    MESSAGE.with_borrow(|text| text.as_ptr())
+}
+
+/// A text for C; what follows a zero byte is lost, of which there is none in messages.
+pub(crate) fn c_text(text: &str) -> CString {
+    let text = text.split('\0').next().unwrap_or_default();
+    CString::new(text).unwrap_or_default()
+}
+
+/// Makes a call: its failure becomes a code and a message, and so does a panic.
+pub(crate) fn call(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    let failure = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => return 0,
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::new(
+            Code::Failed,
+            "the library panicked: report it with what it wrote to standard error".into(),
+        ),
+    };
+    MESSAGE.with_borrow_mut(|text| *text = c_text(&failure.text));
+    failure.code as c_int
+}

@@ -1,0 +1,149 @@
+//! A search for deadlocks has no false victims: a request that ended with EDEADLK was, at some
+//! moment while it waited, part of a circle of clients that wait for each other.
+//!
+//! Who waits for whom is taken widely, as a history does not show the master's queues: for every
+//! client that holds a conflicting mode of the resource or waits for it, too. Circles end with
+//! time-outs, cancels and crashes as well as by a victim, so that they are looked for before each
+//! event that can end one. Conversions are not judged: their EDEADLK is decided at one resource.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::event::{EDEADLK, Kind};
+use crate::flags::Flags;
+use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
+use crate::state::{Life, Lock, LockKey, OpKind, State};
+
+const NAME: &str = "deadlock";
+
+/// No false victims.
+#[derive(Clone, Default, Debug)]
+pub struct Deadlock {
+    /// Requests that were in a circle, by lock and line.
+    circled: BTreeSet<(LockKey, u64)>,
+}
+
+/// A client of one life of a node.
+type Client<'a> = (Life, &'a str);
+
+impl Invariant for Deadlock {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn needs(&self) -> &'static [Field] {
+        &[Field::Request, Field::Grant, Field::Deadlock]
+    }
+
+    fn observe(&mut self, seen: &Seen<'_>, counts: &mut Counts) -> Result<(), Violation> {
+        if !seen.fields.has(Field::Deadlock) {
+            return Ok(());
+        }
+        match seen.event.kind {
+            Kind::Convert | Kind::Unlock | Kind::Grant | Kind::Complete | Kind::Gone => {}
+            Kind::Crash | Kind::Leave | Kind::Lost => {}
+            _ => return Ok(()),
+        }
+        if !may_end_circle(seen) {
+            return Ok(());
+        }
+        let now = circled(seen.state);
+        self.circled.retain(|(key, line)| {
+            seen.state.lock(*key).is_some_and(|l| l.ops.iter().any(|op| op.line == *line))
+        });
+        self.circled.extend(now);
+        let ended = seen.event.status.is_some_and(|s| s.unsigned_abs() == EDEADLK as u64);
+        match (seen.key, seen.op) {
+            (Some(key), Some(op)) if ended && op.kind == OpKind::Request => {
+                counts.deadlocks += 1;
+                if !self.circled.contains(&(key, op.line)) {
+                    let what = format!(
+                        "the request of {key} ended with EDEADLK, and never was in a deadlock"
+                    );
+                    return Err(seen.violation(NAME, vec![op.line], what));
+                }
+                if op.flags.contains(Flags::NODLCKWT) {
+                    let what =
+                        format!("the request of {key} ended with EDEADLK in spite of NODLCKWT");
+                    return Err(seen.violation(NAME, vec![op.line], what));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, _: &End<'_>, _: &mut Counts) -> Vec<Violation> {
+        Vec::new()
+    }
+}
+
+/// Whether the event's lock waits or is waited for: a circle is made of such.
+fn may_end_circle(seen: &Seen<'_>) -> bool {
+    let (Some(key), Some(lock)) = (seen.key, seen.lock) else { return true };
+    let waits = |lock: &Lock| lock.ops.iter().any(|op| op.mode.is_some());
+    let waited_for = || {
+        let mut others = seen.state.locks().filter(|(other, _)| *other != key);
+        others.any(|(_, other)| other.resource == lock.resource && waits(other))
+    };
+    waits(lock) || (lock.granted.is_some() && waited_for())
+}
+
+/// The requests that are in circles.
+fn circled(state: &State) -> Vec<(LockKey, u64)> {
+    let waits = |lock: &Lock| lock.ops.iter().any(|op| op.mode.is_some());
+    let mut wanted = BTreeSet::new();
+    for (_, lock) in state.locks().filter(|(_, l)| waits(l)) {
+        wanted.extend(lock.resource.as_ref().map(|r| r.as_bytes()));
+    }
+    let mut by_resource: BTreeMap<&[u8], Vec<(LockKey, &Lock)>> = BTreeMap::new();
+    for (key, lock) in state.locks() {
+        let name = lock.resource.as_ref().map(|r| r.as_bytes()).filter(|r| wanted.contains(r));
+        if let Some(name) = name {
+            by_resource.entry(name).or_default().push((key, lock));
+        }
+    }
+    let mut edges: Vec<(Client<'_>, Client<'_>, (LockKey, u64))> = Vec::new();
+    for locks in by_resource.values() {
+        for (key, lock) in locks {
+            let Some(client) = client_of(*key, lock) else { continue };
+            for op in lock.ops.iter().filter(|op| op.mode.is_some()) {
+                let others = locks.iter().filter(|(other, l)| other != key && stands(l, op.mode));
+                let others = others.filter_map(|(other, l)| client_of(*other, l));
+                edges.extend(others.filter(|c| *c != client).map(|c| (client, c, (*key, op.line))));
+            }
+        }
+    }
+    let mut waits_for: BTreeMap<Client<'_>, BTreeSet<Client<'_>>> = BTreeMap::new();
+    for (from, to, _) in &edges {
+        waits_for.entry(*from).or_default().insert(*to);
+    }
+    let in_circle = |(from, to, _): &&(Client<'_>, Client<'_>, _)| reaches(&waits_for, *to, *from);
+    edges.iter().filter(in_circle).map(|(_, _, op)| *op).collect()
+}
+
+fn client_of(key: LockKey, lock: &Lock) -> Option<Client<'_>> {
+    lock.client.as_deref().map(|client| (key.life, client))
+}
+
+/// Whether a lock may be in the way of a request for this mode.
+fn stands(lock: &Lock, wanted: Option<crate::mode::Mode>) -> bool {
+    let conflicts = lock.granted.zip(wanted).is_some_and(|(held, w)| !held.compatible(w));
+    conflicts || lock.ops.iter().any(|op| op.mode.is_some())
+}
+
+fn reaches<'a>(
+    waits_for: &BTreeMap<Client<'a>, BTreeSet<Client<'a>>>,
+    from: Client<'a>,
+    to: Client<'a>,
+) -> bool {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(client) = next.pop() {
+        if client == to {
+            return true;
+        }
+        if seen.insert(client) {
+            next.extend(waits_for.get(&client).into_iter().flatten());
+        }
+    }
+    false
+}

@@ -1,0 +1,25 @@
+//! `lockify reload`: has the daemon read its configuration again.
+
+use std::process::ExitCode;
+
+use crate::connect::{Connection, Missing, failed};
+use crate::exit::Ended;
+use crate::output::print;
+
+/// Have the daemon of this node read its configuration and keys again
+///
+/// All that can change while the daemon runs does so, or, if there is anything else or a mistake,
+/// nothing does and the reason is told (exit code 3). For root and the user that the daemon runs as.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Ended {
+    let client = args.connection.client(Missing::Fail).map_err(failed)?;
+    let told = client.reload().map_err(failed)?;
+    print(&(told + "\n"))?;
+    Ok(ExitCode::SUCCESS)
+}

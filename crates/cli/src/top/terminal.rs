@@ -1,0 +1,71 @@
+//! The terminal, which is as it was before whatever ends the program: a return, an error, a panic,
+//! a signal, or the terminal's own end.
+
+use std::os::fd::AsFd;
+use std::{io, process, thread};
+
+use ratatui::Frame;
+use rustix::event::{PollFd, PollFlags, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::exit::{Code, Failure, OrFail as _};
+
+/// The terminal in its other state; dropped, it is as it was.
+pub struct Terminal(ratatui::DefaultTerminal);
+
+impl Terminal {
+    /// Takes it over.
+    pub fn take() -> Result<Terminal, Failure> {
+        end_with_signals().or_fail(Code::Failed)?;
+        end_with(io::stdin());
+        // Also restores it if the process panics.
+        ratatui::try_init().map(Terminal).map_err(|e| {
+            restore();
+            Failure::new(Code::Failed, format!("cannot use the terminal: {e}; try --once"))
+        })
+    }
+
+    /// Draws the screen.
+    pub fn draw(&mut self, screen: impl FnOnce(&mut Frame<'_>)) -> Result<(), Failure> {
+        self.0.draw(screen).map(drop).or_fail(Code::Failed)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// A terminal that is gone needs no restoring, and there is nobody to be told.
+fn restore() {
+    let _ = ratatui::try_restore();
+}
+
+/// Signals end the program on a thread of their own, as the others may be busy for seconds.
+fn end_with_signals() -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            end(signal);
+        }
+    });
+    Ok(())
+}
+
+/// So does the end of the terminal. Who sits at it may have gone without a SIGHUP, if it is not
+/// the process's controlling one, and crossterm 0.29 then reads it again and again for ever.
+fn end_with(terminal: impl AsFd + Send + 'static) {
+    thread::spawn(move || {
+        // Without any flag, only its end is told.
+        let mut ended = [PollFd::new(&terminal, PollFlags::empty())];
+        while poll(&mut ended, None).is_err() {}
+        end(SIGHUP);
+    });
+}
+
+fn end(signal: i32) -> ! {
+    restore();
+    process::exit(128 + signal)
+}

@@ -1,0 +1,96 @@
+//! Handing clients over to another program that takes this one's place (as [`Engine::image`] does
+//! with their locks).
+
+use lockify_core::ClientId;
+use lockify_node::{Engine, HostEvent};
+use serde::{Deserialize, Serialize};
+
+use super::spaces::Settling;
+use super::{Host, HostedClient, HostedSpace, Outbox, Quota, Waiting};
+
+/// What a host knows; see [`Host::image`].
+#[derive(Serialize, Deserialize)]
+pub struct HostImage {
+    spaces: Vec<HostedSpace>,
+    waiting: Vec<Waiting>,
+    joined: bool,
+    settling: Vec<Settling>,
+}
+
+/// A client of a host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClientImage {
+    id: ClientId,
+    /// Of the session protocol.
+    version: u16,
+    locks: Vec<u32>,
+}
+
+impl Host {
+    /// Brings to an end what cannot be handed over ([`Engine::prepare_image`]); what clients are told
+    /// then is appended to `out`, and what concerns the host's owner to `rest`.
+    pub fn prepare_image(
+        &mut self,
+        engine: &mut Engine,
+        out: &mut Outbox,
+        rest: &mut Vec<HostEvent>,
+    ) {
+        engine.prepare_image();
+        self.collect(engine, out);
+        rest.append(&mut self.unclaimed);
+    }
+
+    /// What this host knows, for the program that goes on in this one's place; figures begin anew
+    /// there.
+    ///
+    /// # Errors
+    /// Why that is not possible now.
+    pub fn image(&self) -> Result<HostImage, String> {
+        // Without `..`: who adds a field has to say here what becomes of it.
+        let Host {
+            node: _,
+            shard: _,
+            spaces,
+            queries,
+            scratch: _,
+            unclaimed,
+            waiting,
+            joined,
+            settling,
+            meter: _,
+        } = self;
+        if !queries.is_empty() || !unclaimed.is_empty() {
+            return Err("questions of clients have not been answered yet".into());
+        }
+        Ok(HostImage {
+            spaces: spaces.clone(),
+            waiting: waiting.clone(),
+            joined: *joined,
+            settling: settling.clone(),
+        })
+    }
+
+    /// Goes on as the host of which this is the image, with its engine, which has been resumed.
+    pub fn resume(engine: &Engine, image: HostImage) -> Host {
+        let HostImage { spaces, waiting, joined, settling } = image;
+        Host { spaces, waiting, joined, settling, ..Host::empty(engine) }
+    }
+}
+
+impl HostedClient {
+    /// What its host knows of it, without what the configuration says.
+    pub fn image(&self) -> ClientImage {
+        let HostedClient { id, privileged: _, version, quota: _, who: _, locks } = self;
+        ClientImage { id: *id, version: *version, locks: locks.clone() }
+    }
+
+    /// The client of which this is the image.
+    pub fn resume(image: ClientImage, quota: Quota) -> HostedClient {
+        let ClientImage { id, version, locks } = image;
+        let mut client = HostedClient::new(id, quota);
+        client.version = version;
+        client.locks = locks;
+        client.quota.user.fetch_add(client.locks(), std::sync::atomic::Ordering::Relaxed);
+        client
+    }
+}

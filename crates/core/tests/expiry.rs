@@ -1,0 +1,184 @@
+//! A new lock's time-out is kept whoever has to be asked about the lock: nodes that do not answer,
+//! or a recovery that does not end. What is granted later is unlocked.
+
+mod common;
+
+use common::{Cluster, MS, name, node};
+use lockify_core::*;
+
+const TIMEOUT: Time = 100 * MS;
+
+/// Asks for `r` at a node, with a time-out; messages stay on their wires.
+fn ask(cluster: &mut Cluster, at: NodeId, tag: u64, mode: Mode) -> LockId {
+    let args = LockArgs {
+        client: ClientId(9),
+        tag,
+        name: name("r"),
+        mode,
+        flags: LockFlags::empty(),
+        lvb: None,
+        // Otherwise, policy `claim` would grant it here and now.
+        bast: false,
+        timeout: Some(TIMEOUT),
+        transaction: 0,
+    };
+    cluster.input(at, Input::Lock(args)).unwrap().unwrap()
+}
+
+/// Lets time pass at a node without any message arriving anywhere.
+fn wait(cluster: &mut Cluster, at: NodeId, time: Time) {
+    cluster.now += time;
+    cluster.input(at, Input::Tick).unwrap();
+}
+
+/// What the client that asks has been told.
+fn told(cluster: &Cluster) -> Vec<(Status, Option<Mode>)> {
+    let ends = cluster.told.iter().filter_map(|(_, output)| match output {
+        Output::Complete(c) if c.client == ClientId(9) => Some((c.status, c.mode)),
+        _ => None,
+    });
+    ends.collect()
+}
+
+const TIMED_OUT: [(Status, Option<Mode>); 1] = [(Status::TimedOut, None)];
+
+/// The time-out passes now, and not before; what follows leaves `locks` locks of `r`.
+fn times_out(mut cluster: Cluster, at: NodeId, locks: usize) {
+    wait(&mut cluster, at, TIMEOUT - 1);
+    assert_eq!(told(&cluster), []);
+    wait(&mut cluster, at, 1);
+    assert_eq!(told(&cluster), TIMED_OUT);
+    cluster.run();
+    assert_eq!(told(&cluster), TIMED_OUT, "nothing is told of it any more");
+    for space in cluster.nodes.values() {
+        let known = space.resource(&name("r")).map_or(0, |r| r.locks.len());
+        assert!(known <= locks, "{:#?}", space.resource(&name("r")));
+    }
+}
+
+fn policies() -> [Policy; 4] {
+    let claim = Policy::Claim(ClaimMode::Optimistic);
+    [Policy::Directory, claim, Policy::Broadcast, Policy::Home]
+}
+
+/// A cluster in which `r` is mastered, and held in PR, at the first node returned; the second one
+/// has heard of nothing.
+fn held(policy: Policy) -> (Cluster, NodeId, NodeId) {
+    let mut cluster = Cluster::new(3, policy);
+    cluster.request(node(1), "r", Mode::PR);
+    cluster.run();
+    let is_master = |n: &u32| {
+        let info = cluster.nodes[&node(*n)].resource(&name("r"));
+        info.is_some_and(|r| r.master == Some(node(*n)))
+    };
+    let master = node((1..=3).find(is_master).unwrap());
+    let asker = node((2..=3).find(|n| node(*n) != master).unwrap());
+    (cluster, master, asker)
+}
+
+#[test]
+fn while_nobody_has_answered() {
+    for policy in policies() {
+        let (mut cluster, _, asker) = held(policy);
+        ask(&mut cluster, asker, 1, Mode::PR);
+        times_out(cluster, asker, 1);
+    }
+}
+
+#[test]
+fn while_the_master_does_not_answer() {
+    for policy in policies() {
+        let (mut cluster, _, asker) = held(policy);
+        // So that the asker knows the master.
+        cluster.request(asker, "r", Mode::PR);
+        cluster.run();
+        ask(&mut cluster, asker, 1, Mode::PR);
+        times_out(cluster, asker, 2);
+    }
+}
+
+#[test]
+fn while_a_cancel_cannot_reach_the_master() {
+    for policy in policies() {
+        let (mut cluster, _, asker) = held(policy);
+        ask(&mut cluster, asker, 1, Mode::EX);
+        cluster.run();
+        assert_eq!(told(&cluster), [], "it waits in the master's queue");
+        times_out(cluster, asker, 1);
+    }
+}
+
+#[test]
+fn while_the_grant_is_on_its_way() {
+    let (mut cluster, master, asker) = held(Policy::Directory);
+    cluster.request(asker, "r", Mode::PR);
+    cluster.run();
+    ask(&mut cluster, asker, 1, Mode::PR);
+    assert!(cluster.deliver(asker, master));
+    times_out(cluster, asker, 2);
+}
+
+#[test]
+fn while_a_recovery_runs() {
+    for policy in policies() {
+        let (mut cluster, master, asker) = held(policy);
+        cluster.request(asker, "r", Mode::PR);
+        cluster.run();
+        cluster.kill(master);
+        cluster.view();
+        ask(&mut cluster, asker, 1, Mode::PR);
+        times_out(cluster, asker, 2);
+    }
+}
+
+#[test]
+fn while_a_recovery_holds_the_grant_back() {
+    let (mut cluster, master, asker) = held(Policy::Directory);
+    cluster.request(asker, "r", Mode::PR);
+    cluster.run();
+    ask(&mut cluster, asker, 1, Mode::PR);
+    assert!(cluster.deliver(asker, master));
+    cluster.view();
+    assert!(cluster.deliver(master, asker));
+    times_out(cluster, asker, 2);
+}
+
+#[test]
+fn what_was_granted_in_time_stays() {
+    let (mut cluster, _, asker) = held(Policy::Directory);
+    ask(&mut cluster, asker, 1, Mode::PR);
+    cluster.run();
+    cluster.view();
+    wait(&mut cluster, asker, TIMEOUT);
+    cluster.run();
+    assert_eq!(told(&cluster), [(Status::Granted, Some(Mode::PR))]);
+}
+
+#[test]
+fn a_late_grant_does_not_invalidate_the_value_block() {
+    let (mut cluster, _, asker) = held(Policy::Directory);
+    ask(&mut cluster, asker, 1, Mode::PW);
+    cluster.run();
+    wait(&mut cluster, asker, TIMEOUT);
+    cluster.run();
+    let invalid = |s: &Lockspace| s.resource(&name("r")).is_some_and(|r| r.lvb_invalid);
+    assert!(!cluster.nodes.values().any(invalid));
+}
+
+#[test]
+fn a_client_that_asks_again_and_again_does_not_fill_the_memory() {
+    let (mut cluster, _, asker) = held(Policy::Directory);
+    const MOST: usize = 10_000;
+    for tag in 0..MOST as u64 + 5 {
+        ask(&mut cluster, asker, tag, Mode::EX);
+    }
+    wait(&mut cluster, asker, TIMEOUT);
+    assert_eq!(told(&cluster).len(), MOST, "the others wait for their answers");
+    cluster.run();
+    assert_eq!(told(&cluster).len(), MOST + 5);
+    assert!(told(&cluster).iter().all(|end| *end == TIMED_OUT[0]));
+    // And it is as before.
+    ask(&mut cluster, asker, 0, Mode::EX);
+    wait(&mut cluster, asker, TIMEOUT);
+    assert_eq!(told(&cluster).len(), MOST + 6);
+}

@@ -1,0 +1,43 @@
+//! The table `[metrics]`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::place::Wrong;
+
+/// Where metrics are served, in Prometheus' text format over HTTP (`GET /metrics`). Without an
+/// address and a socket they are not, and nothing is measured.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// `IP:PORT` of the loopback interface: whoever reaches it reads the names of lockspaces, and
+    /// how busy they are.
+    pub address: Option<SocketAddr>,
+    /// A Unix socket instead, with the permissions of `socket_mode`.
+    pub socket: Option<PathBuf>,
+}
+
+impl Metrics {
+    /// Whether anything is measured.
+    pub fn wanted(&self) -> bool {
+        self.address.is_some() || self.socket.is_some()
+    }
+
+    pub(super) fn check(&self) -> Result<(), Wrong> {
+        if self.address.is_some() && self.socket.is_some() {
+            return Err(Wrong::new("socket", "metrics: give an address or a socket, not both"));
+        }
+        match self.address {
+            Some(address) if !address.ip().is_loopback() => {
+                let what = format!(
+                    "metrics: {address} is not an address of the loopback interface: metrics are \
+                     not encrypted, so use 127.0.0.1 or [::1], or a socket, and a proxy from there"
+                );
+                Err(Wrong::new("address", what))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! A shard's part of a restart: it stands still and writes down what it is; in the new program, it
+//! goes on from there.
+
+use std::net::TcpListener;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use lockify_client::host::{Host, HostImage, HostedClient, To};
+use lockify_client::protocol::{Answer, Event, Refusal, pid_of};
+use lockify_core::ClientId;
+use lockify_node::{Engine, EngineImage, NodeConfig};
+use mio::{Interest, Token};
+use serde::{Deserialize, Serialize};
+
+use super::{FIRST_SESSION, Shard, ShardSetup, UserUse};
+use crate::handover::{Order, Outlet, Written};
+use crate::listener::Listener;
+use crate::session::{Session, SessionImage};
+use crate::user::User;
+
+/// Turns in which a shard comes to rest: what is to be done at once is done in the first few.
+const TURNS: usize = 64;
+
+/// All that a shard is. Its descriptors go along in this order: the clients' socket, the lock on its
+/// path, the peers' socket if there is one, and those of the sessions.
+#[derive(Serialize, Deserialize)]
+struct ShardImage<'a> {
+    engine: EngineImage<'a>,
+    host: HostImage,
+    sessions: Vec<SessionImage>,
+    sessions_ever: u32,
+    has_peers: bool,
+    /// Clients that wait to be told that the restart is done, with the numbers of their queries.
+    askers: Vec<(ClientId, u64)>,
+}
+
+impl Shard {
+    /// A client wants the daemon to be restarted.
+    pub(super) fn asked_to_restart(&mut self, index: usize, id: u64) {
+        let client = &self.sessions[index].client;
+        let asked = match client.privileged {
+            true => self.setup.restart.ask(self.setup.index, (client.id, id)),
+            false => {
+                Err("only root and the user that the lock daemon runs as may restart it".into())
+            }
+        };
+        if let Err(why) = asked {
+            let answer = Answer::Refused(Refusal::Failed(why));
+            self.out.push((To::Client(client.id), Event::Answer { id, answer, more: false }));
+        }
+    }
+
+    /// Does what a restart wants of this shard: usually it is not there any more afterwards.
+    pub(super) fn stand_still(&mut self) {
+        let restart = self.setup.restart.clone();
+        for ((client, id), why) in restart.refused(self.setup.index) {
+            let answer = Answer::Refused(Refusal::Failed(why));
+            self.out.push((To::Client(client), Event::Answer { id, answer, more: false }));
+        }
+        self.deliver();
+        if !restart.is_wanted() {
+            return;
+        }
+        let ready = self.come_to_rest();
+        if let Order::Write(outlet) = restart.arrive(self.setup.index, ready) {
+            restart.hand_in(self.setup.index, self.write(&outlet));
+        }
+    }
+
+    /// Brings everything to an end that can be brought to an end at once.
+    fn come_to_rest(&mut self) -> Result<(), String> {
+        let mut why = String::new();
+        for _ in 0..TURNS {
+            let mut rest = Vec::new();
+            self.host.prepare_image(&mut self.engine, &mut self.out, &mut rest);
+            rest.into_iter().for_each(|event| self.event(event));
+            self.deliver();
+            match self.image() {
+                Ok(_) => return Ok(()),
+                Err(obstacle) => why = obstacle,
+            }
+            self.turn(Some(Duration::ZERO)).map_err(|e| e.to_string())?;
+        }
+        Err(why)
+    }
+
+    fn image(&self) -> Result<ShardImage<'_>, String> {
+        if self.quorum_lost || self.quorum_command.is_some() {
+            return Err("the quorum was lost, and the daemon does what is configured then".into());
+        }
+        if self.reloading.as_ref().is_some_and(|r| r.asked > 0) {
+            return Err("the configuration is being read again".into());
+        }
+        if !self.out.is_empty() {
+            return Err("clients have not been told all that there is".into());
+        }
+        Ok(ShardImage {
+            engine: self.engine.image()?,
+            host: self.host.image()?,
+            sessions: self.sessions.iter().map(|(_, s)| s.image()).collect(),
+            sessions_ever: self.sessions_ever,
+            has_peers: self.engine.listener().is_some(),
+            askers: self.setup.restart.askers(self.setup.index),
+        })
+    }
+
+    /// Writes down what this shard is, and sends its descriptors.
+    fn write(&self, outlet: &Outlet) -> Result<Written, String> {
+        let image = self.image()?;
+        let image = postcard::to_allocvec(&image)
+            .map_err(|e| format!("its state cannot be written: {e}"))?;
+        let sessions = self.sessions.iter().map(|(_, s)| s.socket.as_fd());
+        let [socket, lock] = self.listener.descriptors();
+        let all: Vec<BorrowedFd<'_>> =
+            [socket, lock].into_iter().chain(self.engine.listener()).chain(sessions).collect();
+        outlet.send(self.setup.index, &all)?;
+        let held = self.engine.held_locks().map(|(space, name, mode, client)| {
+            format!("{mode} \"{name}\" in lockspace {space}, of process {}\n", pid_of(client))
+        });
+        Ok(Written { image, sessions: self.sessions.len(), held: held.collect() })
+    }
+
+    /// The shard that another program has written down.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub(crate) fn resume(
+        setup: ShardSetup,
+        mut node: NodeConfig,
+        path: &Path,
+        image: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Shard, String> {
+        let unreadable = |e: postcard::Error| format!("the state is not understood: {e}");
+        let image: ShardImage<'static> = postcard::from_bytes(image).map_err(unreadable)?;
+        let ShardImage { engine, host, sessions, sessions_ever, has_peers, askers } = image;
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().ok_or("a descriptor is missing");
+        let listener = Listener::resume(path, next()?, next()?);
+        if has_peers {
+            node.listener = Some(TcpListener::from(next()?));
+        }
+        let engine = Engine::resume(node, engine).map_err(|e| e.to_string())?;
+        let host = Host::resume(&engine, host);
+        let shard = Shard::new(setup, engine, host, listener);
+        let mut shard = shard.map_err(|e| format!("cannot watch the clients' socket: {e}"))?;
+        shard.sessions_ever = sessions_ever;
+        for session in sessions {
+            let socket = UnixStream::from(next()?);
+            shard
+                .take_session(session, socket)
+                .map_err(|e| format!("a session is of no use: {e}"))?;
+        }
+        for (client, id) in askers {
+            let (answer, more) = (Answer::Done, false);
+            shard.out.push((To::Client(client), Event::Answer { id, answer, more }));
+        }
+        shard.deliver();
+        Ok(shard)
+    }
+
+    /// Goes on with a session of the program before.
+    fn take_session(&mut self, image: SessionImage, socket: UnixStream) -> std::io::Result<()> {
+        let user = User::of(&socket)?;
+        let (quota, max_unread) = (self.quota(&user), self.setup.limits.max_unread);
+        let (who, rights) = (user.who.clone(), user.rights(&self.setup.access));
+        let socket = mio::net::UnixStream::from_std(socket);
+        let mut session = Session::resume(image, socket, user, max_unread, |known| {
+            HostedClient::resume(known, quota).of(who, rights)
+        });
+        if !session.user.who.trusted {
+            let locks = session.client.of_user();
+            let new = || UserUse { sessions: 0, locks };
+            self.users.entry(session.user.who.uid).or_insert_with(new).sessions += 1;
+        }
+        session.awaits_room = session.unread() > 0;
+        let interest = match session.awaits_room {
+            true => Interest::READABLE | Interest::WRITABLE,
+            false => Interest::READABLE,
+        };
+        let entry = self.sessions.vacant_entry();
+        let (index, token) = (entry.key(), Token(FIRST_SESSION + entry.key()));
+        self.engine.registry().register(&mut session.socket, token, interest)?;
+        if session.greeted {
+            self.clients.insert(session.client.id, index);
+        }
+        entry.insert(session);
+        self.schedule(index);
+        Ok(())
+    }
+}

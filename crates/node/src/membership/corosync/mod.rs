@@ -1,0 +1,582 @@
+//! Membership by corosync: its process groups say who is there and in which order things were
+//! said, its quorum service says who may go on.
+//!
+//! **How it works.** Each shard's processes are a group. Whenever the group or what a member knows
+//! changes, the members report to it: their life, their lockspaces, whom they are connected to.
+//! When all have reported, the lowest of those in the newest view proposes the next one, every
+//! member accepts or refuses, and the view holds when the last acceptance is delivered. Proposal
+//! and acceptances are messages of the group, which corosync delivers to all of a ring in one
+//! order with the changes of the group: so all members see the same proposals, void or not, and
+//! the view begins for all at the same place. A ring without quorum agrees on nothing. Numbers
+//! are above every number that any member has seen, and at least the seconds since 1970, so that
+//! they grow over a restart of the whole cluster.
+//!
+//! A member may have seen an acceptance that others did not before the ring broke, and be alone in
+//! a view. It can do nothing there: every member takes part in recovering a view.
+//!
+//! **A lost quorum**, a lost corosync daemon or a view without this node halt it at once. What of
+//! the lives that a new view leaves behind, is [`FenceKind`]'s affair:
+//! - `Lease`: as in a [static list](super::StaticMembership): a node acts only while nodes with a
+//!   majority of the votes of corosync's node list echo its beats, and is left behind two leases
+//!   after the last echo. Beats go over the nodes' own connections, not through corosync, which
+//!   says nothing while it forms a ring. A node echoes who is in its group and in the view that it
+//!   accepted.
+//! - `Command`: the proposer has an agent run for every node left behind, and waits for it.
+//! - `None`: nothing is waited for.
+//!
+//! No waiting is needed for a life that is known to be over: its process said goodbye (also when
+//! it lost its quorum), or a later life of the same process has reported. Unless an agent is
+//! wanted, corosync's word that the process has ended is enough, and so is a new process of the
+//! node: it listens where the former one did.
+
+mod decide;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use lockify_core::{Member, NodeId, Time, View};
+use lockify_corosync::{Event as Said, Process, Reason, RingId};
+
+use self::words::{Envelope, Report, VERSION, Veto, Word, decode, encode};
+use super::fences::Fences;
+use super::leases::Leases;
+use super::messages::{SpaceJoin, Vote};
+use super::{
+    Action, ClusterEvent, Event, FenceKind, Halt, Membership, NodeView, SpaceView, Standing,
+};
+
+/// Configuration of a [`CorosyncMembership`].
+#[derive(Clone, Debug)]
+pub struct GroupConfig {
+    /// This node.
+    pub node: NodeId,
+    /// Its first life.
+    pub life: u64,
+    /// The first life of its process: the same for all shards.
+    pub born: u64,
+    /// Tells the boots of its machine from each other.
+    pub boot: u64,
+    /// Its share of directories.
+    pub weight: u32,
+    /// The votes of every node of the list, this one included.
+    pub votes: BTreeMap<NodeId, u32>,
+    /// See the module; nanoseconds. Also without leases, a member that says nothing for twice as
+    /// long is taken for dead.
+    pub lease: Time,
+    /// What is waited for.
+    pub fence: FenceKind,
+    /// With `Command`: nodes that have not come this long after this process began are fenced
+    /// before the first view; nanoseconds.
+    pub startup: Time,
+}
+
+/// What the quorum service said last.
+#[derive(Clone, Debug)]
+struct Quorum {
+    quorate: bool,
+    ring: RingId,
+    nodes: Vec<u32>,
+}
+
+/// Membership by corosync; see the module.
+pub struct CorosyncMembership {
+    me: NodeId,
+    life: u64,
+    born: u64,
+    boot: u64,
+    weight: u32,
+    lease: Time,
+    fence: FenceKind,
+    startup: Time,
+    started: Time,
+    votes: BTreeMap<NodeId, u32>,
+    leases: Leases,
+    /// Connected to corosync.
+    up: bool,
+    ring: RingId,
+    quorum: Option<Quorum>,
+    /// The group has lost a node that the quorum still counts: what it says is of an earlier ring.
+    quorum_lags: bool,
+    /// The members of the group.
+    seats: BTreeMap<NodeId, Seat>,
+    /// Connections to peers: their lives, and when they were last heard.
+    reach: BTreeMap<NodeId, (u64, Time)>,
+    spaces: Vec<SpaceJoin>,
+    /// The highest view accepted, and no view below it will be.
+    promised: u64,
+    accepted: Option<NodeView>,
+    installed: Option<NodeView>,
+    /// The lives in the installed view: first life of the process, boot.
+    origins: BTreeMap<NodeId, (u64, u64)>,
+    /// The highest number seen anywhere.
+    seen: u64,
+    proposal: Option<Proposal>,
+    fences: Fences,
+    /// No new proposal before this, after one was refused.
+    patience: Time,
+    /// Since when this node wants another view than it has.
+    wanting: Option<Time>,
+    /// Since when some members are not connected to each other.
+    parted: Option<Time>,
+    /// When to report, if anything new is to be said.
+    report_due: Option<Time>,
+    next_beat: Time,
+    /// Halted, and not reborn yet.
+    halted: bool,
+    last: Time,
+    actions: VecDeque<Action>,
+}
+
+/// A member of the group.
+#[derive(Clone, Debug)]
+struct Seat {
+    pid: u32,
+    life: u64,
+    born: u64,
+    boot: u64,
+    since: Time,
+    report: Option<Report>,
+}
+
+/// The view that is being agreed on.
+#[derive(Clone, Debug)]
+struct Proposal {
+    view: NodeView,
+    accepted: BTreeSet<NodeId>,
+    by: NodeId,
+    since: Time,
+}
+
+impl CorosyncMembership {
+    /// A membership service that starts now.
+    pub fn new(config: GroupConfig, now: Time) -> CorosyncMembership {
+        CorosyncMembership {
+            me: config.node,
+            life: config.life,
+            born: config.born,
+            boot: config.boot,
+            weight: config.weight,
+            lease: config.lease.max(1),
+            fence: config.fence,
+            startup: config.startup,
+            started: now,
+            votes: config.votes,
+            leases: Leases::new(config.lease, now),
+            up: false,
+            ring: RingId::default(),
+            quorum: None,
+            quorum_lags: false,
+            seats: BTreeMap::new(),
+            reach: BTreeMap::new(),
+            spaces: Vec::new(),
+            promised: 0,
+            accepted: None,
+            installed: None,
+            origins: BTreeMap::new(),
+            seen: 0,
+            proposal: None,
+            fences: Fences::default(),
+            patience: 0,
+            wanting: None,
+            parted: None,
+            report_due: None,
+            next_beat: now,
+            halted: false,
+            last: now,
+            actions: VecDeque::new(),
+        }
+    }
+
+    fn is_quorate(&self) -> bool {
+        // Both connections to corosync tell of the same ring, or one lags behind the other; and the
+        // group hears of lost nodes before it hears of the ring that it lost them to.
+        let said = self.quorum.as_ref();
+        self.up && !self.quorum_lags && said.is_some_and(|q| q.quorate && q.ring == self.ring)
+    }
+
+    /// Whether these nodes have more than half of all votes.
+    fn is_majority<'a>(&self, nodes: impl Iterator<Item = &'a NodeId>) -> bool {
+        let of = |n: &NodeId| u64::from(self.votes.get(n).copied().unwrap_or(0));
+        2 * nodes.map(of).sum::<u64>() > self.votes.keys().map(of).sum::<u64>()
+    }
+
+    /// Which group this is: the same for all members at one place of the one order.
+    fn digest(&self) -> u64 {
+        let list: String = self.seats.iter().map(|(n, s)| format!("{n} {}\n", s.pid)).collect();
+        xxhash_rust::xxh3::xxh3_64(list.as_bytes())
+    }
+
+    fn cast(&mut self, word: Word) {
+        if !self.up || self.halted {
+            return;
+        }
+        let (life, born, boot) = (self.life, self.born, self.boot);
+        let bytes = encode(&Envelope { version: VERSION, life, born, boot, word });
+        self.actions.push_back(Action::Cast(bytes));
+    }
+
+    fn send_connected(&mut self, vote: &Vote) {
+        let to: Vec<NodeId> = self.reach.keys().copied().collect();
+        self.actions.extend(to.into_iter().map(|to| Action::Send { to, vote: vote.clone() }));
+    }
+
+    /// Reports soon; what else changes at the same time goes with it.
+    fn report_soon(&mut self, now: Time) {
+        self.report_due.get_or_insert(now + (self.lease / 128).min(20_000_000));
+    }
+
+    fn report(&mut self) {
+        self.report_due = None;
+        let report = Report {
+            weight: self.weight,
+            spaces: self.spaces.clone(),
+            reach: self.reach.iter().map(|(node, (life, _))| (*node, *life)).collect(),
+            seen: self.seen.max(self.promised),
+            installed: self.installed.as_ref().map_or(0, |v| v.seq),
+        };
+        self.cast(Word::Report(report));
+    }
+
+    fn halt(&mut self, why: Halt) {
+        self.installed = None;
+        self.accepted = None;
+        self.proposal = None;
+        self.wanting = None;
+        self.halted = true;
+        self.actions.push_back(Action::Halt(why));
+    }
+
+    fn reborn(&mut self, now: Time, life: u64) {
+        self.life = life;
+        self.halted = false;
+        self.reach.clear();
+        self.spaces.clear();
+        self.leases.reborn();
+        self.report_soon(now);
+    }
+
+    // What corosync says.
+
+    fn cluster(&mut self, now: Time, event: ClusterEvent) {
+        match event {
+            ClusterEvent::Joined => {
+                self.up = true;
+                self.seats.clear();
+                self.forget_quorum();
+                self.report_soon(now);
+            }
+            ClusterEvent::Parted => {
+                self.up = false;
+                self.seats.clear();
+                self.forget_quorum();
+                self.proposal = None;
+                if self.installed.is_some() {
+                    self.halt(Halt::NoCorosync);
+                }
+            }
+            ClusterEvent::Votes(votes) => self.votes = votes,
+            ClusterEvent::Said(said) => self.said(now, said),
+        }
+    }
+
+    fn forget_quorum(&mut self) {
+        self.quorum = None;
+        self.quorum_lags = false;
+    }
+
+    fn said(&mut self, now: Time, said: Said) {
+        match said {
+            Said::Members { left, members, .. } => self.regroup(now, &members, &left),
+            Said::Ring(ring) => {
+                // From here on, the rings say whether the quorum's word is of this one: it may have
+                // come first, and count a node that left and came back in one step.
+                self.quorum_lags &= self.ring == ring;
+                self.ring = ring;
+            }
+            Said::Quorum { quorate, ring, nodes } => {
+                self.quorum_lags &= self.quorum.as_ref().is_some_and(|q| q.ring == ring);
+                self.quorum = Some(Quorum { quorate, ring, nodes });
+                if !quorate && self.installed.is_some() {
+                    self.halt(Halt::NoQuorum);
+                }
+            }
+            Said::Message { from, bytes } => self.message(now, from, &bytes),
+            Said::Nodes => {}
+        }
+    }
+
+    fn regroup(&mut self, now: Time, members: &[Process], left: &[(Process, Reason)]) {
+        // A proposal is agreed on by the group that saw it made, or by none.
+        self.proposal = None;
+        for (process, reason) in left {
+            let counted = self.quorum.as_ref().is_some_and(|q| q.nodes.contains(&process.node));
+            self.quorum_lags |= *reason == Reason::NodeDown && counted;
+            let node = NodeId(process.node);
+            let Some(seat) = self.seats.get(&node).filter(|s| s.pid == process.pid) else {
+                continue;
+            };
+            let ended = matches!(reason, Reason::Left | Reason::ProcessDown);
+            if ended && self.fence != FenceKind::Command && seat.life > 0 {
+                let below = seat.life.saturating_add(1);
+                self.leases.over(node, below);
+            }
+            self.seats.remove(&node);
+        }
+        let (life, born, boot) = (0, 0, 0);
+        for p in members {
+            let node = NodeId(p.node);
+            if self.seats.get(&node).is_none_or(|s| s.pid != p.pid) {
+                let seat = Seat { pid: p.pid, life, born, boot, since: now, report: None };
+                self.seats.insert(node, seat);
+                self.leases.present(node);
+            }
+        }
+        // Who came in does not know the others, and numbers of views must reach everybody.
+        self.report_soon(now);
+    }
+
+    fn message(&mut self, now: Time, from: Process, bytes: &[u8]) {
+        let node = NodeId(from.node);
+        let Some(seat) = self.seats.get_mut(&node).filter(|s| s.pid == from.pid) else { return };
+        let Some(envelope) = decode(bytes).filter(|e| e.word.is_sane()) else { return };
+        if envelope.life < seat.life {
+            return;
+        }
+        if envelope.life > seat.life {
+            (seat.life, seat.born, seat.boot) = (envelope.life, envelope.born, envelope.boot);
+            seat.report = None;
+            self.begun(node, envelope.life, envelope.born, envelope.boot);
+        }
+        match envelope.word {
+            Word::Report(report) => self.reported(node, report),
+            Word::Propose { view, base, group } => self.proposed(now, node, view, base, group),
+            Word::Accept { seq, stamps } => {
+                if let Some((_, stamp)) = stamps.iter().find(|(n, _)| *n == self.me) {
+                    self.leases.renew(node, *stamp, now);
+                }
+                self.accepted_by(now, node, seq);
+            }
+            Word::Refuse { seq, why } => self.refused(now, seq, why),
+            Word::Fenced { node, below } => {
+                if below < u64::MAX {
+                    self.leases.over(node, below);
+                }
+                if !self.seats.contains_key(&node) {
+                    self.leases.absent(node);
+                }
+                self.fences.over(node, below);
+                self.patience = 0;
+            }
+        }
+    }
+
+    /// A new life of a node reports: which earlier ones does that end?
+    fn begun(&mut self, node: NodeId, life: u64, born: u64, boot: u64) {
+        if node == self.me {
+            return;
+        }
+        let same = |old: u64| born <= old && old < life;
+        let old = self.installed.as_ref().and_then(|v| v.life(node));
+        let rebooted = self.origins.get(&node).is_some_and(|(_, b)| *b != boot);
+        // With an agent, a process that crashed on a machine that runs on is no proof: its clients
+        // may be in the middle of something.
+        let over = match old {
+            Some(old) => same(old) || rebooted || self.fence != FenceKind::Command,
+            None => true,
+        };
+        if over {
+            self.leases.over(node, life);
+        }
+    }
+
+    fn reported(&mut self, node: NodeId, report: Report) {
+        self.seen = self.seen.max(report.seen).max(report.installed);
+        let newer = self.installed.as_ref().is_some_and(|v| v.seq < report.installed);
+        if let Some(seat) = self.seats.get_mut(&node) {
+            seat.report = Some(report);
+        }
+        // Views begin at one place of the one order: this node was not in that one.
+        if newer {
+            self.halt(Halt::LeftBehind);
+        }
+    }
+
+    // What peers say on their connections.
+
+    fn vote(&mut self, now: Time, from: NodeId, vote: Vote) {
+        let Some((life, heard)) = self.reach.get_mut(&from) else { return };
+        *heard = now;
+        let life = *life;
+        match vote {
+            Vote::Beat { stamp, .. } => {
+                self.leases.beaten(from, stamp);
+                let member = self.accepted.as_ref().and_then(|v| v.life(from)) == Some(life);
+                let seated = self.seats.get(&from).is_some_and(|s| s.life == life);
+                if member
+                    && seated
+                    && let Some(stamp) = self.leases.echo(from, life, now)
+                {
+                    self.actions.push_back(Action::Send { to: from, vote: Vote::Echo { stamp } });
+                }
+            }
+            Vote::Echo { stamp } => self.leases.renew(from, stamp, now),
+            Vote::Install { view, .. } => {
+                let newer = self.installed.as_ref().is_some_and(|v| v.seq < view.seq);
+                if newer && view.life(self.me) != Some(self.life) {
+                    self.halt(Halt::LeftBehind);
+                }
+            }
+            Vote::Goodbye => {
+                self.leases.over(from, life.saturating_add(1));
+                self.disconnected(now, from);
+                self.actions.push_back(Action::Disconnect { node: from });
+                self.patience = 0;
+            }
+            // Of static lists; a peer of another kind is refused when it introduces itself.
+            Vote::Spaces { .. }
+            | Vote::Propose { .. }
+            | Vote::Accept { .. }
+            | Vote::Refuse { .. }
+            | Vote::Fenced { .. } => {}
+        }
+    }
+
+    fn connected(&mut self, now: Time, node: NodeId, life: u64) {
+        self.reach.insert(node, (life, now));
+        self.leases.disconnected(node);
+        self.report_soon(now);
+        let vote = self.beat(now);
+        self.actions.push_back(Action::Send { to: node, vote });
+    }
+
+    fn disconnected(&mut self, now: Time, node: NodeId) {
+        if self.reach.remove(&node).is_some() {
+            self.leases.disconnected(node);
+            self.report_soon(now);
+        }
+    }
+
+    fn beat(&self, now: Time) -> Vote {
+        let installed = self.installed.as_ref().map_or(0, |v| v.seq);
+        Vote::Beat { stamp: now, promised: self.promised, installed }
+    }
+
+    fn tick(&mut self, now: Time) {
+        if now >= self.next_beat {
+            self.next_beat = now + self.lease / 4;
+            let beat = self.beat(now);
+            self.send_connected(&beat);
+        }
+        if self.report_due.is_some_and(|due| now >= due) {
+            self.report();
+        }
+        let silent = |(_, (_, heard)): &(&NodeId, &(u64, Time))| now >= *heard + 2 * self.lease;
+        let gone: Vec<NodeId> = self.reach.iter().filter(silent).map(|(n, _)| *n).collect();
+        for node in gone {
+            self.disconnected(now, node);
+            self.actions.push_back(Action::Disconnect { node });
+        }
+        self.run_agents(now);
+    }
+
+    /// This process was stopped, or starved: it has not listened, so nobody was silent.
+    fn woken(&mut self, now: Time) {
+        for (_, heard) in self.reach.values_mut() {
+            *heard = now;
+        }
+        self.parted = None;
+        self.wanting = None;
+        self.patience = now + self.lease / 4;
+    }
+
+    // Agents.
+
+    fn run_agents(&mut self, now: Time) {
+        if !self.is_quorate() {
+            return;
+        }
+        for node in self.fences.start(now) {
+            let born = self.origins.get(&node).map_or(0, |(born, _)| *born);
+            self.actions.push_back(Action::Fence { node, born });
+        }
+        // Again, if the message was lost with a ring.
+        for (node, below) in self.fences.tell(now, 2 * self.lease) {
+            self.cast(Word::Fenced { node, below });
+        }
+    }
+
+    fn fenced(&mut self, now: Time, node: NodeId, success: bool) {
+        self.fences.ended(node, success, now);
+        self.run_agents(now);
+    }
+}
+
+impl Membership for CorosyncMembership {
+    fn handle(&mut self, now: Time, wall: u64, event: Event) {
+        if self.lease_end().is_some_and(|end| now >= end) {
+            self.halt(Halt::Lease);
+        }
+        if now > self.next_beat + self.lease / 4 {
+            self.woken(now);
+        }
+        self.last = now;
+        match event {
+            Event::Vote { .. } if self.halted => {}
+            Event::Connected { node, life, .. } => self.connected(now, node, life),
+            Event::Disconnected { node } => self.disconnected(now, node),
+            // Only true of processes of this host: corosync knows those of all.
+            Event::Dead { .. } => {}
+            Event::Vote { from, vote } => self.vote(now, from, vote),
+            Event::Spaces(spaces) => {
+                self.spaces = spaces;
+                self.spaces.sort_by(|a, b| a.name.cmp(&b.name));
+                self.report_soon(now);
+            }
+            Event::Reborn { life } => self.reborn(now, life),
+            Event::Cluster(event) => self.cluster(now, event),
+            Event::Fenced { node, success } => self.fenced(now, node, success),
+            Event::Tick => self.tick(now),
+        }
+        if !self.halted {
+            self.consider(now, wall);
+        }
+    }
+
+    fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn next_timer(&self) -> Time {
+        let mut next = self.next_beat.min(self.report_due.unwrap_or(Time::MAX));
+        if self.patience > self.last {
+            next = next.min(self.patience);
+        }
+        next = next.min(self.fences.next(self.last));
+        next.min(self.lease_end().unwrap_or(Time::MAX))
+    }
+
+    fn lease_end(&self) -> Option<Time> {
+        self.installed.as_ref()?;
+        match self.fence {
+            FenceKind::Lease => self.leases.end(self.me, &self.votes),
+            FenceKind::Command | FenceKind::None => None,
+        }
+    }
+
+    fn view(&self) -> Option<&NodeView> {
+        self.installed.as_ref()
+    }
+
+    fn standing(&self) -> Standing {
+        Standing {
+            service: "corosync".into(),
+            quorate: self.up.then(|| self.is_quorate()),
+            fence: self.fence,
+            waits: self.fences.waits(self.last),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "../corosync_tests.rs"]
+mod tests;

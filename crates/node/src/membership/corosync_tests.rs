@@ -1,0 +1,647 @@
+//! Nodes over an imitation of corosync: rings, groups with one order, quorum by majority. The real
+//! one is in the daemon's tests; here, every step can be looked at.
+
+use super::*;
+
+const LEASE: Time = 16_000;
+
+struct Host {
+    sm: CorosyncMembership,
+    life: u64,
+    pid: u32,
+    /// It is stopped: nothing reaches it, and it does nothing.
+    paused: bool,
+    inbox: VecDeque<Event>,
+    view: Option<NodeView>,
+    halts: Vec<Halt>,
+    lease_end: Option<Time>,
+}
+
+struct World {
+    now: Time,
+    wall: u64,
+    fence: FenceKind,
+    size: u32,
+    hosts: BTreeMap<NodeId, Host>,
+    /// Who is with whom: rings of corosync, also of connections.
+    rings: Vec<BTreeSet<NodeId>>,
+    /// Connections, lower node first, and pairs that cannot have any.
+    conns: BTreeSet<(NodeId, NodeId)>,
+    cut: BTreeSet<(NodeId, NodeId)>,
+    ring_seq: u64,
+    lives: u64,
+    pids: u32,
+    agents: Vec<NodeId>,
+    /// Every view that was installed, by number.
+    views: BTreeMap<u64, NodeView>,
+}
+
+impl World {
+    fn new(size: u32, fence: FenceKind) -> World {
+        let (now, wall, ring_seq, lives, pids) = (1_000_000, 1000, 4, 10, 1);
+        let rings = vec![(1..=size).map(NodeId).collect()];
+        let (hosts, agents, views, conns, cut) = Default::default();
+        let mut w = World {
+            now,
+            wall,
+            fence,
+            size,
+            hosts,
+            rings,
+            conns,
+            cut,
+            ring_seq,
+            lives,
+            pids,
+            agents,
+            views,
+        };
+        (1..=size).for_each(|n| w.start(n));
+        w.pass(4 * LEASE);
+        w
+    }
+
+    fn start(&mut self, node: u32) {
+        let node = NodeId(node);
+        self.lives += 1;
+        self.pids += 1;
+        let (life, pid) = (self.lives, self.pids);
+        let votes = (1..=self.size).map(|n| (NodeId(n), 1)).collect();
+        let config = GroupConfig {
+            node,
+            life,
+            born: life,
+            boot: 1,
+            weight: 1,
+            votes,
+            lease: LEASE,
+            fence: self.fence,
+            startup: 8 * LEASE,
+        };
+        let sm = CorosyncMembership::new(config, self.now);
+        let host = Host {
+            sm,
+            life,
+            pid,
+            paused: false,
+            inbox: VecDeque::new(),
+            view: None,
+            halts: Vec::new(),
+            lease_end: None,
+        };
+        self.hosts.insert(node, host);
+        self.post(node, Event::Cluster(ClusterEvent::Joined));
+        self.join(node, "s", life);
+        self.regroup();
+    }
+
+    fn join(&mut self, node: NodeId, name: &str, life: u64) {
+        let spaces = vec![SpaceJoin { name: name.into(), life }];
+        self.post(node, Event::Spaces(spaces));
+    }
+
+    fn post(&mut self, to: NodeId, event: Event) {
+        if let Some(host) = self.hosts.get_mut(&to) {
+            host.inbox.push_back(event);
+        }
+    }
+
+    fn ring_of(&self, node: NodeId) -> Vec<NodeId> {
+        let ring = self.rings.iter().find(|r| r.contains(&node));
+        ring.into_iter().flatten().copied().filter(|n| self.hosts.contains_key(n)).collect()
+    }
+
+    /// Whoever can dials whom it has no connection to.
+    fn dial(&mut self) {
+        let awake = |n: &&NodeId| !self.hosts[n].paused;
+        let all: Vec<NodeId> = self.hosts.keys().filter(awake).copied().collect();
+        for (i, a) in all.iter().enumerate() {
+            for b in &all[i + 1..] {
+                let pair = (*a, *b);
+                if self.ring_of(*a).contains(b)
+                    && !self.cut.contains(&pair)
+                    && self.conns.insert(pair)
+                {
+                    for (to, node) in [(*a, *b), (*b, *a)] {
+                        let life = self.hosts[&node].life;
+                        self.post(to, Event::Connected { node, life, sole: false });
+                    }
+                }
+            }
+        }
+    }
+
+    fn disconnect(&mut self, a: NodeId, b: NodeId) {
+        if self.conns.remove(&(a.min(b), a.max(b))) {
+            self.post(a, Event::Disconnected { node: b });
+            self.post(b, Event::Disconnected { node: a });
+        }
+    }
+
+    fn disconnect_all(&mut self, node: NodeId) {
+        for other in (1..=self.size).map(NodeId) {
+            self.disconnect(node, other);
+        }
+    }
+
+    /// Everybody hears of the rings as they are now.
+    fn regroup(&mut self) {
+        for ring in self.rings.clone() {
+            self.ring_seq += 4;
+            let id = RingId { seq: self.ring_seq, node: 1 };
+            let quorate = 2 * ring.len() > self.size as usize;
+            let all: Vec<u32> = ring.iter().map(|n| n.0).collect();
+            let nodes: Vec<NodeId> =
+                ring.iter().copied().filter(|n| self.hosts.contains_key(n)).collect();
+            let members: Vec<Process> =
+                nodes.iter().map(|n| Process { node: n.0, pid: self.hosts[n].pid }).collect();
+            for n in nodes {
+                let said = [
+                    Said::Ring(id),
+                    Said::Members { members: members.clone(), left: vec![], joined: vec![] },
+                    Said::Quorum { quorate, ring: id, nodes: all.clone() },
+                ];
+                for said in said {
+                    self.post(n, Event::Cluster(ClusterEvent::Said(said)));
+                }
+            }
+        }
+    }
+
+    fn left(&mut self, node: NodeId, pid: u32, reason: Reason) {
+        let others: Vec<NodeId> = self.ring_of(node).into_iter().filter(|n| *n != node).collect();
+        for &n in &others {
+            let members =
+                others.iter().map(|n| Process { node: n.0, pid: self.hosts[n].pid }).collect();
+            let left = vec![(Process { node: node.0, pid }, reason)];
+            let said = Said::Members { members, left, joined: vec![] };
+            self.post(n, Event::Cluster(ClusterEvent::Said(said)));
+        }
+    }
+
+    /// The network falls into these parts.
+    fn partition(&mut self, parts: &[&[u32]]) {
+        let new: Vec<BTreeSet<NodeId>> =
+            parts.iter().map(|p| p.iter().copied().map(NodeId).collect()).collect();
+        let all: Vec<NodeId> = self.hosts.keys().copied().collect();
+        for part in &new {
+            for n in part {
+                let gone: Vec<(Process, Reason)> = all
+                    .iter()
+                    .filter(|m| !part.contains(m))
+                    .map(|m| (Process { node: m.0, pid: self.hosts[m].pid }, Reason::NodeDown))
+                    .collect();
+                let stay = part.iter().filter(|m| self.hosts.contains_key(m));
+                let members = stay.map(|m| Process { node: m.0, pid: self.hosts[m].pid }).collect();
+                let said = Said::Members { members, left: gone, joined: vec![] };
+                self.post(*n, Event::Cluster(ClusterEvent::Said(said)));
+            }
+        }
+        for (a, b) in self.conns.clone() {
+            if !new.iter().any(|r| r.contains(&a) && r.contains(&b)) {
+                self.disconnect(a, b);
+            }
+        }
+        self.rings = new;
+        self.regroup();
+    }
+
+    /// A process dies, with or without its machine.
+    fn kill(&mut self, node: u32, reason: Reason) {
+        let node = NodeId(node);
+        let pid = self.hosts.remove(&node).unwrap().pid;
+        self.disconnect_all(node);
+        for n in self.hosts.keys().copied().collect::<Vec<_>>() {
+            let members =
+                self.hosts.iter().map(|(n, h)| Process { node: n.0, pid: h.pid }).collect();
+            let left = vec![(Process { node: node.0, pid }, reason)];
+            let said = Said::Members { members, left, joined: vec![] };
+            self.post(n, Event::Cluster(ClusterEvent::Said(said)));
+        }
+        if reason == Reason::NodeDown {
+            self.rings.iter_mut().for_each(|r| r.retain(|n| *n != node));
+            self.rings.push([node].into());
+            self.regroup();
+        }
+    }
+
+    /// Time passes, in steps, and everything that can happen does.
+    fn pass(&mut self, time: Time) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += LEASE / 32;
+            self.dial();
+            for n in self.hosts.keys().copied().collect::<Vec<_>>() {
+                self.post(n, Event::Tick);
+            }
+            while self.step() {}
+            self.check();
+        }
+    }
+
+    /// Every host handles one event.
+    fn step(&mut self) -> bool {
+        let mut busy = false;
+        for id in self.hosts.keys().copied().collect::<Vec<_>>() {
+            let (now, wall) = (self.now, self.wall);
+            let Some(host) = self.hosts.get_mut(&id).filter(|h| !h.paused) else { continue };
+            let Some(event) = host.inbox.pop_front() else { continue };
+            busy = true;
+            host.sm.handle(now, wall, event);
+            while let Some(action) = self.hosts.get_mut(&id).and_then(|h| h.sm.poll()) {
+                self.act(id, action);
+            }
+            if let Some(host) = self.hosts.get_mut(&id) {
+                host.lease_end = host.sm.lease_end();
+            }
+        }
+        busy
+    }
+
+    fn act(&mut self, id: NodeId, action: Action) {
+        match action {
+            Action::Cast(bytes) => {
+                let from = Process { node: id.0, pid: self.hosts[&id].pid };
+                for to in self.ring_of(id) {
+                    let said = Said::Message { from, bytes: bytes.clone() };
+                    self.post(to, Event::Cluster(ClusterEvent::Said(said)));
+                }
+            }
+            Action::Send { to, vote } => {
+                if self.ring_of(id).contains(&to) {
+                    self.post(to, Event::Vote { from: id, vote });
+                }
+            }
+            Action::Install(view) => {
+                let known = self.views.entry(view.seq).or_insert_with(|| view.clone());
+                assert_eq!(*known, view, "two views of one number");
+                let host = self.hosts.get_mut(&id).unwrap();
+                assert!(host.view.as_ref().is_none_or(|v| v.seq < view.seq));
+                host.view = Some(view);
+            }
+            Action::Halt(why) => {
+                self.lives += 1;
+                let life = self.lives;
+                let host = self.hosts.get_mut(&id).unwrap();
+                host.view = None;
+                host.halts.push(why);
+                host.life = life;
+                for other in self.ring_of(id).into_iter().filter(|o| *o != id) {
+                    self.post(other, Event::Vote { from: id, vote: Vote::Goodbye });
+                }
+                self.disconnect_all(id);
+                self.post(id, Event::Reborn { life });
+                self.join(id, "s", life);
+            }
+            Action::Fence { node, .. } => {
+                let quorate = 2 * self.ring_of(id).len() > self.size as usize;
+                assert!(quorate, "{id} has no quorum and fences {node}");
+                self.agents.push(node);
+            }
+            Action::Disconnect { node } => self.disconnect(id, node),
+        }
+    }
+
+    /// No two nodes act in views of which one leaves the other behind.
+    fn check(&self) {
+        let acting: Vec<(NodeId, &NodeView, u64)> = self
+            .hosts
+            .iter()
+            .filter(|(_, h)| h.lease_end.is_none_or(|end| self.now < end))
+            .filter_map(|(n, h)| Some((*n, h.view.as_ref()?, h.life)))
+            .collect();
+        for (n, view, life) in &acting {
+            for (m, newer, _) in &acting {
+                let left = newer.seq > view.seq && newer.life(*n) != Some(*life);
+                let allowed = self.fence == FenceKind::None || self.agents.contains(n);
+                assert!(!left || allowed, "{n} acts in {view:?}, and {m} in {newer:?}");
+            }
+        }
+    }
+
+    fn members(&self, node: u32) -> Vec<u32> {
+        let view = self.hosts[&NodeId(node)].view.as_ref();
+        view.map(|v| v.members.iter().map(|m| m.node.0).collect()).unwrap_or_default()
+    }
+
+    fn seq(&self, node: u32) -> u64 {
+        self.hosts[&NodeId(node)].view.as_ref().map_or(0, |v| v.seq)
+    }
+
+    fn halts(&self, node: u32) -> &[Halt] {
+        &self.hosts[&NodeId(node)].halts
+    }
+
+    fn agent(&mut self, node: u32, success: bool) {
+        let all: Vec<NodeId> = self.hosts.keys().copied().collect();
+        for n in all {
+            if self.hosts[&n].sm.fences.runs(NodeId(node)) {
+                self.post(n, Event::Fenced { node: NodeId(node), success });
+            }
+        }
+    }
+}
+
+#[test]
+fn all_agree_on_one_view_and_stay_in_it() {
+    let mut w = World::new(5, FenceKind::Lease);
+    let seq = w.seq(1);
+    assert!(seq >= 1000, "at least the clock");
+    assert!((1..=5).all(|n| w.members(n) == [1, 2, 3, 4, 5] && w.seq(n) == seq));
+    w.pass(20 * LEASE);
+    assert!((1..=5).all(|n| w.seq(n) == seq && w.halts(n).is_empty()));
+    let views = w.views.len();
+    w.join(NodeId(2), "other", 77);
+    w.pass(LEASE);
+    assert_eq!((w.views.len(), w.members(4)), (views + 1, vec![1, 2, 3, 4, 5]));
+}
+
+#[test]
+fn a_minority_halts_and_the_others_wait_for_its_lease() {
+    let mut w = World::new(5, FenceKind::Lease);
+    w.partition(&[&[1, 2], &[3, 4, 5]]);
+    w.pass(LEASE / 2);
+    assert_eq!((w.halts(1), w.members(1)), (&[Halt::NoQuorum][..], vec![]));
+    assert_eq!(w.members(4), [1, 2, 3, 4, 5], "the lease may still run, for all that 4 knows");
+    w.pass(3 * LEASE);
+    assert_eq!(w.members(4), [3, 4, 5]);
+    w.partition(&[&[1, 2, 3, 4, 5]]);
+    w.pass(LEASE);
+    assert!((1..=5).all(|n| w.members(n) == [1, 2, 3, 4, 5]));
+    assert!((3..=5).all(|n| w.halts(n).is_empty()));
+}
+
+#[test]
+fn nobody_has_a_majority_and_nobody_acts() {
+    let mut w = World::new(5, FenceKind::Lease);
+    let seq = w.seq(1);
+    w.partition(&[&[1, 2], &[3, 4], &[5]]);
+    w.pass(6 * LEASE);
+    assert!((1..=5).all(|n| w.members(n).is_empty()));
+    w.partition(&[&[1, 2, 3, 4, 5]]);
+    w.pass(4 * LEASE);
+    assert!((1..=5).all(|n| w.members(n) == [1, 2, 3, 4, 5] && w.seq(n) > seq));
+}
+
+#[test]
+fn a_dead_process_is_not_waited_for_and_comes_back() {
+    let mut w = World::new(3, FenceKind::Lease);
+    let seq = w.seq(2);
+    w.kill(1, Reason::ProcessDown);
+    w.pass(LEASE / 8);
+    assert_eq!(w.members(2), [2, 3]);
+    w.start(1);
+    w.pass(LEASE / 2);
+    assert!((1..=3).all(|n| w.members(n) == [1, 2, 3] && w.seq(n) > seq));
+    assert!(w.halts(2).is_empty());
+}
+
+#[test]
+fn a_dead_machine_is_waited_for() {
+    let mut w = World::new(3, FenceKind::Lease);
+    w.kill(3, Reason::NodeDown);
+    w.pass(LEASE);
+    assert_eq!(w.members(1), [1, 2, 3]);
+    w.pass(2 * LEASE);
+    assert_eq!(w.members(1), [1, 2]);
+}
+
+#[test]
+fn a_stopped_process_is_left_behind_and_halts_when_it_goes_on() {
+    for fence in [FenceKind::Lease, FenceKind::None] {
+        let mut w = World::new(3, fence);
+        w.hosts.get_mut(&NodeId(1)).unwrap().paused = true;
+        w.pass(6 * LEASE);
+        assert_eq!(w.members(2), [2, 3], "{fence:?}");
+        w.hosts.get_mut(&NodeId(1)).unwrap().paused = false;
+        w.pass(4 * LEASE);
+        assert!(!w.halts(1).is_empty());
+        assert!((1..=3).all(|n| w.members(n) == [1, 2, 3]), "{fence:?}");
+        assert!(w.halts(2).is_empty() && w.halts(3).is_empty());
+    }
+}
+
+#[test]
+fn a_lost_corosync_halts_at_once() {
+    let mut w = World::new(3, FenceKind::Lease);
+    w.post(NodeId(2), Event::Cluster(ClusterEvent::Parted));
+    w.pass(LEASE / 16);
+    w.left(NodeId(2), w.hosts[&NodeId(2)].pid, Reason::NodeDown);
+    w.rings = vec![[1, 3].map(NodeId).into(), [NodeId(2)].into()];
+    w.regroup();
+    w.pass(LEASE / 8);
+    assert_eq!(w.halts(2), [Halt::NoCorosync]);
+    // It said so on its connections: nobody waits.
+    assert_eq!(w.members(1), [1, 3]);
+    w.post(NodeId(2), Event::Cluster(ClusterEvent::Joined));
+    w.rings = vec![[1, 2, 3].map(NodeId).into()];
+    w.regroup();
+    w.pass(LEASE);
+    assert!((1..=3).all(|n| w.members(n) == [1, 2, 3]));
+}
+
+#[test]
+fn two_that_cannot_talk_are_parted_though_corosync_reaches_both() {
+    let mut w = World::new(5, FenceKind::Lease);
+    w.cut.insert((NodeId(4), NodeId(5)));
+    w.disconnect(NodeId(4), NodeId(5));
+    w.pass(LEASE);
+    assert_eq!(w.members(1), [1, 2, 3, 4, 5]);
+    w.pass(12 * LEASE);
+    assert_eq!(w.members(1), [1, 2, 3, 4]);
+    assert!(!w.halts(5).is_empty() && w.halts(4).is_empty());
+}
+
+#[test]
+fn an_agent_is_waited_for_and_run_again() {
+    let mut w = World::new(3, FenceKind::Command);
+    assert_eq!(w.members(1), [1, 2, 3]);
+    // Also when only the process has died: its clients may go on.
+    w.kill(3, Reason::ProcessDown);
+    w.pass(8 * LEASE);
+    assert_eq!((w.agents.as_slice(), w.members(1)), (&[NodeId(3)][..], vec![1, 2, 3]));
+    assert!(w.hosts[&NodeId(1)].sm.standing().waits[0].contains("node 3"));
+    w.agent(3, false);
+    w.pass(LEASE);
+    assert_eq!(w.members(1), [1, 2, 3]);
+    // The next attempt comes after a pause, which is in seconds.
+    w.now += 2_000_000_000;
+    w.pass(LEASE);
+    assert_eq!(w.agents, [NodeId(3), NodeId(3)]);
+    w.agent(3, true);
+    w.pass(LEASE / 2);
+    assert_eq!((w.members(1), w.members(2)), (vec![1, 2], vec![1, 2]));
+    assert!(w.hosts[&NodeId(1)].sm.standing().waits.is_empty());
+    w.start(3);
+    w.pass(LEASE);
+    assert_eq!(w.members(3), [1, 2, 3]);
+    // Its death is another one: the former agent's success says nothing of it.
+    w.kill(3, Reason::NodeDown);
+    w.pass(2 * LEASE);
+    assert_eq!((w.agents.len(), w.members(1)), (3, vec![1, 2, 3]));
+}
+
+#[test]
+fn a_minority_that_has_not_heard_of_its_quorum_fences_nobody() {
+    let mut w = World::new(3, FenceKind::Command);
+    let process = |n: u32| Process { node: n, pid: w.hosts[&NodeId(n)].pid };
+    let (members, left) = (vec![process(3)], [1, 2].map(|n| (process(n), Reason::NodeDown)));
+    // The group's word comes first; its ring, and the quorum of that, a moment later.
+    let said = Said::Members { members, left: left.into(), joined: vec![] };
+    w.post(NodeId(3), Event::Cluster(ClusterEvent::Said(said)));
+    w.pass(2 * LEASE);
+    assert_eq!(w.agents, []);
+    w.partition(&[&[1, 2], &[3]]);
+    w.pass(2 * LEASE);
+    assert_eq!((w.agents.as_slice(), w.members(3)), (&[NodeId(3)][..], vec![]));
+}
+
+#[test]
+fn a_node_that_never_came_is_fenced_before_the_first_view() {
+    let mut w = World::new(3, FenceKind::Command);
+    for n in 1..=3 {
+        w.kill(n, Reason::ProcessDown);
+    }
+    w.rings = vec![[NodeId(1), NodeId(2)].into(), [NodeId(3)].into()];
+    w.agents.clear();
+    w.wall += 60;
+    w.start(1);
+    w.start(2);
+    w.pass(7 * LEASE);
+    assert_eq!((w.agents.len(), w.members(1)), (0, vec![]));
+    w.pass(2 * LEASE);
+    assert_eq!(w.agents, [NodeId(3)]);
+    w.agent(3, true);
+    w.pass(LEASE);
+    assert_eq!(w.members(1), [1, 2]);
+}
+
+#[test]
+fn without_fencing_nothing_is_waited_for() {
+    let mut w = World::new(3, FenceKind::None);
+    w.kill(3, Reason::NodeDown);
+    w.pass(LEASE / 8);
+    assert_eq!(w.members(1), [1, 2]);
+    assert_eq!(w.hosts[&NodeId(1)].sm.lease_end(), None);
+}
+
+#[test]
+fn nonsense_in_the_group_changes_nothing() {
+    let mut w = World::new(3, FenceKind::Lease);
+    let seq = w.seq(1);
+    let from = Process { node: 3, pid: w.hosts[&NodeId(3)].pid };
+    let life = w.hosts[&NodeId(3)].life;
+    let envelope = |word| encode(&Envelope { version: VERSION, life, born: life, boot: 1, word });
+    let refuse = envelope(Word::Refuse { seq, why: Veto::Promised(u64::MAX) });
+    let (weight, spaces, reach) = (1, Vec::new(), Vec::new());
+    let report = Report { weight, spaces, reach, seen: u64::MAX, installed: u64::MAX };
+    let view = NodeView { seq: u64::MAX, members: Vec::new(), spaces: Vec::new() };
+    let messages = [
+        vec![],
+        vec![VERSION],
+        vec![9; 100],
+        refuse[..refuse.len() - 1].to_vec(),
+        refuse,
+        envelope(Word::Report(report)),
+        envelope(Word::Propose { view, base: 0, group: 0 }),
+        envelope(Word::Accept { seq, stamps: vec![(NodeId(1), u64::MAX)] }),
+        envelope(Word::Fenced { node: NodeId(99), below: u64::MAX }),
+    ];
+    for bytes in messages {
+        let said = Said::Message { from, bytes };
+        w.post(NodeId(1), Event::Cluster(ClusterEvent::Said(said)));
+    }
+    w.pass(LEASE);
+    assert_eq!((w.seq(1), w.members(1)), (seq, vec![1, 2, 3]));
+}
+
+#[test]
+fn no_message_makes_it_panic() {
+    let mut w = World::new(3, FenceKind::Command);
+    let host = |w: &World, n: u32| (w.hosts[&NodeId(n)].life, w.hosts[&NodeId(n)].pid);
+    let (life, pid) = host(&w, 3);
+    let view = w.hosts[&NodeId(1)].view.clone().unwrap();
+    let (seq, group) = (view.seq, w.hosts[&NodeId(1)].sm.digest());
+    let reach = vec![(NodeId(1), host(&w, 1).0), (NodeId(2), host(&w, 2).0)];
+    let spaces = vec![SpaceJoin { name: "s".into(), life }];
+    let report = Report { weight: 1, spaces, reach, seen: seq, installed: seq };
+    let next = NodeView { seq: seq + 1, ..view };
+    let words = [
+        Word::Report(report),
+        Word::Propose { view: next, base: seq, group },
+        Word::Accept { seq: seq + 1, stamps: vec![(NodeId(1), 5)] },
+        Word::Refuse { seq: seq + 1, why: Veto::Leased(NodeId(2)) },
+        Word::Fenced { node: NodeId(2), below: life },
+    ];
+    let from = Process { node: 3, pid };
+    for word in words {
+        let envelope = Envelope { version: VERSION, life, born: life, boot: 1, word };
+        let bytes = encode(&envelope);
+        for at in 1..bytes.len() {
+            for bit in 0..8 {
+                let mut bytes = bytes.clone();
+                bytes[at] ^= 1 << bit;
+                let said = Said::Message { from, bytes };
+                w.post(NodeId(1), Event::Cluster(ClusterEvent::Said(said)));
+            }
+            // The views that come of it are nobody's: only that it goes on counts.
+            let host = w.hosts.get_mut(&NodeId(1)).unwrap();
+            while let Some(event) = host.inbox.pop_front() {
+                w.now += 1;
+                host.sm.handle(w.now, w.wall, event);
+                while host.sm.poll().is_some() {}
+            }
+        }
+    }
+}
+
+/// Partitions, deaths and pauses in an order that a seed gives: `World::check` looks on, and in
+/// the end all are together again.
+#[test]
+fn any_order_of_faults_leaves_one_acting_side() {
+    for seed in 0..16u64 {
+        let fence = [FenceKind::Lease, FenceKind::None][seed as usize % 2];
+        let mut w = World::new(5, fence);
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut random = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        for _ in 0..12 {
+            let node = random(5) as u32 + 1;
+            match random(5) {
+                0 if w.hosts.contains_key(&NodeId(node)) && w.hosts.len() > 2 => {
+                    w.kill(node, Reason::ProcessDown);
+                }
+                1 if !w.hosts.contains_key(&NodeId(node)) => w.start(node),
+                2 => {
+                    if let Some(h) = w.hosts.get_mut(&NodeId(node)) {
+                        h.paused = !h.paused;
+                    }
+                }
+                3 => {
+                    let cut = random(32);
+                    let (a, b): (Vec<u32>, Vec<u32>) =
+                        (1..=5).partition(|n| cut >> (n - 1) & 1 == 1);
+                    w.partition(&[&a, &b]);
+                }
+                _ => w.partition(&[&[1, 2, 3, 4, 5]]),
+            }
+            w.wall += 1;
+            w.pass(random(5 * LEASE));
+        }
+        w.hosts.values_mut().for_each(|h| h.paused = false);
+        w.partition(&[&[1, 2, 3, 4, 5]]);
+        for n in 1..=5 {
+            if !w.hosts.contains_key(&NodeId(n)) {
+                w.start(n);
+            }
+        }
+        w.pass(20 * LEASE);
+        for n in 1..=5 {
+            assert_eq!(w.members(n), [1, 2, 3, 4, 5], "seed {seed}, node {n}");
+        }
+    }
+}

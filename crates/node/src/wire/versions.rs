@@ -1,0 +1,56 @@
+//! Which versions of the node protocol there are, and which one two nodes speak.
+//!
+//! `docs/compatibility.md` has the rule: what a new version may change, and how long old ones stay.
+
+use std::fmt;
+
+/// A range of versions of the protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Versions {
+    /// The oldest.
+    pub oldest: u16,
+    /// The newest.
+    pub newest: u16,
+}
+
+/// From this version on, nodes tell each other which software they run ([`super::Part::Software`]).
+pub const TELLS_SOFTWARE: u16 = 4;
+
+impl Versions {
+    /// What this release speaks.
+    pub const SPOKEN: Versions = Versions { oldest: 3, newest: 4 };
+
+    /// The version that two nodes speak: the newest that both know.
+    pub fn common(self, other: Versions) -> Option<u16> {
+        let common = self.newest.min(other.newest);
+        (common >= self.oldest.max(other.oldest)).then_some(common)
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.oldest == self.newest {
+            true => write!(f, "version {}", self.newest),
+            false => write!(f, "versions {} to {}", self.oldest, self.newest),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_that_both_know_is_spoken() {
+        let v = |oldest, newest| Versions { oldest, newest };
+        for (a, b, common) in [
+            (v(3, 4), v(3, 4), Some(4)),
+            (v(3, 4), v(3, 3), Some(3)),
+            (v(3, 4), v(4, 7), Some(4)),
+            (v(3, 4), v(5, 7), None),
+            (v(5, 5), v(3, 4), None),
+        ] {
+            assert_eq!((a.common(b), b.common(a)), (common, common), "{a} and {b}");
+        }
+    }
+}

@@ -1,0 +1,420 @@
+"""Clusters of real corosync and lockifyd on one machine: each node in network and mount namespaces of
+its own, joined by a bridge that can be cut into parts. Needs root, iproute2, util-linux and corosync.
+
+Nothing here waits for a fixed time: it looks until something holds, and gives up after PATIENCE, which is
+far beyond what anything takes on a loaded machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug"
+LOCKIFYD = Path(os.environ.get("LOCKIFYD", TARGET / "lockifyd"))
+LOCKIFY = Path(os.environ.get("LOCKIFY", TARGET / "lockify"))
+PATIENCE = 180.0
+
+
+class Failure(AssertionError):
+    """Something did not come to hold; the text has what the daemons said last."""
+
+
+def run(*command: str | Path) -> str:
+    """Runs a command to its end, at most PATIENCE; its output."""
+    done = subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(map(str, command))}: {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Times:
+    """Corosync's token time-out (ms; consensus is 1.2 times that) and the daemons' lease."""
+
+    token: int = 3000
+    lease: str = "6s"
+
+
+@dataclass(order=True)
+class Row:
+    """An event of a history."""
+
+    t: int
+    node: int
+    event: dict[str, Any] = field(compare=False)
+
+
+@dataclass
+class Node:
+    """A machine: its namespaces live as long as `holder`."""
+
+    number: int
+    folder: Path
+    holder: subprocess.Popen[bytes]
+    corosync: subprocess.Popen[bytes] | None = None
+    daemon: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+    clients: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    deaths: list[int] = field(default_factory=list)
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "lockify.sock"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "lockifyd.log"
+
+    def inside(self, *command: str | Path) -> list[str]:
+        enter = ["nsenter", "--target", str(self.holder.pid), "--net", "--mount"]
+        return enter + [str(c) for c in command]
+
+    def said(self, text: str) -> int:
+        """How often the daemon's log has this."""
+        return self.log.read_text(encoding="utf-8", errors="replace").count(text) if self.log.exists() else 0
+
+
+class Yard:
+    """A cluster. Use it as a context manager: everything that it started ends with it."""
+
+    STOP, GO_ON = signal.SIGSTOP, signal.SIGCONT
+
+    def __init__(self, size: int, times: Times = Times(), config: str = "", corosync: str = "") -> None:
+        self.size, self.times, self.config, self.extra = size, times, config, corosync
+        self.folder = Path(tempfile.mkdtemp(prefix="lockify-netns-"))
+        self.hub = self._holder("--net")
+        self.nodes: dict[int, Node] = {}
+        self.sides = 0
+
+    def __enter__(self) -> Yard:
+        try:
+            self._ip("link", "set", "lo", "up")
+            self._bridge()
+            for number in range(1, self.size + 1):
+                self._make_node(number)
+            for node in self.nodes.values():
+                self.start_corosync(node.number)
+            for node in self.nodes.values():
+                self.start_daemon(node.number)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            for process in [*node.clients, node.daemon, node.corosync, node.holder]:
+                end(process)
+        end(self.hub)
+        if "LOCKIFY_KEEP" not in os.environ:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _holder(self, *namespaces: str) -> subprocess.Popen[bytes]:
+        command = ["unshare", *namespaces, "--propagation", "private"] if "--mount" in namespaces else [
+            "unshare", *namespaces]
+        holder = subprocess.Popen([*command, "sh", "-c", "echo ready; exec sleep infinity"],
+                                  stdout=subprocess.PIPE)
+        assert holder.stdout is not None
+        if holder.stdout.readline() != b"ready\n":
+            raise Failure("no namespaces: this needs root")
+        return holder
+
+    def _ip(self, *arguments: str) -> None:
+        run("nsenter", "--target", str(self.hub.pid), "--net", "ip", *arguments)
+
+    def _bridge(self) -> str:
+        """A new part of the network."""
+        name, self.sides = f"side{self.sides}", self.sides + 1
+        self._ip("link", "add", name, "type", "bridge", "mcast_snooping", "0")
+        self._ip("link", "set", name, "up")
+        return name
+
+    def _make_node(self, number: int) -> None:
+        folder = self.folder / f"n{number}"
+        (folder / "lib").mkdir(parents=True)
+        node = Node(number, folder, self._holder("--net", "--mount"))
+        self.nodes[number] = node
+        port = f"p{number}"
+        self._ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(node.holder.pid))
+        self._ip("link", "set", port, "master", "side0", "up")
+        script = f"""
+set -e
+ip address add 10.77.0.{number}/24 dev eth0
+ip link set eth0 up
+ip link set lo up
+mount -t tmpfs none /run
+mount -t tmpfs none /dev/shm
+mkdir -p /run/corosync /var/lib/corosync
+mount --bind {folder}/lib /var/lib/corosync
+"""
+        run(*node.inside("sh", "-c", script))
+        (folder / "corosync.conf").write_text(self._corosync_conf(), encoding="utf-8")
+
+    def _corosync_conf(self) -> str:
+        nodes = "".join(
+            f"  node {{\n    ring0_addr: 10.77.0.{n}\n    nodeid: {n}\n    name: node{n}\n  }}\n"
+            for n in range(1, self.size + 1)
+        )
+        # Corosync runs with real-time priority: its time-outs do not depend on what else runs.
+        return f"""totem {{
+  version: 2
+  cluster_name: yard
+  transport: udpu
+  crypto_cipher: none
+  crypto_hash: none
+  token: {self.times.token}
+  token_coefficient: 0
+}}
+system {{
+  move_to_root_cgroup: no
+}}
+quorum {{
+  provider: corosync_votequorum
+{self.extra}}}
+logging {{
+  to_syslog: no
+  to_stderr: yes
+}}
+nodelist {{
+{nodes}}}
+"""
+
+    # Starting and stopping.
+
+    def start_corosync(self, number: int) -> None:
+        node = self.nodes[number]
+        # The pid file of one that was killed.
+        run(*node.inside("rm", "-f", "/run/corosync.pid"))
+        with (node.folder / "corosync.log").open("ab") as log:
+            command = node.inside("corosync", "-f", "-c", node.folder / "corosync.conf")
+            node.corosync = subprocess.Popen(command, stdout=log, stderr=log)
+        look = node.inside("corosync-cmapctl", "-g", "runtime.votequorum.this_node_id")
+        self.until(f"corosync on node {number} answers", lambda: _succeeds(look))
+
+    def start_daemon(self, number: int, config: str = "") -> None:
+        node = self.nodes[number]
+        node.starts += 1
+        text = f"""membership = "corosync"
+lease = "{self.times.lease}"
+socket = "{node.socket}"
+security.plain_text = "anybody who reaches the network may take and break locks"
+history = "{node.folder}/history-{node.starts:03}.jsonl"
+{config or self.config}
+"""
+        path = node.folder / "lockify.toml"
+        path.write_text(text, encoding="utf-8")
+        before = node.said("serves clients")
+        with node.log.open("ab") as log:
+            node.daemon = subprocess.Popen(node.inside(LOCKIFYD, path), stdout=log, stderr=log)
+        self.until(f"daemon {number} serves clients", lambda: node.said("serves clients") > before)
+
+    def kill_daemon(self, number: int) -> None:
+        """At once. What it recorded must have been written: let it be quiet for two seconds before."""
+        node = self.nodes[number]
+        assert node.daemon is not None
+        node.deaths.append(time.monotonic_ns())
+        end(node.daemon)
+        node.daemon = None
+
+    def kill_machine(self, number: int) -> None:
+        """Everything on it, at once."""
+        node = self.nodes[number]
+        assert node.daemon is not None and node.corosync is not None
+        node.corosync.kill()
+        self.kill_daemon(number)
+        end(node.corosync)
+        node.corosync = None
+
+    def kill_corosync(self, number: int) -> None:
+        end(self.nodes[number].corosync)
+        self.nodes[number].corosync = None
+
+    def stop_daemon(self, number: int) -> None:
+        """Stops it for so long that the others leave it behind."""
+        self.nodes[number].deaths.append(time.monotonic_ns())
+        self.signal_daemon(number, signal.SIGSTOP)
+
+    def signal_daemon(self, number: int, what: signal.Signals) -> None:
+        process = self.nodes[number].daemon
+        assert process is not None
+        process.send_signal(what)
+
+    def signal_corosync(self, number: int, what: signal.Signals) -> None:
+        process = self.nodes[number].corosync
+        assert process is not None
+        process.send_signal(what)
+
+    def partition(self, *parts: Sequence[int]) -> None:
+        """Cuts the network into these parts; nodes that are named in none stay where they are."""
+        for part in parts:
+            side = self._bridge()
+            for number in part:
+                self._ip("link", "set", f"p{number}", "master", side)
+
+    def heal(self) -> None:
+        for number in self.nodes:
+            self._ip("link", "set", f"p{number}", "master", "side0")
+
+    # Locks.
+
+    def hold(self, number: int, name: str) -> subprocess.Popen[bytes]:
+        """A client that holds a lock until it is killed or loses it; returns when it holds."""
+        node = self.nodes[number]
+        held = node.folder / f"held-{time.monotonic_ns()}"
+        process = self.client(number, name, "sh", "-c", f"echo >{held}; exec sleep infinity")
+        self.until(f"node {number} holds {name}", lambda: held.exists() or process.poll() is not None)
+        if not held.exists():
+            raise Failure(f"node {number} could not lock {name}: {process.poll()}\n{self.told()}")
+        return process
+
+    def client(self, number: int, name: str, *command: str, timeout: str = "") -> subprocess.Popen[bytes]:
+        """`lockify run` on a node."""
+        node = self.nodes[number]
+        limit = ["--timeout", timeout] if timeout else []
+        line = [str(LOCKIFY), "run", "--socket", str(node.socket), *limit, name, "--", *command]
+        with (node.folder / "clients.log").open("ab") as log:
+            process = subprocess.Popen(line, stdout=log, stderr=log, process_group=0)
+        node.clients.append(process)
+        return process
+
+    def end_client(self, process: subprocess.Popen[bytes]) -> None:
+        end(process)
+
+    def can_lock(self, number: int, name: str, timeout: str = "0s") -> bool:
+        """Whether a lock is granted there within `timeout`."""
+        return self.client(number, name, "true", timeout=timeout).wait(PATIENCE) == 0
+
+    def lock(self, number: int, name: str) -> float:
+        """Locks and unlocks, however long that takes; in seconds."""
+        began = time.monotonic()
+        self.until(f"node {number} locks {name}", lambda: self.can_lock(number, name, "20s"))
+        return time.monotonic() - began
+
+    # Looking.
+
+    def members(self, number: int) -> list[int]:
+        """The nodes in the view of a node, in the words of its log."""
+        log = self.nodes[number].log.read_text(encoding="utf-8", errors="replace")
+        for line in reversed(log.splitlines()):
+            if "every lock is lost" in line or "serves clients" in line:
+                return []
+            if "view " in line and ": nodes " in line:
+                return [int(n) for n in line.rsplit(": nodes ", 1)[1].split()]
+        return []
+
+    def until(self, what: str, holds: Callable[[], bool], patience: float = PATIENCE) -> None:
+        limit = time.monotonic() + patience
+        while not holds():
+            if time.monotonic() > limit:
+                raise Failure(f"in vain waited for: {what}\n{self.told()}")
+            time.sleep(0.02)
+
+    def until_members(self, expected: Sequence[int], at: Sequence[int] | None = None) -> None:
+        for number in at if at is not None else expected:
+            self.until(
+                f"node {number} sees {list(expected)}", lambda n=number: self.members(n) == list(expected)
+            )
+
+    def told(self) -> str:
+        """The last lines of every daemon."""
+        parts = []
+        for node in self.nodes.values():
+            text = node.log.read_text(encoding="utf-8", errors="replace") if node.log.exists() else ""
+            parts.append(f"node {node.number}:\n" + "\n".join(text.splitlines()[-8:]))
+        return "\n".join(parts)
+
+    # History.
+
+    def check(self) -> dict[str, object]:
+        """Ends the daemons, merges what they recorded and has `lockify check` judge it."""
+        for node in self.nodes.values():
+            if node.daemon is not None:
+                node.daemon.send_signal(signal.SIGCONT)
+                node.daemon.terminate()
+        for node in self.nodes.values():
+            if node.daemon is not None:
+                node.daemon.wait(PATIENCE)
+        merged = self.folder / "merged.jsonl"
+        with merged.open("w", encoding="utf-8") as out:
+            for row in self._merged():
+                out.write(json.dumps(row.event) + "\n")
+        done = subprocess.run([str(LOCKIFY), "check", "--json", str(merged)], capture_output=True, text=True,
+                              timeout=PATIENCE, check=False)
+        outcome = json.loads(done.stdout)
+        if outcome["outcome"] != "clean":
+            kept = Path(tempfile.mkdtemp(prefix="lockify-history-")) / "merged.jsonl"
+            shutil.copy(merged, kept)
+            raise Failure(f"{kept}: {done.stdout}\n{self.told()}")
+        return outcome["report"]
+
+    def _merged(self) -> Iterator[Row]:
+        """All histories by time, with the crashes that nobody could record."""
+        begins, parts = [], []
+        for node in self.nodes.values():
+            rows = []
+            for path in sorted(node.folder.glob("history-*.jsonl")):
+                rows += _rows(path, node.number)
+            begins += [r for r in rows if r.event["event"] == "begin"]
+            parts.append(_with_crashes([r for r in rows if r.event["event"] != "begin"], node))
+        yield min(begins)
+        yield from heapq.merge(*parts)
+
+
+def _rows(path: Path, node: int) -> Iterator[Row]:
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            event = json.loads(text)
+        except ValueError:
+            return  # the line that a kill cut
+        yield Row(event["t"], node, event)
+
+
+def _with_crashes(rows: list[Row], node: Node) -> list[Row]:
+    """A life that was killed ends there; so does one that was stopped and left behind, whose own word on
+    it comes when it goes on: what its clients do in between is what fencing tokens are for."""
+    for death in node.deaths:
+        before = [r.event["incarnation"] for r in rows if r.t <= death and "incarnation" in r.event]
+        if not before:
+            continue
+        life = before[-1]
+        after = [r for r in rows if r.t > death and r.event.get("incarnation") == life]
+        if any(r.event["event"] != "crash" for r in after):
+            raise Failure(f"node {node.number} went on in a life that had ended: {after}")
+        crash = {"t": death, "node": node.number, "incarnation": life, "event": "crash"}
+        rows = sorted([r for r in rows if r not in after] + [Row(death, node.number, crash)])
+    return rows
+
+
+def _succeeds(command: Sequence[str]) -> bool:
+    return subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
+
+
+def end(process: subprocess.Popen[bytes] | None) -> None:
+    """Kills a process, and its children if it leads a group."""
+    if process is None or process.poll() is not None:
+        return
+    if os.getpgid(process.pid) == process.pid:
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait(PATIENCE)
