@@ -20,8 +20,11 @@ from .host import say
 from .jobs import Result
 from .lab import Lab, Nodes
 from .options import CLAIMS, FILE_SYSTEMS, STACKS, Options
+from .xfstests import command as xfstests
 
 Command = Callable[[argparse.Namespace], int]
+
+TESTS_LIMIT = 3600.0  # seconds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(error.code)
     arguments, rest = parser.parse_known_args(argv)
     if arguments.command is _test:
-        arguments.pytest = rest
+        arguments.rest = rest
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
@@ -81,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     tell.add_argument("--out", required=True, metavar="FILE", help="where to")
     _test_arguments(
-        add("test", _test, 3600, "test the lab and what runs in it; all other arguments go to pytest")
+        add("test", _test, TESTS_LIMIT, "test the lab and what runs in it; all other arguments go to pytest")
     )
     return parser
 
@@ -148,6 +151,8 @@ def _up_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--memory", default=default.memory, help="of a node (%(default)s)")
     sub.add_argument("--disk", default=default.disk, help="size of the shared disk (%(default)s)")
+    sub.add_argument("--scratch", default=default.scratch, metavar="SIZE", help="of more of them, empty: /dev/ubdb...")
+    sub.add_argument("--scratches", type=int, default=default.scratches, metavar="N", help="how many (%(default)s)")
     sub.add_argument("--journals", type=int, default=0, help="one for each node if not given")
     sub.add_argument(
         "--journal-size", type=int, default=0, metavar="MIB", help="GFS2 32, OCFS2 64 if not given"
@@ -229,7 +234,7 @@ def _status(arguments: argparse.Namespace) -> int:
         lines.append(f"lab {lab['name']}: {lab['state']}")
         for node in lab["nodes"]:
             lines.append(f"  node {node['node']}: {node['state']} {node['why']}".rstrip())
-            if node["state"] == "running" and not node["answers"]:
+            if lab["state"] == "up" and node["state"] == "running" and not node["answers"]:
                 lines.append("    its agent does not answer: it hangs")
             lines += [f"    {line}" for line in node["complaints"][-5:]]
             if node["state"] in ("panicked", "ended"):
@@ -379,20 +384,28 @@ def _list(lab: Lab, text: str) -> list[int]:
 def _test_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--kernel", choices=build.VERSIONS, help="in the nodes (6.12)")
     sub.add_argument("--debug", action="store_true", help="kernels that check themselves; a complaint fails")
+    xfstests.arguments(sub)
+    sub.set_defaults(timeout=None)  # what it is depends on what is run
 
 
 def _test(arguments: argparse.Namespace) -> int:
-    """pytest's output is this command's; it ends with pytest's own closing line."""
     host.need_root()
     general = build.Kernel.default()
     kernel = build.Kernel(arguments.kernel or general.version, debug=arguments.debug or general.debug)
     os.environ[build.DEFAULT_VARIABLE] = str(kernel)
+    if arguments.xfstests is not None:
+        return xfstests.command(arguments, arguments.rest, arguments.timeout or xfstests.LIMIT)
+    return _pytest(arguments.rest, arguments.timeout or TESTS_LIMIT)
+
+
+def _pytest(words: list[str], limit: float) -> int:
+    """pytest's output is this command's; it ends with pytest's own closing line."""
     folder = host.PACKAGE.parent
     # Killed together with this process; its labs then end, too, because nobody holds their leashes.
-    words = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-B", "-m", "pytest", "-v", *arguments.pytest]
-    process = subprocess.Popen(words, cwd=folder)
+    command = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-B", "-m", "pytest", "-v", *words]
+    process = subprocess.Popen(command, cwd=folder)
     try:
-        return Exit.OK if process.wait(arguments.timeout) == 0 else Exit.SCRIPT
+        return Exit.OK if process.wait(limit) == 0 else Exit.SCRIPT
     except subprocess.TimeoutExpired:
         raise LabError("the tests took too long: give them more with --timeout", Exit.TIMEOUT) from None
     finally:

@@ -68,6 +68,17 @@ done
     )
 
 
+def has_token(token: int, seconds: int) -> str:
+    """The script that ends when corosync has read that token, after its file has changed."""
+    return (
+        _LOOK
+        + f"""
+has() {{ corosync-cmapctl -g totem.token | grep -q "= {token}$"; }}
+look {seconds} "corosync has a token of {token} ms" has
+"""
+    )
+
+
 def _start_corosync(members: int, seconds: int) -> str:
     return (
         _LOOK

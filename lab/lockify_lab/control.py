@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import Exit, LabError
-from .host import PACKAGE
+from .host import PACKAGE, is_locked
 from .node import wait_gone
 
 LIMIT = 10.0  # the supervisor answers at once; a machine under load needs some of this
@@ -54,14 +53,7 @@ def request_with_sockets(folder: Path, do: str, **more: Any) -> tuple[dict[str, 
 
 def alive(folder: Path) -> bool:
     """Whether a supervisor owns the folder: it holds a lock on `alive` for as long as it lives."""
-    try:
-        with open(folder / "alive", "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
+    return is_locked(folder / "alive")
 
 
 def start(folder: Path, limit: float) -> socket.socket:

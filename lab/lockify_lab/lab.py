@@ -8,13 +8,14 @@ import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from . import checks, cluster, control, faults, fs_gfs2, fs_ocfs2, history, jobs, node, tables
 from .errors import Exit, LabError, UsageError
-from .host import PACKAGE, labs_dir, locked, need_root, say
+from .host import PACKAGE, is_locked, labs_dir, locked, need_root, say
 from .jobs import OnOutput, Result
 from .options import Options, check_name
 
@@ -75,7 +76,7 @@ class Lab:
         options = options or Options(**given)
         options.check()
         kernels = {number: options.kernel_for(number) for number in options.all_nodes}
-        with locked(labs_dir() / f".{self.name}.lock", timeout, f"lab {self.name}"):
+        with locked(self._lock, timeout, f"lab {self.name}"):
             if control.alive(self.folder):
                 raise LabError(
                     f"lab {self.name} runs already: end it with `lab/lab down --name {self.name}`, "
@@ -99,7 +100,7 @@ class Lab:
                 "name": self.name,
                 "folder": str(self.folder),
                 "nodes": options.nodes,
-                "lockspace": self._lockspace() if options.stack == "dlm" else None,
+                "lockspace": self._lockspace() if options.stack == "dlm" and options.fs != "none" else None,
                 "seconds": clock.steps,
             }
 
@@ -121,10 +122,19 @@ class Lab:
             return []
 
     def status(self) -> dict[str, Any]:
-        """State of the lab and of each node, with the console's complaints and last lines."""
-        if not control.alive(self.folder):
-            what = "left behind: `lab/lab down` removes it" if self.folder.exists() else "down"
-            return {"name": self.name, "state": what, "nodes": []}
+        """State of the lab and of each node, with the console's complaints and last lines.
+
+        Other commands may begin or end the lab meanwhile. What can be told of it then is that.
+        """
+        if control.alive(self.folder):
+            try:
+                return self._status_of_nodes()
+            except (LabError, FileNotFoundError):
+                if self._is_there():
+                    raise
+        return {"name": self.name, "state": self._state(), "nodes": []}
+
+    def _status_of_nodes(self) -> dict[str, Any]:
         nodes = self._states()
         answers = {result.node: result.ok for result in self.run("true", self._running(), timeout=3)}
         for state in nodes:
@@ -132,8 +142,20 @@ class Lab:
             state["answers"] = answers.get(state["node"], False)
             state["complaints"] = node.complaints(console) if console.exists() else []
             state["last_words"] = node.last_words(console, 12)
-        options = json.loads((self.folder / "options.json").read_text("utf-8"))
-        return {"name": self.name, "state": "up", "options": options, "nodes": nodes}
+        options = asdict(Options.load(self.folder))
+        return {"name": self.name, "state": self._state(), "options": options, "nodes": nodes}
+
+    def _is_there(self) -> bool:
+        """Whether the lab has all that a running one has: nobody is about to begin or end it."""
+        whole = control.alive(self.folder) and (self.folder / "options.json").exists()
+        return whole and not is_locked(self._lock)
+
+    def _state(self) -> str:
+        if is_locked(self._lock):
+            return "being set up"
+        if control.alive(self.folder):
+            return "up" if (self.folder / "options.json").exists() else "being ended"
+        return "left behind: `lab/lab down` removes it" if self.folder.exists() else "down"
 
     # -- jobs ----------------------------------------------------------------------------------
 
@@ -269,6 +291,18 @@ class Lab:
         """Switches the claim of the mounted lockspace: off, strict or on."""
         self.sh(switch_claim(claim), nodes)
 
+    def set_token(self, milliseconds: int) -> None:
+        """How long a node may be silent from now on, until the others declare it dead.
+
+        Given to `up`, a long one would also be how long a cluster waits that lost a token while it formed.
+        """
+        options = replace(self.options, token=milliseconds)
+        options.check()
+        options.save(self.folder)
+        cluster.write_configuration(self.folder, options)
+        self.sh("corosync-cfgtool -R >/dev/null", self._running()[0])  # lets all of them read their files
+        self.sh(cluster.has_token(milliseconds, _STEP), timeout=_STEP + 10)
+
     def fsck(self, timeout: float = 300) -> str:
         """Checks the file system, which no node may have mounted; raises if it has an error."""
         options = self.options
@@ -289,6 +323,11 @@ class Lab:
     @property
     def disk(self) -> Path:
         return self.folder / "disk.img"
+
+    @property
+    def _lock(self) -> Path:
+        """Held by `up` from its beginning to its end."""
+        return labs_dir() / f".{self.name}.lock"
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -319,8 +358,12 @@ class Lab:
         shutil.copytree(PACKAGE / "inside", self.folder / "inside")
         options.save(self.folder)
         cluster.write_configuration(self.folder, options)
-        with open(self.disk, "wb") as disk:
-            disk.truncate(int(options.disk[:-1]) << (20 if options.disk.endswith("M") else 30))
+        disks = {self.disk.name: options.disk}
+        if options.scratch:
+            disks |= {f"scratch{index}.img": options.scratch for index in range(1, options.scratches + 1)}
+        for name, size in disks.items():
+            with open(self.folder / name, "wb") as disk:
+                disk.truncate(int(size[:-1]) << (20 if size.endswith("M") else 30))
         if options.fs != "none":
             _FS[options.fs].make(self.disk, options, 60)
         specs = [
@@ -331,6 +374,7 @@ class Lab:
                 cpu=options.pin.get(number),
                 append=[*options.append, f"TOOLS={':'.join(options.tools)}"],
                 mtu=options.mtu,
+                disks=list(disks),
             )
             for number in options.all_nodes
         ]

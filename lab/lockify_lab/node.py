@@ -32,6 +32,7 @@ class NodeSpec:
     cpu: int | None
     append: list[str]
     mtu: int
+    disks: list[str]  # names of files in the lab's folder: /dev/ubda and so on
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Node:
             "rootfstype=hostfs",
             "rootflags=/",
             "rw",
-            f"ubd0c={self.folder / 'disk.img'}",
+            *(f"ubd{index}c={self.folder / disk}" for index, disk in enumerate(spec.disks)),
             *net.devices(spec.number),
             "con=null",
             "con0=null,fd:1",

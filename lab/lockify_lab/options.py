@@ -12,12 +12,13 @@ from typing import Any
 
 from . import build
 from .build import Kernel
-from .errors import UsageError
+from .errors import LabError, UsageError
 
 FILE_SYSTEMS = ("gfs2", "ocfs2", "none")
 STACKS = ("dlm", "o2cb", "none")
 CLAIMS = ("off", "strict", "on")
 MOST_NODES = 16
+MOST_DISKS = 16  # user-mode Linux has no more
 
 _SIZE = re.compile(r"^[1-9][0-9]*[MG]$")
 _TIME = re.compile(r"^[0-9]+(\.[0-9]+)?(us|ms|s)$")
@@ -36,6 +37,8 @@ class Options:
     kernel_of: Mapping[int, str] = field(default_factory=dict)
     memory: str = "1G"
     disk: str = "2G"
+    scratch: str = ""  # size of each of `scratches` more shared disks, on which nothing is made: from /dev/ubdb on
+    scratches: int = 1
     journals: int = 0  # 0: one for each node
     journal_size: int = 0  # MiB; 0: 32 for GFS2, 64 for OCFS2
     mkfs: tuple[str, ...] = ()
@@ -61,8 +64,9 @@ class Options:
             self.claim != "off" and (self.fs == "none" or self.stack != "dlm"),
             "--claim strict|on needs a file system on --stack dlm: o2cb has no claim",
         )
-        for name, value in (("--memory", self.memory), ("--disk", self.disk)):
+        for name, value in (("--memory", self.memory), ("--disk", self.disk), ("--scratch", self.scratch or self.disk)):
             _refuse(not _SIZE.match(value), f"{name} is a number with M or G, for example 512M")
+        _refuse(not 1 <= self.scratches <= MOST_DISKS - 1, f"--scratches is 1 to {MOST_DISKS - 1}")
         _refuse(self.journals < 0 or 0 < self.journals < self.nodes, "--journals is at least --nodes")
         _refuse(self.journal_size != 0 and self.journal_size < 8, "--journal-size is at least 8 (MiB)")
         if self.delay:
@@ -104,11 +108,19 @@ class Options:
         return Kernel.parse(text, general)
 
     def save(self, folder: Path) -> None:
-        (folder / "options.json").write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
+        """Whole or not at all: other commands read it at any time."""
+        new = folder / "options.json.new"
+        new.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
+        new.rename(folder / "options.json")
 
     @staticmethod
     def load(folder: Path) -> Options:
-        data: dict[str, Any] = json.loads((folder / "options.json").read_text("utf-8"))
+        try:
+            data: dict[str, Any] = json.loads((folder / "options.json").read_text("utf-8"))
+        except FileNotFoundError:
+            raise LabError(
+                f"lab {folder.name} is just being set up or ended: see `lab/lab status --name {folder.name}`"
+            ) from None
         for name in ("mkfs", "tools", "append"):
             data[name] = tuple(data[name])
         for name in ("kernel_of", "pin"):  # JSON has no numbers as keys

@@ -17,9 +17,10 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from . import net
 from .errors import LabError
@@ -152,6 +153,19 @@ class Supervisor:
         os._exit(0)
 
 
+def _hold(alive: BinaryIO) -> None:
+    """Whoever looks whether we live holds the lock for a moment, too."""
+    end = time.monotonic() + 5
+    while True:
+        try:
+            fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise LabError("another supervisor has this lab: see `lab/lab status`") from None
+            time.sleep(0.005)
+
+
 def _own_mounts(folder: Path) -> None:
     """Nodes see the host's tree through this process: read-only but for the lab's folder."""
     command(["mount", "--bind", folder, folder], 20)
@@ -169,8 +183,8 @@ def main() -> None:
     leash.set_inheritable(False)
     # Held until the end, see control.py. Open for writing, it would keep the tree from becoming read-only.
     alive = open(folder / "alive", "rb")
-    fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
+        _hold(alive)
         supervisor = Supervisor(folder, leash)
         supervisor.prepare()
     except LabError as error:

@@ -33,6 +33,7 @@ def _lab(*words: str) -> "subprocess.CompletedProcess[str]":
         ("up --pin 1=first", "both numbers"),
         ("up --memory 1T", "--memory is a number with M or G"),
         ("up --disk 200", "--disk is a number with M or G"),
+        ("up --scratch 200", "--scratch is a number with M or G"),
         ("up --nodes 3 --journals 2", "--journals is at least --nodes"),
         ("up --journal-size 4", "--journal-size is at least 8"),
         ("up --delay fast", "'fast' is no delay"),

@@ -168,6 +168,9 @@ def test_a_verdict_says_what_falls_short() -> None:
         ("bench paper --quick --smoke", "not allowed with"),
         ("bench paper --rounds -1", "--rounds is at least 1"),
         ("bench paper --fs ext4", "invalid choice: 'ext4'"),
+        ("bench relock --rounds 0", "--rounds is at least 1"),
+        ("bench relock --seconds 0", "--seconds more than 0"),
+        ("bench relock --lockify /nowhere", "/nowhere is missing: `make release`"),
         ("bench", "required: BENCH"),
     ],
 )

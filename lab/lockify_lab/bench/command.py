@@ -15,7 +15,7 @@ from ..errors import Exit, LabError, UsageError
 from ..host import command, need_root, say
 from ..options import Options
 from . import effort as efforts
-from . import figures, gates, load, nfs
+from . import figures, gates, load, nfs, relock
 from .cluster import Cluster, Setup, booted, end_labs
 from .effort import Effort
 from .load import Programs
@@ -56,13 +56,14 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     paper.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     paper.add_argument("--timeout", type=float, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     paper.set_defaults(bench=_paper)
+    relock.arguments(benches.add_parser("relock", help="a local re-lock: the kernel's lock manager and Lockify"))
 
 
 def run(given: argparse.Namespace) -> int:
     """One time limit for all. However it ends, the labs are ended and what was measured is kept."""
 
     def over(number: int, _: object) -> None:
-        end_labs()
+        end_labs()  # Those of `paper`; that of `relock` ends with its `with`.
         if number == signal.SIGALRM:
             raise LabError("the benchmark's time limit is over: give it more with --timeout", Exit.TIMEOUT)
         raise KeyboardInterrupt
@@ -153,10 +154,15 @@ def _measure(clusters: Sequence[Cluster], wanted: list[str], effort: Effort, row
     for name in wanted:
         begin = time.monotonic()
         say(f"figure {name}")
-        # Fewer nodes are compared with fewer rounds: the gates are about five.
-        rounds = effort.rounds if name != "sizes" else max(2, effort.rounds // 2)
-        FIGURES[name](clusters, effort, rows, rounds)
+        FIGURES[name](clusters, effort, rows, _rounds(name, effort))
         say(f"figure {name}: {time.monotonic() - begin:.0f} s")
+
+
+def _rounds(figure: str, effort: Effort) -> int:
+    if figure == "10":
+        return effort.application_rounds
+    # Fewer nodes are compared with fewer rounds: the gates are about five.
+    return max(2, effort.rounds // 2) if figure == "sizes" else effort.rounds
 
 
 def _must_be_well(clusters: Sequence[Cluster]) -> None:

@@ -11,6 +11,7 @@ class Effort:
 
     name: str
     rounds: int  # paired and alternated, for every comparison
+    application_rounds: int  # the same for Postmark and Filebench's loads
     items: int  # of each kind in each of the tree's seven directories (mdtest -I)
     shared_items: int  # the same for each of five active nodes
     traced_items: int  # the same when tracepoints are on
@@ -24,16 +25,16 @@ class Effort:
 
 
 FULL = Effort(
-    name="full", rounds=15, items=5000, shared_items=1000, traced_items=1000, delays_us=(0, 100),
-    sizes=(4, 3, 2), postmark=500_000, files=10_000, seconds=60, memory="2G", disk="24G",
+    name="full", rounds=15, application_rounds=15, items=5000, shared_items=1000, traced_items=1000,
+    delays_us=(0, 100), sizes=(4, 3, 2), postmark=500_000, files=10_000, seconds=60, memory="2G", disk="24G",
 )  # fmt: skip
 QUICK = Effort(
-    name="quick", rounds=5, items=300, shared_items=60, traced_items=150, delays_us=(0, 100),
-    sizes=(4, 3, 2), postmark=5_000, files=1_000, seconds=6, memory="768M", disk="4G",
+    name="quick", rounds=5, application_rounds=3, items=300, shared_items=30, traced_items=150,
+    delays_us=(0, 100), sizes=(3,), postmark=3_000, files=500, seconds=3, memory="768M", disk="4G",
 )  # fmt: skip
 SMOKE = Effort(
-    name="smoke", rounds=3, items=100, shared_items=20, traced_items=50, delays_us=(100,),
-    sizes=(), postmark=500, files=200, seconds=1, memory="512M", disk="2G",
+    name="smoke", rounds=3, application_rounds=3, items=100, shared_items=20, traced_items=50,
+    delays_us=(100,), sizes=(), postmark=500, files=200, seconds=1, memory="512M", disk="2G",
 )  # fmt: skip
 
 TREE_FOLDERS = 7  # mdtest -z 2 -b 2
@@ -42,4 +43,4 @@ DEPTH = BRANCH = 2
 
 def chosen(quick: bool, smoke: bool, rounds: int) -> Effort:
     effort = SMOKE if smoke else QUICK if quick else FULL
-    return replace(effort, rounds=rounds) if rounds else effort
+    return replace(effort, rounds=rounds, application_rounds=rounds) if rounds else effort

@@ -12,6 +12,7 @@ UNITS = {
     "creates_per_s": "1/s",
     "removes_per_s": "1/s",
     "ops_per_s": "1/s",
+    "locks_per_s": "1/s",
     "latency_us": "us",
     "lock_wait_us_per_create": "us",
 }

@@ -37,13 +37,28 @@ def full(request: pytest.FixtureRequest) -> Iterator[Lab]:
     )
 
 
-@pytest.fixture(scope="module", params=["on", pytest.param("off", marks=pytest.mark.long)])
-def checked(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Three nodes for all scenarios of a file, and a disk that is filled in a moment. What the
-    scenarios leave behind has to pass fsck."""
-    small = {"disk": "160M", "journals": 3, "journal_size": 8, "mkfs": ("-r", "32")}
-    for lab in booted(request.param, 3, token=20_000, **small):
+def unharmed(request: pytest.FixtureRequest, **options: object) -> Iterator[Lab]:
+    """What the scenarios leave behind has to pass fsck."""
+    for lab in booted(request.param, 3, token=20_000, **options):
         failed = request.session.testsfailed
         yield lab
         if request.session.testsfailed == failed:
             scenario.unmount_and_check(lab)
+
+
+ON_BUT_LONG_OFF = ["on", pytest.param("off", marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=ON_BUT_LONG_OFF)
+def checked(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """Three nodes for all scenarios of a file, and a disk that is filled in a moment."""
+    yield from unharmed(request, **scenario.SMALL_DISK)
+
+
+@pytest.fixture(params=ON_BUT_LONG_OFF)
+def patient(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """Three nodes for one scenario, in which no time limit of theirs has a part, however long the machine
+    takes: silent nodes stay members, and claims are not sent again because their answers are late."""
+    for lab in unharmed(request, append=("dlm.claim_resend_ms=600000",)):
+        lab.set_token(300_000)
+        yield lab

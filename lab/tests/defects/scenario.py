@@ -31,6 +31,15 @@ verify() { # FOLDER COUNT WORD
 """
 
 
+# A disk for three nodes that is filled in a moment.
+SMALL_DISK = {"disk": "160M", "journals": 3, "journal_size": 8, "mkfs": ("-r", "32")}
+
+
+def claims(lab: Lab) -> bool:
+    """Whether this is the claim, and not its control."""
+    return lab.options.claim == "on"
+
+
 def create(folder: str, count: int, word: str = "first") -> str:
     return f"{CREATE.format()}\ncreate {folder} {count} {word}\n"
 
@@ -77,7 +86,8 @@ def wait_settled(lab: Lab) -> None:
     def unsettled() -> int:
         return sum(c["pending"] + c["parked"] for c in lab.counters().values() if c)
 
-    wait_until("all claims are settled", lambda: unsettled() == 0)
+    # After a silence TCP tries again when as much time has passed once more.
+    wait_until("all claims are settled", lambda: unsettled() == 0, seconds=120)
 
 
 def check_at_rest(lab: Lab) -> None:
@@ -155,7 +165,8 @@ def unmount_and_check(lab: Lab, timeout: float = 60) -> None:
     lab.sh("echo 2 >/proc/sys/vm/drop_caches", alive, timeout=timeout)
     for node in alive:
         lab.sh("cd / && ! mountpoint -q $MNT || umount $MNT", node, timeout=timeout)
-    assert lab.complaints() == before
+    after = lab.complaints()
+    assert after == before, f"consoles complain: {after}, before unmounting: {before}"
     lab.fsck()
 
 
@@ -176,7 +187,35 @@ class Background:
         return self.pool.submit(lambda: self.lab.run(script, node, timeout=timeout)[0])
 
 
-def succeeded(job: Future[Result], timeout: float = 160) -> Result:
-    result = job.result(timeout)
+def require(result: Result) -> Result:
     assert result.ok, f"node {result.node}: {result}"
     return result
+
+
+def succeeded(job: Future[Result], timeout: float = 160) -> Result:
+    return require(job.result(timeout))
+
+
+def give_up_behind_a_closed_barrier(
+    lab: Lab, silence: str, folder: str, count: int, look: str, give_up: str
+) -> Result:
+    """The creator gives the file system up with claims pending, and the reader already waits for what it
+    made. The control does so when the creation is over. Returns what the reader saw."""
+    limit = 120
+    with Background(lab) as background:
+        with silent_directory(lab, silence):
+            creation = background.start(create(folder, count), CREATOR, limit)
+            if claims(lab):
+                succeeded(creation)
+                assert pending(lab) > 200
+                reading = background.start(look, READER, limit)
+                wait_until("the folder's lock waits", lambda: counters(lab)["parked"] > 0)
+                assert not reading.done()
+                leaving = background.start(give_up, CREATOR, limit)
+            time.sleep(1)
+        succeeded(creation)
+        if not claims(lab):
+            reading = background.start(look, READER, limit)
+            leaving = background.start(give_up, CREATOR, limit)
+        succeeded(leaving)
+        return succeeded(reading)

@@ -15,7 +15,7 @@ LONG = 150  # corosync's token, the DLM's recovery, the journal's replay
 
 def test_directory_dies_with_claims_pending(mortal: Lab) -> None:
     """D5: granted locks stay granted through the recovery, and the files are there."""
-    on = mortal.options.claim == "on"
+    on = scenario.claims(mortal)
     scenario.warm_up(mortal, "d5")
     with Background(mortal) as background:
         mortal.stall(DIRECTORY)
@@ -37,7 +37,7 @@ def test_directory_dies_with_claims_pending(mortal: Lab) -> None:
 
 def test_directory_dies_while_a_lock_waits_for_claims(mortal: Lab) -> None:
     """D8: who waits at the barrier does not keep the recovery out that would open it."""
-    on = mortal.options.claim == "on"
+    on = scenario.claims(mortal)
     scenario.warm_up(mortal, "d8")
     with Background(mortal) as background:
         mortal.stall(DIRECTORY)
@@ -60,7 +60,7 @@ def test_directory_dies_while_a_lock_waits_for_claims(mortal: Lab) -> None:
 
 def test_claimer_dies_with_claims_pending(mortal: Lab) -> None:
     """Nobody has seen its files; what it had made before is there, and names can be used again."""
-    on = mortal.options.claim == "on"
+    on = scenario.claims(mortal)
     scenario.warm_up(mortal, "died")
     mortal.sh(f"{scenario.create('died', 50, 'kept')} sync", CREATOR)
     with Background(mortal) as background:

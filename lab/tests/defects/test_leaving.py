@@ -3,8 +3,6 @@ pending (kernel-claim.md section 3, point 5)."""
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import scenario
 from lockify_lab.lab import Lab
@@ -15,19 +13,14 @@ from scenario import (
     SILENCES,
     Background,
     check_at_rest,
+    claims,
     counters,
-    pending,
-    silent_directory,
     succeeded,
     wait_until,
 )
 
 FILES = 400
 LONG = 120
-
-
-def on(lab: Lab) -> bool:
-    return lab.options.claim == "on"
 
 
 def test_members_come_and_go_while_files_are_made(checked: Lab) -> None:
@@ -44,7 +37,7 @@ def test_members_come_and_go_while_files_are_made(checked: Lab) -> None:
         done
         echo $d
     """
-    asked = "claims" if on(checked) else "lookups"
+    asked = "claims" if claims(checked) else "lookups"
 
     def goes_on(before: int) -> None:
         wait_until("files are made", lambda: counters(checked)[asked] > before, LONG)
@@ -69,23 +62,9 @@ def test_unmount_behind_a_closed_barrier(checked: Lab, silence: str) -> None:
     """The creator leaves with claims pending: the others see all that it made, and it comes back."""
     folder = f"unmount.{silence}"
     scenario.warm_up(checked, folder)
-    with Background(checked) as background:
-        with silent_directory(checked, silence):
-            creation = background.start(scenario.create(folder, FILES), CREATOR, LONG)
-            if on(checked):
-                succeeded(creation)
-                assert pending(checked) > 200
-                reading = background.start(f"ls $MNT/{folder} | wc -l", READER, LONG)
-                wait_until("the folder's lock waits", lambda: counters(checked)["parked"] > 0)
-                assert not reading.done()
-                leaving = background.start("cd / && umount $MNT", CREATOR, LONG)
-            time.sleep(1)
-        succeeded(creation)
-        if not on(checked):
-            reading = background.start(f"ls $MNT/{folder} | wc -l", READER, LONG)
-            leaving = background.start("cd / && umount $MNT", CREATOR, LONG)
-        succeeded(leaving)
-        assert int(succeeded(reading).out) == FILES
+    look, leave = f"ls $MNT/{folder} | wc -l", "cd / && umount $MNT"
+    seen = scenario.give_up_behind_a_closed_barrier(checked, silence, folder, FILES, look, leave)
+    assert int(seen.out) == FILES
     checked.sh(scenario.verify(folder, FILES), [READER, DIRECTORY])
     checked.join(CREATOR)
     checked.sh(scenario.verify(folder, FILES), CREATOR)

@@ -44,7 +44,7 @@ def test_many_blocks_move_between_three_nodes(full: Lab) -> None:
     assert sum(by_pair.values()) >= REUSES
     assert len(by_pair) == 6, "every node takes over from every other one"
     check_at_rest(full)
-    if full.options.claim == "on":
+    if scenario.claims(full):
         # Most of these locks a node still has, from an earlier life: they are converted and not claimed.
         assert total["claims"] > REUSES // 50
         assert total["refusals"] > 0 and total["merges"] > 0

@@ -34,7 +34,7 @@ def test_blocks_move_between_nodes(full: Lab) -> None:
         full.sh(DELETE, second, timeout=120)
     assert reused > ROUNDS * FILES // 3, "blocks were not used again: this tests nothing"
     check_at_rest(full)
-    if full.options.claim == "on":
+    if scenario.claims(full):
         counts = full.counters().values()
         assert sum(c["refusals"] for c in counts) > 0
         assert sum(c["merges"] for c in counts) > 0

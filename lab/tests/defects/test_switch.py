@@ -18,6 +18,7 @@ from scenario import (
     counted,
     counters,
     pending,
+    require,
     stalled,
     succeeded,
     wait_settled,
@@ -33,8 +34,7 @@ MODES = ["on", "strict", "off"]
 def switched() -> Iterator[Lab]:
     """Each test switches the claim as it needs it."""
     with Lab("defects-switch") as lab:
-        small = {"disk": "160M", "journals": NODES, "journal_size": 8, "mkfs": ("-r", "32")}
-        lab.up(nodes=NODES, fs="gfs2", claim="on", memory="512M", token=20_000, **small)
+        lab.up(nodes=NODES, fs="gfs2", claim="on", memory="512M", token=20_000, **scenario.SMALL_DISK)
         yield lab
         scenario.unmount_and_check(lab)
 
@@ -89,7 +89,7 @@ def test_one_node_wins_each_name(switched: Lab, claim: str) -> None:
             fi
         done
     """
-    won = {result.node: succeeded_now(result).split() for result in switched.run(race)}
+    won = {result.node: require(result).out.split() for result in switched.run(race)}
     assert sorted(int(name) for each in won.values() for name in each) == list(range(names))
     owners = [next(str(node) for node, each in won.items() if str(i) in each) for i in range(names)]
     contents = switched.sh(f"cd $MNT/{folder} && cat $(seq 0 {names - 1})", [READER, DIRECTORY])
@@ -97,11 +97,6 @@ def test_one_node_wins_each_name(switched: Lab, claim: str) -> None:
     refused = f"! mkdir $MNT/{folder}/0 2>/run/error && grep -q 'File exists' /run/error"
     switched.sh(refused)
     check_at_rest(switched)
-
-
-def succeeded_now(result: scenario.Result) -> str:
-    assert result.ok, f"node {result.node}: {result}"
-    return result.out
 
 
 def test_switched_off_with_claims_pending(switched: Lab) -> None:

@@ -7,29 +7,30 @@ import time
 from lockify_lab.lab import Lab
 
 import scenario
-from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, stalled, succeeded
+from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, claims, stalled, succeeded
 
 FILES = 250
 
 
-def claims(lab: Lab) -> bool:
-    return lab.options.claim == "on"
+def created_while_stalled(lab: Lab, folder: str) -> None:
+    """Files are made while the directory node stands still for 4 s, and then read by the others."""
+    with Background(lab) as background:
+        with stalled(lab, DIRECTORY):
+            creation = background.start(scenario.create(folder, FILES), CREATOR)
+            if claims(lab):
+                succeeded(creation)
+                assert scenario.pending(lab) > 0
+            time.sleep(4)
+        succeeded(creation)
+    check_at_rest(lab)
+    lab.sh(scenario.verify(folder, FILES), [READER, DIRECTORY])
 
 
 def test_answers_late_but_once(three: Lab) -> None:
     """D3: claims wait 4 s for their answer, nothing is sent twice, and all are confirmed."""
     scenario.warm_up(three, "d3")
     before = scenario.counters(three)
-    with Background(three) as background:
-        with stalled(three, DIRECTORY):
-            creation = background.start(scenario.create("d3", FILES), CREATOR)
-            if claims(three):
-                succeeded(creation)
-                assert scenario.pending(three) > 0
-            time.sleep(4)
-        succeeded(creation)
-    check_at_rest(three)
-    three.sh(scenario.verify("d3", FILES), [READER, DIRECTORY])
+    created_while_stalled(three, "d3")
     after = scenario.counters(three)
     if claims(three):
         made = after["claims"] - before["claims"]
@@ -45,16 +46,8 @@ def test_claims_are_sent_again(three: Lab) -> None:
     time.sleep(int(usual) / 1000)  # the next look is due by then
     scenario.warm_up(three, "d3again")
     before = scenario.counters(three)
-    with Background(three) as background:
-        with stalled(three, DIRECTORY):
-            creation = background.start(scenario.create("d3again", FILES), CREATOR)
-            if claims(three):
-                succeeded(creation)
-            time.sleep(4)
-        succeeded(creation)
-    check_at_rest(three)
+    created_while_stalled(three, "d3again")
     three.sh(f"echo {usual} >{limit}", CREATOR)
-    three.sh(scenario.verify("d3again", FILES), [READER, DIRECTORY])
     after = scenario.counters(three)
     if claims(three):
         assert after["resent"] - before["resent"] > FILES // 3

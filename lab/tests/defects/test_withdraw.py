@@ -6,25 +6,11 @@ journal only. The unchanged kernel cannot be the control: there the node panics 
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import scenario
 from lockify_lab.lab import Lab
 from lockify_lab.tables import check_single_master
-from scenario import (
-    CREATOR,
-    DIRECTORY,
-    READER,
-    SILENCES,
-    Background,
-    counters,
-    pending,
-    silent_directory,
-    succeeded,
-    wait_settled,
-    wait_until,
-)
+from scenario import CREATOR, DIRECTORY, READER, SILENCES, wait_settled, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -32,15 +18,12 @@ FILES = 400
 LONG = 120
 
 
-def on(lab: Lab) -> bool:
-    return lab.options.claim == "on"
-
-
 @pytest.mark.parametrize("silence", SILENCES)
 def test_withdraw_behind_a_closed_barrier(mortal: Lab, silence: str) -> None:
     """GFS2 gives up at a node with claims pending. What it had written out is there, others go on in its
     folder, and it can mount again."""
     folder = f"withdraw.{silence}"
+    mortal.expect("withdraw")
     scenario.warm_up(mortal, folder)
     mortal.sh(f"mkdir $MNT/{folder}/kept && {scenario.create(f'{folder}/kept', 50, 'kept')} sync", CREATOR)
     # Without udev nobody tells the kernel that the disk may be let go, but this script.
@@ -49,22 +32,8 @@ def test_withdraw_behind_a_closed_barrier(mortal: Lab, silence: str) -> None:
         echo 1 >$fs/withdraw &
         echo 1 >$fs/lock_module/withdraw && wait $!
     """
-    with Background(mortal) as background:
-        with silent_directory(mortal, silence):
-            creation = background.start(scenario.create(folder, FILES), CREATOR, LONG)
-            if on(mortal):
-                succeeded(creation)
-                assert pending(mortal) > 200
-                reading = background.start(f"ls $MNT/{folder} >/dev/null", READER, LONG)
-                wait_until("the folder's lock waits", lambda: counters(mortal)["parked"] > 0)
-                leaving = background.start(withdraw, CREATOR, LONG)
-                time.sleep(1)
-        succeeded(creation)
-        if not on(mortal):
-            reading = background.start(f"ls $MNT/{folder} >/dev/null", READER, LONG)
-            leaving = background.start(withdraw, CREATOR, LONG)
-        succeeded(leaving)
-        succeeded(reading)
+    look = f"ls $MNT/{folder} >/dev/null"
+    scenario.give_up_behind_a_closed_barrier(mortal, silence, folder, FILES, look, withdraw)
     check_what_is_left(mortal, folder)
     mortal.sh("cd / && umount $MNT", CREATOR)
     mortal.join(CREATOR)

@@ -1,0 +1,141 @@
+"""What xfstests' `check` says, test by test, and what differs between two runs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+PASSED, FAILED, NOT_RUN, HUNG, DIED = "passed", "failed", "not run", "hung", "died"
+VERDICTS = (PASSED, FAILED, NOT_RUN, HUNG, DIED)
+
+# `check` writes a test's name when it starts it, and the rest of the line when it has ended; the time of its last
+# run, if it had one, stands before that. Of a test that did not pass more lines follow.
+_STARTED = re.compile(r"([a-z0-9-]+/\d{3,})(?=\s)")
+_PASSED = re.compile(r"\s*(?:\d+s \.\.\. )?\s*\d+s$")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a test. `said` is what `check` told about it, on one line."""
+
+    verdict: str
+    seconds: float
+    said: str = ""
+
+
+class Progress:
+    """Follows the output of `check` as it comes.
+
+    `current` is the test that runs, and `since` when it, or else what comes between tests, began.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.results: dict[str, Result] = {}
+        self.current: str | None = None
+        self._now = now
+        self.since = now()
+        self._line = ""
+
+    def feed(self, text: str) -> None:
+        *lines, rest = (self._line + text).split("\n")
+        for line in lines:
+            self._see(line)
+            self._end(line)
+        self._line = rest
+        self._see(rest)
+
+    def give_up(self, verdict: str) -> None:
+        """The test that runs will not end any more."""
+        if self.current is not None:
+            self._settle(verdict, "")
+
+    def _see(self, line: str) -> None:
+        """A test's name at the beginning of a line: it runs from now on."""
+        if self.current is None and (match := _STARTED.match(line)) and match[1] not in self.results:
+            self.current, self.since = match[1], self._now()
+
+    def _end(self, line: str) -> None:
+        if self.current is None or not line.startswith(self.current):
+            return
+        said = line.removeprefix(self.current).strip()
+        if _PASSED.match(said):
+            self._settle(PASSED, "")
+        elif said.startswith("[not run]") or "... [not run]" in said:
+            self._settle(NOT_RUN, said.partition("[not run]")[2].strip())
+        else:
+            self._settle(FAILED, said)
+
+    def _settle(self, verdict: str, said: str) -> None:
+        assert self.current is not None
+        now = self._now()
+        self.results[self.current] = Result(verdict, round(now - self.since, 1), said)
+        self.current, self.since = None, now
+
+
+@dataclass
+class Run:
+    """The list, run once on a lab."""
+
+    fs: str
+    claim: str
+    out: str  # folder with what the tests wrote
+    results: dict[str, Result] = field(default_factory=dict)
+    claims: int = 0
+    complaints: dict[int, list[str]] = field(default_factory=dict)
+    damage: str = ""  # what fsck found when all had left
+    seconds: float = 0.0
+
+    def count(self, verdict: str) -> int:
+        return Counter(result.verdict for result in self.results.values())[verdict]
+
+    def line(self) -> str:
+        counts = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in VERDICTS if self.count(verdict))
+        return f"{self.fs}, claim {self.claim}: {counts}; {self.claims} claims; {self.seconds:.0f} s; {self.out}"
+
+    def asdict(self) -> dict[str, Any]:
+        return {
+            "fs": self.fs, "claim": self.claim, "out": self.out,
+            "counts": {verdict: self.count(verdict) for verdict in VERDICTS},
+            "claims": self.claims, "complaints": self.complaints, "damage": self.damage,
+            "seconds": round(self.seconds, 1),
+            "tests": {name: vars(result) for name, result in self.results.items()},
+        }  # fmt: skip
+
+
+def compare(stock: Run, claim: Run, tests: Sequence[str]) -> list[str]:
+    """Everything that makes the second run not as good as the first, one line each; empty if the same set passed.
+
+    That some tests fail on both is not our business. That nearly all do, or that nothing was claimed, would mean
+    that nothing was compared.
+    """
+    told = list(_differences(stock, claim, tests))
+    if 2 * stock.count(PASSED) < len(tests):
+        passed = f"only {stock.count(PASSED)} of {len(tests)} tests passed"
+        told.append(f"{stock.fs}: {passed} with the claim off: {stock.out}")
+    if stock.claims or not claim.claims:
+        told.append(f"{stock.fs}: {stock.claims} claims were made with the claim off, {claim.claims} with it on")
+    if claim.damage and not stock.damage:
+        told.append(f"{claim.fs}: damaged with the claim on only: {claim.damage}")
+    for node, lines in _only_in(claim.complaints, stock.complaints).items():
+        told.append(f"{claim.fs}: node {node}'s kernel complained with the claim on only: {lines[0]}")
+    return told
+
+
+def _differences(stock: Run, claim: Run, tests: Sequence[str]) -> list[str]:
+    told = []
+    for test in tests:
+        before, after = stock.results[test], claim.results[test]
+        if before.verdict != after.verdict:
+            told.append(
+                f"{stock.fs} {test}: {before.verdict} with the claim off, {after.verdict} with it on: "
+                f"{(after.said or before.said)[:200]} (see {stock.out}/*/{test}.* and {claim.out}/*/{test}.*)"
+            )
+    return told
+
+
+def _only_in(these: Mapping[int, list[str]], those: Mapping[int, list[str]]) -> dict[int, list[str]]:
+    return {node: lines for node, lines in these.items() if node not in those}

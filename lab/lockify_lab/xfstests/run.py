@@ -1,0 +1,188 @@
+"""One run of the list: on the first nodes of a lab, the others being members that have the file system mounted."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import Exit, LabError
+from ..host import say
+from ..jobs import Result as Job
+from ..lab import Lab
+from .results import DIED, HUNG, Progress, Result, Run
+
+_SETTLE = 300.0  # seconds for a reboot of a node, which may wait for the others' recovery, or for all to leave
+# What every process in the node waits for, before a test that hangs goes with it.
+_STACKS = """
+for process in /proc/[0-9]*; do
+    [ "$(sed 's/.*) //' $process/stat | cut -d' ' -f1)" != D ] || { cat $process/comm $process/stack; echo; }
+done
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all runs have in common."""
+
+    checkout: Path
+    tests: tuple[str, ...]
+    nodes: int
+    active: int  # nodes that run tests, each its share
+    limit: float  # seconds for one test
+    end: float  # of everything, on the monotonic clock
+    out: Path
+
+    def left(self) -> float:
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise LabError("the time limit is over: give xfstests more with --timeout", Exit.TIMEOUT)
+        return left
+
+
+def run(plan: Plan, name: str, fs: str, claim: str) -> Run:
+    """Runs the list on a lab of its own. What the tests wrote is in `out`, however it ends."""
+    begin = time.monotonic()
+    out = plan.out / f"{fs}-{claim}"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    done = Run(fs, claim, str(out))
+    with Lab(name) as lab:
+        lab.up(
+            nodes=plan.nodes, fs=fs, claim=claim, disk="5G", scratch="5G", scratches=plan.active,
+            mount_options="acl" if fs == "gfs2" else "relatime", tools=(str(plan.checkout),),
+            timeout=min(300, plan.left()),
+        )  # fmt: skip
+        written = lab.folder / "xfstests"
+        try:
+            done.results = _share(plan, lab, done, out)
+            done.damage = _check_disk(plan, lab)
+        finally:
+            if written.exists():
+                shutil.copytree(written, out, dirs_exist_ok=True)
+            shutil.copytree(lab.folder / "nodes", out / "nodes", ignore=shutil.ignore_patterns("[0-9]*.[0-9]*"))
+        done.complaints = lab.complaints()
+    done.claims = sum(_claims(noted) for noted in out.glob("*/claims"))
+    done.seconds = time.monotonic() - begin
+    say(done.line())
+    (out / "run.json").write_text(json.dumps(done.asdict(), indent=1) + "\n", "utf-8")
+    return done
+
+
+def _share(plan: Plan, lab: Lab, about: Run, out: Path) -> dict[str, Result]:
+    """Every active node runs its share of the tests, the same in each run."""
+    nodes = range(1, plan.active + 1)
+    with ThreadPoolExecutor(plan.active) as pool:
+        shares = [
+            pool.submit(
+                _Active(plan, lab, node, about, out / str(node)).run, plan.tests[node - 1 :: plan.active]
+            )
+            for node in nodes
+        ]
+        results: dict[str, Result] = {}
+        for share in shares:
+            results |= share.result()
+    return {test: results[test] for test in plan.tests}
+
+
+@dataclass
+class _Active:
+    """A node that runs tests."""
+
+    plan: Plan
+    lab: Lab
+    node: int
+    about: Run
+    out: Path
+
+    def run(self, tests: Sequence[str]) -> dict[str, Result]:
+        """A test that hangs, or takes its node along, ends with it; the others go on when it is back."""
+        self.out.mkdir()
+        results: dict[str, Result] = {}
+        while remaining := [test for test in tests if test not in results]:
+            progress = Progress()
+            job = self._check(remaining, progress)
+            if job.status is None:
+                progress.give_up(DIED)
+                self._say(f"node {self.node} is started again: {job.failure.splitlines()[0]}")
+            if not progress.results:
+                told = "\n".join((job.out + job.err).splitlines()[-20:])
+                raise LabError(f"xfstests ran no test on node {self.node}: {job.failure or told}", job.exit)
+            results |= progress.results
+            if job.status is None:
+                self._reboot()
+        return results
+
+    def _check(self, tests: Sequence[str], progress: Progress) -> Job:
+        """Runs `check`, and ends its node if a test, or what comes between tests, takes too long."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        script = (
+            f"export FSTYP={self.about.fs} CLAIM={self.about.claim} XFSTESTS=/run/tools/0\n"
+            f"exec /run/lab/inside/xfstests/run.sh {' '.join(tests)}"
+        )
+        with open(self.out / "check.out", "ab") as log, ThreadPoolExecutor(1) as pool:
+
+            def follow(_: int, stream: str, data: bytes) -> None:
+                log.write(data)
+                log.flush()
+                if stream == "stdout":
+                    progress.feed(decoder.decode(data))
+
+            job: Future[list[Job]] = pool.submit(
+                self.lab.run, script, self.node, timeout=max(1, self.plan.left()), on_output=follow
+            )
+            told = 0
+            while not wait([job], 1).done:
+                told = self._tell(progress, told)
+                now = time.monotonic()
+                if now - progress.since > self.plan.limit or now > self.plan.end:
+                    self._end(progress)
+                    break
+            self._tell(progress, told)
+            self.plan.left()
+            return job.result()[0]
+
+    def _end(self, progress: Progress) -> None:
+        """Notes what the node does, and ends it: whatever hangs, that ends it."""
+        name = (progress.current or "between tests").replace("/", "-")
+        stacks = self.lab.run(_STACKS, self.node, timeout=10)[0].out
+        (self.out / f"hung.{name}").write_text(stacks, "utf-8")
+        progress.give_up(HUNG)
+        self.lab.crash(self.node)
+
+    def _reboot(self) -> None:
+        state = self.lab.status()["nodes"][self.node - 1]["state"]
+        if state in ("running", "stalled"):
+            self.lab.crash(self.node)
+        self.lab.join(self.node, timeout=min(_SETTLE, self.plan.left()))
+
+    def _tell(self, progress: Progress, told: int) -> int:
+        results = list(progress.results.items())
+        for test, result in results[told:]:
+            self._say(f"{test} {result.verdict} ({result.seconds:g} s) {result.said[:80]}".rstrip())
+        return len(results)
+
+    def _say(self, text: str) -> None:
+        say(f"{self.about.fs}, claim {self.about.claim}: {text}")
+
+
+def _check_disk(plan: Plan, lab: Lab) -> str:
+    """What fsck finds when nobody has the file system mounted. All leave at once: see README.md, "Fault tests"."""
+    leave = "echo 3 >/proc/sys/vm/drop_caches; ! mountpoint -q $MNT || umount $MNT"
+    limit = min(_SETTLE, plan.left())
+    try:
+        lab.sh(leave, timeout=limit)
+        lab.fsck(timeout=limit)
+    except LabError as error:
+        return str(error)
+    return ""
+
+
+def _claims(noted: Path) -> int:
+    """The sum over all lockspaces that ended on a node; see inside/xfstests/umount."""
+    return sum(int(line.split()[-1]) for line in noted.read_text("utf-8").splitlines())

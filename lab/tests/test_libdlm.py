@@ -1,0 +1,60 @@
+"""Programs for libdlm on the kernel's own lock manager, through Debian's libdlm.
+
+What they print here is what Lockify's libdlm.so.3 has to have them print: `crates/dlm/tests/programs.rs` compares
+with the same files.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from lockify_lab import Lab
+
+PROGRAMS = Path(__file__).parents[2] / "crates" / "dlm" / "tests" / "programs"
+
+# The programs, and the library that each is linked with.
+CASES = [
+    ("threads", "dlm"),
+    ("light", "dlm_lt"),
+    ("poll", "dlm"),
+    ("poll", "dlm_lt"),
+    ("orphans", "dlm"),
+    ("grants", "dlm"),
+    ("errors", "dlm"),
+]
+
+# Names for lockspaces' devices, which elsewhere are udev's work.
+DEVICES = """
+while sleep 0.1; do
+    while read -r minor name; do
+        case $name in dlm_*) [ -e "/dev/misc/$name" ] || mknod "/dev/misc/$name" c 10 "$minor" ;; esac
+    done </proc/misc
+    for device in /dev/misc/dlm_*; do
+        grep -q " ${device##*/}\\$" /proc/misc || rm -f "$device"
+    done
+done & devices=$!
+"""
+
+
+def _compile(folder: Path, program: str, library: str) -> Path:
+    out = folder / f"{program}.{library}"
+    threads = ["-D_REENTRANT", "-pthread"] if library == "dlm" else []
+    command = ["cc", "-std=gnu11", "-O1", *threads, "-o", out, PROGRAMS / f"{program}.c", f"-l{library}"]
+    subprocess.run(command, check=True, timeout=60)
+    return out
+
+
+def test_programs_print_what_is_expected(lab: Lab) -> None:
+    assert Path("/usr/include/libdlm.h").exists() and shutil.which("cc"), "run `lab/lab setup`"
+    lab.expect("validate_lock_args")  # The kernel warns of each invalid argument; some are the test's.
+    lab.expect("validate_unlock_args")
+    lab.up(nodes=1, fs="none", stack="dlm")
+    # The node sees this folder as /run/lab.
+    names = [_compile(lab.folder, *case).name for case in CASES]
+    runs = "".join(f"timeout 60 /run/lab/{name} >/run/lab/{name}.out\n" for name in names)
+    lab.sh(f"{DEVICES}\n{runs}kill $devices", timeout=300)
+    for (program, _), name in zip(CASES, names, strict=True):
+        said = (lab.folder / f"{name}.out").read_text("utf-8")
+        assert said == (PROGRAMS / f"{program}.expected").read_text("utf-8"), name
