@@ -26,6 +26,17 @@ Nodes = int | Sequence[int] | str
 _FS = {"gfs2": fs_gfs2, "ocfs2": fs_ocfs2}
 _STEP = 120  # seconds at most for one step of a node's way into the cluster; `up` has its own limit
 
+# Read in debugfs, what is there of it; of tasks those that cannot be woken.
+DIAGNOSIS = r"""
+    cd /sys/kernel/debug/dlm 2>/dev/null && for file in comms/*/* *_claim *_waiters *_queued_asts; do
+        [ ! -f "$file" ] || case $file in */rawmsg) ;; *) echo "$file: $(head -n 30 "$file")" ;; esac
+    done
+    for stat in /proc/[0-9]*/stat; do
+        read -r pid name state _ <"$stat" || continue
+        [ "$state" != D ] || { echo "waits: $pid $name"; cat "${stat%stat}stack"; }
+    done
+"""
+
 
 class Lab:
     """Used as a context manager, it is down at the end, even if this process is killed.
@@ -255,6 +266,18 @@ class Lab:
         consoles = sorted((self.folder / "nodes").glob("*.console"))
         found = {int(console.stem): node.complaints(console) for console in consoles}
         return {number: lines for number, lines in found.items() if lines}
+
+    def diagnosis(self, lines: int = 40, timeout: float = 20) -> str:
+        """How every node stands: its console's end, its DLM's messages and waiters, and who waits in the kernel."""
+        said = []
+        answers = {result.node: result for result in self.run(DIAGNOSIS, self._running(), timeout=timeout)}
+        for state in self._states():
+            number = state["node"]
+            said += [f"== node {number}, {state['state']}"]
+            said += node.last_words(Path(state["console"]), lines)
+            if number in answers:
+                said += [answers[number].out, answers[number].err]
+        return "\n".join(said)
 
     def expect(self, complaint: str) -> None:
         """Complaints with this text in them are what is tested, and no reason to fail in the end."""

@@ -166,7 +166,7 @@ def unmount_and_check(lab: Lab, timeout: float = 60) -> None:
     for node in alive:
         lab.sh("cd / && ! mountpoint -q $MNT || umount $MNT", node, timeout=timeout)
     after = lab.complaints()
-    assert after == before, f"consoles complain: {after}, before unmounting: {before}"
+    assert after == before, f"consoles complain: {after}, before unmounting: {before}\n{lab.diagnosis()}"
     lab.fsck()
 
 

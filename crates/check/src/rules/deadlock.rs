@@ -8,6 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use petgraph::algo::kosaraju_scc;
+use petgraph::graphmap::DiGraphMap;
+
 use crate::event::{EDEADLK, Kind};
 use crate::flags::Flags;
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
@@ -102,23 +105,28 @@ fn circled(state: &State) -> Vec<(LockKey, u64)> {
             by_resource.entry(name).or_default().push((key, lock));
         }
     }
-    let mut edges: Vec<(Client<'_>, Client<'_>, (LockKey, u64))> = Vec::new();
+    // Which clients wait for which, and what each waiting request waits for.
+    let mut waits_for = DiGraphMap::<Client<'_>, ()>::new();
+    let mut requests: Vec<(Client<'_>, Client<'_>, (LockKey, u64))> = Vec::new();
     for locks in by_resource.values() {
         for (key, lock) in locks {
             let Some(client) = client_of(*key, lock) else { continue };
             for op in lock.ops.iter().filter(|op| op.mode.is_some()) {
                 let others = locks.iter().filter(|(other, l)| other != key && stands(l, op.mode));
                 let others = others.filter_map(|(other, l)| client_of(*other, l));
-                edges.extend(others.filter(|c| *c != client).map(|c| (client, c, (*key, op.line))));
+                for other in others.filter(|c| *c != client) {
+                    waits_for.add_edge(client, other, ());
+                    requests.push((client, other, (*key, op.line)));
+                }
             }
         }
     }
-    let mut waits_for: BTreeMap<Client<'_>, BTreeSet<Client<'_>>> = BTreeMap::new();
-    for (from, to, _) in &edges {
-        waits_for.entry(*from).or_default().insert(*to);
-    }
-    let in_circle = |(from, to, _): &&(Client<'_>, Client<'_>, _)| reaches(&waits_for, *to, *from);
-    edges.iter().filter(in_circle).map(|(_, _, op)| *op).collect()
+    // Both ends of a wait are in one strongly connected component if and only if it is in a circle.
+    let components = kosaraju_scc(&waits_for).into_iter().enumerate();
+    let component: BTreeMap<_, _> =
+        components.flat_map(|(i, clients)| clients.into_iter().map(move |c| (c, i))).collect();
+    let in_circle = requests.iter().filter(|(from, to, _)| component[from] == component[to]);
+    in_circle.map(|(_, _, op)| *op).collect()
 }
 
 fn client_of(key: LockKey, lock: &Lock) -> Option<Client<'_>> {
@@ -129,21 +137,4 @@ fn client_of(key: LockKey, lock: &Lock) -> Option<Client<'_>> {
 fn stands(lock: &Lock, wanted: Option<crate::mode::Mode>) -> bool {
     let conflicts = lock.granted.zip(wanted).is_some_and(|(held, w)| !held.compatible(w));
     conflicts || lock.ops.iter().any(|op| op.mode.is_some())
-}
-
-fn reaches<'a>(
-    waits_for: &BTreeMap<Client<'a>, BTreeSet<Client<'a>>>,
-    from: Client<'a>,
-    to: Client<'a>,
-) -> bool {
-    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
-    while let Some(client) = next.pop() {
-        if client == to {
-            return true;
-        }
-        if seen.insert(client) {
-            next.extend(waits_for.get(&client).into_iter().flatten());
-        }
-    }
-    false
 }
