@@ -91,6 +91,7 @@ def test_one_direction_is_lost(patient: Lab, sender: int, receiver: int) -> None
     patient.sh(scenario.verify(folder, FILES), DIRECTORY)
 
 
+@pytest.mark.long
 def test_bursts_of_loss_in_one_direction(patient: Lab) -> None:
     """Two nodes create and read each other's files while all that one of them sends is lost, again and
     again, until TCP has had to send enough of it once more."""
@@ -133,6 +134,7 @@ def test_bursts_of_loss_in_one_direction(patient: Lab) -> None:
     patient.sh(f"{scenario.VERIFY}\n{check}", DIRECTORY, timeout=LONG)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("breaks", "other"), DIRECTIONS)
 def test_a_connection_breaks(patient: Lab, breaks: int, other: int) -> None:
     """D9: the transport gives a connection up with claims or answers in it. They are sent again."""
@@ -158,6 +160,7 @@ def test_a_connection_breaks(patient: Lab, breaks: int, other: int) -> None:
     patient.sh(scenario.verify(folder, FILES), DIRECTORY)
 
 
+@pytest.mark.long
 def test_the_claimer_stalls(patient: Lab) -> None:
     """A node stops with claims unanswered, and others wait for what it holds; it goes on."""
     scenario.warm_up(patient, "stalls")
