@@ -89,7 +89,7 @@ pub struct Engine {
     unread: Vec<usize>,
     members: Box<dyn Membership + Send>,
     /// What threads of this process have to say.
-    mailbox: Mailbox,
+    mailbox: Mailbox<News>,
     /// The way to the cluster manager, if there is one.
     cluster: Option<Cluster>,
     fencer: Arc<Fencer>,
