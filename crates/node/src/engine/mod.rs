@@ -245,11 +245,6 @@ impl Engine {
         self.waker.clone()
     }
 
-    /// Where this node listens for its peers; `None` if it has none.
-    pub fn local_address(&self) -> Option<SocketAddr> {
-        self.listener.as_ref().and_then(|l| l.local_addr().ok())
-    }
-
     /// Which node this is.
     pub fn node(&self) -> NodeId {
         self.identity.node
