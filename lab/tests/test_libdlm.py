@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 from lockify_lab import Lab
+from lockify_lab.devices import DEVICES
 
 PROGRAMS = Path(__file__).parents[2] / "crates" / "dlm" / "tests" / "programs"
 
@@ -24,18 +25,6 @@ CASES = [
     ("grants", "dlm"),
     ("errors", "dlm"),
 ]
-
-# Names for lockspaces' devices, which elsewhere are udev's work.
-DEVICES = """
-while sleep 0.1; do
-    while read -r minor name; do
-        case $name in dlm_*) [ -e "/dev/misc/$name" ] || mknod "/dev/misc/$name" c 10 "$minor" ;; esac
-    done </proc/misc
-    for device in /dev/misc/dlm_*; do
-        grep -q " ${device##*/}\\$" /proc/misc || rm -f "$device"
-    done
-done & devices=$!
-"""
 
 
 def _compile(folder: Path, program: str, library: str) -> Path:

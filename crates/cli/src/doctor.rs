@@ -413,40 +413,22 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockify_client::{ClientId, LockFlags, Mode};
-    use lockify_core::LockId;
+    use crate::inspect::tests::{lock_info, resource_info};
+    use lockify_client::{ClientId, Mode};
     use std::time::Duration;
 
     fn lock(node: u32, id: u64, granted: Option<Mode>, requested: Option<Mode>) -> LockInfo {
         LockInfo {
             node: NodeId(node),
             client: Some(ClientId(u64::from(node) << 32 | 1)),
-            lock: LockId(id),
-            queue: if requested.is_some() { Queue::Waiting } else { Queue::Granted },
-            granted,
-            requested,
-            token: 0,
             since: id * 1_000_000_000,
-            wait: if requested.is_some() { Wait::Queue } else { Wait::Nothing },
-            op: 1,
-            flags: LockFlags::empty(),
-            transaction: 0,
+            ..lock_info(id, granted, requested)
         }
     }
 
     fn view(resources: Vec<(&str, Vec<LockInfo>)>) -> ClusterView {
-        let resource = |(name, locks)| ResourceInfo {
-            name: Name::new(name).unwrap(),
-            master: Some(NodeId(1)),
-            claim_pending: false,
-            locks,
-            lvb: None,
-            lvb_invalid: false,
-        };
-        ClusterView {
-            resources: resources.into_iter().map(resource).collect(),
-            ..ClusterView::default()
-        }
+        let resources = resources.into_iter().map(|(name, locks)| resource_info(name, locks));
+        ClusterView { resources: resources.collect(), ..ClusterView::default() }
     }
 
     fn of(view: &ClusterView, status: &ClusterStatus) -> Diagnosis {

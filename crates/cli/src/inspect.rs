@@ -186,12 +186,13 @@ impl Lock {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use lockify_client::{ClientId, Name};
     use lockify_core::{LockFlags, LockId, Wait};
 
-    fn info(lock: u64, granted: Option<Mode>, requested: Option<Mode>) -> LockInfo {
+    /// A lock of a node and a client of its own, in the master's queue or granted since 1970.
+    pub fn lock_info(lock: u64, granted: Option<Mode>, requested: Option<Mode>) -> LockInfo {
         LockInfo {
             node: NodeId(lock as u32),
             client: Some(ClientId(lock)),
@@ -208,22 +209,25 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_waiter_waits_for_the_holders_it_conflicts_with() {
-        let locks = vec![
-            info(1, Some(Mode::PR), None),
-            info(2, Some(Mode::CR), None),
-            info(3, None, Some(Mode::PW)),
-        ];
-        let name = Name::new("r").unwrap();
-        let r = ResourceInfo {
-            name,
-            master: None,
+    pub fn resource_info(name: &str, locks: Vec<LockInfo>) -> ResourceInfo {
+        ResourceInfo {
+            name: Name::new(name).unwrap(),
+            master: Some(NodeId(1)),
             claim_pending: false,
             locks,
             lvb: None,
             lvb_invalid: false,
-        };
+        }
+    }
+
+    #[test]
+    fn a_waiter_waits_for_the_holders_it_conflicts_with() {
+        let locks = vec![
+            lock_info(1, Some(Mode::PR), None),
+            lock_info(2, Some(Mode::CR), None),
+            lock_info(3, None, Some(Mode::PW)),
+        ];
+        let r = resource_info("r", locks);
         let r = resource(&r, SystemTime::UNIX_EPOCH + Duration::from_secs(2));
         assert_eq!((r.holders.len(), r.waiters.len()), (2, 1));
         assert_eq!(
@@ -236,21 +240,14 @@ mod tests {
 
     #[test]
     fn the_json_of_who_and_locks_stays_as_it_is() {
-        let mut held = info(1, Some(Mode::EX), None);
+        let mut held = lock_info(1, Some(Mode::EX), None);
         held.client = Some(lockify_client::protocol::client_id(4711, 3));
         held.token = 7 << 60;
         held.wait = Wait::Claims;
-        let mut waits = info(2, None, Some(Mode::PR));
+        let mut waits = lock_info(2, None, Some(Mode::PR));
         waits.transaction = u64::MAX;
-        let r = ResourceInfo {
-            name: Name::new("a \u{e9}").unwrap(),
-            master: Some(NodeId(1)),
-            claim_pending: false,
-            locks: vec![held, waits],
-            lvb: None,
-            lvb_invalid: false,
-        };
-        let view = ClusterView { resources: vec![r], omitted: 0, silent: vec![NodeId(3)] };
+        let resources = vec![resource_info("a \u{e9}", vec![held, waits])];
+        let view = ClusterView { resources, omitted: 0, silent: vec![NodeId(3)] };
         let view = View::at(&view, SystemTime::UNIX_EPOCH + Duration::from_millis(2500));
         crate::output::assert_golden("who", &view, include_str!("../tests/golden/who.json"));
     }

@@ -19,6 +19,15 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// All policies, each with every [`ClaimMode`] that it has.
+    pub const ALL: [Policy; 5] = [
+        Policy::Directory,
+        Policy::Claim(ClaimMode::Optimistic),
+        Policy::Claim(ClaimMode::Strict),
+        Policy::Broadcast,
+        Policy::Home,
+    ];
+
     /// The name as written on command lines and in reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,16 +58,7 @@ pub struct UnknownPolicy;
 impl core::str::FromStr for Policy {
     type Err = UnknownPolicy;
     fn from_str(s: &str) -> Result<Policy, UnknownPolicy> {
-        [
-            Policy::Directory,
-            Policy::Claim(ClaimMode::Optimistic),
-            Policy::Claim(ClaimMode::Strict),
-            Policy::Broadcast,
-            Policy::Home,
-        ]
-        .into_iter()
-        .find(|p| p.name() == s)
-        .ok_or(UnknownPolicy)
+        Policy::ALL.into_iter().find(|p| p.name() == s).ok_or(UnknownPolicy)
     }
 }
 

@@ -159,14 +159,7 @@ fn the_counter_counts() {
 
 #[test]
 fn uncontended_lock_convert_unlock_allocates_nothing() {
-    let policies = [
-        Policy::Directory,
-        Policy::Claim(ClaimMode::Optimistic),
-        Policy::Claim(ClaimMode::Strict),
-        Policy::Broadcast,
-        Policy::Home,
-    ];
-    for policy in policies {
+    for policy in Policy::ALL {
         let mut space = first_of(1, policy);
         cycle(&mut space, 2 * NAMES);
         let made = allocations_of(|| cycle(&mut space, 100_000));

@@ -35,17 +35,9 @@ fn rich(policy: Policy) -> Cluster {
     c
 }
 
-const POLICIES: [Policy; 5] = [
-    Policy::Directory,
-    Policy::Claim(ClaimMode::Optimistic),
-    Policy::Claim(ClaimMode::Strict),
-    Policy::Broadcast,
-    Policy::Home,
-];
-
 #[test]
 fn an_image_holds_everything() {
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         let mut c = rich(policy);
         let same = |c: &Cluster| {
             for space in c.nodes.values() {
@@ -70,7 +62,7 @@ fn an_image_holds_everything() {
 
 #[test]
 fn it_goes_on_where_it_was() {
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         let mut c = Cluster::new(3, policy);
         let name = c.name_at(node(2));
         let held = c.request(node(1), &name, Mode::EX);

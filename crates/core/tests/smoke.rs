@@ -8,17 +8,9 @@ use lockify_core::*;
 /// The default of `Config::batch_age`: claims are sent by then.
 const BATCH_AGE: u64 = 50 * MS;
 
-const POLICIES: [Policy; 5] = [
-    Policy::Directory,
-    Policy::Claim(ClaimMode::Optimistic),
-    Policy::Claim(ClaimMode::Strict),
-    Policy::Broadcast,
-    Policy::Home,
-];
-
 #[test]
 fn hand_over_between_nodes() {
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         for directory in 1..=3 {
             let mut c = Cluster::new(3, policy);
             let r = c.name_at(node(directory));
@@ -54,7 +46,7 @@ fn hand_over_between_nodes() {
 
 #[test]
 fn master_or_directory_dies() {
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         for directory in 1..=4 {
             for victim in 1..=4 {
                 let mut c = Cluster::new(4, policy);

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use lockify_client::host::Host;
 use lockify_client::shard_path;
-use lockify_node::{CallError, CorosyncConfig, Engine, NodeError, ShardGroup};
+use lockify_node::{CallError, CorosyncConfig, Engine, Mailbox, NodeError, ShardGroup};
 use lockify_trust::TrustError;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
@@ -20,7 +20,7 @@ use crate::keys::Keys;
 use crate::listener::{Listener, SocketError};
 use crate::log::Log;
 use crate::metrics::{Desk, Reader, Server};
-use crate::reload::{Letters, Reloader};
+use crate::reload::Reloader;
 use crate::shard::{Reloading, Shard, ShardSetup};
 
 /// Why the daemon does not start or go on.
@@ -132,7 +132,7 @@ impl Daemon {
             wakers.push(waker);
         }
         let metrics = Server::start(config, Reader::new(desks), log)?;
-        let letters: Vec<Letters> = wakers.iter().cloned().map(Letters::new).collect();
+        let letters: Vec<_> = wakers.iter().cloned().map(Mailbox::new).collect();
         let reloader = Reloader::new(written.clone(), keys.clone(), letters.clone(), log.clone());
         let reloader = Arc::new(reloader);
         let mut daemon = Daemon {

@@ -1,10 +1,11 @@
 //! Reading the configuration again while the daemon runs: all that is different, or nothing.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use lockify_core::ClientId;
+use lockify_node::Mailbox;
 
 use crate::config::{Access, Config, Fencing, Limits, QuorumLost};
 use crate::keys::Keys;
@@ -39,40 +40,22 @@ pub(crate) enum Letter {
     Outcome { client: ClientId, query: u64, outcome: Result<String, String> },
 }
 
-/// A shard's letter box.
-#[derive(Clone)]
-pub(crate) struct Letters {
-    inside: Arc<Mutex<Vec<Letter>>>,
-    waker: Arc<mio::Waker>,
-}
-
-impl Letters {
-    pub(crate) fn new(waker: Arc<mio::Waker>) -> Letters {
-        Letters { inside: Arc::default(), waker }
-    }
-
-    pub(crate) fn post(&self, letter: Letter) {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner).push(letter);
-        // A shard that has ended already has no event queue.
-        let _ = self.waker.wake();
-    }
-
-    pub(crate) fn take(&self) -> Vec<Letter> {
-        std::mem::take(&mut *self.inside.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
 /// Changes a daemon's settings.
 pub(crate) struct Reloader {
     /// As the file says it.
     running: Mutex<Config>,
     keys: Keys,
-    shards: Vec<Letters>,
+    shards: Vec<Mailbox<Letter>>,
     log: Log,
 }
 
 impl Reloader {
-    pub(crate) fn new(config: Config, keys: Keys, shards: Vec<Letters>, log: Log) -> Reloader {
+    pub(crate) fn new(
+        config: Config,
+        keys: Keys,
+        shards: Vec<Mailbox<Letter>>,
+        log: Log,
+    ) -> Reloader {
         Reloader { running: Mutex::new(config), keys, shards, log }
     }
 

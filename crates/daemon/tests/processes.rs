@@ -3,78 +3,14 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
-use std::time::Instant;
 
+use common::process::{Process, nodes};
 use common::{PATIENCE, eventually};
 use lockify_client::{Client, Error, Mode};
-use rustix::process::{Pid, Signal, kill_process};
-
-/// A daemon process; killed on drop.
-struct Process {
-    child: Child,
-    socket: PathBuf,
-}
-
-impl Process {
-    /// Starts a daemon and waits until clients can connect.
-    fn start(dir: &Path, id: usize, config: &str) -> Process {
-        let socket = dir.join(format!("{id}.sock"));
-        let path = dir.join(format!("{id}.toml"));
-        let text = format!("node = {id}\nsocket = \"{}\"\n{config}", socket.display());
-        std::fs::write(&path, text).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_lockifyd"))
-            .arg(&path)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        loop {
-            let line = lines.next().expect("the daemon ended").unwrap();
-            if line.contains("serves clients") {
-                break;
-            }
-        }
-        // It must not block on a full pipe later.
-        std::thread::spawn(move || lines.for_each(drop));
-        Process { child, socket }
-    }
-
-    fn alone(dir: &Path, config: &str) -> Process {
-        let nodes = "[[nodes]]\nid = 1\naddress = \"127.0.0.1:0\"\n";
-        Process::start(dir, 1, &format!("{config}\n{nodes}"))
-    }
-
-    fn client(&self) -> Client {
-        Client::connect(&self.socket).unwrap()
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id() as i32).unwrap();
-        kill_process(pid, signal).unwrap();
-    }
-
-    fn ended(&mut self) -> ExitStatus {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < end, "the daemon does not end");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use rustix::process::Signal;
 
 #[test]
 fn a_killed_daemon_means_lost_locks_at_once() {
@@ -189,22 +125,12 @@ fn a_wrong_configuration_ends_with_its_place() {
     assert!(text.contains("bad.toml") && text.contains("line 2"), "{text}");
 }
 
-/// Three daemons; their ports were free a moment ago.
-fn cluster(dir: &Path) -> Vec<Process> {
-    let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let mut config = String::from("lease = \"500ms\"\n");
-    for (id, listener) in (1..).zip(&listeners) {
-        let address = listener.local_addr().unwrap();
-        config += &format!("[[nodes]]\nid = {id}\naddress = \"{address}\"\n");
-    }
-    drop(listeners);
-    (1..=3).map(|id| Process::start(dir, id, &config)).collect()
-}
-
 #[test]
 fn a_cluster_of_daemons_survives_a_killed_one() {
     let dir = tempfile::tempdir().unwrap();
-    let mut daemons = cluster(dir.path());
+    let config = format!("lease = \"500ms\"\n{}", nodes(3));
+    let mut daemons: Vec<_> =
+        (1..=3).map(|node| Process::serving(dir.path(), node, &config)).collect();
     let spaces: Vec<_> = daemons.iter().map(|d| d.client().lockspace("default").unwrap()).collect();
     let guard = spaces[2].lock("a", Mode::EX).unwrap();
     assert!(matches!(spaces[0].try_lock("a", Mode::PR), Err(Error::WouldBlock)));

@@ -2,77 +2,44 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use common::process::{ALONE, Process, SERVES, judge, nodes};
 use common::{PATIENCE, eventually};
-use lockify_check::{Checker, Options, Reader, Writer, merge};
 use lockify_client::{Client, Error, Guard, Lockspace, Mode};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 /// A daemon with a program file of its own, which can be replaced.
-struct Process {
-    child: Child,
+struct Replaceable {
+    process: Process,
     program: PathBuf,
-    socket: PathBuf,
     history: PathBuf,
-    lines: Arc<Mutex<Vec<String>>>,
 }
 
-impl Process {
-    fn start(dir: &Path, id: usize, config: &str) -> Process {
-        let at = |name: &str| dir.join(format!("{name}{id}"));
-        let (socket, program, path) = (at("sock"), at("lockifyd"), at("config"));
-        let history = at("history");
-        let text = format!(
-            "node = {id}\nsocket = \"{}\"\nhistory = \"{}\"\n{config}",
-            socket.display(),
-            history.display()
-        );
-        std::fs::write(&path, text).unwrap();
+impl Replaceable {
+    fn start(dir: &Path, node: u32, config: &str) -> Replaceable {
+        let (program, history) =
+            (dir.join(format!("lockifyd{node}")), dir.join(format!("history{node}")));
         install(Path::new(env!("CARGO_BIN_EXE_lockifyd")), &program);
         let mut command = Command::new(&program);
-        command.arg(&path).stdin(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let sink = lines.clone();
-        std::thread::spawn(move || {
-            stderr.lines().map_while(Result::ok).for_each(|line| sink.lock().unwrap().push(line));
-        });
-        let process = Process { child, program, socket, history, lines };
-        process.logged("serves clients");
-        process
+        command.stdin(Stdio::null());
+        let config = format!("history = {history:?}\n{config}");
+        let process = Process::spawn(command, dir, node, &config);
+        process.wait_for(SERVES);
+        Replaceable { process, program, history }
     }
 
-    fn alone(dir: &Path, config: &str) -> Process {
-        let nodes = "[[nodes]]\nid = 1\naddress = \"127.0.0.1:0\"\n";
-        Process::start(dir, 1, &format!("{config}\n{nodes}"))
-    }
-
-    fn client(&self) -> Client {
-        Client::connect(&self.socket).unwrap()
+    fn alone(dir: &Path, config: &str) -> Replaceable {
+        Replaceable::start(dir, 1, &format!("{config}\n{ALONE}"))
     }
 
     fn space(&self) -> Lockspace {
         self.client().lockspace("default").unwrap()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
-    }
-
-    fn count(&self, text: &str) -> usize {
-        self.lines.lock().unwrap().iter().filter(|l| l.contains(text)).count()
-    }
-
-    fn logged(&self, text: &str) {
-        eventually(text, || self.count(text) > 0);
     }
 
     /// Restarts it as an administrator does.
@@ -90,18 +57,14 @@ impl Process {
 
     fn stop(&mut self) {
         self.signal(Signal::TERM);
-        let end = std::time::Instant::now() + PATIENCE;
-        while self.child.try_wait().unwrap().is_none() {
-            assert!(std::time::Instant::now() < end, "the daemon does not end");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        self.process.ended();
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Deref for Replaceable {
+    type Target = Process;
+    fn deref(&self) -> &Process {
+        &self.process
     }
 }
 
@@ -109,19 +72,6 @@ fn install(from: &Path, to: &Path) {
     if std::fs::hard_link(from, to).is_err() {
         std::fs::copy(from, to).unwrap();
     }
-}
-
-/// Three daemons; their ports were free a moment ago. The lease is long: what is paused here is
-/// paused by the machine, too.
-fn cluster(dir: &Path) -> Vec<Process> {
-    let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let mut config = String::from("lease = \"20s\"\n");
-    for (id, listener) in (1..).zip(&listeners) {
-        let address = listener.local_addr().unwrap();
-        config += &format!("[[nodes]]\nid = {id}\naddress = \"{address}\"\n");
-    }
-    drop(listeners);
-    (1..=3).map(|id| Process::start(dir, id, &config)).collect()
 }
 
 /// What those who hold a name under EX have seen last: its token, and the count in its value block.
@@ -163,27 +113,16 @@ fn work(space: &Lockspace, names: &[Last], stop: &AtomicBool, number: usize) -> 
     done
 }
 
-fn check_histories(dir: &Path, daemons: &[Process]) {
-    let readers: Vec<_> = daemons.iter().map(|d| Reader::open(&d.history).unwrap()).collect();
-    let merged = dir.join("all.jsonl");
-    let mut writer = Writer::create(&merged).unwrap();
-    merge(readers, &mut writer).unwrap();
-    writer.flush().unwrap();
-    let mut checker = Checker::new(Options::whole());
-    for event in Reader::open(&merged).unwrap() {
-        checker.observe(&event.unwrap()).unwrap_or_else(|v| panic!("{v:?}"));
-    }
-    let report = checker.finish();
-    assert!(report.is_clean(), "{report:?}");
-}
-
 #[test]
 fn daemons_of_a_cluster_restart_under_load_and_nothing_is_lost() {
     let dir = tempfile::tempdir().unwrap();
-    let mut daemons = cluster(dir.path());
+    // The lease is long: what is paused here is paused by the machine, too.
+    let config = format!("lease = \"20s\"\n{}", nodes(3));
+    let mut daemons: Vec<_> =
+        (1..=3).map(|node| Replaceable::start(dir.path(), node, &config)).collect();
     let pids: Vec<u32> = daemons.iter().map(|d| d.child.id()).collect();
     // Held throughout, by a client of each node; and a waiter for one of them on another node.
-    let spaces: Vec<Lockspace> = daemons.iter().map(Process::space).collect();
+    let spaces: Vec<Lockspace> = daemons.iter().map(Replaceable::space).collect();
     let lost = Arc::new(AtomicBool::new(false));
     for space in &spaces {
         let lost = lost.clone();
@@ -204,8 +143,9 @@ fn daemons_of_a_cluster_restart_under_load_and_nothing_is_lost() {
         let seen = spaces[2].who("held 0").unwrap();
         seen.resources.iter().map(|r| r.locks.len()).max() == Some(2)
     });
-    let views =
-        |daemons: &[Process]| -> Vec<usize> { daemons.iter().map(|d| d.count("view ")).collect() };
+    let views = |daemons: &[Replaceable]| -> Vec<usize> {
+        daemons.iter().map(|d| d.heard("view ")).collect()
+    };
     let before = views(&daemons);
     let names: Arc<Vec<Last>> = Arc::new((0..5).map(|_| Last::default()).collect());
     // A value block lasts as long as somebody has a lock.
@@ -221,11 +161,11 @@ fn daemons_of_a_cluster_restart_under_load_and_nothing_is_lost() {
         .collect();
     for round in 0..9 {
         let daemon = &daemons[[0, 1, 2, 1, 0, 0, 2, 1, 1][round]];
-        let before = daemon.count("went on with all");
+        let before = daemon.heard("went on with all");
         // The others have heard of the last one's return by then, or not.
         std::thread::sleep(std::time::Duration::from_millis(20 * (round as u64 % 4)));
         daemon.restart();
-        eventually("the new program's word", || daemon.count("went on with all") > before);
+        eventually("the new program's word", || daemon.heard("went on with all") > before);
         assert!(!lost.load(Ordering::SeqCst) && held.iter().all(|g| g.check().is_ok()));
     }
     stop.store(true, Ordering::SeqCst);
@@ -243,18 +183,18 @@ fn daemons_of_a_cluster_restart_under_load_and_nothing_is_lost() {
     held.chain(lasting).for_each(|guard| guard.unlock().unwrap());
     for (daemon, pid) in daemons.iter().zip(pids) {
         assert_eq!(daemon.child.id(), pid);
-        assert_eq!(daemon.count("lost"), 0, "{:?}", daemon.lines.lock().unwrap());
+        assert_eq!(daemon.heard("lost"), 0, "{:?}", daemon.said.lock().unwrap());
     }
     assert_eq!(views(&daemons), before, "nobody was taken for dead");
     drop(spaces);
-    daemons.iter_mut().for_each(Process::stop);
-    check_histories(dir.path(), &daemons);
+    daemons.iter_mut().for_each(Replaceable::stop);
+    judge(dir.path(), daemons.iter().map(|d| &d.history));
 }
 
 #[test]
 fn every_shard_goes_along() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = Process::alone(dir.path(), "shards = 3");
+    let daemon = Replaceable::alone(dir.path(), "shards = 3");
     let space = daemon.space();
     let held: Vec<Guard> =
         (0..100).map(|i| space.lock(format!("r{i}"), Mode::EX).unwrap()).collect();
@@ -273,13 +213,13 @@ fn every_shard_goes_along() {
     }
     drop(held);
     waiter.join().unwrap().unwrap();
-    eventually("three times", || daemon.count("went on with all 100 locks") == 3);
+    eventually("three times", || daemon.heard("went on with all 100 locks") == 3);
 }
 
 #[test]
 fn signals_in_a_hurry_end_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let mut daemon = Process::alone(dir.path(), "");
+    let mut daemon = Replaceable::alone(dir.path(), "");
     let space = daemon.space();
     let guard = space.lock("a", Mode::EX).unwrap();
     for _ in 0..20 {
@@ -287,7 +227,7 @@ fn signals_in_a_hurry_end_nothing() {
         daemon.signal(Signal::HUP);
         std::thread::sleep(std::time::Duration::from_millis(3));
     }
-    daemon.logged("went on with all 1 locks");
+    daemon.wait_for("went on with all 1 locks");
     guard.unlock().unwrap();
     daemon.stop();
     assert!(!daemon.socket.exists());
@@ -296,14 +236,14 @@ fn signals_in_a_hurry_end_nothing() {
 #[test]
 fn a_program_that_cannot_go_on_is_not_started() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = Process::alone(dir.path(), "");
+    let daemon = Replaceable::alone(dir.path(), "");
     let space = daemon.space();
     let guard = space.lock("a", Mode::EX).unwrap();
     let refused = |mode: u32, script: &str, why: &str| {
         daemon.replace(mode, script);
         let error = daemon.client().restart().unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
-        daemon.logged(why);
+        daemon.wait_for(why);
         guard.check().unwrap();
         assert!(matches!(daemon.space().try_lock("a", Mode::PR), Err(Error::WouldBlock)));
     };
@@ -322,8 +262,8 @@ fn a_program_that_cannot_go_on_is_not_started() {
 #[test]
 fn a_configuration_that_does_not_fit_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = Process::alone(dir.path(), "");
-    let path = dir.path().join("config1");
+    let daemon = Replaceable::alone(dir.path(), "");
+    let path = dir.path().join("1.toml");
     let before = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, format!("weight = 2\n{before}")).unwrap();
     let error = daemon.client().restart().unwrap_err().to_string();
@@ -335,7 +275,7 @@ fn a_configuration_that_does_not_fit_is_named() {
 #[test]
 fn what_cannot_be_taken_is_lost_and_listed() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = Process::alone(dir.path(), "");
+    let daemon = Replaceable::alone(dir.path(), "");
     let client = daemon.client();
     let space = client.lockspace("default").unwrap();
     let losses = Arc::new(Mutex::new(Vec::new()));
@@ -355,9 +295,9 @@ fn what_cannot_be_taken_is_lost_and_listed() {
     assert_eq!(told, [("a".to_owned(), Mode::EX), ("b".to_owned(), Mode::PR)]);
     assert!(a.is_lost() && b.is_lost());
     let pid = std::process::id();
-    daemon.logged("cannot go on where the program before has stopped");
-    daemon.logged(&format!("lost: EX \"a\" in lockspace default, of process {pid}"));
-    daemon.logged(&format!("lost: PR \"b\" in lockspace default, of process {pid}"));
+    daemon.wait_for("cannot go on where the program before has stopped");
+    daemon.wait_for(&format!("lost: EX \"a\" in lockspace default, of process {pid}"));
+    daemon.wait_for(&format!("lost: PR \"b\" in lockspace default, of process {pid}"));
     // The node has begun anew, in the same process.
     eventually("the new daemon", || Client::connect(&daemon.socket).is_ok());
     drop(daemon.space().lock("a", Mode::EX).unwrap());

@@ -2,14 +2,12 @@
 
 mod common;
 
-use std::fs::File;
-use std::io::{BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use common::process::{Process, members, nodes};
+use common::process::{Process, judge, members, nodes};
 use common::{Alone, PATIENCE, eventually};
-use lockify_check::{Checker, Kind, Options, Reader, Writer, merge};
 use lockify_client::codec;
 use lockify_client::protocol::{Answer, Event, Greeting, OLDEST, Query, Request, VERSION};
 use lockify_client::{Client, Error, Mode, NodeStatus};
@@ -105,21 +103,7 @@ impl Cluster {
     fn judge(mut self) -> usize {
         self.daemons.iter().for_each(|d| d.signal(Signal::TERM));
         self.daemons.iter_mut().for_each(|d| drop(d.child.wait()));
-        let open = |path: &PathBuf| Reader::open(path).unwrap();
-        let readers: Vec<Reader<BufReader<File>>> = self.histories.iter().map(open).collect();
-        let merged = self.dir.path().join("all.jsonl");
-        let mut writer = Writer::create(&merged).unwrap();
-        merge(readers, &mut writer).unwrap();
-        writer.flush().unwrap();
-        let (mut checker, mut grants) = (Checker::new(Options::whole()), 0);
-        for event in Reader::open(&merged).unwrap() {
-            let event = event.unwrap();
-            grants += usize::from(event.kind == Kind::Grant);
-            checker.observe(&event).unwrap_or_else(|v| panic!("{v:?}"));
-        }
-        let report = checker.finish();
-        assert!(report.violations.is_empty(), "{report:?}");
-        grants
+        judge(self.dir.path(), &self.histories).counts.grants as usize
     }
 }
 

@@ -143,7 +143,7 @@ impl Shared {
 
 impl Cluster {
     /// Begins to talk to corosync; everything that it says comes to the mailbox.
-    pub(crate) fn start(group: String, mailbox: Mailbox) -> Result<Cluster, NodeError> {
+    pub(crate) fn start(group: String, mailbox: Mailbox<News>) -> Result<Cluster, NodeError> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| {
             NodeError::System { what: "cannot make an event counter", error: e.into() }
         })?;
@@ -179,7 +179,7 @@ impl Drop for Cluster {
 /// The thread.
 struct Talker {
     group: String,
-    mailbox: Mailbox,
+    mailbox: Mailbox<News>,
     shared: Arc<Shared>,
     /// What was last complained of, so that it is not repeated.
     complaint: String,

@@ -68,7 +68,7 @@ struct Run {
     born: u64,
     done: bool,
     /// Who waits for the agent that runs.
-    waiting: Vec<Mailbox>,
+    waiting: Vec<Mailbox<News>>,
 }
 
 impl Fencer {
@@ -87,7 +87,7 @@ impl Fencer {
     }
 
     /// Has the agent fence a node; [`News::Fenced`] tells how it went.
-    pub(crate) fn fence(self: &Arc<Fencer>, target: Target, mailbox: Mailbox) {
+    pub(crate) fn fence(self: &Arc<Fencer>, target: Target, mailbox: Mailbox<News>) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let run = nodes.entry(target.node).or_default();
         if !run.waiting.is_empty() {

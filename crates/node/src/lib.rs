@@ -26,6 +26,7 @@ pub use engine::{Engine, EngineImage, HOST_TOKENS, REQUESTS, lock_label, request
 pub use error::{CallError, NodeError};
 pub use event::{HostEvent, SpaceId};
 pub use fence::{FenceConfig, run_agent};
+pub use mailbox::Mailbox;
 pub use membership::{FenceKind, Halt, NodeView, SpaceView, Standing};
 pub use notice::{Level, Notice};
 pub use poller::Poller;

@@ -1,4 +1,4 @@
-//! Letters to an engine from threads of its process that may block.
+//! Letters to an event loop from other threads of its process.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use lockify_core::NodeId;
 use crate::membership::ClusterEvent;
 use crate::notice::Notice;
 
-/// What a thread tells the engine.
+/// What a thread that may block tells the engine.
 #[derive(Debug)]
 pub(crate) enum News {
     /// The cluster manager says something.
@@ -18,25 +18,34 @@ pub(crate) enum News {
     Notice(Notice),
 }
 
-/// Where threads put what the engine reads in its next turn.
-#[derive(Clone, Debug)]
-pub(crate) struct Mailbox {
-    letters: Arc<Mutex<Vec<News>>>,
+/// Where threads put what an event loop reads in its next turn.
+#[derive(Debug)]
+pub struct Mailbox<T> {
+    letters: Arc<Mutex<Vec<T>>>,
     waker: Arc<mio::Waker>,
 }
 
-impl Mailbox {
-    pub(crate) fn new(waker: Arc<mio::Waker>) -> Mailbox {
+impl<T> Mailbox<T> {
+    /// A mailbox of the event loop that this wakes.
+    pub fn new(waker: Arc<mio::Waker>) -> Mailbox<T> {
         Mailbox { letters: Arc::default(), waker }
     }
 
-    pub(crate) fn post(&self, news: News) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push(news);
-        // Fails only if the engine's event queue is gone.
+    /// Puts a letter in, and wakes the event loop.
+    pub fn post(&self, letter: T) {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push(letter);
+        // Fails only if the event queue is gone, and with it whoever would read.
         let _ = self.waker.wake();
     }
 
-    pub(crate) fn take(&self) -> Vec<News> {
+    /// Takes all letters out.
+    pub fn take(&self) -> Vec<T> {
         std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<T> Clone for Mailbox<T> {
+    fn clone(&self) -> Mailbox<T> {
+        Mailbox { letters: self.letters.clone(), waker: self.waker.clone() }
     }
 }

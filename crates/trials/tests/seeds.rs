@@ -4,17 +4,9 @@ use lockify_core::{ClaimMode, Policy};
 use lockify_trials::locks::{Options, run, run_one, run_scenario};
 use lockify_trials::scenario::{Faults, Scenario};
 
-const POLICIES: [Policy; 5] = [
-    Policy::Directory,
-    Policy::Claim(ClaimMode::Optimistic),
-    Policy::Claim(ClaimMode::Strict),
-    Policy::Broadcast,
-    Policy::Home,
-];
-
 #[test]
 fn without_faults_every_policy_is_clean() {
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         let mut options = Options::new(policy, 0..60);
         options.faults = Faults::None;
         let summary = run(&options, |_| {});
@@ -25,7 +17,7 @@ fn without_faults_every_policy_is_clean() {
 
 #[test]
 fn with_all_faults_every_policy_is_clean() {
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         let options = Options::new(policy, 0..60);
         let summary = run(&options, |_| {});
         assert!(summary.is_clean(), "{summary}");
@@ -46,7 +38,7 @@ fn a_seed_replays_exactly() {
 
 #[test]
 fn deadlocks_are_found_and_nobody_else_is_ended() {
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         for faults in [Faults::None, Faults::All] {
             let mut options = Options::new(policy, 0..40);
             options.faults = faults;

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from ..devices import DEVICES
 from ..errors import LabError, UsageError
 from ..host import need_root, say
 from ..lab import Lab
@@ -23,16 +24,8 @@ _SOURCE = Path(__file__).with_suffix(".c")
 # The library that a program is linked with, and what has it use the library's thread.
 _LINKED = {"dlm_lt": [], "dlm": ["-DWITH_THREAD", "-D_REENTRANT", "-pthread"]}
 
-# Names for lockspaces' devices, which elsewhere are udev's work; Lockify's daemon.
+# Lockify's daemon, and the end of what runs beside the programs.
 _BEGIN = """
-while sleep 0.1; do
-    while read -r minor name; do
-        case $name in dlm_*) [ -e "/dev/misc/$name" ] || mknod "/dev/misc/$name" c 10 "$minor" ;; esac
-    done </proc/misc
-    for device in /dev/misc/dlm_*; do
-        grep -q " ${device##*/}\\$" /proc/misc || rm -f "$device"
-    done
-done & devices=$!
 ip link set lo up
 /run/lab/lockify serve --config /run/lab/relock.toml >/run/lab/relock.log 2>&1 & daemon=$!
 trap 'kill $devices $daemon' EXIT
@@ -105,7 +98,7 @@ def _script(rounds: int, seconds: float) -> str:
         ours = f"{limited} env LD_LIBRARY_PATH=/run/lab/lib /run/lab/relock.{library} {seconds}"
         programs[f"lockify/{library}"] = ours
     programs["lockify/embedded"] = f"{limited} /run/lab/lockify bench relock {seconds}"
-    lines = [_BEGIN, "set -e"]
+    lines = [DEVICES, _BEGIN, "set -e"]
     for round_ in range(rounds):
         order = list(programs.items())
         first = round_ % len(order)

@@ -234,26 +234,17 @@ fn resource(r: &ResourceInfo, now: SystemTime) -> Contended {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use lockify_client::{ClientId, LockFlags, Mode, Name, NodeId, Stats};
-    use lockify_core::{LockId, LockInfo, Wait};
+    use crate::inspect::tests::{lock_info, resource_info};
+    use lockify_client::{ClientId, Mode, NodeId, Stats};
+    use lockify_core::LockInfo;
     use lockify_node::EngineStats;
     use std::time::Duration;
 
     fn lock(node: u32, requested: Option<Mode>) -> LockInfo {
-        LockInfo {
-            node: NodeId(node),
-            client: Some(ClientId(u64::from(node) << 32)),
-            lock: LockId(u64::from(node)),
-            queue: if requested.is_some() { Queue::Waiting } else { Queue::Granted },
-            granted: requested.is_none().then_some(Mode::EX),
-            requested,
-            token: 0,
-            since: 1_000_000_000,
-            wait: if requested.is_some() { Wait::Queue } else { Wait::Nothing },
-            op: 1,
-            flags: LockFlags::empty(),
-            transaction: 0,
-        }
+        let granted = requested.is_none().then_some(Mode::EX);
+        let client = Some(ClientId(u64::from(node) << 32));
+        let lock = lock_info(u64::from(node), granted, requested);
+        LockInfo { client, since: 1_000_000_000, ..lock }
     }
 
     fn sample(at: Instant, grants: u64) -> Sample {
@@ -284,16 +275,9 @@ pub mod tests {
             engine: EngineStats { bytes_sent: grants * 1000, ..EngineStats::default() },
             software: None,
         };
-        let resource = |name: &str, locks| ResourceInfo {
-            name: Name::new(name).unwrap(),
-            master: Some(NodeId(1)),
-            claim_pending: false,
-            locks,
-            lvb: None,
-            lvb_invalid: false,
-        };
         let busy = vec![lock(1, None), lock(2, Some(Mode::PR)), lock(3, Some(Mode::EX))];
-        let resources = vec![resource("idle", vec![lock(4, None)]), resource("busy", busy)];
+        let resources =
+            vec![resource_info("idle", vec![lock(4, None)]), resource_info("busy", busy)];
         Sample {
             at,
             wall: SystemTime::UNIX_EPOCH + Duration::from_secs(4),

@@ -4,20 +4,21 @@ use std::sync::Arc;
 
 use lockify_client::host::To;
 use lockify_client::protocol::{Answer, Event, Refusal};
+use lockify_node::Mailbox;
 
 use super::Shard;
-use crate::reload::{Letter, Letters, Reloader, Settings};
+use crate::reload::{Letter, Reloader, Settings};
 
 /// How a shard is told to change, and has all of them told.
 pub(crate) struct Reloading {
-    letters: Letters,
+    letters: Mailbox<Letter>,
     reloader: Arc<Reloader>,
     /// Clients that wait to be told how it ended.
     pub(super) asked: usize,
 }
 
 impl Reloading {
-    pub(crate) fn new(letters: Letters, reloader: Arc<Reloader>) -> Reloading {
+    pub(crate) fn new(letters: Mailbox<Letter>, reloader: Arc<Reloader>) -> Reloading {
         Reloading { letters, reloader, asked: 0 }
     }
 }

@@ -3,24 +3,43 @@
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use lockify_check::{Checker, Options, Reader, Report, Writer, merge};
 use lockify_client::Client;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::eventually;
+use super::{PATIENCE, eventually};
+
+/// What a daemon says when clients can connect.
+pub const SERVES: &str = "serves clients";
+/// The list of nodes of a daemon that is a cluster of its own.
+pub const ALONE: &str = "[[nodes]]\nid = 1\naddress = \"127.0.0.1:0\"\n";
 
 /// A daemon process and what it says; killed on drop.
 pub struct Process {
     pub child: Child,
     pub socket: PathBuf,
-    said: Arc<Mutex<Vec<String>>>,
+    pub said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Process {
     pub fn start(dir: &Path, node: u32, config: &str) -> Process {
         Process::spawn(Command::new(env!("CARGO_BIN_EXE_lockifyd")), dir, node, config)
+    }
+
+    /// Starts a daemon and waits until clients can connect.
+    pub fn serving(dir: &Path, node: u32, config: &str) -> Process {
+        let process = Process::start(dir, node, config);
+        process.wait_for(SERVES);
+        process
+    }
+
+    /// One that serves, and is a cluster of its own.
+    pub fn alone(dir: &Path, config: &str) -> Process {
+        Process::serving(dir, 1, &format!("{config}\n{ALONE}"))
     }
 
     pub fn spawn(mut command: Command, dir: &Path, node: u32, config: &str) -> Process {
@@ -38,6 +57,10 @@ impl Process {
         Process { child, socket, said }
     }
 
+    pub fn client(&self) -> Client {
+        Client::connect(&self.socket).unwrap()
+    }
+
     pub fn heard(&self, text: &str) -> usize {
         self.said.lock().unwrap().iter().filter(|line| line.contains(text)).count()
     }
@@ -48,6 +71,18 @@ impl Process {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    pub fn ended(&mut self) -> ExitStatus {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < end, "the daemon does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -74,4 +109,20 @@ pub fn members(daemon: &Process) -> usize {
         s.nodes.iter().flat_map(|n| &n.spaces).map(|s| s.members.len()).min()
     };
     status.ok().as_ref().and_then(own).unwrap_or(0)
+}
+
+/// Merges the histories of a cluster, and finds nothing wrong in them.
+pub fn judge<'a>(dir: &Path, histories: impl IntoIterator<Item = &'a PathBuf>) -> Report {
+    let readers: Vec<_> = histories.into_iter().map(|path| Reader::open(path).unwrap()).collect();
+    let merged = dir.join("all.jsonl");
+    let mut writer = Writer::create(&merged).unwrap();
+    merge(readers, &mut writer).unwrap();
+    writer.flush().unwrap();
+    let mut checker = Checker::new(Options::whole());
+    for event in Reader::open(&merged).unwrap() {
+        checker.observe(&event.unwrap()).unwrap_or_else(|v| panic!("{v:?}"));
+    }
+    let report = checker.finish();
+    assert!(report.is_clean(), "{report:?}");
+    report
 }

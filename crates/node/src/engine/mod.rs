@@ -89,7 +89,7 @@ pub struct Engine {
     unread: Vec<usize>,
     members: Box<dyn Membership + Send>,
     /// What threads of this process have to say.
-    mailbox: Mailbox,
+    mailbox: Mailbox<News>,
     /// The way to the cluster manager, if there is one.
     cluster: Option<Cluster>,
     fencer: Arc<Fencer>,
@@ -243,11 +243,6 @@ impl Engine {
     /// Ends a wait in [`Engine::run_once`] from another thread ([`HostEvent::Woken`]).
     pub fn waker(&self) -> Arc<mio::Waker> {
         self.waker.clone()
-    }
-
-    /// Where this node listens for its peers; `None` if it has none.
-    pub fn local_address(&self) -> Option<SocketAddr> {
-        self.listener.as_ref().and_then(|l| l.local_addr().ok())
     }
 
     /// Which node this is.
