@@ -16,6 +16,8 @@
 mod facts;
 mod parcel;
 mod pause;
+#[cfg(test)]
+mod shape;
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsString};
