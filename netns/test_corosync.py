@@ -249,14 +249,62 @@ def test_without_fencing_the_operator_is_warned_and_nothing_is_waited_for() -> N
         yard.lock(1, "held")
 
 
-def test_a_restart_that_would_lose_locks_is_refused() -> None:
-    with Yard(1) as yard:
-        yard.until_members([1])
-        holder = yard.hold(1, "held")
-        line = [str(LOCKIFY), "restart", "--socket", str(yard.nodes[1].socket)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
-        assert done.returncode == 3 and "with corosync" in done.stderr, done
-        assert holder.poll() is None and not yard.can_lock(1, "held")
+def restart(yard: Yard, number: int) -> subprocess.CompletedProcess[str]:
+    line = [str(LOCKIFY), "restart", "--socket", str(yard.nodes[number].socket)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+@pytest.mark.parametrize("fence", ["lease", "command"])
+def test_a_restarted_daemon_keeps_its_locks_and_its_place(fence: str) -> None:
+    yard = Yard(3)
+    if fence == "command":
+        agent = f'["/usr/bin/touch", "{yard.folder}/fenced-{{node}}"]'
+        yard.config = f'fence = "command"\n[fencing]\ncommand = {agent}\n'
+    with yard:
+        yard.until_members([1, 2, 3])
+        with loaded(yard):
+            held = {n: yard.hold(n, f"held-by-{n}") for n in yard.nodes}
+            views = {n: yard.nodes[n].said(" view ") for n in yard.nodes}
+            # The one that proposes views, too, and one of them twice.
+            for number in [3, 1, 2, 1]:
+                done = restart(yard, number)
+                assert done.returncode == 0, done
+                for name in held:
+                    assert not yard.can_lock(2 if number != 2 else 3, f"held-by-{name}")
+            # Nobody saw another view, was fenced, or lost anything, and nobody will.
+            time.sleep(3 * yard.lease)
+            assert views == {n: yard.nodes[n].said(" view ") for n in yard.nodes}, yard.told()
+            assert all(client.poll() is None for client in held.values())
+            assert not list(yard.folder.glob("fenced-*"))
+            for number, client in held.items():
+                yard.end_client(client)
+                yard.lock(1, f"held-by-{number}")
+        yard.check()
+
+
+def test_a_daemon_that_does_not_come_back_is_as_dead_as_its_machine() -> None:
+    with Yard(3, own_programs=True) as yard, loaded(yard) as load:
+        yard.until_members([1, 2, 3])
+        load.quiet.add(3)
+        yard.hold(3, "held")
+        time.sleep(2.5)
+        yard.break_program(3)
+        node = yard.nodes[3]
+        daemon, began = node.daemon, time.monotonic()
+        assert daemon is not None
+        yard.signal_daemon(3, signal.SIGUSR2)
+        assert daemon.wait(PATIENCE) == 1
+        node.deaths.append(time.monotonic_ns())
+        yard.lock(1, "held")
+        assert time.monotonic() - began > yard.lease, "its lease was not waited for"
+        yard.until_members([1, 2])
+        node.daemon = None
+        yard.mend_program(3)
+        yard.start_daemon(3)
+        load.quiet.clear()
+        yard.until_members([1, 2, 3])
+        load.stop.set()
+        yard.check()
 
 
 @pytest.mark.parametrize(

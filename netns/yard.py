@@ -94,8 +94,12 @@ class Yard:
 
     STOP, GO_ON = signal.SIGSTOP, signal.SIGCONT
 
-    def __init__(self, size: int, times: Times = Times(), config: str = "", corosync: str = "") -> None:
+    def __init__(
+        self, size: int, times: Times = Times(), config: str = "", corosync: str = "", own_programs: bool = False
+    ) -> None:
+        """With `own_programs`, each daemon is a program file of its own, which can be broken."""
         self.size, self.times, self.config, self.extra = size, times, config, corosync
+        self.own_programs = own_programs
         self.folder = Path(tempfile.mkdtemp(prefix="lockify-netns-"))
         self.hub = self._holder("--net")
         self.nodes: dict[int, Node] = {}
@@ -225,8 +229,33 @@ history = "{node.folder}/history-{node.starts:03}.jsonl"
         path.write_text(text, encoding="utf-8")
         before = node.said("serves clients")
         with node.log.open("ab") as log:
-            node.daemon = subprocess.Popen(node.inside(LOCKIFYD, path), stdout=log, stderr=log)
+            node.daemon = subprocess.Popen(node.inside(self.program(number), path), stdout=log, stderr=log)
         self.until(f"daemon {number} serves clients", lambda: node.said("serves clients") > before)
+
+    def program(self, number: int) -> Path:
+        if not self.own_programs:
+            return LOCKIFYD
+        own = self.nodes[number].folder / "lockifyd"
+        if not own.exists():
+            shutil.copy2(LOCKIFYD, own)
+        return own
+
+    def break_program(self, number: int) -> None:
+        """From now on, what is installed says that it can go on, and then ends."""
+        own = self.program(number)
+        good = own.with_suffix(".good")
+        own.rename(good)
+        own.write_text(f'#!/bin/sh\n[ -n "$LOCKIFY_RESTART_CHECK" ] && exec {good} "$@"\nexit 1\n')
+        own.chmod(0o755)
+
+    def mend_program(self, number: int) -> None:
+        own = self.program(number)
+        own.with_suffix(".good").rename(own)
+
+    @property
+    def lease(self) -> float:
+        """In seconds."""
+        return float(self.times.lease.removesuffix("s"))
 
     def kill_daemon(self, number: int) -> None:
         """At once. What it recorded must have been written: let it be quiet for two seconds before."""

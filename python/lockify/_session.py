@@ -58,12 +58,14 @@ class Session:
         """A lockspace that the node is a member of: one of its configuration, or made at run time."""
         return Lockspace(self, self._native.lockspace(name), name)
 
-    def create_lockspace(self, name: str, *, exclusive: bool = False) -> Lockspace:
+    def create_lockspace(self, name: str, *, exclusive: bool = False, mode: int | None = None) -> Lockspace:
         """Makes a lockspace, or uses the one of that name unless `exclusive`; waits until it runs.
 
-        For root and the daemon's user. It stays until it has been released as often as it was made.
+        For root and the daemon's user. It stays until it has been released as often as it was made. A new
+        one belongs to this process's user and group, with these permission bits, of 0o666, for users of
+        this node: 4 is seeing locks, 6 is taking them; 0o600 if none are given.
         """
-        return Lockspace(self, self._native.create_lockspace(name, exclusive), name)
+        return Lockspace(self, self._native.create_lockspace(name, exclusive, mode), name)
 
     def release_lockspace(self, name: str, *, force: bool = False) -> None:
         """Undoes `create_lockspace`. With `force`, locks that this node's programs have in it are lost."""

@@ -41,8 +41,18 @@ impl Session {
         self.space(py, |client| client.lockspace(name))
     }
 
-    fn create_lockspace(&self, py: Python<'_>, name: &str, exclusive: bool) -> PyResult<Lockspace> {
-        self.space(py, |client| client.create_lockspace(name, exclusive))
+    fn create_lockspace(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        exclusive: bool,
+        mode: Option<u32>,
+    ) -> PyResult<Lockspace> {
+        self.space(py, |client| match mode {
+            Some(mode) => client.create_lockspace_with_mode(name, exclusive, mode),
+            // Older daemons know this one, too.
+            None => client.create_lockspace(name, exclusive),
+        })
     }
 
     fn release_lockspace(&self, py: Python<'_>, name: &str, force: bool) -> PyResult<()> {

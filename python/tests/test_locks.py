@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from conftest import LIMIT, Daemon, eventually, eventually_free, is_free, waiters
@@ -253,6 +255,34 @@ def test_who_and_locks(space: Lockspace, other: Lockspace, name: str) -> None:
         assert waiter.waits_for == (holder.owner,)
         assert name.encode() in {resource.name for resource in space.locks().resources}
     waiting.join(LIMIT)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_lockspace_has_the_mode_that_it_is_made_with() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        daemon = Daemon(Path(folder))
+        try:
+            os.chmod(daemon.socket, 0o666)
+            maker = lockify.connect(daemon.socket)
+            with pytest.raises(lockify.LockifyError, match="mode 700"):
+                maker.create_lockspace("odd", mode=0o700)
+            for made, mode in {"private": None, "seen": 0o644, "open": 0o666}.items():
+                maker.create_lockspace(made, exclusive=True, mode=mode)
+            # What exists keeps its own.
+            maker.create_lockspace("private", mode=0o666)
+            os.seteuid(64001)
+            try:
+                with lockify.connect(daemon.socket) as other:
+                    with pytest.raises(lockify.NotPermitted):
+                        other.lockspace("private")
+                    with pytest.raises(lockify.NotPermitted):
+                        other.lockspace("seen").lock("a")
+                    other.lockspace("open").lock("a").unlock()
+            finally:
+                os.seteuid(0)
+        finally:
+            daemon.end()
 
 
 def test_lockspaces_are_made_used_and_released(own_daemon: Daemon, name: str) -> None:

@@ -36,7 +36,9 @@ enum lockify_code {
 	LOCKIFY_BUSY = 11,	   /* the lock, or the lockspace, is in use */
 	LOCKIFY_NOT_PERMITTED = 12, /* only root and the daemon's user may do it */
 	LOCKIFY_LIMIT = 13,	   /* as many locks or lockspaces as there may be */
-	LOCKIFY_FAILED = 14	   /* the message says what */
+	LOCKIFY_FAILED = 14,	   /* the message says what */
+	LOCKIFY_NOT_MEMBER = 15	   /* the node is not in the lockspace now, for lack of a quorum or
+				      because it leaves, and LOCKIFY_NOQUEUE: try later */
 };
 
 /* Modes, from the weakest to the strongest; CW and PR exclude each other and are equally strong. */

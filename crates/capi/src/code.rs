@@ -25,6 +25,7 @@ pub(crate) enum Code {
     NotPermitted = 12,
     Limit = 13,
     Failed = 14,
+    NotMember = 15,
 }
 
 /// Why a call fails.
@@ -37,6 +38,18 @@ pub(crate) struct Failure {
 impl Failure {
     pub(crate) fn new(code: Code, text: String) -> Failure {
         Failure { code, text }
+    }
+
+    /// Of a call for a lock that was held.
+    pub(crate) fn of_held(e: Error) -> Failure {
+        use lockify_client::CallRefusal as Core;
+        let halted = matches!(e, Error::Refused(Refusal::Core(Core::NotMember)));
+        let mut failure = Failure::from(e);
+        if halted {
+            // A node that is no member has lost what its clients held; they may be told later.
+            failure.code = Code::Lost;
+        }
+        failure
     }
 
     pub(crate) fn invalid(text: String) -> Failure {
@@ -68,7 +81,8 @@ fn of_refusal(why: &Refusal) -> Code {
         Refusal::Core(Core::Invalid(_)) | Refusal::UnknownFlags(_) => Code::Invalid,
         Refusal::Core(Core::Busy) => Code::Busy,
         Refusal::Core(Core::OtherMode) => Code::WouldBlock,
-        Refusal::Core(Core::Lost | Core::NotMember | Core::Leaving) => Code::Lost,
+        Refusal::Core(Core::Lost) => Code::Lost,
+        Refusal::Core(Core::NotMember | Core::Leaving) => Code::NotMember,
         Refusal::NotOpen | Refusal::NoSuchSpace { .. } => Code::NoSpace,
         Refusal::TooManyLocks(_) | Refusal::TooManyLocksOfUser(_) | Refusal::TooManySpaces(_) => {
             Code::Limit
@@ -110,4 +124,22 @@ pub(crate) fn call(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
     };
     MESSAGE.with_borrow_mut(|text| *text = c_text(&failure.text));
     failure.code as c_int
+}
+
+#[cfg(test)]
+mod tests {
+    use lockify_client::CallRefusal as Core;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_no_member_has_lost_only_what_was_held() {
+        let refused = |why| Error::Refused(Refusal::Core(why));
+        assert_eq!(Failure::from(refused(Core::NotMember)).code, Code::NotMember);
+        assert_eq!(Failure::from(refused(Core::Leaving)).code, Code::NotMember);
+        assert_eq!(Failure::of_held(refused(Core::NotMember)).code, Code::Lost);
+        // Until it has left, its clients' locks are in force.
+        assert_eq!(Failure::of_held(refused(Core::Leaving)).code, Code::NotMember);
+        assert_eq!(Failure::of_held(refused(Core::Lost)).code, Code::Lost);
+    }
 }

@@ -369,7 +369,7 @@ pub unsafe extern "C" fn lockify_convert(lock: *const Lock, request: *const Requ
         if let Some(timeout) = wish.timeout {
             builder = builder.timeout(timeout);
         }
-        Ok(builder.convert()?)
+        builder.convert().map_err(Failure::of_held)
     })
 }
 
@@ -395,7 +395,7 @@ pub unsafe extern "C" fn lockify_unlock(lock: *mut Lock, lvb: *const c_void, fla
         if flags != 0 {
             release = release.invalidate_lvb();
         }
-        Ok(release.unlock()?)
+        release.unlock().map_err(Failure::of_held)
     })
 }
 

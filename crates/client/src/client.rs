@@ -11,7 +11,7 @@ use lockify_node::NodeStatus;
 use crate::callbacks::Callbacks;
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::protocol::{Answer, KNOWS_RELOAD, Query, Space, VERSION};
+use crate::protocol::{Answer, KNOWS_RELOAD, Query, Refusal, Space, VERSION};
 use crate::socket;
 use crate::space::Lockspace;
 
@@ -120,14 +120,31 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`] if this node's clients have locks in it and `force` is not given, if it
-    /// was not made at run time, or for lack of permission; [`Error::Disconnected`].
+    /// was not made at run time, or for lack of permission: then it is as it was. Only if somebody
+    /// locks in it at this very moment may a part of its names have been left; releasing it again
+    /// does the rest. [`Error::Disconnected`].
     pub fn release_lockspace(&self, name: &str, force: bool) -> Result<(), Error> {
-        let mut result = Ok(());
-        for shard in &self.inner.shards {
-            let released = shard.ask_done(Query::Release { name: name.into(), force });
-            result = result.and(released);
+        // No shard knows of the others' locks.
+        if !force && self.inner.shards.len() > 1 && self.knows(KNOWS_RELOAD).is_ok() {
+            self.ask_those_with(&Query::MayRelease(name.into()))?;
         }
-        result
+        self.ask_those_with(&Query::Release { name: name.into(), force })
+    }
+
+    /// Asks all shards about a lockspace. One that has left it already does not count, unless all
+    /// have.
+    fn ask_those_with(&self, query: &Query) -> Result<(), Error> {
+        let (mut found, mut result, mut missing) = (false, Ok(()), Ok(()));
+        for shard in &self.inner.shards {
+            match shard.ask_done(query.clone()) {
+                Err(e @ Error::Refused(Refusal::NoSuchSpace { .. })) => missing = Err(e),
+                answer => {
+                    found |= answer.is_ok();
+                    result = result.and(answer);
+                }
+            }
+        }
+        if found { result } else { result.and(missing) }
     }
 
     /// Whether the daemon knows what is new in a version.

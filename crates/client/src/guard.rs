@@ -280,8 +280,10 @@ impl ConvertBuilder<'_> {
         self
     }
 
-    /// Fail with [`Error::TimedOut`] after waiting this long; the present mode is kept. While the
-    /// lock's master does not answer, or a recovery runs, nobody knows the mode, and the call lasts.
+    /// Fail with [`Error::TimedOut`] after waiting this long; the present mode is kept. If the lock's
+    /// master does not answer then, or a recovery runs, the lock cannot be converted again before that
+    /// is over (EBUSY). Conversions that the master alone can end are waited for: those between PR and
+    /// CW, with CONVDEADLK, ALTPR, ALTCW or IVVALBLK, and those that write the value block.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self

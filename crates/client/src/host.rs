@@ -626,13 +626,14 @@ impl Host {
         let to = To::Client(asker.id);
         let answer = match query {
             Query::Open(name) => self.open(name, asker),
-            Query::Create { .. } | Query::CreateWithMode { .. } | Query::Release { .. } => {
-                match self.make_or_release(engine, asker, id, query, out) {
-                    Ok(None) => return,
-                    Ok(Some(answer)) => Ok(answer),
-                    Err(why) => Err(why),
-                }
-            }
+            Query::Create { .. }
+            | Query::CreateWithMode { .. }
+            | Query::Release { .. }
+            | Query::MayRelease(_) => match self.make_or_release(engine, asker, id, query, out) {
+                Ok(None) => return,
+                Ok(Some(answer)) => Ok(answer),
+                Err(why) => Err(why),
+            },
             // A daemon does so itself.
             Query::Reload => Err(Refusal::Failed("there is no configuration file".into())),
             Query::Purge { space, node, clients } => {
@@ -697,6 +698,7 @@ impl Host {
             | Query::Create { .. }
             | Query::CreateWithMode { .. }
             | Query::Release { .. }
+            | Query::MayRelease(_)
             | Query::Purge { .. }
             | Query::Reload => {
                 return Err(Refusal::Failed("this is no question to all nodes".into()));

@@ -209,6 +209,8 @@ pub enum Query {
     Reload,
     /// Hand everything over to the program that is installed now; answered by that program.
     Restart,
+    /// Whether [`Query::Release`] without force would be refused. From version [`KNOWS_RELOAD`] on.
+    MayRelease(String),
 }
 
 /// What a daemon tells.

@@ -57,6 +57,8 @@ fn requests() -> Vec<Request> {
         },
         Request::Query { id: 6, query: Query::Release { name: "new".into(), force: false } },
         Request::Query { id: 7, query: Query::Reload },
+        Request::Query { id: 9, query: Query::Restart },
+        Request::Query { id: 9, query: Query::MayRelease("new".into()) },
     ]
 }
 

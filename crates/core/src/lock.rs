@@ -105,6 +105,11 @@ pub(crate) struct Lock {
     /// `op_no` when the operation was called: stays when recovery sends it again.
     pub op_start: u32,
     pub overlap: Option<Box<Overlap>>,
+    /// The mode when the operation was called.
+    pub before: Option<Mode>,
+    /// The client was told that its conversion has timed out and that it holds this mode; what
+    /// comes of the conversion is nobody's any more.
+    pub told: Option<Mode>,
     /// The master's id of this lock, where the master is remote.
     pub remid: Option<LockId>,
 
@@ -166,6 +171,8 @@ impl Lock {
             op_no: 0,
             op_start: 0,
             overlap: None,
+            before: None,
+            told: None,
             remid: None,
             tag: 0,
             since: now,
@@ -192,6 +199,8 @@ impl Lock {
         self.sb = SbFlags::empty();
         self.disordered = false;
         self.overlap = None;
+        self.before = self.granted;
+        self.told = None;
         self.lvb_read = false;
         self.lvb_out = lvb.filter(|_| self.granted.is_some_and(Mode::writes));
     }
@@ -224,5 +233,6 @@ impl Lock {
         self.stage = Stage::Idle;
         self.requested = None;
         self.overlap = None;
+        self.told = None;
     }
 }

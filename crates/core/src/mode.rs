@@ -49,6 +49,11 @@ impl Mode {
         to < self && !self.is_middle(to)
     }
 
+    /// Whether a lock in this mode excludes everything that one in `other` excludes.
+    pub fn covers(self, other: Mode) -> bool {
+        Mode::ALL.into_iter().all(|m| other.compatible(m) || !self.compatible(m))
+    }
+
     /// EX or PW: the modes that may write, carry a fencing token and fall under the claim barrier.
     pub fn writes(self) -> bool {
         self >= Mode::PW

@@ -75,7 +75,7 @@ impl Lockspace {
         self.check_lvb(flags.contains(LockFlags::VALBLK), args.lvb.as_ref())
     }
 
-    pub(crate) fn unlock(&mut self, args: UnlockArgs) -> Result<(), Error> {
+    pub(crate) fn unlock(&mut self, mut args: UnlockArgs) -> Result<(), Error> {
         if !self.member {
             return Err(Error::NotMember);
         }
@@ -84,14 +84,19 @@ impl Lockspace {
         let force = args.flags.contains(UnlockFlags::FORCE);
         let unlocking =
             lock.op == Op::Unlock || lock.overlap.as_ref().is_some_and(|o| o.unlock.is_some());
+        let told = lock.told;
         self.check_lvb(args.flags.contains(UnlockFlags::VALBLK), args.lvb.as_ref())?;
         if lost {
             self.store[args.lock].tag = args.tag;
             self.abandon(args.lock);
             return Ok(());
         }
-        if unlocking || (busy && !force) {
+        if unlocking || (busy && !force && told.is_none()) {
             return Err(Error::Busy);
+        }
+        if told.is_some_and(|mode| !mode.writes()) {
+            // Granted late, it may be in a mode that would write.
+            args.flags.remove(UnlockFlags::VALBLK | UnlockFlags::IVVALBLK);
         }
         self.unlock_lock(args);
         Ok(())
@@ -166,7 +171,7 @@ impl Lockspace {
         }
         // Only what the client held can it have been about to write.
         let mut flags = UnlockFlags::FORCE;
-        flags.set(UnlockFlags::IVVALBLK, lock.granted.is_some_and(Mode::writes));
+        flags.set(UnlockFlags::IVVALBLK, lock.told.or(lock.granted).is_some_and(Mode::writes));
         flags.set(UnlockFlags::FREED, mutated!(self, BarrierNotAtExit));
         self.unlock_lock(UnlockArgs { client: ClientId(0), lock: id, tag: 0, flags, lvb: None });
     }
@@ -373,6 +378,23 @@ impl Lockspace {
         }
     }
 
+    /// A conversion has been granted whose client was told that it holds `mode`: back to that. Goes
+    /// on its way when the resource's queues are done.
+    pub(crate) fn convert_back_later(&mut self, id: LockId, mode: Mode) {
+        let lock = &mut self.store[id];
+        if lock.granted == Some(mode) {
+            return self.complete(id, Status::TimedOut);
+        }
+        let kept = LockFlags::PERSISTENT | LockFlags::NODLCKBLK;
+        lock.begin(Op::Convert, Some(mode), lock.flags & kept, None);
+        lock.told = Some(mode);
+        if self.must_wait_at_barrier(&self.store[id]) {
+            self.wait_at_barrier(id);
+        } else {
+            self.gate(id);
+        }
+    }
+
     fn become_unlock(&mut self, id: LockId, tag: u64, flags: UnlockFlags, lvb: Option<Lvb>) {
         let lvb = lvb.filter(|_| flags.contains(UnlockFlags::VALBLK));
         let lock = &mut self.store[id];
@@ -459,8 +481,15 @@ impl Lockspace {
 
     /// Tells the client how its operation ended; the lock is idle again.
     pub(crate) fn complete(&mut self, id: LockId, status: Status) {
+        let running = self.running;
         let lock = &mut self.store[id];
+        let told = lock.told.is_some();
         lock.rest();
+        // Only of use while the completion is held back.
+        lock.before = lock.before.filter(|_| !running);
+        if told {
+            return;
+        }
         lock.cast_mode = lock.granted;
         lock.last_bast = None;
         let Owner::Local(client) = lock.owner else { return };

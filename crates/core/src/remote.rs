@@ -286,13 +286,15 @@ impl Lockspace {
         self.granted_to_client(id);
     }
 
-    /// Tells the local client of a grant, unless it has unlocked by force meanwhile. The unlock is
-    /// left for later, as the resource's queues may be under way.
+    /// Tells the local client of a grant, unless it has unlocked by force meanwhile, or was told of a
+    /// time-out. What follows then is left for later, as the resource's queues may be under way.
     fn granted_to_client(&mut self, id: LockId) {
-        let unlock = self.store[id].overlap.as_mut().and_then(|o| o.unlock.take());
-        match unlock {
-            Some(unlock) => self.unlock_later(unlock),
-            None => self.complete(id, Status::Granted),
+        let lock = &mut self.store[id];
+        let unlock = lock.overlap.as_mut().and_then(|o| o.unlock.take());
+        match (unlock, lock.told) {
+            (Some(unlock), _) => self.unlock_later(unlock),
+            (None, Some(mode)) => self.convert_back_later(id, mode),
+            (None, None) => self.complete(id, Status::Granted),
         }
     }
 

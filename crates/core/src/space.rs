@@ -398,6 +398,8 @@ impl Lockspace {
                     l.disordered,
                     &l.lvb,
                     l.lvb_seq,
+                    l.before,
+                    l.told,
                 )
                     .hash(h);
             }

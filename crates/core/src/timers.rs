@@ -6,10 +6,11 @@ use core::hash::{Hash, Hasher};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Status;
-use crate::flags::{SbFlags, UnlockFlags};
-use crate::ids::{LockId, Time};
+use crate::flags::{LockFlags, SbFlags, UnlockFlags};
+use crate::ids::{ClientId, LockId, Time};
 use crate::io::{Completion, Output, UnlockArgs};
 use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
+use crate::mode::Mode;
 use crate::resource::Master;
 use crate::space::Lockspace;
 
@@ -82,8 +83,9 @@ impl Lockspace {
         }
     }
 
-    /// An operation has waited long enough. A conversion ends when its master says in which mode
-    /// the lock is left; a new lock is nobody's then, whoever has to be asked.
+    /// An operation has waited long enough, whoever has to be asked: a new lock is nobody's then,
+    /// and a conversion's lock stays in its mode. Where what is granted may not cover that mode, or
+    /// writes the value block, only the master knows how the lock is left, and it is waited for.
     fn time_out(&mut self, id: LockId, op_no: u32) {
         let Some(lock) = self.store.get(id).filter(|l| l.op_start == op_no) else { return };
         match lock.op {
@@ -91,13 +93,16 @@ impl Lockspace {
                 self.cancel_lock(id, CancelCause::TimedOut)
             }
             Op::Request => self.expire(id),
-            Op::None if op_no == Lock::FIRST_OP && !self.running => self.expire_held_back(id),
+            Op::Convert if !self.answers_at_once(lock) && is_undone_by_old_mode(lock) => {
+                self.expire_conversion(id)
+            }
+            Op::None if !self.running => self.expire_held_back(id, op_no),
             Op::None => {}
             Op::Convert | Op::Unlock => self.cancel_lock(id, CancelCause::TimedOut),
         }
     }
 
-    /// Whether a cancel of this request ends it without a message or the end of a recovery.
+    /// Whether a cancel of this operation ends it without a message or the end of a recovery.
     fn answers_at_once(&self, lock: &Lock) -> bool {
         match lock.stage {
             Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::Parked => true,
@@ -120,33 +125,80 @@ impl Lockspace {
         if self.store.disowned() >= MOST_EXPIRED {
             return self.cancel_lock(id, CancelCause::TimedOut);
         }
-        let completion = Completion {
-            client,
-            lock: id,
-            tag: lock.tag,
-            status: Status::TimedOut,
-            mode: None,
-            sb: SbFlags::empty(),
-            lvb: None,
-            token: 0,
-            provisional: false,
-        };
-        if !self.has_exited(client) {
-            self.out.push_back(Output::Complete(completion));
-        }
+        self.tell_timed_out(id, client, None);
         self.store.disown(id);
         let flags = UnlockFlags::FORCE;
         self.unlock_lock(UnlockArgs { client, lock: id, tag: 0, flags, lvb: None });
     }
 
-    /// A new lock has been granted in time, but its client has not been told yet, as a recovery
-    /// runs: it has not used what it held, either.
-    fn expire_held_back(&mut self, id: LockId) {
-        let granted = |o: &Output| matches!(o, Output::Complete(c) if c.lock == id && c.status == Status::Granted);
-        if self.store[id].lost || !self.held.iter().any(granted) {
+    /// The same for a conversion: the lock is in its old mode as far as its client is concerned, and
+    /// taken back to it if another one is granted after all.
+    fn expire_conversion(&mut self, id: LockId) {
+        let lock = &self.store[id];
+        let taken_back = lock.overlap.as_ref().is_some_and(|o| o.unlock.is_some());
+        if taken_back || lock.told.is_some() {
             return;
         }
-        self.held.retain(|output| !output.is_about(id));
-        self.expire(id);
+        if let (Owner::Local(client), Some(mode)) = (lock.owner, lock.granted) {
+            self.tell_timed_out(id, client, Some(mode));
+        }
+        self.cancel_lock(id, CancelCause::TimedOut);
     }
+
+    fn tell_timed_out(&mut self, id: LockId, client: ClientId, mode: Option<Mode>) {
+        let lock = &mut self.store[id];
+        let completion = Completion {
+            client,
+            lock: id,
+            tag: lock.tag,
+            status: Status::TimedOut,
+            mode,
+            sb: SbFlags::empty(),
+            lvb: None,
+            token: 0,
+            provisional: mode.is_some() && lock.provisional,
+        };
+        if mode.is_some() {
+            lock.told = mode;
+            lock.cast_mode = mode;
+            lock.last_bast = None;
+        }
+        if !self.has_exited(client) {
+            self.out.push_back(Output::Complete(completion));
+        }
+    }
+
+    /// A lock has been granted in time, but its client has not been told yet, as a recovery runs:
+    /// it has not used what it held, either.
+    fn expire_held_back(&mut self, id: LockId, op_no: u32) {
+        let granted = |o: &Output| matches!(o, Output::Complete(c) if c.lock == id && c.status == Status::Granted);
+        let lock = &self.store[id];
+        if lock.lost || !self.held.iter().any(granted) {
+            return;
+        }
+        if op_no == Lock::FIRST_OP {
+            self.held.retain(|output| !output.is_about(id));
+            return self.expire(id);
+        }
+        let (Owner::Local(client), Some(mode)) = (lock.owner, lock.before) else { return };
+        if lock.granted.is_some_and(|now| now.covers(mode)) && !says_more(lock, mode) {
+            self.held.retain(|output| !granted(output));
+            self.tell_timed_out(id, client, Some(mode));
+            self.convert_back_later(id, mode);
+        }
+    }
+}
+
+/// Whether a conversion, once granted, is as if it had not been when the lock is taken back to its
+/// old mode.
+fn is_undone_by_old_mode(lock: &Lock) -> bool {
+    let modes = lock.granted.zip(lock.requested);
+    modes.is_some_and(|(gr, rq)| rq.covers(gr) && !lock.granted_unknown && !says_more(lock, gr))
+}
+
+/// Whether a conversion from this mode may give another mode than it asks for, give up the one it
+/// has, or write or invalidate the value block.
+fn says_more(lock: &Lock, from: Mode) -> bool {
+    let other = LockFlags::CONVDEADLK | LockFlags::ALTPR | LockFlags::ALTCW | LockFlags::IVVALBLK;
+    lock.flags.intersects(other) || from.writes() && lock.flags.contains(LockFlags::VALBLK)
 }

@@ -6,6 +6,7 @@ use std::ffi::c_int;
 pub(crate) const OK: c_int = 1;
 const LIBRARY: c_int = 2;
 const TRY_AGAIN: c_int = 6;
+const EXIST: c_int = 14;
 const ACCESS: c_int = 11;
 const NOT_EXIST: c_int = 12;
 const SECURITY: c_int = 100;
@@ -35,10 +36,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// Corosync is busy (a ring is being formed, or its queue is full): the same call will do
-    /// later.
+    /// Corosync is busy (a ring is being formed, or its queue is full), or has not noticed yet that
+    /// the program that this process was before has gone: the same call will do later.
     pub fn is_temporary(&self) -> bool {
-        matches!(self, Error::Call { code: TRY_AGAIN, .. })
+        matches!(self, Error::Call { code: TRY_AGAIN | EXIST, .. })
     }
 
     pub(crate) fn is_absence(&self) -> bool {
@@ -50,6 +51,7 @@ fn meaning(code: i32) -> String {
     match code {
         LIBRARY => "corosync does not answer: is it running on this node?".into(),
         TRY_AGAIN => "corosync is busy: it forms a new ring, or its queue is full".into(),
+        EXIST => "this process is a member of the group already".into(),
         ACCESS | SECURITY => "corosync does not let this user in: allow it in a uidgid section \
                               of corosync.conf"
             .into(),

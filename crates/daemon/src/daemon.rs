@@ -58,6 +58,8 @@ pub enum Error {
 pub struct Daemon {
     handle: Handle,
     reloader: Arc<Reloader>,
+    /// What it was started with, and what corosync said then.
+    config: Config,
     threads: Vec<JoinHandle<Result<(), NodeError>>>,
     /// Serves metrics as long as it is there.
     _metrics: Option<Server>,
@@ -138,6 +140,7 @@ impl Daemon {
         let mut daemon = Daemon {
             handle: Handle { restart, stop: stop.clone(), wakers: wakers.into() },
             reloader: reloader.clone(),
+            config: config.clone(),
             threads: Vec::new(),
             _metrics: metrics,
         };
@@ -307,7 +310,7 @@ pub fn run(config: &Config, log: &Log) -> Result<(), Error> {
         log.warning(format!("cannot tell the service manager that the daemon is ready: {e}"));
     }
     let (handle, reloader) = (daemon.handle(), daemon.reloader.clone());
-    let (log, config) = (log.clone(), config.clone());
+    let (log, config) = (log.clone(), daemon.config.clone());
     let watcher = Watcher { signals, program, handle, reloader, config, log, stopping: false };
     let watcher = std::thread::spawn(move || watcher.run());
     let result = daemon.wait();

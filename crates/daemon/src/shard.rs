@@ -24,6 +24,9 @@ use crate::metrics::{Desk, Sessions, Snapshot};
 use crate::session::{End, Session};
 use crate::user::User;
 
+#[cfg(test)]
+pub(crate) use handover::ShardImage;
+
 pub(crate) use settings::Reloading;
 
 const LISTENER: Token = Token(HOST_TOKENS);

@@ -95,6 +95,27 @@ fn locks_keep_a_lockspace_unless_it_is_forced() {
 }
 
 #[test]
+fn one_that_is_in_use_stays_whole_in_all_shards() {
+    let alone = Alone::start("shards = 3");
+    let client = alone.client();
+    let made = client.create_lockspace("new", true).unwrap();
+    // Each is in one shard, and some are in each.
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    for name in names {
+        let held = made.lock(name, Mode::EX).unwrap();
+        let why = refusal(client.release_lockspace("new", false));
+        assert!(matches!(why, Refusal::SpaceBusy(_, 1)), "{why}");
+        held.unlock().unwrap();
+        for name in names {
+            made.try_lock(name, Mode::EX).unwrap().unlock().unwrap();
+        }
+    }
+    client.release_lockspace("new", false).unwrap();
+    let why = refusal(client.release_lockspace("new", false));
+    assert!(matches!(why, Refusal::NoSuchSpace { .. }), "{why}");
+}
+
+#[test]
 fn names_have_limits() {
     let alone = Alone::start("");
     let client = alone.client();

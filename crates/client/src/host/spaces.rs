@@ -51,7 +51,7 @@ fn owned(maker: &HostedClient, mode: u32) -> Option<Access> {
 }
 
 impl Host {
-    /// Handles [`Query::Create`], [`Query::CreateWithMode`] and [`Query::Release`]; `None` if the answer comes later.
+    /// Handles what is asked about making and releasing lockspaces; `None` if the answer comes later.
     pub(super) fn make_or_release(
         &mut self,
         engine: &mut Engine,
@@ -75,6 +75,10 @@ impl Host {
                 Some(space) => space,
                 None => return Ok(Some(Answer::Done)),
             },
+            Query::MayRelease(name) => {
+                let i = self.find(&name).ok_or_else(|| self.no_such_space(name))?;
+                return self.check_unused(engine, i).map(|()| Some(Answer::Done));
+            }
             _ => return Err(Refusal::Failed("this is not about lockspaces".into())),
         };
         // Not one that is being left: that has ceased to be a member's.
@@ -136,14 +140,23 @@ impl Host {
             // It stays, because the configuration says so: one use of it has ended.
             _ => return Ok(None),
         }
-        let id = self.spaces[i].id;
-        let locks = engine.own_locks(id);
-        if locks > 0 && !force {
-            return Err(Refusal::SpaceBusy(name, locks as u64));
+        if !force {
+            self.check_unused(engine, i)?;
         }
-        engine.leave(id).map_err(super::refusal)?;
+        engine.leave(self.spaces[i].id).map_err(super::refusal)?;
         self.end(i, Origin::Leaving, out);
         Ok(Some(i))
+    }
+
+    /// Whether a release would leave a lockspace in which this node's clients have locks.
+    fn check_unused(&self, engine: &Engine, i: usize) -> Result<(), Refusal> {
+        let HostedSpace { origin, id, name, .. } = &self.spaces[i];
+        match engine.own_locks(*id) {
+            locks if locks > 0 && *origin == Origin::Made(1) => {
+                Err(Refusal::SpaceBusy(name.clone(), locks as u64))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A lockspace is no more: whoever has locks in it, or waits for some, has lost them.

@@ -16,6 +16,8 @@
 mod facts;
 mod parcel;
 mod pause;
+#[cfg(test)]
+mod shape;
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsString};
@@ -33,7 +35,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::config::{Config, MembershipKind};
+use crate::config::Config;
 use crate::log::Log;
 use parcel::State;
 
@@ -42,7 +44,7 @@ pub(crate) use pause::{Order, Restart, Written};
 
 /// The version of the state that this program writes and reads. It must become another one whenever
 /// a type in it changes (docs/restart.md has the rule).
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Asks a program whether it can go on where another one is; the facts are its standard input.
 const CHECK: &str = "LOCKIFY_RESTART_CHECK";
@@ -166,7 +168,8 @@ fn monotonic() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Has the installed program go on in this one's place. Returns only if that is not possible; then
+/// Has the installed program go on in this one's place, with what the daemon was started with, nodes
+/// that corosync named included. Returns only if that is not possible; then
 /// nothing has changed.
 pub(crate) fn restart(
     config: &Config,
@@ -176,11 +179,6 @@ pub(crate) fn restart(
     stopped: &mut dyn FnMut() -> bool,
     log: &Log,
 ) -> String {
-    if config.membership == MembershipKind::Corosync {
-        return "with corosync, the other nodes would recover this node's locks while it restarts: \
-                stop it in order and start it again"
-            .into();
-    }
     let facts = facts::facts(config).to_string();
     if let Err(why) = program.check(&facts) {
         return why;
@@ -224,11 +222,18 @@ pub(crate) fn answer_check(config: &Config) -> Option<Result<(), String>> {
     let mut before = String::new();
     let read = std::io::stdin().take(1 << 20).read_to_string(&mut before);
     let read = read.map_err(|e| format!("standard input cannot be read: {e}"));
-    let answer = read.and_then(|_| facts::agree(&facts::facts(config), &before));
+    let answer = read.and_then(|_| agree(config, &before));
     if answer.is_ok() {
         println!("{READY}");
     }
     Some(answer)
+}
+
+/// Whether a program with this configuration goes on where one with those facts was.
+fn agree(config: &Config, before: &str) -> Result<(), String> {
+    // Which node this is, and which others there are, corosync may know.
+    let (config, _) = config.resolved().map_err(|e| e.to_string())?;
+    facts::agree(&facts::facts(&config), before)
 }
 
 /// What the program before this one has left, per shard.
@@ -254,7 +259,7 @@ impl Inheritance {
         });
         let (state, read) = State::read(&received.state);
         let State { facts, held, stopped, shards } = state;
-        let agreed = read.and_then(|()| facts::agree(&facts::facts(config), &facts));
+        let agreed = read.and_then(|()| agree(config, &facts));
         let inheritance = Inheritance { stopped, held, shards, descriptors: received.descriptors };
         match agreed {
             Ok(()) if inheritance.shards.len() == usize::from(config.shards) => Some(inheritance),

@@ -26,7 +26,7 @@ const TURNS: usize = 64;
 /// All that a shard is. Its descriptors go along in this order: the clients' socket, the lock on its
 /// path, the peers' socket if there is one, and those of the sessions.
 #[derive(Serialize, Deserialize)]
-struct ShardImage<'a> {
+pub(crate) struct ShardImage<'a> {
     engine: EngineImage<'a>,
     host: HostImage,
     sessions: Vec<SessionImage>,

@@ -64,6 +64,8 @@ impl Engine {
             self.silence(self.peers[i].node);
         }
         let now = monotonic();
+        self.members.prepare_image(now + self.skew);
+        self.act(now);
         self.write_histories();
         self.flush(now);
     }
@@ -89,6 +91,7 @@ impl Engine {
             members_due: _,
             complaint: _,
             skew: _,
+            cluster: _,
             // Made anew.
             conns: _,
             dirty: _,
@@ -117,19 +120,11 @@ impl Engine {
             parting,
             queries,
             pending,
-            cluster,
         } = self;
         if *parting || !queries.is_empty() || !pending.is_empty() {
             return Err("the node is just losing its quorum, or has not told all it knows".into());
         }
-        if cluster.is_some() {
-            return Err("with corosync the other nodes would take it for dead".into());
-        }
-        let Some(members) = members.image() else {
-            return Err("a fencing agent runs, or fence = \"none\" lets the other nodes take the \
-                        locks at once"
-                .into());
-        };
+        let members = members.image()?;
         let letters = identity.group.as_ref().map(|g| g.unread(identity.shard));
         let peers = peers.iter().map(|p| PeerImage {
             node: p.node,

@@ -14,6 +14,11 @@ impl Engine {
     /// Tells the membership service something and does what it wants done.
     pub(super) fn tell(&mut self, now: Time, event: Event) {
         self.members.handle(now + self.skew, wall() / 1_000_000_000, event);
+        self.act(now);
+    }
+
+    /// Does what the membership service wants done.
+    pub(super) fn act(&mut self, now: Time) {
         while let Some(action) = self.members.poll() {
             match action {
                 Action::Send { to, vote } => self.send_vote(to, vote, now),

@@ -11,6 +11,8 @@ struct Host {
     pid: u32,
     /// It is stopped: nothing reaches it, and it does nothing.
     paused: bool,
+    /// It is not in the group: it becomes another program.
+    absent: bool,
     inbox: VecDeque<Event>,
     view: Option<NodeView>,
     halts: Vec<Halt>,
@@ -84,6 +86,7 @@ impl World {
             life,
             pid,
             paused: false,
+            absent: false,
             inbox: VecDeque::new(),
             view: None,
             halts: Vec::new(),
@@ -151,8 +154,8 @@ impl World {
             let id = RingId { seq: self.ring_seq, node: 1 };
             let quorate = 2 * ring.len() > self.size as usize;
             let all: Vec<u32> = ring.iter().map(|n| n.0).collect();
-            let nodes: Vec<NodeId> =
-                ring.iter().copied().filter(|n| self.hosts.contains_key(n)).collect();
+            let seated = |n: &NodeId| self.hosts.get(n).is_some_and(|h| !h.absent);
+            let nodes: Vec<NodeId> = ring.iter().copied().filter(seated).collect();
             let members: Vec<Process> =
                 nodes.iter().map(|n| Process { node: n.0, pid: self.hosts[n].pid }).collect();
             for n in nodes {
@@ -225,6 +228,54 @@ impl World {
         }
     }
 
+    /// Has a process say that it restarts; its image when all have heard of it.
+    fn announce(&mut self, node: u32) -> Result<GroupImage, String> {
+        let (id, end) = (NodeId(node), self.now + LEASE / 4);
+        loop {
+            let now = self.now;
+            let host = self.hosts.get_mut(&id).unwrap();
+            host.sm.prepare_image(now);
+            while let Some(action) = self.hosts.get_mut(&id).and_then(|h| h.sm.poll()) {
+                self.act(id, action);
+            }
+            let image = self.hosts[&id].sm.group_image();
+            if image.is_ok() || self.now >= end {
+                return image;
+            }
+            self.pass(LEASE / 32);
+        }
+    }
+
+    /// The process becomes another program, which has not connected to corosync yet.
+    fn exec(&mut self, node: u32) -> GroupImage {
+        let image = self.announce(node).unwrap();
+        // As the program that follows reads it.
+        let bytes = postcard::to_allocvec(&image).unwrap();
+        let id = NodeId(node);
+        self.left(id, self.hosts[&id].pid, Reason::ProcessDown);
+        let host = self.hosts.get_mut(&id).unwrap();
+        (host.paused, host.absent) = (true, true);
+        host.inbox.clear();
+        self.disconnect_all(id);
+        self.hosts.get_mut(&id).unwrap().inbox.clear();
+        postcard::from_bytes(&bytes).unwrap()
+    }
+
+    /// The program that follows goes on, and joins the group as the same process.
+    fn resume(&mut self, node: u32, image: GroupImage) {
+        let id = NodeId(node);
+        let host = self.hosts.get_mut(&id).unwrap();
+        host.sm = image.into_service();
+        (host.paused, host.absent) = (false, false);
+        host.lease_end = host.sm.lease_end();
+        host.inbox.clear();
+        for other in (1..=self.size).map(NodeId) {
+            self.post(id, Event::Disconnected { node: other });
+        }
+        self.post(id, Event::Cluster(ClusterEvent::Joined));
+        self.regroup();
+    }
+
     /// Time passes, in steps, and everything that can happen does.
     fn pass(&mut self, time: Time) {
         let end = self.now + time;
@@ -262,7 +313,8 @@ impl World {
         match action {
             Action::Cast(bytes) => {
                 let from = Process { node: id.0, pid: self.hosts[&id].pid };
-                for to in self.ring_of(id) {
+                let seated = |n: &NodeId| !self.hosts[n].absent;
+                for to in self.ring_of(id).into_iter().filter(seated).collect::<Vec<_>>() {
                     let said = Said::Message { from, bytes: bytes.clone() };
                     self.post(to, Event::Cluster(ClusterEvent::Said(said)));
                 }
@@ -517,6 +569,143 @@ fn a_node_that_never_came_is_fenced_before_the_first_view() {
 }
 
 #[test]
+fn a_process_that_becomes_another_program_stays_the_same_member() {
+    for fence in [FenceKind::Lease, FenceKind::Command] {
+        for node in [1, 3] {
+            let mut w = World::new(3, fence);
+            let seq = w.seq(1);
+            let image = w.exec(node);
+            w.pass(LEASE / 2);
+            let waits = w.hosts[&NodeId(2)].sm.standing().waits;
+            assert_eq!(waits, [format!("restart of node {node}")]);
+            w.resume(node, image);
+            w.pass(6 * LEASE);
+            assert!((1..=3).all(|n| w.seq(n) == seq && w.halts(n).is_empty()), "{fence:?}");
+            assert!((1..=3).all(|n| w.hosts[&NodeId(n)].sm.standing().waits.is_empty()));
+            assert_eq!(w.agents, []);
+            // From now on its death is one.
+            w.kill(node, Reason::ProcessDown);
+            w.pass(LEASE / 2);
+            match fence {
+                FenceKind::Command => assert_eq!(w.agents, [NodeId(node)]),
+                _ => assert!(!w.members(2).contains(&node)),
+            }
+        }
+    }
+}
+
+#[test]
+fn one_that_does_not_come_back_is_as_a_dead_machine() {
+    let mut w = World::new(3, FenceKind::Lease);
+    let _ = w.exec(3);
+    w.pass(LEASE);
+    assert_eq!(w.members(1), [1, 2, 3], "its lease may still run, for all that 1 knows");
+    w.pass(2 * LEASE);
+    assert_eq!(w.members(1), [1, 2]);
+    let mut w = World::new(3, FenceKind::Command);
+    let _ = w.exec(3);
+    w.pass(LEASE);
+    assert_eq!(w.agents, []);
+    w.pass(4 * LEASE);
+    assert_eq!((w.agents.as_slice(), w.members(1)), (&[NodeId(3)][..], vec![1, 2, 3]));
+    w.agent(3, true);
+    w.pass(LEASE);
+    assert_eq!(w.members(1), [1, 2]);
+}
+
+#[test]
+fn one_that_comes_back_too_late_halts() {
+    let mut w = World::new(3, FenceKind::Lease);
+    let image = w.exec(3);
+    w.pass(4 * LEASE);
+    assert_eq!(w.members(1), [1, 2]);
+    w.resume(3, image);
+    w.pass(4 * LEASE);
+    assert_eq!(w.halts(3), [Halt::Lease]);
+    assert!((1..=3).all(|n| w.members(n) == [1, 2, 3]));
+    // Where no lease ends, the others' word does that.
+    let mut w = World::new(3, FenceKind::Command);
+    let image = w.exec(3);
+    w.pass(4 * LEASE);
+    w.agent(3, true);
+    w.pass(LEASE);
+    w.resume(3, image);
+    w.pass(4 * LEASE);
+    assert_eq!(w.halts(3), [Halt::LeftBehind]);
+    assert!((1..=3).all(|n| w.members(n) == [1, 2, 3]));
+}
+
+#[test]
+fn one_that_finds_no_corosync_halts() {
+    let mut w = World::new(3, FenceKind::Command);
+    let image = w.exec(3);
+    let host = w.hosts.get_mut(&NodeId(3)).unwrap();
+    (host.sm, host.paused) = (image.into_service(), false);
+    w.pass(LEASE);
+    assert_eq!(w.halts(3), []);
+    w.pass(2 * LEASE);
+    assert_eq!(w.halts(3), [Halt::NoCorosync]);
+}
+
+#[test]
+fn a_restart_that_does_not_happen_is_taken_back() {
+    let mut w = World::new(3, FenceKind::Lease);
+    w.announce(3).unwrap();
+    w.pass(LEASE);
+    w.kill(3, Reason::ProcessDown);
+    w.pass(LEASE / 8);
+    assert_eq!(w.members(1), [1, 2], "its death is a proof again");
+}
+
+#[test]
+fn one_node_restarts_after_the_other() {
+    let mut w = World::new(3, FenceKind::Lease);
+    let seq = w.seq(1);
+    let image = w.exec(3);
+    w.pass(LEASE / 8);
+    assert!(w.announce(1).unwrap_err().contains("another node restarts"));
+    w.resume(3, image);
+    w.pass(LEASE);
+    let image = w.exec(1);
+    w.resume(1, image);
+    w.pass(2 * LEASE);
+    assert!((1..=3).all(|n| w.seq(n) == seq && w.halts(n).is_empty()));
+    // Both at the same time: each hears of the other's, in one order.
+    for n in [1, 2] {
+        let now = w.now;
+        w.hosts.get_mut(&NodeId(n)).unwrap().sm.prepare_image(now);
+        while let Some(action) = w.hosts.get_mut(&NodeId(n)).and_then(|h| h.sm.poll()) {
+            w.act(NodeId(n), action);
+        }
+    }
+    w.pass(LEASE / 32);
+    let images = [1, 2].map(|n| w.hosts[&NodeId(n)].sm.group_image().is_ok());
+    assert_eq!(images, [true, false]);
+}
+
+#[test]
+fn a_member_that_did_not_hear_of_a_restart_does_not_hinder_it() {
+    let mut w = World::new(3, FenceKind::Lease);
+    w.kill(2, Reason::ProcessDown);
+    w.pass(LEASE);
+    // Node 2 comes when node 3 has been heard, and before it goes.
+    w.announce(3).unwrap();
+    w.start(2);
+    for _ in 0..3 {
+        w.step();
+    }
+    let report = w.hosts[&NodeId(3)].sm.group_image().unwrap_err();
+    assert!(report.contains("agreeing"), "{report}");
+    w.pass(2 * LEASE);
+    let seq = w.seq(1);
+    let image = w.exec(3);
+    w.resume(3, image);
+    w.pass(2 * LEASE);
+    assert!((1..=3).all(|n| w.seq(n) == seq && w.members(n) == [1, 2, 3]));
+    assert!(w.halts(3).is_empty());
+}
+
+#[test]
 fn without_fencing_nothing_is_waited_for() {
     let mut w = World::new(3, FenceKind::None);
     w.kill(3, Reason::NodeDown);
@@ -572,6 +761,7 @@ fn no_message_makes_it_panic() {
         Word::Accept { seq: seq + 1, stamps: vec![(NodeId(1), 5)] },
         Word::Refuse { seq: seq + 1, why: Veto::Leased(NodeId(2)) },
         Word::Fenced { node: NodeId(2), below: life },
+        Word::Restarts { number: 1 },
     ];
     let from = Process { node: 3, pid };
     for word in words {
@@ -611,7 +801,14 @@ fn any_order_of_faults_leaves_one_acting_side() {
         };
         for _ in 0..12 {
             let node = random(5) as u32 + 1;
-            match random(5) {
+            match random(6) {
+                5 if w.hosts.get(&NodeId(node)).is_some_and(|h| !h.paused) => {
+                    if w.announce(node).is_ok() {
+                        let image = w.exec(node);
+                        w.pass(random(3 * LEASE));
+                        w.resume(node, image);
+                    }
+                }
                 0 if w.hosts.contains_key(&NodeId(node)) && w.hosts.len() > 2 => {
                     w.kill(node, Reason::ProcessDown);
                 }

@@ -9,9 +9,10 @@
 use std::collections::BTreeMap;
 
 use lockify_core::{NodeId, Time};
+use serde::{Deserialize, Serialize};
 
 /// What this node knows of the lives of the others.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Leases {
     lease: Time,
     /// When this process began: what it echoed before it does not know.
@@ -20,7 +21,7 @@ pub(super) struct Leases {
 }
 
 /// What this node knows of another.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Peer {
     /// The newest stamp of its beats on the present connection.
     stamp: Option<Time>,

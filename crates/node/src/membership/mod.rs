@@ -238,21 +238,33 @@ pub trait Membership {
     fn unfenced(&self) -> Vec<NodeId> {
         Vec::new()
     }
-    /// All that it knows, for the program that goes on in this one's place, between two calls;
-    /// `None` if it cannot go on there.
-    fn image(&self) -> Option<MembershipImage> {
-        None
-    }
+    /// Another program is to go on in this one's place: does what must be done before there can be
+    /// an [`image`](Membership::image). May be called again and again.
+    fn prepare_image(&mut self, _now: Time) {}
+    /// All that it knows, for that program, between two calls.
+    ///
+    /// # Errors
+    /// Why it cannot go on there, or not yet.
+    fn image(&self) -> Result<MembershipImage, String>;
 }
 
 /// A membership service that another program is to go on with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct MembershipImage(StaticMembership);
+pub struct MembershipImage(Service);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Service {
+    Static(StaticMembership),
+    Group(corosync::GroupImage),
+}
 
 impl MembershipImage {
     /// The service.
     pub fn into_service(self) -> Box<dyn Membership + Send> {
-        Box::new(self.0)
+        match self.0 {
+            Service::Static(service) => Box::new(service),
+            Service::Group(image) => Box::new(image.into_service()),
+        }
     }
 }
 

@@ -36,8 +36,8 @@ use serde::{Deserialize, Serialize};
 use super::fences::Fences;
 use super::messages::{Refusal, SpaceJoin, Vote};
 use super::{
-    Action, Event, FenceKind, Halt, Membership, MembershipImage, NodeView, SpaceView, Standing,
-    joined_spaces, same_spaces,
+    Action, Event, FenceKind, Halt, Membership, MembershipImage, NodeView, Service, SpaceView,
+    Standing, joined_spaces, same_spaces,
 };
 
 /// How much longer the next coordinator waits for its turn where the first one may be waiting for
@@ -722,11 +722,16 @@ impl Membership for StaticMembership {
         }
     }
 
-    fn image(&self) -> Option<MembershipImage> {
-        // An agent that runs belongs to this program; without fences, the others wait for nothing.
+    fn image(&self) -> Result<MembershipImage, String> {
         let alone = self.is_majority(1);
-        let waited_for = alone || self.fence != FenceKind::None && self.fences.is_empty();
-        waited_for.then(|| MembershipImage(self.clone()))
+        if !alone && self.fence == FenceKind::None {
+            return Err("fence = \"none\" lets the other nodes take the locks at once".into());
+        }
+        // One that runs belongs to this program.
+        if !alone && !self.fences.is_empty() {
+            return Err("a fencing agent runs".into());
+        }
+        Ok(MembershipImage(Service::Static(self.clone())))
     }
 
     fn unfenced(&self) -> Vec<NodeId> {

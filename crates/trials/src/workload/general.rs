@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lockify_core::{
     ClientId, Clients, Completion, ConvertArgs, Error, Input, LockArgs, LockFlags, LockId,
-    LostReason, Mode, Name, NodeId, Time, UnlockArgs, UnlockFlags,
+    LostReason, Mode, Name, NodeId, Status, Time, UnlockArgs, UnlockFlags,
 };
 use lockify_sim::{MICROSECOND, MILLISECOND, Random};
 use rand::RngExt;
@@ -44,6 +44,8 @@ struct Held {
     mode: Option<Mode>,
     op: Option<Op>,
     wanted: bool,
+    /// Its last conversion timed out: another may find the lock busy with its end.
+    timed_out: bool,
 }
 
 /// A client that does everything at random.
@@ -139,7 +141,7 @@ impl GeneralClient {
         match port.call(Input::Lock(args)) {
             Ok(Some(lock)) => {
                 let op = Some(Op { tag, stubborn: false, canceled: false });
-                self.locks.insert(lock, Held { mode: None, op, wanted: false });
+                self.locks.insert(lock, Held { mode: None, op, wanted: false, timed_out: false });
             }
             Ok(None) => port.broken("a lock call was accepted without an id".into()),
             Err(error) => self.refused(port, "lock", error),
@@ -190,6 +192,7 @@ impl GeneralClient {
         let (tag, stubborn) = (args.tag, flags.contains(LockFlags::NODLCKWT));
         match port.call(Input::Convert(args)) {
             Ok(_) => self.set_op(lock, Op { tag, stubborn, canceled: false }),
+            Err(Error::Busy) if self.locks.get(&lock).is_some_and(|h| h.timed_out) => {}
             Err(error) => self.refused(port, "convert", error),
         }
     }
@@ -347,6 +350,7 @@ impl Client for GeneralClient {
         }
         held.mode = done.mode;
         held.wanted = false;
+        held.timed_out = done.status == Status::TimedOut;
         if done.mode.is_none() {
             self.locks.remove(&done.lock);
         }

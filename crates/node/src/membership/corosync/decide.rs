@@ -66,7 +66,6 @@ impl CorosyncMembership {
             })
             .map(|m| m.node)
             .collect();
-        all.retain(|node, _| !deaf.contains(node));
         let missing = |all: &BTreeMap<NodeId, (Member, &Report)>, b: &Member| {
             let one = |a: &(Member, &Report)| {
                 let back = all.get(&b.node).is_some_and(|b| reaches(b, &a.0));
@@ -74,6 +73,12 @@ impl CorosyncMembership {
             };
             all.values().map(one).sum::<usize>()
         };
+        let linked = |node| all.get(&node).is_some_and(|(m, _)| missing(&all, m) == 0);
+        if restart::are_expected(&mut self.absent, &self.seats, now, linked) {
+            self.patience = self.patience.max(now + self.lease / 16);
+            return None;
+        }
+        all.retain(|node, _| !deaf.contains(node));
         let whole = |all: &BTreeMap<NodeId, (Member, &Report)>| {
             all.values().all(|(m, _)| missing(all, m) == 0)
         };

@@ -27,9 +27,11 @@
 //! No waiting is needed for a life that is known to be over: its process said goodbye (also when
 //! it lost its quorum), or a later life of the same process has reported. Unless an agent is
 //! wanted, corosync's word that the process has ended is enough, and so is a new process of the
-//! node: it listens where the former one did.
+//! node: it listens where the former one did. A process that becomes another program has said so
+//! before, and is waited for (see `restart`).
 
 mod decide;
+mod restart;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -37,12 +39,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use lockify_core::{Member, NodeId, Time, View};
 use lockify_corosync::{Event as Said, Process, Reason, RingId};
 
+pub(super) use self::restart::GroupImage;
+use self::restart::{Absence, Plan};
 use self::words::{Envelope, Report, VERSION, Veto, Word, decode, encode};
 use super::fences::Fences;
 use super::leases::Leases;
 use super::messages::{SpaceJoin, Vote};
 use super::{
-    Action, ClusterEvent, Event, FenceKind, Halt, Membership, NodeView, SpaceView, Standing,
+    Action, ClusterEvent, Event, FenceKind, Halt, Membership, MembershipImage, NodeView, Service,
+    SpaceView, Standing,
 };
 
 /// Configuration of a [`CorosyncMembership`].
@@ -120,6 +125,11 @@ pub struct CorosyncMembership {
     parted: Option<Time>,
     /// When to report, if anything new is to be said.
     report_due: Option<Time>,
+    /// A restart of this process, and how many there have been.
+    plan: Option<Plan>,
+    plans: u64,
+    /// Members that have left the group to come back.
+    absent: BTreeMap<NodeId, Absence>,
     next_beat: Time,
     /// Halted, and not reborn yet.
     halted: bool,
@@ -136,6 +146,8 @@ struct Seat {
     boot: u64,
     since: Time,
     report: Option<Report>,
+    /// The last that it said is that it restarts.
+    restarts: bool,
 }
 
 /// The view that is being agreed on.
@@ -180,6 +192,9 @@ impl CorosyncMembership {
             wanting: None,
             parted: None,
             report_due: None,
+            plan: None,
+            plans: 0,
+            absent: BTreeMap::new(),
             next_beat: now,
             halted: false,
             last: now,
@@ -210,6 +225,7 @@ impl CorosyncMembership {
         if !self.up || self.halted {
             return;
         }
+        self.plan = None;
         let (life, born, boot) = (self.life, self.born, self.boot);
         let bytes = encode(&Envelope { version: VERSION, life, born, boot, word });
         self.actions.push_back(Action::Cast(bytes));
@@ -242,6 +258,7 @@ impl CorosyncMembership {
         self.accepted = None;
         self.proposal = None;
         self.wanting = None;
+        self.absent.clear();
         self.halted = true;
         self.actions.push_back(Action::Halt(why));
     }
@@ -316,9 +333,11 @@ impl CorosyncMembership {
                 continue;
             };
             let ended = matches!(reason, Reason::Left | Reason::ProcessDown);
-            if ended && self.fence != FenceKind::Command && seat.life > 0 {
-                let below = seat.life.saturating_add(1);
-                self.leases.over(node, below);
+            let (life, restarts) = (seat.life, seat.restarts);
+            if ended && restarts {
+                self.await_return(now, node, life);
+            } else if ended && self.fence != FenceKind::Command && life > 0 {
+                self.leases.over(node, life.saturating_add(1));
             }
             self.seats.remove(&node);
         }
@@ -326,7 +345,8 @@ impl CorosyncMembership {
         for p in members {
             let node = NodeId(p.node);
             if self.seats.get(&node).is_none_or(|s| s.pid != p.pid) {
-                let seat = Seat { pid: p.pid, life, born, boot, since: now, report: None };
+                let (report, restarts) = (None, false);
+                let seat = Seat { pid: p.pid, life, born, boot, since: now, report, restarts };
                 self.seats.insert(node, seat);
                 self.leases.present(node);
             }
@@ -347,7 +367,11 @@ impl CorosyncMembership {
             seat.report = None;
             self.begun(node, envelope.life, envelope.born, envelope.boot);
         }
+        if let Some(seat) = self.seats.get_mut(&node) {
+            seat.restarts = false;
+        }
         match envelope.word {
+            Word::Restarts { number } => self.restarts(node, number),
             Word::Report(report) => self.reported(node, report),
             Word::Propose { view, base, group } => self.proposed(now, node, view, base, group),
             Word::Accept { seq, stamps } => {
@@ -477,6 +501,7 @@ impl CorosyncMembership {
             self.actions.push_back(Action::Disconnect { node });
         }
         self.run_agents(now);
+        self.forget_restart(now);
     }
 
     /// This process was stopped, or starved: it has not listened, so nobody was silent.
@@ -572,8 +597,16 @@ impl Membership for CorosyncMembership {
             service: "corosync".into(),
             quorate: self.up.then(|| self.is_quorate()),
             fence: self.fence,
-            waits: self.fences.waits(self.last),
+            waits: self.fences.waits(self.last).into_iter().chain(self.absences()).collect(),
         }
+    }
+
+    fn prepare_image(&mut self, now: Time) {
+        self.plan_restart(now);
+    }
+
+    fn image(&self) -> Result<MembershipImage, String> {
+        self.group_image().map(|image| MembershipImage(Service::Group(image)))
     }
 }
 

@@ -57,6 +57,12 @@ pub(super) enum Word {
         /// The first life that may not be over.
         below: u64,
     },
+    /// The sender's process becomes another program, which comes back as the same life; whatever it
+    /// says next takes that back.
+    Restarts {
+        /// Counts these words of the sender.
+        number: u64,
+    },
 }
 
 impl Word {
@@ -68,7 +74,7 @@ impl Word {
             Word::Accept { seq, .. } => *seq,
             Word::Refuse { seq, why: Veto::Promised(n) | Veto::Base(n) } => *seq.max(n),
             Word::Refuse { seq, .. } => *seq,
-            Word::Fenced { .. } => 0,
+            Word::Fenced { .. } | Word::Restarts { .. } => 0,
         };
         highest < 1 << 32
     }
