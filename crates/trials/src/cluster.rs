@@ -139,6 +139,8 @@ pub struct Cluster {
     open: BTreeMap<String, (Trouble, Nanos)>,
     /// Views on their way: the delivery times, so that a node gets them in order.
     last_delivery: BTreeMap<NodeId, Nanos>,
+    /// Views that wait for a paused node, by its incarnation and their number.
+    held_views: BTreeMap<NodeId, BTreeSet<(u64, u64)>>,
     recovering: BTreeSet<NodeId>,
     /// What was observed.
     pub observer: Observer,
@@ -192,6 +194,7 @@ impl Cluster {
             cuts: BTreeMap::new(),
             open: BTreeMap::new(),
             last_delivery: BTreeMap::new(),
+            held_views: BTreeMap::new(),
             recovering: BTreeSet::new(),
             log: Log::default(),
         }
@@ -626,7 +629,12 @@ impl Cluster {
         if stale && may_skip && self.random.random_bool(0.3) {
             return;
         }
-        if self.sim.status(id) == Some(NodeStatus::Paused) {
+        let held = self.held_views.entry(node).or_default();
+        held.remove(&(incarnation, view.seq));
+        // Views come in order: one that waits for a paused node keeps the next ones waiting.
+        let after = held.range((incarnation, 0)..(incarnation, view.seq)).next().is_some();
+        if after || self.sim.status(id) == Some(NodeStatus::Paused) {
+            held.insert((incarnation, view.seq));
             let at = self.sim.now() + MILLISECOND;
             let last = self.last_delivery.entry(node).or_default();
             *last = (*last).max(at);

@@ -3,6 +3,7 @@
 
 pub mod cluster;
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -41,7 +42,7 @@ impl User {
     pub fn daemon(&self) -> Process {
         let daemon = self.command(&["serve", "--user"]).stderr(Stdio::piped()).spawn().unwrap();
         let socket = self.dir().join("lockify/lockify.sock");
-        wait_for(|| socket.exists());
+        wait_for(|| UnixStream::connect(&socket).is_ok());
         Process(daemon)
     }
 }
