@@ -622,6 +622,8 @@ impl Cluster {
         if u64::from(self.sim.incarnation(id)) != incarnation {
             return;
         }
+        let held = self.held_views.entry(node).or_default();
+        held.remove(&(incarnation, view.seq));
         // A service whose queue holds a later view may pass over this one. Not with home mastery: there, masters move
         // with every view, and a member that misses one cannot know what the others have dropped.
         let stale = view.seq < self.service.seq();
@@ -629,8 +631,6 @@ impl Cluster {
         if stale && may_skip && self.random.random_bool(0.3) {
             return;
         }
-        let held = self.held_views.entry(node).or_default();
-        held.remove(&(incarnation, view.seq));
         // Views come in order: one that waits for a paused node keeps the next ones waiting.
         let after = held.range((incarnation, 0)..(incarnation, view.seq)).next().is_some();
         if after || self.sim.status(id) == Some(NodeStatus::Paused) {
