@@ -177,9 +177,16 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self.released:
-            with _end_of_block(kind):
-                self.unlock()
+        if self.released:
+            return
+        try:
+            self.unlock()
+        except Released:
+            pass  # just now, by its callback
+        except LockifyError:
+            # What went wrong inside counts more.
+            if kind is None:
+                raise
 
     def __repr__(self) -> str:
         state = "released" if self.released else "lost" if self.lost else self.mode.name
@@ -198,19 +205,6 @@ def _session_may_end(session: Session, block: bytes | None) -> Iterator[None]:
         yield
     except Disconnected:
         if ended_before or block is not None or not session.closed:
-            raise
-
-
-@contextmanager
-def _end_of_block(kind: type[BaseException] | None) -> Iterator[None]:
-    """While a lock is being released at the end of its `with` block, which `kind` ends."""
-    try:
-        yield
-    except Released:
-        pass  # just now, by its callback
-    except LockifyError:
-        # What went wrong inside counts more.
-        if kind is None:
             raise
 
 
@@ -268,9 +262,16 @@ class Acquisition:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         lock, self._lock = self._lock, None
-        if lock is not None and not lock.released:
-            with _end_of_block(kind):
-                await lock.unlock_async()
+        if lock is None or lock.released:
+            return
+        try:
+            await lock.unlock_async()
+        except Released:
+            pass  # just now, by its callback
+        except LockifyError:
+            # What went wrong inside counts more.
+            if kind is None:
+                raise
 
     async def _acquire(self) -> Lock:
         made = Lock(self._space, self._name, self._on_block)
