@@ -20,6 +20,8 @@ def start(socket: Path, text: str, *words: str) -> subprocess.Popen[str]:
     """A Python program with a `space` of its own; `say(WORD)` prints at once."""
     head = f"""
         import os, signal, sys, threading, time, lockify
+        # Started in the background of a shell, these tests inherit that it is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         session = lockify.connect({str(socket)!r})
         space = session.lockspace("default")
         def say(what):
