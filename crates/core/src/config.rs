@@ -100,8 +100,10 @@ pub struct Config {
     pub deadlock_after: Option<Time>,
     /// Whether to emit [`crate::Output::Trace`].
     pub trace: bool,
-    /// A defect to reproduce; tests only.
+    /// A defect to reproduce; tests only. No part of a state that is written down: that is the same with the feature and
+    /// without.
     #[cfg(feature = "mutations")]
+    #[serde(skip)]
     pub mutation: Option<crate::mutation::Mutation>,
 }
 

@@ -162,6 +162,14 @@ impl Lockspace {
         self.stats
     }
 
+    /// Makes it behave with this defect from here on: a state that was read has none.
+    #[cfg(feature = "mutations")]
+    #[must_use]
+    pub fn mutated(mut self, mutation: Option<crate::mutation::Mutation>) -> Lockspace {
+        self.config.mutation = mutation;
+        self
+    }
+
     /// Its configuration.
     pub fn config(&self) -> &Config {
         &self.config

@@ -167,6 +167,8 @@ impl LockNode {
         let image = image.map_err(|e| format!("cannot be written: {e}"))?;
         let state: (Lockspace, Transport) =
             postcard::from_bytes(&image).map_err(|e| format!("cannot be read: {e}"))?;
+        #[cfg(feature = "mutations")]
+        let state = (state.0.mutated(self.space.config().mutation), state.1);
         // Equality is derived, so it sees what serialization would leave out.
         if state.0 != self.space || state.1 != self.transport {
             return Err("says something else than the state it was made from".into());

@@ -247,9 +247,10 @@ mod tests {
     ) -> std::thread::JoinHandle<bool> {
         let restart = restart.clone();
         std::thread::spawn(move || {
-            while !restart.is_wanted() {
+            while restart.state().attempt == 0 {
                 std::thread::yield_now();
             }
+            // The attempt may have failed already, as it does when another shard is busy: then `arrive` returns at once.
             let Order::Write(_) = restart.arrive(index, ready) else { return false };
             let written = Written { image: vec![index as u8], sessions: 1, held: String::new() };
             restart.hand_in(index, Ok(written));

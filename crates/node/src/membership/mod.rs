@@ -283,8 +283,39 @@ fn joined_spaces<'a>(all: impl Iterator<Item = (Member, &'a [SpaceJoin])>) -> Ve
         .collect()
 }
 
-/// The same lockspaces with the same members, whatever their numbers.
-fn same_spaces(a: &[SpaceView], b: &[SpaceView]) -> bool {
-    a.len() == b.len()
-        && a.iter().zip(b).all(|(a, b)| a.name == b.name && a.view.members == b.view.members)
+/// The numbers of a new view's lockspaces: one whose members stay keeps that of the view before (`old`), since nothing is
+/// to be recovered there.
+fn numbered(spaces: Vec<SpaceView>, seq: u64, old: Option<&NodeView>) -> Vec<SpaceView> {
+    let number = |s: SpaceView| {
+        let same = old.and_then(|v| v.space(&s.name)).filter(|v| v.members == s.view.members);
+        let seq = same.map_or(seq, |v| v.seq);
+        SpaceView { name: s.name, view: View { seq, members: s.view.members } }
+    };
+    spaces.into_iter().map(number).collect()
+}
+
+impl NodeView {
+    /// The same members, and the same lockspaces with the same members, whatever their numbers.
+    fn says(&self, members: &[Member], spaces: &[SpaceView]) -> bool {
+        let same =
+            |(a, b): (&SpaceView, &SpaceView)| a.name == b.name && a.view.members == b.view.members;
+        self.members == members
+            && self.spaces.len() == spaces.len()
+            && self.spaces.iter().zip(spaces).all(same)
+    }
+
+    /// Nodes and lockspaces are in order and none twice, and every lockspace has members, of this view only, and a number that
+    /// is not above the view's.
+    fn is_well_formed(&self) -> bool {
+        let sorted = |members: &[Member]| members.windows(2).all(|m| m[0].node < m[1].node);
+        let fits = |s: &SpaceView| {
+            s.view.seq <= self.seq
+                && !s.view.members.is_empty()
+                && sorted(&s.view.members)
+                && s.view.members.iter().all(|m| self.life(m.node).is_some())
+        };
+        sorted(&self.members)
+            && self.spaces.windows(2).all(|s| s[0].name < s[1].name)
+            && self.spaces.iter().all(fits)
+    }
 }

@@ -30,14 +30,14 @@
 
 use std::collections::VecDeque;
 
-use lockify_core::{Member, NodeId, Time, View};
+use lockify_core::{Member, NodeId, Time};
 use serde::{Deserialize, Serialize};
 
 use super::fences::Fences;
 use super::messages::{Refusal, SpaceJoin, Vote};
 use super::{
     Action, Event, FenceKind, Halt, Membership, MembershipImage, NodeView, Service, SpaceView,
-    Standing, joined_spaces, same_spaces,
+    Standing, joined_spaces, numbered,
 };
 
 /// How much longer the next coordinator waits for its turn where the first one may be waiting for
@@ -381,18 +381,8 @@ impl StaticMembership {
 
     /// The view is well-formed, and this node, in this life, and the proposer are in it.
     fn fits(&self, from: NodeId, view: &NodeView) -> bool {
-        let sorted = view.members.windows(2).all(|m| m[0].node < m[1].node);
-        let listed = view.members.iter().all(|m| self.known(m.node).is_some());
-        let spaces = view.spaces.windows(2).all(|s| s[0].name < s[1].name)
-            && view.spaces.iter().all(|s| {
-                s.view.seq <= view.seq
-                    && !s.view.members.is_empty()
-                    && s.view.members.windows(2).all(|m| m[0].node < m[1].node)
-                    && s.view.members.iter().all(|m| view.life(m.node).is_some())
-            });
-        sorted
-            && listed
-            && spaces
+        view.is_well_formed()
+            && view.members.iter().all(|m| self.known(m.node).is_some())
             && self.is_majority(view.members.len())
             && view.life(self.me) == Some(self.life)
             && view.life(from).is_some()
@@ -543,11 +533,10 @@ impl StaticMembership {
         let lower = members.iter().filter(|m| m.node < self.me).count() as u64;
         let agent = if self.fence == FenceKind::Command { AGENT_TURN } else { 0 };
         let turn = lower == 0 || now >= since.max(self.led) + (2 + lower) * self.lease + agent;
-        let asked = self.proposal.as_ref().is_some_and(|p| {
-            p.view.members == members
-                && same_spaces(&p.view.spaces, &spaces)
-                && now < p.since + self.lease / 2
-        });
+        let asked = self
+            .proposal
+            .as_ref()
+            .is_some_and(|p| p.view.says(&members, &spaces) && now < p.since + self.lease / 2);
         if !turn || asked || now < self.patience {
             return;
         }
@@ -558,8 +547,7 @@ impl StaticMembership {
         let Some(v) = &self.installed else {
             return false;
         };
-        v.members == members
-            && same_spaces(&v.spaces, spaces)
+        v.says(members, spaces)
             && self.promised == v.seq
             && self.others().all(|(_, p)| p.connected.is_none() || p.promised <= v.seq)
     }
@@ -573,7 +561,8 @@ impl StaticMembership {
         stamps: Vec<Time>,
     ) {
         let seq = self.next_seq(wall);
-        let spaces = spaces.into_iter().map(|s| self.numbered(s, seq)).collect();
+        let newest = self.installed.as_ref().filter(|v| v.seq == self.base);
+        let spaces = numbered(spaces, seq, newest);
         let view = NodeView { seq, members, spaces };
         let base = self.base;
         if self.accept(now, self.me, view.clone(), base).is_err() {
@@ -636,14 +625,6 @@ impl StaticMembership {
         let mine = self.nodes.binary_search(&self.me).unwrap_or(0) as u64;
         let least = wall.max(self.seen + 1).max(self.promised + 1);
         least + (mine + n - least % n) % n
-    }
-
-    /// Keeps a lockspace's number if its members are those of the newest view.
-    fn numbered(&self, s: SpaceView, seq: u64) -> SpaceView {
-        let newest = self.installed.as_ref().filter(|v| v.seq == self.base);
-        let old = newest.and_then(|v| v.space(&s.name)).filter(|v| v.members == s.view.members);
-        let seq = old.map_or(seq, |v| v.seq);
-        SpaceView { name: s.name, view: View { seq, members: s.view.members } }
     }
 
     /// The lockspaces of these nodes, by name, not numbered yet.

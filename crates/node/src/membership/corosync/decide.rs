@@ -5,7 +5,7 @@ use super::*;
 impl CorosyncMembership {
     /// Proposes a view if this node should, and none that says the same is on the way.
     pub(super) fn consider(&mut self, now: Time, wall: u64) {
-        if !self.is_quorate() || !self.seats.contains_key(&self.me) {
+        if !self.is_quorate() || !self.seats.contains_key(&self.config.node) {
             return;
         }
         let Some((members, base)) = self.candidates(now) else { return };
@@ -20,9 +20,7 @@ impl CorosyncMembership {
             return;
         }
         let asked = self.proposal.as_ref().is_some_and(|p| {
-            p.view.members == members
-                && super::super::same_spaces(&p.view.spaces, &spaces)
-                && now < p.since + self.lease / 2
+            p.view.says(&members, &spaces) && now < p.since + self.config.lease / 2
         });
         if asked || !self.is_proven(now, &members, base) {
             return;
@@ -32,7 +30,7 @@ impl CorosyncMembership {
 
     /// Who could be in the next view, and the number of the view that holds. `None`: not yet.
     fn candidates(&mut self, now: Time) -> Option<(Vec<Member>, u64)> {
-        let grace = 2 * self.lease;
+        let grace = 2 * self.config.lease;
         let mut all = BTreeMap::<NodeId, (Member, &Report)>::new();
         for (node, seat) in &self.seats {
             match &seat.report {
@@ -43,13 +41,13 @@ impl CorosyncMembership {
                 }
                 // Who has just come reports soon: one view is better than two.
                 None if now < seat.since + grace => {
-                    self.patience = self.patience.max(now + self.lease / 16);
+                    self.patience = self.patience.max(now + self.config.lease / 16);
                     return None;
                 }
                 None => {}
             }
         }
-        all.get(&self.me).filter(|(m, _)| m.incarnation == self.life)?;
+        all.get(&self.config.node).filter(|(m, _)| m.incarnation == self.config.life)?;
         let reaches = |a: &(Member, &Report), b: &Member| {
             a.0.node == b.node || a.1.reach.contains(&(b.node, b.incarnation))
         };
@@ -58,9 +56,9 @@ impl CorosyncMembership {
             .values()
             .map(|(m, _)| *m)
             .filter(|m| {
-                let was = self.installed.as_ref().and_then(|v| v.life(m.node));
+                let was = self.kept.installed.as_ref().and_then(|v| v.life(m.node));
                 was == Some(m.incarnation)
-                    && m.node != self.me
+                    && m.node != self.config.node
                     && all.len() > 1
                     && !all.values().any(|a| a.0.node != m.node && reaches(a, m))
             })
@@ -75,7 +73,7 @@ impl CorosyncMembership {
         };
         let linked = |node| all.get(&node).is_some_and(|(m, _)| missing(&all, m) == 0);
         if restart::are_expected(&mut self.absent, &self.seats, now, linked) {
-            self.patience = self.patience.max(now + self.lease / 16);
+            self.patience = self.patience.max(now + self.config.lease / 16);
             return None;
         }
         all.retain(|node, _| !deaf.contains(node));
@@ -88,7 +86,7 @@ impl CorosyncMembership {
             // Connections are still being made, at first; who cannot talk for long is parted.
             let parted = *self.parted.get_or_insert(now);
             if now < parted + grace {
-                self.patience = self.patience.max(now + self.lease / 16);
+                self.patience = self.patience.max(now + self.config.lease / 16);
                 return None;
             }
             while !whole(&all) {
@@ -97,10 +95,12 @@ impl CorosyncMembership {
                 all.remove(&node);
             }
         }
-        all.get(&self.me)?;
+        all.get(&self.config.node)?;
         let base = all.values().map(|(_, r)| r.installed).max().unwrap_or(0);
         let members: Vec<Member> = all.values().map(|(m, _)| *m).collect();
-        if self.fence == FenceKind::Lease && !self.is_majority(members.iter().map(|m| &m.node)) {
+        if self.config.fence == FenceKind::Lease
+            && !self.is_majority(members.iter().map(|m| &m.node))
+        {
             return None;
         }
         Some((members, base))
@@ -108,24 +108,25 @@ impl CorosyncMembership {
 
     /// The lowest node of the newest view proposes; the others in turn, if nothing comes of it.
     fn is_my_turn(&self, now: Time, since: Time, base: u64, members: &[Member]) -> bool {
-        let mine = self.installed.as_ref().map_or(0, |v| v.seq);
+        let mine = self.kept.installed.as_ref().map_or(0, |v| v.seq);
         let knows = |m: &&Member| {
             let report = self.seats.get(&m.node).and_then(|s| s.report.as_ref());
             report.is_some_and(|r| r.installed == base)
         };
-        let before = members.iter().filter(knows).filter(|m| m.node < self.me).count() as u64;
+        let before =
+            members.iter().filter(knows).filter(|m| m.node < self.config.node).count() as u64;
         // Agents take as long as they take: two would only fence twice.
-        let late = self.fence != FenceKind::Command && now >= since + (4 + before) * self.lease;
+        let late = self.config.fence != FenceKind::Command
+            && now >= since + (4 + before) * self.config.lease;
         mine == base && (before == 0 || late)
     }
 
     fn is_settled(&self, members: &[Member], spaces: &[SpaceView], base: u64) -> bool {
-        self.installed.as_ref().is_some_and(|v| {
+        self.kept.installed.as_ref().is_some_and(|v| {
             v.seq == base
-                && v.members == members
-                && super::super::same_spaces(&v.spaces, spaces)
+                && v.says(members, spaces)
                 // A later proposal may have been accepted by some, who echo its members only.
-                && self.seen <= v.seq
+                && self.kept.seen <= v.seq
         })
     }
 
@@ -133,14 +134,14 @@ impl CorosyncMembership {
     /// where they are to prove it.
     fn is_proven(&mut self, now: Time, members: &[Member], base: u64) -> bool {
         let included = |node: NodeId| members.iter().find(|m| m.node == node);
-        match self.fence {
+        match self.config.fence {
             FenceKind::None => true,
             FenceKind::Lease => {
                 let leased = self.leased(now, |n| included(n).map(|m| m.incarnation), base);
                 if let Some(node) = leased {
                     // Who is connected, and only not wanted, would be echoed for ever.
-                    self.leases.shun(node, now);
-                    self.patience = now + self.lease / 16;
+                    self.kept.leases.shun(node, now);
+                    self.patience = now + self.config.lease / 16;
                 }
                 leased.is_none()
             }
@@ -152,16 +153,16 @@ impl CorosyncMembership {
     /// run.
     fn are_fenced(&mut self, now: Time, members: &[Member], base: u64) -> bool {
         let mut left = BTreeMap::new();
-        for m in self.installed.iter().flat_map(|v| &v.members) {
+        for m in self.kept.installed.iter().flat_map(|v| &v.members) {
             if !members.iter().any(|i| (i.node, i.incarnation) == (m.node, m.incarnation))
-                && !self.leases.is_over(m.node, m.incarnation)
+                && !self.kept.leases.is_over(m.node, m.incarnation)
             {
                 left.insert(m.node, m.incarnation.saturating_add(1));
             }
         }
         let unknown = if base == 0 { self.unknown_nodes(members) } else { Vec::new() };
-        if !unknown.is_empty() && now < self.started + self.startup {
-            self.patience = now + self.lease / 16;
+        if !unknown.is_empty() && now < self.kept.started + self.config.startup {
+            self.patience = now + self.config.lease / 16;
             return false;
         }
         left.extend(unknown.into_iter().map(|n| (n, u64::MAX)));
@@ -173,7 +174,13 @@ impl CorosyncMembership {
     /// Nodes of the list outside of a first view of which nothing is known.
     fn unknown_nodes(&self, members: &[Member]) -> Vec<NodeId> {
         let outside = |n: &&NodeId| !members.iter().any(|m| m.node == **n);
-        self.votes.keys().filter(outside).copied().filter(|n| self.leases.is_unknown(*n)).collect()
+        self.config
+            .votes
+            .keys()
+            .filter(outside)
+            .copied()
+            .filter(|n| self.kept.leases.is_unknown(*n))
+            .collect()
     }
 
     /// A node outside the view whose lease may still run.
@@ -183,16 +190,16 @@ impl CorosyncMembership {
         included: impl Fn(NodeId) -> Option<u64>,
         base: u64,
     ) -> Option<NodeId> {
-        let others = self.votes.keys().copied().filter(|n| *n != self.me);
+        let others = self.config.votes.keys().copied().filter(|n| *n != self.config.node);
         others.into_iter().find(|&node| {
             // Of a first view nobody has proof yet; a later one stands on that of the former.
             let unknown = base == 0
                 && included(node).is_none()
-                && self.leases.is_unknown(node)
-                && !self.leases.has_outlived(now);
+                && self.kept.leases.is_unknown(node)
+                && !self.kept.leases.has_outlived(now);
             // A new process of a node listens where the former did: that one is gone.
             let absent = included(node).is_none();
-            unknown || absent && self.leases.may_act(node, None, now)
+            unknown || absent && self.kept.leases.may_act(node, None, now)
         })
     }
 
@@ -204,17 +211,11 @@ impl CorosyncMembership {
         spaces: Vec<SpaceView>,
         base: u64,
     ) {
-        let seq = wall.max(self.seen + 1).max(self.promised + 1);
-        let old = self.installed.as_ref().filter(|v| v.seq == base);
-        let numbered = |s: SpaceView| {
-            // A lockspace whose members stay keeps its number: nothing is to be recovered.
-            let same = old.and_then(|v| v.space(&s.name)).filter(|v| v.members == s.view.members);
-            let seq = same.map_or(seq, |v| v.seq);
-            SpaceView { name: s.name, view: View { seq, members: s.view.members } }
-        };
-        let spaces = spaces.into_iter().map(numbered).collect();
+        let seq = wall.max(self.kept.seen + 1).max(self.kept.promised + 1);
+        let old = self.kept.installed.as_ref().filter(|v| v.seq == base);
+        let spaces = numbered(spaces, seq, old);
         let view = NodeView { seq, members, spaces };
-        self.patience = now + self.lease / 2;
+        self.patience = now + self.config.lease / 2;
         let group = self.digest();
         self.cast(Word::Propose { view, base, group });
     }
@@ -229,11 +230,11 @@ impl CorosyncMembership {
         group: u64,
     ) {
         let seq = view.seq;
-        self.seen = self.seen.max(seq);
+        self.kept.seen = self.kept.seen.max(seq);
         if group != self.digest() || self.proposal.as_ref().is_some_and(|p| p.view.seq >= seq) {
             return;
         }
-        let included = view.life(self.me) == Some(self.life) && !self.halted;
+        let included = view.life(self.config.node) == Some(self.config.life) && !self.halted;
         if !included {
             self.proposal = Some(Proposal { view, accepted: BTreeSet::new(), by, since: now });
             return;
@@ -255,8 +256,8 @@ impl CorosyncMembership {
         view: &NodeView,
         base: u64,
     ) -> Result<Vec<(NodeId, Time)>, Veto> {
-        if view.seq <= self.promised {
-            return Err(Veto::Promised(self.promised));
+        if view.seq <= self.kept.promised {
+            return Err(Veto::Promised(self.kept.promised));
         }
         if !self.fits(by, view) {
             return Err(Veto::Misfit);
@@ -264,52 +265,43 @@ impl CorosyncMembership {
         if !self.is_quorate() {
             return Err(Veto::NoQuorum);
         }
-        if let Some(v) = self.installed.as_ref().filter(|v| v.seq != base) {
+        if let Some(v) = self.kept.installed.as_ref().filter(|v| v.seq != base) {
             return Err(Veto::Base(v.seq));
         }
         let mut stamps = Vec::new();
-        for m in view.members.iter().filter(|m| m.node != self.me) {
-            let life = self.reach.get(&m.node).map(|(life, _)| *life);
-            match self.leases.stamp(m.node).filter(|_| life == Some(m.incarnation)) {
+        for m in view.members.iter().filter(|m| m.node != self.config.node) {
+            let life = self.kept.reach.get(&m.node).map(|(life, _)| *life);
+            match self.kept.leases.stamp(m.node).filter(|_| life == Some(m.incarnation)) {
                 Some(stamp) => stamps.push((m.node, stamp)),
                 None => return Err(Veto::Unreachable(m.node)),
             }
         }
-        if self.fence == FenceKind::Lease
+        if self.config.fence == FenceKind::Lease
             && let Some(node) = self.leased(now, |n| view.life(n), base)
         {
             // It is connected and may be well, only not wanted: let its lease run out.
-            self.leases.shun(node, now);
+            self.kept.leases.shun(node, now);
             return Err(Veto::Leased(node));
         }
-        for m in view.members.iter().filter(|m| m.node != self.me) {
-            self.leases.welcome(m.node);
+        for m in view.members.iter().filter(|m| m.node != self.config.node) {
+            self.kept.leases.welcome(m.node);
             // The stamps that go with the acceptance are echoes.
-            let _ = self.leases.echo(m.node, m.incarnation, now);
+            let _ = self.kept.leases.echo(m.node, m.incarnation, now);
         }
-        self.promised = view.seq;
-        self.accepted = Some(view.clone());
+        self.kept.promised = view.seq;
+        self.kept.accepted = Some(view.clone());
         Ok(stamps)
     }
 
     /// The view is well-formed, and this node, in this life, and the proposer are in it.
     fn fits(&self, by: NodeId, view: &NodeView) -> bool {
-        let sorted = view.members.windows(2).all(|m| m[0].node < m[1].node);
         let seated = |m: &Member| self.seats.get(&m.node).is_some_and(|s| s.life == m.incarnation);
-        let spaces = view.spaces.windows(2).all(|s| s[0].name < s[1].name)
-            && view.spaces.iter().all(|s| {
-                s.view.seq <= view.seq
-                    && !s.view.members.is_empty()
-                    && s.view.members.windows(2).all(|m| m[0].node < m[1].node)
-                    && s.view.members.iter().all(|m| view.life(m.node).is_some())
-            });
-        let enough = self.fence != FenceKind::Lease
+        let enough = self.config.fence != FenceKind::Lease
             || self.is_majority(view.members.iter().map(|m| &m.node));
-        sorted
-            && spaces
+        view.is_well_formed()
             && enough
             && view.members.iter().all(seated)
-            && view.life(self.me) == Some(self.life)
+            && view.life(self.config.node) == Some(self.config.life)
             && view.life(by).is_some()
     }
 
@@ -329,39 +321,39 @@ impl CorosyncMembership {
                 report.installed = view.seq;
             }
         }
-        if view.life(self.me) != Some(self.life) || self.halted {
+        if view.life(self.config.node) != Some(self.config.life) || self.halted {
             // The others believe that this node has stopped: make it true.
-            if self.installed.is_some() {
+            if self.kept.installed.is_some() {
                 self.halt(Halt::LeftBehind);
             }
             return;
         }
         // Who is not in it and listens still learns so, and halts: it may have seen nothing.
         let outside: Vec<NodeId> =
-            self.reach.keys().copied().filter(|n| view.life(*n).is_none()).collect();
+            self.kept.reach.keys().copied().filter(|n| view.life(*n).is_none()).collect();
         for to in outside {
             let vote = Vote::Install { view: view.clone(), stamps: Vec::new() };
             self.actions.push_back(Action::Send { to, vote });
         }
         let origin =
             |m: &Member| Some((m.node, self.seats.get(&m.node).map(|s| (s.born, s.boot))?));
-        self.origins = view.members.iter().filter_map(origin).collect();
+        self.kept.origins = view.members.iter().filter_map(origin).collect();
         self.wanting = None;
         self.patience = now;
         self.fences.clear();
-        self.installed = Some(view.clone());
+        self.kept.installed = Some(view.clone());
         self.actions.push_back(Action::Install(view));
     }
 
     pub(super) fn refused(&mut self, now: Time, seq: u64, why: Veto) {
         let Some(p) = self.proposal.as_ref().filter(|p| p.view.seq == seq) else { return };
-        let mine = p.by == self.me;
+        let mine = p.by == self.config.node;
         self.proposal = None;
         if let Veto::Promised(n) | Veto::Base(n) = why {
-            self.seen = self.seen.max(n);
+            self.kept.seen = self.kept.seen.max(n);
         }
         if mine {
-            self.patience = now + self.lease / 16;
+            self.patience = now + self.config.lease / 16;
         }
     }
 
@@ -371,6 +363,6 @@ impl CorosyncMembership {
             let report = self.seats.get(&m.node)?.report.as_ref()?;
             Some((*m, report.spaces.as_slice()))
         });
-        super::super::joined_spaces(reports)
+        joined_spaces(reports)
     }
 }

@@ -36,8 +36,9 @@ mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use lockify_core::{Member, NodeId, Time, View};
+use lockify_core::{Member, NodeId, Time};
 use lockify_corosync::{Event as Said, Process, Reason, RingId};
+use serde::{Deserialize, Serialize};
 
 pub(super) use self::restart::GroupImage;
 use self::restart::{Absence, Plan};
@@ -47,15 +48,15 @@ use super::leases::Leases;
 use super::messages::{SpaceJoin, Vote};
 use super::{
     Action, ClusterEvent, Event, FenceKind, Halt, Membership, MembershipImage, NodeView, Service,
-    SpaceView, Standing,
+    SpaceView, Standing, joined_spaces, numbered,
 };
 
 /// Configuration of a [`CorosyncMembership`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GroupConfig {
     /// This node.
     pub node: NodeId,
-    /// Its first life.
+    /// Its life: the first one, until it is reborn.
     pub life: u64,
     /// The first life of its process: the same for all shards.
     pub born: u64,
@@ -63,7 +64,7 @@ pub struct GroupConfig {
     pub boot: u64,
     /// Its share of directories.
     pub weight: u32,
-    /// The votes of every node of the list, this one included.
+    /// The votes of every node of the list, this one included; until corosync says otherwise.
     pub votes: BTreeMap<NodeId, u32>,
     /// See the module; nanoseconds. Also without leases, a member that says nothing for twice as
     /// long is taken for dead.
@@ -85,17 +86,8 @@ struct Quorum {
 
 /// Membership by corosync; see the module.
 pub struct CorosyncMembership {
-    me: NodeId,
-    life: u64,
-    born: u64,
-    boot: u64,
-    weight: u32,
-    lease: Time,
-    fence: FenceKind,
-    startup: Time,
-    started: Time,
-    votes: BTreeMap<NodeId, u32>,
-    leases: Leases,
+    config: GroupConfig,
+    kept: Kept,
     /// Connected to corosync.
     up: bool,
     ring: RingId,
@@ -104,17 +96,6 @@ pub struct CorosyncMembership {
     quorum_lags: bool,
     /// The members of the group.
     seats: BTreeMap<NodeId, Seat>,
-    /// Connections to peers: their lives, and when they were last heard.
-    reach: BTreeMap<NodeId, (u64, Time)>,
-    spaces: Vec<SpaceJoin>,
-    /// The highest view accepted, and no view below it will be.
-    promised: u64,
-    accepted: Option<NodeView>,
-    installed: Option<NodeView>,
-    /// The lives in the installed view: first life of the process, boot.
-    origins: BTreeMap<NodeId, (u64, u64)>,
-    /// The highest number seen anywhere.
-    seen: u64,
     proposal: Option<Proposal>,
     fences: Fences,
     /// No new proposal before this, after one was refused.
@@ -130,11 +111,30 @@ pub struct CorosyncMembership {
     plans: u64,
     /// Members that have left the group to come back.
     absent: BTreeMap<NodeId, Absence>,
-    next_beat: Time,
     /// Halted, and not reborn yet.
     halted: bool,
-    last: Time,
     actions: VecDeque<Action>,
+}
+
+/// What a program that goes on in this one's place needs, besides the configuration; the rest comes from corosync again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Kept {
+    started: Time,
+    leases: Leases,
+    /// Connections to peers: their lives, and when they were last heard.
+    reach: BTreeMap<NodeId, (u64, Time)>,
+    spaces: Vec<SpaceJoin>,
+    /// The highest view accepted, and no view below it will be.
+    promised: u64,
+    accepted: Option<NodeView>,
+    installed: Option<NodeView>,
+    /// The lives in the installed view: first life of the process, boot.
+    origins: BTreeMap<NodeId, (u64, u64)>,
+    /// The highest number seen anywhere.
+    seen: u64,
+    next_beat: Time,
+    /// When this was last called.
+    last: Time,
 }
 
 /// A member of the group.
@@ -161,24 +161,11 @@ struct Proposal {
 
 impl CorosyncMembership {
     /// A membership service that starts now.
-    pub fn new(config: GroupConfig, now: Time) -> CorosyncMembership {
-        CorosyncMembership {
-            me: config.node,
-            life: config.life,
-            born: config.born,
-            boot: config.boot,
-            weight: config.weight,
-            lease: config.lease.max(1),
-            fence: config.fence,
-            startup: config.startup,
+    pub fn new(mut config: GroupConfig, now: Time) -> CorosyncMembership {
+        config.lease = config.lease.max(1);
+        let kept = Kept {
             started: now,
-            votes: config.votes,
             leases: Leases::new(config.lease, now),
-            up: false,
-            ring: RingId::default(),
-            quorum: None,
-            quorum_lags: false,
-            seats: BTreeMap::new(),
             reach: BTreeMap::new(),
             spaces: Vec::new(),
             promised: 0,
@@ -186,6 +173,22 @@ impl CorosyncMembership {
             installed: None,
             origins: BTreeMap::new(),
             seen: 0,
+            next_beat: now,
+            last: now,
+        };
+        CorosyncMembership::go_on(config, kept)
+    }
+
+    /// Not yet connected to corosync.
+    fn go_on(config: GroupConfig, kept: Kept) -> CorosyncMembership {
+        CorosyncMembership {
+            config,
+            kept,
+            up: false,
+            ring: RingId::default(),
+            quorum: None,
+            quorum_lags: false,
+            seats: BTreeMap::new(),
             proposal: None,
             fences: Fences::default(),
             patience: 0,
@@ -195,9 +198,7 @@ impl CorosyncMembership {
             plan: None,
             plans: 0,
             absent: BTreeMap::new(),
-            next_beat: now,
             halted: false,
-            last: now,
             actions: VecDeque::new(),
         }
     }
@@ -211,8 +212,8 @@ impl CorosyncMembership {
 
     /// Whether these nodes have more than half of all votes.
     fn is_majority<'a>(&self, nodes: impl Iterator<Item = &'a NodeId>) -> bool {
-        let of = |n: &NodeId| u64::from(self.votes.get(n).copied().unwrap_or(0));
-        2 * nodes.map(of).sum::<u64>() > self.votes.keys().map(of).sum::<u64>()
+        let of = |n: &NodeId| u64::from(self.config.votes.get(n).copied().unwrap_or(0));
+        2 * nodes.map(of).sum::<u64>() > self.config.votes.keys().map(of).sum::<u64>()
     }
 
     /// Which group this is: the same for all members at one place of the one order.
@@ -226,36 +227,36 @@ impl CorosyncMembership {
             return;
         }
         self.plan = None;
-        let (life, born, boot) = (self.life, self.born, self.boot);
+        let (life, born, boot) = (self.config.life, self.config.born, self.config.boot);
         let bytes = encode(&Envelope { version: VERSION, life, born, boot, word });
         self.actions.push_back(Action::Cast(bytes));
     }
 
     fn send_connected(&mut self, vote: &Vote) {
-        let to: Vec<NodeId> = self.reach.keys().copied().collect();
+        let to: Vec<NodeId> = self.kept.reach.keys().copied().collect();
         self.actions.extend(to.into_iter().map(|to| Action::Send { to, vote: vote.clone() }));
     }
 
     /// Reports soon; what else changes at the same time goes with it.
     fn report_soon(&mut self, now: Time) {
-        self.report_due.get_or_insert(now + (self.lease / 128).min(20_000_000));
+        self.report_due.get_or_insert(now + (self.config.lease / 128).min(20_000_000));
     }
 
     fn report(&mut self) {
         self.report_due = None;
         let report = Report {
-            weight: self.weight,
-            spaces: self.spaces.clone(),
-            reach: self.reach.iter().map(|(node, (life, _))| (*node, *life)).collect(),
-            seen: self.seen.max(self.promised),
-            installed: self.installed.as_ref().map_or(0, |v| v.seq),
+            weight: self.config.weight,
+            spaces: self.kept.spaces.clone(),
+            reach: self.kept.reach.iter().map(|(node, (life, _))| (*node, *life)).collect(),
+            seen: self.kept.seen.max(self.kept.promised),
+            installed: self.kept.installed.as_ref().map_or(0, |v| v.seq),
         };
         self.cast(Word::Report(report));
     }
 
     fn halt(&mut self, why: Halt) {
-        self.installed = None;
-        self.accepted = None;
+        self.kept.installed = None;
+        self.kept.accepted = None;
         self.proposal = None;
         self.wanting = None;
         self.absent.clear();
@@ -264,11 +265,11 @@ impl CorosyncMembership {
     }
 
     fn reborn(&mut self, now: Time, life: u64) {
-        self.life = life;
+        self.config.life = life;
         self.halted = false;
-        self.reach.clear();
-        self.spaces.clear();
-        self.leases.reborn();
+        self.kept.reach.clear();
+        self.kept.spaces.clear();
+        self.kept.leases.reborn();
         self.report_soon(now);
     }
 
@@ -287,11 +288,11 @@ impl CorosyncMembership {
                 self.seats.clear();
                 self.forget_quorum();
                 self.proposal = None;
-                if self.installed.is_some() {
+                if self.kept.installed.is_some() {
                     self.halt(Halt::NoCorosync);
                 }
             }
-            ClusterEvent::Votes(votes) => self.votes = votes,
+            ClusterEvent::Votes(votes) => self.config.votes = votes,
             ClusterEvent::Said(said) => self.said(now, said),
         }
     }
@@ -313,7 +314,7 @@ impl CorosyncMembership {
             Said::Quorum { quorate, ring, nodes } => {
                 self.quorum_lags &= self.quorum.as_ref().is_some_and(|q| q.ring == ring);
                 self.quorum = Some(Quorum { quorate, ring, nodes });
-                if !quorate && self.installed.is_some() {
+                if !quorate && self.kept.installed.is_some() {
                     self.halt(Halt::NoQuorum);
                 }
             }
@@ -336,8 +337,8 @@ impl CorosyncMembership {
             let (life, restarts) = (seat.life, seat.restarts);
             if ended && restarts {
                 self.await_return(now, node, life);
-            } else if ended && self.fence != FenceKind::Command && life > 0 {
-                self.leases.over(node, life.saturating_add(1));
+            } else if ended && self.config.fence != FenceKind::Command && life > 0 {
+                self.kept.leases.over(node, life.saturating_add(1));
             }
             self.seats.remove(&node);
         }
@@ -348,7 +349,7 @@ impl CorosyncMembership {
                 let (report, restarts) = (None, false);
                 let seat = Seat { pid: p.pid, life, born, boot, since: now, report, restarts };
                 self.seats.insert(node, seat);
-                self.leases.present(node);
+                self.kept.leases.present(node);
             }
         }
         // Who came in does not know the others, and numbers of views must reach everybody.
@@ -375,18 +376,18 @@ impl CorosyncMembership {
             Word::Report(report) => self.reported(node, report),
             Word::Propose { view, base, group } => self.proposed(now, node, view, base, group),
             Word::Accept { seq, stamps } => {
-                if let Some((_, stamp)) = stamps.iter().find(|(n, _)| *n == self.me) {
-                    self.leases.renew(node, *stamp, now);
+                if let Some((_, stamp)) = stamps.iter().find(|(n, _)| *n == self.config.node) {
+                    self.kept.leases.renew(node, *stamp, now);
                 }
                 self.accepted_by(now, node, seq);
             }
             Word::Refuse { seq, why } => self.refused(now, seq, why),
             Word::Fenced { node, below } => {
                 if below < u64::MAX {
-                    self.leases.over(node, below);
+                    self.kept.leases.over(node, below);
                 }
                 if !self.seats.contains_key(&node) {
-                    self.leases.absent(node);
+                    self.kept.leases.absent(node);
                 }
                 self.fences.over(node, below);
                 self.patience = 0;
@@ -396,26 +397,26 @@ impl CorosyncMembership {
 
     /// A new life of a node reports: which earlier ones does that end?
     fn begun(&mut self, node: NodeId, life: u64, born: u64, boot: u64) {
-        if node == self.me {
+        if node == self.config.node {
             return;
         }
         let same = |old: u64| born <= old && old < life;
-        let old = self.installed.as_ref().and_then(|v| v.life(node));
-        let rebooted = self.origins.get(&node).is_some_and(|(_, b)| *b != boot);
+        let old = self.kept.installed.as_ref().and_then(|v| v.life(node));
+        let rebooted = self.kept.origins.get(&node).is_some_and(|(_, b)| *b != boot);
         // With an agent, a process that crashed on a machine that runs on is no proof: its clients
         // may be in the middle of something.
         let over = match old {
-            Some(old) => same(old) || rebooted || self.fence != FenceKind::Command,
+            Some(old) => same(old) || rebooted || self.config.fence != FenceKind::Command,
             None => true,
         };
         if over {
-            self.leases.over(node, life);
+            self.kept.leases.over(node, life);
         }
     }
 
     fn reported(&mut self, node: NodeId, report: Report) {
-        self.seen = self.seen.max(report.seen).max(report.installed);
-        let newer = self.installed.as_ref().is_some_and(|v| v.seq < report.installed);
+        self.kept.seen = self.kept.seen.max(report.seen).max(report.installed);
+        let newer = self.kept.installed.as_ref().is_some_and(|v| v.seq < report.installed);
         if let Some(seat) = self.seats.get_mut(&node) {
             seat.report = Some(report);
         }
@@ -428,30 +429,30 @@ impl CorosyncMembership {
     // What peers say on their connections.
 
     fn vote(&mut self, now: Time, from: NodeId, vote: Vote) {
-        let Some((life, heard)) = self.reach.get_mut(&from) else { return };
+        let Some((life, heard)) = self.kept.reach.get_mut(&from) else { return };
         *heard = now;
         let life = *life;
         match vote {
             Vote::Beat { stamp, .. } => {
-                self.leases.beaten(from, stamp);
-                let member = self.accepted.as_ref().and_then(|v| v.life(from)) == Some(life);
+                self.kept.leases.beaten(from, stamp);
+                let member = self.kept.accepted.as_ref().and_then(|v| v.life(from)) == Some(life);
                 let seated = self.seats.get(&from).is_some_and(|s| s.life == life);
                 if member
                     && seated
-                    && let Some(stamp) = self.leases.echo(from, life, now)
+                    && let Some(stamp) = self.kept.leases.echo(from, life, now)
                 {
                     self.actions.push_back(Action::Send { to: from, vote: Vote::Echo { stamp } });
                 }
             }
-            Vote::Echo { stamp } => self.leases.renew(from, stamp, now),
+            Vote::Echo { stamp } => self.kept.leases.renew(from, stamp, now),
             Vote::Install { view, .. } => {
-                let newer = self.installed.as_ref().is_some_and(|v| v.seq < view.seq);
-                if newer && view.life(self.me) != Some(self.life) {
+                let newer = self.kept.installed.as_ref().is_some_and(|v| v.seq < view.seq);
+                if newer && view.life(self.config.node) != Some(self.config.life) {
                     self.halt(Halt::LeftBehind);
                 }
             }
             Vote::Goodbye => {
-                self.leases.over(from, life.saturating_add(1));
+                self.kept.leases.over(from, life.saturating_add(1));
                 self.disconnected(now, from);
                 self.actions.push_back(Action::Disconnect { node: from });
                 self.patience = 0;
@@ -466,36 +467,37 @@ impl CorosyncMembership {
     }
 
     fn connected(&mut self, now: Time, node: NodeId, life: u64) {
-        self.reach.insert(node, (life, now));
-        self.leases.disconnected(node);
+        self.kept.reach.insert(node, (life, now));
+        self.kept.leases.disconnected(node);
         self.report_soon(now);
         let vote = self.beat(now);
         self.actions.push_back(Action::Send { to: node, vote });
     }
 
     fn disconnected(&mut self, now: Time, node: NodeId) {
-        if self.reach.remove(&node).is_some() {
-            self.leases.disconnected(node);
+        if self.kept.reach.remove(&node).is_some() {
+            self.kept.leases.disconnected(node);
             self.report_soon(now);
         }
     }
 
     fn beat(&self, now: Time) -> Vote {
-        let installed = self.installed.as_ref().map_or(0, |v| v.seq);
-        Vote::Beat { stamp: now, promised: self.promised, installed }
+        let installed = self.kept.installed.as_ref().map_or(0, |v| v.seq);
+        Vote::Beat { stamp: now, promised: self.kept.promised, installed }
     }
 
     fn tick(&mut self, now: Time) {
-        if now >= self.next_beat {
-            self.next_beat = now + self.lease / 4;
+        if now >= self.kept.next_beat {
+            self.kept.next_beat = now + self.config.lease / 4;
             let beat = self.beat(now);
             self.send_connected(&beat);
         }
         if self.report_due.is_some_and(|due| now >= due) {
             self.report();
         }
-        let silent = |(_, (_, heard)): &(&NodeId, &(u64, Time))| now >= *heard + 2 * self.lease;
-        let gone: Vec<NodeId> = self.reach.iter().filter(silent).map(|(n, _)| *n).collect();
+        let silent =
+            |(_, (_, heard)): &(&NodeId, &(u64, Time))| now >= *heard + 2 * self.config.lease;
+        let gone: Vec<NodeId> = self.kept.reach.iter().filter(silent).map(|(n, _)| *n).collect();
         for node in gone {
             self.disconnected(now, node);
             self.actions.push_back(Action::Disconnect { node });
@@ -506,12 +508,12 @@ impl CorosyncMembership {
 
     /// This process was stopped, or starved: it has not listened, so nobody was silent.
     fn woken(&mut self, now: Time) {
-        for (_, heard) in self.reach.values_mut() {
+        for (_, heard) in self.kept.reach.values_mut() {
             *heard = now;
         }
         self.parted = None;
         self.wanting = None;
-        self.patience = now + self.lease / 4;
+        self.patience = now + self.config.lease / 4;
     }
 
     // Agents.
@@ -521,11 +523,11 @@ impl CorosyncMembership {
             return;
         }
         for node in self.fences.start(now) {
-            let born = self.origins.get(&node).map_or(0, |(born, _)| *born);
+            let born = self.kept.origins.get(&node).map_or(0, |(born, _)| *born);
             self.actions.push_back(Action::Fence { node, born });
         }
         // Again, if the message was lost with a ring.
-        for (node, below) in self.fences.tell(now, 2 * self.lease) {
+        for (node, below) in self.fences.tell(now, 2 * self.config.lease) {
             self.cast(Word::Fenced { node, below });
         }
     }
@@ -541,10 +543,10 @@ impl Membership for CorosyncMembership {
         if self.lease_end().is_some_and(|end| now >= end) {
             self.halt(Halt::Lease);
         }
-        if now > self.next_beat + self.lease / 4 {
+        if now > self.kept.next_beat + self.config.lease / 4 {
             self.woken(now);
         }
-        self.last = now;
+        self.kept.last = now;
         match event {
             Event::Vote { .. } if self.halted => {}
             Event::Connected { node, life, .. } => self.connected(now, node, life),
@@ -553,8 +555,8 @@ impl Membership for CorosyncMembership {
             Event::Dead { .. } => {}
             Event::Vote { from, vote } => self.vote(now, from, vote),
             Event::Spaces(spaces) => {
-                self.spaces = spaces;
-                self.spaces.sort_by(|a, b| a.name.cmp(&b.name));
+                self.kept.spaces = spaces;
+                self.kept.spaces.sort_by(|a, b| a.name.cmp(&b.name));
                 self.report_soon(now);
             }
             Event::Reborn { life } => self.reborn(now, life),
@@ -572,32 +574,32 @@ impl Membership for CorosyncMembership {
     }
 
     fn next_timer(&self) -> Time {
-        let mut next = self.next_beat.min(self.report_due.unwrap_or(Time::MAX));
-        if self.patience > self.last {
+        let mut next = self.kept.next_beat.min(self.report_due.unwrap_or(Time::MAX));
+        if self.patience > self.kept.last {
             next = next.min(self.patience);
         }
-        next = next.min(self.fences.next(self.last));
+        next = next.min(self.fences.next(self.kept.last));
         next.min(self.lease_end().unwrap_or(Time::MAX))
     }
 
     fn lease_end(&self) -> Option<Time> {
-        self.installed.as_ref()?;
-        match self.fence {
-            FenceKind::Lease => self.leases.end(self.me, &self.votes),
+        self.kept.installed.as_ref()?;
+        match self.config.fence {
+            FenceKind::Lease => self.kept.leases.end(self.config.node, &self.config.votes),
             FenceKind::Command | FenceKind::None => None,
         }
     }
 
     fn view(&self) -> Option<&NodeView> {
-        self.installed.as_ref()
+        self.kept.installed.as_ref()
     }
 
     fn standing(&self) -> Standing {
         Standing {
             service: "corosync".into(),
             quorate: self.up.then(|| self.is_quorate()),
-            fence: self.fence,
-            waits: self.fences.waits(self.last).into_iter().chain(self.absences()).collect(),
+            fence: self.config.fence,
+            waits: self.fences.waits(self.kept.last).into_iter().chain(self.absences()).collect(),
         }
     }
 

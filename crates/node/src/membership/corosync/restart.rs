@@ -48,29 +48,11 @@ pub(super) fn are_expected(
     !absent.is_empty()
 }
 
-/// What is handed to the program that goes on; the rest comes from corosync again.
+/// What is handed to the program that goes on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GroupImage {
-    me: NodeId,
-    life: u64,
-    born: u64,
-    boot: u64,
-    weight: u32,
-    lease: Time,
-    fence: FenceKind,
-    startup: Time,
-    started: Time,
-    votes: BTreeMap<NodeId, u32>,
-    leases: Leases,
-    reach: BTreeMap<NodeId, (u64, Time)>,
-    spaces: Vec<SpaceJoin>,
-    promised: u64,
-    accepted: Option<NodeView>,
-    installed: Option<NodeView>,
-    origins: BTreeMap<NodeId, (u64, u64)>,
-    seen: u64,
-    next_beat: Time,
-    last: Time,
+    config: GroupConfig,
+    kept: Kept,
 }
 
 impl CorosyncMembership {
@@ -93,7 +75,7 @@ impl CorosyncMembership {
         if let Some(seat) = self.seats.get_mut(&node) {
             seat.restarts = true;
         }
-        if node != self.me {
+        if node != self.config.node {
             return;
         }
         let another = self.another_restarts();
@@ -106,25 +88,25 @@ impl CorosyncMembership {
     }
 
     fn another_restarts(&self) -> bool {
-        let announced = self.seats.iter().any(|(n, s)| *n != self.me && s.restarts);
-        announced || self.absent.keys().any(|n| *n != self.me)
+        let announced = self.seats.iter().any(|(n, s)| *n != self.config.node && s.restarts);
+        announced || self.absent.keys().any(|n| *n != self.config.node)
     }
 
     /// What was announced did not happen: what is reported now says so.
     pub(super) fn forget_restart(&mut self, now: Time) {
-        if self.plan.is_some_and(|p| now >= p.asked + self.lease / 4) {
+        if self.plan.is_some_and(|p| now >= p.asked + self.config.lease / 4) {
             self.report();
         }
-        let late = self.absent.get(&self.me).is_some_and(|a| now >= a.until);
-        if late && !self.up && self.installed.is_some() {
+        let late = self.absent.get(&self.config.node).is_some_and(|a| now >= a.until);
+        if late && !self.up && self.kept.installed.is_some() {
             self.halt(Halt::NoCorosync);
         }
     }
 
     /// A process has left the group after it announced a restart.
     pub(super) fn await_return(&mut self, now: Time, node: NodeId, life: u64) {
-        if self.installed.as_ref().is_some_and(|v| v.life(node) == Some(life)) {
-            self.absent.insert(node, Absence { life, until: now + 2 * self.lease });
+        if self.kept.installed.as_ref().is_some_and(|v| v.life(node) == Some(life)) {
+            self.absent.insert(node, Absence { life, until: now + 2 * self.config.lease });
         }
     }
 
@@ -140,6 +122,8 @@ impl CorosyncMembership {
     pub(super) fn group_image(&self) -> Result<GroupImage, String> {
         // Without `..`: who adds a field has to say here what becomes of it.
         let CorosyncMembership {
+            config,
+            kept,
             // Corosync says it again.
             ring: _,
             quorum: _,
@@ -150,27 +134,6 @@ impl CorosyncMembership {
             wanting: _,
             parted: _,
             plans: _,
-            // Handed over.
-            me,
-            life,
-            born,
-            boot,
-            weight,
-            lease,
-            fence,
-            startup,
-            started,
-            votes,
-            leases,
-            reach,
-            spaces,
-            promised,
-            accepted,
-            installed,
-            origins,
-            seen,
-            next_beat,
-            last,
             // Must be nothing.
             up,
             halted,
@@ -181,7 +144,7 @@ impl CorosyncMembership {
             absent: _,
             plan,
         } = self;
-        if *fence == FenceKind::None && !self.is_majority([me].into_iter()) {
+        if config.fence == FenceKind::None && !self.is_majority([config.node].iter()) {
             return Err("fence = \"none\" lets the other nodes take the locks at once".into());
         }
         if !*up || *halted {
@@ -199,65 +162,18 @@ impl CorosyncMembership {
         if plan.is_none_or(|p| !p.heard) {
             return Err("the other nodes have not heard of it yet".into());
         }
-        Ok(GroupImage {
-            me: *me,
-            life: *life,
-            born: *born,
-            boot: *boot,
-            weight: *weight,
-            lease: *lease,
-            fence: *fence,
-            startup: *startup,
-            started: *started,
-            votes: votes.clone(),
-            leases: leases.clone(),
-            reach: reach.clone(),
-            spaces: spaces.clone(),
-            promised: *promised,
-            accepted: accepted.clone(),
-            installed: installed.clone(),
-            origins: origins.clone(),
-            seen: *seen,
-            next_beat: *next_beat,
-            last: *last,
-        })
+        Ok(GroupImage { config: config.clone(), kept: kept.clone() })
     }
 }
 
 impl GroupImage {
     /// The service, not yet connected to corosync.
     pub(crate) fn into_service(self) -> CorosyncMembership {
-        let GroupImage {
-            me,
-            life,
-            born,
-            boot,
-            weight,
-            lease,
-            fence,
-            startup,
-            started,
-            votes,
-            leases,
-            reach,
-            spaces,
-            promised,
-            accepted,
-            installed,
-            origins,
-            seen,
-            next_beat,
-            last,
-        } = self;
-        let config =
-            GroupConfig { node: me, life, born, boot, weight, votes, lease, fence, startup };
-        let mut service = CorosyncMembership::new(config, started);
-        (service.leases, service.reach, service.spaces) = (leases, reach, spaces);
-        (service.promised, service.accepted, service.seen) = (promised, accepted, seen);
-        (service.origins, service.next_beat, service.last) = (origins, next_beat, last);
+        let GroupImage { config, kept } = self;
+        let (now, me, life) = (kept.last, config.node, config.life);
+        let mut service = CorosyncMembership::go_on(config, kept);
         // The others wait for it, and it waits as they do.
-        service.installed = installed;
-        service.await_return(last, me, life);
+        service.await_return(now, me, life);
         service
     }
 }
