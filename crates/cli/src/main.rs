@@ -13,9 +13,11 @@ mod exit;
 mod inspect;
 mod locks;
 mod manual;
+mod memory_server;
 mod output;
 mod progress;
 mod reload;
+mod remote_lock;
 mod restart;
 mod run;
 mod serve;
@@ -51,6 +53,8 @@ enum Command {
     Reload(reload::Args),
     Restart(restart::Args),
     Cluster(cluster::Args),
+    MemoryServer(memory_server::Args),
+    RemoteLock(remote_lock::Args),
     Demo(demo::Args),
     Check(check::Args),
     Sim(sim::Args),
@@ -60,6 +64,8 @@ enum Command {
     Manual(manual::Args),
     #[command(hide = true)]
     DemoWorker,
+    #[command(hide = true)]
+    RemoteWorker,
 }
 
 fn main() -> ExitCode {
@@ -82,6 +88,8 @@ fn dispatch(command: Command) -> Ended {
         Command::Reload(args) => reload::run(&args),
         Command::Restart(args) => restart::run(&args),
         Command::Cluster(args) => cluster::run(&args),
+        Command::MemoryServer(args) => memory_server::run(&args),
+        Command::RemoteLock(args) => remote_lock::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),
@@ -89,5 +97,6 @@ fn dispatch(command: Command) -> Ended {
         Command::Completions(args) => completions::run(&args),
         Command::Manual(args) => manual::run(&args),
         Command::DemoWorker => demo::worker(),
+        Command::RemoteWorker => bench::remote_worker(),
     }
 }

@@ -50,10 +50,14 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+/// What happens to a command whose lock is lost.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum OnLost {
+pub enum OnLost {
+    /// SIGKILL.
     Kill,
+    /// SIGTERM.
     Signal,
+    /// Only a message.
     Ignore,
 }
 
@@ -63,9 +67,21 @@ fn parse_mode(text: &str) -> Result<Mode, String> {
 }
 
 /// What happens while the command runs.
-enum Event {
-    Signal { number: i32, from_process: bool },
-    Lost(String),
+pub enum Event {
+    /// A signal arrived.
+    Signal {
+        /// Which.
+        number: i32,
+        /// Whether a process sent it, not the terminal.
+        from_process: bool,
+    },
+    /// The lock is lost.
+    Lost {
+        /// Why.
+        why: String,
+        /// What the user can do about it.
+        then: &'static str,
+    },
 }
 
 /// Signals that are passed on, and SIGCHLD.
@@ -132,12 +148,14 @@ fn watch_loss(space: &Lockspace, guard: &Guard, events: Sender<Event>) {
     space.on_lost(move |lost| {
         if lost.name == name {
             // Fails only when the command has ended.
-            let _ = events.send(Event::Lost(lost.why.to_string()));
+            let then = "make sure that the daemon runs (`lockify status`), and repeat";
+            let _ = events.send(Event::Lost { why: lost.why.to_string(), then });
         }
     });
 }
 
-fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
+/// Has signals told as events.
+pub fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
     let signals = SignalsInfo::<WithOrigin>::new(SIGNALS);
     let mut signals = signals.or_fail(Code::NotLocked)?;
     let watch = move || {
@@ -153,7 +171,7 @@ fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
 }
 
 /// Waits for the command's end and passes signals on.
-fn supervise(mut child: Child, happened: &Receiver<Event>, on_lost: OnLost) -> Ended {
+pub fn supervise(mut child: Child, happened: &Receiver<Event>, on_lost: OnLost) -> Ended {
     let mut lost = false;
     loop {
         if let Some(status) = child.ended().or_fail(Code::Failed)? {
@@ -169,24 +187,21 @@ fn supervise(mut child: Child, happened: &Receiver<Event>, on_lost: OnLost) -> E
                     child.signal(number);
                 }
             }
-            Event::Lost(why) => {
+            Event::Lost { why, then } => {
                 lost |= on_lost != OnLost::Ignore;
-                act_on_loss(&child, &why, on_lost);
+                act_on_loss(&child, &why, then, on_lost);
             }
         }
     }
 }
 
-fn act_on_loss(child: &Child, why: &str, on_lost: OnLost) {
+fn act_on_loss(child: &Child, why: &str, then: &str, on_lost: OnLost) {
     let (what, signal) = match on_lost {
         OnLost::Kill => ("the command is killed", Some(SIGKILL)),
         OnLost::Signal => ("the command is told to end (SIGTERM)", Some(SIGTERM)),
         OnLost::Ignore => ("the command goes on without it", None),
     };
-    eprintln!(
-        "lockify: {why}\nlockify: {what}; check what it was changing, make sure that the daemon \
-         runs (`lockify status`), and repeat"
-    );
+    eprintln!("lockify: {why}\nlockify: {what}; check what it was changing, {then}");
     if let Some(signal) = signal {
         child.signal(signal);
     }

@@ -1,4 +1,6 @@
-//! `lockify sim`: the lock manager in the simulator.
+//! `lockify sim`: the lock manager, and locks in remote memory, in the simulator.
+
+mod onesided;
 
 use std::ops::{Range, RangeInclusive};
 use std::process::ExitCode;
@@ -14,7 +16,7 @@ use crate::exit::{Code, Ended};
 use crate::output::print;
 use crate::progress;
 
-/// Run the lock manager in a simulated cluster, with faults, and check every rule
+/// Run locks in a simulated cluster, with faults, and check every rule
 #[derive(clap::Args)]
 #[command(after_help = crate::exit::HELP)]
 pub struct Args {
@@ -25,6 +27,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum What {
     Locks(LocksArgs),
+    Onesided(onesided::Args),
 }
 
 /// Simulate clusters: each seed is a cluster, its work and its faults, and repeats exactly
@@ -89,7 +92,13 @@ const FULL_RUN: u64 = 2000;
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
-    let What::Locks(args) = &args.what;
+    match &args.what {
+        What::Locks(args) => locks(args),
+        What::Onesided(args) => onesided::run(args),
+    }
+}
+
+fn locks(args: &LocksArgs) -> Ended {
     let mut clean = true;
     for &policy in &args.policy {
         let summary = simulate(args, policy);

@@ -16,6 +16,7 @@ pub mod membership;
 pub mod model;
 pub mod note;
 pub mod observer;
+pub mod onesided;
 pub mod port;
 pub mod quiescence;
 pub mod scenario;

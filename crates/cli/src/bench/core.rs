@@ -11,7 +11,7 @@ use lockify_core::{
 };
 use lockify_report::{Row, metric};
 
-use super::{Effort, Measured, RATIO};
+use super::{Effort, Measured};
 use crate::exit::{Code, Failure, OrFail as _};
 
 const NAMES: usize = 1000;
@@ -37,7 +37,7 @@ pub fn measure(effort: Effort) -> Measured {
     Ok(vec![
         Row::of("core", &metric::LOCKS_PER_S, &locks).with("of", "lock and unlock"),
         Row::of("core", &metric::LOCKS_PER_S, &maps).with("of", "hash map insert and remove"),
-        Row::of("core", &RATIO, &ratios).with("of", "lock and unlock"),
+        Row::of("core", &metric::RATIO_TO_BARE, &ratios).with("of", "lock and unlock"),
     ])
 }
 

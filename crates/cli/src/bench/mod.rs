@@ -3,6 +3,7 @@
 mod core;
 mod locks;
 mod memory;
+mod onesided;
 mod peers;
 mod simulator;
 
@@ -16,8 +17,6 @@ use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
 use crate::progress;
 
-/// Time relative to what it is compared with in the same run.
-const RATIO: Metric = Metric { name: "ratio_to_bare", unit: "1", title: "time relative to bare" };
 /// Events per second of wall-clock time.
 const EVENTS_PER_S: Metric =
     Metric { name: "events_per_s", unit: "1/s", title: "simulated events per second" };
@@ -55,6 +54,7 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Others {
     Peers(peers::Args),
+    Onesided(onesided::Args),
     #[command(hide = true)]
     Relock(peers::Relock),
 }
@@ -76,6 +76,8 @@ enum What {
     All,
 }
 
+pub use onesided::worker as remote_worker;
+
 /// How much to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
@@ -95,6 +97,7 @@ type Part = (What, fn(Effort) -> Measured);
 pub fn run(args: &Args) -> Ended {
     match &args.others {
         Some(Others::Peers(args)) => return peers::run(args),
+        Some(Others::Onesided(args)) => return onesided::run(args),
         Some(Others::Relock(args)) => return peers::relock(args),
         None => {}
     }

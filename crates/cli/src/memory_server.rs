@@ -1,0 +1,96 @@
+//! `lockify memory-server`: serves a table of locks in shared memory.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use lockify_fabric::shm::MAX_PEERS;
+use lockify_onesided::{Options, Protocol};
+use lockify_remote::{Server, Settings};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::output::print;
+
+/// Serve a table of locks in shared memory, for processes of this machine
+///
+/// Clients take its locks by themselves, with atomic instructions; the server makes the table, and answers where the
+/// protocol needs somebody who does. Try it with `lockify remote-lock`. If the server is killed, clients go on, but for
+/// srsl and n-cosed. SIGTERM or SIGINT ends it: clients then find their table gone.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where the table is to be: a new file, best in memory
+    #[arg(long, value_name = "FILE", default_value = "/dev/shm/lockify-table")]
+    table: PathBuf,
+    /// How many locks it has: names are hashed to them
+    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(1..))]
+    locks: u64,
+    /// How many clients there can be at a time
+    #[arg(long, value_name = "N", default_value_t = 63, value_parser = clap::value_parser!(u64).range(1..MAX_PEERS))]
+    clients: u64,
+    /// How locks are taken
+    #[arg(long, default_value = "shiftlock-s")]
+    protocol: Protocol,
+    /// How long a lock can be held (as 500ms, 10s, 2m): what a client leaves that is killed is repaired after about
+    /// twice this. 0s: for ever, and nothing is repaired
+    #[arg(long, value_name = "D", default_value = "10s", value_parser = humantime::parse_duration)]
+    lease: Duration,
+    /// Who may use it: the file's mode in octal; 660 for the group
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
+    mode: u32,
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0);
+    let mode = mode.ok_or_else(|| "a mode has three octal digits, as 600 or 660".to_owned())?;
+    // Who may read only cannot take part, and who serves has to.
+    if mode & 0o600 == 0o600 {
+        Ok(mode)
+    } else {
+        Err("the owner has to read and write: 6xx".to_owned())
+    }
+}
+
+/// Leases that a busy machine can keep; those of a year are for ever.
+const LEASES: core::ops::RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(365 * 86_400);
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Ended {
+    let mut options = Options::new(args.protocol);
+    if !args.lease.is_zero() {
+        if !LEASES.contains(&args.lease) {
+            let what = "--lease is 1ms to 365days, or 0s for holds without end";
+            return Err(Failure::new(Code::Unreadable, what));
+        }
+        options = options.with_lease(args.lease.as_nanos() as u64);
+    }
+    let settings = Settings {
+        path: args.table.clone(),
+        locks: args.locks,
+        clients: args.clients,
+        mode: args.mode,
+        options,
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).or_fail(Code::Failed)?;
+    }
+    let server = Server::start(&settings).or_fail(Code::Failed)?;
+    let table = args.table.display();
+    print(&format!(
+        "{} locks by {} in {table}; try: lockify remote-lock {table} NAME -- COMMAND\n",
+        args.locks,
+        args.protocol.name()
+    ))?;
+    server.run(&stop).or_fail(Code::Failed)?;
+    match server.clients() {
+        0 => {}
+        left => {
+            eprintln!("lockify: ended with {left} clients: their locks are gone, and they are told")
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,174 @@
+//! `lockify memory-server` and `lockify remote-lock`: exclusion, leases, killed holders and servers, refusals.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+
+use common::{Process, User, code, stderr, stdout, wait_for};
+
+struct Table {
+    user: User,
+    path: PathBuf,
+    server: Option<Process>,
+}
+
+impl Table {
+    fn serve(args: &[&str]) -> Table {
+        let user = User::new();
+        let path = user.dir().join("table");
+        let mut table = Table { user, path, server: None };
+        table.start(args);
+        table
+    }
+
+    fn start(&mut self, args: &[&str]) {
+        let all = [&["memory-server", "--table", self.path.to_str().unwrap()], args].concat();
+        let mut server = self.user.command(&all).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("try: lockify remote-lock"), "it said {line:?}");
+        self.server = Some(Process(server));
+    }
+
+    fn signal(&mut self, name: &str) -> std::process::ExitStatus {
+        let mut server = self.server.take().unwrap();
+        let pid = server.0.id().to_string();
+        assert!(
+            std::process::Command::new("kill").args(["-s", name, &pid]).status().unwrap().success()
+        );
+        server.0.wait().unwrap()
+    }
+
+    /// Runs a script under a lock.
+    fn lock(&self, name: &str, script: &str) -> Output {
+        self.user.lockify(&[
+            "remote-lock",
+            self.path.to_str().unwrap(),
+            name,
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+    }
+
+    /// A holder that has said that it holds.
+    fn hold(&self, name: &str) -> Process {
+        let flag = self.user.dir().join(format!("holds-{name}"));
+        let script = format!("touch {}; sleep 60", flag.display());
+        let args = ["remote-lock", self.path.to_str().unwrap(), name, "--", "sh", "-c", &script];
+        let held = Process(self.user.command(&args).stderr(Stdio::null()).spawn().unwrap());
+        wait_for(|| flag.exists());
+        held
+    }
+}
+
+#[test]
+fn commands_exclude_each_other() {
+    for protocol in ["shiftlock-s", "srsl"] {
+        let table = Table::serve(&["--protocol", protocol, "--locks", "4"]);
+        let file = table.user.dir().join("count");
+        std::fs::write(&file, "0\n").unwrap();
+        let script = format!("read n < {0}; sleep 0.01; echo $((n + 1)) > {0}", file.display());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..5).for_each(|_| assert_eq!(code(&table.lock("n", &script)), 0)));
+            }
+        });
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "20\n", "{protocol}");
+    }
+}
+
+#[test]
+fn the_command_has_name_and_token_and_its_exit_code_counts() {
+    let table = Table::serve(&[]);
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        let out = table.lock("db", "echo $LOCKIFY_TOKEN $LOCKIFY_NAME; exit 7");
+        assert_eq!(code(&out), 7, "{out:?}");
+        let said = stdout(&out);
+        let (token, name) = said.trim().split_once(' ').unwrap();
+        assert_eq!(name, "db");
+        tokens.push(token.parse::<u64>().unwrap());
+    }
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
+}
+
+#[test]
+fn a_command_does_not_outlive_its_lease() {
+    let table = Table::serve(&["--lease", "300ms"]);
+    let out = table.lock("db", "sleep 60");
+    assert_eq!(code(&out), 123, "{out:?}");
+    assert!(stderr(&out).contains("the lease of the lock has ended"), "{out:?}");
+    assert_eq!(code(&table.lock("db", "true")), 0);
+}
+
+#[test]
+fn the_lock_of_a_killed_holder_is_given_on() {
+    let table = Table::serve(&["--lease", "300ms", "--locks", "1"]);
+    let mut holder = table.hold("db");
+    holder.0.kill().unwrap();
+    assert_eq!(code(&table.lock("db", "true")), 0);
+}
+
+#[test]
+fn a_server_ends_in_order_and_its_clients_are_told() {
+    let mut table = Table::serve(&[]);
+    assert!(table.signal("TERM").success());
+    assert!(!table.path.exists());
+    let out = table.lock("db", "true");
+    assert_eq!(code(&out), 125);
+    assert!(stderr(&out).contains("is the memory server running"), "{out:?}");
+}
+
+/// Clients of a killed server hold its locks: no other table takes their place until they are gone.
+#[test]
+fn a_killed_server_is_replaced_when_nobody_uses_its_table() {
+    let mut table = Table::serve(&[]);
+    let mut holder = table.hold("db");
+    table.signal("KILL");
+    let path = table.path.to_str().unwrap().to_owned();
+    let out = table.user.lockify(&["memory-server", "--table", &path]);
+    assert_eq!(code(&out), 3, "{out:?}");
+    assert!(stderr(&out).contains("its memory server was killed"), "{out:?}");
+    // Others still take locks meanwhile.
+    assert_eq!(code(&table.lock("other", "true")), 0);
+    holder.0.kill().unwrap();
+    holder.0.wait().unwrap();
+    table.start(&[]);
+    let out = table.user.lockify(&["memory-server", "--table", &path]);
+    assert!(stderr(&out).contains("a memory server among them"), "{out:?}");
+    assert_eq!(code(&table.lock("db", "true")), 0);
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let user = User::new();
+    let path = user.dir().join("table");
+    let path = path.to_str().unwrap();
+    for (args, said) in [
+        (["--locks", "0"], "0 is not in"),
+        (["--clients", "512"], "512 is not in"),
+        (["--mode", "999"], "octal"),
+        (["--mode", "044"], "the owner has to read and write"),
+        (["--lease", "1us"], "--lease is 1ms"),
+        (["--lease", "soon"], "soon"),
+        (["--protocol", "none"], "use one of: srsl"),
+    ] {
+        let out = user.lockify(&[&["memory-server", "--table", path], &args[..]].concat());
+        assert_eq!(code(&out), 2, "{args:?}: {out:?}");
+        assert!(stderr(&out).contains(said), "{args:?}: {out:?}");
+    }
+    for locks in ["18446744073709551615", "100000000000000"] {
+        let out = user.lockify(&["memory-server", "--table", path, "--locks", locks]);
+        assert_eq!(code(&out), 3, "{out:?}");
+        assert!(!std::path::Path::new(path).exists());
+    }
+    std::fs::write(path, "something else").unwrap();
+    let out = user.lockify(&["memory-server", "--table", path]);
+    assert!(code(&out) == 3 && stderr(&out).contains("is no segment"), "{out:?}");
+    let out = user.lockify(&["remote-lock", path, "db", "--", "true"]);
+    assert!(code(&out) == 125 && stderr(&out).contains("is no segment"), "{out:?}");
+}

@@ -1,0 +1,188 @@
+//! One machine: processes that share a file.
+//!
+//! ```
+//! use lockify_fabric::shm::{Owner, Segment, Shape, Shm};
+//! use lockify_onesided::{Fabric as _, Verb};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("words");
+//! let home = Shm::join(Segment::create(&path, Shape { peers: 8, memory: 4096 }, 0o600)?)?;
+//! let region = home.register(64)?;
+//! // Elsewhere:
+//! let client = Shm::join(Segment::open(&path, Owner::Me)?)?;
+//! let before = client.block_on(client.post(region.word(8), Verb::FetchAndAdd(1)))?;
+//! assert_eq!(before, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What a reader should know
+//! - **A verb is executed by the processor of who posts it**, at once, by an atomic instruction. It is checked as a NIC
+//!   would check it: key, bounds, alignment. See `regions.rs` for how a key can be revoked while a verb is under way.
+//! - **Whether a peer lives** is asked of the kernel, which drops a file lock however a process ends. See `slots.rs`.
+//! - **Messages** go through one ring for each sender and receiver, so that who is killed while sending leaves nothing
+//!   half-sent to others. See `rings.rs`.
+//! - **Memory outlives the process that registered it**, as long as the file does. Verbs go on when a home is killed.
+//! - **The file's mode and owner say who may take part.** Whoever may write to it may spoil the locks in it: that is a
+//!   wrong word or a lost message to others, never a panic. But who truncates it kills those that have it mapped
+//!   (SIGBUS); memory that is shared under a name cannot be protected from that.
+
+mod error;
+mod layout;
+mod map;
+mod regions;
+mod rings;
+mod segment;
+mod slots;
+mod wait;
+
+use core::cell::{Cell, RefCell};
+use core::future::Future;
+use std::rc::Rc;
+
+use lockify_onesided::{
+    Address, Capabilities, Fabric, Key, Message, Nanos, Peer, Received, Region, RegionError, Verb,
+    VerbError,
+};
+use rand::{Rng as _, SeedableRng as _};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+pub use error::ShmError;
+pub use layout::{MAX_PEERS, Shape};
+pub use segment::{NOTICE_BYTES, Owner, Segment};
+pub use wait::now;
+
+use crate::shm::rings::Rings;
+use crate::shm::slots::Slot;
+
+/// One peer's end. Clones are the same end.
+#[derive(Clone, Debug)]
+pub struct Shm(Rc<End>);
+
+#[derive(Debug)]
+struct End {
+    segment: Segment,
+    slot: Slot,
+    capabilities: Capabilities,
+    rings: RefCell<Rings>,
+    random: RefCell<Xoshiro256PlusPlus>,
+    /// The earliest time that the task waits for.
+    wake: Cell<Nanos>,
+    /// How long it has spun since it let others run.
+    alone: Cell<Nanos>,
+}
+
+impl Shm {
+    /// Takes part as a peer, until the last clone is dropped or the process ends.
+    ///
+    /// # Errors
+    /// [`ShmError::Full`]: as many peers live as the segment has room for; [`ShmError::Closed`]: its home ended.
+    pub fn join(segment: Segment) -> Result<Shm, ShmError> {
+        Shm::with(segment, Capabilities { masked: true })
+    }
+
+    /// As [`Shm::join`], but without masked atomics, as Soft-RoCE and most NICs are.
+    ///
+    /// # Errors
+    /// As [`Shm::join`].
+    pub fn join_plain(segment: Segment) -> Result<Shm, ShmError> {
+        Shm::with(segment, Capabilities { masked: false })
+    }
+
+    fn with(segment: Segment, capabilities: Capabilities) -> Result<Shm, ShmError> {
+        let open = || match segment.is_closed() {
+            true => Err(ShmError::Closed { path: segment.path().to_owned() }),
+            false => Ok(()),
+        };
+        open()?;
+        let slot = Slot::claim(&segment)?;
+        // Again with the place taken: who closes a segment and then finds nobody in it is alone for good.
+        open()?;
+        let rings = RefCell::new(Rings::new(&segment, &slot));
+        let seed = segment.salt() ^ wait::now() ^ u64::from(slot.peer().0) << 48;
+        let random = RefCell::new(Xoshiro256PlusPlus::seed_from_u64(seed));
+        let (wake, alone) = (Cell::new(Nanos::MAX), Cell::new(0));
+        Ok(Shm(Rc::new(End { segment, slot, capabilities, rings, random, wake, alone })))
+    }
+
+    /// The file.
+    pub fn segment(&self) -> &Segment {
+        &self.0.segment
+    }
+
+    /// Whether a peer lives.
+    pub fn lives(&self, peer: Peer) -> bool {
+        slots::lives(&self.0.segment, self.me(), peer)
+    }
+
+    /// The peers that live, this one too.
+    pub fn peers(&self) -> Vec<Peer> {
+        slots::living(&self.0.segment, self.me())
+    }
+
+    /// Runs a future of this fabric to its end, on this thread. Waits for messages and times; spins at first, since
+    /// what a lock waits for often takes less than a sleep.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        wait::block_on(&self.0, future)
+    }
+}
+
+impl Fabric for Shm {
+    fn me(&self) -> Peer {
+        self.0.slot.peer()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities
+    }
+
+    fn now(&self) -> Nanos {
+        wait::now()
+    }
+
+    async fn sleep_until(&self, at: Nanos) {
+        wait::until(&self.0, at, || None::<()>).await;
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random.borrow_mut().next_u64()
+    }
+
+    fn post(&self, at: Address, verb: Verb) -> impl Future<Output = Result<u64, VerbError>> {
+        let masked = matches!(verb, Verb::MaskedCompareAndSwap { .. });
+        let result = if masked && !self.0.capabilities.masked {
+            Err(VerbError::Unsupported("masked compare-and-swap"))
+        } else {
+            regions::execute(&self.0.segment, at, verb)
+        };
+        core::future::ready(result)
+    }
+
+    fn send(&self, to: Peer, message: Message) -> impl Future<Output = Result<(), VerbError>> {
+        let sent = self.0.rings.borrow_mut().send(&self.0.segment, &self.0.slot, to, message);
+        let end = Rc::clone(&self.0);
+        async move {
+            let Some(outcome) = sent? else { return Ok(()) };
+            // The receiver does not tell when it has made room, so look again now and then.
+            loop {
+                end.rings.borrow_mut().go_on(&end.segment, &end.slot);
+                if let Some(outcome) = outcome.take() {
+                    return outcome;
+                }
+                wait::until(&end, wait::now() + rings::RETRY, || None::<()>).await;
+            }
+        }
+    }
+
+    async fn receive(&self, until: Nanos) -> Option<Received> {
+        let end = &self.0;
+        wait::until(end, until, || end.rings.borrow_mut().receive(&end.segment, &end.slot)).await
+    }
+
+    fn register(&self, bytes: u64) -> Result<Region, RegionError> {
+        regions::register(&self.0.segment, self.me(), bytes)
+    }
+
+    fn revoke(&self, key: Key) {
+        regions::revoke(&self.0.segment, self.me(), key);
+    }
+}

@@ -1,0 +1,241 @@
+//! What a program sees: take a lock, hold it, release it.
+
+use crate::fabric::{Fabric, Nanos, VerbError};
+use crate::letter::Claimant;
+use crate::options::{MAX_TURNOVER, Mode, Options, Protocol};
+use crate::protocol::{Hold, cosed, server, shift, spin, tail, ticket};
+use crate::session::{Counts, Session, Spot, Stop};
+use crate::table::{Generation, LockId, Table};
+
+/// Why a lock was not taken, or not released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LockError {
+    /// The table has no such lock.
+    #[error("lock {} is not in a table of {locks} locks: use Table::lock_of to map keys to locks", .lock.0)]
+    NoSuchLock {
+        /// Which.
+        lock: LockId,
+        /// How many there are.
+        locks: u64,
+    },
+    /// This client has it already, and would wait for itself.
+    #[error("this client holds lock {} already (two keys may share a lock): ask for each lock once", .0.0)]
+    Held(LockId),
+    /// The settings are impossible.
+    #[error(
+        "a generation has 1 to {MAX_TURNOVER} tickets and a batch at least one writer: correct turnover and batch"
+    )]
+    Settings,
+    /// A verb failed. Whether the lock was taken is not known; with leases others repair it.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+}
+
+/// How a release ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Released {
+    /// The lock was held until now.
+    Yes,
+    /// It had been taken away before: the lease had run out, and somebody else may have held it meanwhile.
+    Revoked,
+}
+
+/// A lock that is held. Give it back with [`Client::unlock`]: dropping it keeps the lock until its lease is over, or for
+/// ever if there are no leases.
+#[derive(Debug)]
+#[must_use = "the lock is held until unlock"]
+pub struct Guard {
+    pub(crate) lock: LockId,
+    pub(crate) mode: Mode,
+    pub(crate) generation: Generation,
+    pub(crate) me: Claimant,
+    pub(crate) until: Nanos,
+    pub(crate) token: Option<u64>,
+    pub(crate) hold: Hold,
+}
+
+impl Guard {
+    /// The lock.
+    pub fn lock(&self) -> LockId {
+        self.lock
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Until when, by [`Fabric::now`]. What the lock protects must not be touched later.
+    pub fn valid_until(&self) -> Nanos {
+        self.until
+    }
+
+    /// Grows from one exclusive holder of the lock to the next, if there are leases: storage that refuses smaller ones
+    /// than it has seen is safe from holders that do not know that their lease is over.
+    pub fn token(&self) -> Option<u64> {
+        self.token
+    }
+
+    fn spot(&self) -> Spot {
+        Spot { lock: self.lock, generation: self.generation, me: self.me }
+    }
+}
+
+/// What a protocol returns for a lock that it has taken.
+pub(crate) struct Grant {
+    pub spot: Spot,
+    /// When its lease starts.
+    pub since: Nanos,
+    /// A number that grows within the generation.
+    pub order: u64,
+    pub hold: Hold,
+}
+
+/// Bits of a token below the generation.
+const ORDER_BITS: u32 = 40;
+
+/// One client of one table. It does one thing at a time, and may hold many locks.
+pub struct Client<F> {
+    session: Session<F>,
+    held: Vec<LockId>,
+}
+
+impl<F: Fabric> Client<F> {
+    /// A client.
+    ///
+    /// # Errors
+    /// The settings are impossible.
+    pub fn new(fabric: F, table: Table, options: Options) -> Result<Client<F>, LockError> {
+        if options.turnover == 0 || options.turnover > MAX_TURNOVER || options.batch == 0 {
+            return Err(LockError::Settings);
+        }
+        Ok(Client { session: Session::new(fabric, table, options), held: Vec::new() })
+    }
+
+    /// The fabric, for the program's own verbs.
+    pub fn fabric(&self) -> &F {
+        &self.session.fabric
+    }
+
+    /// What was posted so far.
+    pub fn counts(&self) -> Counts {
+        self.session.counts()
+    }
+
+    /// Whether the lock is still this client's. Ask before everything that it protects.
+    pub fn holds(&self, guard: &Guard) -> bool {
+        self.session.fabric.now() < guard.until
+    }
+
+    /// Takes a lock; waits as long as it takes. An acquisition that a repair throws out begins again by itself.
+    ///
+    /// Whoever wants several takes them in ascending order.
+    ///
+    /// # Errors
+    /// There is no such lock, this client has it, or a verb failed.
+    pub async fn lock(&mut self, lock: LockId, mode: Mode) -> Result<Guard, LockError> {
+        let locks = self.session.table.locks();
+        if lock.0 >= locks {
+            return Err(LockError::NoSuchLock { lock, locks });
+        }
+        if self.held.contains(&lock) {
+            return Err(LockError::Held(lock));
+        }
+        let taken = if self.session.options.protocol.shares() { mode } else { Mode::Exclusive };
+        loop {
+            let s = &self.session;
+            let generation = s.generation(lock);
+            let granted = match s.options.protocol {
+                Protocol::Spin => spin::acquire(s, lock).await,
+                Protocol::Dslr | Protocol::ShiftLockS => {
+                    ticket::acquire(s, lock, generation, taken).await
+                }
+                Protocol::Mcs | Protocol::Dqnl => tail::acquire(s, lock, generation).await,
+                Protocol::ShiftLock | Protocol::ShiftLockPlus => {
+                    shift::acquire(s, lock, generation, taken).await
+                }
+                Protocol::NCosed => cosed::acquire(s, lock, generation, taken).await,
+                Protocol::Srsl => server::acquire(s, lock, taken).await,
+            };
+            match granted {
+                Ok(grant) => {
+                    self.held.push(lock);
+                    let guard = self.guard(grant, mode);
+                    if self.holds(&guard) {
+                        return Ok(guard);
+                    }
+                    // The grant was so late that others may have repaired the lock already.
+                    self.unlock(guard).await?;
+                }
+                Err(stop) => {
+                    s.leave_all(lock);
+                    self.next_generation(lock, generation, stop).await?;
+                }
+            }
+        }
+    }
+
+    fn guard(&self, grant: Grant, mode: Mode) -> Guard {
+        let Grant { spot, since, order, hold } = grant;
+        let token = u64::from(spot.generation) << ORDER_BITS | order & ((1 << ORDER_BITS) - 1);
+        Guard {
+            lock: spot.lock,
+            mode,
+            generation: spot.generation,
+            me: spot.me,
+            until: self.session.lease_end(since),
+            token: self.session.options.lease.map(|_| token + 1),
+            hold,
+        }
+    }
+
+    async fn next_generation(
+        &self,
+        lock: LockId,
+        closed: Generation,
+        stop: Stop,
+    ) -> Result<(), LockError> {
+        let advanced = match stop {
+            Stop::Evicted => self.session.advance(lock, closed).await,
+            failed => Err(failed),
+        };
+        match advanced {
+            Ok(()) | Err(Stop::Evicted) => Ok(()),
+            Err(Stop::Failed(error)) => Err(error.into()),
+        }
+    }
+
+    /// Forgets a lock without giving it back, as a client that dies does: with leases, others repair it when its lease is
+    /// over. For measurements of failures.
+    pub fn abandon(&mut self, guard: Guard) {
+        self.held.retain(|lock| *lock != guard.lock);
+        self.session.leave(guard.spot());
+    }
+
+    /// Gives a lock back, and hands it to whoever is next.
+    ///
+    /// # Errors
+    /// A verb failed. The lock counts as given back; with leases others repair it, if need be.
+    pub async fn unlock(&mut self, guard: Guard) -> Result<Released, LockError> {
+        self.held.retain(|lock| *lock != guard.lock);
+        let s = &self.session;
+        let spot = guard.spot();
+        let in_time = self.holds(&guard);
+        let released = match guard.hold {
+            Hold::Spin(word) => spin::release(s, spot, word).await,
+            Hold::Ticket(hold) => ticket::release(s, spot, hold).await,
+            Hold::Tail(hold) => tail::release(s, spot, hold).await,
+            Hold::Shift(hold) => shift::release(s, spot, hold).await,
+            Hold::Cosed(hold) => cosed::release(s, spot, hold, guard.until).await,
+            Hold::Server => server::release(s, spot, guard.until).await,
+        };
+        s.leave(spot);
+        match released {
+            Ok(()) => Ok(Released::Yes),
+            // Nobody repairs before the lease is over: the lock was held until this call.
+            Err(Stop::Evicted) if in_time => Ok(Released::Yes),
+            Err(Stop::Evicted) => Ok(Released::Revoked),
+            Err(Stop::Failed(error)) => Err(error.into()),
+        }
+    }
+}

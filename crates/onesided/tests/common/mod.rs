@@ -1,0 +1,34 @@
+//! What the searches share.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use lockify_onesided::{Mode, Options, Protocol};
+
+pub const X: Mode = Mode::Exclusive;
+pub const S: Mode = Mode::Shared;
+
+/// No leases, and nobody looks by itself where it is to be told: a lost wake-up is for ever.
+pub fn options(protocol: Protocol) -> Options {
+    Options { net: u64::MAX, ..Options::new(protocol) }
+}
+
+/// Leases of four polls, so that a repair is a few steps.
+pub fn timed(protocol: Protocol) -> Options {
+    Options { unit: 250, net: u64::MAX, ..Options::new(protocol).with_lease(1000) }
+}
+
+/// The word of a free lock by tickets of which so many were drawn and served, of each kind.
+pub fn tickets(drawn: u16) -> u64 {
+    let drawn = u64::from(drawn);
+    drawn << 45 | drawn << 31 | drawn << 16 | drawn
+}
+
+/// Whether `cargo test` with these arguments wants the test, as the usual harness would decide.
+pub fn is_wanted(name: &str) -> bool {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|a| a == "--list") {
+        println!("{name}: test");
+        return false;
+    }
+    let mut filters = arguments.iter().filter(|a| !a.starts_with('-')).peekable();
+    filters.peek().is_none() || filters.any(|filter| name.contains(filter.as_str()))
+}

@@ -1,0 +1,147 @@
+//! Small clusters, every interleaving. Prints how many states each search visited.
+//!
+//! Has no test harness, so that its table is seen in the output of `cargo test`.
+
+mod common;
+
+use common::{S, X, options, timed};
+use lockify_onesided::explore::{Fault, Scenario, search};
+use lockify_onesided::{MAX_TURNOVER, Mode, Options, Protocol};
+
+/// Up to this many states are visited where a search may not come to its end.
+const BOUND: usize = 60_000;
+
+const FIFO: [Protocol; 4] = [Protocol::Dqnl, Protocol::Mcs, Protocol::Dslr, Protocol::ShiftLockS];
+
+fn name(protocol: Protocol, what: &str, clients: &[&[Mode]]) -> String {
+    let letters =
+        |modes: &&[Mode]| modes.iter().map(|m| if *m == X { 'X' } else { 'S' }).collect::<String>();
+    format!(
+        "{} {what} {}",
+        protocol.name(),
+        clients.iter().map(letters).collect::<Vec<_>>().join(" ")
+    )
+}
+
+fn without_faults() -> Vec<Scenario> {
+    let mut all = Vec::new();
+    let three: [&[&[Mode]]; 6] = [
+        &[&[X, X], &[X, X]],
+        &[&[X], &[X], &[X]],
+        &[&[X], &[S], &[X]],
+        &[&[S], &[S], &[X]],
+        &[&[X, S], &[S, X]],
+        &[&[X, X], &[S, S]],
+    ];
+    for &protocol in Protocol::ALL {
+        for clients in three {
+            let swaps =
+                matches!(protocol, Protocol::Mcs | Protocol::ShiftLock | Protocol::ShiftLockPlus);
+            for masked in [false, true].into_iter().take(if swaps { 2 } else { 1 }) {
+                let what = if masked { "masked" } else { "plain" };
+                let scenario =
+                    Scenario::new(&name(protocol, what, clients), options(protocol), clients);
+                let fifo =
+                    FIFO.contains(&protocol) && !clients.iter().any(|modes| modes.contains(&S));
+                all.push(Scenario { masked, fifo, ..scenario });
+            }
+        }
+    }
+    // Four clients; one batch ends after each writer, or after two.
+    let four: [&[&[Mode]]; 2] = [&[&[X], &[X], &[S], &[S]], &[&[X], &[X], &[X], &[S]]];
+    for protocol in [Protocol::Dslr, Protocol::ShiftLock, Protocol::ShiftLockS, Protocol::NCosed] {
+        for clients in four {
+            for batch in [1, 2] {
+                let options = Options { batch, ..options(protocol) };
+                let what = format!("batch {batch}");
+                let scenario = Scenario::new(&name(protocol, &what, clients), options, clients);
+                all.push(Scenario { masked: true, states: BOUND, ..scenario });
+            }
+        }
+    }
+    all
+}
+
+/// Counters that run out: after a few tickets, and where the counters end.
+fn turnovers() -> Vec<Scenario> {
+    let mut all = Vec::new();
+    let clients: [&[&[Mode]]; 3] = [&[&[X, X], &[X, X]], &[&[X, S], &[S, X]], &[&[S, S], &[S, X]]];
+    for protocol in [Protocol::Dslr, Protocol::ShiftLockS] {
+        for clients in clients {
+            for turnover in 1..=3 {
+                let options = Options { turnover, ..options(protocol) };
+                all.push(Scenario::new(
+                    &name(protocol, &format!("turnover {turnover}"), clients),
+                    options,
+                    clients,
+                ));
+            }
+            let options = Options { turnover: MAX_TURNOVER, ..options(protocol) };
+            let scenario =
+                Scenario::new(&name(protocol, "at the counters' end", clients), options, clients);
+            all.push(Scenario { word: common::tickets(MAX_TURNOVER - 2), ..scenario });
+        }
+    }
+    all
+}
+
+fn with_faults() -> Vec<Scenario> {
+    let mut all = Vec::new();
+    let clients: [&[&[Mode]]; 5] = [
+        &[&[X], &[X]],
+        &[&[X, X], &[S]],
+        &[&[S], &[X, S]],
+        &[&[X], &[X], &[X]],
+        &[&[X], &[S], &[X]],
+    ];
+    for &protocol in Protocol::ALL {
+        for clients in clients {
+            for (fault, what) in [(Fault::Crash, "crash"), (Fault::Freeze(3), "freeze")] {
+                let scenario =
+                    Scenario::new(&name(protocol, what, clients), timed(protocol), clients)
+                        .fault(fault);
+                // Two of them: one has died, so nobody is in the way of the other.
+                let promise = if protocol == Protocol::ShiftLockS && clients.len() == 2 {
+                    2000
+                } else {
+                    u64::MAX
+                };
+                all.push(Scenario {
+                    masked: true,
+                    states: BOUND,
+                    longest_wait: promise,
+                    ..scenario
+                });
+            }
+        }
+    }
+    all
+}
+
+/// Every protocol is right in every interleaving; those that promise to repair within two leases do.
+fn main() {
+    if !common::is_wanted("no_interleaving_is_wrong") {
+        return;
+    }
+    let groups = [
+        ("no faults", without_faults()),
+        ("counters run out", turnovers()),
+        ("faults", with_faults()),
+    ];
+    let mut wrong = Vec::new();
+    for (group, scenarios) in groups {
+        println!("\n{group}");
+        let mut states = 0;
+        for scenario in scenarios {
+            let report = search(&scenario);
+            println!("{report}");
+            states += report.states;
+            if report.counterexample.is_some() {
+                wrong.push(report.to_string());
+            }
+        }
+        println!("{states} states");
+        assert!(states > 10_000, "the scenarios have become trivial");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

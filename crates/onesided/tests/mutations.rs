@@ -1,0 +1,82 @@
+//! Every hole of the published protocols, opened, is found by the search; closed, the same searches find nothing. Prints
+//! what was found after how many steps.
+//!
+//! Has no test harness, so that its table is seen in the output of `cargo test`.
+
+mod common;
+
+use common::{S, X, options, timed};
+use lockify_onesided::explore::{Fault, Scenario, search};
+use lockify_onesided::mutation::Mutation;
+use lockify_onesided::{Mode, Options, Protocol};
+
+/// Where the hole shows.
+fn scenario(hole: Mutation) -> Scenario {
+    use Protocol::{Dqnl, Dslr, NCosed, ShiftLock, ShiftLockS};
+    let plain = |protocol, clients: &[&[Mode]]| Scenario::new("", options(protocol), clients);
+    let faulty = |protocol, clients: &[&[Mode]], fault| {
+        let scenario = Scenario::new("", timed(protocol), clients).fault(fault);
+        Scenario { masked: true, ..scenario }
+    };
+    let freeze = Fault::Freeze(3);
+    match hole {
+        Mutation::TailWritesZero => plain(Dqnl, &[&[X, X], &[X], &[X]]),
+        Mutation::CosedUnlockResets => plain(NCosed, &[&[X], &[X], &[X]]),
+        Mutation::CosedIgnoresReadersBetween => plain(NCosed, &[&[X], &[S], &[X]]),
+        Mutation::CosedHandsOverUncounted => plain(NCosed, &[&[X], &[S], &[X]]),
+        Mutation::CosedResetForgetsReleases => plain(NCosed, &[&[S, S], &[S, S], &[X]]),
+        Mutation::CosedGrantsWhileResetting => plain(NCosed, &[&[S, S], &[S, X], &[S]]),
+        Mutation::SlotWithoutCheck | Mutation::SlotBeforeRelease => {
+            plain(ShiftLockS, &[&[X, X], &[X, X]])
+        }
+        Mutation::ReaderCountsAsWriter | Mutation::WriterIgnoresReaders => {
+            plain(Dslr, &[&[S], &[X], &[X]])
+        }
+        Mutation::ShiftIgnoresReaders => plain(ShiftLock, &[&[S], &[X], &[X]]),
+        Mutation::ShiftForgetsAdmitted => {
+            let batch = Options { batch: 1, ..options(ShiftLock) };
+            Scenario::new("", batch, &[&[X], &[S], &[X]])
+        }
+        // Three in turn, each for most of a lease: longer than anybody waits for a sign of life.
+        Mutation::SilentHandover => Scenario {
+            hold: 900,
+            ..faulty(Protocol::ShiftLockPlus, &[&[X], &[X], &[X]], Fault::Crash)
+        },
+        Mutation::RepairUnconditional => faulty(Dslr, &[&[X], &[X], &[X]], freeze),
+        Mutation::RepairInPlace => faulty(Dslr, &[&[X], &[X, X]], freeze),
+        Mutation::HolderNotFenced => faulty(Dslr, &[&[X], &[X]], freeze),
+        Mutation::LeaseFromNotice => {
+            Scenario { hold: 900, ..faulty(ShiftLockS, &[&[X], &[X]], Fault::Freeze(1)) }
+        }
+    }
+}
+
+fn main() {
+    if !common::is_wanted("every_hole_is_found") {
+        return;
+    }
+    println!("\nhole                          found");
+    let mut missed = Vec::new();
+    for hole in Mutation::ALL {
+        let scenario = scenario(hole);
+        let closed = search(&Scenario { states: 150_000, ..scenario.clone() });
+        if closed.counterexample.is_some() {
+            missed.push(format!("{hole:?}, closed: {closed}"));
+        }
+        let options = Options { mutation: Some(hole), ..scenario.options };
+        let open = search(&Scenario { options, ..scenario });
+        match open.counterexample {
+            Some(found) => println!(
+                "{:<30}after {} steps: {}",
+                format!("{hole:?}"),
+                found.steps.len(),
+                found.what
+            ),
+            None => {
+                println!("{:<30}NOTHING in {} states", format!("{hole:?}"), open.states);
+                missed.push(format!("{hole:?} is not found"));
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}

@@ -1,0 +1,118 @@
+//! A client of a table.
+
+use std::path::{Path, PathBuf};
+
+use lockify_fabric::shm::{Owner, Segment, Shm, ShmError};
+use lockify_onesided::{
+    Client, Fabric as _, Guard, LockError, LockId, Mode, Options, Released, Table, TableError,
+    UnknownProtocol,
+};
+
+use crate::notice::Notice;
+
+/// Why a table cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Its segment cannot be.
+    #[error(transparent)]
+    Segment(#[from] ShmError),
+    /// What its server published makes no sense.
+    #[error("{}: what its memory server published cannot be used: {why}; use the same release on both sides", path.display())]
+    Notice {
+        /// Which segment.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The table does not fit its region.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// Its protocol is not known here.
+    #[error(transparent)]
+    Protocol(#[from] UnknownProtocol),
+    /// The settings are impossible.
+    #[error(transparent)]
+    Settings(#[from] LockError),
+    /// Its server is gone, and its protocol needs one.
+    #[error("{}: its memory server is gone, and {protocol} needs it: start it again", path.display())]
+    NoHome {
+        /// Which segment.
+        path: PathBuf,
+        /// The protocol's name.
+        protocol: &'static str,
+    },
+}
+
+/// A client of a table of locks. For one thread.
+pub struct Remote {
+    fabric: Shm,
+    client: Client<Shm>,
+    table: Table,
+    options: Options,
+}
+
+impl Remote {
+    /// Connects to the table that a memory server has published under this path.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(path: &Path, owner: Owner) -> Result<Remote, ConnectError> {
+        let segment = Segment::open(path, owner)?;
+        let notice = Notice::read(&segment)?;
+        let (table, options) = (notice.table()?, notice.options()?);
+        let fabric = Shm::join(segment)?;
+        if options.protocol.needs_home() && !fabric.lives(notice.home()) {
+            let protocol = options.protocol.name();
+            return Err(ConnectError::NoHome { path: path.to_owned(), protocol });
+        }
+        let client = Client::new(fabric.clone(), table, options)?;
+        Ok(Remote { fabric, client, table, options })
+    }
+
+    /// The lock that a name stands for.
+    ///
+    /// Names are hashed; a table of `n` locks gives two names the same one with a chance of 1 in `n`. Such names exclude
+    /// each other without need, which costs time and is no fault. But **who holds one and asks for the other would wait
+    /// for itself**, and is refused ([`LockError::Held`]); and who takes several sorts the *locks*, not the names, and
+    /// takes each once: that is the order in which nobody waits in a circle.
+    pub fn lock_of(&self, name: &[u8]) -> LockId {
+        self.table.lock_of(xxhash_rust::xxh3::xxh3_64(name))
+    }
+
+    /// What the table's clients have agreed on.
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// Locks in the table.
+    pub fn locks(&self) -> u64 {
+        self.table.locks()
+    }
+
+    /// Nanoseconds until a hold ends by itself; `None` if it does not.
+    pub fn time_left(&self, guard: &Guard) -> Option<u64> {
+        let until = guard.valid_until();
+        (until != u64::MAX).then(|| until.saturating_sub(self.fabric.now()))
+    }
+
+    /// Takes a lock, and waits as long as it takes.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn lock(&mut self, lock: LockId, mode: Mode) -> Result<Guard, LockError> {
+        self.fabric.block_on(self.client.lock(lock, mode))
+    }
+
+    /// Gives it back.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn unlock(&mut self, guard: Guard) -> Result<Released, LockError> {
+        self.fabric.block_on(self.client.unlock(guard))
+    }
+
+    /// The fabric and the client, for code that waits by itself.
+    pub(crate) fn parts(&mut self) -> (Shm, &mut Client<Shm>) {
+        (self.fabric.clone(), &mut self.client)
+    }
+}

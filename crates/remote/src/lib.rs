@@ -1,0 +1,21 @@
+//! Tables of locks in remote memory, as users run them.
+//!
+//! A [`Server`] registers a table and publishes what clients have to know (`notice.rs`); a [`Remote`] is a client of
+//! it. Both are on the fabric of shared memory: processes of one machine. The protocols are in `lockify-onesided`, the
+//! fabric in `lockify-fabric`; nothing here touches a lock word.
+//!
+//! [`mod@bench`] measures the protocols with processes of their own ([`Crew`]), and [`proof`] has their histories checked.
+#![forbid(unsafe_code)]
+
+pub mod bench;
+mod client;
+mod crew;
+mod history;
+mod notice;
+pub mod proof;
+mod server;
+pub mod worker;
+
+pub use client::{ConnectError, Remote};
+pub use crew::{Crew, CrewError, Program};
+pub use server::{ServeError, Server, Settings};

@@ -1,0 +1,200 @@
+//! A process that takes and releases locks as its parent tells it: for benchmarks, and for tests that kill it.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use hdrhistogram::Histogram;
+use lockify_fabric::shm::Owner;
+use lockify_onesided::{Client, Fabric, LockId, Mode, Released};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_distr::{Distribution as _, Zipf};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
+
+use crate::client::Remote;
+use crate::history::History;
+
+/// What a worker is to do.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// The table.
+    pub path: PathBuf,
+    /// It uses locks below this.
+    pub locks: u64,
+    /// How unevenly: the exponent of Zipf's law; 0 is evenly.
+    pub skew: f64,
+    /// Share of acquisitions that share.
+    pub shared: f64,
+    /// How long a lock is held.
+    pub hold_ns: u64,
+    /// How long it goes on.
+    pub duration_ns: u64,
+    /// What its choices follow from.
+    pub seed: u64,
+    /// Where to write its history.
+    pub history: Option<PathBuf>,
+}
+
+/// What a worker did.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Done {
+    /// Locks taken and released.
+    pub pairs: u64,
+    /// Those of them whose lease was over before the release.
+    pub revoked: u64,
+    /// From its first request to its last release.
+    pub elapsed_ns: u64,
+    /// Verbs at the home.
+    pub verbs: u64,
+    /// Compare-and-swaps that changed nothing.
+    pub cas_failed: u64,
+    /// Messages sent.
+    pub messages: u64,
+    /// How often an acquisition took how many nanoseconds, to three digits.
+    pub waits: Vec<(u64, u64)>,
+}
+
+/// What a worker tells its parent, each on a line of its own after [`MARK`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// It is connected, with this number.
+    Ready(u16),
+    /// It has done its job.
+    Done(Done),
+    /// It cannot.
+    Failed(String),
+}
+
+/// Tells replies from what else a program prints.
+pub(crate) const MARK: &str = "lockify-worker: ";
+
+/// How long acquisitions took, in nanoseconds, to three digits.
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new(3).expect("three digits are allowed")
+}
+
+/// Any failure, for the parent to show.
+type Failure = Box<dyn std::error::Error>;
+
+/// Does the job that the first line of standard input describes, when the second has come.
+///
+/// # Errors
+/// Standard output cannot be written; all else is told to the parent.
+pub fn run() -> std::io::Result<()> {
+    let done = job().and_then(|job| do_it(&job));
+    reply(&done.map_or_else(|e| Reply::Failed(e.to_string()), Reply::Done))
+}
+
+fn line() -> Result<String, Failure> {
+    let mut line = String::new();
+    match std::io::stdin().read_line(&mut line)? {
+        0 => Err("its parent has ended".into()),
+        _ => Ok(line),
+    }
+}
+
+fn job() -> Result<Job, Failure> {
+    Ok(serde_json::from_str(&line()?)?)
+}
+
+fn reply(reply: &Reply) -> std::io::Result<()> {
+    let text = serde_json::to_string(reply)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n{MARK}{text}")?;
+    out.flush()
+}
+
+fn do_it(job: &Job) -> Result<Done, Failure> {
+    let mut remote = Remote::connect(&job.path, Owner::Me)?;
+    let choice = Choice::new(job, remote.locks())?;
+    let protocol = remote.options().protocol;
+    let (fabric, client) = remote.parts();
+    let history = job
+        .history
+        .as_ref()
+        .map(|path| History::create(path, fabric.me(), protocol))
+        .transpose()?;
+    reply(&Reply::Ready(fabric.me().0))?;
+    line()?;
+    fabric.block_on(work(&fabric, client, job, choice, history))
+}
+
+/// Which locks, in which modes.
+struct Choice {
+    random: Xoshiro256PlusPlus,
+    zipf: Option<Zipf<f64>>,
+    locks: u64,
+    shared: f64,
+}
+
+impl Choice {
+    fn new(job: &Job, most: u64) -> Result<Choice, Failure> {
+        let locks = job.locks.min(most).max(1);
+        let zipf = (job.skew > 0.0)
+            .then(|| Zipf::new(locks as f64, job.skew))
+            .transpose()
+            .map_err(|e| e.to_string())?;
+        let random = Xoshiro256PlusPlus::seed_from_u64(job.seed);
+        Ok(Choice { random, zipf, locks, shared: job.shared.clamp(0.0, 1.0) })
+    }
+
+    fn next(&mut self) -> (LockId, Mode) {
+        let lock = match &self.zipf {
+            // Ranks from 1.
+            Some(zipf) => {
+                (zipf.sample(&mut self.random) as u64).saturating_sub(1).min(self.locks - 1)
+            }
+            None => self.random.random_range(0..self.locks),
+        };
+        let mode =
+            if self.random.random_bool(self.shared) { Mode::Shared } else { Mode::Exclusive };
+        (LockId(lock), mode)
+    }
+}
+
+async fn work<F: Fabric>(
+    fabric: &F,
+    client: &mut Client<F>,
+    job: &Job,
+    mut choice: Choice,
+    mut history: Option<History>,
+) -> Result<Done, Failure> {
+    let mut waits = histogram();
+    let mut done = Done::default();
+    let start = fabric.now();
+    let end = start.saturating_add(job.duration_ns);
+    let mut now = start;
+    while now < end {
+        let (lock, mode) = choice.next();
+        if let Some(history) = &mut history {
+            history.requested(now, lock, mode)?;
+        }
+        let guard = client.lock(lock, mode).await?;
+        let held = fabric.now();
+        // It resizes itself, so every value has its place.
+        waits.record(held - now)?;
+        if let Some(history) = &mut history {
+            history.granted(held, &guard)?;
+        }
+        if job.hold_ns > 0 {
+            fabric.sleep_until(held + job.hold_ns).await;
+        }
+        if let Some(history) = &mut history {
+            history.releases(held, fabric.now(), &guard)?;
+        }
+        done.revoked += u64::from(client.unlock(guard).await? == Released::Revoked);
+        done.pairs += 1;
+        now = fabric.now();
+    }
+    if let Some(history) = history {
+        history.end(now)?;
+    }
+    let counts = client.counts();
+    done.elapsed_ns = now - start;
+    done.verbs = counts.verbs();
+    done.cas_failed = counts.cas_failed;
+    done.messages = counts.send;
+    done.waits =
+        waits.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value())).collect();
+    Ok(done)
+}

@@ -1,0 +1,173 @@
+//! The published experiments on the simulated fabric, as result rows.
+//!
+//! `n_cosed` has the latencies and both cascades of Narravula et al. 2007, `shiftlock` experiments 1 to 4 and 6 to 8 of
+//! ShiftLock. [`relations`] says what was expected of the figures and what was found.
+
+mod n_cosed;
+mod relations;
+mod shiftlock;
+
+use std::path::{Path, PathBuf};
+
+use lockify_report::{Metric, Page, Plot, Row, Scale, Value, Writer, metric};
+
+pub use relations::{Relation, relations};
+
+use crate::onesided::measure::MeasureError;
+
+/// The benchmark's name in rows.
+const BENCH: &str = "onesided";
+
+/// One of the experiments, or a part of one.
+pub struct Part {
+    /// What is measured.
+    pub name: String,
+    work: Box<dyn Fn() -> Result<Vec<Row>, MeasureError> + Send + Sync>,
+}
+
+impl Part {
+    fn new(
+        name: impl Into<String>,
+        work: impl Fn() -> Result<Vec<Row>, MeasureError> + Send + Sync + 'static,
+    ) -> Part {
+        Part { name: name.into(), work: Box::new(work) }
+    }
+
+    /// Measures it.
+    ///
+    /// # Errors
+    /// It could not be measured.
+    pub fn run(&self) -> Result<Vec<Row>, MeasureError> {
+        (self.work)()
+    }
+}
+
+/// All experiments in small parts, so that all cores have work.
+pub fn parts() -> Vec<Part> {
+    let mut parts = n_cosed::parts();
+    parts.extend(shiftlock::parts());
+    parts
+}
+
+/// Runs all parts; `progress` is told how many are done.
+///
+/// # Errors
+/// The first part that could not be measured.
+pub fn run(progress: impl Fn(u64) + Sync) -> Result<Vec<Row>, MeasureError> {
+    let parts = parts();
+    let seeds = lockify_sim::Seeds {
+        max_failures: 0,
+        ..lockify_sim::Seeds::new(0..parts.len() as u64, "")
+    };
+    let run =
+        |number: u64| Ok(parts.get(number as usize).map_or_else(|| Ok(Vec::new()), Part::run));
+    let report = lockify_sim::run_seeds(&seeds, run, progress);
+    let mut rows = Vec::new();
+    for (_, part) in report.passed {
+        rows.extend(part?);
+    }
+    Ok(rows)
+}
+
+fn row(metric: &Metric, value: f64) -> Row {
+    Row::of(BENCH, metric, &[value])
+}
+
+/// The rows of an experiment.
+fn of<'a>(rows: &'a [Row], experiment: &'a str) -> impl Iterator<Item = &'a Row> {
+    rows.iter().filter(move |row| row.case.get("experiment") == Some(&Value::from(experiment)))
+}
+
+/// The tables and what was expected, for the terminal.
+pub fn text(rows: &[Row]) -> String {
+    let mut text = String::new();
+    for (experiment, title) in EXPERIMENTS {
+        let mut here: Vec<Row> = of(rows, experiment).cloned().collect();
+        here.iter_mut().for_each(|row| drop(row.case.shift_remove("experiment")));
+        text += &format!("{title}\n\n{}\n", lockify_report::table(&here));
+    }
+    text += "Expected and found:\n";
+    for relation in relations(rows) {
+        let met = if relation.met { "pass       " } else { "FALLS SHORT" };
+        text += &format!("  {met}  {}: {}\n", relation.expected, relation.found);
+    }
+    text
+}
+
+/// The experiments by their name in rows.
+const EXPERIMENTS: [(&str, &str); 9] = [
+    ("latency", "N-CoSED, latency of an uncontended lock (with two IPC messages)"),
+    ("cascade", "N-CoSED, cascades: the last of k waiters is granted (grant gap calibrated)"),
+    ("1", "ShiftLock, experiment 1: goodput and latency"),
+    ("2", "ShiftLock, experiment 2: goodput by number of locks"),
+    ("3", "ShiftLock, experiment 3: verbs at the home per lock"),
+    ("4", "ShiftLock, experiment 4: transactions"),
+    ("6", "ShiftLock, experiment 6: latency by threads, unbounded batches"),
+    ("7", "ShiftLock, experiment 7: writers per batch"),
+    ("8", "ShiftLock, experiment 8: holders that die"),
+];
+
+/// Writes the rows and the page into a directory; returns where they are.
+///
+/// # Errors
+/// Those of the file system, with the file.
+pub fn write(rows: &[Row], dir: &Path) -> Result<(PathBuf, PathBuf), (PathBuf, std::io::Error)> {
+    std::fs::create_dir_all(dir).map_err(|e| (dir.to_path_buf(), e))?;
+    let (jsonl, html) = (dir.join("report.jsonl"), dir.join("report.html"));
+    let failed = |e: lockify_report::WriteError| (jsonl.clone(), std::io::Error::other(e));
+    let mut writer = Writer::create(&jsonl).map_err(failed)?;
+    for row in rows {
+        writer.write(row).map_err(failed)?;
+    }
+    page(rows).write(&html).map_err(|e| (html.clone(), e))?;
+    Ok((jsonl, html))
+}
+
+fn page(rows: &[Row]) -> Page {
+    let mut page = Page::new("Locks in remote memory, simulated").text(
+        "The protocols are the ones that run on hardware; what verbs and messages cost is a model, fixed before anything was \
+         measured. Compare ratios and counts of verbs, not absolute figures. CAS-spin, MCS and DQNL take shared locks as \
+         exclusive ones.",
+    );
+    let select = |experiment: &str| -> Vec<Row> { of(rows, experiment).cloned().collect() };
+    let cascade = select("cascade");
+    page = page.plot(
+        Plot::lines_of(&cascade, &metric::LATENCY_US, "waiters", &["protocol", "mode"])
+            .title("Cascades (N-CoSED)"),
+    );
+    let first = select("1");
+    page = page
+        .plot(
+            Plot::bars_of(&first, &metric::LOCKS_PER_S, "load", &["protocol"])
+                .title("Experiment 1: goodput"),
+        )
+        .plot(tail(&first, "load").title("Experiment 1: 99th percentile of latency"));
+    let lines = |experiment: &str, x: &str, title: &str| {
+        Plot::lines_of(&select(experiment), &metric::LOCKS_PER_S, x, &["protocol"]).title(title)
+    };
+    page = page
+        .plot(lines("2", "locks", "Experiment 2: goodput by number of locks").x_scale(Scale::Log))
+        .plot(
+            Plot::bars_of(&select("3"), &metric::VERBS_PER_LOCK, "verb", &["protocol"])
+                .title("Experiment 3: verbs"),
+        )
+        .plot(
+            Plot::bars_of(&select("4"), &metric::OPS_PER_S, "load", &["protocol"])
+                .title("Experiment 4: transactions"),
+        )
+        .plot(lines("7", "batch", "Experiment 7: writers per batch"))
+        .plot(lines("8", "dies", "Experiment 8: holders that die").x_scale(Scale::Log));
+    page = page.text("Expected and found:");
+    for relation in relations(rows) {
+        let met = if relation.met { "Pass" } else { "Falls short" };
+        page = page.text(format!("{met}: {}: {}", relation.expected, relation.found));
+    }
+    page.table(rows)
+}
+
+/// Bars of the 99th percentile.
+fn tail(rows: &[Row], x: &str) -> Plot {
+    let is_tail = |row: &&Row| row.case.get("percentile").and_then(Value::number) == Some(99.0);
+    let tails: Vec<Row> = rows.iter().filter(is_tail).cloned().collect();
+    Plot::bars_of(&tails, &metric::LATENCY_US, x, &["protocol"]).y_scale(Scale::Log)
+}
