@@ -410,7 +410,7 @@ impl Host {
             }
             HostEvent::Answered { query, answer } => {
                 if let Some(asked) = self.queries.remove(&query) {
-                    answer_parts(&asked, answer, out);
+                    answer_parts(&asked, *answer, out);
                 }
             }
             other => return Some(other),

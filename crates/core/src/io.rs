@@ -185,8 +185,8 @@ pub enum Output {
     Send {
         /// To whom.
         to: NodeId,
-        /// What.
-        message: Message,
+        /// What. Boxed, as is a trace: most outputs are small, and are moved from queue to queue.
+        message: Box<Message>,
     },
     /// An operation ended.
     Complete(Completion),
@@ -234,7 +234,7 @@ pub enum Output {
     /// This node must leave the lockspace: halt it, and let the others recover.
     Withdraw(WithdrawReason),
     /// Something that a history wants to know; only with [`crate::Config::trace`].
-    Trace(Trace),
+    Trace(Box<Trace>),
 }
 
 impl Output {

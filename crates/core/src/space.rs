@@ -1,5 +1,6 @@
 //! One node's part of a lockspace: its state and the one function in, one list out.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
@@ -237,7 +238,7 @@ impl Lockspace {
         debug_assert!(to != self.me(), "a message to itself: {body:?}");
         self.stats.messages_sent += 1;
         let message = Message { view: self.view.seq, clock: self.clock, body };
-        self.out.push_back(Output::Send { to, message });
+        self.out.push_back(Output::Send { to, message: Box::new(message) });
     }
 
     /// A callback to a client: held back while the gate is closed. Whoever exits hears no more.
@@ -250,7 +251,7 @@ impl Lockspace {
 
     pub(crate) fn trace(&mut self, event: impl FnOnce() -> Trace) {
         if self.config.trace {
-            self.out.push_back(Output::Trace(event()));
+            self.out.push_back(Output::Trace(Box::new(event())));
         }
     }
 

@@ -78,7 +78,7 @@ fn exchange(space: &mut Lockspace, others: &mut [Lockspace]) {
             let from = s.config().node;
             while let Some(output) = s.poll() {
                 if let Output::Send { to, message } = output {
-                    mail.push((from, to, message));
+                    mail.push((from, to, *message));
                 }
             }
         }

@@ -142,7 +142,9 @@ pub fn run(options: &Options) -> Result<Outcome, DemoError> {
     let shared = |error| DemoError::Shared { path: place.clone(), error };
     let scratch = Scratch::make(place.clone(), &lock).map_err(shared)?;
     let (tree, flat) = (scratch.0.join("tree.json"), scratch.0.join("flat.json"));
-    save(&entries, &tree).map_err(out(&tree))?;
+    let copies = copies(&entries);
+    let replayed = tree::copies(&entries, copies);
+    save(&replayed, &tree).map_err(out(&tree))?;
     save(&tree::flattened(&entries), &flat).map_err(out(&flat))?;
     let results = measure::measure(&Plan {
         policies: &options.policies,
@@ -151,18 +153,29 @@ pub fn run(options: &Options) -> Result<Outcome, DemoError> {
         budget: options.budget,
         hold: options.hold,
         batch_age: options.batch_age,
-        entries: entries.len() as u32,
+        entries: replayed.len() as u32,
         tree: &tree,
         flat: &flat,
         scratch: &scratch.0,
         worker: &options.worker,
     })?;
-    let what = creation(&options.source, &entries, &place);
+    let what = creation(&options.source, &entries, copies, &place);
     report(options, &results, &what)
 }
 
+/// Creations that one node's run should have: fewer end before a processor that also does something
+/// else for a moment has evened out, and the final barrier, once per run, counts for too much.
+const CREATIONS: usize = 20_000;
+
+/// How often a run creates the tree.
+fn copies(entries: &[Entry]) -> u32 {
+    let bytes: u64 = entries.iter().map(Entry::bytes).sum();
+    let room = tree::MAX_TOTAL / bytes.max(1);
+    (CREATIONS.div_ceil(entries.len().max(1)) as u64).clamp(1, room.max(1)) as u32
+}
+
 /// What a creation was, for people.
-fn creation(source: &Source, entries: &[Entry], place: &Path) -> String {
+fn creation(source: &Source, entries: &[Entry], copies: u32, place: &Path) -> String {
     let what = match source {
         Source::Mdtest(_) => "an empty file or a plain directory, as mdtest makes them (the \
                               paper's case: nothing but locks and names)"
@@ -177,7 +190,12 @@ fn creation(source: &Source, entries: &[Entry], place: &Path) -> String {
             tree::MAX_TOTAL >> 20,
         ),
     };
-    format!("A creation: {what}.\nShared folder: {}.", place.display())
+    format!(
+        "A creation: {what}.\nA run of one active node: the tree's {} entries {copies} times, each copy in a \
+         directory of its own, as far as the time allows.\nShared folder: {}.",
+        entries.len(),
+        place.display()
+    )
 }
 
 /// The directory that everything is created in; removed when this is dropped.

@@ -211,6 +211,27 @@ pub fn mdtest(depth: u32, branch: u32, items: u32) -> Vec<Entry> {
     entries
 }
 
+/// The tree so many times, each copy in a directory of its own.
+pub fn copies(entries: &[Entry], count: u32) -> Vec<Entry> {
+    let mut all = Vec::with_capacity((entries.len() + 1) * count as usize);
+    for copy in 1..=count {
+        let root = PathBuf::from(format!("copy-{copy}"));
+        let index = all.len() as u32;
+        all.push(Entry {
+            path: root.clone(),
+            parent: None,
+            kind: Kind::Directory,
+            attributes: None,
+        });
+        all.extend(entries.iter().map(|e| Entry {
+            path: root.join(&e.path),
+            parent: Some(e.parent.map_or(index, |p| index + 1 + p)),
+            ..e.clone()
+        }));
+    }
+    all
+}
+
 /// The same entries, all directly under the root: the paper's case of several
 /// nodes that create under one parent (figure 8).
 pub fn flattened(entries: &[Entry]) -> Vec<Entry> {
@@ -299,6 +320,17 @@ mod tests {
         parents_come_first(&all);
         assert_eq!(all.iter().filter(|e| e.is_dir()).count(), 6);
         assert_eq!(all.iter().filter(|e| !e.is_dir()).count(), 70);
+    }
+
+    #[test]
+    fn copies_are_complete_trees_side_by_side() {
+        let tree = mdtest(2, 2, 10);
+        let all = copies(&tree, 3);
+        parents_come_first(&all);
+        assert_eq!(all.len(), 3 * (tree.len() + 1));
+        assert_eq!(all.iter().filter(|e| e.parent.is_none()).count(), 3);
+        let unique: std::collections::BTreeSet<_> = all.iter().map(|e| &e.path).collect();
+        assert_eq!(unique.len(), all.len());
     }
 
     #[test]

@@ -122,7 +122,7 @@ pub enum HostEvent {
         /// Which.
         query: QueryId,
         /// The answer.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// Something that an operator should see.
     Notice(Notice),

@@ -225,7 +225,7 @@ fn many_locks_are_answered_in_parts() {
 fn answered(c: &mut Cluster, i: usize, id: lockify_node::QueryId) -> lockify_node::Answer {
     let find = |c: &Cluster| {
         c.nodes[i].events.iter().find_map(|e| match e {
-            HostEvent::Answered { query, answer } if *query == id => Some(answer.clone()),
+            HostEvent::Answered { query, answer } if *query == id => Some((**answer).clone()),
             _ => None,
         })
     };

@@ -288,7 +288,7 @@ impl LockNode {
         match output {
             Output::Send { to, message } => {
                 self.observe_send(&message.body);
-                self.transport.send(cx, self.space.view(), *to, message.clone());
+                self.transport.send(cx, self.space.view(), *to, (**message).clone());
             }
             output => self.notes.push(Note::Said(output.clone())),
         }
@@ -386,9 +386,10 @@ impl LockNode {
     fn healed(&self) -> usize {
         let settles = |name: &Name| {
             self.outputs.iter().any(|output| match output {
-                Output::Trace(Trace::Confirm { name: n, .. } | Trace::Drop { name: n, .. }) => {
-                    n == name
-                }
+                Output::Trace(trace) => match &**trace {
+                    Trace::Confirm { name: n, .. } | Trace::Drop { name: n, .. } => n == name,
+                    _ => false,
+                },
                 _ => false,
             })
         };

@@ -81,7 +81,7 @@ impl Cluster {
         while let Some(output) = space.poll() {
             match output {
                 Output::Send { to, message } => {
-                    self.wires.entry((n, to)).or_default().push_back(message);
+                    self.wires.entry((n, to)).or_default().push_back(*message);
                 }
                 other => self.told.push((n, other)),
             }

@@ -215,7 +215,8 @@ impl Engine {
                 resources: merge(q.parts),
                 silent: q.silent,
             };
-            self.pending.push(HostEvent::Answered { query: QueryId(q.id), answer });
+            self.pending
+                .push(HostEvent::Answered { query: QueryId(q.id), answer: Box::new(answer) });
         }
     }
 }

@@ -276,7 +276,7 @@ impl Engine {
                 self.record(at, |h| h.said(&output));
             }
             match output {
-                Output::Send { to, message } => self.send(at, to, message, now),
+                Output::Send { to, message } => self.send(at, to, *message, now),
                 Output::Complete(completion) => {
                     self.pending.push(HostEvent::Completed { space, completion });
                 }

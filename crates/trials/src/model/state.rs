@@ -383,7 +383,7 @@ impl State {
             let Some(output) = node.space.poll() else { break };
             node.monitor.said(&output).map_err(|error| format!("node {index}: {error}"))?;
             match output {
-                Output::Send { to, message } => self.post(index, to, message),
+                Output::Send { to, message } => self.post(index, to, *message),
                 Output::Lost { lock, reason: LostReason::Conflict, .. } => lost.push(lock),
                 Output::Withdraw(reason) => {
                     return Err(format!("node {index} must withdraw: {reason:?}"));

@@ -11,7 +11,7 @@ use crate::space::Lockspace;
 use crate::timers::Timer;
 
 impl Lockspace {
-    /// Puts a claim, under a new id, into the batch for its directory node.
+    /// Puts a claim that is made again, under a new id, into the batch for its directory node.
     pub(super) fn submit_claim(&mut self, ordinal: u64) {
         let id = self.directory.new_id();
         let Some(claim) = self.claims.open.get_mut(ordinal) else { return };

@@ -16,7 +16,7 @@ const SPARSE: usize = 64;
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Slot {
     ordinal: u64,
-    /// The id under which it was sent first; 0 until then.
+    /// The id under which it was sent first.
     first_id: u64,
     /// `None`: settled, but an older one is not.
     claim: Option<Claim>,
@@ -52,7 +52,7 @@ impl Ledger {
         self.slots.iter().filter_map(|s| Some((s.ordinal, s.claim.as_ref()?)))
     }
 
-    /// Adds a claim, whose ordinal must be larger than all before.
+    /// Adds a claim, whose ordinal and id must be larger than all before.
     pub fn push(&mut self, ordinal: u64, claim: Claim) {
         debug_assert!(self.slots.back().is_none_or(|s| s.ordinal < ordinal));
         self.slots.push_back(Slot { ordinal, first_id: claim.id, claim: Some(claim) });
@@ -60,13 +60,18 @@ impl Ledger {
     }
 
     fn position(&self, ordinal: u64) -> Option<usize> {
-        let distance = ordinal.checked_sub(self.oldest()?)?;
+        self.find(ordinal, |s| s.ordinal)
+    }
+
+    /// Where the slot with this number is; the numbers ascend.
+    fn find(&self, number: u64, number_of: impl Fn(&Slot) -> u64) -> Option<usize> {
+        let distance = number.checked_sub(number_of(self.slots.front()?))?;
         // Without gaps, which is usual, that is the place.
         let guess = usize::try_from(distance).ok()?;
-        if self.slots.get(guess).is_some_and(|s| s.ordinal == ordinal) {
+        if self.slots.get(guess).is_some_and(|s| number_of(s) == number) {
             return Some(guess);
         }
-        self.slots.binary_search_by_key(&ordinal, |s| s.ordinal).ok()
+        self.slots.binary_search_by_key(&number, number_of).ok()
     }
 
     pub fn get(&self, ordinal: u64) -> Option<&Claim> {
@@ -80,27 +85,17 @@ impl Ledger {
 
     /// The open claim whose present id this is.
     pub fn by_id(&self, id: u64) -> Option<u64> {
-        let first = || {
-            let at = self.slots.binary_search_by_key(&id, |s| s.first_id).ok()?;
-            self.slots.get(at).map(|s| s.ordinal)
-        };
+        let first = || self.slots.get(self.find(id, |s| s.first_id)?).map(|s| s.ordinal);
         let ordinal = self.again.get(&id).copied().or_else(first)?;
         self.get(ordinal).filter(|c| c.id == id).map(|_| ordinal)
     }
 
-    /// Gives a claim an id, the largest so far.
+    /// Gives a claim that is made again its new id.
     pub fn set_id(&mut self, ordinal: u64, id: u64) {
-        let Some(at) = self.position(ordinal) else { return };
-        let newest = at + 1 == self.slots.len();
-        let slot = &mut self.slots[at];
-        let Some(claim) = &mut slot.claim else { return };
-        if slot.first_id == 0 && newest {
-            slot.first_id = id;
-        } else {
-            self.again.remove(&claim.id);
-            self.again.insert(id, ordinal);
-        }
-        claim.id = id;
+        let Some(claim) = self.get_mut(ordinal) else { return };
+        let old = core::mem::replace(&mut claim.id, id);
+        self.again.remove(&old);
+        self.again.insert(id, ordinal);
     }
 
     pub fn remove(&mut self, ordinal: u64) {
@@ -132,8 +127,8 @@ mod tests {
         for ordinal in 1..=count {
             let (resource, lock) = (ResourceKey::default(), LockId(ordinal));
             let state = State::Pending;
-            ledger.push(ordinal, Claim { resource, lock, id: 0, strict: false, state, tries: 0 });
-            ledger.set_id(ordinal, 10 * ordinal);
+            let id = 10 * ordinal;
+            ledger.push(ordinal, Claim { resource, lock, id, strict: false, state, tries: 0 });
         }
         ledger
     }

@@ -118,14 +118,15 @@ impl Lockspace {
         let strict = full || mode == ClaimMode::Strict;
         self.claims.last_ordinal += 1;
         let ordinal = self.claims.last_ordinal;
-        let claim = Claim { resource: key, lock, id: 0, strict, state: State::Pending, tries: 0 };
+        let id = self.directory.new_id();
+        let claim = Claim { resource: key, lock, id, strict, state: State::Pending, tries: 0 };
         self.claims.open.push(ordinal, claim);
         self.store[key].claim = Some(ordinal);
         self.stats.claims += 1;
         self.stats.unsettled_max = self.stats.unsettled_max.max(self.claims.open.len() as u64);
         let name = self.name_of(key);
         self.trace(|| Trace::Claim { name, claim: ordinal });
-        self.submit_claim(ordinal);
+        self.gather(ordinal);
         if strict {
             self.store[lock].stage = Stage::Parked;
             self.flush_batches();
