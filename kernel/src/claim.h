@@ -28,11 +28,12 @@ struct rcom_config;
 #define DLM_MSG_CLAIM_REPLY	33
 
 /* Bits of rcom_config.rf_unused1, which a stock node sends as zero. */
-#define DLM_CLAIM_CAPABLE	0x00000001	/* this node understands claims */
-#define DLM_CLAIM_AGREED	0x00000002	/* lowest node: all members do */
+/* (0x1 and 0x2 told of claims whose names were not packed) */
+#define DLM_CLAIM_CAPABLE	0x00000004	/* this node understands claims */
+#define DLM_CLAIM_AGREED	0x00000008	/* lowest node: all members do */
 
-#define DLM_CLAIM_BATCH		64		/* claims in a message */
-#define DLM_CLAIM_BATCH_BYTES	3072		/* names in a message */
+#define DLM_CLAIM_BATCH		256		/* claims in a message */
+#define DLM_CLAIM_BATCH_BYTES	3072		/* packed names in a message */
 #define DLM_CLAIM_BATCH_US	10000		/* age of a batch when it is sent */
 #define DLM_CLAIM_RESEND_MS	10000		/* when an answer is overdue */
 #define DLM_CLAIM_CAP		65536		/* unsettled claims of a lockspace */
