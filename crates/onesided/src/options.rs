@@ -92,7 +92,8 @@ pub struct Options {
     pub lease: Option<Nanos>,
     /// Unit of waiting between two polls: about a round trip.
     pub unit: Nanos,
-    /// How often a waiter that is to be told looks for itself, where a message may be missing without a fault.
+    /// How long a waiter that is to be told waits for each ticket ahead of it until it looks for itself, where a message may
+    /// be missing without a fault (ShiftLock-S). About a unit where messages take longer than READs.
     pub net: Nanos,
     /// Tickets of a kind that a generation of a lock has (DSLR, ShiftLock-S), at most 2^13.
     pub turnover: u16,

@@ -187,6 +187,9 @@ async fn fast_path<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Option<(u64,
     let change = Change { expected, compare_mask, new: spot.me.0.into(), swap_mask: TAIL.mask() };
     let mut guess = s.guess(spot.lock);
     for attempt in 0..if adapts { 1 } else { 2 } {
+        if attempt > 0 {
+            s.pause(s.options.unit).await;
+        }
         let issued = s.fabric.now();
         let word = change.make(s, spot, guess).await?;
         if (word ^ expected) & OPEN != 0 {
@@ -196,9 +199,6 @@ async fn fast_path<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Option<(u64,
             return Ok(Some((issued, word)));
         }
         guess = word;
-        if !adapts {
-            s.pause(s.options.unit << attempt).await;
-        }
     }
     if adapts {
         s.crowded.borrow_mut().insert(spot.lock, SKIPS);

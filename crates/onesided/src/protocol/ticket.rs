@@ -55,9 +55,12 @@ impl Ticket {
         self.writers_are_gone(word) && (!readers_count || NOW_S.get(word) == self.readers)
     }
 
-    /// Tickets before it that are not served.
-    fn ahead(&self, word: u64) -> u64 {
-        self.writers.saturating_sub(NOW_X.get(word)) + self.readers.saturating_sub(NOW_S.get(word))
+    /// Turns until it is served, at most. In ShiftLock-S readers take one together: they come and go at once.
+    fn ahead(&self, options: &Options, word: u64) -> u64 {
+        let writers = self.writers.saturating_sub(NOW_X.get(word));
+        let one_by_one = self.alone() && options.protocol == Protocol::Dslr;
+        let readers = if one_by_one { self.readers.saturating_sub(NOW_S.get(word)) } else { 0 };
+        (writers + readers).max(1)
     }
 }
 
@@ -107,7 +110,8 @@ async fn wait<F: Fabric>(
         word = leave_name(s, spot, ticket, watch, word).await?;
         while !ticket.writers_are_gone(word) {
             let hint = |letter: &Letter| letter.kind == Kind::Hint;
-            word = match s.wait_letter(spot, watch, s.options.net, hint).await? {
+            let net = s.options.net.saturating_mul(ticket.ahead(&s.options, word));
+            word = match s.wait_letter(spot, watch, net, hint).await? {
                 // What the word was when the writer before this one had counted up.
                 Ok(letter) => NOW_S.set(NOW_X.set(0, ticket.writers), letter.value),
                 Err(word) => word,
@@ -115,7 +119,7 @@ async fn wait<F: Fabric>(
         }
     }
     while !ticket.is_served(&s.options, word) {
-        s.pause(s.options.unit * ticket.ahead(word).max(1)).await;
+        s.pause(s.options.unit * ticket.ahead(&s.options, word)).await;
         word = s.look(spot, watch).await?;
     }
     Ok(word)
@@ -147,11 +151,11 @@ async fn wait_for_closing<F: Fabric>(
     mut watch: Watch,
     word: u64,
 ) -> Stop {
-    let mut ahead = ticket.ahead(word);
+    let mut ahead = ticket.ahead(&s.options, word);
     loop {
-        s.pause(s.options.unit * ahead.max(1)).await;
+        s.pause(s.options.unit * ahead).await;
         match s.look(spot, &mut watch).await {
-            Ok(word) => ahead = ticket.ahead(word),
+            Ok(word) => ahead = ticket.ahead(&s.options, word),
             Err(stop) => return stop,
         }
     }
