@@ -101,7 +101,10 @@ pub fn text(rows: &[Row]) -> String {
 const EXPERIMENTS: [(&str, &str); 11] = [
     ("latency", "N-CoSED, latency of an uncontended lock (with two IPC messages)"),
     ("cascade", "N-CoSED, cascades: the last of k waiters is granted (grant gap calibrated)"),
-    ("0", "ShiftLock, motivation: one lock by compare-and-swap"),
+    (
+        "0",
+        "ShiftLock, one lock only: the motivation, by compare-and-swap, and the artifact's sample",
+    ),
     (
         "1",
         "ShiftLock, experiment 1: goodput and latency; empty critical sections, and such that touch what they protect",

@@ -4,6 +4,7 @@ use lockify_report::{Row, Value, metric};
 
 use super::n_cosed::MOST_WAITERS;
 use super::of;
+use super::shiftlock::SAMPLE;
 use crate::onesided::profile::hundred_gigabit;
 
 /// An expectation.
@@ -166,16 +167,20 @@ fn cascades(figures: &Figures<'_>) -> Vec<Relation> {
     all
 }
 
-/// Whether the profile behaves as the published NIC does, on a load that no protocol of ours has a part in.
+/// Whether the profile behaves as the published NICs do, where hardly anything else decides. The second and the last are
+/// what it is calibrated by.
 fn motivation(figures: &Figures<'_>) -> Vec<Relation> {
-    let cases = [("alone", 278.3), ("240 clients", 15.5), ("240 clients that back off", 141.4)];
+    let cases = [
+        ("alone", 278.3),
+        ("240 clients", 15.5),
+        ("240 clients that back off", 141.4),
+        (SAMPLE, 738.5),
+    ];
     let compare = |(load, published): (&str, f64)| {
         let found = figures.motivation(metric::LOCKS_PER_S.name, load) / 1e3;
         let retries = 100.0 * figures.motivation(metric::RETRY_SHARE.name, load);
         relation(
-            format!(
-                "the profile: one lock by compare-and-swap, {load}: {published} K/s, within a quarter"
-            ),
+            format!("the profile: one lock, {load}: {published} K/s, within a quarter"),
             format!("{found:.1} K/s, {retries:.1} % of tries are retries"),
             (found / published - 1.0).abs() <= 0.25,
         )
@@ -273,23 +278,19 @@ fn ours(figures: &Figures<'_>) -> Vec<Relation> {
     }
     let load = "zipf WI";
     for ours in OURS {
-        let tail = ratio(figures.tail(ours, load), figures.tail("shiftlock", load));
+        let tail = ratio(figures.tail("shiftlock", load), figures.tail(ours, load));
         let goodput = ratio(figures.goodput(ours, load), figures.goodput("shiftlock", load));
-        all.push(relation(
-            format!("{load}: {ours} is ahead of shiftlock in goodput or tail"),
-            format!("goodput {goodput:.2} times, p99 {tail:.2} times"),
-            goodput > 1.02 || tail < 0.98,
-        ));
-    }
-    for ours in OURS {
-        let gains = [1e-4, 1e-3, 1e-2].map(|dies| {
+        let dying = [1e-5, 1e-4, 1e-3, 1e-2].map(|dies| {
             let gain = ratio(figures.survives(ours, dies), figures.survives("shiftlock", dies));
             (format!("at {dies}"), gain)
         });
         all.push(relation(
-            format!("holders die: {ours} is ahead of shiftlock"),
-            listed(gains.iter().cloned()),
-            gains.iter().all(|(_, gain)| *gain > 1.0),
+            format!("{ours}: ahead of shiftlock in goodput, tail, or while holders die"),
+            format!(
+                "{load} goodput {goodput:.2} times, p99 {tail:.2} times shorter; goodput while holders die {}",
+                listed(dying.iter().cloned())
+            ),
+            goodput > 1.05 || tail > 1.05 || dying.iter().all(|(_, gain)| *gain > 1.05),
         ));
     }
     all
