@@ -17,19 +17,23 @@ use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::{Mode, Options, Protocol};
-use crate::protocol::{Field, Hold as AnyHold};
+use crate::protocol::{Field, Hold as AnyHold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};
 use crate::table::{Generation, LockId};
 
-const STAMP: Field = Field { shift: 60, bits: 4 };
-const NOW_X: Field = Field { shift: 45, bits: 14 };
-const NOW_S: Field = Field { shift: 31, bits: 14 };
-const MAX_X: Field = Field { shift: 16, bits: 15 };
-const MAX_S: Field = Field { shift: 0, bits: 16 };
+const MAX_S: Field = Field { shift: 0, bits: counter(14) + 2 };
+const MAX_X: Field = MAX_S.above(counter(14) + 1);
+const NOW_S: Field = MAX_X.above(counter(14));
+const NOW_X: Field = NOW_S.above(counter(14));
+const CLOSED: Field = NOW_X.above(1);
+const STAMP: Field = Field::top(4);
+
+/// Most tickets of a kind in a generation: what is drawn past the end must not carry.
+pub(crate) const MOST_TICKETS: u16 = 1 << (NOW_X.bits - 1);
 
 /// Few tickets are valid in a generation, so that those drawn too late carry into no neighbour.
 pub(crate) const LAW: Law =
-    Law { closed: 1 << 59, stamp: STAMP, padding: 0, progress: NOW_X.mask() | NOW_S.mask() };
+    Law { closed: CLOSED.mask(), stamp: STAMP, padding: 0, progress: NOW_X.mask() | NOW_S.mask() };
 
 /// A ticket: what the word was when it was drawn.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +125,10 @@ async fn wait<F: Fabric>(
     while !ticket.is_served(&s.options, word) {
         s.pause(s.options.unit * ticket.ahead(&s.options, word)).await;
         word = s.look(spot, watch).await?;
+        let overtaken = NOW_S.get(word) > ticket.readers;
+        if mutated!(s.options, ReaderTakesSiblingsForSkips) && !ticket.alone() && overtaken {
+            return Err(Stop::Evicted);
+        }
     }
     Ok(word)
 }

@@ -14,7 +14,7 @@ use rand::{RngExt as _, distr::Distribution as _};
 use rand_distr::Zipf;
 
 use crate::onesided::host::{Notes, Setting, Task, fabric};
-use crate::onesided::profile::Profile;
+use crate::onesided::profile::{CLOCK_ERROR, Profile};
 use crate::onesided::smallbank::{self, Guards, Store};
 use crate::onesided::traces::Trace;
 
@@ -176,7 +176,7 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
         profile: Rc::new(case.profile.clone()),
         memory,
         stalls: None,
-        capabilities: Capabilities { masked: case.masked },
+        capabilities: Capabilities { masked: case.masked, clock_error: Some(CLOCK_ERROR) },
     };
     let store: Rc<Store> = Rc::default();
     let shared = (Rc::new(case.clone()), tally.clone(), store.clone());

@@ -2,6 +2,9 @@
 
 use lockify_sim::{Delay, Nanos};
 
+/// What clocks of two nodes may differ by, as DrTM assumes of the precision time protocol.
+pub const CLOCK_ERROR: Nanos = 50_000;
+
 /// A cost model of a fabric.
 ///
 /// A verb travels to the home, waits for the home's NIC, executes, and its completion travels back. Atomics wait for each

@@ -105,7 +105,7 @@ impl Figures<'_> {
     }
 }
 
-const BASELINES: [&str; 4] = ["cas-spin", "srsl", "dslr", "mcs"];
+const BASELINES: [&str; 6] = ["cas-spin", "drtm", "srsl", "dslr", "mcs", "rma-rw"];
 const LOADS: [&str; 6] =
     ["zipf WI", "zipf RI", "zipf RO", "uniform WI", "uniform RI", "uniform RO"];
 const OURS: [&str; 2] = ["shiftlock+", "shiftlock-s"];

@@ -13,11 +13,13 @@ use crate::onesided::profile::hundred_gigabit;
 use crate::onesided::smallbank::Guards;
 use crate::onesided::traces::Trace;
 
-const PROTOCOLS: [Protocol; 7] = [
+const PROTOCOLS: [Protocol; 9] = [
     Protocol::Spin,
+    Protocol::Drtm,
     Protocol::Srsl,
     Protocol::Dslr,
     Protocol::Mcs,
+    Protocol::RmaRw,
     Protocol::ShiftLock,
     Protocol::ShiftLockPlus,
     Protocol::ShiftLockS,
