@@ -86,7 +86,9 @@ fn undisturbed(protocol: Protocol) {
     crew.go().unwrap();
     let done = crew.done().unwrap();
     home.end();
-    assert!(done.iter().all(|d| d.pairs > 0 && d.revoked == 0), "{}: {done:?}", protocol.name());
+    // Leases by the clock end, too, when their holder is not let run for a millisecond.
+    let ended = |revoked: u64| revoked == 0 || protocol.needs_clock();
+    assert!(done.iter().all(|d| d.pairs > 0 && ended(d.revoked)), "{}: {done:?}", protocol.name());
     let report = check(&parts).unwrap();
     assert!(report.is_clean(), "{}: {report}", protocol.name());
     assert_eq!(report.counts.grants, done.iter().map(|d| d.pairs).sum::<u64>());

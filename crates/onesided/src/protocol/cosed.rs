@@ -125,7 +125,7 @@ const INTENT: u64 = 1 << Generation::BITS;
 async fn write<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Grant, Stop> {
     let mut expected = s.guess(spot.lock);
     let intents = s.table.generation(spot.lock);
-    let (mut failed, mut asked) = (0, 0);
+    let (mut failed, mut asked) = (0_u32, 0);
     let (issued, old) = loop {
         let mine = S.set(E.set(expected, spot.me.0.into()), 0);
         let issued = s.fabric.now();
@@ -138,7 +138,7 @@ async fn write<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Grant, Stop> {
         }
         expected = found;
         failed += 1;
-        if failed % PATIENCE == 0 {
+        if failed.is_multiple_of(PATIENCE) {
             let number = s.fetch_and_add(intents, INTENT).await?;
             if number as Generation != spot.generation {
                 // Too late: it counts in the next generation, where nobody would take it back.
@@ -265,8 +265,11 @@ struct Admission<'a, F> {
     progress: u64,
     /// So many were told.
     readers: u64,
-    told: Vec<Pin<Box<dyn Future<Output = Result<(), Stop>> + 'a>>>,
+    told: Vec<Told<'a>>,
 }
+
+/// Ends when a letter has been taken.
+type Told<'a> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 'a>>;
 
 fn wants_shared(letter: &Letter) -> bool {
     letter.kind == Kind::WantShared
