@@ -3,7 +3,7 @@
 use crate::fabric::{Fabric, Nanos, VerbError};
 use crate::letter::Claimant;
 use crate::options::{MAX_TURNOVER, Mode, Options, Protocol};
-use crate::protocol::{Hold, cosed, server, shift, spin, tail, ticket};
+use crate::protocol::{Hold, cosed, drtm, rma, server, shift, spin, tail, ticket};
 use crate::session::{Counts, Session, Spot, Stop};
 use crate::table::{Generation, LockId, Table};
 
@@ -26,6 +26,16 @@ pub enum LockError {
         "a generation has 1 to {MAX_TURNOVER} tickets and a batch at least one writer: correct turnover and batch"
     )]
     Settings,
+    /// What a dead client leaves cannot be repaired, so leases would be a promise that nobody keeps.
+    #[error(
+        "{0} cannot repair what a dead client leaves: choose another protocol, or no lease (a lease of 0s)"
+    )]
+    NoLeases(&'static str),
+    /// Clocks of clients do not agree, and the protocol needs that.
+    #[error(
+        "{0} needs clocks that agree, and this fabric does not promise that: choose another protocol"
+    )]
+    NoCommonClock(&'static str),
     /// A verb failed. Whether the lock was taken is not known; with leases others repair it.
     #[error(transparent)]
     Verb(#[from] VerbError),
@@ -104,10 +114,12 @@ impl<F: Fabric> Client<F> {
     /// A client.
     ///
     /// # Errors
-    /// The settings are impossible.
+    /// The settings are impossible ([`Options::check`]), or the fabric lacks what the protocol needs.
     pub fn new(fabric: F, table: Table, options: Options) -> Result<Client<F>, LockError> {
-        if options.turnover == 0 || options.turnover > MAX_TURNOVER || options.batch == 0 {
-            return Err(LockError::Settings);
+        options.check()?;
+        let protocol = options.protocol;
+        if protocol.needs_clock() && fabric.capabilities().clock_error.is_none() {
+            return Err(LockError::NoCommonClock(protocol.name()));
         }
         Ok(Client { session: Session::new(fabric, table, options), held: Vec::new() })
     }
@@ -155,6 +167,8 @@ impl<F: Fabric> Client<F> {
                     shift::acquire(s, lock, generation, taken).await
                 }
                 Protocol::NCosed => cosed::acquire(s, lock, generation, taken).await,
+                Protocol::RmaRw => rma::acquire(s, lock, taken).await,
+                Protocol::Drtm => drtm::acquire(s, lock, taken).await,
                 Protocol::Srsl => server::acquire(s, lock, taken).await,
             };
             match granted {
@@ -177,13 +191,13 @@ impl<F: Fabric> Client<F> {
 
     fn guard(&self, grant: Grant, mode: Mode) -> Guard {
         let Grant { spot, since, order, hold } = grant;
-        let token = u64::from(spot.generation) << ORDER_BITS | order & ((1 << ORDER_BITS) - 1);
+        let token = (u64::from(spot.generation) << ORDER_BITS).wrapping_add(order);
         Guard {
             lock: spot.lock,
             mode,
             generation: spot.generation,
             me: spot.me,
-            until: self.session.lease_end(since),
+            until: self.session.lease_end(since).min(hold.ends()),
             token: self.session.options.lease.map(|_| token + 1),
             hold,
         }
@@ -221,12 +235,18 @@ impl<F: Fabric> Client<F> {
         let s = &self.session;
         let spot = guard.spot();
         let in_time = self.holds(&guard);
+        if mutated!(s.options, LateReleaseOmitted) && !in_time {
+            s.leave(spot);
+            return Ok(Released::Revoked);
+        }
         let released = match guard.hold {
             Hold::Spin(word) => spin::release(s, spot, word).await,
             Hold::Ticket(hold) => ticket::release(s, spot, hold).await,
             Hold::Tail(hold) => tail::release(s, spot, hold).await,
             Hold::Shift(hold) => shift::release(s, spot, hold).await,
             Hold::Cosed(hold) => cosed::release(s, spot, hold, guard.until).await,
+            Hold::Rma(hold) => rma::release(s, spot, hold).await,
+            Hold::Drtm(hold) => drtm::release(s, spot, hold).await,
             Hold::Server => server::release(s, spot, guard.until).await,
         };
         s.leave(spot);

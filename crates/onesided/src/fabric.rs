@@ -18,7 +18,8 @@
 
 use core::future::Future;
 
-/// Nanoseconds of a clock that never goes back. Clocks of different peers have nothing to do with each other.
+/// Nanoseconds of a clock that never goes back. Clocks of different peers have nothing to do with each other, unless
+/// [`Capabilities::clock_error`] says so.
 pub type Nanos = u64;
 
 /// A process on the fabric: a client, or a home of locks. 0 is nobody; the largest is 65,535, since lock words name
@@ -132,6 +133,8 @@ pub struct Received {
 pub struct Capabilities {
     /// It has [`Verb::MaskedCompareAndSwap`] (mlx5's extended atomics; not Soft-RoCE).
     pub masked: bool,
+    /// Clocks of any two peers ([`Fabric::now`]) differ by less than this, if they agree at all (DrTM needs that).
+    pub clock_error: Option<Nanos>,
 }
 
 /// Why a verb or a message did not end well.

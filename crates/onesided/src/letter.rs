@@ -50,6 +50,7 @@ kinds! {
     SharedDone = 9 "To the home: one reader has left.",
     Request = 10 "To the server: `value` is the mode and how often this was asked.",
     Release = 11 "To the server.",
+    Recount = 12 "To the home: no writer counts the readers that have left any more.",
 }
 
 /// A letter.
@@ -102,7 +103,7 @@ mod tests {
             value: 42,
         };
         assert_eq!(Letter::decode(letter.encode()), Some(letter));
-        for rubbish in [[0; 4], [u64::MAX; 4], [0, 12, 0, 0], [0, 2, 1 << 24, 0], [0, 258, 0, 0]] {
+        for rubbish in [[0; 4], [u64::MAX; 4], [0, 13, 0, 0], [0, 2, 1 << 24, 0], [0, 258, 0, 0]] {
             assert_eq!(Letter::decode(rubbish), None, "{rubbish:?}");
         }
     }

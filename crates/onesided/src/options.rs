@@ -1,6 +1,8 @@
 //! What all clients of a table have to agree on.
 
+use crate::client::LockError;
 use crate::fabric::Nanos;
+use crate::protocol::ticket::MOST_TICKETS;
 
 /// How a lock is taken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -38,6 +40,8 @@ protocols! {
     Mcs "mcs" "A queue by swapping its tail; exclusive only.",
     ShiftLock "shiftlock" "Writers queue and hand over, readers are counted and admitted between batches (FAST 2025).",
     ShiftLockPlus "shiftlock+" "ShiftLock whose fast path is left out where it has just failed, and that repairs sooner.",
+    RmaRw "rma-rw" "Writers queue, readers count themselves in and out beside them (HPDC 2016). Never repaired.",
+    Drtm "drtm" "Readers take leases that end by a common clock, writers compare-and-swap (SOSP 2015).",
     ShiftLockS "shiftlock-s" "DSLR's tickets; who waits leaves its name in a slot, and is told. Plain atomics, FIFO.",
 }
 
@@ -50,6 +54,16 @@ impl Protocol {
     /// Whether the home has to run [`serve`](crate::serve).
     pub fn needs_home(self) -> bool {
         matches!(self, Protocol::Srsl | Protocol::NCosed)
+    }
+
+    /// Whether there can be leases: whether what a dead client leaves is repaired.
+    pub fn repairs(self) -> bool {
+        self != Protocol::RmaRw
+    }
+
+    /// Whether clocks of clients have to agree ([`Capabilities::clock_error`](crate::Capabilities::clock_error)).
+    pub fn needs_clock(self) -> bool {
+        self == Protocol::Drtm
     }
 
     /// How long nothing may change before a lock is repaired, in quarters of a lease. More than four is safe, since a
@@ -92,7 +106,8 @@ pub struct Options {
     pub lease: Option<Nanos>,
     /// Unit of waiting between two polls: about a round trip.
     pub unit: Nanos,
-    /// How often a waiter that is to be told looks for itself, where a message may be missing without a fault.
+    /// How long a waiter that is to be told waits for each ticket ahead of it until it looks for itself, where a message may
+    /// be missing without a fault (ShiftLock-S). About a unit where messages take longer than READs.
     pub net: Nanos,
     /// Tickets of a kind that a generation of a lock has (DSLR, ShiftLock-S), at most 2^13.
     pub turnover: u16,
@@ -103,9 +118,9 @@ pub struct Options {
     pub mutation: Option<crate::mutation::Mutation>,
 }
 
-/// Most tickets of a kind in a generation: the counters have 14 bits and more, and what is drawn past the end must not
-/// carry.
-pub const MAX_TURNOVER: u16 = 1 << 13;
+/// Most tickets of a kind in a generation: 2^13, since the counters have 14 bits and more, and what is drawn past the end
+/// must not carry.
+pub const MAX_TURNOVER: u16 = MOST_TICKETS;
 
 impl Options {
     /// The published settings: unit 1862 ns, batches of 16, no leases.
@@ -120,6 +135,20 @@ impl Options {
             #[cfg(feature = "mutations")]
             mutation: None,
         }
+    }
+
+    /// Whether clients can have these settings.
+    ///
+    /// # Errors
+    /// They cannot: the reason.
+    pub fn check(&self) -> Result<(), LockError> {
+        if self.turnover == 0 || self.turnover > MAX_TURNOVER || self.batch == 0 {
+            return Err(LockError::Settings);
+        }
+        if self.lease.is_some() && !self.protocol.repairs() {
+            return Err(LockError::NoLeases(self.protocol.name()));
+        }
+        Ok(())
     }
 
     /// With leases of this length.

@@ -195,7 +195,12 @@ pub(crate) struct Session<F> {
     backoff: Cell<Backoff>,
     /// Locks whose fast path has just failed, and how often it is to be left out.
     pub crowded: RefCell<HashMap<LockId, u8>>,
+    /// When this client stopped sharing a lock.
+    shared: RefCell<HashMap<LockId, Nanos>>,
 }
+
+/// As many locks that were shared a moment ago are kept in mind.
+const MOST_SHARED: usize = 4096;
 
 impl<F: Fabric> Session<F> {
     pub fn new(fabric: F, table: Table, options: Options) -> Session<F> {
@@ -212,6 +217,7 @@ impl<F: Fabric> Session<F> {
             number: Cell::new(0),
             backoff: Cell::default(),
             crowded: RefCell::default(),
+            shared: RefCell::default(),
         }
     }
 
@@ -239,10 +245,20 @@ impl<F: Fabric> Session<F> {
         spot
     }
 
+    fn is_for(&self, letter: &Letter, spot: Spot) -> bool {
+        if mutated!(self.options, LettersAreAnonymous) {
+            return letter.to.peer() == spot.me.peer();
+        }
+        (letter.lock, letter.generation, letter.to) == (spot.lock, spot.generation, spot.me)
+    }
+
     /// The acquisition is over; what was still to come for it is not for anybody.
     pub fn leave(&self, spot: Spot) {
         self.active.borrow_mut().retain(|other| *other != spot);
-        self.inbox.borrow_mut().retain(|letter| !is_for(letter, spot));
+        if mutated!(self.options, LettersAreAnonymous) {
+            return;
+        }
+        self.inbox.borrow_mut().retain(|letter| !self.is_for(letter, spot));
     }
 
     /// Ends all acquisitions of a lock: the client has given up on them.
@@ -298,14 +314,17 @@ impl<F: Fabric> Session<F> {
     }
 
     /// Sends a letter. With leases, whether it arrives is nobody's problem but of those who wait: they repair. So nobody
-    /// else waits until a connection with a dead peer is given up.
-    pub async fn send(&self, to: Peer, letter: Letter) -> Result<(), Stop> {
-        if self.options.lease.is_some() {
-            self.tell(to, letter);
-            return Ok(());
-        }
+    /// else waits until a connection with a dead peer is given up. It is sent by the call, not when the future is polled.
+    pub fn send(&self, to: Peer, letter: Letter) -> impl Future<Output = Result<(), Stop>> {
         self.count(|counts| counts.send += 1);
-        Ok(self.fabric.send(to, letter.encode()).await?)
+        let sent = self.fabric.send(to, letter.encode());
+        let awaited = self.options.lease.is_none().then_some(sent);
+        async move {
+            match awaited {
+                Some(sent) => Ok(sent.await?),
+                None => Ok(()),
+            }
+        }
     }
 
     /// Sends a letter that may be lost without harm, e.g. since its receiver needed it no more and has gone.
@@ -317,8 +336,20 @@ impl<F: Fabric> Session<F> {
     /// Takes a letter that has arrived.
     pub fn find(&self, spot: Spot, wanted: impl Fn(&Letter) -> bool) -> Option<Letter> {
         let mut inbox = self.inbox.borrow_mut();
-        let at = inbox.iter().position(|letter| is_for(letter, spot) && wanted(letter))?;
+        let at = inbox.iter().position(|letter| self.is_for(letter, spot) && wanted(letter))?;
         Some(inbox.remove(at))
+    }
+
+    /// How many letters of this kind have arrived.
+    pub fn known(&self, spot: Spot, wanted: impl Fn(&Letter) -> bool) -> u64 {
+        let inbox = self.inbox.borrow();
+        inbox.iter().filter(|letter| self.is_for(letter, spot) && wanted(letter)).count() as u64
+    }
+
+    /// Loses what has arrived, as who is not prepared for it does.
+    pub async fn forget_letters(&self) {
+        self.collect().await;
+        self.inbox.borrow_mut().clear();
     }
 
     /// Takes everything that has arrived already into the inbox.
@@ -337,8 +368,8 @@ impl<F: Fabric> Session<F> {
             from => l.kind == Kind::Hint || from.peer() == received.from,
         });
         if let Some(letter) = genuine {
-            let wanted = self.active.borrow().iter().any(|spot| is_for(&letter, *spot));
-            if wanted {
+            let wanted = self.active.borrow().iter().any(|spot| self.is_for(&letter, *spot));
+            if wanted || mutated!(self.options, LettersAreAnonymous) {
                 self.inbox.borrow_mut().push(letter);
             }
         }
@@ -452,7 +483,9 @@ impl<F: Fabric> Session<F> {
     /// Whether nothing has changed for so long that whoever holds the lock has no lease any more.
     pub fn is_dead(&self, watch: &Watch) -> bool {
         let quarters = self.options.protocol.patience_quarters();
-        self.options.lease.is_some_and(|lease| watch.still_for() >= (lease / 4).max(1) * quarters)
+        let repairs = !mutated!(self.options, NothingIsRepaired);
+        let lease = self.options.lease.filter(|_| repairs);
+        lease.is_some_and(|lease| watch.still_for() >= (lease / 4).max(1) * quarters)
     }
 
     /// The latest generation that this client knows of.
@@ -470,13 +503,14 @@ impl<F: Fabric> Session<F> {
         loop {
             // The word first: if the number has not changed after that, the word had not been opened.
             let word = self.read(place).await?;
-            if self.refresh(lock).await? != closed {
+            let number = self.read(self.table.generation(lock)).await?;
+            if self.note_generation(lock, number) != closed {
                 return Ok(());
             }
             if self.law.is_of(word, next) {
-                // Ready, perhaps even in use by somebody who knows it from long ago.
-                self.compare_and_swap(self.table.generation(lock), closed.into(), next.into())
-                    .await?;
+                // Ready, perhaps even in use by somebody who knows it from long ago. What else is beside the number
+                // (N-CoSED's intents) ends with the generation.
+                self.compare_and_swap(self.table.generation(lock), number, next.into()).await?;
             } else {
                 // Nobody uses it until the number says so; what was counted there late is gone with it.
                 self.compare_and_swap(place, word, self.law.fresh_word(next)).await?;
@@ -486,10 +520,33 @@ impl<F: Fabric> Session<F> {
 
     /// Reads the lock's generation.
     async fn refresh(&self, lock: LockId) -> Result<Generation, Stop> {
-        let now = self.read(self.table.generation(lock)).await? as Generation;
+        let number = self.read(self.table.generation(lock)).await?;
+        Ok(self.note_generation(lock, number))
+    }
+
+    fn note_generation(&self, lock: LockId, number: u64) -> Generation {
+        let now = number as Generation;
         self.generations.borrow_mut().insert(lock, now);
         self.guesses.borrow_mut().remove(&lock);
-        Ok(now)
+        now
+    }
+
+    /// This client stops sharing the lock. That is kept for `recently`.
+    pub fn shares(&self, lock: LockId, recently: Nanos) {
+        let now = self.fabric.now();
+        let mut shared = self.shared.borrow_mut();
+        if shared.len() >= MOST_SHARED {
+            shared.retain(|_, at| now.saturating_sub(*at) < recently);
+        }
+        if shared.len() < MOST_SHARED {
+            shared.insert(lock, now);
+        }
+    }
+
+    /// Whether this client shared the lock less than `recently` ago.
+    pub fn has_shared(&self, lock: LockId, recently: Nanos) -> bool {
+        let now = self.fabric.now();
+        self.shared.borrow().get(&lock).is_some_and(|at| now.saturating_sub(*at) < recently)
     }
 
     /// The generation of a word that this client has just counted itself into, believing it to be of `believed`. It may be
@@ -571,8 +628,4 @@ impl<F: Fabric> Session<F> {
         let state = self.backoff.get();
         self.backoff.set(Backoff { tries: state.tries + 1, ..state });
     }
-}
-
-fn is_for(letter: &Letter, spot: Spot) -> bool {
-    (letter.lock, letter.generation, letter.to) == (spot.lock, spot.generation, spot.me)
 }

@@ -109,7 +109,7 @@ impl Table {
         let generation = memory.peek(self.generation(lock)) as Generation;
         let word = memory.peek(self.word(lock, generation));
         // A closed word is free; whoever comes next opens the next generation.
-        law(protocol).is_closed(word) || is_idle(protocol, word)
+        law(protocol).is_closed(word) || is_idle(protocol, self, memory, lock, word)
     }
 
     pub(crate) fn generation(&self, lock: LockId) -> Address {

@@ -11,7 +11,7 @@ use lockify_onesided::mutation::Mutation;
 use lockify_onesided::{Mode, Options, Protocol};
 
 /// Where the hole shows.
-fn scenario(hole: Mutation) -> Scenario {
+fn scenario(hole: Mutation) -> Option<Scenario> {
     use Protocol::{Dqnl, Dslr, NCosed, ShiftLock, ShiftLockS};
     let plain = |protocol, clients: &[&[Mode]]| Scenario::new("", options(protocol), clients);
     let faulty = |protocol, clients: &[&[Mode]], fault| {
@@ -19,13 +19,28 @@ fn scenario(hole: Mutation) -> Scenario {
         Scenario { masked: true, ..scenario }
     };
     let freeze = Fault::Freeze(3);
-    match hole {
+    Some(match hole {
         Mutation::TailWritesZero => plain(Dqnl, &[&[X, X], &[X], &[X]]),
         Mutation::CosedUnlockResets => plain(NCosed, &[&[X], &[X], &[X]]),
         Mutation::CosedIgnoresReadersBetween => plain(NCosed, &[&[X], &[S], &[X]]),
         Mutation::CosedHandsOverUncounted => plain(NCosed, &[&[X], &[S], &[X]]),
         Mutation::CosedResetForgetsReleases => plain(NCosed, &[&[S, S], &[S, S], &[X]]),
         Mutation::CosedGrantsWhileResetting => plain(NCosed, &[&[S, S], &[S, X], &[S]]),
+        Mutation::CosedCountsFromTheRequest => plain(NCosed, &[&[S], &[S], &[X]]),
+        Mutation::CosedDropsEarlyRequests => {
+            Scenario { late: true, ..plain(NCosed, &[&[X], &[X]]) }
+        }
+        Mutation::CosedReadersLeaveAtTheWriter => plain(NCosed, &[&[X], &[S], &[X]]),
+        Mutation::CosedLeavesUntold => plain(NCosed, &[&[X], &[S], &[S]]),
+        Mutation::NothingIsRepaired => faulty(NCosed, &[&[X], &[X]], Fault::Crash),
+        Mutation::ReaderTakesSiblingsForSkips => plain(Dslr, &[&[X, X], &[S], &[S]]),
+        // Wrong in no state: `tests/fairness.rs` has schedules that show who waits in vain.
+        Mutation::CosedReadersNeverYield | Mutation::LateReleaseOmitted => return None,
+        // A letter has to be late by leases, which is deep in a search: it has a schedule there, too.
+        Mutation::LettersAreAnonymous => return None,
+        // Shows when a counter is full: the crate's own tests, with counters of four bits, have it.
+        Mutation::CosedFoldsAllOrNothing => return None,
+        Mutation::RmaResetForgetsUndos => plain(Protocol::RmaRw, &[&[X], &[S], &[X]]),
         Mutation::SlotWithoutCheck | Mutation::SlotBeforeRelease => {
             plain(ShiftLockS, &[&[X, X], &[X, X]])
         }
@@ -48,7 +63,7 @@ fn scenario(hole: Mutation) -> Scenario {
         Mutation::LeaseFromNotice => {
             Scenario { hold: 900, ..faulty(ShiftLockS, &[&[X], &[X]], Fault::Freeze(1)) }
         }
-    }
+    })
 }
 
 fn main() {
@@ -58,7 +73,7 @@ fn main() {
     println!("\nhole                          found");
     let mut missed = Vec::new();
     for hole in Mutation::ALL {
-        let scenario = scenario(hole);
+        let Some(scenario) = scenario(hole) else { continue };
         let closed = search(&Scenario { states: 150_000, ..scenario.clone() });
         if closed.counterexample.is_some() {
             missed.push(format!("{hole:?}, closed: {closed}"));

@@ -43,11 +43,14 @@ impl Host {
     }
 
     fn start(&mut self, number: u16, task: impl FnOnce(Port) -> Task) {
-        let port =
-            Port::new(Peer(number), Capabilities { masked: self.masked }, 1, self.memory.clone());
+        let port = Port::new(Peer(number), self.capabilities(), 1, self.memory.clone());
         let task = task(port.clone());
         self.peers.insert(number, (port, Some(task)));
         self.settle();
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { masked: self.masked, clock_error: Some(50_000) }
     }
 
     /// Runs all until nothing happens without time.
@@ -150,6 +153,8 @@ fn uncontended() {
         (Protocol::ShiftLock, [cas, cas], [faa, faa]),
         (Protocol::ShiftLockPlus, [cas, cas], [faa, faa]),
         (Protocol::ShiftLockS, [faa, faa], [faa, faa]),
+        (Protocol::RmaRw, [counts(1, 1, 2, 0, 0), counts(1, 1, 1, 0, 0)], [faa, faa]),
+        (Protocol::Drtm, [cas, cas], [cas, none]),
     ];
     for (protocol, exclusive, shared) in cases {
         for (mode, [lock, unlock]) in [(X, exclusive), (S, shared)] {
@@ -181,6 +186,7 @@ fn hand_over() {
         (Protocol::ShiftLock, counts(3, 0, 0, 0, 1), counts(0, 0, 0, 0, 1)),
         (Protocol::ShiftLockPlus, counts(2, 0, 0, 0, 1), counts(0, 0, 0, 0, 1)),
         (Protocol::ShiftLockS, counts(0, 1, 1, 1, 0), counts(0, 1, 1, 0, 1)),
+        (Protocol::RmaRw, counts(1, 0, 0, 0, 1), counts(0, 0, 0, 0, 1)),
     ];
     for (protocol, lock, unlock) in cases {
         let mut host = Host::new(protocol, true);
@@ -205,6 +211,7 @@ fn readers_behind_a_writer_come_in_together() {
         Protocol::ShiftLockS,
         Protocol::NCosed,
         Protocol::Srsl,
+        Protocol::RmaRw,
     ] {
         let mut host = Host::new(protocol, true);
         let writer = host.client(2, X);
@@ -264,6 +271,14 @@ fn bad_input_is_refused() {
         Box::pin(async move { port.post(table.region().word(0), masked).await.unwrap_err() })
     });
     assert_eq!(error, VerbError::Unsupported("masked compare-and-swap"));
+    let leased = Options::new(Protocol::RmaRw).with_lease(1000);
+    let refused = now(&mut host, move |port, table| {
+        Box::pin(async move { Client::new(port, table, leased).err() })
+    });
+    assert_eq!(refused, Some(LockError::NoLeases("rma-rw")));
+    let without = Port::new(Peer(2), Capabilities::default(), 1, host.memory.clone());
+    let refused = Client::new(without, host.table, Options::new(Protocol::Drtm)).err();
+    assert_eq!(refused, Some(LockError::NoCommonClock("drtm")));
     let wrong = Options { turnover: 0, ..options };
     let refused = now(&mut host, move |port, table| {
         Box::pin(async move { Client::new(port, table, wrong).err() })

@@ -76,6 +76,7 @@ impl Server {
     /// # Errors
     /// [`ServeError`].
     pub fn start(settings: &Settings) -> Result<Server, ServeError> {
+        settings.options.check()?;
         // The server is a peer, too.
         let peers = settings.clients.saturating_add(1);
         let too_many = ServeError::TooMany(settings.locks);

@@ -50,6 +50,8 @@ metrics! {
     RATIO_TO_BARE = "ratio_to_bare", "1", "time relative to bare";
     /// One-sided verbs per lock.
     VERBS_PER_LOCK = "verbs_per_lock", "1", "verbs per lock";
+    /// Share of tries that have to be repeated.
+    RETRY_SHARE = "retry_share", "1", "share of retries";
     /// Messages per lock.
     MESSAGES_PER_LOCK = "messages_per_lock", "1", "messages per lock";
     /// Storage operations per second.

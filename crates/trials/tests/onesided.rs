@@ -19,10 +19,8 @@ fn with_faults_every_protocol_is_clean() {
         let summary = run(&Run { trace: true, ..Run::new(protocol, 0..100) }, |_| {});
         println!("{summary}");
         assert!(summary.failures.is_empty(), "{summary}");
-        assert!(
-            summary.total.revoked > 10 && summary.total.faults > 100,
-            "hardly anything failed: {summary}"
-        );
+        let enough = summary.total.revoked > 10 && summary.total.faults > 100;
+        assert!(enough || !protocol.repairs(), "hardly anything failed: {summary}");
     }
 }
 

@@ -54,6 +54,9 @@ pub use wait::now;
 use crate::shm::rings::Rings;
 use crate::shm::slots::Slot;
 
+/// All peers are processes of one machine, and read its one clock.
+const SAME_CLOCK: Option<Nanos> = Some(0);
+
 /// One peer's end. Clones are the same end.
 #[derive(Clone, Debug)]
 pub struct Shm(Rc<End>);
@@ -77,7 +80,7 @@ impl Shm {
     /// # Errors
     /// [`ShmError::Full`]: as many peers live as the segment has room for; [`ShmError::Closed`]: its home ended.
     pub fn join(segment: Segment) -> Result<Shm, ShmError> {
-        Shm::with(segment, Capabilities { masked: true })
+        Shm::with(segment, Capabilities { masked: true, clock_error: SAME_CLOCK })
     }
 
     /// As [`Shm::join`], but without masked atomics, as Soft-RoCE and most NICs are.
@@ -85,7 +88,7 @@ impl Shm {
     /// # Errors
     /// As [`Shm::join`].
     pub fn join_plain(segment: Segment) -> Result<Shm, ShmError> {
-        Shm::with(segment, Capabilities { masked: false })
+        Shm::with(segment, Capabilities { masked: false, clock_error: SAME_CLOCK })
     }
 
     fn with(segment: Segment, capabilities: Capabilities) -> Result<Shm, ShmError> {

@@ -1,12 +1,16 @@
 //! Every interleaving of a few clients on one lock.
 //!
-//! A state is left by one step: the next verb of some client executes and completes, the next message from one peer to
+//! A state is left by one step: the next verb of some client executes and completes (or does so later, where that is
+//! wanted), the next message from one peer to
 //! another is delivered, a client that sleeps wakes, and where faults are wanted, one client freezes at any step, for ever
 //! or until it thaws; what it had posted executes at any later time. [`search`] visits all states depth first. A run is
 //! replayed from the start for each branch, so clients need not be cloned; states are told apart by the memory, what is
-//! under way, and what each client has seen, from which all else follows.
+//! under way, and what each client has seen, from which all else follows. Clients that do the same are not told apart: they
+//! begin, or stop, in their order.
 
 mod monitor;
+#[cfg(test)]
+mod narrow;
 mod search;
 mod world;
 
@@ -26,6 +30,9 @@ pub struct Scenario {
     pub clients: Vec<Vec<Mode>>,
     /// Whether the fabric has masked operations.
     pub masked: bool,
+    /// Whether completions are steps of their own, so that others see what a verb did, and say so, before its client knows
+    /// what it found.
+    pub late: bool,
     /// What goes wrong.
     pub fault: Fault,
     /// The lock's word at the beginning; it has to be that of a free lock.
@@ -59,6 +66,7 @@ impl Scenario {
             options,
             clients: clients.iter().map(|modes| modes.to_vec()).collect(),
             masked: false,
+            late: false,
             fault: Fault::None,
             word: 0,
             fifo: false,

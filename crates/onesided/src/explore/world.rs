@@ -12,7 +12,7 @@ use std::rc::Rc;
 use crate::client::{Client, LockError};
 use crate::explore::monitor::Monitor;
 use crate::explore::{Fault, Scenario};
-use crate::fabric::{Address, Capabilities, Fabric, Nanos, Peer, Received, Verb};
+use crate::fabric::{Address, Capabilities, Fabric, Nanos, Peer, Received, Verb, VerbError};
 use crate::memory::Memory;
 use crate::options::{Mode, Protocol};
 use crate::port::{Port, Request, SharedMemory, Ticket};
@@ -25,6 +25,8 @@ const LOCK: LockId = LockId(0);
 pub(super) enum Step {
     /// The next verb of this client executes.
     Verb(usize),
+    /// The oldest verb of this client that has executed completes.
+    Complete(usize),
     /// The next message between these two arrives.
     Deliver(usize, usize),
     /// This client's sleep ends.
@@ -69,10 +71,21 @@ struct Actor {
     work: Option<Work>,
     /// Serves for ever.
     is_home: bool,
+    /// The client before it that does the same, and begins first.
+    twin: Option<usize>,
     clock: Nanos,
     stopped: Option<Nanos>,
     verbs: VecDeque<(Ticket, Address, Verb)>,
+    executed: VecDeque<Executed>,
     seen: Seen,
+}
+
+/// A verb whose client does not know yet what it found.
+struct Executed {
+    ticket: Ticket,
+    at: Address,
+    verb: Verb,
+    result: Result<u64, VerbError>,
 }
 
 pub(super) struct World {
@@ -83,6 +96,7 @@ pub(super) struct World {
     messages: BTreeMap<(usize, usize), VecDeque<(Ticket, Received)>>,
     table: Table,
     now: Nanos,
+    late: bool,
     fault: Fault,
     lease: Nanos,
     protocol: Protocol,
@@ -99,14 +113,20 @@ impl World {
         let memory: SharedMemory = Rc::default();
         let table = table(&memory, scenario.word);
         let monitor: Rc<RefCell<Monitor>> = Rc::default();
-        let capabilities = Capabilities { masked: scenario.masked };
+        let capabilities =
+            Capabilities { masked: scenario.masked, clock_error: Some(scenario.lease() / 16) };
         let options = scenario.options;
+        let twin = |number: usize| {
+            let does = |n: usize| scenario.clients.get(n.checked_sub(1)?);
+            (1..number).rev().find(|other| does(*other) == does(number))
+        };
         let actor = |number: usize, work: &dyn Fn(Port) -> Work| {
             let port = Port::new(peer(number), capabilities, number as u64, memory.clone());
             let work = Some(work(port.clone()));
             let is_home = number == 0;
-            let (verbs, seen) = (VecDeque::new(), Seen::default());
-            Actor { port, work, is_home, clock: 0, stopped: None, verbs, seen }
+            let (verbs, executed, seen) = (VecDeque::new(), VecDeque::new(), Seen::default());
+            let twin = twin(number);
+            Actor { port, work, is_home, twin, clock: 0, stopped: None, verbs, executed, seen }
         };
         let home = |port: Port| -> Work { Box::pin(crate::serve(port, table, options)) };
         let script = Script {
@@ -136,6 +156,7 @@ impl World {
             messages: BTreeMap::new(),
             table,
             now: 0,
+            late: scenario.late,
             fault,
             lease,
             protocol: options.protocol,
@@ -149,12 +170,18 @@ impl World {
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         let lively = |actor: &Actor| actor.stopped.is_none();
-        let with_verbs = |i: &usize| !self.actors[*i].verbs.is_empty();
+        let may_begin = |i: &usize| {
+            let begun = |i: usize| self.actors[i].has_begun();
+            begun(*i) || self.actors[*i].twin.is_none_or(begun)
+        };
+        let with_verbs = |i: &usize| !self.actors[*i].verbs.is_empty() && may_begin(i);
         steps.extend((0..self.actors.len()).filter(with_verbs).map(Step::Verb));
+        let executed = |i: &usize| !self.actors[*i].executed.is_empty();
+        steps.extend((0..self.actors.len()).filter(executed).map(Step::Complete));
         let sent = self.messages.iter().filter(|(_, queue)| !queue.is_empty());
         steps.extend(sent.map(|((from, to), _)| Step::Deliver(*from, *to)));
         let live_work = steps.iter().any(|step| match step {
-            Step::Verb(i) => lively(&self.actors[*i]),
+            Step::Verb(i) | Step::Complete(i) => lively(&self.actors[*i]),
             Step::Deliver(from, to) => lively(&self.actors[*from]) && lively(&self.actors[*to]),
             _ => false,
         });
@@ -163,27 +190,27 @@ impl World {
             steps.extend(sleepers.map(|(i, _)| Step::Wake(i)));
             return steps;
         }
-        if !live_work && sleepers.count() > 0 {
+        let thaws_later = self.thaw_at().is_some_and(|at| at > self.now);
+        if !live_work && (sleepers.count() > 0 || thaws_later) {
             steps.push(Step::Time);
         }
         if !self.has_stopped {
-            let stops = |(_, a): &(usize, &Actor)| !a.is_home && a.work.is_some();
+            let stops = |(i, a): &(usize, &Actor)| !a.is_home && a.work.is_some() && may_begin(i);
             steps.extend(self.actors.iter().enumerate().filter(stops).map(|(i, _)| Step::Stop(i)));
         }
-        if let Fault::Freeze(leases) = self.fault
-            && !live_work
-        {
-            let thaws =
-                |a: &Actor| a.stopped.is_some_and(|at| self.now >= at + leases * self.lease);
-            steps.extend(
-                self.actors
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, a)| thaws(a))
-                    .map(|(i, _)| Step::Thaw(i)),
-            );
+        if !live_work && self.thaw_at().is_some_and(|at| at <= self.now) {
+            let stopped = |(_, a): &(usize, &Actor)| a.stopped.is_some();
+            steps
+                .extend(self.actors.iter().enumerate().filter(stopped).map(|(i, _)| Step::Thaw(i)));
         }
         steps
+    }
+
+    /// When the stopped client may go on.
+    fn thaw_at(&self) -> Option<Nanos> {
+        let Fault::Freeze(leases) = self.fault else { return None };
+        let stopped = self.actors.iter().find_map(|actor| actor.stopped)?;
+        Some(stopped + leases * self.lease)
     }
 
     /// Whether only sleeps can go on.
@@ -207,8 +234,18 @@ impl World {
                 {
                     self.monitor.borrow_mut().changes(peer(i));
                 }
+                self.actors[i].executed.push_back(Executed { ticket, at, verb, result });
+                if !self.late {
+                    self.take(Step::Complete(i));
+                }
+            }
+            Step::Complete(i) => {
                 let actor = &mut self.actors[i];
+                let Some(Executed { ticket, at, verb, result }) = actor.executed.pop_front() else {
+                    return;
+                };
                 actor.port.complete(ticket, result);
+                let before = result.unwrap_or_default();
                 let timed = self.fault != Fault::None;
                 match verb.apply(before) {
                     None if !timed => actor.seen.poll(at, before),
@@ -234,7 +271,8 @@ impl World {
                 let sleepers: Vec<usize> =
                     (0..self.actors.len()).filter(|i| self.actors[*i].sleeps()).collect();
                 let wake = |i: &usize| self.actors[*i].port.wake_at();
-                self.now = sleepers.iter().map(wake).min().unwrap_or(self.now).max(self.now);
+                let next = sleepers.iter().map(wake).min().or(self.thaw_at());
+                self.now = next.unwrap_or(self.now).max(self.now);
                 for i in sleepers {
                     self.run(i);
                 }
@@ -290,6 +328,9 @@ impl World {
             for (_, at, verb) in &actor.verbs {
                 (at.offset, verb).hash(&mut hasher);
             }
+            for Executed { at, verb, result, .. } in &actor.executed {
+                (at.offset, verb, result).hash(&mut hasher);
+            }
         }
         for (pair, queue) in self.messages.iter().filter(|(_, queue)| !queue.is_empty()) {
             pair.hash(&mut hasher);
@@ -314,7 +355,7 @@ impl World {
             let stuck = self.now > 12 * self.lease && !self.is_done();
             return stuck.then(|| format!("not done after {} leases", self.now / self.lease));
         }
-        let at_rest = self.actors.iter().all(|a| a.verbs.is_empty())
+        let at_rest = self.actors.iter().all(|a| a.verbs.is_empty() && a.executed.is_empty())
             && self.messages.values().all(VecDeque::is_empty);
         if !self.is_done() {
             let sleeps = self.actors.iter().any(Actor::sleeps);
@@ -336,6 +377,9 @@ impl World {
                 }
                 while !self.actors[i].verbs.is_empty() {
                     self.take(Step::Verb(i));
+                    if self.late {
+                        self.take(Step::Complete(i));
+                    }
                 }
             }
             if words(self) != before
@@ -350,10 +394,17 @@ impl World {
 }
 
 impl Actor {
+    /// Whether anything has happened to it.
+    fn has_begun(&self) -> bool {
+        let untouched = self.seen.history == 0 && self.seen.polls.is_empty();
+        !untouched || !self.executed.is_empty() || self.stopped.is_some() || self.work.is_none()
+    }
+
     fn sleeps(&self) -> bool {
         self.work.is_some()
             && self.stopped.is_none()
             && self.verbs.is_empty()
+            && self.executed.is_empty()
             && self.port.wake_at() != Nanos::MAX
     }
 }

@@ -8,31 +8,45 @@
 //! to `S`; if there is an `E`, it asks that one. With leases, every change of holder counts in `progress` before it is
 //! told.
 //!
-//! Left as published: a steady stream of readers can starve a writer, whose swap compares `S` (hole 9).
+//! A writer's swap compares `S`, so a steady stream of readers would fail it for ever (hole 9). After some failures it
+//! counts itself into the lock's *intents*, which lie beside the generation's number and end with the generation. A reader
+//! that has shared the lock a moment ago reads them first, and waits while there are any. They only order who goes first:
+//! nothing is unsafe if they are wrong.
+
+use core::future::Future;
+use core::pin::Pin;
 
 use crate::client::Grant;
-use crate::fabric::{Fabric, Nanos};
+use crate::fabric::{Fabric, Nanos, Verb};
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::Mode;
-use crate::protocol::{Field, Hold as AnyHold};
+use crate::protocol::{Field, Hold as AnyHold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};
 use crate::table::{Generation, LockId};
 
 /// The low half, since requests are counted by plain addition.
-pub(crate) const S: Field = Field { shift: 0, bits: 16 };
-pub(crate) const E: Field = Field { shift: 16, bits: Claimant::BITS };
-const STAMP: Field = Field { shift: 41, bits: 4 };
-pub(crate) const PROGRESS: Field = Field { shift: 45, bits: 19 };
+pub(crate) const S: Field = Field { shift: 0, bits: counter(16) };
+pub(crate) const E: Field = S.above(Claimant::BITS);
+const CLOSED: Field = E.above(1);
+const STAMP: Field = CLOSED.above(4);
+pub(crate) const PROGRESS: Field = Field::top(counter(19));
 
 /// Anything counts as progress: readers that come show it in `S` only. No word comes back: whoever takes away from `S`
 /// adds to `progress`.
-pub(crate) const LAW: Law = Law { closed: 1 << 40, stamp: STAMP, padding: 0, progress: !0 };
+pub(crate) const LAW: Law = Law { closed: CLOSED.mask(), stamp: STAMP, padding: 0, progress: !0 };
 
 /// A free lock with more progress than this goes on in the next generation, so that tokens never shrink.
-const TURNOVER: u64 = 1 << 18;
+const TURNOVER: u64 = 1 << (PROGRESS.bits - 1);
 
 /// Readers wait from here on until the home has taken away those that left (hole 10).
-const MOST_READERS: u64 = 1 << 15;
+const MOST_READERS: u64 = 1 << (S.bits - 1);
+
+/// Failed swaps until a writer asks readers to wait, and until it asks again.
+const PATIENCE: u32 = if cfg!(test) { 1 } else { 4 };
+
+/// A reader looks for waiting writers if it left this lock less than so many units ago. Those who share less often than
+/// that may overtake: it takes hundreds of them to be in the way of each swap.
+const RECENT: Nanos = 512;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Hold {
@@ -58,6 +72,9 @@ async fn read<F: Fabric>(
     lock: LockId,
     generation: Generation,
 ) -> Result<Grant, Stop> {
+    if s.has_shared(lock, RECENT * s.options.unit) && !mutated!(s.options, CosedReadersNeverYield) {
+        yield_to_writers(s, lock).await?;
+    }
     let issued = s.fabric.now();
     let old = s.fetch_and_add(s.table.word(lock, generation), S.one()).await?;
     let done = s.fabric.now();
@@ -76,8 +93,39 @@ async fn read<F: Fabric>(
     Ok(Grant { spot, since, order: 0, hold: AnyHold::Cosed(Hold::Reader) })
 }
 
+/// Waits while writers ask for it. What a dead one has asked for is taken back by who has waited for too long.
+async fn yield_to_writers<F: Fabric>(s: &Session<F>, lock: LockId) -> Result<(), Stop> {
+    let mut watch: Option<Watch> = None;
+    loop {
+        let issued = s.fabric.now();
+        let number = s.read(s.table.generation(lock)).await?;
+        if !has_intents(number) {
+            return Ok(());
+        }
+        let done = s.fabric.now();
+        let watch = watch.get_or_insert_with(|| Watch::new(issued, done, number));
+        watch.saw(issued, done, number);
+        if s.is_dead(watch) {
+            let none = u64::from(number as Generation);
+            s.compare_and_swap(s.table.generation(lock), number, none).await?;
+        } else {
+            s.pause(s.options.unit).await;
+        }
+    }
+}
+
+/// Whether writers wait. What a dead writer's verbs do late may leave the count wrong in either direction.
+fn has_intents(number: u64) -> bool {
+    (number >> Generation::BITS) as i32 > 0
+}
+
+/// To be added to a generation's number.
+const INTENT: u64 = 1 << Generation::BITS;
+
 async fn write<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Grant, Stop> {
     let mut expected = s.guess(spot.lock);
+    let intents = s.table.generation(spot.lock);
+    let (mut failed, mut asked) = (0_u32, 0);
     let (issued, old) = loop {
         let mine = S.set(E.set(expected, spot.me.0.into()), 0);
         let issued = s.fabric.now();
@@ -89,7 +137,23 @@ async fn write<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Grant, Stop> {
             break (issued, found);
         }
         expected = found;
+        failed += 1;
+        if failed.is_multiple_of(PATIENCE) {
+            let number = s.fetch_and_add(intents, INTENT).await?;
+            if number as Generation != spot.generation {
+                // Too late: it counts in the next generation, where nobody would take it back.
+                drop(s.post(intents, Verb::FetchAndAdd(INTENT.wrapping_neg())));
+                return Err(Stop::Evicted);
+            }
+            asked += INTENT;
+        }
     };
+    if asked > 0 {
+        drop(s.post(intents, Verb::FetchAndAdd(asked.wrapping_neg())));
+    }
+    if mutated!(s.options, CosedDropsEarlyRequests) {
+        s.forget_letters().await;
+    }
     let swapped = S.set(E.set(old, spot.me.0.into()), 0);
     let mut watch = Watch::new(issued, s.fabric.now(), swapped);
     let mut progress = PROGRESS.get(old);
@@ -132,7 +196,13 @@ pub(crate) async fn release<F: Fabric>(
 
 /// A reader leaves at the home, whoever granted it (hole 11).
 async fn leave<F: Fabric>(s: &Session<F>, spot: Spot, until: Nanos) -> Result<(), Stop> {
-    s.send(s.table.region().home, spot.letter(Kind::SharedDone, Claimant::NOBODY, 0)).await?;
+    s.shares(spot.lock, RECENT * s.options.unit);
+    let mut to = s.table.region().home;
+    if mutated!(s.options, CosedReadersLeaveAtTheWriter) {
+        let writer = Claimant(E.get(s.read(s.word(spot)).await?) as u32);
+        to = if writer == Claimant::NOBODY { to } else { writer.peer() };
+    }
+    s.send(to, spot.letter(Kind::SharedDone, Claimant::NOBODY, 0)).await?;
     // A message tells nothing; only when the lease is over can it be that it came too late.
     if s.fabric.now() >= until && LAW.is_closed(s.read(s.word(spot)).await?) {
         return Err(Stop::Evicted);
@@ -141,58 +211,139 @@ async fn leave<F: Fabric>(s: &Session<F>, spot: Spot, until: Nanos) -> Result<()
 }
 
 async fn pass_on<F: Fabric>(s: &Session<F>, spot: Spot, progress: u64) -> Result<(), Stop> {
-    let next_kind = |l: &Letter| l.kind == Kind::WantExclusive;
     s.collect().await;
-    let next = match s.find(spot, next_kind) {
+    let mut admission = Admission { s, spot, progress, readers: 0, told: Vec::new() };
+    // Whoever asked is counted under this holder's name, so every later writer waits for it: it may hold from now on.
+    // With leases the word has to show the change first.
+    if s.options.lease.is_none() {
+        admission.grant_known();
+    }
+    let next = match s.find(spot, |l| l.kind == Kind::WantExclusive) {
         Some(next) => next,
-        None => match free(s, spot, progress).await? {
+        None => match free(&admission).await? {
             Freed::Alone => return Ok(()),
-            Freed::WithReaders(readers, progress) => {
-                return admit(s, spot, readers, progress).await;
+            Freed::ToReaders(readers, progress) => {
+                let all_were_told = admission.readers == readers;
+                admission.progress = progress;
+                let word = S.set(PROGRESS.set(LAW.fresh_word(spot.generation), progress), readers);
+                admission.grant(readers, word).await?;
+                if all_were_told && !mutated!(s.options, CosedLeavesUntold) {
+                    // They may all have left before the word was theirs, and the home could not take them out of it.
+                    let home = s.table.region().home;
+                    s.send(home, spot.letter(Kind::Recount, Claimant::NOBODY, 0)).await?;
+                }
+                return admission.end().await;
             }
-            Freed::Not(seen) => {
-                let now = s.fabric.now();
-                let mut watch = Watch::new(now, now, seen);
-                s.await_letter(spot, &mut watch, next_kind).await?
-            }
+            Freed::Not(seen) => admission.await_writer(seen).await?,
         },
     };
     let mut readers = next.value;
     if mutated!(s.options, CosedHandsOverUncounted) {
         readers = 0;
     }
-    let waiting = collect_readers(s, spot, readers).await?;
-    let progress = count(s, spot, progress).await?;
-    for reader in waiting {
-        s.send(reader.peer(), spot.letter(Kind::Grant, reader, progress)).await?;
-    }
+    let word = count(s, spot, &mut admission.progress).await?;
+    admission.grant(readers, word).await?;
+    let progress = admission.progress;
     if next.value == 0 || mutated!(s.options, CosedIgnoresReadersBetween | CosedHandsOverUncounted)
     {
-        s.send(next.from.peer(), spot.letter(Kind::Grant, next.from, progress)).await
+        s.send(next.from.peer(), spot.letter(Kind::Grant, next.from, progress)).await?;
     } else {
         let ask = Letter {
             from: next.from,
             ..spot.letter(Kind::Exclusive, Claimant::NOBODY, next.value)
         };
-        s.send(s.table.region().home, ask).await
+        s.send(s.table.region().home, ask).await?;
+    }
+    admission.end().await
+}
+
+/// How a holder that releases lets in the readers that asked it.
+struct Admission<'a, F> {
+    s: &'a Session<F>,
+    spot: Spot,
+    /// The word's, with which they hold.
+    progress: u64,
+    /// So many were told.
+    readers: u64,
+    told: Vec<Told<'a>>,
+}
+
+/// Ends when a letter has been taken.
+type Told<'a> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 'a>>;
+
+fn wants_shared(letter: &Letter) -> bool {
+    letter.kind == Kind::WantShared
+}
+
+impl<F: Fabric> Admission<'_, F> {
+    fn tell(&mut self, reader: Claimant) {
+        let grant = self.spot.letter(Kind::Grant, reader, self.progress);
+        self.told.push(Box::pin(self.s.send(reader.peer(), grant)));
+        self.readers += 1;
+    }
+
+    fn grant_known(&mut self) {
+        while let Some(letter) = self.s.find(self.spot, wants_shared) {
+            self.tell(letter.from);
+        }
+    }
+
+    /// Lets in as many as were counted: each adds first and asks then. `word` is what the word is meanwhile.
+    async fn grant(&mut self, readers: u64, word: u64) -> Result<(), Stop> {
+        self.grant_known();
+        let now = self.s.fabric.now();
+        let mut watch = Watch::new(now, now, word);
+        while self.readers < readers {
+            let letter = self.s.await_letter(self.spot, &mut watch, wants_shared).await?;
+            self.tell(letter.from);
+        }
+        Ok(())
+    }
+
+    /// Waits for the writer behind, whose swap the word shows.
+    async fn await_writer(&mut self, seen: u64) -> Result<Letter, Stop> {
+        let now = self.s.fabric.now();
+        let mut watch = Watch::new(now, now, seen);
+        let tells = self.s.options.lease.is_none();
+        let wanted =
+            |l: &Letter| l.kind == Kind::WantExclusive || tells && l.kind == Kind::WantShared;
+        loop {
+            let letter = self.s.await_letter(self.spot, &mut watch, wanted).await?;
+            if letter.kind == Kind::WantExclusive {
+                return Ok(letter);
+            }
+            self.tell(letter.from);
+        }
+    }
+
+    /// Waits until all that was said has been taken.
+    async fn end(self) -> Result<(), Stop> {
+        for told in self.told {
+            told.await?;
+        }
+        Ok(())
     }
 }
 
 enum Freed {
     Alone,
     /// So many readers asked this holder, or are about to; and the progress with which they hold.
-    WithReaders(u64, u64),
+    ToReaders(u64, u64),
     /// Somebody exclusive is behind; the word.
     Not(u64),
 }
 
-async fn free<F: Fabric>(s: &Session<F>, spot: Spot, progress: u64) -> Result<Freed, Stop> {
+/// Gives the lock up, to the readers that were counted under this holder's name, if no writer is behind.
+async fn free<F: Fabric>(admission: &Admission<'_, F>) -> Result<Freed, Stop> {
+    let &Admission { s, spot, progress, readers: told, .. } = admission;
     let leased = s.options.lease.is_some();
     let fresh = LAW.fresh_word(spot.generation);
-    let mut mine = E.set(PROGRESS.set(fresh, progress), spot.me.0.into());
+    let mine = E.set(PROGRESS.set(fresh, progress), spot.me.0.into());
+    // Those that are known are likely to be all.
+    let mut mine = S.set(mine, told + s.known(spot, wants_shared));
     let after = progress + u64::from(leased);
     if mutated!(s.options, CosedUnlockResets) {
-        s.post(s.word(spot), crate::Verb::Write(0)).await?;
+        s.post(s.word(spot), Verb::Write(0)).await?;
         return Ok(Freed::Alone);
     }
     loop {
@@ -206,11 +357,7 @@ async fn free<F: Fabric>(s: &Session<F>, spot: Spot, progress: u64) -> Result<Fr
         }
         if found == mine {
             s.remember(spot.lock, freed);
-            return Ok(if readers == 0 {
-                Freed::Alone
-            } else {
-                Freed::WithReaders(readers, after)
-            });
+            return Ok(if readers == 0 { Freed::Alone } else { Freed::ToReaders(readers, after) });
         }
         if E.get(found) != u64::from(spot.me.0) {
             return Ok(Freed::Not(found));
@@ -219,55 +366,23 @@ async fn free<F: Fabric>(s: &Session<F>, spot: Spot, progress: u64) -> Result<Fr
     }
 }
 
-/// Waits for the requests of as many readers as were counted: each adds first and asks then.
-async fn collect_readers<F: Fabric>(
-    s: &Session<F>,
-    spot: Spot,
-    readers: u64,
-) -> Result<Vec<Claimant>, Stop> {
-    let wanted = |l: &Letter| l.kind == Kind::WantShared;
-    let mut waiting: Vec<Claimant> = Vec::new();
-    while (waiting.len() as u64) < readers {
-        let seen = s.read(s.word(spot)).await?;
-        let now = s.fabric.now();
-        let mut watch = Watch::new(now, now, seen);
-        waiting.push(s.await_letter(spot, &mut watch, wanted).await?.from);
-    }
-    if mutated!(s.options, CosedHandsOverUncounted) {
-        while let Some(letter) = s.find(spot, wanted) {
-            waiting.push(letter.from);
-        }
-    }
-    Ok(waiting)
-}
-
-/// Grants readers after the lock was given up to them.
-async fn admit<F: Fabric>(
-    s: &Session<F>,
-    spot: Spot,
-    readers: u64,
-    progress: u64,
-) -> Result<(), Stop> {
-    let now = s.fabric.now();
-    for _ in 0..readers {
-        let mut watch = Watch::new(
-            now,
-            now,
-            S.set(PROGRESS.set(LAW.fresh_word(spot.generation), progress), readers),
-        );
-        let reader = s.await_letter(spot, &mut watch, |l| l.kind == Kind::WantShared).await?.from;
-        s.send(reader.peer(), spot.letter(Kind::Grant, reader, progress)).await?;
-    }
-    Ok(())
-}
-
-/// Shows in the word that the lock changes hands.
-async fn count<F: Fabric>(s: &Session<F>, spot: Spot, progress: u64) -> Result<u64, Stop> {
+/// Shows in the word that the lock changes hands; the word after that.
+async fn count<F: Fabric>(s: &Session<F>, spot: Spot, progress: &mut u64) -> Result<u64, Stop> {
     if s.options.lease.is_none() {
-        return Ok(progress);
+        return Ok(0);
     }
     let old = s.fetch_and_add(s.word(spot), PROGRESS.one()).await?;
-    if LAW.is_closed(old) { Err(Stop::Evicted) } else { Ok(progress + 1) }
+    if LAW.is_closed(old) {
+        return Err(Stop::Evicted);
+    }
+    *progress += 1;
+    Ok(old.wrapping_add(PROGRESS.one()))
+}
+
+/// The word of a free lock after so many changes.
+#[cfg(test)]
+pub(crate) fn worn(changes: u64) -> u64 {
+    PROGRESS.set(0, changes)
 }
 
 /// Whether nobody holds or waits.

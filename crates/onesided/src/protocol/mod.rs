@@ -1,14 +1,19 @@
 //! The protocols, one file each; tickets serve two of them, and so do queues by a tail.
 
 pub(crate) mod cosed;
+pub(crate) mod drtm;
+pub(crate) mod rma;
 pub(crate) mod server;
 pub(crate) mod shift;
 pub(crate) mod spin;
 pub(crate) mod tail;
 pub(crate) mod ticket;
 
+use crate::fabric::Nanos;
+use crate::memory::Memory;
 use crate::options::Protocol;
 use crate::session::Law;
+use crate::table::{LockId, Table};
 
 /// What a holder has to know to release.
 #[derive(Clone, Copy, Debug)]
@@ -19,13 +24,25 @@ pub(crate) enum Hold {
     Tail(tail::Hold),
     Shift(shift::Hold),
     Cosed(cosed::Hold),
+    Rma(rma::Hold),
+    Drtm(drtm::Hold),
     Server,
+}
+
+impl Hold {
+    /// Until when it lasts by itself, leases of the settings aside.
+    pub fn ends(&self) -> Nanos {
+        match self {
+            Hold::Drtm(hold) => hold.until,
+            _ => Nanos::MAX,
+        }
+    }
 }
 
 /// How a protocol's words are judged.
 pub(crate) fn law(protocol: Protocol) -> &'static Law {
     match protocol {
-        Protocol::Spin | Protocol::Srsl => &spin::LAW,
+        Protocol::Spin | Protocol::Srsl | Protocol::RmaRw | Protocol::Drtm => &spin::LAW,
         Protocol::Dslr | Protocol::ShiftLockS => &ticket::LAW,
         Protocol::Mcs | Protocol::Dqnl => &tail::LAW,
         Protocol::ShiftLock | Protocol::ShiftLockPlus => &shift::LAW,
@@ -33,15 +50,29 @@ pub(crate) fn law(protocol: Protocol) -> &'static Law {
     }
 }
 
-/// Whether a lock's word says that nobody holds or waits.
-pub(crate) fn is_idle(protocol: Protocol, word: u64) -> bool {
+/// Whether memory shows nobody that holds or waits for a lock, whose word is this.
+pub(crate) fn is_idle(
+    protocol: Protocol,
+    table: &Table,
+    memory: &Memory,
+    lock: LockId,
+    word: u64,
+) -> bool {
     match protocol {
+        Protocol::RmaRw => rma::is_idle(table, memory, lock),
+        Protocol::Drtm => drtm::is_idle(word),
         Protocol::Spin | Protocol::Srsl => spin::is_idle(word),
         Protocol::Dslr | Protocol::ShiftLockS => ticket::is_idle(word),
         Protocol::Mcs | Protocol::Dqnl => tail::is_idle(word),
         Protocol::ShiftLock | Protocol::ShiftLockPlus => shift::is_idle(word),
         Protocol::NCosed => cosed::is_idle(word),
     }
+}
+
+/// How many bits a counter has. In this crate's own tests four, so that searches see counters wrap, run out, and touch
+/// their neighbours if they can.
+pub(crate) const fn counter(bits: u32) -> u32 {
+    if cfg!(test) { 4 } else { bits }
 }
 
 /// A field of a lock word.
@@ -52,6 +83,16 @@ pub(crate) struct Field {
 }
 
 impl Field {
+    /// The word's highest bits: what overflows is gone.
+    pub const fn top(bits: u32) -> Field {
+        Field { shift: u64::BITS - bits, bits }
+    }
+
+    /// The bits above this field.
+    pub const fn above(self, bits: u32) -> Field {
+        Field { shift: self.shift + self.bits, bits }
+    }
+
     pub const fn mask(self) -> u64 {
         ((1 << self.bits) - 1) << self.shift
     }

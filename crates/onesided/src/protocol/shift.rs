@@ -16,25 +16,32 @@ use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::{Mode, Protocol};
-use crate::protocol::{Field, Hold as AnyHold};
+use crate::protocol::{Field, Hold as AnyHold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};
 use crate::table::{Generation, LockId};
 
 const TAIL: Field = Field { shift: 0, bits: Claimant::BITS };
-const READERS: Field = Field { shift: 24, bits: 12 };
-const FLIP: Field = Field { shift: 36, bits: 1 };
-const STAMP: Field = Field { shift: 38, bits: 4 };
-const RELEASED: Field = Field { shift: 42, bits: 22 };
+const READERS: Field = TAIL.above(counter(12));
+const FLIP: Field = READERS.above(1);
+const CLOSED: Field = FLIP.above(1);
+const STAMP: Field = CLOSED.above(4);
+const RELEASED: Field = Field::top(counter(22));
 
 /// Readers that leave late subtract from the padding.
-pub(crate) const LAW: Law =
-    Law { closed: 1 << 37, stamp: STAMP, padding: 1 << (24 + 11), progress: RELEASED.mask() };
+pub(crate) const LAW: Law = Law {
+    closed: CLOSED.mask(),
+    stamp: STAMP,
+    padding: HALF_OF_READERS,
+    progress: RELEASED.mask(),
+};
+
+const HALF_OF_READERS: u64 = READERS.one() << (READERS.bits - 1);
 
 /// What says that a word is open, and of which generation.
 const OPEN: u64 = LAW.closed | STAMP.mask();
 
 /// A lock that is free after so many releases goes on in the next generation, so that tokens never shrink.
-const TURNOVER: u64 = 1 << 21;
+const TURNOVER: u64 = 1 << (RELEASED.bits - 1);
 
 /// After the fast path failed on a lock, it is left out so often there (ShiftLock+; hole 7).
 const SKIPS: u8 = 16;
@@ -187,6 +194,9 @@ async fn fast_path<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Option<(u64,
     let change = Change { expected, compare_mask, new: spot.me.0.into(), swap_mask: TAIL.mask() };
     let mut guess = s.guess(spot.lock);
     for attempt in 0..if adapts { 1 } else { 2 } {
+        if attempt > 0 {
+            s.pause(s.options.unit).await;
+        }
         let issued = s.fabric.now();
         let word = change.make(s, spot, guess).await?;
         if (word ^ expected) & OPEN != 0 {
@@ -196,9 +206,6 @@ async fn fast_path<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Option<(u64,
             return Ok(Some((issued, word)));
         }
         guess = word;
-        if !adapts {
-            s.pause(s.options.unit << attempt).await;
-        }
     }
     if adapts {
         s.crowded.borrow_mut().insert(spot.lock, SKIPS);
@@ -334,6 +341,12 @@ async fn flip<F: Fabric>(
     let admitted = if mutated!(s.options, ShiftForgetsAdmitted) { 0 } else { READERS.get(found) };
     let released = writer.released + 1;
     Ok((released, Writer { released: released + admitted, flip: writer.flip ^ 1, before: 0 }))
+}
+
+/// The word of a free lock after so many changes.
+#[cfg(test)]
+pub(crate) fn worn(changes: u64) -> u64 {
+    RELEASED.set(0, changes)
 }
 
 /// Whether nobody holds or waits.

@@ -9,12 +9,12 @@
 use crate::client::Grant;
 use crate::fabric::Fabric;
 use crate::letter::Claimant;
-use crate::protocol::{Field, Hold};
+use crate::protocol::{Field, Hold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};
 use crate::table::LockId;
 
 const OWNER: Field = Field { shift: 0, bits: Claimant::BITS };
-const COUNT: Field = Field { shift: Claimant::BITS, bits: 64 - Claimant::BITS };
+const COUNT: Field = Field::top(counter(64 - Claimant::BITS));
 
 /// Words are never closed.
 pub(crate) const LAW: Law =
@@ -61,6 +61,12 @@ pub(crate) async fn release<F: Fabric>(s: &Session<F>, spot: Spot, mine: u64) ->
     }
     s.remember(spot.lock, free);
     Ok(())
+}
+
+/// The word of a free lock after so many changes.
+#[cfg(test)]
+pub(crate) fn worn(changes: u64) -> u64 {
+    COUNT.set(0, changes)
 }
 
 /// Whether nobody holds or waits.

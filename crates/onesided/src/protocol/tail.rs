@@ -14,19 +14,20 @@ use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::Protocol;
-use crate::protocol::{Field, Hold as AnyHold};
+use crate::protocol::{Field, Hold as AnyHold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};
 use crate::table::{Generation, LockId};
 
 const TAIL: Field = Field { shift: 0, bits: Claimant::BITS };
-const STAMP: Field = Field { shift: 25, bits: 4 };
-const PROGRESS: Field = Field { shift: 29, bits: 35 };
+const CLOSED: Field = TAIL.above(1);
+const STAMP: Field = CLOSED.above(4);
+const PROGRESS: Field = Field::top(counter(35));
 
 pub(crate) const LAW: Law =
-    Law { closed: 1 << 24, stamp: STAMP, padding: 0, progress: PROGRESS.mask() };
+    Law { closed: CLOSED.mask(), stamp: STAMP, padding: 0, progress: PROGRESS.mask() };
 
 /// A free lock with more progress than this goes on in the next generation, so that tokens never shrink.
-const TURNOVER: u64 = 1 << 34;
+const TURNOVER: u64 = 1 << (PROGRESS.bits - 1);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
@@ -145,6 +146,12 @@ async fn hand_over<F: Fabric>(
         progress += 1;
     }
     s.send(next.peer(), spot.letter(Kind::Handover, next, progress)).await
+}
+
+/// The word of a free lock after so many changes.
+#[cfg(test)]
+pub(crate) fn worn(changes: u64) -> u64 {
+    PROGRESS.set(0, changes)
 }
 
 /// Whether nobody holds or waits.

@@ -17,19 +17,23 @@ use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::{Mode, Options, Protocol};
-use crate::protocol::{Field, Hold as AnyHold};
+use crate::protocol::{Field, Hold as AnyHold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};
 use crate::table::{Generation, LockId};
 
-const STAMP: Field = Field { shift: 60, bits: 4 };
-const NOW_X: Field = Field { shift: 45, bits: 14 };
-const NOW_S: Field = Field { shift: 31, bits: 14 };
-const MAX_X: Field = Field { shift: 16, bits: 15 };
-const MAX_S: Field = Field { shift: 0, bits: 16 };
+const MAX_S: Field = Field { shift: 0, bits: counter(14) + 2 };
+const MAX_X: Field = MAX_S.above(counter(14) + 1);
+const NOW_S: Field = MAX_X.above(counter(14));
+const NOW_X: Field = NOW_S.above(counter(14));
+const CLOSED: Field = NOW_X.above(1);
+const STAMP: Field = Field::top(4);
+
+/// Most tickets of a kind in a generation: what is drawn past the end must not carry.
+pub(crate) const MOST_TICKETS: u16 = 1 << (NOW_X.bits - 1);
 
 /// Few tickets are valid in a generation, so that those drawn too late carry into no neighbour.
 pub(crate) const LAW: Law =
-    Law { closed: 1 << 59, stamp: STAMP, padding: 0, progress: NOW_X.mask() | NOW_S.mask() };
+    Law { closed: CLOSED.mask(), stamp: STAMP, padding: 0, progress: NOW_X.mask() | NOW_S.mask() };
 
 /// A ticket: what the word was when it was drawn.
 #[derive(Clone, Copy, Debug)]
@@ -55,9 +59,12 @@ impl Ticket {
         self.writers_are_gone(word) && (!readers_count || NOW_S.get(word) == self.readers)
     }
 
-    /// Tickets before it that are not served.
-    fn ahead(&self, word: u64) -> u64 {
-        self.writers.saturating_sub(NOW_X.get(word)) + self.readers.saturating_sub(NOW_S.get(word))
+    /// Turns until it is served, at most. In ShiftLock-S readers take one together: they come and go at once.
+    fn ahead(&self, options: &Options, word: u64) -> u64 {
+        let writers = self.writers.saturating_sub(NOW_X.get(word));
+        let one_by_one = self.alone() && options.protocol == Protocol::Dslr;
+        let readers = if one_by_one { self.readers.saturating_sub(NOW_S.get(word)) } else { 0 };
+        (writers + readers).max(1)
     }
 }
 
@@ -107,7 +114,8 @@ async fn wait<F: Fabric>(
         word = leave_name(s, spot, ticket, watch, word).await?;
         while !ticket.writers_are_gone(word) {
             let hint = |letter: &Letter| letter.kind == Kind::Hint;
-            word = match s.wait_letter(spot, watch, s.options.net, hint).await? {
+            let net = s.options.net.saturating_mul(ticket.ahead(&s.options, word));
+            word = match s.wait_letter(spot, watch, net, hint).await? {
                 // What the word was when the writer before this one had counted up.
                 Ok(letter) => NOW_S.set(NOW_X.set(0, ticket.writers), letter.value),
                 Err(word) => word,
@@ -115,8 +123,12 @@ async fn wait<F: Fabric>(
         }
     }
     while !ticket.is_served(&s.options, word) {
-        s.pause(s.options.unit * ticket.ahead(word).max(1)).await;
+        s.pause(s.options.unit * ticket.ahead(&s.options, word)).await;
         word = s.look(spot, watch).await?;
+        let overtaken = NOW_S.get(word) > ticket.readers;
+        if mutated!(s.options, ReaderTakesSiblingsForSkips) && !ticket.alone() && overtaken {
+            return Err(Stop::Evicted);
+        }
     }
     Ok(word)
 }
@@ -147,11 +159,11 @@ async fn wait_for_closing<F: Fabric>(
     mut watch: Watch,
     word: u64,
 ) -> Stop {
-    let mut ahead = ticket.ahead(word);
+    let mut ahead = ticket.ahead(&s.options, word);
     loop {
-        s.pause(s.options.unit * ahead.max(1)).await;
+        s.pause(s.options.unit * ahead).await;
         match s.look(spot, &mut watch).await {
-            Ok(word) => ahead = ticket.ahead(word),
+            Ok(word) => ahead = ticket.ahead(&s.options, word),
             Err(stop) => return stop,
         }
     }

@@ -1,6 +1,10 @@
 //! What the searches share.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
 use lockify_onesided::{Mode, Options, Protocol};
 
 pub const X: Mode = Mode::Exclusive;
@@ -31,4 +35,37 @@ pub fn is_wanted(name: &str) -> bool {
     }
     let mut filters = arguments.iter().filter(|a| !a.starts_with('-')).peekable();
     filters.peek().is_none() || filters.any(|filter| name.contains(filter.as_str()))
+}
+
+/// Works on all processors; results come in the order of `items`.
+pub fn in_parallel<T: Sync, R: Send>(
+    items: &[T],
+    work: impl Fn(&T) -> R + Sync,
+    mut each: impl FnMut(R),
+) {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let (sender, results) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (sender, next, work) = (sender.clone(), &next, &work);
+            scope.spawn(move || {
+                while let Some((at, item)) = {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    items.get(at).map(|item| (at, item))
+                } {
+                    let _ = sender.send((at, work(item)));
+                }
+            });
+        }
+        drop(sender);
+        let (mut early, mut wanted) = (BTreeMap::new(), 0);
+        for (at, result) in results {
+            early.insert(at, result);
+            while let Some(result) = early.remove(&wanted) {
+                each(result);
+                wanted += 1;
+            }
+        }
+    });
 }

@@ -210,10 +210,9 @@ impl Node {
 
     /// One message after the other leaves.
     fn send_next(&mut self, cx: &mut Context<'_, Node>) {
-        let gap = match &self.nic {
-            Some(_) => self.setting.profile.home_message,
-            None => self.setting.profile.send_gap,
-        };
+        // A NIC takes the same from one message to the next wherever it is; at the home the CPU may take longer.
+        let cpu = if self.nic.is_some() { self.setting.profile.home_message } else { 0 };
+        let gap = self.setting.profile.send_gap.max(cpu);
         let now = cx.now();
         while let Some((to, message)) = self.outgoing.front().copied() {
             if now < self.send_free {

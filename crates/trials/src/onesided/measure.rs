@@ -8,13 +8,14 @@ use lockify_onesided::{
     Capabilities, Client, Counts, Fabric as _, LockError, LockId, Mode, Options, Peer, Region,
     RegionError, Table, TableError, serve,
 };
-use lockify_sim::{Nanos, NodeId, Random, SECOND};
+use lockify_sim::{MILLISECOND, Nanos, NodeId, Random, SECOND};
 use rand::SeedableRng as _;
 use rand::{RngExt as _, distr::Distribution as _};
 use rand_distr::Zipf;
 
 use crate::onesided::host::{Notes, Setting, Task, fabric};
-use crate::onesided::profile::Profile;
+use crate::onesided::profile::{CLOCK_ERROR, Profile};
+use crate::onesided::smallbank::{self, Guards, Store};
 use crate::onesided::traces::Trace;
 
 /// Which locks clients want.
@@ -31,6 +32,17 @@ pub enum Load {
     },
     /// Transactions of a benchmark.
     Trace(Trace),
+    /// SmallBank on a key-value store.
+    SmallBank(Guards),
+}
+
+/// What a client does under a lock of [`Load::Micro`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Section {
+    /// Nothing, as published.
+    Empty,
+    /// READs what the lock protects; if exclusive, then WRITEs it.
+    Touch,
 }
 
 /// A measurement.
@@ -44,6 +56,8 @@ pub struct Case {
     pub clients: usize,
     /// What they want.
     pub load: Load,
+    /// What they do with it.
+    pub section: Section,
     /// Nothing is counted before.
     pub warm_up: Nanos,
     /// How long is counted.
@@ -65,8 +79,9 @@ impl Case {
             options,
             clients: 240,
             load,
-            warm_up: SECOND / 2_000,
-            length: SECOND / 250,
+            section: Section::Empty,
+            warm_up: 2 * MILLISECOND,
+            length: 8 * MILLISECOND,
             dies: 0.0,
             masked: true,
         }
@@ -78,12 +93,35 @@ impl Case {
 pub struct Measured {
     /// Locks taken and released, or transactions, per second.
     pub per_s: f64,
-    /// Time from each call for a lock to its grant, or of each transaction, sorted.
+    /// Time from each call for a lock to its grant, or of each transaction up to its releases, sorted.
     pub latencies: Vec<Nanos>,
+    /// Of all locks.
+    pub all: Verbs,
+    /// Of the lock that most want.
+    pub hottest: Verbs,
+    /// Share of the tries for a RedLock that failed.
+    pub failed_tries: f64,
+}
+
+/// What locks cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Verbs {
     /// What the clients posted.
     pub counts: Counts,
     /// Locks taken and released.
     pub pairs: u64,
+}
+
+impl Verbs {
+    /// A count for each lock taken and released.
+    pub fn each(&self, count: u64) -> f64 {
+        count as f64 / self.pairs.max(1) as f64
+    }
+
+    fn add(&mut self, pairs: u64, counts: Counts) {
+        self.pairs += pairs;
+        self.counts += counts;
+    }
 }
 
 impl Measured {
@@ -91,11 +129,6 @@ impl Measured {
     pub fn latency_us(&self, quantile: f64) -> f64 {
         let sorted: Vec<f64> = self.latencies.iter().map(|nanos| *nanos as f64 / 1e3).collect();
         lockify_report::quantile(&sorted, quantile).unwrap_or(0.0)
-    }
-
-    /// A count for each lock taken and released.
-    pub fn each(&self, count: u64) -> f64 {
-        count as f64 / self.pairs.max(1) as f64
     }
 }
 
@@ -116,9 +149,9 @@ pub enum MeasureError {
 #[derive(Default)]
 struct Tally {
     done: u64,
-    pairs: u64,
     latencies: Vec<Nanos>,
-    counts: Counts,
+    all: Verbs,
+    hottest: Verbs,
     failed: Option<LockError>,
 }
 
@@ -131,6 +164,7 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
     let locks = match case.load {
         Load::Micro { locks, .. } => locks,
         Load::Trace(_) => LOCKS,
+        Load::SmallBank(_) => smallbank::LOCKS,
     };
     let slots = 65_536;
     let bytes = Table::bytes(locks, slots).unwrap_or(!7);
@@ -142,11 +176,12 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
         profile: Rc::new(case.profile.clone()),
         memory,
         stalls: None,
-        capabilities: Capabilities { masked: case.masked },
+        capabilities: Capabilities { masked: case.masked, clock_error: Some(CLOCK_ERROR) },
     };
-    let shared = (Rc::new(case.clone()), tally.clone());
+    let store: Rc<Store> = Rc::default();
+    let shared = (Rc::new(case.clone()), tally.clone(), store.clone());
     let make = move |node: NodeId, port: Port, _: Notes| -> Task {
-        let (case, tally) = shared.clone();
+        let (case, tally, store) = shared.clone();
         if node == NodeId(0) {
             return Box::pin(async move {
                 // The home's own verbs are local, and cannot fail.
@@ -155,7 +190,9 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
         }
         let seed = seed.wrapping_add(u64::from(node.0) << 40);
         Box::pin(async move {
-            if let Err(error) = client(port, (table, items), &case, &tally, seed).await {
+            let load =
+                Loader { port, table, items, store, case, random: Random::seed_from_u64(seed) };
+            if let Err(error) = load.run(&tally).await {
                 tally.borrow_mut().failed.get_or_insert(error);
             }
         })
@@ -170,89 +207,131 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
     let mut latencies = std::mem::take(&mut tally.latencies);
     latencies.sort_unstable();
     let per_s = tally.done as f64 * SECOND as f64 / case.length as f64;
-    Ok(Measured { per_s, latencies, counts: tally.counts, pairs: tally.pairs })
+    let (all, hottest) = (tally.all, tally.hottest);
+    Ok(Measured { per_s, latencies, all, hottest, failed_tries: store.failed_share() })
 }
 
-async fn client(
+/// A client.
+struct Loader {
     port: Port,
-    (table, items): (Table, Region),
-    case: &Case,
-    tally: &RefCell<Tally>,
-    seed: u64,
-) -> Result<(), LockError> {
-    let mut random = Random::seed_from_u64(seed);
-    let mut client = Client::new(port.clone(), table, case.options)?;
-    let zipf = match case.load {
-        Load::Micro { locks, skewed: true, .. } => Zipf::new(locks as f64, 0.99).ok(),
-        _ => None,
-    };
-    // Clients do not begin all at once.
-    port.sleep_until(random.random_range(0..case.warm_up.max(1))).await;
-    loop {
-        let before = client.counts();
-        let counts_now = port.now() >= case.warm_up;
-        let (pairs, latency) = match case.load {
-            Load::Micro { locks, shared, .. } => {
-                let lock = match &zipf {
-                    // Drawn from 1; ranks are spread over the table.
-                    Some(zipf) => (zipf.sample(&mut random) as u64 - 1) % locks,
-                    None => random.random_range(0..locks),
-                };
-                let mode = if random.random_bool(shared) { Mode::Shared } else { Mode::Exclusive };
-                let called = port.now();
-                let guard = client.lock(LockId(lock), mode).await?;
-                let latency = port.now() - called;
-                if case.dies > 0.0 && random.random_bool(case.dies) {
-                    client.abandon(guard);
-                    continue;
-                }
-                client.unlock(guard).await?;
-                (1, latency)
-            }
-            Load::Trace(trace) => {
-                let called = port.now();
-                let pairs =
-                    transaction(&port, &mut client, (table, items), trace, &mut random).await?;
-                (pairs, port.now() - called)
-            }
+    table: Table,
+    items: Region,
+    store: Rc<Store>,
+    case: Rc<Case>,
+    random: Random,
+}
+
+/// What a client has just done.
+struct Done {
+    pairs: u64,
+    latency: Nanos,
+    hottest: bool,
+}
+
+impl Loader {
+    async fn run(mut self, tally: &RefCell<Tally>) -> Result<(), LockError> {
+        let case = self.case.clone();
+        let mut client = Client::new(self.port.clone(), self.table, case.options)?;
+        let zipf = match case.load {
+            Load::Micro { locks, skewed: true, .. } => Zipf::new(locks as f64, 0.99).ok(),
+            _ => None,
         };
-        if counts_now {
-            let mut tally = tally.borrow_mut();
-            tally.done += 1;
-            tally.pairs += pairs;
-            tally.latencies.push(latency);
-            tally.counts += client.counts().since(&before);
+        // Clients do not begin all at once.
+        self.port.sleep_until(self.random.random_range(0..case.warm_up.max(1))).await;
+        loop {
+            let before = client.counts();
+            let done = match case.load {
+                Load::Micro { locks, shared, .. } => {
+                    let lock = match &zipf {
+                        // Drawn from 1, which most want.
+                        Some(zipf) => (zipf.sample(&mut self.random) as u64 - 1) % locks,
+                        None => self.random.random_range(0..locks),
+                    };
+                    let shared = self.random.random_bool(shared);
+                    let mode = if shared { Mode::Shared } else { Mode::Exclusive };
+                    match self.pair(&mut client, LockId(lock), mode).await? {
+                        Some(latency) => Done { pairs: 1, latency, hottest: lock == 0 },
+                        None => continue,
+                    }
+                }
+                Load::Trace(trace) => self.transaction(&mut client, trace).await?,
+                Load::SmallBank(guards) => {
+                    let called = self.port.now();
+                    let (store, random) = (self.store.clone(), &mut self.random);
+                    let pairs =
+                        smallbank::transaction(&self.port, &mut client, &store, guards, random)
+                            .await?;
+                    Done { pairs, latency: self.port.now() - called, hottest: false }
+                }
+            };
+            // What ends now may have begun before: else those who wait for long would not count.
+            if self.port.now() >= case.warm_up {
+                let mut tally = tally.borrow_mut();
+                let counts = client.counts().since(&before);
+                tally.done += 1;
+                tally.latencies.push(done.latency);
+                tally.all.add(done.pairs, counts);
+                if done.hottest {
+                    tally.hottest.add(done.pairs, counts);
+                }
+            }
         }
     }
-}
 
-/// Locks, reads each item, thinks, writes what is locked exclusively, and releases.
-async fn transaction(
-    port: &Port,
-    client: &mut Client<Port>,
-    (table, items): (Table, Region),
-    trace: Trace,
-    random: &mut Random,
-) -> Result<u64, LockError> {
-    let locks = trace.draw(&table, random);
-    // Where an item is does not matter, as reads and writes wait for the NIC only.
-    let item = |n: usize| items.word(8 * n as u64);
-    let mut guards = Vec::new();
-    for (lock, mode) in &locks {
-        guards.push(client.lock(*lock, *mode).await?);
-    }
-    let reads: Vec<_> = (0..locks.len()).map(|n| port.read(item(n))).collect();
-    for read in reads {
-        read.await?;
-    }
-    port.sleep_until(port.now() + trace.think()).await;
-    let writers = locks.iter().filter(|(_, mode)| *mode == Mode::Exclusive).count();
-    let writes: Vec<_> = (0..writers).map(|n| port.write(item(n), 1)).collect();
-    for write in writes {
-        write.await?;
-    }
-    for guard in guards {
+    /// Takes one lock and releases it: how long it took to get it; nothing if the client forgot its lock.
+    async fn pair(
+        &mut self,
+        client: &mut Client<Port>,
+        lock: LockId,
+        mode: Mode,
+    ) -> Result<Option<Nanos>, LockError> {
+        let called = self.port.now();
+        let guard = client.lock(lock, mode).await?;
+        let latency = self.port.now() - called;
+        if self.case.dies > 0.0 && self.random.random_bool(self.case.dies) {
+            client.abandon(guard);
+            return Ok(None);
+        }
+        if self.case.section == Section::Touch {
+            self.touch(1, usize::from(mode == Mode::Exclusive)).await?;
+        }
         client.unlock(guard).await?;
+        Ok(Some(latency))
     }
-    Ok(locks.len() as u64)
+
+    /// READs and WRITEs, one after the other, as in ShiftLock's artifact. Where does not matter, as they wait for the NIC
+    /// only.
+    async fn touch(&self, reads: usize, writes: usize) -> Result<(), LockError> {
+        let item = |n: usize| self.items.word(8 * n as u64);
+        for n in 0..reads {
+            self.port.read(item(n)).await?;
+        }
+        for n in 0..writes {
+            self.port.write(item(n), 1).await?;
+        }
+        Ok(())
+    }
+
+    /// Locks, reads each item, thinks, writes what is locked exclusively, and releases.
+    async fn transaction(
+        &mut self,
+        client: &mut Client<Port>,
+        trace: Trace,
+    ) -> Result<Done, LockError> {
+        let called = self.port.now();
+        let locks = trace.draw(&self.table, &mut self.random);
+        let mut guards = Vec::new();
+        for (lock, mode) in &locks {
+            guards.push(client.lock(*lock, *mode).await?);
+        }
+        self.touch(locks.len(), 0).await?;
+        self.port.sleep_until(self.port.now() + trace.think()).await;
+        let writers = locks.iter().filter(|(_, mode)| *mode == Mode::Exclusive).count();
+        self.touch(0, writers).await?;
+        let latency = self.port.now() - called;
+        for guard in guards {
+            client.unlock(guard).await?;
+        }
+        Ok(Done { pairs: locks.len() as u64, latency, hottest: false })
+    }
 }

@@ -2,11 +2,13 @@
 //!
 //! - [`profile`] says what verbs and messages cost; [`host`] is the fabric: one home, any number of clients.
 //! - [`seeds`] runs clients with faults and has their history checked: `lockify sim onesided`.
-//! - [`measure`] runs loads and counts; [`paper`] makes of that the published tables: `lockify sim onesided --paper`.
+//! - [`measure`] runs loads ([`traces`] and [`smallbank`] among them) and counts; [`paper`] makes of that the published
+//!   tables: `lockify sim onesided --paper`.
 
 pub mod host;
 pub mod measure;
 pub mod paper;
 pub mod profile;
 pub mod seeds;
+pub mod smallbank;
 pub mod traces;

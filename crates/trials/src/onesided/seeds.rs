@@ -22,7 +22,7 @@ use rand::RngExt as _;
 use rand::SeedableRng as _;
 
 use crate::onesided::host::{Node, Note, Notes, Setting, Stalls, Step, Task, fabric};
-use crate::onesided::profile::hundred_gigabit;
+use crate::onesided::profile::{CLOCK_ERROR, hundred_gigabit};
 
 /// A short lease: much happens in little time.
 const LEASE: Nanos = MILLISECOND;
@@ -150,7 +150,12 @@ pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
     let mut random = Random::seed_from_u64(seed);
     let clients = random.random_range(2..=7usize);
     let locks = random.random_range(1..=3u64);
-    let mut options = Options::new(run.protocol).with_lease(LEASE);
+    let mut options = Options::new(run.protocol);
+    // Where nothing is repaired, nobody may fail; verbs are held up all the same.
+    let crashes = run.faults && run.protocol.repairs();
+    if run.protocol.repairs() {
+        options = options.with_lease(LEASE);
+    }
     options.net = LEASE / 2;
     options.batch = random.random_range(1..=4);
     // Counters run out now and then; not so fast that a word's place is used again within ten leases, for which verbs are
@@ -167,7 +172,10 @@ pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
         profile: Rc::new(hundred_gigabit()),
         memory: memory.clone(),
         stalls: run.faults.then_some(Stalls { share: 0.002, longest: 10 * LEASE }),
-        capabilities: Capabilities { masked: random.random_bool(0.5) },
+        capabilities: Capabilities {
+            masked: random.random_bool(0.5),
+            clock_error: Some(CLOCK_ERROR),
+        },
     };
     let make = move |node: NodeId, port: Port, notes: Notes| -> Task {
         if node == NodeId(0) {
@@ -180,7 +188,7 @@ pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
         Box::pin(client(port, table, options, notes, seed, node == NodeId(SPARED)))
     };
     let mut sim = fabric(seed, setting, clients, if trace { 1_000_000 } else { 0 }, Box::new(make));
-    if run.faults && clients > 1 {
+    if crashes && clients > 1 {
         let victims: Vec<NodeId> = (2..=clients as u32).map(NodeId).collect();
         let plan = plan(&victims, sim.fault_random());
         sim.apply_plan(&plan);
@@ -193,7 +201,7 @@ pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
     let outcome = outcome.map_err(fail)?;
     let left = (0..locks)
         .map(LockId)
-        .find(|lock| !run.faults && !table.is_idle(&memory.borrow(), run.protocol, *lock));
+        .find(|lock| !crashes && !table.is_idle(&memory.borrow(), run.protocol, *lock));
     match left {
         Some(lock) => Err(fail(format!(
             "all have released, but the word of lock {} is not that of a free lock",

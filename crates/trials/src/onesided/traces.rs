@@ -1,15 +1,19 @@
 //! Which locks the benchmarks' transactions take (experiment 4), from the benchmarks' definitions.
 //!
-//! Not published with the experiment, and chosen here: 1 M subscribers (TATP) and 48 warehouses (TPC-C), uniform; items of
-//! TPC-C are read without locks, as they never change; at most 16 locks.
+//! The artifact replays recorded traces, which are not to be had. Chosen here: 1 M subscribers (TATP) and 48 warehouses
+//! (TPC-C), uniform; items of TPC-C are read without locks, as they never change; at most 16 locks.
 
 use lockify_onesided::{LockId, Mode, Table};
 use lockify_sim::{Nanos, Random};
 use rand::RngExt as _;
 
-/// A transaction's kind.
+/// A load: a benchmark's mix of transactions, or only one kind of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trace {
+    /// TATP.
+    Tatp,
+    /// TPC-C.
+    TpcC,
     /// TATP: get subscriber data.
     GetSubscriber,
     /// TATP: update location.
@@ -20,14 +24,101 @@ pub enum Trace {
     NewOrder,
 }
 
+/// A transaction of a benchmark.
+#[derive(Clone, Copy)]
+enum Kind {
+    GetSubscriber,
+    GetDestination,
+    GetAccess,
+    UpdateSubscriber,
+    UpdateLocation,
+    InsertForwarding,
+    DeleteForwarding,
+    NewOrder,
+    Payment,
+    OrderStatus,
+    Delivery,
+    StockLevel,
+}
+
+/// TATP's mix, in per cent.
+const TATP: [(Kind, u32); 7] = [
+    (Kind::GetSubscriber, 35),
+    (Kind::GetDestination, 10),
+    (Kind::GetAccess, 35),
+    (Kind::UpdateSubscriber, 2),
+    (Kind::UpdateLocation, 14),
+    (Kind::InsertForwarding, 2),
+    (Kind::DeleteForwarding, 2),
+];
+
+/// TPC-C's, with the least shares that it asks for.
+const TPC_C: [(Kind, u32); 5] = [
+    (Kind::NewOrder, 45),
+    (Kind::Payment, 43),
+    (Kind::OrderStatus, 4),
+    (Kind::Delivery, 4),
+    (Kind::StockLevel, 4),
+];
+
+fn pick(mix: &[(Kind, u32)], random: &mut Random) -> Kind {
+    let mut left = random.random_range(0..100);
+    for (kind, share) in mix {
+        if left < *share {
+            return *kind;
+        }
+        left -= share;
+    }
+    mix[0].0
+}
+
+/// The locks of a transaction while they are drawn.
+struct Locks<'a> {
+    table: &'a Table,
+    locks: Vec<(LockId, Mode)>,
+}
+
+/// The tables of both benchmarks.
+#[derive(Clone, Copy)]
+enum Rows {
+    Subscriber,
+    SubscriberNumber,
+    Warehouse,
+    District,
+    Customer,
+    Stock,
+    NewOrder,
+    Order,
+    OrderLine,
+    AccessInfo,
+    Facility,
+    Forwarding,
+}
+
+impl Locks<'_> {
+    fn want(&mut self, rows: Rows, row: u64, mode: Mode) {
+        // Any hash that spreads: keys of all kinds share the table.
+        let hash = (row << 8 | rows as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.locks.push((self.table.lock_of(hash), mode));
+    }
+}
+
 impl Trace {
     /// All of them.
-    pub const ALL: [Trace; 4] =
-        [Trace::GetSubscriber, Trace::UpdateLocation, Trace::Delivery, Trace::NewOrder];
+    pub const ALL: [Trace; 6] = [
+        Trace::Tatp,
+        Trace::TpcC,
+        Trace::GetSubscriber,
+        Trace::UpdateLocation,
+        Trace::Delivery,
+        Trace::NewOrder,
+    ];
 
     /// As the paper calls it.
     pub fn name(self) -> &'static str {
         match self {
+            Trace::Tatp => "TATP",
+            Trace::TpcC => "TPC-C",
             Trace::GetSubscriber => "TATP-GSD",
             Trace::UpdateLocation => "TATP-UL",
             Trace::Delivery => "TPC-C-DLY",
@@ -38,57 +129,123 @@ impl Trace {
     /// How long a transaction computes between its reads and its writes.
     pub fn think(self) -> Nanos {
         match self {
-            Trace::GetSubscriber | Trace::UpdateLocation => 2_800,
-            Trace::Delivery | Trace::NewOrder => 7_000,
+            Trace::Tatp | Trace::GetSubscriber | Trace::UpdateLocation => 2_800,
+            Trace::TpcC | Trace::Delivery | Trace::NewOrder => 7_000,
         }
     }
 
     /// The locks of one transaction, in the order in which they are taken.
     pub fn draw(self, table: &Table, random: &mut Random) -> Vec<(LockId, Mode)> {
-        let mut locks = Vec::new();
-        let mut want = |kind: u64, row: u64, mode: Mode| {
-            // Any hash that spreads: keys of all kinds share the table.
-            let hash = (row << 8 | kind).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            locks.push((table.lock_of(hash), mode));
+        let kind = match self {
+            Trace::Tatp => pick(&TATP, random),
+            Trace::TpcC => pick(&TPC_C, random),
+            Trace::GetSubscriber => Kind::GetSubscriber,
+            Trace::UpdateLocation => Kind::UpdateLocation,
+            Trace::Delivery => Kind::Delivery,
+            Trace::NewOrder => Kind::NewOrder,
         };
-        let (shared, exclusive) = (Mode::Shared, Mode::Exclusive);
+        let mut locks = Locks { table, locks: Vec::new() };
         match self {
-            Trace::GetSubscriber => want(0, random.random_range(0..SUBSCRIBERS), shared),
-            Trace::UpdateLocation => {
-                let subscriber = random.random_range(0..SUBSCRIBERS);
-                // Found by its number, then changed.
-                want(1, subscriber, shared);
-                want(0, subscriber, exclusive);
+            Trace::Tatp | Trace::GetSubscriber | Trace::UpdateLocation => {
+                tatp(kind, &mut locks, random);
             }
-            Trace::NewOrder => {
-                let warehouse = random.random_range(0..WAREHOUSES);
-                let district = warehouse * 10 + random.random_range(0..10);
-                want(2, warehouse, shared);
-                want(3, district, exclusive);
-                want(4, district * 3_000 + random.random_range(0..3_000), shared);
-                for _ in 0..random.random_range(5..=13) {
-                    // One line in a hundred is supplied by another warehouse.
-                    let remote = random.random_bool(0.01);
-                    let from = if remote { random.random_range(0..WAREHOUSES) } else { warehouse };
-                    want(5, from * 100_000 + random.random_range(0..100_000), exclusive);
-                }
-            }
-            Trace::Delivery => {
-                let district = random.random_range(0..WAREHOUSES * 10);
-                // The oldest order of the district, its lines and its customer.
-                let order = district * 3_000 + random.random_range(0..900);
-                want(6, district, exclusive);
-                want(7, order, exclusive);
-                want(4, district * 3_000 + random.random_range(0..3_000), exclusive);
-                for line in 0..random.random_range(5..=13) {
-                    want(8, order * 16 + line, exclusive);
-                }
-            }
+            Trace::TpcC | Trace::Delivery | Trace::NewOrder => tpc_c(kind, &mut locks, random),
         }
+        let mut locks = locks.locks;
         // Ascending, each once, and exclusively if both are wanted.
         locks.sort_by_key(|(lock, mode)| (*lock, std::cmp::Reverse(*mode)));
         locks.dedup_by_key(|(lock, _)| *lock);
         locks
+    }
+}
+
+fn tatp(kind: Kind, locks: &mut Locks<'_>, random: &mut Random) {
+    let (shared, exclusive) = (Mode::Shared, Mode::Exclusive);
+    let subscriber = random.random_range(0..SUBSCRIBERS);
+    // Each subscriber has up to four rows of access information, of facilities, and of forwarding for each of these.
+    let facility = subscriber * 4 + random.random_range(0..4);
+    let forwarding = facility * 3 + random.random_range(0..3);
+    match kind {
+        Kind::GetDestination => {
+            locks.want(Rows::Facility, facility, shared);
+            locks.want(Rows::Forwarding, forwarding, shared);
+        }
+        Kind::GetAccess => locks.want(Rows::AccessInfo, facility, shared),
+        Kind::UpdateSubscriber => {
+            locks.want(Rows::Subscriber, subscriber, exclusive);
+            locks.want(Rows::Facility, facility, exclusive);
+        }
+        Kind::UpdateLocation => {
+            // Found by its number, then changed.
+            locks.want(Rows::SubscriberNumber, subscriber, shared);
+            locks.want(Rows::Subscriber, subscriber, exclusive);
+        }
+        Kind::InsertForwarding => {
+            locks.want(Rows::SubscriberNumber, subscriber, shared);
+            locks.want(Rows::Facility, facility, shared);
+            locks.want(Rows::Forwarding, forwarding, exclusive);
+        }
+        Kind::DeleteForwarding => {
+            locks.want(Rows::SubscriberNumber, subscriber, shared);
+            locks.want(Rows::Forwarding, forwarding, exclusive);
+        }
+        _ => locks.want(Rows::Subscriber, subscriber, shared),
+    }
+}
+
+fn tpc_c(kind: Kind, locks: &mut Locks<'_>, random: &mut Random) {
+    let (shared, exclusive) = (Mode::Shared, Mode::Exclusive);
+    let warehouse = random.random_range(0..WAREHOUSES);
+    let district = warehouse * 10 + random.random_range(0..10);
+    let customer =
+        |district: u64, random: &mut Random| district * 3_000 + random.random_range(0..3_000);
+    let stock =
+        |warehouse: u64, random: &mut Random| warehouse * 100_000 + random.random_range(0..100_000);
+    match kind {
+        Kind::Payment => {
+            locks.want(Rows::Warehouse, warehouse, exclusive);
+            locks.want(Rows::District, district, exclusive);
+            // Fifteen customers in a hundred pay at another warehouse.
+            let remote = random.random_bool(0.15);
+            let theirs = if remote { random.random_range(0..WAREHOUSES * 10) } else { district };
+            locks.want(Rows::Customer, customer(theirs, random), exclusive);
+        }
+        Kind::OrderStatus => {
+            locks.want(Rows::Customer, customer(district, random), shared);
+            let order = customer(district, random);
+            locks.want(Rows::Order, order, shared);
+            for line in 0..random.random_range(5..=14) {
+                locks.want(Rows::OrderLine, order * 16 + line, shared);
+            }
+        }
+        Kind::StockLevel => {
+            // The last orders' items: as many as a transaction may lock.
+            locks.want(Rows::District, district, shared);
+            for _ in 0..15 {
+                locks.want(Rows::Stock, stock(warehouse, random), shared);
+            }
+        }
+        Kind::Delivery => {
+            // The oldest order of the district, its lines and its customer.
+            let order = district * 3_000 + random.random_range(0..900);
+            locks.want(Rows::NewOrder, district, exclusive);
+            locks.want(Rows::Order, order, exclusive);
+            locks.want(Rows::Customer, customer(district, random), exclusive);
+            for line in 0..random.random_range(5..=13) {
+                locks.want(Rows::OrderLine, order * 16 + line, exclusive);
+            }
+        }
+        _ => {
+            locks.want(Rows::Warehouse, warehouse, shared);
+            locks.want(Rows::District, district, exclusive);
+            locks.want(Rows::Customer, customer(district, random), shared);
+            for _ in 0..random.random_range(5..=13) {
+                // One line in a hundred is supplied by another warehouse.
+                let remote = random.random_bool(0.01);
+                let from = if remote { random.random_range(0..WAREHOUSES) } else { warehouse };
+                locks.want(Rows::Stock, stock(from, random), exclusive);
+            }
+        }
     }
 }
 

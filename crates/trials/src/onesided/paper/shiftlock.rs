@@ -1,22 +1,25 @@
-//! ShiftLock's experiments 1 to 4 and 6 to 8 (section 3.2), with 240 clients.
+//! ShiftLock's motivation and experiments 1 to 8 (section 3.2), with 240 clients.
 //!
-//! Experiment 5 needs Redis. Critical sections are empty, as published. Without leases, but for experiment 8: what the
-//! published forms cost.
+//! Without leases, but for experiment 8: what the published forms cost. Critical sections are empty, as published, but for
+//! a second series of experiment 1.
 
 use lockify_onesided::{Options, Protocol};
 use lockify_report::{Row, metric};
 use lockify_sim::{MILLISECOND, Nanos};
 
 use super::{Part, row};
-use crate::onesided::measure::{Case, LOCKS, Load, Measured, measure};
+use crate::onesided::measure::{Case, LOCKS, Load, Measured, Section, Verbs, measure};
 use crate::onesided::profile::hundred_gigabit;
+use crate::onesided::smallbank::Guards;
 use crate::onesided::traces::Trace;
 
-const PROTOCOLS: [Protocol; 7] = [
+const PROTOCOLS: [Protocol; 9] = [
     Protocol::Spin,
+    Protocol::Drtm,
     Protocol::Srsl,
     Protocol::Dslr,
     Protocol::Mcs,
+    Protocol::RmaRw,
     Protocol::ShiftLock,
     Protocol::ShiftLockPlus,
     Protocol::ShiftLockS,
@@ -30,24 +33,24 @@ fn write_intensive() -> Load {
 }
 
 pub(super) fn parts() -> Vec<Part> {
-    let mut parts = Vec::new();
+    let mut parts = motivation();
     for protocol in PROTOCOLS {
         for (distribution, skewed) in [("zipf", true), ("uniform", false)] {
             for (mix, shared) in [("WI", 0.5), ("RI", 0.95), ("RO", 1.0)] {
-                let load = format!("{distribution} {mix}");
-                parts.push(Part::new(
-                    format!("experiment 1, {} {load}", protocol.name()),
-                    move || {
-                        let case = case(protocol, Load::Micro { locks: LOCKS, skewed, shared });
-                        let found = measure(&case, SEED)?;
-                        let mut rows =
-                            goodput(&found, "1", protocol, &[("load", load.as_str().into())]);
-                        if skewed && mix == "WI" {
+                for (section, what) in SECTIONS {
+                    let load = format!("{distribution} {mix}");
+                    let name = format!("experiment 1, {} {load}, {what}", protocol.name());
+                    parts.push(Part::new(name, move || {
+                        let load_ = Load::Micro { locks: LOCKS, skewed, shared };
+                        let found = measure(&Case { section, ..case(protocol, load_) }, SEED)?;
+                        let case = [("load", load.as_str().into()), ("section", what.into())];
+                        let mut rows = goodput(&found, "1", protocol, &case);
+                        if skewed && mix == "WI" && section == Section::Empty {
                             rows.extend(verbs(&found, protocol));
                         }
                         Ok(rows)
-                    },
-                ));
+                    }));
+                }
             }
         }
         for locks in
@@ -83,9 +86,88 @@ pub(super) fn parts() -> Vec<Part> {
             ));
         }
     }
+    parts.extend(smallbank());
     parts.extend(batches());
     parts.extend(failures());
     parts
+}
+
+/// What happens under the locks of experiment 1.
+const SECTIONS: [(Section, &str); 2] = [(Section::Empty, "empty"), (Section::Touch, "touch")];
+
+/// The paper's motivation: one lock by compare-and-swap. It tests the profile, since nothing but the NIC's handling of
+/// atomics at one address decides it.
+fn motivation() -> Vec<Part> {
+    // Clients, unit of back-off, published locks per second and share of retries.
+    let cases = [
+        ("alone", 1, 1862, 278_300.0, 0.0),
+        ("240 clients", 240, 1, 15_500.0, 0.944),
+        ("240 clients that back off", 240, 1862, 278_300.0 * (1.0 - 0.492), 0.871),
+    ];
+    let part =
+        |(name, clients, unit, published, retries): (&'static str, usize, Nanos, f64, f64)| {
+            Part::new(format!("motivation, {name}"), move || {
+                let mut case =
+                    case(Protocol::Spin, Load::Micro { locks: 1, skewed: false, shared: 0.0 });
+                case.clients = clients;
+                case.options.unit = unit;
+                // Back-off adapts once in a millisecond.
+                case.warm_up = 20 * MILLISECOND;
+                case.length = 100 * MILLISECOND;
+                let found = measure(&case, SEED)?;
+                let by = |row: Row| row.with("experiment", "0").with("load", name);
+                let tries = found.all.counts.cas - found.all.pairs;
+                let share = found.all.counts.cas_failed as f64 / tries.max(1) as f64;
+                Ok(vec![
+                    by(row(&metric::LOCKS_PER_S, found.per_s)).published(published),
+                    by(row(&metric::RETRY_SHARE, share)).published(retries),
+                ])
+            })
+        };
+    let mut parts: Vec<Part> = cases.map(part).into();
+    parts.push(Part::new("motivation, the artifact's sample", || {
+        let mut case =
+            case(Protocol::ShiftLock, Load::Micro { locks: 1, skewed: false, shared: 0.8 });
+        (case.clients, case.options.unit) = (8, 1000);
+        let found = measure(&case, SEED)?;
+        let rate = row(&metric::LOCKS_PER_S, found.per_s).with("experiment", "0");
+        Ok(vec![rate.with("load", SAMPLE).published(738_528.0)])
+    }));
+    parts
+}
+
+/// What the artifact says that its smallest example prints, and waits with 1000 ns: it shows what a message takes.
+pub(super) const SAMPLE: &str = "8 clients by shiftlock, 4 of 5 share";
+
+/// Experiment 5: SmallBank on a store.
+fn smallbank() -> Vec<Part> {
+    let locks = [
+        (Guards::RedLock, "redlock", Protocol::ShiftLock, Some(5_560.0)),
+        (Guards::Table, "shiftlock", Protocol::ShiftLock, Some(36_550.0)),
+        (Guards::Table, "shiftlock-s", Protocol::ShiftLockS, None),
+    ];
+    let part =
+        |(guards, name, protocol, published): (Guards, &'static str, Protocol, Option<f64>)| {
+            Part::new(format!("experiment 5, {name}"), move || {
+                let mut case = case(protocol, Load::SmallBank(guards));
+                // Long enough for RedLock's pauses.
+                case.warm_up = 500 * MILLISECOND;
+                case.length = 2_000 * MILLISECOND;
+                let found = measure(&case, SEED)?;
+                let by = |row: Row| row.with("experiment", "5").with("protocol", name);
+                let rate = by(row(&metric::OPS_PER_S, found.per_s));
+                let rate = published.iter().fold(rate, |row, value| row.published(*value));
+                let mut rows = vec![rate];
+                if guards == Guards::RedLock {
+                    rows.push(by(row(&metric::RETRY_SHARE, found.failed_tries)));
+                }
+                rows.extend([50.0, 99.0].map(|p| {
+                    by(row(&metric::LATENCY_US, found.latency_us(p / 100.0))).with("percentile", p)
+                }));
+                Ok(rows)
+            })
+        };
+    locks.map(part).into()
 }
 
 /// Experiments 6 and 7: one client machine after the other with unbounded batches, and bounds.
@@ -143,7 +225,10 @@ fn failures() -> Vec<Part> {
 }
 
 fn case(protocol: Protocol, load: Load) -> Case {
-    Case::new(hundred_gigabit(), Options::new(protocol), load)
+    let mut options = Options::new(protocol);
+    // A READ is faster than a message here.
+    options.net = options.unit;
+    Case::new(hundred_gigabit(), options, load)
 }
 
 fn rate(found: &Measured, experiment: &str, protocol: Protocol) -> Row {
@@ -171,23 +256,36 @@ fn goodput(
     rows
 }
 
-/// Experiment 3: what reaches the home, and what does not.
+/// Experiment 3: what reaches the home, and what does not; of all locks, and of the one that most want, which limits all.
 fn verbs(found: &Measured, protocol: Protocol) -> Vec<Row> {
-    let counts = &found.counts;
-    let kinds = [
-        ("atomics", counts.cas + counts.faa, (protocol == Protocol::ShiftLock).then_some(2.01)),
+    let mut rows = Vec::new();
+    for (which, verbs) in [("all", &found.all), ("the hottest", &found.hottest)] {
+        let by = |row: Row| {
+            row.with("experiment", "3").with("protocol", protocol.name()).with("of", which)
+        };
+        let share = ratio(verbs.pairs, found.all.pairs);
+        rows.push(by(row(&metric::LOCKS_PER_S, found.per_s * share)));
+        let published = protocol == Protocol::ShiftLock && which == "all";
+        rows.extend(kinds(verbs).map(|(name, count, value)| {
+            let row = by(row(&metric::VERBS_PER_LOCK, verbs.each(count))).with("verb", name);
+            value.filter(|_| published).iter().fold(row, |row, value| row.published(*value))
+        }));
+    }
+    rows
+}
+
+/// With what was published of ShiftLock.
+fn kinds(verbs: &Verbs) -> [(&'static str, u64, Option<f64>); 5] {
+    let counts = &verbs.counts;
+    [
+        ("atomics", counts.cas + counts.faa, Some(2.01)),
         ("of these, failed CAS", counts.cas_failed, None),
-        ("READ", counts.read, (protocol == Protocol::ShiftLock).then_some(0.36)),
+        ("READ", counts.read, Some(0.36)),
         ("WRITE", counts.write, None),
         ("messages", counts.send, None),
-    ];
-    let verb = |(name, count, published): (&str, u64, Option<f64>)| {
-        let row = row(&metric::VERBS_PER_LOCK, found.each(count));
-        let row = row.with("experiment", "3").with("protocol", protocol.name()).with("verb", name);
-        match published {
-            Some(value) => row.published(value),
-            None => row,
-        }
-    };
-    kinds.map(verb).to_vec()
+    ]
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    a as f64 / b.max(1) as f64
 }
