@@ -16,16 +16,16 @@ pub mod membership;
 mod notice;
 mod poller;
 mod query;
-mod secured;
 mod shard;
 pub mod wire;
 
 pub use cluster::{ClusterList, ClusterNode};
-pub use config::{CorosyncConfig, NodeAddress, NodeConfig, Security, SpaceConfig, list_digest};
+pub use config::{CorosyncConfig, NodeAddress, NodeConfig, SpaceConfig, list_digest};
 pub use engine::{Engine, EngineImage, HOST_TOKENS, REQUESTS, lock_label, requests_are_logged};
 pub use error::{CallError, NodeError};
 pub use event::{HostEvent, SpaceId};
 pub use fence::{FenceConfig, run_agent};
+pub use lockify_trust::Security;
 pub use mailbox::Mailbox;
 pub use membership::{FenceKind, Halt, NodeView, SpaceView, Standing};
 pub use notice::{Level, Notice};
