@@ -19,6 +19,6 @@ pub mod rendezvous;
 mod server;
 pub mod worker;
 
-pub use client::{ConnectError, Remote};
+pub use client::{ConnectError, Remote, lock_of};
 pub use crew::{Crew, CrewError, Program};
 pub use server::{ServeError, Server, Settings};

@@ -51,6 +51,7 @@ impl Host {
             node: _,
             shard: _,
             spaces,
+            elsewhere,
             queries,
             scratch: _,
             unclaimed,
@@ -61,6 +62,13 @@ impl Host {
         } = self;
         if !queries.is_empty() || !unclaimed.is_empty() {
             return Err("questions of clients have not been answered yet".into());
+        }
+        if let Some((id, _)) = elsewhere.first() {
+            let name = self.number(*id).map_or("?", |i| self.spaces[i].name.as_str());
+            return Err(format!(
+                "the locks of lockspace {name:?} are those of this process, in remote memory: stop and start the daemon \
+                 instead, when nobody holds any"
+            ));
         }
         Ok(HostImage {
             spaces: spaces.clone(),
