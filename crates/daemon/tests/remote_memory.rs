@@ -190,7 +190,7 @@ fn modes_and_ways_to_ask() {
     // Its locks cannot be handed over to another program.
     daemons[0].signal(Signal::USR2);
     daemons[0].wait_for("not restarted");
-    assert!(daemons[0].heard("are those of this process, in remote memory") > 0);
+    assert!(daemons[0].heard("are this process's, in remote memory") > 0);
     drop(held);
     drop((here, also_here, there));
     judged(dir.path(), daemons);

@@ -63,12 +63,10 @@ impl Host {
         if !queries.is_empty() || !unclaimed.is_empty() {
             return Err("questions of clients have not been answered yet".into());
         }
-        if let Some((id, _)) = elsewhere.first() {
-            let name = self.number(*id).map_or("?", |i| self.spaces[i].name.as_str());
-            return Err(format!(
-                "the locks of lockspace {name:?} are those of this process, in remote memory: stop and start the daemon \
-                 instead, when nobody holds any"
-            ));
+        if !elsewhere.is_empty() {
+            return Err(
+                "a lockspace's locks are not the engine's, and cannot be handed over".into()
+            );
         }
         Ok(HostImage {
             spaces: spaces.clone(),

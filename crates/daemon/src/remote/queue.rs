@@ -553,12 +553,14 @@ mod tests {
         q.lock(&args(5, "a", Mode::EX), 7, LEASE * 3 / 4);
         assert_eq!(seen(&mut q), []);
         for (client, lock) in [(1, first), (2, second)] {
-            assert_eq!(unlock(&mut q, client, lock, LEASE / 4), [Ended(lock.0, Status::Unlocked)]);
+            assert_eq!(unlock(&mut q, client, lock, LEASE), [Ended(lock.0, Status::Unlocked)]);
         }
-        let ended = unlock(&mut q, 3, third, LEASE / 4);
-        assert_eq!(ended[0], Ended(3, Status::Unlocked));
-        assert_eq!(ended[1..], [Granted(4, 0)], "it is early enough again");
-        assert_eq!(unlock(&mut q, 4, LockId(4), 9), [Ended(4, Status::Unlocked), Give(0)]);
+        assert_eq!(unlock(&mut q, 3, third, LEASE), [Ended(3, Status::Unlocked), Give(0)]);
+        q.given(0, LEASE);
+        q.taken(0, false, 2 * LEASE, 5, LEASE);
+        assert_eq!(seen(&mut q), [Take(0, 7, false), Granted(4, 0)]);
+        let ended = unlock(&mut q, 4, LockId(4), LEASE);
+        assert_eq!(ended, [Ended(4, Status::Unlocked), Give(0)]);
         q.given(0, 9);
         assert_eq!(seen(&mut q), [Take(0, 7, true)]);
         q.lock(&args(6, "a", Mode::PW), 7, 9);
