@@ -151,8 +151,13 @@ impl Queue {
     /// Whether a request of this client could wait for a hand that only the client itself can free.
     pub fn would_starve(&self, client: ClientId, spot: u64) -> bool {
         let has = |lock: &Lock| lock.client == client && lock.spot.is_some();
+        let phase = |at: &u64| self.spots.get(at).map(|spot| spot.phase);
+        // One that gives back is free soon.
+        let busy = |at: &Option<u64>| {
+            at.is_some_and(|at| !matches!(phase(&at), Some(Phase::Giving { .. })))
+        };
         !self.spots.contains_key(&spot)
-            && self.hands.iter().all(Option::is_some)
+            && self.hands.iter().all(busy)
             && self.locks.values().any(has)
     }
 
@@ -641,6 +646,7 @@ mod tests {
         seen(&mut q);
         q.client_gone(ClientId(3), 0);
         q.client_gone(ClientId(2), 0);
+        assert!(!q.would_starve(ClientId(1), 9), "a hand is free soon");
         q.given(1, 0);
         assert_eq!(seen(&mut q), [Give(1), Take(1, 4, true)]);
         q.failed(1, 0);
