@@ -20,6 +20,7 @@ mod reload;
 mod remote_lock;
 mod restart;
 mod run;
+mod secure;
 mod serve;
 mod sim;
 mod status;

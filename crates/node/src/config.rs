@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockify_core::{Config, NodeId, Policy};
-use lockify_trust::Keyring;
+use lockify_trust::Security;
 use serde::{Deserialize, Serialize};
 
 use crate::fence::FenceConfig;
@@ -30,19 +30,6 @@ pub struct CorosyncConfig {
     pub votes: BTreeMap<NodeId, u32>,
     /// The names of nodes, for agents and people.
     pub names: BTreeMap<NodeId, String>,
-}
-
-/// How nodes know that they talk to each other.
-#[derive(Clone, Debug, Default)]
-pub enum Security {
-    /// They do not, and every user of the machine can pass for a node; so only loopback addresses
-    /// are allowed.
-    #[default]
-    Loopback,
-    /// They do not, on any network: whoever can reach a node can take and break its locks.
-    PlainText,
-    /// TLS 1.3: each proves which node it is. New connections use what the keyring then holds.
-    Tls(Arc<Keyring>),
 }
 
 /// Configuration of one shard of one node.

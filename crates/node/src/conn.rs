@@ -5,9 +5,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 
 use lockify_core::{ResourceInfo, Time};
+use lockify_trust::{Reading, Secured};
 use mio::net::TcpStream;
 
-use crate::secured::Secured;
 use crate::wire::{MAX_FRAME, PREFIX};
 
 /// What is read at once.
@@ -26,20 +26,6 @@ pub(crate) enum Stage {
     Up { peer: usize },
     /// Refused: only the refusal has still to be written.
     Closing,
-}
-
-/// How reading went.
-#[derive(PartialEq, Eq, Debug)]
-pub(crate) enum Reading {
-    /// Nothing more is there.
-    Drained,
-    /// There may be more.
-    More,
-    /// The peer has closed the connection, or it broke.
-    Closed(Option<ErrorKind>),
-    /// The peer has not proved who it is, or what came is not what it has sent: nothing of it may
-    /// be used.
-    Distrusted(String),
 }
 
 /// How many connections whose peers have not introduced themselves may come from where

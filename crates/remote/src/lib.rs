@@ -4,6 +4,8 @@
 //! it. Both are on the fabric of shared memory: processes of one machine. The protocols are in `lockify-onesided`, the
 //! fabric in `lockify-fabric`; nothing here touches a lock word.
 //!
+//! On other fabrics, whose clients are elsewhere, a [`rendezvous`] tells them how to reach the table, and each other.
+//!
 //! [`mod@bench`] measures the protocols with processes of their own ([`Crew`]), and [`proof`] has their histories checked.
 #![forbid(unsafe_code)]
 
@@ -13,9 +15,10 @@ mod crew;
 mod history;
 mod notice;
 pub mod proof;
+pub mod rendezvous;
 mod server;
 pub mod worker;
 
-pub use client::{ConnectError, Remote};
+pub use client::{ConnectError, Remote, lock_of};
 pub use crew::{Crew, CrewError, Program};
 pub use server::{ServeError, Server, Settings};

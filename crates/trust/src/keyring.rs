@@ -56,6 +56,22 @@ fn shared(cluster: &str, node: u32, path: &Path) -> Result<Credentials, TrustErr
     Credentials::new(cluster, node, &own.unwrap_or_default(), &trusted).map_err(wrong)
 }
 
+/// How nodes know that they talk to each other.
+#[derive(Clone, Debug, Default)]
+pub enum Security {
+    /// They do not, and every user of the machine can pass for a node; so only loopback addresses
+    /// are allowed.
+    #[default]
+    Loopback,
+    /// They do not, on any network: whoever can reach a node can take and break its locks.
+    PlainText,
+    /// TLS 1.3: each proves which node it is. New connections use what the keyring then holds.
+    Tls(Arc<Keyring>),
+}
+
+/// What has to be written for [`Security::PlainText`], word for word.
+pub const PLAIN_TEXT: &str = "anybody who reaches the network may take and break locks";
+
 /// The credentials that new connections use. Those that are there keep what they began with.
 #[derive(Debug)]
 pub struct Keyring(Mutex<Arc<Credentials>>);

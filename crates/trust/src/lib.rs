@@ -21,6 +21,7 @@ mod files;
 mod folder;
 mod keyring;
 mod name;
+mod secured;
 mod shared_key;
 
 pub use authority::{Authority, Lifetime};
@@ -28,7 +29,8 @@ pub use credentials::{Credentials, proves};
 pub use error::TrustError;
 pub use explain::explain;
 pub use folder::{CA, CA_KEY, CaFolder, IDENTITY, NodeFiles};
-pub use keyring::{Keyring, Source};
+pub use keyring::{Keyring, PLAIN_TEXT, Security, Source};
 pub use name::{LONGEST_CLUSTER, node_name};
 pub use rustls;
+pub use secured::{Reading, Secured};
 pub use shared_key::{SharedKey, generate_key_file};

@@ -2,13 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use lockify_trust::Source;
+use lockify_trust::{PLAIN_TEXT, Source};
 use serde::Deserialize;
 
 use super::place::Wrong;
-
-/// What has to be written for plain text between machines.
-const PLAIN_TEXT: &str = "anybody who reaches the network may take and break locks";
 
 /// How nodes know each other. Without it, plain text between loopback addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

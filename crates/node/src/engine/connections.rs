@@ -5,15 +5,14 @@ use std::net::SocketAddr;
 
 use lockify_core::Time;
 use lockify_core::link::Frame;
+use lockify_trust::{Reading, Secured, Security};
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 
 use super::{Engine, FIRST_CONN, MS};
-use crate::config::Security;
-use crate::conn::{Conn, Origin, Reading, Stage};
+use crate::conn::{Conn, Origin, Stage};
 use crate::membership::Event;
 use crate::notice::Level;
-use crate::secured::Secured;
 use crate::wire::{Packet, Part, Payload, encode_packet};
 
 /// Connections that are accepted before those that are there have their turn.

@@ -21,13 +21,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockify_core::{NodeId, Time};
+use lockify_trust::Security;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Token};
 use slab::Slab;
 
 use crate::clock::{Timer, boot, boottime, born, monotonic, wall};
 use crate::cluster::Cluster;
-use crate::config::{NodeConfig, Security, list_digest};
+use crate::config::{NodeConfig, list_digest};
 use crate::conn::Conn;
 use crate::error::NodeError;
 use crate::event::HostEvent;

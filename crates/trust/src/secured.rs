@@ -1,16 +1,32 @@
 //! TLS over a socket that does not block.
 
-use std::io::{ErrorKind, Read as _};
+use std::io::{ErrorKind, Read, Write};
 
-use lockify_trust::rustls::Connection;
-use lockify_trust::{explain, proves};
-use mio::net::TcpStream;
+use rustls::Connection;
 
-use crate::conn::{READ, Reading};
+use crate::credentials::proves;
+use crate::explain::explain;
+
+/// What is read at once.
+const READ: usize = 64 * 1024;
+
+/// How reading went.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// Nothing more is there.
+    Drained,
+    /// There may be more.
+    More,
+    /// The peer has closed the connection, or it broke.
+    Closed(Option<ErrorKind>),
+    /// The peer has not proved who it is, or what came is not what it has sent: nothing of it may
+    /// be used.
+    Distrusted(String),
+}
 
 /// The state of TLS on one connection.
 #[derive(Debug)]
-pub(crate) struct Secured {
+pub struct Secured {
     session: Connection,
     /// Bytes from the socket: `raw[start..end]` has not been given to the session yet, which takes
     /// no more while it holds much that has not been read from it.
@@ -20,27 +36,31 @@ pub(crate) struct Secured {
 }
 
 impl Secured {
-    pub(crate) fn new(session: Connection) -> Secured {
+    /// At a connection's begin ([`Credentials::dial`](crate::Credentials::dial),
+    /// [`accept`](crate::Credentials::accept)).
+    pub fn new(session: Connection) -> Secured {
         Secured { session, raw: Vec::new(), start: 0, end: 0 }
     }
 
-    pub(crate) fn is_handshaking(&self) -> bool {
+    /// Whether the other side has not proved yet who it is.
+    pub fn is_handshaking(&self) -> bool {
         self.session.is_handshaking()
     }
 
-    pub(crate) fn wants_write(&self) -> bool {
+    /// Whether it has something to say by itself: `write` says it, even with nothing to write.
+    pub fn wants_write(&self) -> bool {
         self.session.wants_write()
     }
 
     /// Whether the peer has proved to be this node of this cluster.
-    pub(crate) fn proves(&self, cluster: &str, node: u32) -> bool {
+    pub fn proves(&self, cluster: &str, node: u32) -> bool {
         proves(&self.session, cluster, node)
     }
 
     /// Reads at most once from the socket, and puts what it says into `room`, which is not empty;
     /// returns how many bytes. As for a plain socket, `Drained` says that a later event will tell
     /// of more, and nothing else of what was sent remains.
-    pub(crate) fn read(&mut self, stream: &mut TcpStream, room: &mut [u8]) -> (usize, Reading) {
+    pub fn read(&mut self, stream: &mut (impl Read + Write), room: &mut [u8]) -> (usize, Reading) {
         let (mut came, mut after) = (0, None);
         loop {
             // First what the session has: it takes no more otherwise.
@@ -68,8 +88,8 @@ impl Secured {
             }
             self.raw.resize(READ, 0);
             match stream.read(&mut self.raw) {
-                // Frames say where they end and messages are counted (`lockify_core::link`): an end
-                // that the peer has not announced loses and hides nothing.
+                // Whoever uses this has frames that say where they end: an end that the peer has not
+                // announced hides nothing.
                 Ok(0) => return (came, Reading::Closed(None)),
                 Ok(n) => {
                     (self.start, self.end) = (0, n);
@@ -83,7 +103,7 @@ impl Secured {
     }
 
     /// Gives the session some of what the socket has said.
-    fn decrypt(&mut self, stream: &mut TcpStream) -> Result<(), String> {
+    fn decrypt(&mut self, stream: &mut impl Write) -> Result<(), String> {
         let mut rest = &self.raw[self.start..self.end];
         let taken = self.session.read_tls(&mut rest).map_err(|e| format!("TLS failed: {e}"))?;
         self.start += taken;
@@ -98,15 +118,15 @@ impl Secured {
     /// Encrypts and writes as much of `out` as the socket takes; returns how many bytes of it the
     /// session has taken, and whether the socket is full. Nothing is taken before the peer has
     /// proved who it is.
-    pub(crate) fn write(
+    pub fn write(
         &mut self,
-        stream: &mut TcpStream,
+        stream: &mut impl Write,
         out: &[u8],
     ) -> (usize, Result<bool, ErrorKind>) {
         let mut taken = 0;
         loop {
             if !self.session.is_handshaking() && taken < out.len() {
-                match std::io::Write::write(&mut self.session.writer(), &out[taken..]) {
+                match self.session.writer().write(&out[taken..]) {
                     Ok(n) => taken += n,
                     Err(e) => return (taken, Err(e.kind())),
                 }

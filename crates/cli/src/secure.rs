@@ -1,0 +1,62 @@
+//! How a memory server and its clients on other machines prove who they are: the options, which are named as the keys of
+//! a daemon's configuration.
+#![expect(dead_code, reason = "for fabrics that reach other machines, as verbs do")]
+
+use std::path::PathBuf;
+
+use lockify_remote::rendezvous::Identity;
+use lockify_trust::{PLAIN_TEXT, Source};
+
+use crate::exit::{Code, Failure, OrFail as _};
+
+/// Who one is, and how that is proved.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Security")]
+pub struct Secure {
+    /// The cluster's name
+    #[arg(long, value_name = "NAME", default_value = "lockify")]
+    cluster: String,
+    /// The number of this machine's node in the cluster; with keys
+    #[arg(long, value_name = "N")]
+    node: Option<u32>,
+    /// Certificates of the authorities that are trusted (`lockify cluster init`)
+    #[arg(long, value_name = "FILE", requires_all = ["identity", "node"])]
+    ca: Option<PathBuf>,
+    /// The node's certificate and key (`lockify cluster add-node`)
+    #[arg(long, value_name = "FILE", requires = "ca")]
+    identity: Option<PathBuf>,
+    /// Instead of both: the key that all nodes share (`lockify cluster key`)
+    #[arg(long, value_name = "FILE", requires = "node", conflicts_with_all = ["ca", "identity"])]
+    cluster_key: Option<PathBuf>,
+    /// Instead of keys: plain text, if the words are "anybody who reaches the network may take and break locks"
+    #[arg(long, value_name = "WORDS", conflicts_with_all = ["ca", "identity", "cluster_key"])]
+    plain_text: Option<String>,
+}
+
+impl Secure {
+    /// What they say. Without keys or words, only loopback addresses will do.
+    pub fn identity(&self) -> Result<Identity, Failure> {
+        // What it is does not matter then, but that both sides say the same.
+        let node = self.node.unwrap_or(0);
+        let keys = match (&self.ca, &self.identity, &self.cluster_key) {
+            (Some(ca), Some(identity), _) => {
+                Source::Certificates { ca: ca.clone(), identity: identity.clone() }
+            }
+            (_, _, Some(key)) => Source::SharedKey(key.clone()),
+            _ => {
+                return match self.plain_text.as_deref() {
+                    None => Ok(Identity::loopback(&self.cluster, node)),
+                    Some(PLAIN_TEXT) => Ok(Identity::plain_text(&self.cluster, node)),
+                    Some(_) => {
+                        let what = format!(
+                            "for plain text between machines write --plain-text \"{PLAIN_TEXT}\", or use keys (`lockify \
+                             cluster`)"
+                        );
+                        Err(Failure::new(Code::Unreadable, what))
+                    }
+                };
+            }
+        };
+        Identity::tls(&self.cluster, node, &keys).or_fail(Code::Unreadable)
+    }
+}

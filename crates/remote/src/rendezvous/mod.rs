@@ -1,0 +1,129 @@
+//! How participants of a fabric find each other before they can post a verb: over TCP, proving who they are as the
+//! daemons of a cluster do (docs/security.md).
+//!
+//! A home opens a [`Host`] with an *offer*, which says whatever its clients have to know (where the table is, how to reach
+//! its network card); whoever [joins](Rendezvous::join) is given the offer and a rank. From then on everybody can tell
+//! everybody bytes, through the host: addresses of queue pairs, say. The host tells of those who come and go.
+//!
+//! - **Ranks.** The home is 0. Participants get 1 to [`LAST_RANK`] in turn, so that one is not used again before all others
+//!   were: lock words name peers by such numbers, and what still names one that has gone must name nobody.
+//! - **Order.** What one tells another arrives once and in order, after `Joined` and before `Gone` of its sender. What is
+//!   told to somebody who has gone reaches nobody, also if his rank is somebody else's by then.
+//! - **Limits.** A message has at most [`MAX_BYTES`]. For each receiver the host keeps [`QUEUE`]; when that is full, it
+//!   does not read from who would add to it. Who takes nothing for [`PATIENCE`] is put out: so call `next` often, or from
+//!   a thread of its own.
+//! - **Death.** A process that ends is `Gone` at once; a machine that vanishes, after at most [`SILENCE`].
+
+mod error;
+mod frame;
+mod host;
+mod join;
+mod line;
+mod queue;
+mod relay;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockify_trust::{Keyring, Security, Source, TrustError};
+
+pub use error::RendezvousError;
+pub use frame::MAX_BYTES;
+pub use host::{Host, Hosting};
+pub use join::Rendezvous;
+
+/// The home's rank.
+pub const HOME: u16 = 0;
+/// The last rank that a participant can have; one less than the largest number, so that fabrics whose peers count from 1
+/// have a number for each.
+pub const LAST_RANK: u16 = u16::MAX - 1;
+/// Bytes that the host keeps for a receiver.
+pub const QUEUE: usize = 256 * 1024;
+/// How long a receiver may take nothing of what is kept for it.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a connection may be silent although its system was asked whether it is there.
+pub const SILENCE: Duration = Duration::from_secs(10);
+/// How long connecting, and proving who one is, may take.
+const GREETING: Duration = Duration::from_secs(10);
+
+/// What happens at a rendezvous.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Somebody takes part. Who joins is told of all that are there.
+    Joined {
+        /// Who.
+        rank: u16,
+    },
+    /// Somebody has told something.
+    Told {
+        /// Who.
+        from: u16,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// Somebody has left, died, or was put out.
+    Gone {
+        /// Who.
+        rank: u16,
+    },
+    /// The home has ended the rendezvous, in order. Nothing follows.
+    Ended,
+}
+
+/// What who joins is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Welcome {
+    /// Its rank.
+    pub rank: u16,
+    /// What the home offers.
+    pub offer: Vec<u8>,
+}
+
+/// Who one is, and how that is proved: what `[security]`, `cluster` and `node` are to a daemon.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    cluster: String,
+    node: u32,
+    security: Security,
+}
+
+impl Identity {
+    /// Proves nothing, and only takes part on loopback addresses: every user of the machine can.
+    pub fn loopback(cluster: &str, node: u32) -> Identity {
+        Identity { cluster: cluster.to_owned(), node, security: Security::Loopback }
+    }
+
+    /// Proves nothing, on any network: whoever can reach the host can take part. For networks that are safe by other means.
+    pub fn plain_text(cluster: &str, node: u32) -> Identity {
+        Identity { cluster: cluster.to_owned(), node, security: Security::PlainText }
+    }
+
+    /// Proves to be this node of this cluster, and talks TLS.
+    ///
+    /// # Errors
+    /// The keys cannot be read or used.
+    pub fn tls(cluster: &str, node: u32, keys: &Source) -> Result<Identity, TrustError> {
+        let keyring = Arc::new(Keyring::new(keys.read(cluster, node)?));
+        Ok(Identity { cluster: cluster.to_owned(), node, security: Security::Tls(keyring) })
+    }
+
+    /// The keys that new connections use, to replace them while a host runs.
+    pub fn keyring(&self) -> Option<&Arc<Keyring>> {
+        match &self.security {
+            Security::Tls(keyring) => Some(keyring),
+            Security::Loopback | Security::PlainText => None,
+        }
+    }
+
+    /// Without keys, nobody else may reach the host.
+    fn check(&self, address: SocketAddr) -> Result<(), RendezvousError> {
+        let loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
+        match self.security {
+            Security::Loopback if !loopback(address.ip()) => {
+                Err(RendezvousError::Exposed { address })
+            }
+            _ => Ok(()),
+        }
+    }
+}
