@@ -9,7 +9,7 @@ use lockify_onesided::explore::{Fault, Scenario, search};
 use lockify_onesided::{MAX_TURNOVER, Mode, Options, Protocol};
 
 /// Up to this many states are visited where a search may not come to its end, or as many as `EXPLORE_STATES` says.
-const BOUND: usize = 60_000;
+const BOUND: usize = 240_000;
 
 fn bound() -> usize {
     std::env::var("EXPLORE_STATES").ok().and_then(|text| text.parse().ok()).unwrap_or(BOUND)

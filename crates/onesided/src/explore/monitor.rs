@@ -20,6 +20,8 @@ pub(super) struct Monitor {
     /// Who called, and has not queued.
     called: Vec<Peer>,
     last_token: Option<u64>,
+    /// Whom nothing is promised: it was stopped.
+    pub stopped: Option<Peer>,
 }
 
 impl Monitor {
