@@ -1,14 +1,18 @@
 //! A client of a table.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use lockify_fabric::Executes;
 use lockify_fabric::shm::{Owner, Segment, Shm, ShmError};
+use lockify_fabric::verbs::{Settings, Verbs, VerbsError};
 use lockify_onesided::{
-    Client, Fabric as _, Guard, LockError, LockId, Mode, Options, Released, Table, TableError,
-    UnknownProtocol,
+    Client, Guard, LockError, LockId, Mode, Options, Released, Table, TableError, UnknownProtocol,
 };
 
+use crate::courier::{Courier, CourierError, peer_of};
 use crate::notice::Notice;
+use crate::rendezvous::{Identity, Rendezvous, RendezvousError};
 
 /// Why a table cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -24,9 +28,28 @@ pub enum ConnectError {
         /// Why.
         why: String,
     },
+    /// There is no way to its network.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// Its server cannot be reached.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// What its server told makes no sense.
+    #[error(
+        "what the memory server at {address} offers cannot be used: {why}; use the same release on both sides"
+    )]
+    Offer {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        why: String,
+    },
     /// The table does not fit its region.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// Nothing can be heard of other clients.
+    #[error(transparent)]
+    Courier(#[from] CourierError),
     /// Its protocol is not known here.
     #[error(transparent)]
     Protocol(#[from] UnknownProtocol),
@@ -43,10 +66,23 @@ pub enum ConnectError {
     },
 }
 
+/// How a table is reached whose memory server listens on a network.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Who this is.
+    pub identity: Identity,
+    /// The number of its node.
+    pub server: u32,
+    /// The device here; its `peers` follow from what the server says.
+    pub verbs: Settings,
+}
+
 /// A client of a table of locks. For one thread.
-pub struct Remote {
-    fabric: Shm,
-    client: Client<Shm>,
+pub struct Remote<F = Shm> {
+    fabric: F,
+    client: Client<F>,
     table: Table,
     options: Options,
 }
@@ -58,13 +94,39 @@ impl Remote {
     /// [`ConnectError`].
     pub fn connect(path: &Path, owner: Owner) -> Result<Remote, ConnectError> {
         let segment = Segment::open(path, owner)?;
-        let notice = Notice::read(&segment)?;
+        let unusable = |why| ConnectError::Notice { path: path.to_owned(), why };
+        let notice = Notice::decode(&segment.notice()?).map_err(unusable)?;
         let (table, options) = (notice.table()?, notice.options()?);
         let fabric = Shm::join(segment)?;
         if options.protocol.needs_home() && !fabric.lives(notice.home()) {
             let protocol = options.protocol.name();
             return Err(ConnectError::NoHome { path: path.to_owned(), protocol });
         }
+        Remote::on(fabric, table, options)
+    }
+}
+
+impl Remote<Verbs> {
+    /// Connects to the table that a memory server offers at a rendezvous.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn join(settings: &Joining) -> Result<Remote<Verbs>, ConnectError> {
+        let Joining { address, identity, server, verbs } = settings;
+        let (rendezvous, welcome) = Rendezvous::join(*address, identity, *server)?;
+        let unusable = |why| ConnectError::Offer { address: *address, why };
+        let notice = Notice::decode(&welcome.offer).map_err(unusable)?;
+        let (table, options) = (notice.table()?, notice.options()?);
+        // All others, and the server.
+        let peers = u16::try_from(notice.clients().saturating_add(1)).unwrap_or(u16::MAX);
+        let fabric = Verbs::open(&Settings { peers, ..verbs.clone() }, peer_of(welcome.rank))?;
+        fabric.meet(Box::new(Courier::of_participant(rendezvous)?));
+        Remote::on(fabric, table, options)
+    }
+}
+
+impl<F: Executes> Remote<F> {
+    fn on(fabric: F, table: Table, options: Options) -> Result<Remote<F>, ConnectError> {
         let client = Client::new(fabric.clone(), table, options)?;
         Ok(Remote { fabric, client, table, options })
     }
@@ -112,7 +174,7 @@ impl Remote {
     }
 
     /// The fabric and the client, for code that waits by itself.
-    pub(crate) fn parts(&mut self) -> (Shm, &mut Client<Shm>) {
+    pub(crate) fn parts(&mut self) -> (F, &mut Client<F>) {
         (self.fabric.clone(), &mut self.client)
     }
 }
