@@ -259,7 +259,7 @@ fn wrong_keys_and_places_cost_one_connection_that_comes_back() {
         for at in [wrong, outside, region.word(1 << 40)] {
             for verb in [Verb::Read, Verb::Write(1), Verb::FetchAndAdd(1)] {
                 let behind = end.post(wrong, verb);
-                assert_eq!(post(&end, at, verb).is_err(), true);
+                assert!(post(&end, at, verb).is_err());
                 assert!(end.block_on(behind).is_err());
                 assert_eq!(post(&end, at, verb), Err(VerbError::WrongKey(at)), "{at:?} {verb:?}");
             }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from clocks import MOST_ERROR_NS, differences
-from crews import PLAIN_TEXT, PROTOCOLS, Worker, events, judge, run, server
+from crews import PLAIN_TEXT, PROTOCOLS, Worker, built, events, judge, run, server
 from lockify_lab import Lab, host
 
 HEADER = Path("/usr/include/infiniband/verbs.h")
@@ -40,20 +40,26 @@ def test_the_fabric_does_what_it_promises(lab: Lab) -> None:
     assert told.endswith("all is well\n"), told
 
 
+def test_no_protocol_is_left_out() -> None:
+    command = [built("lockify"), "memory-server", "--protocol", "none"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
+    assert tuple(said.split("use one of: ")[1].split("\n")[0].split(", ")) == PROTOCOLS, said
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_clients_of_three_nodes(lab: Lab, tmp_path: Path, protocol: str) -> None:
     """The published protocol, undisturbed; then with leases, and one client killed."""
     clocks = differences(lab)
     with server(lab, protocol, 0) as address:
-        workers = [Worker(node, 0.7) for node in (1, 2, 3)]
+        workers = [Worker(node, 0.5) for node in (1, 2, 3)]
         run(lab, address, workers, clocks)
     report = judge(lab, workers, tmp_path / "undisturbed.jsonl")
     assert all(worker.done["pairs"] > 0 and worker.done["revoked"] == 0 for worker in workers)
     assert sum(worker.done["pairs"] for worker in workers) == report["counts"]["grants"]
 
     with server(lab, protocol, LEASE_MS) as address:
-        survivors = [Worker(node, 3.5) for node in (1, 2, 3)]
-        victim = Worker(2, 60, kill_after=1.0)
+        survivors = [Worker(node, 3.0) for node in (1, 2, 3)]
+        victim = Worker(2, 60, kill_after=0.8)
         run(lab, address, [*survivors, victim], clocks)
     report = judge(lab, [*survivors, victim], tmp_path / "killed.jsonl")
     assert "fencing" in report["checked"], report["off"]
