@@ -1,6 +1,7 @@
 //! Serving clients from an engine: the same for a daemon's sessions and for an embedded node.
 
 mod access;
+mod elsewhere;
 mod handover;
 mod requests;
 mod spaces;
@@ -26,6 +27,7 @@ use crate::protocol::{
 };
 
 pub use access::{Access, Rights, Who};
+pub use elsewhere::{Elsewhere, Told};
 pub use handover::{ClientImage, HostImage};
 use requests::Asked;
 use spaces::{Origin, Settling};
@@ -183,6 +185,8 @@ pub struct Host {
     node: NodeId,
     shard: u32,
     spaces: Vec<HostedSpace>,
+    /// Those whose locks are not the engine's.
+    elsewhere: Vec<(SpaceId, Box<dyn Elsewhere>)>,
     queries: HashMap<QueryId, Questioned>,
     scratch: Vec<HostEvent>,
     /// What calls led to that concerns the host, until its next turn.
@@ -251,6 +255,7 @@ impl Host {
             node: engine.node(),
             shard: engine.shard(),
             spaces: Vec::new(),
+            elsewhere: Vec::new(),
             queries: HashMap::new(),
             scratch: Vec::new(),
             unclaimed: Vec::new(),
@@ -326,9 +331,9 @@ impl Host {
 
     /// Everything of a client goes: it has ended its session, or died.
     pub fn client_gone(&mut self, engine: &mut Engine, client: ClientId, out: &mut Outbox) {
-        for space in &self.spaces {
+        for i in 0..self.spaces.len() {
             // Refused only if the node is no member: then it holds nothing.
-            let _ = engine.handle(space.id, Input::ClientGone(client));
+            let _ = self.call(engine, self.spaces[i].id, Input::ClientGone(client));
         }
         self.queries.retain(|_, asked| asked.client != client);
         self.waiting.retain(|w| w.client != client);
@@ -355,11 +360,13 @@ impl Host {
     ) -> Result<(), NodeError> {
         rest.append(&mut self.unclaimed);
         let timeout = if rest.is_empty() { timeout } else { Some(Duration::ZERO) };
-        let next = self.waiting.iter().filter_map(|w| w.until).min();
+        let waiting = self.waiting.iter().filter_map(|w| w.until);
+        let next = waiting.chain(self.elsewhere.iter().filter_map(|(_, s)| s.next_timer())).min();
         let next = next.map(|until| Duration::from_nanos(until.saturating_sub(engine.now())));
         let timeout = [timeout, next].into_iter().flatten().min();
         let mut events = std::mem::take(&mut self.scratch);
         let ran = engine.run_once(timeout, &mut events);
+        self.turn_elsewhere(engine, &mut events);
         let before = out.len();
         for event in events.drain(..) {
             rest.extend(self.event(event, out));
@@ -454,6 +461,7 @@ impl Host {
     fn collect(&mut self, engine: &mut Engine, out: &mut Outbox) {
         let mut events = std::mem::take(&mut self.scratch);
         engine.take_events(&mut events);
+        self.turn_elsewhere(engine, &mut events);
         for event in events.drain(..) {
             if let Some(rest) = self.event(event, out) {
                 self.unclaimed.push(rest);
@@ -472,6 +480,9 @@ impl Host {
         let admitted = self.lockable(request.space, client).and_then(|space| {
             check_flags(request.flags)?;
             client.room()?;
+            if let Some(elsewhere) = self.elsewhere(space.id) {
+                elsewhere.check(client.id, &request).map_err(Refusal::Failed)?;
+            }
             Ok(space.member || request.flags.contains(LockFlags::NOQUEUE))
         });
         match admitted {
@@ -496,7 +507,7 @@ impl Host {
         let Waiting { client, request, .. } = waiting;
         let (space, tag, to) = (request.space, request.tag, To::Client(client));
         let asked = requests_are_logged().then(|| Asked::of(&request));
-        let made = self.space(space).and_then(|space| {
+        let made = self.space(space).map(|space| space.id).and_then(|id| {
             let args = LockArgs {
                 client,
                 tag,
@@ -508,7 +519,7 @@ impl Host {
                 timeout: request.timeout,
                 transaction: request.transaction,
             };
-            engine.handle(space.id, Input::Lock(args)).map_err(refusal)
+            self.call(engine, id, Input::Lock(args))
         });
         let lock = match made {
             Ok(Some(lock)) => lock,
@@ -565,7 +576,7 @@ impl Host {
         self.log_call("convert", client, request.lock, || {
             format!("{:?} {:?}", request.mode, request.flags)
         });
-        let made = self.held(request.lock).and_then(|space| {
+        let made = self.held(request.lock).map(|space| space.id).and_then(|id| {
             check_flags(request.flags)?;
             let args = ConvertArgs {
                 client,
@@ -576,7 +587,7 @@ impl Host {
                 lvb: request.lvb,
                 timeout: request.timeout,
             };
-            engine.handle(space.id, Input::Convert(args)).map_err(refusal)
+            self.call(engine, id, Input::Convert(args))
         });
         if let Err(why) = made {
             out.push((To::Client(client), Event::Refused { tag, why }));
@@ -592,11 +603,11 @@ impl Host {
     ) {
         let (tag, lock) = (request.tag, request.lock.lock);
         self.log_call("unlock", client, request.lock, || format!("{:?}", request.flags));
-        let made = self.held(request.lock).and_then(|space| {
+        let made = self.held(request.lock).map(|space| space.id).and_then(|id| {
             check_unlock_flags(request.flags)?;
             let (flags, lvb) = (request.flags, request.lvb);
             let args = UnlockArgs { client, lock, tag, flags, lvb };
-            engine.handle(space.id, Input::Unlock(args)).map_err(refusal)
+            self.call(engine, id, Input::Unlock(args))
         });
         if let Err(why) = made {
             out.push((To::Client(client), Event::Refused { tag, why }));
@@ -609,9 +620,9 @@ impl Host {
         lock: LockRef,
         input: impl FnOnce(LockId) -> Input,
     ) {
-        if let Ok(space) = self.held(lock) {
+        if let Ok(id) = self.held(lock).map(|space| space.id) {
             // Refused if there is nothing to cancel any more: the operation's end says it.
-            let _ = engine.handle(space.id, input(lock.lock));
+            let _ = self.call(engine, id, input(lock.lock));
         }
     }
 
@@ -637,10 +648,10 @@ impl Host {
             // A daemon does so itself.
             Query::Reload => Err(Refusal::Failed("there is no configuration file".into())),
             Query::Purge { space, node, clients } => {
-                self.lockable(space, asker).and_then(|space| {
+                self.lockable(space, asker).map(|space| space.id).and_then(|id| {
                     let node = node.unwrap_or(self.node);
                     let purge = Input::Purge { node, clients };
-                    engine.handle(space.id, purge).map_err(refusal).map(|_| Answer::Done)
+                    self.call(engine, id, purge).map(|_| Answer::Done)
                 })
             }
             cluster_wide => match self.ask(engine, asker, id, cluster_wide) {
@@ -686,12 +697,20 @@ impl Host {
         query: Query,
     ) -> Result<(), Refusal> {
         use lockify_node::Query as Ask;
+        let known = |space| {
+            let found = self.visible(space, client)?;
+            match self.elsewhere(found.id) {
+                None => Ok(found.name.clone()),
+                Some(_) => Err(Refusal::Failed(format!(
+                    "the locks of lockspace {:?} are words in remote memory, and no daemon knows who holds them elsewhere",
+                    found.name
+                ))),
+            }
+        };
         let query = match query {
             Query::Status => Ask::Status,
-            Query::Locks(space) => Ask::Locks { space: self.visible(space, client)?.name.clone() },
-            Query::Who(space, name) => {
-                Ask::Who { space: self.visible(space, client)?.name.clone(), name }
-            }
+            Query::Locks(space) => Ask::Locks { space: known(space)? },
+            Query::Who(space, name) => Ask::Who { space: known(space)?, name },
             // A daemon does that itself.
             Query::Restart
             | Query::Open(_)

@@ -30,6 +30,7 @@ mod log;
 mod membership;
 mod metrics;
 mod place;
+mod remote;
 mod security;
 
 use std::net::SocketAddr;
@@ -47,6 +48,8 @@ pub use log::{Format as LogFormat, Logging};
 pub use membership::{Fence, Fencing, MembershipKind, QuorumLost, QuorumLostAction};
 pub use metrics::Metrics;
 use place::{Source, Wrong};
+pub use remote::Fabric;
+pub(crate) use remote::RemoteTable;
 pub(crate) use security::Protection;
 pub use security::SecurityEntry;
 
@@ -201,6 +204,16 @@ pub struct SpaceEntry {
     /// nodes.
     #[serde(default, deserialize_with = "some_duration")]
     pub deadlock_after: Option<Duration>,
+    /// Its locks are words in remote memory, reached by this fabric: `shm`, shared memory. Goes with the
+    /// policy `home`.
+    pub fabric: Option<Fabric>,
+    /// Where the table of these locks is: what `lockify memory-server` has printed. As all files here,
+    /// relative to the configuration file.
+    pub table: Option<PathBuf>,
+    /// How many of the table's locks each shard of this daemon holds or waits for at a time, 1 to 256: each is a client
+    /// of the table.
+    #[serde(default = "default_hands")]
+    pub hands: usize,
 }
 
 /// Limits of local clients, for each shard.
@@ -254,6 +267,9 @@ fn default_grace() -> Duration {
 }
 fn default_lvb_len() -> usize {
     32
+}
+fn default_hands() -> usize {
+    16
 }
 fn default_policy() -> Policy {
     Policy::Claim(lockify_core::ClaimMode::Optimistic)
@@ -331,7 +347,11 @@ impl Config {
         if config.lockspaces.is_empty() {
             config.lockspaces.push(SpaceEntry::default_space());
         }
-        config.security.resolve(path.parent().unwrap_or(Path::new("")));
+        let base = path.parent().unwrap_or(Path::new(""));
+        config.security.resolve(base);
+        for table in config.lockspaces.iter_mut().filter_map(|space| space.table.as_mut()) {
+            *table = base.join(&*table);
+        }
         config.source = Some(source.clone());
         config.check(&source, &nodes_source).map_err(|wrong| {
             if wrong.is_within("nodes") { nodes_source.refuse(wrong) } else { source.refuse(wrong) }
@@ -569,8 +589,10 @@ impl Config {
         self.lockspaces.iter().enumerate().map(access).collect()
     }
 
+    /// The lockspaces whose locks the engine has.
     pub(crate) fn space_configs(&self) -> Vec<(String, SpaceConfig)> {
-        let spaces = self.lockspaces.iter().map(|space| {
+        let here = self.lockspaces.iter().filter(|space| space.fabric.is_none());
+        let spaces = here.map(|space| {
             let mut config = SpaceConfig::new(space.policy);
             config.core.lvb_len = space.lvb_len;
             config.core.deadlock_after = space.deadlock_after.map(|d| d.as_nanos() as u64);
@@ -585,7 +607,19 @@ impl SpaceEntry {
         let (name, policy) = ("default".into(), default_policy());
         let (owner, group, mode) = (None, None, None);
         let (lvb_len, deadlock_after) = (default_lvb_len(), None);
-        SpaceEntry { name, policy, lvb_len, owner, group, mode, deadlock_after }
+        let (fabric, table, hands) = (None, None, default_hands());
+        SpaceEntry {
+            name,
+            policy,
+            lvb_len,
+            owner,
+            group,
+            mode,
+            deadlock_after,
+            fabric,
+            table,
+            hands,
+        }
     }
 
     fn check(&self, before: &[SpaceEntry]) -> Result<(), Wrong> {
@@ -609,6 +643,7 @@ impl SpaceEntry {
             let what = format!("lockspace {name:?}: deadlock_after is 10ms to 1day");
             return Err(Wrong::new("deadlock_after", what));
         }
+        self.remote()?;
         self.access().map(drop)
     }
 }

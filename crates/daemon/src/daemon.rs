@@ -21,6 +21,7 @@ use crate::listener::{Listener, SocketError};
 use crate::log::Log;
 use crate::metrics::{Desk, Reader, Server};
 use crate::reload::Reloader;
+use crate::remote::RemoteSpace;
 use crate::shard::{Reloading, Shard, ShardSetup};
 
 /// Why the daemon does not start or go on.
@@ -254,7 +255,17 @@ fn make_shard(
         None => {
             let listener = Listener::bind(&path, config.socket_mode)?;
             let mut engine = Engine::new(node)?;
-            let host = Host::join(&mut engine, &config.space_configs())?;
+            let mut host = Host::join(&mut engine, &config.space_configs())?;
+            for (place, space) in config.lockspaces.iter().enumerate() {
+                let table = space.remote().map_err(|e| TrustError::Asked(e.to_string()))?;
+                let Some(table) = table else { continue };
+                let history = config.history.as_ref().map(|path| shard_history(path, index));
+                let remote =
+                    RemoteSpace::start(&space.name, config.node, table, engine.waker(), history);
+                let what = "cannot have locks in remote memory";
+                let remote = remote.map_err(|error| Error::System { what, error })?;
+                host.add_elsewhere(place, &space.name, space.lvb_len as u32, Box::new(remote));
+            }
             let what = "cannot watch the clients' socket";
             let shard = Shard::new(setup, engine, host, listener);
             shard.map_err(|error| Error::System { what, error })?

@@ -19,12 +19,13 @@ mod listener;
 mod log;
 mod metrics;
 mod reload;
+mod remote;
 mod session;
 mod shard;
 mod user;
 
 pub use config::{
-    Access, Changes, Config, ConfigError, Fence, Fencing, Limits, LogFormat, Logging,
+    Access, Changes, Config, ConfigError, Fabric, Fence, Fencing, Limits, LogFormat, Logging,
     MembershipKind, Metrics, NodeEntry, QuorumLost, QuorumLostAction, SecurityEntry, SpaceEntry,
 };
 pub use daemon::{Daemon, Error, Handle, check_keys, run};

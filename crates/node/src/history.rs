@@ -21,7 +21,7 @@ const WRITES: [&str; 7] = ["request", "grant", "claim", "master", "barrier", "to
 /// before a release is sent, and after a grant has come, so that histories of several nodes of
 /// one host can be merged.
 #[derive(Debug)]
-pub(crate) struct History {
+pub struct History {
     writer: Writer<File>,
     path: PathBuf,
     node: u32,
@@ -45,7 +45,7 @@ pub(crate) struct HistoryImage {
 }
 
 /// The file of a lockspace: the first one's is the path given, the others' have their name added.
-pub(crate) fn file_of(path: &Path, first: bool, space: &str) -> PathBuf {
+pub fn file_of(path: &Path, first: bool, space: &str) -> PathBuf {
     if first {
         return path.to_owned();
     }
@@ -62,7 +62,11 @@ fn mode(mode: Mode) -> WrittenMode {
 }
 
 impl History {
-    pub(crate) fn create(path: &Path, node: u32, life: u64) -> Result<History, WriteError> {
+    /// A new file, of this life of this node.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn create(path: &Path, node: u32, life: u64) -> Result<History, WriteError> {
         let now = monotonic();
         let mut writer = Writer::create(path)?;
         let writes = Some(WRITES.map(String::from).to_vec());
@@ -93,7 +97,7 @@ impl History {
     }
 
     /// The node joins again.
-    pub(crate) fn begin_life(&mut self, life: u64) {
+    pub fn begin_life(&mut self, life: u64) {
         self.life = life;
         self.leaving = false;
         self.clients.clear();
@@ -109,7 +113,10 @@ impl History {
     }
 
     /// Hands to the operating system what is older than a second.
-    pub(crate) fn flush(&mut self, now: u64) -> Result<(), WriteError> {
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn flush(&mut self, now: u64) -> Result<(), WriteError> {
         if now < self.flushed + 1_000_000_000 {
             return Ok(());
         }
@@ -118,7 +125,10 @@ impl History {
     }
 
     /// A call was accepted.
-    pub(crate) fn called(&mut self, input: &Input, id: Option<LockId>) -> Result<(), WriteError> {
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn called(&mut self, input: &Input, id: Option<LockId>) -> Result<(), WriteError> {
         let event = match input {
             Input::Lock(a) => {
                 self.clients.insert(a.client);
@@ -172,7 +182,10 @@ impl History {
     }
 
     /// The node's life in the lockspace ended, in order or not.
-    pub(crate) fn ended(&mut self, kind: Kind) -> Result<(), WriteError> {
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn ended(&mut self, kind: Kind) -> Result<(), WriteError> {
         let event = self.event(kind);
         self.writer.write(&event)?;
         self.writer.flush()
@@ -188,7 +201,10 @@ impl History {
     }
 
     /// The state machine said something.
-    pub(crate) fn said(&mut self, output: &Output) -> Result<(), WriteError> {
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn said(&mut self, output: &Output) -> Result<(), WriteError> {
         let event = match output {
             Output::Complete(c) if !self.leaving => self.completion(c),
             Output::Bast { client, lock, mode: wanted, .. } if !self.leaving => {

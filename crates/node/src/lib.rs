@@ -25,6 +25,7 @@ pub use engine::{Engine, EngineImage, HOST_TOKENS, REQUESTS, lock_label, request
 pub use error::{CallError, NodeError};
 pub use event::{HostEvent, SpaceId};
 pub use fence::{FenceConfig, run_agent};
+pub use history::{History, file_of as history_file};
 pub use lockify_trust::Security;
 pub use mailbox::Mailbox;
 pub use membership::{FenceKind, Halt, NodeView, SpaceView, Standing};

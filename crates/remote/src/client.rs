@@ -1,7 +1,11 @@
 //! A client of a table.
 
+use core::future::Future as _;
+use core::pin::pin;
+use core::task::Poll;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use lockify_fabric::Executes;
 use lockify_fabric::shm::{Owner, Segment, Shm, ShmError};
@@ -79,6 +83,11 @@ pub struct Joining {
     pub verbs: Settings,
 }
 
+/// The lock of a table that a name stands for; see [`Remote::lock_of`].
+pub fn lock_of(table: &Table, name: &[u8]) -> LockId {
+    table.lock_of(xxhash_rust::xxh3::xxh3_64(name))
+}
+
 /// A client of a table of locks. For one thread.
 pub struct Remote<F = Shm> {
     fabric: F,
@@ -103,6 +112,11 @@ impl Remote {
             return Err(ConnectError::NoHome { path: path.to_owned(), protocol });
         }
         Remote::on(fabric, table, options)
+    }
+
+    /// Whether its server serves it, as far as this machine's kernel knows.
+    pub fn is_served(&self) -> bool {
+        !self.fabric.segment().is_closed() && self.fabric.lives(self.table.region().home)
     }
 }
 
@@ -138,7 +152,12 @@ impl<F: Executes> Remote<F> {
     /// for itself**, and is refused ([`LockError::Held`]); and who takes several sorts the *locks*, not the names, and
     /// takes each once: that is the order in which nobody waits in a circle.
     pub fn lock_of(&self, name: &[u8]) -> LockId {
-        self.table.lock_of(xxhash_rust::xxh3::xxh3_64(name))
+        lock_of(&self.table, name)
+    }
+
+    /// The table.
+    pub fn table(&self) -> Table {
+        self.table
     }
 
     /// What the table's clients have agreed on.
@@ -163,6 +182,24 @@ impl<F: Executes> Remote<F> {
     /// [`LockError`].
     pub fn lock(&mut self, lock: LockId, mode: Mode) -> Result<Guard, LockError> {
         self.fabric.block_on(self.client.lock(lock, mode))
+    }
+
+    /// As [`Remote::lock`], but gives up when `stop` is set, which is looked at ten times a second. Then this client has
+    /// left a request behind that others repair when a lease is over: it should be dropped.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn lock_unless(
+        &mut self,
+        lock: LockId,
+        mode: Mode,
+        stop: &AtomicBool,
+    ) -> Result<Option<Guard>, LockError> {
+        let mut locking = pin!(self.client.lock(lock, mode));
+        self.fabric.block_on(core::future::poll_fn(|context| match stop.load(Relaxed) {
+            true => Poll::Ready(Ok(None)),
+            false => locking.as_mut().poll(context).map_ok(Some),
+        }))
     }
 
     /// Gives it back.

@@ -22,7 +22,7 @@ pub mod rendezvous;
 mod server;
 pub mod worker;
 
-pub use client::{ConnectError, Joining, Remote};
+pub use client::{ConnectError, Joining, Remote, lock_of};
 pub use courier::CourierError;
 pub use crew::{Crew, CrewError, Program};
 pub use network::{Listening, NetworkServer};

@@ -51,6 +51,7 @@ impl Host {
             node: _,
             shard: _,
             spaces,
+            elsewhere,
             queries,
             scratch: _,
             unclaimed,
@@ -61,6 +62,11 @@ impl Host {
         } = self;
         if !queries.is_empty() || !unclaimed.is_empty() {
             return Err("questions of clients have not been answered yet".into());
+        }
+        if !elsewhere.is_empty() {
+            return Err(
+                "a lockspace's locks are not the engine's, and cannot be handed over".into()
+            );
         }
         Ok(HostImage {
             spaces: spaces.clone(),

@@ -189,7 +189,18 @@ fn spaces(old: &[SpaceEntry], new: &[SpaceEntry], found: &mut Changes) {
         found.restart.push(format!("lockspace {:?} (added)", space.name));
     }
     for (old, new) in old.iter().filter_map(|o| Some((o, new.iter().find(|n| n.name == o.name)?))) {
-        let SpaceEntry { name, policy, lvb_len, owner, group, mode, deadlock_after } = old;
+        let SpaceEntry {
+            name,
+            policy,
+            lvb_len,
+            owner,
+            group,
+            mode,
+            deadlock_after,
+            fabric,
+            table,
+            hands,
+        } = old;
         for (key, differs) in [
             ("policy", *policy != new.policy),
             ("lvb_len", *lvb_len != new.lvb_len),
@@ -197,6 +208,9 @@ fn spaces(old: &[SpaceEntry], new: &[SpaceEntry], found: &mut Changes) {
             ("group", *group != new.group),
             ("mode", *mode != new.mode),
             ("deadlock_after", *deadlock_after != new.deadlock_after),
+            ("fabric", *fabric != new.fabric),
+            ("table", *table != new.table),
+            ("hands", *hands != new.hands),
         ] {
             let shown = format!("{key} of lockspace {name:?}");
             found.note(&format!("lockspace.{key}"), &shown, differs);

@@ -10,7 +10,11 @@ pub(super) fn facts(config: &Config) -> Table {
     let text = |s: &dyn std::fmt::Display| Value::String(s.to_string());
     let nodes = config.nodes.iter().map(|n| format!("{} {}", n.id, n.address));
     let spaces = config.lockspaces.iter();
-    let spaces = spaces.map(|s| format!("{} {} {}", s.name, s.policy.name(), s.lvb_len));
+    // Nothing is handed over if there is a table of remote locks, nor is one added.
+    let spaces = spaces.map(|s| {
+        let table = s.table.as_ref().map_or(String::new(), |table| format!(" {}", table.display()));
+        format!("{} {} {}{table}", s.name, s.policy.name(), s.lvb_len)
+    });
     let list = |all: Vec<String>| Value::Array(all.into_iter().map(Value::String).collect());
     let membership = match config.membership {
         MembershipKind::Corosync => "corosync",

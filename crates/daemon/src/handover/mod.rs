@@ -179,6 +179,13 @@ pub(crate) fn restart(
     stopped: &mut dyn FnMut() -> bool,
     log: &Log,
 ) -> String {
+    // Known beforehand: no reason to stand still first.
+    if let Some(space) = config.lockspaces.iter().find(|space| space.fabric.is_some()) {
+        return format!(
+            "the locks of lockspace {:?} are this process's, in remote memory: stop and start the daemon instead",
+            space.name
+        );
+    }
     let facts = facts::facts(config).to_string();
     if let Err(why) = program.check(&facts) {
         return why;

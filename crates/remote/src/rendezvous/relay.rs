@@ -341,7 +341,7 @@ impl Relay {
         }
         let key = self.by_rank.get(&to.rank);
         let member = key.and_then(|key| self.members.get_mut(*key));
-        let Some(member) = member.filter(|member| member.who == Some(to)) else { return None };
+        let member = member.filter(|member| member.who == Some(to))?;
         if member.line.unsent() >= QUEUE {
             return Some(bytes);
         }
