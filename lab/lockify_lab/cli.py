@@ -401,6 +401,8 @@ def _test(arguments: argparse.Namespace) -> int:
 def _pytest(words: list[str], limit: float) -> int:
     """pytest's output is this command's; it ends with pytest's own closing line."""
     folder = host.PACKAGE.parent
+    # A folder of tests is named by its own name: `lab/lab test rdma`.
+    words = [f"tests/{word}" if (folder / "tests" / word).is_dir() else word for word in words]
     # Killed together with this process; its labs then end, too, because nobody holds their leashes.
     command = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-B", "-m", "pytest", "-v", *words]
     process = subprocess.Popen(command, cwd=folder)

@@ -26,8 +26,9 @@ BUILD_PACKAGES = (
 )  # fmt: skip
 NODE_PACKAGES = (
     "corosync", "dlm-controld", "gfs2-utils", "ocfs2-tools", "iproute2", "util-linux", "procps",
+    "ibverbs-providers",
 )  # fmt: skip
-TEST_PACKAGES = ("python3-pytest", "iputils-ping", "libc6-dev", "libdlm-dev")
+TEST_PACKAGES = ("python3-pytest", "iputils-ping", "libc6-dev", "libdlm-dev", "libibverbs-dev")
 # What `bench paper` compares with.
 BENCH_PACKAGES = ("postmark", "nfs-kernel-server")
 

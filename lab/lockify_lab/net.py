@@ -26,10 +26,10 @@ def bridge_port(node: int) -> str:
     return f"v{node}"
 
 
-def devices(node: int) -> list[str]:
-    """The kernel parameters that connect a node."""
+def devices(node: int, mtu: int) -> list[str]:
+    """The kernel parameters that connect a node. `mtu` is the largest that the interface can have later."""
     return [
-        f"vec0:transport=raw,ifname=p{node},depth=64,gro=1,mac={_mac(0, node)}",
+        f"vec0:transport=raw,ifname=p{node},depth=64,gro=1,mtu={mtu},mac={_mac(0, node)}",
         f"vec1:transport=raw,ifname=q{node},depth=64,gro=1,mac={_mac(1, node)}",
     ]
 

@@ -82,7 +82,7 @@ class Node:
             "rootflags=/",
             "rw",
             *(f"ubd{index}c={self.folder / disk}" for index, disk in enumerate(spec.disks)),
-            *net.devices(spec.number),
+            *net.devices(spec.number, spec.mtu),
             "con=null",
             "con0=null,fd:1",
             "ssl=null",

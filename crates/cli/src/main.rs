@@ -10,6 +10,7 @@ mod connect;
 mod demo;
 mod doctor;
 mod exit;
+mod fabric;
 mod inspect;
 mod locks;
 mod manual;

@@ -1,5 +1,6 @@
 //! `lockify memory-server`: serves a table of locks in shared memory.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,22 +9,36 @@ use std::time::Duration;
 
 use lockify_fabric::shm::MAX_PEERS;
 use lockify_onesided::{Options, Protocol};
-use lockify_remote::{Server, Settings};
+use lockify_remote::{Listening, NetworkServer, Server, Settings};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::fabric::{Device, FabricName};
 use crate::output::print;
+use crate::secure::Secure;
 
-/// Serve a table of locks in shared memory, for processes of this machine
+/// Serve a table of locks, in shared memory or by RDMA
 ///
-/// Clients take its locks by themselves, with atomic instructions; the server makes the table, and answers where the
-/// protocol needs somebody who does. Try it with `lockify remote-lock`. If the server is killed, clients go on, but for
-/// srsl and n-cosed. SIGTERM or SIGINT ends it: clients then find their table gone.
+/// Clients take its locks by themselves, with atomic operations; the server makes the table, and answers where the
+/// protocol needs somebody who does. Try it with `lockify remote-lock`. If a server in shared memory is killed, clients go
+/// on, but for srsl and n-cosed; if one on a network is, its locks are gone. SIGTERM or SIGINT ends it: clients then find
+/// their table gone.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the table is to be: a new file, best in memory
-    #[arg(long, value_name = "FILE", default_value = "/dev/shm/lockify-table")]
+    /// For processes of this machine (shm), or of others by RDMA (verbs)
+    #[arg(long, value_name = "FABRIC", default_value = "shm")]
+    fabric: FabricName,
+    /// With shm, where the table is to be: a new file, best in memory
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/dev/shm/lockify-table",
+        conflicts_with = "listen"
+    )]
     table: PathBuf,
+    /// With verbs, where clients find the server, by TCP
+    #[arg(long, value_name = "ADDR:PORT", required_if_eq("fabric", "verbs"))]
+    listen: Option<SocketAddr>,
     /// How many locks it has: names are hashed to them
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(1..))]
     locks: u64,
@@ -37,9 +52,13 @@ pub struct Args {
     /// twice this. 0s: for ever, and nothing is repaired
     #[arg(long, value_name = "D", default_value = "10s", value_parser = humantime::parse_duration)]
     lease: Duration,
-    /// Who may use it: the file's mode in octal; 660 for the group
+    /// With shm, who may use it: the file's mode in octal; 660 for the group
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     mode: u32,
+    #[command(flatten)]
+    device: Device,
+    #[command(flatten)]
+    secure: Secure,
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
@@ -67,6 +86,23 @@ pub fn run(args: &Args) -> Ended {
         }
         options = options.with_lease(args.lease.as_nanos() as u64);
     }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).or_fail(Code::Failed)?;
+    }
+    match (args.fabric, args.listen) {
+        (FabricName::Verbs, Some(address)) => on_network(args, address, options, &stop),
+        (FabricName::Verbs, None) => {
+            Err(Failure::new(Code::Unreadable, "--fabric verbs needs --listen ADDR:PORT"))
+        }
+        (FabricName::Shm, Some(_)) => {
+            Err(Failure::new(Code::Unreadable, "--listen is for --fabric verbs"))
+        }
+        (FabricName::Shm, None) => in_memory(args, options, &stop),
+    }
+}
+
+fn in_memory(args: &Args, options: Options, stop: &AtomicBool) -> Ended {
     let settings = Settings {
         path: args.table.clone(),
         locks: args.locks,
@@ -74,10 +110,6 @@ pub fn run(args: &Args) -> Ended {
         mode: args.mode,
         options,
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).or_fail(Code::Failed)?;
-    }
     let server = Server::start(&settings).or_fail(Code::Failed)?;
     let table = args.table.display();
     print(&format!(
@@ -85,12 +117,35 @@ pub fn run(args: &Args) -> Ended {
         args.locks,
         args.protocol.name()
     ))?;
-    server.run(&stop).or_fail(Code::Failed)?;
+    server.run(stop).or_fail(Code::Failed)?;
     match server.clients() {
         0 => {}
         left => {
             eprintln!("lockify: ended with {left} clients: their locks are gone, and they are told")
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn on_network(args: &Args, address: SocketAddr, options: Options, stop: &AtomicBool) -> Ended {
+    let listening = Listening {
+        address,
+        identity: args.secure.identity()?,
+        verbs: args.device.settings(),
+        locks: args.locks,
+        // Its range is that of a segment's places.
+        clients: u16::try_from(args.clients).or_fail(Code::Unreadable)?,
+        options,
+        log: |what| eprintln!("lockify: {what}"),
+    };
+    let server = NetworkServer::start(&listening).or_fail(Code::Failed)?;
+    let address = server.address();
+    print(&format!(
+        "{} locks by {} on {}; try: lockify remote-lock --fabric verbs --server {address} NAME -- COMMAND\n",
+        args.locks,
+        args.protocol.name(),
+        server.device()
+    ))?;
+    server.run(stop).or_fail(Code::Failed)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,5 @@
 //! How a memory server and its clients on other machines prove who they are: the options, which are named as the keys of
 //! a daemon's configuration.
-#![expect(dead_code, reason = "for fabrics that reach other machines, as verbs do")]
 
 use std::path::PathBuf;
 

@@ -172,3 +172,41 @@ fn nonsense_is_refused() {
     let out = user.lockify(&["remote-lock", path, "db", "--", "true"]);
     assert!(code(&out) == 125 && stderr(&out).contains("is no segment"), "{out:?}");
 }
+
+/// Without a device; with one, `lab/tests/rdma` has it serve.
+#[test]
+fn rdma_that_cannot_be_is_refused() {
+    let user = User::new();
+    let (serve, hold) =
+        (["memory-server", "--fabric", "verbs"], ["remote-lock", "--fabric", "verbs"]);
+    let refused = |args: &[&str], status: i32, said: &str| {
+        let out = user.lockify(args);
+        assert_eq!(code(&out), status, "{args:?}: {out:?}");
+        assert!(stderr(&out).contains(said), "{args:?}: {out:?}");
+    };
+    let listen = ["--listen", "127.0.0.1:0", "--rdma-device", "no-such-device"];
+    let out = user.lockify(&[&serve[..], &listen].concat());
+    let said = ["install libibverbs1", "has no RDMA device", "no RDMA device no-such-device"];
+    assert!(code(&out) == 3 && said.iter().any(|said| stderr(&out).contains(said)), "{out:?}");
+    refused(&serve, 2, "--listen");
+    refused(&["memory-server", "--listen", "127.0.0.1:0"], 2, "for --fabric verbs");
+    refused(&[&serve[..], &["--listen", "here"]].concat(), 2, "here");
+    refused(&[&serve[..], &listen, &["--plain-text", "yes"]].concat(), 2, "for plain text");
+    refused(&[&serve[..], &listen, &["--ack-timeout", "31"]].concat(), 2, "31");
+    refused(&[&hold[..], &["db", "--", "true"]].concat(), 2, "--server");
+    let nobody = ["--server", "127.0.0.1:1"];
+    refused(
+        &[&hold[..], &nobody, &["db", "--", "true"]].concat(),
+        125,
+        "cannot reach the memory server",
+    );
+    refused(&[&hold[..], &nobody, &["table", "db", "--", "true"]].concat(), 2, "one name");
+    let elsewhere = ["--server", "192.0.2.1:1", "db", "--", "true"];
+    refused(&[&hold[..], &elsewhere].concat(), 125, "is not loopback");
+    refused(
+        &["remote-lock", "--server", "127.0.0.1:1", "a", "b", "--", "true"],
+        2,
+        "--fabric verbs",
+    );
+    refused(&["remote-lock", "a", "--", "true"], 2, "give the table");
+}

@@ -3,8 +3,33 @@
 //! | module | carries verbs by | messages by | tested on |
 //! |---|---|---|---|
 //! | [`shm`] | the processor's atomics, in a file that all processes of a machine map | rings in that file, and futexes | this machine |
+//! | [`verbs`] | RDMA: reliable connections of libibverbs, loaded at run time | the same connections | Soft-RoCE between kernels (`lab/tests/rdma`) |
 //!
-//! A fabric has an executor of its own, that waits the way its messages arrive: [`shm::Shm::block_on`].
+//! A fabric has an executor of its own, that waits the way its messages arrive: [`Executes`].
 #![deny(unsafe_code)]
 
+mod clock;
 pub mod shm;
+pub mod verbs;
+
+use core::future::Future;
+
+use lockify_onesided::Fabric;
+
+/// A fabric that runs futures. Clones are the same end.
+pub trait Executes: Fabric + Clone {
+    /// Runs a future of this fabric to its end, on this thread.
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T;
+}
+
+impl Executes for shm::Shm {
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        shm::Shm::block_on(self, future)
+    }
+}
+
+impl Executes for verbs::Verbs {
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        verbs::Verbs::block_on(self, future)
+    }
+}

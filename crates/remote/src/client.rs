@@ -3,16 +3,20 @@
 use core::future::Future as _;
 use core::pin::pin;
 use core::task::Poll;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use lockify_fabric::Executes;
 use lockify_fabric::shm::{Owner, Segment, Shm, ShmError};
+use lockify_fabric::verbs::{Settings, Verbs, VerbsError};
 use lockify_onesided::{
-    Client, Fabric as _, Guard, LockError, LockId, Mode, Options, Released, Table, TableError,
-    UnknownProtocol,
+    Client, Guard, LockError, LockId, Mode, Options, Released, Table, TableError, UnknownProtocol,
 };
 
+use crate::courier::{Courier, CourierError, peer_of};
 use crate::notice::Notice;
+use crate::rendezvous::{Identity, Rendezvous, RendezvousError};
 
 /// Why a table cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -28,9 +32,28 @@ pub enum ConnectError {
         /// Why.
         why: String,
     },
+    /// There is no way to its network.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// Its server cannot be reached.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// What its server told makes no sense.
+    #[error(
+        "what the memory server at {address} offers cannot be used: {why}; use the same release on both sides"
+    )]
+    Offer {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        why: String,
+    },
     /// The table does not fit its region.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// Nothing can be heard of other clients.
+    #[error(transparent)]
+    Courier(#[from] CourierError),
     /// Its protocol is not known here.
     #[error(transparent)]
     Protocol(#[from] UnknownProtocol),
@@ -47,15 +70,28 @@ pub enum ConnectError {
     },
 }
 
+/// How a table is reached whose memory server listens on a network.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Who this is.
+    pub identity: Identity,
+    /// The number of its node.
+    pub server: u32,
+    /// The device here; its `peers` follow from what the server says.
+    pub verbs: Settings,
+}
+
 /// The lock of a table that a name stands for; see [`Remote::lock_of`].
 pub fn lock_of(table: &Table, name: &[u8]) -> LockId {
     table.lock_of(xxhash_rust::xxh3::xxh3_64(name))
 }
 
 /// A client of a table of locks. For one thread.
-pub struct Remote {
-    fabric: Shm,
-    client: Client<Shm>,
+pub struct Remote<F = Shm> {
+    fabric: F,
+    client: Client<F>,
     table: Table,
     options: Options,
 }
@@ -67,13 +103,44 @@ impl Remote {
     /// [`ConnectError`].
     pub fn connect(path: &Path, owner: Owner) -> Result<Remote, ConnectError> {
         let segment = Segment::open(path, owner)?;
-        let notice = Notice::read(&segment)?;
+        let unusable = |why| ConnectError::Notice { path: path.to_owned(), why };
+        let notice = Notice::decode(&segment.notice()?).map_err(unusable)?;
         let (table, options) = (notice.table()?, notice.options()?);
         let fabric = Shm::join(segment)?;
         if options.protocol.needs_home() && !fabric.lives(notice.home()) {
             let protocol = options.protocol.name();
             return Err(ConnectError::NoHome { path: path.to_owned(), protocol });
         }
+        Remote::on(fabric, table, options)
+    }
+
+    /// Whether its server serves it, as far as this machine's kernel knows.
+    pub fn is_served(&self) -> bool {
+        !self.fabric.segment().is_closed() && self.fabric.lives(self.table.region().home)
+    }
+}
+
+impl Remote<Verbs> {
+    /// Connects to the table that a memory server offers at a rendezvous.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn join(settings: &Joining) -> Result<Remote<Verbs>, ConnectError> {
+        let Joining { address, identity, server, verbs } = settings;
+        let (rendezvous, welcome) = Rendezvous::join(*address, identity, *server)?;
+        let unusable = |why| ConnectError::Offer { address: *address, why };
+        let notice = Notice::decode(&welcome.offer).map_err(unusable)?;
+        let (table, options) = (notice.table()?, notice.options()?);
+        // All others, and the server.
+        let peers = u16::try_from(notice.clients().saturating_add(1)).unwrap_or(u16::MAX);
+        let fabric = Verbs::open(&Settings { peers, ..verbs.clone() }, peer_of(welcome.rank))?;
+        fabric.meet(Box::new(Courier::of_participant(rendezvous)?));
+        Remote::on(fabric, table, options)
+    }
+}
+
+impl<F: Executes> Remote<F> {
+    fn on(fabric: F, table: Table, options: Options) -> Result<Remote<F>, ConnectError> {
         let client = Client::new(fabric.clone(), table, options)?;
         Ok(Remote { fabric, client, table, options })
     }
@@ -91,11 +158,6 @@ impl Remote {
     /// The table.
     pub fn table(&self) -> Table {
         self.table
-    }
-
-    /// Whether its server serves it, as far as this machine's kernel knows.
-    pub fn is_served(&self) -> bool {
-        !self.fabric.segment().is_closed() && self.fabric.lives(self.table.region().home)
     }
 
     /// What the table's clients have agreed on.
@@ -149,7 +211,7 @@ impl Remote {
     }
 
     /// The fabric and the client, for code that waits by itself.
-    pub(crate) fn parts(&mut self) -> (Shm, &mut Client<Shm>) {
+    pub(crate) fn parts(&mut self) -> (F, &mut Client<F>) {
         (self.fabric.clone(), &mut self.client)
     }
 }

@@ -1,10 +1,7 @@
-//! What a server publishes in its segment: where the table is, and what all of its clients have to agree on.
+//! What a server publishes: where the table is, and what all of its clients have to agree on.
 
-use lockify_fabric::shm::Segment;
-use lockify_onesided::{Key, Options, Peer, Protocol, Region, Table};
+use lockify_onesided::{Key, Options, Peer, Protocol, Region, Table, TableError, UnknownProtocol};
 use serde::{Deserialize, Serialize};
-
-use crate::client::ConnectError;
 
 /// Grows when a field's meaning changes, or clients have to know a new one.
 const FORMAT: u32 = 1;
@@ -35,35 +32,42 @@ impl Notice {
         }
     }
 
-    /// Reads it; whoever can write to the segment can write anything there.
-    pub fn read(segment: &Segment) -> Result<Notice, ConnectError> {
-        let unusable = |why: String| ConnectError::Notice { path: segment.path().to_owned(), why };
-        let bytes = segment.notice()?;
+    pub fn encode(&self) -> Vec<u8> {
+        // Numbers and a string have a form in JSON.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads it, or says why it cannot be used; whoever serves a table can write anything there.
+    pub fn decode(bytes: &[u8]) -> Result<Notice, String> {
         if bytes.is_empty() {
-            return Err(unusable("it is not complete yet".into()));
+            return Err("it is not complete yet".into());
         }
         #[derive(Deserialize)]
         struct Format {
             format: u32,
         }
-        let Format { format } =
-            serde_json::from_slice(&bytes).map_err(|e| unusable(e.to_string()))?;
+        let Format { format } = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         if format != FORMAT {
-            return Err(unusable(format!("it has format {format}, this program knows {FORMAT}")));
+            return Err(format!("it has format {format}, this program knows {FORMAT}"));
         }
-        serde_json::from_slice(&bytes).map_err(|e| unusable(e.to_string()))
+        serde_json::from_slice(bytes).map_err(|e| e.to_string())
     }
 
     pub fn home(&self) -> Peer {
         Peer(self.home)
     }
 
-    pub fn table(&self) -> Result<Table, ConnectError> {
-        let region = Region { home: self.home(), key: Key(self.key), len: self.bytes };
-        Ok(Table::new(region, self.locks, self.slots)?)
+    /// Clients that there can be at a time, or a few more.
+    pub fn clients(&self) -> u64 {
+        self.slots / 2
     }
 
-    pub fn options(&self) -> Result<Options, ConnectError> {
+    pub fn table(&self) -> Result<Table, TableError> {
+        let region = Region { home: self.home(), key: Key(self.key), len: self.bytes };
+        Table::new(region, self.locks, self.slots)
+    }
+
+    pub fn options(&self) -> Result<Options, UnknownProtocol> {
         let protocol: Protocol = self.protocol.parse()?;
         let options = Options::new(protocol);
         Ok(self.lease_ns.map_or(options, |lease| options.with_lease(lease)))

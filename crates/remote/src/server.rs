@@ -8,9 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use lockify_fabric::shm::{Owner, Segment, Shape, Shm, ShmError};
+use lockify_fabric::verbs::VerbsError;
 use lockify_onesided::{Fabric as _, LockError, Options, Peer, RegionError, Table, TableError};
 
+use crate::courier::CourierError;
 use crate::notice::Notice;
+use crate::rendezvous::RendezvousError;
 
 /// Why a table is not served.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +21,15 @@ pub enum ServeError {
     /// The segment cannot be made.
     #[error(transparent)]
     Segment(#[from] ShmError),
+    /// The device cannot be used.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// Clients cannot find the server.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// Nothing can be heard of clients.
+    #[error(transparent)]
+    Courier(#[from] CourierError),
     /// The table's memory cannot be registered.
     #[error(transparent)]
     Region(#[from] RegionError),
@@ -108,8 +120,7 @@ impl Server {
         let region = fabric.register(bytes)?;
         let table = Table::new(region, settings.locks, slots)?;
         let notice = Notice::new(region, settings.locks, slots, &settings.options);
-        let text = serde_json::to_vec(&notice).unwrap_or_default();
-        fabric.segment().publish(&text)?;
+        fabric.segment().publish(&notice.encode())?;
         Ok(Server { fabric, table, settings: settings.clone() })
     }
 
@@ -152,7 +163,8 @@ const LINGERING: Duration = Duration::from_secs(1);
 fn remove_left(path: &Path) -> Result<(), ServeError> {
     let segment = Segment::open(path, Owner::Me)?;
     if !segment.is_closed() {
-        let home = Notice::read(&segment).ok().map(|notice| notice.home());
+        let notice = segment.notice().ok().and_then(|bytes| Notice::decode(&bytes).ok());
+        let home = notice.map(|notice| notice.home());
         // Nobody may join between the look and the removal.
         segment.close();
         let is_served = |peers: &[Peer]| home.is_some_and(|home| peers.contains(&home));

@@ -1,24 +1,28 @@
 //! A process that takes and releases locks as its parent tells it: for benchmarks, and for tests that kill it.
 
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use hdrhistogram::Histogram;
+use lockify_fabric::Executes;
 use lockify_fabric::shm::Owner;
+use lockify_fabric::verbs::Settings;
 use lockify_onesided::{Client, Fabric, LockId, Mode, Released};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
-use crate::client::Remote;
+use crate::client::{Joining, Remote};
 use crate::history::History;
+use crate::rendezvous::Identity;
 
 /// What a worker is to do.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// The table.
-    pub path: PathBuf,
+    pub table: Place,
     /// It uses locks below this.
     pub locks: u64,
     /// How unevenly: the exponent of Zipf's law; 0 is evenly.
@@ -33,6 +37,22 @@ pub struct Job {
     pub seed: u64,
     /// Where to write its history.
     pub history: Option<PathBuf>,
+    /// What its history's times are ahead of its clock, in nanoseconds: how the clocks of several kernels become one.
+    pub clock_ns: i64,
+}
+
+/// Where a table is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Place {
+    /// In a segment of shared memory.
+    Segment(PathBuf),
+    /// At a memory server on a network that is safe by other means, which was told so: workers prove nothing.
+    Network {
+        /// Where it listens.
+        server: SocketAddr,
+        /// The RDMA device here; the first if none is named.
+        device: Option<String>,
+    },
 }
 
 /// What a worker did.
@@ -105,14 +125,29 @@ fn reply(reply: &Reply) -> std::io::Result<()> {
 }
 
 fn do_it(job: &Job) -> Result<Done, Failure> {
-    let mut remote = Remote::connect(&job.path, Owner::Me)?;
+    match &job.table {
+        Place::Segment(path) => do_with(job, Remote::connect(path, Owner::Me)?),
+        Place::Network { server, device } => {
+            let joining = Joining {
+                address: *server,
+                identity: Identity::plain_text("lockify", 0),
+                server: 0,
+                // Workers share their machine with many: a peer is not gone after half a second.
+                verbs: Settings { device: device.clone(), ack_timeout: 16, ..Settings::default() },
+            };
+            do_with(job, Remote::join(&joining)?)
+        }
+    }
+}
+
+fn do_with<F: Executes>(job: &Job, mut remote: Remote<F>) -> Result<Done, Failure> {
     let choice = Choice::new(job, remote.locks())?;
     let protocol = remote.options().protocol;
     let (fabric, client) = remote.parts();
     let history = job
         .history
         .as_ref()
-        .map(|path| History::create(path, fabric.me(), protocol))
+        .map(|path| History::create(path, fabric.me(), protocol, job.clock_ns))
         .transpose()?;
     reply(&Reply::Ready(fabric.me().0))?;
     line()?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lockify_check::{Kind, Reader};
 use lockify_onesided::{Options, Protocol};
 use lockify_remote::proof::{Part, check};
-use lockify_remote::worker::Job;
+use lockify_remote::worker::{Job, Place};
 use lockify_remote::{Crew, Program, ServeError, Server, Settings};
 
 #[test]
@@ -53,7 +53,7 @@ impl Home {
 
 fn job(dir: &Path, name: &str, number: u64) -> Job {
     Job {
-        path: dir.join("segment"),
+        table: Place::Segment(dir.join("segment")),
         locks: 3,
         skew: 0.0,
         shared: 0.4,
@@ -61,6 +61,7 @@ fn job(dir: &Path, name: &str, number: u64) -> Job {
         duration_ns: 300_000_000,
         seed: number,
         history: Some(dir.join(format!("{name}.jsonl"))),
+        clock_ns: 0,
     }
 }
 

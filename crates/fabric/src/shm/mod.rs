@@ -46,10 +46,10 @@ use lockify_onesided::{
 use rand::{Rng as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+pub use crate::clock::now;
 pub use error::ShmError;
 pub use layout::{MAX_PEERS, Shape};
 pub use segment::{NOTICE_BYTES, Owner, Segment};
-pub use wait::now;
 
 use crate::shm::rings::Rings;
 use crate::shm::slots::Slot;
@@ -101,7 +101,7 @@ impl Shm {
         // Again with the place taken: who closes a segment and then finds nobody in it is alone for good.
         open()?;
         let rings = RefCell::new(Rings::new(&segment, &slot));
-        let seed = segment.salt() ^ wait::now() ^ u64::from(slot.peer().0) << 48;
+        let seed = segment.salt() ^ now() ^ u64::from(slot.peer().0) << 48;
         let random = RefCell::new(Xoshiro256PlusPlus::seed_from_u64(seed));
         let (wake, alone) = (Cell::new(Nanos::MAX), Cell::new(0));
         Ok(Shm(Rc::new(End { segment, slot, capabilities, rings, random, wake, alone })))
@@ -139,7 +139,7 @@ impl Fabric for Shm {
     }
 
     fn now(&self) -> Nanos {
-        wait::now()
+        now()
     }
 
     async fn sleep_until(&self, at: Nanos) {
@@ -171,7 +171,7 @@ impl Fabric for Shm {
                 if let Some(outcome) = outcome.take() {
                     return outcome;
                 }
-                wait::until(&end, wait::now() + rings::RETRY, || None::<()>).await;
+                wait::until(&end, now() + rings::RETRY, || None::<()>).await;
             }
         }
     }

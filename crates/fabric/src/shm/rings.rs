@@ -15,7 +15,8 @@ use lockify_onesided::{MESSAGE_WORDS, Message, Nanos, Peer, Received, VerbError}
 use super::layout::DEPTH;
 use super::segment::Segment;
 use super::slots::{self, Slot};
-use super::wait::{self, now};
+use super::wait;
+use crate::clock::now;
 
 /// How often a sender looks whether a full ring has room again.
 pub(super) const RETRY: Nanos = 100_000;

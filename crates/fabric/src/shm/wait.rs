@@ -8,17 +8,12 @@ use std::sync::OnceLock;
 
 use lockify_onesided::Nanos;
 use rustix::thread::futex;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::Timespec;
 
 use super::End;
 use super::segment::Segment;
 use super::slots::word;
-
-/// The fabric's clock: `CLOCK_MONOTONIC`, which all processes of a machine share.
-pub fn now() -> Nanos {
-    let t = clock_gettime(ClockId::Monotonic);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
+use crate::clock::now;
 
 /// How long a waiter spins before it sleeps: about what sleeping and being woken costs, so that it loses at most as much
 /// again as it could have won.

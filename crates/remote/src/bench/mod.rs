@@ -21,7 +21,7 @@ pub use rows::{page, rows};
 
 use crate::crew::{Crew, CrewError, Program};
 use crate::server::{ServeError, Server, Settings};
-use crate::worker::{Done, Job};
+use crate::worker::{Done, Job, Place};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +142,7 @@ fn once(
     let settings =
         Settings { path: path.to_owned(), locks, clients: clients.into(), mode: 0o600, options };
     let job = |client: u32| Job {
-        path: path.to_owned(),
+        table: Place::Segment(path.to_owned()),
         locks,
         skew,
         shared,
@@ -150,6 +150,7 @@ fn once(
         duration_ns: duration.as_nanos() as u64,
         seed: seed << 32 | u64::from(client),
         history: None,
+        clock_ns: 0,
     };
     let served = serving(settings, || {
         let mut crew = Crew::start(how, (0..clients).map(job))?;

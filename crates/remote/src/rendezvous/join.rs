@@ -1,6 +1,7 @@
 //! A participant.
 
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use lockify_trust::Security;
@@ -130,6 +131,13 @@ impl Rendezvous {
             Err(end) => self.over = Some(end.to_string()),
         }
         true
+    }
+}
+
+/// Readable when [`Rendezvous::next`] has more to say after it had nothing, for who waits for other things, too.
+impl AsFd for Rendezvous {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.line.stream.as_fd()
     }
 }
 

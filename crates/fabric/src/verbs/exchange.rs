@@ -1,0 +1,40 @@
+//! How ends that are not connected yet reach each other: a service beside RDMA, for example over TCP.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use lockify_onesided::Peer;
+
+/// Most bytes of what is told.
+pub const MOST_TOLD: usize = 128;
+
+/// What an exchange has to say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// Another end has told this.
+    Told {
+        /// Who, as the exchange knows it.
+        from: Peer,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// Another end has gone for good.
+    Gone(Peer),
+    /// The exchange has ended: who is connected stays so, nobody else can be connected.
+    Ended,
+}
+
+/// One end's side of the service. What one tells another arrives in the order of telling.
+pub trait Exchange {
+    /// Tells another end at most [`MOST_TOLD`] bytes. Whether they arrive is not known.
+    ///
+    /// # Errors
+    /// The service is gone.
+    fn tell(&mut self, to: Peer, bytes: &[u8]) -> io::Result<()>;
+
+    /// What has come; does not wait.
+    fn next(&mut self) -> Option<Heard>;
+
+    /// Readable while there is something, so that it can be waited for.
+    fn bell(&self) -> BorrowedFd<'_>;
+}

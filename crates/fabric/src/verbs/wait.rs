@@ -1,0 +1,89 @@
+//! Waiting: for time, for completions, and for what the exchange says.
+
+use core::future::Future;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+
+use lockify_onesided::Nanos;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+
+use super::End;
+use crate::clock::now;
+
+/// How long a waiter looks for completions before it sleeps: some round trips of a fast network, and about what it costs
+/// to sleep and be woken.
+const LOOK: Nanos = 20_000;
+/// A sleep takes this much longer than asked for, so whoever waits for less does not sleep.
+const SLACK: Nanos = 60_000;
+/// The longest sleep: what comes by signals is looked at that often.
+const LONGEST: Nanos = 100_000_000;
+
+/// Polls `ready` until it is, or until the clock is there.
+pub(super) async fn until<T>(
+    end: &End,
+    at: Nanos,
+    mut ready: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    core::future::poll_fn(|_| {
+        if let Some(found) = ready() {
+            return Poll::Ready(Some(found));
+        }
+        if now() >= at {
+            return Poll::Ready(None);
+        }
+        end.wake.set(end.wake.get().min(at));
+        Poll::Pending
+    })
+    .await
+}
+
+/// Runs a future, waiting as this fabric does.
+pub(super) fn block_on<T>(end: &End, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        end.wake.set(Nanos::MAX);
+        end.links.borrow_mut().go_on();
+        let patience = end.links.borrow_mut().give_up();
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        let start = now();
+        let wake = end.wake.get().min(patience).min(start + LONGEST);
+        let mut time = start;
+        let mut any = false;
+        while time < wake && !any && (time < start + LOOK || wake < time + SLACK) {
+            // A kernel in software, as Soft-RoCE in a virtual machine with one processor, works while others yield.
+            std::thread::yield_now();
+            any = end.links.borrow_mut().go_on();
+            time = now();
+        }
+        if !any && time < wake {
+            sleep(end, wake - time);
+        }
+    }
+}
+
+fn sleep(end: &End, nanos: Nanos) {
+    end.device.arm();
+    // What came before that rings no bell.
+    if end.links.borrow_mut().go_on() {
+        return;
+    }
+    let links = end.links.borrow();
+    let bells = [Some(end.device.bell()), links.bell()].into_iter().flatten();
+    let mut bells: Vec<_> =
+        bells.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN)).collect();
+    let most = Timespec {
+        tv_sec: (nanos / 1_000_000_000) as i64,
+        tv_nsec: (nanos % 1_000_000_000) as i64,
+    };
+    // Ends by a bell, by time or by a signal, and the caller looks anyway.
+    let _ = poll(&mut bells, Some(&most));
+    let rung = bells[0].revents().contains(PollFlags::IN);
+    drop(links);
+    if rung {
+        end.device.silence();
+    }
+}

@@ -1,0 +1,157 @@
+"""A memory server on one node, workers on all, and what their histories say together."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lockify_lab import Lab, host
+
+PROTOCOLS = (
+    "srsl", "dqnl", "n-cosed", "cas-spin", "dslr", "mcs", "shiftlock", "shiftlock+", "shiftlock-s",
+)  # fmt: skip
+PLAIN_TEXT = "anybody who reaches the network may take and break locks"
+HOME = 1
+LOCKS = 16
+
+
+def built(*names: str) -> Path:
+    """A program of this project that is built already."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or host.REPOSITORY / "target")
+    found = [target / kind / name for kind in ("release", "debug") for name in names]
+    found = [path for path in found if path.exists()]
+    assert found, f"{names[0]} is missing: run `cargo build --workspace --bins --examples` first"
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+@contextmanager
+def server(lab: Lab, protocol: str, lease_ms: int, refuses: str = "") -> Iterator[str]:
+    """A memory server on node 1; gives the address at which it is found. It turns away whom `refuses` says, if any."""
+    said = "/run/lab/server.log"
+    start = f"""
+        setsid /run/lab/lockify memory-server --fabric verbs --listen 10.77.0.{HOME}:0 --plain-text '{PLAIN_TEXT}' \
+            --ack-timeout 16 --protocol '{protocol}' --lease {lease_ms}ms --locks {LOCKS} --clients 16 >{said} 2>&1 </dev/null &
+        echo $! >/run/server.pid
+        for i in $(seq 200); do
+            grep -q 'try: lockify' {said} && exit 0
+            kill -0 $! || break
+            sleep 0.05
+        done
+        cat {said} >&2
+        exit 1
+    """
+    lab.sh(start, HOME)
+    line = (lab.folder / "server.log").read_text("utf-8")
+    yield line.split("--server ")[1].split()[0]
+    end = """
+        pid=$(cat /run/server.pid)
+        kill $pid
+        for i in $(seq 200); do kill -0 $pid 2>/dev/null || exit 0; sleep 0.05; done
+        exit 1
+    """
+    lab.sh(end, HOME)
+    left = (lab.folder / "server.log").read_text("utf-8").splitlines()
+    assert left[0] == line.strip() and bool(left[1:]) == bool(refuses), left
+    assert all(refuses in complaint for complaint in left[1:]), left
+
+
+@dataclass
+class Worker:
+    """A client of a table."""
+
+    node: int
+    seconds: float
+    locks: int = 2
+    shared: float = 0.4
+    hold_ns: int = 200_000
+    kill_after: float | None = None
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def job(self, number: int, address: str, history: str, clock: int) -> dict[str, Any]:
+        return {
+            "table": {"Network": {"server": address, "device": "rxe0"}},
+            "locks": self.locks,
+            "skew": 0.0,
+            "shared": self.shared,
+            "hold_ns": self.hold_ns,
+            "duration_ns": int(self.seconds * 1e9),
+            "seed": number,
+            "history": history,
+            "clock_ns": clock,
+        }
+
+    @property
+    def done(self) -> dict[str, Any]:
+        reply = self.told["done"]
+        assert reply and "Done" in reply, f"node {self.node}: {self.told}"
+        done: dict[str, Any] = reply["Done"]
+        return done
+
+
+def run(lab: Lab, address: str, workers: list[Worker], clocks: dict[int, int]) -> None:
+    """Lets all work, and fills in what they told."""
+    histories = lab.folder / "histories"
+    histories.mkdir(exist_ok=True)
+    for old in histories.iterdir():
+        old.unlink()
+    for node in lab.options.all_nodes:
+        here = [(number, worker) for number, worker in enumerate(workers) if worker.node == node]
+        jobs = [
+            {
+                "job": worker.job(number, address, f"/run/lab/histories/{number}.jsonl", clocks[node]),
+                "kill_after": worker.kill_after,
+            }
+            for number, worker in here
+        ]
+        plan = {"program": "/run/lab/lockify", "workers": jobs}
+        (lab.folder / f"plan.{node}.json").write_text(json.dumps(plan), "utf-8")
+    longest = max(worker.seconds for worker in workers)
+    results = lab.run("python3 /run/lab/inside.py /run/lab/plan.$NODE.json", timeout=longest + 60)
+    for result in results:
+        assert result.ok, f"node {result.node}: {result.failure} {result.out} {result.err}"
+        here = [worker for worker in workers if worker.node == result.node]
+        for worker, told in zip(here, json.loads(result.out), strict=True):
+            worker.told = told
+            if worker.kill_after is not None:
+                worker.told["dead"] += clocks[worker.node]
+
+
+def events(lab: Lab, worker: Worker) -> list[dict[str, Any]]:
+    """A worker's history; that of one that was killed ends as far as others can tell."""
+    name = Path(worker.told["history"]).name
+    lines = (lab.folder / "histories" / name).read_text("utf-8").splitlines()
+    found = [json.loads(line) for line in lines]
+    if worker.kill_after is None:
+        return found
+    last, dead = found[-1], worker.told["dead"]
+    node = next(event["node"] for event in found if "node" in event)
+    until = int(last.get("note", "lease until -1").removeprefix("lease until "))
+    if last["event"] == "grant" and until < dead:
+        found.append({"t": until, "node": node, "lock": last["lock"], "event": "lost"})
+    found.append({"t": dead, "node": node, "event": "gone", "client": f"peer-{node}"})
+    return found
+
+
+def judge(lab: Lab, workers: list[Worker], out: Path) -> dict[str, Any]:
+    """Merges the histories by the clock that they share, and has them checked. Returns what was counted."""
+    parts = [events(lab, worker) for worker in workers]
+    begins = [event for part in parts for event in part if event["event"] == "begin"]
+    assert len(begins) == len(parts), "a history has no beginning"
+    inner = [[event for event in part if event["event"] not in ("begin", "end")] for part in parts]
+    merged = list(heapq.merge(*inner, key=lambda event: event["t"]))
+    whole = [{**begins[0], "t": merged[0]["t"]}, *merged, {"t": merged[-1]["t"], "event": "end"}]
+    out.write_text("".join(json.dumps(event) + "\n" for event in whole), "utf-8")
+    checked = subprocess.run(
+        [built("lockify"), "check", "--json", out], capture_output=True, text=True, timeout=120
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    report: dict[str, Any] = json.loads(checked.stdout)["report"]
+    assert "compatible_grants" in report["checked"], report["off"]
+    return report

@@ -1,0 +1,108 @@
+"""Locks in remote memory between real kernels, by Soft-RoCE: docs/onesided-verbs.md.
+
+Times mean nothing here, counts do.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from clocks import MOST_ERROR_NS, differences
+from crews import PLAIN_TEXT, PROTOCOLS, Worker, built, events, judge, run, server
+from lockify_lab import Lab, host
+
+HEADER = Path("/usr/include/infiniband/verbs.h")
+TABLE = host.REPOSITORY / "crates" / "fabric" / "src" / "verbs" / "abi.txt"
+
+# Long enough that who lives is rarely evicted because the machine is busy.
+LEASE_MS = 400
+
+
+def test_the_declarations_of_the_library_are_those_of_its_header(tmp_path: Path) -> None:
+    assert HEADER.exists(), "run `lab/lab setup`"
+    lines = ["#include <stddef.h>", "#include <infiniband/verbs.h>"]
+    for line in TABLE.read_text("utf-8").splitlines():
+        what, number = line.rsplit(" ", 1)
+        if name := what.removeprefix("sizeof ") if what.startswith("sizeof ") else "":
+            value = f"sizeof(struct {name})"
+        else:
+            value = "offsetof(struct {}, {})".format(*what.split(".", 1))
+        lines.append(f'_Static_assert({value} == {number}, "{line}");')
+    source = tmp_path / "abi.c"
+    source.write_text("\n".join(lines) + "\n", "utf-8")
+    subprocess.run(["cc", "-c", "-o", tmp_path / "abi.o", source], check=True, timeout=60)
+
+
+def test_the_fabric_does_what_it_promises(lab: Lab) -> None:
+    told = lab.sh("/run/lab/verbs rxe0 2>&1", 2, timeout=120)
+    assert told.endswith("all is well\n"), told
+
+
+def test_no_protocol_is_left_out() -> None:
+    command = [built("lockify"), "memory-server", "--protocol", "none"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
+    assert tuple(said.split("use one of: ")[1].split("\n")[0].split(", ")) == PROTOCOLS, said
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_clients_of_three_nodes(lab: Lab, tmp_path: Path, protocol: str) -> None:
+    """The published protocol, undisturbed; then with leases, and one client killed."""
+    clocks = differences(lab)
+    with server(lab, protocol, 0) as address:
+        workers = [Worker(node, 0.5) for node in (1, 2, 3)]
+        run(lab, address, workers, clocks)
+    report = judge(lab, workers, tmp_path / "undisturbed.jsonl")
+    assert all(worker.done["pairs"] > 0 and worker.done["revoked"] == 0 for worker in workers)
+    assert sum(worker.done["pairs"] for worker in workers) == report["counts"]["grants"]
+
+    with server(lab, protocol, LEASE_MS) as address:
+        survivors = [Worker(node, 3.0) for node in (1, 2, 3)]
+        victim = Worker(2, 60, kill_after=0.8)
+        run(lab, address, [*survivors, victim], clocks)
+    report = judge(lab, [*survivors, victim], tmp_path / "killed.jsonl")
+    assert "fencing" in report["checked"], report["off"]
+    assert victim.told["status"] == -9
+    last = max(event["t"] for event in events(lab, victim) if event["event"] == "request")
+    assert last > 0, "the victim did nothing before it died"
+    for worker in survivors:
+        assert worker.done["pairs"] > 0
+        grants = [event["t"] for event in events(lab, worker) if event["event"] == "grant"]
+        assert max(grants) > victim.told["dead"], f"node {worker.node} was given nothing after the victim's death"
+    # The clocks were one all the time.
+    drift = {node: abs(now - clocks[node]) for node, now in differences(lab).items()}
+    assert max(drift.values()) < MOST_ERROR_NS, drift
+
+
+def test_commands_run_under_a_lock_of_another_node(lab: Lab) -> None:
+    with server(lab, "shiftlock-s", 10_000) as address:
+        lock = f"/run/lab/lockify remote-lock --fabric verbs --server {address} --plain-text '{PLAIN_TEXT}'"
+        out = lab.sh(f"{lock} db -- sh -c 'echo $LOCKIFY_NAME $LOCKIFY_TOKEN'", [2, 3])
+        names, tokens = zip(*(line.split() for line in out.splitlines()), strict=True)
+        assert names == ("db", "db") and len(set(tokens)) == 2
+        # Twenty increments that would lose some without the lock.
+        count = "read n </run/lab/count; sleep 0.01; echo $((n + 1)) >/run/lab/count"
+        lab.sh("echo 0 >/run/lab/count", 1)
+        lab.sh(f"for i in $(seq 5); do {lock} count -- sh -c '{count}' || exit 1; done", [1, 2, 3])
+        assert (lab.folder / "count").read_text("utf-8") == "15\n"
+
+
+def test_what_cannot_work_is_said(lab: Lab) -> None:
+    lock = "/run/lab/lockify remote-lock --fabric verbs"
+    plain = f"--plain-text '{PLAIN_TEXT}'"
+    with server(lab, "shiftlock-s", 10_000, refuses="other") as address:
+        for options, code, said in [
+            (f"--server {address}", 125, "is not loopback"),
+            (f"--server {address} --plain-text yes", 2, "for plain text"),
+            (f"--server {address} {plain} --cluster other", 125, "cluster"),
+            (f"--server {address} {plain} --rdma-device none0", 125, "this machine has rxe0"),
+            (f"--server {address} {plain} --gid-index 99", 125, "no address (GID) with index 99"),
+            (f"--server 10.77.0.1:1 {plain}", 125, "cannot reach the memory server"),
+        ]:
+            (result,) = lab.run(f"{lock} {options} db -- true", 2)
+            assert result.status == code and said in result.err, (options, result)
+        lab.sh("rdma link delete rxe0", 3)
+        (result,) = lab.run(f"{lock} --server {address} {plain} db -- true", 3)
+        lab.sh("rdma link add rxe0 type rxe netdev vec0", 3)
+        assert result.status == 125 and "has no RDMA device" in result.err, result
