@@ -15,8 +15,12 @@ from typing import Any
 from lockify_lab import Lab, host
 
 PROTOCOLS = (
-    "srsl", "dqnl", "n-cosed", "cas-spin", "dslr", "mcs", "shiftlock", "shiftlock+", "shiftlock-s",
+    "srsl", "dqnl", "n-cosed", "cas-spin", "dslr", "mcs", "shiftlock", "shiftlock+", "rma-rw", "drtm", "shiftlock-s",
 )  # fmt: skip
+# Refuses leases: it has no repair.
+UNREPAIRED = "rma-rw"
+# Refuses machines whose clocks nobody vouches for.
+CLOCKED = "drtm"
 PLAIN_TEXT = "anybody who reaches the network may take and break locks"
 HOME = 1
 LOCKS = 16
