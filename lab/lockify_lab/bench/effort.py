@@ -29,7 +29,7 @@ FULL = Effort(
     delays_us=(0, 100), sizes=(4, 3, 2), postmark=500_000, files=10_000, seconds=60, memory="2G", disk="24G",
 )  # fmt: skip
 QUICK = Effort(
-    name="quick", rounds=5, application_rounds=3, items=300, shared_items=30, traced_items=150,
+    name="quick", rounds=5, application_rounds=3, items=300, shared_items=200, traced_items=150,
     delays_us=(0, 100), sizes=(3,), postmark=3_000, files=500, seconds=3, memory="768M", disk="4G",
 )  # fmt: skip
 SMOKE = Effort(
