@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod clock;
+mod patience;
 pub mod shm;
 pub mod verbs;
 

@@ -47,6 +47,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 pub use crate::clock::now;
+use crate::patience;
 pub use error::ShmError;
 pub use layout::{MAX_PEERS, Shape};
 pub use segment::{NOTICE_BYTES, Owner, Segment};
@@ -143,7 +144,7 @@ impl Fabric for Shm {
     }
 
     async fn sleep_until(&self, at: Nanos) {
-        wait::until(&self.0, at, || None::<()>).await;
+        patience::until(&self.0.wake, at, || None::<()>).await;
     }
 
     fn random(&self) -> u64 {
@@ -171,14 +172,17 @@ impl Fabric for Shm {
                 if let Some(outcome) = outcome.take() {
                     return outcome;
                 }
-                wait::until(&end, now() + rings::RETRY, || None::<()>).await;
+                patience::until(&end.wake, now() + rings::RETRY, || None::<()>).await;
             }
         }
     }
 
     async fn receive(&self, until: Nanos) -> Option<Received> {
         let end = &self.0;
-        wait::until(end, until, || end.rings.borrow_mut().receive(&end.segment, &end.slot)).await
+        patience::until(&end.wake, until, || {
+            end.rings.borrow_mut().receive(&end.segment, &end.slot)
+        })
+        .await
     }
 
     fn register(&self, bytes: u64) -> Result<Region, RegionError> {

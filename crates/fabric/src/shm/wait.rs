@@ -8,22 +8,18 @@ use std::sync::OnceLock;
 
 use lockify_onesided::Nanos;
 use rustix::thread::futex;
-use rustix::time::Timespec;
 
 use super::End;
 use super::segment::Segment;
 use super::slots::word;
 use crate::clock::now;
+use crate::patience::{LONGEST, SLACK, timespec};
 
 /// How long a waiter spins before it sleeps: about what sleeping and being woken costs, so that it loses at most as much
 /// again as it could have won.
 const SPIN: Nanos = 20_000;
 /// How long it does so without letting others run; over several waits, since who polls waits for less at a time.
 const ALONE: Nanos = 2_000;
-/// A sleep takes this much longer than asked for, so whoever waits for less does not sleep.
-const SLACK: Nanos = 60_000;
-/// The longest sleep: what comes by signals is looked at that often.
-const LONGEST: Nanos = 100_000_000;
 
 /// Tells the peer in this place that there is something for it.
 pub(super) fn ring(segment: &Segment, index: u64) {
@@ -35,25 +31,6 @@ pub(super) fn ring(segment: &Segment, index: u64) {
         // It fails for bad addresses only.
         let _ = futex::wake(bell, futex::Flags::empty(), 1);
     }
-}
-
-/// Polls `ready` until it is, or until the clock is there.
-pub(super) async fn until<T>(
-    end: &End,
-    at: Nanos,
-    mut ready: impl FnMut() -> Option<T>,
-) -> Option<T> {
-    core::future::poll_fn(|_| {
-        if let Some(found) = ready() {
-            return Poll::Ready(Some(found));
-        }
-        if now() >= at {
-            return Poll::Ready(None);
-        }
-        end.wake.set(end.wake.get().min(at));
-        Poll::Pending
-    })
-    .await
 }
 
 /// Runs a future, waiting as this fabric does.
@@ -103,10 +80,7 @@ fn spin() -> Nanos {
 fn sleep(end: &End, heard: u32, nanos: Nanos) {
     let at = end.segment.layout().slot(end.slot.index());
     let (bell, sleeps) = (end.segment.half(at + word::BELL), end.segment.half(at + word::SLEEPS));
-    let most = Timespec {
-        tv_sec: (nanos / 1_000_000_000) as i64,
-        tv_nsec: (nanos % 1_000_000_000) as i64,
-    };
+    let most = timespec(nanos);
     sleeps.store(1, SeqCst);
     // Ends at once if the bell has rung; otherwise by the bell, by time or by a signal, and the caller looks anyway.
     let _ = futex::wait(bell, futex::Flags::empty(), heard, Some(&most));

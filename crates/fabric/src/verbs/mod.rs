@@ -51,6 +51,7 @@ pub use error::VerbsError;
 pub use exchange::{Exchange, Heard, MOST_TOLD};
 
 use crate::clock::now;
+use crate::patience;
 use device::{Device, Memory};
 use link::{Links, Outcome, Work};
 
@@ -185,7 +186,7 @@ impl Fabric for Verbs {
     }
 
     async fn sleep_until(&self, at: Nanos) {
-        wait::until(&self.0, at, || None::<()>).await;
+        patience::until(&self.0.wake, at, || None::<()>).await;
     }
 
     fn random(&self) -> u64 {
@@ -206,7 +207,7 @@ impl Fabric for Verbs {
 
     async fn receive(&self, until: Nanos) -> Option<Received> {
         let end = &self.0;
-        wait::until(end, until, || end.links.borrow_mut().receive()).await
+        patience::until(&end.wake, until, || end.links.borrow_mut().receive()).await
     }
 
     fn register(&self, bytes: u64) -> Result<Region, RegionError> {

@@ -6,37 +6,14 @@ use core::task::{Context, Poll, Waker};
 
 use lockify_onesided::Nanos;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
 
 use super::End;
 use crate::clock::now;
+use crate::patience::{LONGEST, SLACK, timespec};
 
 /// How long a waiter looks for completions before it sleeps: some round trips of a fast network, and about what it costs
 /// to sleep and be woken.
 const LOOK: Nanos = 20_000;
-/// A sleep takes this much longer than asked for, so whoever waits for less does not sleep.
-const SLACK: Nanos = 60_000;
-/// The longest sleep: what comes by signals is looked at that often.
-const LONGEST: Nanos = 100_000_000;
-
-/// Polls `ready` until it is, or until the clock is there.
-pub(super) async fn until<T>(
-    end: &End,
-    at: Nanos,
-    mut ready: impl FnMut() -> Option<T>,
-) -> Option<T> {
-    core::future::poll_fn(|_| {
-        if let Some(found) = ready() {
-            return Poll::Ready(Some(found));
-        }
-        if now() >= at {
-            return Poll::Ready(None);
-        }
-        end.wake.set(end.wake.get().min(at));
-        Poll::Pending
-    })
-    .await
-}
 
 /// Runs a future, waiting as this fabric does.
 pub(super) fn block_on<T>(end: &End, future: impl Future<Output = T>) -> T {
@@ -75,10 +52,7 @@ fn sleep(end: &End, nanos: Nanos) {
     let bells = [Some(end.device.bell()), links.bell()].into_iter().flatten();
     let mut bells: Vec<_> =
         bells.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN)).collect();
-    let most = Timespec {
-        tv_sec: (nanos / 1_000_000_000) as i64,
-        tv_nsec: (nanos % 1_000_000_000) as i64,
-    };
+    let most = timespec(nanos);
     // Ends by a bell, by time or by a signal, and the caller looks anyway.
     let _ = poll(&mut bells, Some(&most));
     let rung = bells[0].revents().contains(PollFlags::IN);
