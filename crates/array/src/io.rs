@@ -1,0 +1,226 @@
+//! What goes into the state machines and comes out, apart from messages: work, its results, and a device's disk.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{Change, DeviceId, Life, OpId, Span, Stamp};
+
+/// Whom a host talks to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Peer {
+    /// A device.
+    Device(DeviceId),
+    /// The lock server.
+    Server,
+}
+
+/// What a host can be asked to do. Each piece but [`Work::Flush`] and [`Work::Fence`] is one storage transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// Read blocks of the array.
+    Read {
+        /// Which.
+        span: Span,
+    },
+    /// Write blocks of the array. Answered when all of it is as durable as the devices make it.
+    Write {
+        /// Which.
+        span: Span,
+        /// `span.count` blocks.
+        data: Bytes,
+    },
+    /// Make durable what was answered before, on all devices.
+    Flush,
+    /// Check a stripe, and repair its parity if `repair`; the answer says what was found.
+    Scrub {
+        /// The stripe.
+        stripe: u64,
+        /// Whether to write parity that is wrong.
+        repair: bool,
+    },
+    /// Write a stripe's unit on a device that is being rebuilt, from the others.
+    Rebuild {
+        /// The device.
+        device: DeviceId,
+        /// The stripe.
+        stripe: u64,
+    },
+    /// Fence a life of another host, repair what it had in flight, and free what it held (section 3.2). May be repeated, and
+    /// done by several hosts at once.
+    Fence {
+        /// Whose.
+        life: Life,
+    },
+    /// Change the array's state.
+    Change {
+        /// How.
+        change: Change,
+    },
+}
+
+/// What came of a piece of work.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HostAnswer {
+    /// The blocks read.
+    Read {
+        /// `span.count` blocks.
+        data: Bytes,
+    },
+    /// The work is done.
+    Done,
+    /// What a scrub found.
+    Scrubbed {
+        /// Blocks of the stripe's units at which parity did not fit.
+        mismatches: u32,
+        /// Blocks of the stripe whose content is lost.
+        lost: u32,
+    },
+}
+
+/// Why a piece of work failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OpError {
+    /// The span is not all in the array, or the data has another length.
+    #[error("the request is not within the array")]
+    Range,
+    /// Content is lost: a device failed while a write was in progress, or two have failed (section 3.5).
+    #[error("block {block} of the array is lost; write it anew, or restore it from a backup")]
+    Lost {
+        /// The first such block.
+        block: u64,
+    },
+    /// More devices are gone than the redundancy allows for.
+    #[error("too many devices are gone: {0}")]
+    Unavailable(String),
+    /// This life of the host was fenced: it was taken for dead. Nothing of what was not answered may be counted on.
+    #[error("this host was taken for dead and fenced; start it again")]
+    Fenced,
+    /// The clocks of host and devices are too far apart (section 2.4).
+    #[error("this host's clock is {ahead_ms} ms ahead of a device's; set the clocks (NTP)")]
+    Clock {
+        /// How far.
+        ahead_ms: u64,
+    },
+    /// It does not make sense in the array's present state.
+    #[error("{0}")]
+    State(String),
+}
+
+/// Blocks of one device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Extent {
+    /// The first block.
+    pub start: u64,
+    /// How many; at least 1.
+    pub count: u32,
+}
+
+/// The linkage record that is stored with every block (section 3.1): which host operation wrote it, and what else that
+/// operation wrote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Header {
+    /// The operation's timestamp; zero if the block was never written.
+    pub stamp: Stamp,
+    /// The operation's first block of the array.
+    pub first: u64,
+    /// The operation's last block of the array.
+    pub last: u64,
+    /// The device that a degraded write left out.
+    pub skipped: Option<DeviceId>,
+    /// The content is lost: reading it is an error until it is written anew (section 3.5).
+    pub lost: bool,
+}
+
+/// A block of a device as its disk keeps it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// Its linkage record.
+    pub header: Header,
+    /// Its content, of the layout's block size.
+    pub data: Bytes,
+}
+
+/// Why a block cannot be read although its disk works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
+pub enum BlockError {
+    /// Its checksum is wrong: a write of it was cut short, or the medium is damaged.
+    #[error("the checksum is wrong")]
+    Torn,
+}
+
+/// Names a disk operation until it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DiskToken(pub u64);
+
+/// What a device asks of its disk. Overlapping operations are never under way at once; others may be done in any order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DiskAsk {
+    /// Read blocks with their headers.
+    Read {
+        /// Names the operation.
+        token: DiskToken,
+        /// Which.
+        extent: Extent,
+    },
+    /// Write blocks, each together with its header; answered when they are durable if `durable`.
+    Write {
+        /// Names the operation.
+        token: DiskToken,
+        /// The first block.
+        start: u64,
+        /// What.
+        blocks: Vec<Block>,
+        /// Whether it must survive a power loss when it is answered.
+        durable: bool,
+    },
+    /// Make durable everything answered before.
+    Flush {
+        /// Names the operation.
+        token: DiskToken,
+    },
+    /// Replace the device's record (epoch, fenced lives, ...) durably and atomically. The last one is given back when the
+    /// device starts.
+    Save {
+        /// Names the operation.
+        token: DiskToken,
+        /// The record.
+        record: Bytes,
+    },
+}
+
+/// What a disk answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DiskAnswer {
+    /// The blocks read.
+    Read(Vec<Result<Block, BlockError>>),
+    /// Written, flushed or saved.
+    Done,
+}
+
+/// The disk failed. The device takes itself out of the array.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct DiskError(pub String);
+
+/// A step of a device that histories record, in the order in which they took effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceEvent {
+    /// Blocks were read for an operation.
+    Read {
+        /// The operation.
+        op: OpId,
+        /// Which blocks.
+        extent: Extent,
+    },
+    /// Blocks were written by an operation, or its write was dropped because a newer one is there already.
+    Write {
+        /// The operation.
+        op: OpId,
+        /// Which blocks.
+        extent: Extent,
+        /// Its timestamp.
+        stamp: Stamp,
+        /// Nothing was written.
+        dropped: bool,
+    },
+}
