@@ -4,6 +4,7 @@
 //! count only within their view (semantics section 9); the others are queued while a node
 //! recovers and handled afterwards.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
@@ -108,7 +109,7 @@ pub enum Verdict {
 }
 
 /// The directory's answer to one claim.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ClaimReply {
     /// The claim's id.
     pub id: u64,
@@ -116,7 +117,7 @@ pub struct ClaimReply {
     pub verdict: Verdict,
     /// The claimed name, on transports that can lose or duplicate claims: the claimer needs it to
     /// heal a record that a late duplicate left behind (protocol section 4).
-    pub name: Option<Name>,
+    pub name: Option<Box<Name>>,
 }
 
 /// A lock that moves to a new master in recovery (semantics section 9, step 6).

@@ -4,6 +4,8 @@
 //! All batches go together: sending wakes others, and they, or the processors that they share, are
 //! awake already for the second message of a volley.
 
+use alloc::vec::Vec;
+
 use crate::ids::NodeId;
 use crate::io::Trace;
 use crate::message::Body;
@@ -27,7 +29,8 @@ impl Lockspace {
         if self.claims.batches.is_empty() {
             self.claims.batches_due = self.now.saturating_add(self.config.batch_age);
         }
-        let batch = self.claims.batches.entry(node).or_default();
+        let full = self.config.batch_entries;
+        let batch = self.claims.batches.entry(node).or_insert_with(|| Vec::with_capacity(full));
         batch.push(entry);
         if batch.len() >= self.config.batch_entries {
             self.flush_batches();

@@ -1,5 +1,6 @@
 //! The directory node's side: its table of protocol section 4.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::ids::NodeId;
@@ -11,21 +12,16 @@ use crate::space::Lockspace;
 impl Lockspace {
     pub(crate) fn receive_claims(&mut self, from: NodeId, entries: Vec<(Name, u64)>) {
         let lossy = self.config.claim_resend.is_some();
-        let replies = entries
-            .into_iter()
-            .filter(|(name, id)| {
-                let on_record =
-                    self.directory.get(name).is_some_and(|r| r.master == from && r.id >= *id);
-                !(mutated!(self, DuplicateClaimUnanswered) && on_record)
-            })
-            .collect::<Vec<_>>()
-            .into_iter()
-            .map(|(name, id)| ClaimReply {
-                id,
-                verdict: self.judge(from, &name, id),
-                name: lossy.then_some(name),
-            })
-            .collect();
+        let mut replies = Vec::with_capacity(entries.len());
+        for (name, id) in entries {
+            let on_record =
+                || self.directory.get(&name).is_some_and(|r| r.master == from && r.id >= id);
+            if mutated!(self, DuplicateClaimUnanswered) && on_record() {
+                continue;
+            }
+            let verdict = self.judge(from, &name, id);
+            replies.push(ClaimReply { id, verdict, name: lossy.then(|| Box::new(name)) });
+        }
         self.send(from, Body::ClaimReplies(replies));
     }
 

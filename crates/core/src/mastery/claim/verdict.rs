@@ -44,6 +44,7 @@ impl Lockspace {
     /// record is taken back, under the duplicate's own id, so that nothing newer can be hit.
     pub(super) fn heal(&mut self, directory: NodeId, reply: ClaimReply) {
         let Some(name) = reply.name.filter(|_| reply.verdict == Verdict::Ok) else { return };
+        let name = *name;
         if self.store.find(&name, name.hash64()).is_none() && !mutated!(self, NoHealing) {
             self.send(directory, Body::Remove { name, id: reply.id });
         }
