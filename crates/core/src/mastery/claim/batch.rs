@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use crate::ids::NodeId;
 use crate::io::Trace;
 use crate::message::Body;
+use crate::resource::ResourceKey;
 use crate::space::Lockspace;
 use crate::timers::Timer;
 
@@ -22,10 +23,14 @@ impl Lockspace {
         self.gather(ordinal);
     }
 
-    pub(super) fn gather(&mut self, ordinal: u64) {
+    fn gather(&mut self, ordinal: u64) {
         let Some(claim) = self.claims.open.get(ordinal) else { return };
-        let resource = &self.store[claim.resource];
-        let (entry, node) = ((resource.name, claim.id), self.directory_node(resource.hash));
+        self.gather_claim(claim.resource, claim.id);
+    }
+
+    pub(super) fn gather_claim(&mut self, key: ResourceKey, id: u64) {
+        let resource = &self.store[key];
+        let (entry, node) = ((resource.name, id), self.directory_node(resource.hash));
         if self.claims.batches.is_empty() {
             self.claims.batches_due = self.now.saturating_add(self.config.batch_age);
         }
@@ -53,12 +58,13 @@ impl Lockspace {
         let Some(mut entries) = self.claims.batches.remove(&node) else { return };
         if mutated!(self, FailedSendConfirms) && entries.len() > 1 {
             let unsent = entries.pop().and_then(|(_, id)| self.claims.open.by_id(id));
-            unsent.into_iter().for_each(|ordinal| self.confirm(ordinal));
+            let ordinal = unsent.map(|(ordinal, _)| ordinal);
+            ordinal.into_iter().for_each(|ordinal| self.confirm(ordinal));
         }
         if let Some(interval) = self.config.claim_resend.filter(|_| !mutated!(self, NeverResent)) {
             for (_, id) in &entries {
-                let Some(ordinal) = self.claims.open.by_id(*id) else { continue };
-                let tries = self.claims.open.get(ordinal).map_or(0, |c| c.tries);
+                let Some((ordinal, claim)) = self.claims.open.by_id(*id) else { continue };
+                let tries = claim.tries;
                 let wait =
                     interval.saturating_mul(1 << tries.min(5)).min(interval.saturating_mul(20));
                 self.set_timer(wait, Timer::Resend(ordinal));

@@ -126,7 +126,7 @@ impl Lockspace {
         self.stats.unsettled_max = self.stats.unsettled_max.max(self.claims.open.len() as u64);
         let name = self.name_of(key);
         self.trace(|| Trace::Claim { name, claim: ordinal });
-        self.gather(ordinal);
+        self.gather_claim(key, id);
         if strict {
             self.store[lock].stage = Stage::Parked;
             self.flush_batches();

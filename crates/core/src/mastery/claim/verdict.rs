@@ -20,16 +20,15 @@ impl Lockspace {
     }
 
     pub(super) fn receive_verdict(&mut self, from: NodeId, reply: ClaimReply) {
-        let mut known = self.claims.open.by_id(reply.id);
+        let mut known = self.claims.open.by_id(reply.id).map(|(ordinal, c)| (ordinal, c.state));
         if mutated!(self, ReplyIdIgnored) {
-            known = self.claims.oldest_unsettled();
+            known = self.claims.open.iter().next().map(|(ordinal, c)| (ordinal, c.state));
         }
-        let Some(ordinal) = known else {
-            return self.heal(from, reply);
+        let ordinal = match known {
+            None => return self.heal(from, reply),
+            Some((ordinal, State::Pending)) => ordinal,
+            Some((_, State::Merging(_) | State::Conflict(_))) => return,
         };
-        if self.claims.pending(ordinal).is_none() {
-            return;
-        }
         match reply.verdict {
             Verdict::Ok => self.confirm(ordinal),
             Verdict::Exists(master) if master == self.me() || mutated!(self, RefusalConfirms) => {
