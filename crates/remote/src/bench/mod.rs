@@ -150,7 +150,6 @@ fn once(
         duration_ns: duration.as_nanos() as u64,
         seed: seed << 32 | u64::from(client),
         history: None,
-        clock_ns: 0,
     };
     let served = serving(settings, || {
         let mut crew = Crew::start(how, (0..clients).map(job))?;
