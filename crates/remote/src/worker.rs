@@ -64,14 +64,25 @@ pub struct Done {
     pub revoked: u64,
     /// From its first request to its last release.
     pub elapsed_ns: u64,
-    /// Verbs at the home.
-    pub verbs: u64,
-    /// Compare-and-swaps that changed nothing.
-    pub cas_failed: u64,
+    /// Compare-and-swaps.
+    pub cas: u64,
+    /// Fetch-and-adds.
+    pub faa: u64,
+    /// READs.
+    pub read: u64,
+    /// WRITEs.
+    pub write: u64,
     /// Messages sent.
     pub messages: u64,
     /// How often an acquisition took how many nanoseconds, to three digits.
     pub waits: Vec<(u64, u64)>,
+}
+
+impl Done {
+    /// Verbs at the home.
+    pub fn verbs(&self) -> u64 {
+        self.cas + self.faa + self.read + self.write
+    }
 }
 
 /// What a worker tells its parent, each on a line of its own after [`MARK`].
@@ -241,8 +252,8 @@ async fn work<F: Fabric>(
     }
     let counts = client.counts();
     done.elapsed_ns = now - start;
-    done.verbs = counts.verbs();
-    done.cas_failed = counts.cas_failed;
+    (done.cas, done.faa, done.read, done.write) =
+        (counts.cas, counts.faa, counts.read, counts.write);
     done.messages = counts.send;
     done.waits =
         waits.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value())).collect();

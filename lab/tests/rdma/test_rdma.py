@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from clocks import Difference, differences
-from crews import CLOCKED, PLAIN_TEXT, PROTOCOLS, UNREPAIRED, Worker, built, judge, run, server
+from crews import CLOCKED, HOME, PLAIN_TEXT, PROTOCOLS, UNREPAIRED, Worker, built, judge, run, server
 from lockify_lab import Lab, host
 
 HEADER = Path("/usr/include/infiniband/verbs.h")
@@ -77,6 +77,53 @@ def test_clients_of_three_nodes(lab: Lab, tmp_path: Path, protocol: str) -> None
 def during(lab: Lab, before: dict[int, Difference]) -> dict[int, Difference]:
     """What clocks differed by from then until now."""
     return {node: before[node].or_else(now) for node, now in differences(lab).items()}
+
+
+# Per lock and unlock that nobody else wants, as in section 1 of the protocols' specification and docs/onesided.md; a swap is a CAS
+# here. Where `shared` says nothing, locks are exclusive only.
+COSTS: dict[str, dict[str, dict[str, int]]] = {
+    "srsl": {"exclusive": {"messages": 2}, "shared": {"messages": 2}},  # and a grant, which the home sends
+    "dqnl": {"exclusive": {"cas": 2}},
+    "n-cosed": {"exclusive": {"cas": 2}, "shared": {"faa": 1, "messages": 1}},
+    "cas-spin": {"exclusive": {"cas": 2}},
+    "dslr": {"exclusive": {"faa": 2}, "shared": {"faa": 2}},
+    "mcs": {"exclusive": {"cas": 2}},
+    "shiftlock": {"exclusive": {"cas": 2}, "shared": {"faa": 2}},
+    "shiftlock+": {"exclusive": {"cas": 2}, "shared": {"faa": 2}},
+    "rma-rw": {"exclusive": {"cas": 2, "read": 3, "faa": 2}, "shared": {"faa": 2}},
+    "shiftlock-s": {"exclusive": {"faa": 2}, "shared": {"faa": 2}},
+}
+
+
+@pytest.mark.parametrize("protocol", COSTS)
+def test_a_lock_costs_what_the_specification_says(lab: Lab, protocol: str) -> None:
+    """What a client has counted, and what the home's card has received."""
+    for mode, cost in COSTS[protocol].items():
+        with server(lab, protocol, 0) as address:
+            worker = Worker(2, seconds=0.2, locks=1, shared=float(mode == "shared"))
+            before = received(lab)
+            run(lab, address, [worker])
+            after = received(lab)
+        done = worker.done
+        counted = {kind: done[kind] for kind in ("cas", "faa", "read", "write", "messages")}
+        wanted = {kind: cost.get(kind, 0) * done["pairs"] for kind in counted}
+        if (protocol, mode) == ("n-cosed", "shared"):
+            # Who has just shared looks at the writers' intents, which section 2.3 adds (hole 9).
+            assert 0 <= counted["read"] <= done["pairs"]
+            wanted["read"] = counted["read"]
+        assert counted == wanted, (mode, done["pairs"])
+        if not counted["messages"]:
+            # A packet each, but for those that were sent again since the machine is busy.
+            fresh = {name: after[name] - before[name] for name in after}
+            again = fresh["duplicate_request"] + fresh["out_of_seq_request"]
+            assert fresh["rcvd_pkts"] - again == sum(counted.values()), (mode, fresh, counted)
+
+
+def received(lab: Lab) -> dict[str, int]:
+    """What the home's card has counted."""
+    names = ("rcvd_pkts", "duplicate_request", "out_of_seq_request")
+    text = lab.sh(f"cd /sys/class/infiniband/rxe0/ports/1/hw_counters && cat {' '.join(names)}", HOME)
+    return dict(zip(names, map(int, text.split()), strict=True))
 
 
 def test_commands_run_under_a_lock_of_another_node(lab: Lab) -> None:

@@ -189,7 +189,7 @@ fn together(done: &[Done]) -> Measured {
     }
     Measured {
         pairs_per_s: pairs as f64 * 1e9 / elapsed as f64,
-        verbs: per_pair(|d| d.verbs),
+        verbs: per_pair(Done::verbs),
         messages: per_pair(|d| d.messages),
         waits,
     }
