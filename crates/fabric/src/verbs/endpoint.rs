@@ -35,6 +35,8 @@ pub(super) enum Word {
     Ready { to: u32 },
     /// There is no pair for yours with the number `to`: this end has run out of something, or its network is another.
     Refuse { to: u32 },
+    /// I end, and have taken so many of your messages in all.
+    Leave { taken: u64 },
 }
 
 /// Why bytes are no word.
@@ -72,7 +74,7 @@ impl Word {
 mod tests {
     use super::*;
 
-    fn words() -> [Word; 4] {
+    fn words() -> [Word; 5] {
         let endpoint = Endpoint {
             ethernet: true,
             lid: 0xffff,
@@ -88,6 +90,7 @@ mod tests {
             Word::Answer { to: u32::MAX, endpoint },
             Word::Ready { to: 0 },
             Word::Refuse { to: 7 },
+            Word::Leave { taken: 300 },
         ]
     }
 
@@ -113,7 +116,7 @@ mod tests {
             assert_eq!(refused, BadWord::Version(VERSION + 1));
             assert!(refused.to_string().contains("same release"));
         }
-        for kind in 4..=u8::MAX {
+        for kind in 5..=u8::MAX {
             assert!(Word::decode(&[VERSION, kind, 0, 0, 0, 0]).is_err(), "{kind}");
         }
     }

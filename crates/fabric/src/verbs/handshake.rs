@@ -39,6 +39,8 @@ pub(super) enum Step {
     Start,
     /// There will be no connection.
     GiveUp,
+    /// The other ends. So many messages were taken; there will be no connection.
+    End { taken: u64 },
 }
 
 impl Handshake {
@@ -56,6 +58,7 @@ impl Handshake {
             {
                 Step::GiveUp
             }
+            (Word::Leave { taken }, _) => Step::End { taken },
             (Word::Answer { .. } | Word::Ready { .. } | Word::Refuse { .. }, _) => Step::Ignore,
         }
     }
@@ -172,7 +175,7 @@ mod tests {
                     self.said[who].push_back((2, endpoint.pair, 0));
                 }
                 Step::Start => self.ends[who].state = 3,
-                Step::GiveUp => unreachable!("nobody refuses here"),
+                Step::GiveUp | Step::End { .. } => unreachable!("nobody refuses or ends here"),
             }
         }
     }

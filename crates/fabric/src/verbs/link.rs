@@ -4,7 +4,8 @@
 //! word that it has a new pair or has gone. By then the card may have taken messages that this end has not seen, and
 //! acknowledged them; so a pair is stopped, and what it has taken is looked at, before it is given up. And its peer does
 //! not know which of those under way were taken; so each end counts those that it takes, tells the count with the next
-//! pair, and what was not taken goes out again. Verbs are not repeated, since who repeats an atomic may execute it twice.
+//! pair or when it ends, and what was not taken goes out again. Verbs are not repeated, since who repeats an atomic may
+//! execute it twice.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -116,7 +117,7 @@ impl<C: Card> Links<C> {
             return;
         }
         let give_up = now().saturating_add(PATIENCE);
-        link.waiting.push_back(Waiting { work, outcome, give_up, before: None });
+        link.waiting.push_back(Waiting { work, outcome, give_up, number: None, broken: 0 });
         self.go_on_with(to);
     }
 
@@ -230,6 +231,11 @@ impl<C: Card> Links<C> {
                 self.go_on_with(from);
             }
             Step::GiveUp => self.leave(from),
+            Step::End { taken } => {
+                self.close(from);
+                self.links.entry(from).or_default().agree(taken);
+                self.refuse(from);
+            }
         }
     }
 
@@ -254,6 +260,19 @@ impl<C: Card> Links<C> {
                 self.leave(peer);
                 self.tell(peer, Word::Refuse { to });
             }
+        }
+    }
+
+    /// Ends this end: whoever has sent it messages is told how many of them it has taken. A card may have had no time to
+    /// acknowledge the last one before its queue pair is gone.
+    pub fn end(&mut self) {
+        let peers: Vec<Peer> = self.links.keys().copied().filter(|peer| *peer != self.me).collect();
+        for peer in peers {
+            self.close(peer);
+            if let Some(taken) = self.links.get(&peer).filter(|l| !l.gone).map(|l| l.taken) {
+                self.tell(peer, Word::Leave { taken });
+            }
+            self.refuse(peer);
         }
     }
 
@@ -284,8 +303,7 @@ impl<C: Card> Links<C> {
                     }
                     let (place, next) = (link.places.pop(), link.waiting.pop_front());
                     let (Some(place), Some(next)) = (place, next) else { return };
-                    let Waiting { work, outcome, before, .. } = next;
-                    let broken = before.map_or(0, |(_, broken)| broken);
+                    let Waiting { work, outcome, broken, .. } = next;
                     if let Some(fetch) = work.fetch() {
                         link.fetches = (link.fetches.0 + 1, Some(fetch));
                     }
@@ -398,8 +416,8 @@ impl<C: Card> Links<C> {
                 continue;
             }
             if matches!(work, Work::Message(_)) && broken + 1 < MOST_BROKEN {
-                let before = Some((number, broken + 1));
-                messages.push((number, Waiting { work, outcome, give_up: Nanos::MAX, before }));
+                let (give_up, broken, n) = (Nanos::MAX, broken + 1, Some(number));
+                messages.push((number, Waiting { work, outcome, give_up, number: n, broken }));
             } else {
                 outcome.set(Some(Err(VerbError::Unknown(peer))));
             }
@@ -420,7 +438,7 @@ impl<C: Card> Links<C> {
     fn refuse(&mut self, peer: Peer) {
         let Some(link) = self.links.get_mut(&peer) else { return };
         for waiting in link.waiting.drain(..) {
-            let error = match waiting.before {
+            let error = match waiting.number {
                 Some(_) => VerbError::Unknown(peer),
                 None => waiting.work.unreachable(peer),
             };
@@ -516,12 +534,15 @@ impl<P: CardPair> Link<P> {
     /// So many messages have been taken there by earlier pairs: those need not go out again, and numbers go on from there.
     fn agree(&mut self, taken: u64) {
         self.sent = taken;
-        self.waiting.retain(|waiting| match waiting.before {
-            Some((number, _)) if number <= taken => {
+        self.waiting.retain_mut(|waiting| match waiting.number {
+            Some(number) if number <= taken => {
                 waiting.outcome.set(Some(Ok(0)));
                 false
             }
-            _ => true,
+            _ => {
+                waiting.number = None;
+                true
+            }
         });
     }
 }

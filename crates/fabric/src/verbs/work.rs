@@ -68,8 +68,11 @@ pub(super) struct Waiting {
     pub work: Work,
     pub outcome: Outcome,
     pub give_up: Nanos,
-    /// Of a message that was under way before: the how manieth it was, and how many connections have broken under it.
-    pub before: Option<(u64, u8)>,
+    /// Of a message that was under way on an earlier connection, as long as it is not known whether it was taken: the how
+    /// manieth it was.
+    pub number: Option<u64>,
+    /// How many connections have broken under it.
+    pub broken: u8,
 }
 
 /// What the device was given.
