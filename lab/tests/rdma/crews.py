@@ -41,12 +41,15 @@ def built(*names: str) -> Path:
 
 
 @contextmanager
-def server(lab: Lab, protocol: str, lease_ms: int, refuses: str = "") -> Iterator[str]:
-    """A memory server on node 1; gives the address at which it is found. It turns away whom `refuses` says, if any."""
+def server(
+    lab: Lab, protocol: str, lease_ms: int, refuses: str = "", proof: str = f"--plain-text '{PLAIN_TEXT}'"
+) -> Iterator[str]:
+    """A memory server on node 1; gives the address at which it is found. It turns away whom `refuses` says, if any.
+    `proof` says how clients prove who they are."""
     said = "/run/lab/server.log"
     start = f"""
         : >{said}
-        setsid /run/lab/lockify memory-server --fabric verbs --listen 10.77.0.{HOME}:0 --plain-text '{PLAIN_TEXT}' \
+        setsid /run/lab/lockify memory-server --fabric verbs --listen 10.77.0.{HOME}:0 {proof} \
             --ack-timeout 16 --protocol '{protocol}' --lease {lease_ms}ms --locks {LOCKS} --clients 16 >{said} 2>&1 </dev/null &
         echo $! >/run/server.pid
         for i in $(seq 200); do

@@ -139,6 +139,28 @@ def test_commands_run_under_a_lock_of_another_node(lab: Lab) -> None:
         assert (lab.folder / "count").read_text("utf-8") == "15\n"
 
 
+def test_clients_prove_who_they_are(lab: Lab) -> None:
+    """Keys, and TLS between server and clients; then locks are taken by RDMA as always."""
+    lab.sh("for key in key other; do /run/lab/lockify cluster key /run/lab/$key; done", HOME)
+    proof = f"--node {HOME} --cluster-key /run/lab/key"
+    with server(lab, "mcs", 10_000, proof=proof) as address:
+        lock = f"/run/lab/lockify remote-lock --fabric verbs --server {address} --server-node {HOME}"
+        count = "read n </run/lab/count; sleep 0.01; echo $((n + 1)) >/run/lab/count"
+        lab.sh("echo 0 >/run/lab/count", HOME)
+        proved = f"{lock} --node $NODE --cluster-key /run/lab/key count"
+        lab.sh(f"for i in $(seq 3); do {proved} -- sh -c '{count}' || exit 1; done", [1, 2, 3])
+        assert (lab.folder / "count").read_text("utf-8") == "9\n"
+    with server(lab, "mcs", 10_000, refuses="turned 10.77.0.2:", proof=proof) as address:
+        lock = f"/run/lab/lockify remote-lock --fabric verbs --server {address}"
+        for options, said in [
+            (f"--server-node {HOME} --node 2 --cluster-key /run/lab/other", "not signed by an authority"),
+            ("--server-node 3 --node 2 --cluster-key /run/lab/key", "is that of another node"),
+            (f"--plain-text '{PLAIN_TEXT}'", "speaks TLS"),
+        ]:
+            (result,) = lab.run(f"{lock} {options} db -- true", 2)
+            assert result.status == 125 and said in result.err, (options, result)
+
+
 def test_what_cannot_work_is_said(lab: Lab) -> None:
     lock = "/run/lab/lockify remote-lock --fabric verbs"
     plain = f"--plain-text '{PLAIN_TEXT}'"
