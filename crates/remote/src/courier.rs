@@ -133,6 +133,7 @@ impl Courier {
             if ready {
                 // The end of the pipe is the end of the courier.
                 if !matches!(woken.read(&mut [0]), Ok(1)) {
+                    rendezvous.leave();
                     return;
                 }
                 if let Ok((rank, bytes)) = to_tell.try_recv() {

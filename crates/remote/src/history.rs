@@ -21,21 +21,15 @@ pub(crate) struct History {
     node: u32,
     protocol: Protocol,
     lock: u64,
-    clock_ns: i64,
 }
 
 impl History {
-    /// A history of a peer, whose number nobody else has had; its times are by `clock_ns` ahead of those given.
-    pub fn create(
-        path: &Path,
-        me: Peer,
-        protocol: Protocol,
-        clock_ns: i64,
-    ) -> Result<History, WriteError> {
+    /// A history of a peer, whose number nobody else has had.
+    pub fn create(path: &Path, me: Peer, protocol: Protocol) -> Result<History, WriteError> {
         let mut writer = Writer::create(path)?;
         let writes = ["request", "grant", "token"].map(str::to_owned).to_vec();
         writer.write(&Event { writes: Some(writes), ..Event::anywhere(0, Kind::Begin) })?;
-        Ok(History { writer, node: me.0.into(), protocol, lock: 0, clock_ns })
+        Ok(History { writer, node: me.0.into(), protocol, lock: 0 })
     }
 
     pub fn requested(&mut self, t: Nanos, lock: LockId, mode: Mode) -> Result<(), WriteError> {
@@ -63,7 +57,7 @@ impl History {
             status: Some(0),
             op: Some(1),
             token: guard.token().filter(|_| !shared),
-            note: Some(format!("{UNTIL}{}", self.time(guard.valid_until()))),
+            note: Some(format!("{UNTIL}{}", guard.valid_until())),
             ..self.event(t, Kind::Grant)
         };
         self.record(&event)
@@ -91,17 +85,11 @@ impl History {
 
     /// At the end of a worker that ends by itself.
     pub fn end(mut self, t: Nanos) -> Result<(), WriteError> {
-        let t = self.time(t);
         self.writer.end(t)
     }
 
-    /// A time on the history's clock.
-    fn time(&self, t: Nanos) -> Nanos {
-        t.saturating_add_signed(self.clock_ns)
-    }
-
     fn event(&self, t: Nanos, kind: Kind) -> Event {
-        Event { lock: Some(self.lock), ..Event::new(self.time(t), self.node, kind) }
+        Event { lock: Some(self.lock), ..Event::new(t, self.node, kind) }
     }
 
     fn record(&mut self, event: &Event) -> Result<(), WriteError> {

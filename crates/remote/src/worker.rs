@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use hdrhistogram::Histogram;
 use lockify_fabric::Executes;
@@ -31,14 +33,12 @@ pub struct Job {
     pub shared: f64,
     /// How long a lock is held.
     pub hold_ns: u64,
-    /// How long it goes on.
+    /// How long it goes on, unless its standard input ends before.
     pub duration_ns: u64,
     /// What its choices follow from.
     pub seed: u64,
     /// Where to write its history.
     pub history: Option<PathBuf>,
-    /// What its history's times are ahead of its clock, in nanoseconds: how the clocks of several kernels become one.
-    pub clock_ns: i64,
 }
 
 /// Where a table is.
@@ -64,14 +64,25 @@ pub struct Done {
     pub revoked: u64,
     /// From its first request to its last release.
     pub elapsed_ns: u64,
-    /// Verbs at the home.
-    pub verbs: u64,
-    /// Compare-and-swaps that changed nothing.
-    pub cas_failed: u64,
+    /// Compare-and-swaps.
+    pub cas: u64,
+    /// Fetch-and-adds.
+    pub faa: u64,
+    /// READs.
+    pub read: u64,
+    /// WRITEs.
+    pub write: u64,
     /// Messages sent.
     pub messages: u64,
     /// How often an acquisition took how many nanoseconds, to three digits.
     pub waits: Vec<(u64, u64)>,
+}
+
+impl Done {
+    /// Verbs at the home.
+    pub fn verbs(&self) -> u64 {
+        self.cas + self.faa + self.read + self.write
+    }
 }
 
 /// What a worker tells its parent, each on a line of its own after [`MARK`].
@@ -147,11 +158,25 @@ fn do_with<F: Executes>(job: &Job, mut remote: Remote<F>) -> Result<Done, Failur
     let history = job
         .history
         .as_ref()
-        .map(|path| History::create(path, fabric.me(), protocol, job.clock_ns))
+        .map(|path| History::create(path, fabric.me(), protocol))
         .transpose()?;
     reply(&Reply::Ready(fabric.me().0))?;
     line()?;
-    fabric.block_on(work(&fabric, client, job, choice, history))
+    let stop = stop()?;
+    fabric.block_on(work(&fabric, client, job, choice, history, &stop))
+}
+
+/// Becomes true when standard input ends: the parent wants no more, or has died.
+fn stop() -> std::io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let its_stop = Arc::clone(&stop);
+    let listen = move || {
+        // An error ends it, too.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        its_stop.store(true, Relaxed);
+    };
+    std::thread::Builder::new().name("listener".into()).spawn(listen)?;
+    Ok(stop)
 }
 
 /// Which locks, in which modes.
@@ -193,13 +218,14 @@ async fn work<F: Fabric>(
     job: &Job,
     mut choice: Choice,
     mut history: Option<History>,
+    stop: &AtomicBool,
 ) -> Result<Done, Failure> {
     let mut waits = histogram();
     let mut done = Done::default();
     let start = fabric.now();
     let end = start.saturating_add(job.duration_ns);
     let mut now = start;
-    while now < end {
+    while now < end && !stop.load(Relaxed) {
         let (lock, mode) = choice.next();
         if let Some(history) = &mut history {
             history.requested(now, lock, mode)?;
@@ -226,8 +252,8 @@ async fn work<F: Fabric>(
     }
     let counts = client.counts();
     done.elapsed_ns = now - start;
-    done.verbs = counts.verbs();
-    done.cas_failed = counts.cas_failed;
+    (done.cas, done.faa, done.read, done.write) =
+        (counts.cas, counts.faa, counts.read, counts.write);
     done.messages = counts.send;
     done.waits =
         waits.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value())).collect();

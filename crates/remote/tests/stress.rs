@@ -61,7 +61,6 @@ fn job(dir: &Path, name: &str, number: u64) -> Job {
         duration_ns: 300_000_000,
         seed: number,
         history: Some(dir.join(format!("{name}.jsonl"))),
-        clock_ns: 0,
     }
 }
 

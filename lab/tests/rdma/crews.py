@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clocks import Difference
 from lockify_lab import Lab, host
 
 PROTOCOLS = (
@@ -24,6 +25,10 @@ CLOCKED = "drtm"
 PLAIN_TEXT = "anybody who reaches the network may take and break locks"
 HOME = 1
 LOCKS = 16
+# How long a lock is held.
+HOLD_NS = 200_000
+# How many a victim is given before it dies.
+GRANTS = 5
 
 
 def built(*names: str) -> Path:
@@ -36,11 +41,15 @@ def built(*names: str) -> Path:
 
 
 @contextmanager
-def server(lab: Lab, protocol: str, lease_ms: int, refuses: str = "") -> Iterator[str]:
-    """A memory server on node 1; gives the address at which it is found. It turns away whom `refuses` says, if any."""
+def server(
+    lab: Lab, protocol: str, lease_ms: int, refuses: str = "", proof: str = f"--plain-text '{PLAIN_TEXT}'"
+) -> Iterator[str]:
+    """A memory server on node 1; gives the address at which it is found. It turns away whom `refuses` says, if any.
+    `proof` says how clients prove who they are."""
     said = "/run/lab/server.log"
     start = f"""
-        setsid /run/lab/lockify memory-server --fabric verbs --listen 10.77.0.{HOME}:0 --plain-text '{PLAIN_TEXT}' \
+        : >{said}
+        setsid /run/lab/lockify memory-server --fabric verbs --listen 10.77.0.{HOME}:0 {proof} \
             --ack-timeout 16 --protocol '{protocol}' --lease {lease_ms}ms --locks {LOCKS} --clients 16 >{said} 2>&1 </dev/null &
         echo $! >/run/server.pid
         for i in $(seq 200); do
@@ -71,24 +80,22 @@ class Worker:
     """A client of a table."""
 
     node: int
-    seconds: float
+    seconds: float = 0.5
     locks: int = 2
     shared: float = 0.4
-    hold_ns: int = 200_000
-    kill_after: float | None = None
+    victim: bool = False
     told: dict[str, Any] = field(default_factory=dict)
 
-    def job(self, number: int, address: str, history: str, clock: int) -> dict[str, Any]:
+    def job(self, number: int, address: str, history: str) -> dict[str, Any]:
         return {
             "table": {"Network": {"server": address, "device": "rxe0"}},
             "locks": self.locks,
             "skew": 0.0,
             "shared": self.shared,
-            "hold_ns": self.hold_ns,
+            "hold_ns": HOLD_NS,
             "duration_ns": int(self.seconds * 1e9),
             "seed": number,
             "history": history,
-            "clock_ns": clock,
         }
 
     @property
@@ -99,7 +106,7 @@ class Worker:
         return done
 
 
-def run(lab: Lab, address: str, workers: list[Worker], clocks: dict[int, int]) -> None:
+def run(lab: Lab, address: str, workers: list[Worker], limit: float = 60) -> None:
     """Lets all work, and fills in what they told."""
     histories = lab.folder / "histories"
     histories.mkdir(exist_ok=True)
@@ -108,31 +115,32 @@ def run(lab: Lab, address: str, workers: list[Worker], clocks: dict[int, int]) -
     for node in lab.options.all_nodes:
         here = [(number, worker) for number, worker in enumerate(workers) if worker.node == node]
         jobs = [
-            {
-                "job": worker.job(number, address, f"/run/lab/histories/{number}.jsonl", clocks[node]),
-                "kill_after": worker.kill_after,
-            }
+            {"job": worker.job(number, address, f"/run/lab/histories/{number}.jsonl"), "victim": worker.victim}
             for number, worker in here
         ]
-        plan = {"program": "/run/lab/lockify", "workers": jobs}
+        plan = {
+            "program": "/run/lab/lockify",
+            "folder": "/run/lab/histories",
+            "all": len(workers),
+            "has_victim": any(worker.victim for worker in workers),
+            "grants": GRANTS,
+            "workers": jobs,
+        }
         (lab.folder / f"plan.{node}.json").write_text(json.dumps(plan), "utf-8")
-    longest = max(worker.seconds for worker in workers)
-    results = lab.run("python3 /run/lab/inside.py /run/lab/plan.$NODE.json", timeout=longest + 60)
+    results = lab.run("python3 /run/lab/inside.py /run/lab/plan.$NODE.json", timeout=limit)
     for result in results:
         assert result.ok, f"node {result.node}: {result.failure} {result.out} {result.err}"
         here = [worker for worker in workers if worker.node == result.node]
         for worker, told in zip(here, json.loads(result.out), strict=True):
             worker.told = told
-            if worker.kill_after is not None:
-                worker.told["dead"] += clocks[worker.node]
 
 
 def events(lab: Lab, worker: Worker) -> list[dict[str, Any]]:
-    """A worker's history; that of one that was killed ends as far as others can tell."""
+    """A worker's history, by its node's clock; that of one that was killed ends as far as others can tell."""
     name = Path(worker.told["history"]).name
     lines = (lab.folder / "histories" / name).read_text("utf-8").splitlines()
     found = [json.loads(line) for line in lines]
-    if worker.kill_after is None:
+    if not worker.victim:
         return found
     last, dead = found[-1], worker.told["dead"]
     node = next(event["node"] for event in found if "node" in event)
@@ -143,9 +151,24 @@ def events(lab: Lab, worker: Worker) -> list[dict[str, Any]]:
     return found
 
 
-def judge(lab: Lab, workers: list[Worker], out: Path) -> dict[str, Any]:
-    """Merges the histories by the clock that they share, and has them checked. Returns what was counted."""
-    parts = [events(lab, worker) for worker in workers]
+def on_one_clock(part: list[dict[str, Any]], clock: Difference) -> list[dict[str, Any]]:
+    """A worker's history by the host's clock. Of each hold that is left which lasted for certain, since clocks are known to
+    some microseconds only: a violation that is found is one, and one that is longer than twice that is found."""
+    assert 4 * clock.error < HOLD_NS, f"clocks are known to {clock.error} ns only: the machine is too busy"
+    certain = {"grant": clock.error, "unlock": -clock.error, "lost": -clock.error, "gone": -clock.error}
+    moved = []
+    granted = 0  # when what is held, if anything, was granted
+    for event in part:
+        t = event["t"] + clock.middle + certain.get(event["event"], 0)
+        granted = t if event["event"] == "grant" else granted
+        # A hold that a death or a lease ended at once was none.
+        moved.append({**event, "t": max(t, granted)})
+    return moved
+
+
+def judge(lab: Lab, workers: list[Worker], clocks: dict[int, Difference], out: Path) -> dict[str, Any]:
+    """Merges the histories, and has them checked. Returns what was counted."""
+    parts = [on_one_clock(events(lab, worker), clocks[worker.node]) for worker in workers]
     begins = [event for part in parts for event in part if event["event"] == "begin"]
     assert len(begins) == len(parts), "a history has no beginning"
     inner = [[event for event in part if event["event"] not in ("begin", "end")] for part in parts]

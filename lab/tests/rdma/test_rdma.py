@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from clocks import MOST_ERROR_NS, differences
-from crews import CLOCKED, PLAIN_TEXT, PROTOCOLS, UNREPAIRED, Worker, built, events, judge, run, server
+from clocks import Difference, differences
+from crews import CLOCKED, HOME, PLAIN_TEXT, PROTOCOLS, UNREPAIRED, Worker, built, judge, run, server
 from lockify_lab import Lab, host
 
 HEADER = Path("/usr/include/infiniband/verbs.h")
@@ -52,32 +52,78 @@ def test_no_protocol_is_left_out() -> None:
 @pytest.mark.parametrize("protocol", [p for p in PROTOCOLS if p != CLOCKED])
 def test_clients_of_three_nodes(lab: Lab, tmp_path: Path, protocol: str) -> None:
     """The published protocol, undisturbed; then with leases, and one client killed."""
-    clocks = differences(lab)
+    before = differences(lab)
     with server(lab, protocol, 0) as address:
-        workers = [Worker(node, 0.5) for node in (1, 2, 3)]
-        run(lab, address, workers, clocks)
-    report = judge(lab, workers, tmp_path / "undisturbed.jsonl")
+        workers = [Worker(node) for node in (1, 2, 3)]
+        run(lab, address, workers)
+    clocks = during(lab, before)
+    report = judge(lab, workers, clocks, tmp_path / "undisturbed.jsonl")
     assert all(worker.done["pairs"] > 0 and worker.done["revoked"] == 0 for worker in workers)
     assert sum(worker.done["pairs"] for worker in workers) == report["counts"]["grants"]
     if protocol == UNREPAIRED:
         return
 
     with server(lab, protocol, LEASE_MS) as address:
-        survivors = [Worker(node, 3.0) for node in (1, 2, 3)]
-        victim = Worker(2, 60, kill_after=0.8)
-        run(lab, address, [*survivors, victim], clocks)
-    report = judge(lab, [*survivors, victim], tmp_path / "killed.jsonl")
+        # The survivors end when each was given a lock after the victim's death.
+        survivors = [Worker(node, seconds=50) for node in (1, 2, 3)]
+        victim = Worker(2, seconds=50, victim=True)
+        run(lab, address, [*survivors, victim])
+    report = judge(lab, [*survivors, victim], during(lab, before), tmp_path / "killed.jsonl")
     assert "fencing" in report["checked"], report["off"]
     assert victim.told["status"] == -9
-    last = max(event["t"] for event in events(lab, victim) if event["event"] == "request")
-    assert last > 0, "the victim did nothing before it died"
-    for worker in survivors:
-        assert worker.done["pairs"] > 0
-        grants = [event["t"] for event in events(lab, worker) if event["event"] == "grant"]
-        assert max(grants) > victim.told["dead"], f"node {worker.node} was given nothing after the victim's death"
-    # The clocks were one all the time.
-    drift = {node: abs(now - clocks[node]) for node, now in differences(lab).items()}
-    assert max(drift.values()) < MOST_ERROR_NS, drift
+    assert all(worker.done["elapsed_ns"] < 50e9 for worker in survivors), "somebody was given nothing any more"
+
+
+def during(lab: Lab, before: dict[int, Difference]) -> dict[int, Difference]:
+    """What clocks differed by from then until now."""
+    return {node: before[node].or_else(now) for node, now in differences(lab).items()}
+
+
+# Per lock and unlock that nobody else wants, as in section 1 of the protocols' specification and docs/onesided.md; a swap is a CAS
+# here. Where `shared` says nothing, locks are exclusive only.
+COSTS: dict[str, dict[str, dict[str, int]]] = {
+    "srsl": {"exclusive": {"messages": 2}, "shared": {"messages": 2}},  # and a grant, which the home sends
+    "dqnl": {"exclusive": {"cas": 2}},
+    "n-cosed": {"exclusive": {"cas": 2}, "shared": {"faa": 1, "messages": 1}},
+    "cas-spin": {"exclusive": {"cas": 2}},
+    "dslr": {"exclusive": {"faa": 2}, "shared": {"faa": 2}},
+    "mcs": {"exclusive": {"cas": 2}},
+    "shiftlock": {"exclusive": {"cas": 2}, "shared": {"faa": 2}},
+    "shiftlock+": {"exclusive": {"cas": 2}, "shared": {"faa": 2}},
+    "rma-rw": {"exclusive": {"cas": 2, "read": 3, "faa": 2}, "shared": {"faa": 2}},
+    "shiftlock-s": {"exclusive": {"faa": 2}, "shared": {"faa": 2}},
+}
+
+
+@pytest.mark.parametrize("protocol", COSTS)
+def test_a_lock_costs_what_the_specification_says(lab: Lab, protocol: str) -> None:
+    """What a client has counted, and what the home's card has received."""
+    for mode, cost in COSTS[protocol].items():
+        with server(lab, protocol, 0) as address:
+            worker = Worker(2, seconds=0.2, locks=1, shared=float(mode == "shared"))
+            before = received(lab)
+            run(lab, address, [worker])
+            after = received(lab)
+        done = worker.done
+        counted = {kind: done[kind] for kind in ("cas", "faa", "read", "write", "messages")}
+        wanted = {kind: cost.get(kind, 0) * done["pairs"] for kind in counted}
+        if (protocol, mode) == ("n-cosed", "shared"):
+            # Who has just shared looks at the writers' intents, which section 2.3 adds (hole 9).
+            assert 0 <= counted["read"] <= done["pairs"]
+            wanted["read"] = counted["read"]
+        assert counted == wanted, (mode, done["pairs"])
+        if not counted["messages"]:
+            # A packet each, but for those that were sent again since the machine is busy.
+            fresh = {name: after[name] - before[name] for name in after}
+            again = fresh["duplicate_request"] + fresh["out_of_seq_request"]
+            assert fresh["rcvd_pkts"] - again == sum(counted.values()), (mode, fresh, counted)
+
+
+def received(lab: Lab) -> dict[str, int]:
+    """What the home's card has counted."""
+    names = ("rcvd_pkts", "duplicate_request", "out_of_seq_request")
+    text = lab.sh(f"cd /sys/class/infiniband/rxe0/ports/1/hw_counters && cat {' '.join(names)}", HOME)
+    return dict(zip(names, map(int, text.split()), strict=True))
 
 
 def test_commands_run_under_a_lock_of_another_node(lab: Lab) -> None:
@@ -91,6 +137,28 @@ def test_commands_run_under_a_lock_of_another_node(lab: Lab) -> None:
         lab.sh("echo 0 >/run/lab/count", 1)
         lab.sh(f"for i in $(seq 5); do {lock} count -- sh -c '{count}' || exit 1; done", [1, 2, 3])
         assert (lab.folder / "count").read_text("utf-8") == "15\n"
+
+
+def test_clients_prove_who_they_are(lab: Lab) -> None:
+    """Keys, and TLS between server and clients; then locks are taken by RDMA as always."""
+    lab.sh("for key in key other; do /run/lab/lockify cluster key /run/lab/$key; done", HOME)
+    proof = f"--node {HOME} --cluster-key /run/lab/key"
+    with server(lab, "mcs", 10_000, proof=proof) as address:
+        lock = f"/run/lab/lockify remote-lock --fabric verbs --server {address} --server-node {HOME}"
+        count = "read n </run/lab/count; sleep 0.01; echo $((n + 1)) >/run/lab/count"
+        lab.sh("echo 0 >/run/lab/count", HOME)
+        proved = f"{lock} --node $NODE --cluster-key /run/lab/key count"
+        lab.sh(f"for i in $(seq 3); do {proved} -- sh -c '{count}' || exit 1; done", [1, 2, 3])
+        assert (lab.folder / "count").read_text("utf-8") == "9\n"
+    with server(lab, "mcs", 10_000, refuses="turned 10.77.0.2:", proof=proof) as address:
+        lock = f"/run/lab/lockify remote-lock --fabric verbs --server {address}"
+        for options, said in [
+            (f"--server-node {HOME} --node 2 --cluster-key /run/lab/other", "not signed by an authority"),
+            ("--server-node 3 --node 2 --cluster-key /run/lab/key", "is that of another node"),
+            (f"--plain-text '{PLAIN_TEXT}'", "speaks TLS"),
+        ]:
+            (result,) = lab.run(f"{lock} {options} db -- true", 2)
+            assert result.status == 125 and said in result.err, (options, result)
 
 
 def test_what_cannot_work_is_said(lab: Lab) -> None:

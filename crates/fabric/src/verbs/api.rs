@@ -264,7 +264,6 @@ pub(super) mod status {
     pub const SUCCESS: u32 = 0;
     pub const REM_INV_REQ_ERR: u32 = 9;
     pub const REM_ACCESS_ERR: u32 = 10;
-    pub const RETRY_EXC_ERR: u32 = 12;
     pub const RNR_RETRY_EXC_ERR: u32 = 13;
 }
 
@@ -315,6 +314,7 @@ pub(super) mod state {
     pub const INIT: u32 = 1;
     pub const RTR: u32 = 2;
     pub const RTS: u32 = 3;
+    pub const ERR: u32 = 6;
 }
 
 /// `IBV_QPT_RC`.

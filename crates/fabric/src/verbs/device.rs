@@ -13,6 +13,7 @@ use lockify_onesided::{MESSAGE_WORDS, Message, Verb};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::api::{self, Api, access, mask, opcode, send, state};
+use super::card::{Card, CardPair};
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::{RECEIVES, SENDS, Settings};
@@ -178,8 +179,8 @@ impl Device {
         &self.name
     }
 
-    /// What another has to know to connect to a pair of this device.
-    pub fn endpoint(&self, pair: &Pair, psn: u32) -> Endpoint {
+    /// As [`Card::endpoint`].
+    fn endpoint(&self, pair: &Pair, psn: u32, taken: u64) -> Endpoint {
         Endpoint {
             ethernet: self.port.link_layer == api::ETHERNET,
             lid: self.port.lid,
@@ -188,11 +189,12 @@ impl Device {
             psn: psn & 0xff_ffff,
             mtu: self.port.active_mtu.clamp(1, 5) as u8,
             reads: self.attr.max_qp_rd_atom.clamp(1, 16) as u8,
+            taken,
         }
     }
 
-    /// Takes completions; false if there were none.
-    pub fn completions(&self, mut each: impl FnMut(Completion)) -> Result<bool, VerbsError> {
+    /// As [`Card::completions`].
+    fn completions(&self, mut each: impl FnMut(Completion)) -> Result<bool, VerbsError> {
         // SAFETY: all bits zero are values.
         let mut found: [api::Wc; 16] = unsafe { zeroed() };
         // SAFETY: the queue is of a context that is open, and there is room for as many.
@@ -239,6 +241,26 @@ impl Device {
             // SAFETY: the library has just named it.
             unsafe { (self.api.ack_cq_events)(cq, 1) };
         }
+    }
+}
+
+impl Card for Rc<Device> {
+    type Pair = Pair;
+
+    fn name(&self) -> &str {
+        Device::name(self)
+    }
+
+    fn pair(&self) -> Result<Pair, VerbsError> {
+        Pair::new(self)
+    }
+
+    fn endpoint(&self, pair: &Pair, psn: u32, taken: u64) -> Endpoint {
+        Device::endpoint(self, pair, psn, taken)
+    }
+
+    fn completions(&self, each: impl FnMut(Completion)) -> Result<bool, VerbsError> {
+        Device::completions(self, each)
     }
 }
 
@@ -405,8 +427,8 @@ pub(super) struct Target {
 }
 
 impl Pair {
-    /// A pair that takes messages, and can be connected.
-    pub fn new(device: &Rc<Device>) -> Result<Pair, VerbsError> {
+    /// As [`Card::pair`].
+    fn new(device: &Rc<Device>) -> Result<Pair, VerbsError> {
         let words = SENDS as usize + RECEIVES as usize * MESSAGE_WORDS;
         let memory = Memory::new(device, words * 8, false)?;
         let cap = api::QpCap {
@@ -442,13 +464,55 @@ impl Pair {
     }
 
     /// Its number on the device, which the other end names.
-    pub fn number(&self) -> u32 {
+    fn number(&self) -> u32 {
         // SAFETY: it was made.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Connects it to another; `psn` is what this end has told it.
-    pub fn connect(&self, to: &Endpoint, psn: u32) -> Result<(), VerbsError> {
+    fn modify(
+        &self,
+        what: &'static str,
+        mut attr: api::QpAttr,
+        wanted: u32,
+    ) -> Result<(), VerbsError> {
+        // SAFETY: the pair lives, and the attributes are whole.
+        let done = unsafe { (self.device.api.modify_qp)(self.qp, &mut attr, wanted as c_int) };
+        self.device.done(what, done)
+    }
+
+    fn hand_over(
+        &self,
+        id: u64,
+        opcode: c_uint,
+        flags: c_uint,
+        mut piece: api::Sge,
+        wr: api::Remote,
+    ) -> Result<(), VerbsError> {
+        let mut request = api::SendWr {
+            wr_id: id,
+            next: null_mut(),
+            sg_list: &mut piece,
+            num_sge: 1,
+            opcode,
+            send_flags: flags | send::SIGNALED,
+            imm_data: 0,
+            wr,
+            xrc: 0,
+            rest: [0; 6],
+        };
+        let mut bad = null_mut();
+        // SAFETY: the pair and its context live.
+        let Some(post) = (unsafe { (*(*self.qp).context).post_send }) else {
+            return Err(self.device.unfit("takes no work: its driver is broken"));
+        };
+        // SAFETY: the request and what it points to live until the call has copied them; what is written to later is
+        // this pair's memory.
+        self.device.done("posting a verb", unsafe { post(self.qp, &mut request, &mut bad) })
+    }
+}
+
+impl CardPair for Pair {
+    fn connect(&self, to: &Endpoint, psn: u32) -> Result<(), VerbsError> {
         let device = &self.device;
         if to.ethernet != (device.port.link_layer == api::ETHERNET) {
             let what = "is on another kind of network than its peer (InfiniBand, Ethernet)";
@@ -502,19 +566,7 @@ impl Pair {
         self.modify("starting a queue pair", attr, wanted)
     }
 
-    fn modify(
-        &self,
-        what: &'static str,
-        mut attr: api::QpAttr,
-        wanted: u32,
-    ) -> Result<(), VerbsError> {
-        // SAFETY: the pair lives, and the attributes are whole.
-        let done = unsafe { (self.device.api.modify_qp)(self.qp, &mut attr, wanted as c_int) };
-        self.device.done(what, done)
-    }
-
-    /// Posts a verb; its result will be in this place, below [`SENDS`].
-    pub fn post(&self, id: u64, to: &Target, verb: Verb, place: usize) -> Result<(), VerbsError> {
+    fn post(&self, id: u64, to: &Target, verb: Verb, place: usize) -> Result<(), VerbsError> {
         let mut word = if let Verb::Write(value) = verb { value } else { 0 };
         let mut piece = self.memory.piece(place, 8);
         let (offset, key) = (to.offset, to.key);
@@ -539,8 +591,7 @@ impl Pair {
         self.hand_over(id, opcode, flags, piece, wr)
     }
 
-    /// Posts a message.
-    pub fn send(&self, id: u64, message: &Message) -> Result<(), VerbsError> {
+    fn send(&self, id: u64, message: &Message) -> Result<(), VerbsError> {
         let mut bytes = [0; MESSAGE_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(message) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -551,38 +602,7 @@ impl Pair {
         self.hand_over(id, opcode::SEND, send::INLINE, piece, wr)
     }
 
-    fn hand_over(
-        &self,
-        id: u64,
-        opcode: c_uint,
-        flags: c_uint,
-        mut piece: api::Sge,
-        wr: api::Remote,
-    ) -> Result<(), VerbsError> {
-        let mut request = api::SendWr {
-            wr_id: id,
-            next: null_mut(),
-            sg_list: &mut piece,
-            num_sge: 1,
-            opcode,
-            send_flags: flags | send::SIGNALED,
-            imm_data: 0,
-            wr,
-            xrc: 0,
-            rest: [0; 6],
-        };
-        let mut bad = null_mut();
-        // SAFETY: the pair and its context live.
-        let Some(post) = (unsafe { (*(*self.qp).context).post_send }) else {
-            return Err(self.device.unfit("takes no work: its driver is broken"));
-        };
-        // SAFETY: the request and what it points to live until the call has copied them; what is written to later is
-        // this pair's memory.
-        self.device.done("posting a verb", unsafe { post(self.qp, &mut request, &mut bad) })
-    }
-
-    /// Posts a place for a message, below [`RECEIVES`].
-    pub fn receive(&self, id: u64, place: usize) -> Result<(), VerbsError> {
+    fn receive(&self, id: u64, place: usize) -> Result<(), VerbsError> {
         let mut piece = self.memory.piece(message_at(place), MESSAGE_BYTES);
         let mut request =
             api::RecvWr { wr_id: id, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
@@ -595,15 +615,19 @@ impl Pair {
         self.device.done("posting a receive", unsafe { post(self.qp, &mut request, &mut bad) })
     }
 
-    /// The result of the verb that was posted with this place.
-    pub fn result(&self, place: usize) -> u64 {
+    fn result(&self, place: usize) -> u64 {
         self.memory.word(place).unwrap_or(0)
     }
 
-    /// The message that has come into this place.
-    pub fn message(&self, place: usize) -> Message {
+    fn message(&self, place: usize) -> Message {
         let at = message_at(place);
         core::array::from_fn(|n| u64::from_le(self.memory.word(at + n).unwrap_or(0)))
+    }
+
+    fn stop(&self) {
+        let attr = api::QpAttr { qp_state: state::ERR, ..empty() };
+        // If even that fails, the pair takes nothing any more either.
+        let _ = self.modify("stopping a queue pair", attr, mask::STATE);
     }
 }
 

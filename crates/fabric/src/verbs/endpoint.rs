@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Grows with every change of what is below.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Where a queue pair is, and what it can take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -20,6 +20,8 @@ pub(super) struct Endpoint {
     pub mtu: u8,
     /// READs and atomics that it takes at a time.
     pub reads: u8,
+    /// Messages that its end has taken from the other one so far, by earlier pairs.
+    pub taken: u64,
 }
 
 /// A word of the handshake (`handshake.rs`).
@@ -31,6 +33,10 @@ pub(super) enum Word {
     Answer { to: u32, endpoint: Endpoint },
     /// I have connected mine to yours with the number `to`, and take what you send.
     Ready { to: u32 },
+    /// There is no pair for yours with the number `to`: this end has run out of something, or its network is another.
+    Refuse { to: u32 },
+    /// I end, and have taken so many of your messages in all.
+    Leave { taken: u64 },
 }
 
 /// Why bytes are no word.
@@ -68,7 +74,7 @@ impl Word {
 mod tests {
     use super::*;
 
-    fn words() -> [Word; 3] {
+    fn words() -> [Word; 5] {
         let endpoint = Endpoint {
             ethernet: true,
             lid: 0xffff,
@@ -77,8 +83,15 @@ mod tests {
             psn: 0xff_ffff,
             mtu: 5,
             reads: 16,
+            taken: u64::MAX,
         };
-        [Word::Open(endpoint), Word::Answer { to: u32::MAX, endpoint }, Word::Ready { to: 0 }]
+        [
+            Word::Open(endpoint),
+            Word::Answer { to: u32::MAX, endpoint },
+            Word::Ready { to: 0 },
+            Word::Refuse { to: 7 },
+            Word::Leave { taken: 300 },
+        ]
     }
 
     #[test]
@@ -103,7 +116,7 @@ mod tests {
             assert_eq!(refused, BadWord::Version(VERSION + 1));
             assert!(refused.to_string().contains("same release"));
         }
-        for kind in 3..=u8::MAX {
+        for kind in 5..=u8::MAX {
             assert!(Word::decode(&[VERSION, kind, 0, 0, 0, 0]).is_err(), "{kind}");
         }
     }

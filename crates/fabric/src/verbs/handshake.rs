@@ -6,7 +6,7 @@
 //! ```
 //! Who answers does not send before it hears `Ready`: the other would drop it, and a connection ends with what is dropped
 //! often enough. Where both begin at once, the one with the lower number is answered. An `Open` at any other time says
-//! that the other's pair is gone, and this one's is given up.
+//! that the other's pair is gone, and this one's is given up. Who cannot go on says `Refuse`, so that nobody waits for it.
 
 use lockify_onesided::Peer;
 
@@ -37,6 +37,10 @@ pub(super) enum Step {
     Connect(Endpoint),
     /// Begin to send.
     Start,
+    /// There will be no connection.
+    GiveUp,
+    /// The other ends. So many messages were taken; there will be no connection.
+    End { taken: u64 },
 }
 
 impl Handshake {
@@ -49,7 +53,13 @@ impl Handshake {
                 Step::Connect(endpoint)
             }
             (Word::Ready { to }, Handshake::Answered { mine }) if to == mine => Step::Start,
-            (Word::Answer { .. } | Word::Ready { .. }, _) => Step::Ignore,
+            (Word::Refuse { to }, Handshake::Opening { mine } | Handshake::Answered { mine })
+                if to == mine =>
+            {
+                Step::GiveUp
+            }
+            (Word::Leave { taken }, _) => Step::End { taken },
+            (Word::Answer { .. } | Word::Ready { .. } | Word::Refuse { .. }, _) => Step::Ignore,
         }
     }
 }
@@ -64,7 +74,16 @@ mod tests {
     const B: Peer = Peer(2);
 
     fn endpoint(pair: u32) -> Endpoint {
-        Endpoint { ethernet: true, lid: 0, gid: [[0; 8]; 2], pair, psn: 0, mtu: 3, reads: 1 }
+        Endpoint {
+            ethernet: true,
+            lid: 0,
+            gid: [[0; 8]; 2],
+            pair,
+            psn: 0,
+            mtu: 3,
+            reads: 1,
+            taken: 0,
+        }
     }
 
     /// One end, as `mod.rs` carries steps out; a pair is known by its number, and by which it is connected to.
@@ -156,6 +175,7 @@ mod tests {
                     self.said[who].push_back((2, endpoint.pair, 0));
                 }
                 Step::Start => self.ends[who].state = 3,
+                Step::GiveUp | Step::End { .. } => unreachable!("nobody refuses or ends here"),
             }
         }
     }

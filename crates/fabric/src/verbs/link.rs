@@ -1,104 +1,47 @@
 //! Connections with other ends: what waits for them, what is under way on them, and how they end.
+//!
+//! **Messages survive their connection.** A connection ends as one end sees fit: a completion in error, or the other end's
+//! word that it has a new pair or has gone. By then the card may have taken messages that this end has not seen, and
+//! acknowledged them; so a pair is stopped, and what it has taken is looked at, before it is given up. And its peer does
+//! not know which of those under way were taken; so each end counts those that it takes, tells the count with the next
+//! pair or when it ends, and what was not taken goes out again. Verbs are not repeated, since who repeats an atomic may
+//! execute it twice.
 
-use core::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
 
-use lockify_onesided::{Address, Message, Nanos, Peer, Received, Verb, VerbError};
+use lockify_onesided::{Nanos, Peer, Received, Verb, VerbError};
 
 use super::api::status;
-use super::device::{Completion, Device, MESSAGE_BYTES, Pair, Target};
+use super::card::{Card, CardPair};
+use super::device::{Completion, MESSAGE_BYTES, Target};
 use super::endpoint::{Endpoint, Word};
 use super::exchange::{Exchange, Heard};
 use super::handshake::{Handshake, Step};
+use super::work::{Fetch, Outcome, Posted, Waiting, Work};
 use super::{RECEIVES, SENDS, VerbsError};
 use crate::clock::now;
-
-/// How something that was posted ended; `None` while it is under way.
-pub(super) type Outcome = Rc<Cell<Option<Result<u64, VerbError>>>>;
 
 /// How long a verb waits for its connection: homes let their fabric go on all the time. Messages wait for as long as their
 /// receiver is there, since it may be about something else until it releases a lock.
 const PATIENCE: Nanos = 5_000_000_000;
 
+/// How many connections may break under a message before it is given up: the way of packets to its receiver is broken,
+/// though that of the exchange is not.
+const MOST_BROKEN: u8 = 3;
+
 /// Messages that nobody has looked at; beyond them, the device takes no more.
 const MOST_ARRIVED: usize = 1 << 16;
 
-/// Something to post.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Work {
-    Verb(Address, Verb),
-    Message(Message),
-}
-
-impl Work {
-    /// What it ends with where the peer is not there.
-    fn unreachable(&self, peer: Peer) -> VerbError {
-        match self {
-            Work::Verb(..) => VerbError::Unknown(peer),
-            Work::Message(_) => VerbError::NotTaken(peer),
-        }
-    }
-
-    /// What it ends with by this status of its completion.
-    fn failed(&self, peer: Peer, code: u32) -> VerbError {
-        match (self, code) {
-            (Work::Verb(at, _), status::REM_ACCESS_ERR) => VerbError::WrongKey(*at),
-            (Work::Verb(at, _), status::REM_INV_REQ_ERR) => VerbError::OutOfBounds(*at),
-            (Work::Message(_), status::RETRY_EXC_ERR | status::RNR_RETRY_EXC_ERR) => {
-                VerbError::NotTaken(peer)
-            }
-            _ => VerbError::Unknown(peer),
-        }
-    }
-}
-
-/// What brings something back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fetch {
-    Read,
-    Atomic,
-}
-
-impl Work {
-    fn fetch(&self) -> Option<Fetch> {
-        match self {
-            Work::Message(_) | Work::Verb(_, Verb::Write(_)) => None,
-            Work::Verb(_, Verb::Read) => Some(Fetch::Read),
-            Work::Verb(..) => Some(Fetch::Atomic),
-        }
-    }
-
-    /// Whether it may overtake what is under way, which it must not: InfiniBand orders what comes after a READ or an
-    /// atomic only if that is of the same kind. (It can be told to, by a fence; but then Soft-RoCE's atomics wait for
-    /// themselves when they are sent again.)
-    fn overtakes(&self, under_way: Option<Fetch>) -> bool {
-        match self {
-            Work::Message(_) => false,
-            Work::Verb(..) => under_way.is_some() && self.fetch() != under_way,
-        }
-    }
-}
-
-struct Waiting {
-    work: Work,
-    outcome: Outcome,
-    give_up: Nanos,
-}
-
-/// What the device was given.
-enum Posted {
-    Work { work: Work, outcome: Outcome, place: usize },
-    Receive { place: usize },
-}
-
 /// What there is with one other end, or with this one itself.
-#[derive(Default)]
-struct Link {
+struct Link<P> {
     handshake: Handshake,
-    pair: Option<Pair>,
+    pair: Option<P>,
     psn: u32,
+    /// Messages that the card has been given for that peer, and those that this end has taken from it, by all pairs so
+    /// far. With each new pair `sent` becomes what the peer has taken.
+    sent: u64,
+    taken: u64,
     /// In the order of posting.
     waiting: VecDeque<Waiting>,
     /// Verbs under way that fetch something, and what all of them are.
@@ -110,31 +53,51 @@ struct Link {
     gone: bool,
 }
 
+impl<P> Default for Link<P> {
+    fn default() -> Link<P> {
+        Link {
+            handshake: Handshake::Closed,
+            pair: None,
+            psn: 0,
+            sent: 0,
+            taken: 0,
+            waiting: VecDeque::new(),
+            fetches: (0, None),
+            places: Vec::new(),
+            held_back: Vec::new(),
+            gone: false,
+        }
+    }
+}
+
 /// All of one end's connections.
-pub(super) struct Links {
+pub(super) struct Links<C: Card> {
     me: Peer,
-    device: Rc<Device>,
+    card: C,
     /// Without one, this end reaches itself, and whom it is connected with.
     exchange: Option<Box<dyn Exchange>>,
     most: u16,
-    links: HashMap<Peer, Link>,
+    links: HashMap<Peer, Link<C::Pair>>,
     /// Under way, by number. What is not here any more belonged to a connection that was given up.
     posted: HashMap<u64, (Peer, Posted)>,
     next: u64,
+    /// What the card has told, in its order, and nobody has looked at yet.
+    completed: VecDeque<Completion>,
     arrived: VecDeque<Received>,
     psn: u64,
 }
 
-impl Links {
-    pub fn new(me: Peer, device: Rc<Device>, most: u16, psn: u64) -> Links {
+impl<C: Card> Links<C> {
+    pub fn new(me: Peer, card: C, most: u16, psn: u64) -> Links<C> {
         Links {
             me,
-            device,
+            card,
             exchange: None,
             most,
             links: HashMap::new(),
             posted: HashMap::new(),
             next: 0,
+            completed: VecDeque::new(),
             arrived: VecDeque::new(),
             psn,
         }
@@ -154,7 +117,7 @@ impl Links {
             return;
         }
         let give_up = now().saturating_add(PATIENCE);
-        link.waiting.push_back(Waiting { work, outcome, give_up });
+        link.waiting.push_back(Waiting { work, outcome, give_up, number: None, broken: 0 });
         self.go_on_with(to);
     }
 
@@ -179,16 +142,31 @@ impl Links {
             any = true;
             self.hear(heard);
         }
-        let device = Rc::clone(&self.device);
-        match device.completions(|completion| self.complete(completion)) {
-            Ok(some) => any |= some,
-            // Then nothing on this device ever ends.
-            Err(_) => self.leave_all(|_| true),
+        any |= self.look();
+        while let Some(completion) = self.completed.pop_front() {
+            self.complete(completion);
         }
         any
     }
 
-    fn leave_all(&mut self, which: impl Fn(&Link) -> bool) {
+    /// Asks the card what has ended; false if nothing has.
+    fn look(&mut self) -> bool {
+        let completed = &mut self.completed;
+        match self.card.completions(|completion| completed.push_back(completion)) {
+            Ok(some) => some,
+            Err(_) => {
+                // Then nothing on this card ever ends.
+                let peers: Vec<Peer> = self.links.keys().copied().collect();
+                for peer in peers {
+                    self.forget(peer);
+                    self.refuse(peer);
+                }
+                false
+            }
+        }
+    }
+
+    fn leave_all(&mut self, which: impl Fn(&Link<C::Pair>) -> bool) {
         let chosen: Vec<Peer> =
             self.links.iter().filter(|(_, link)| which(link)).map(|(peer, _)| *peer).collect();
         chosen.into_iter().for_each(|peer| self.leave(peer));
@@ -222,7 +200,8 @@ impl Links {
             Heard::Told { .. } => {}
             Heard::Gone(peer) => {
                 self.leave(peer);
-                self.links.entry(peer).or_default().gone = true;
+                // Whoever has this number next counts anew.
+                self.links.insert(peer, Link { gone: true, ..Link::default() });
             }
             Heard::Ended => {
                 self.exchange = None;
@@ -234,34 +213,73 @@ impl Links {
     fn hear_word(&mut self, from: Peer, word: Word) {
         let link = self.links.entry(from).or_default();
         link.gone = false;
-        let done = match link.handshake.hear(self.me, from, word) {
-            Step::Ignore => Ok(()),
+        match link.handshake.hear(self.me, from, word) {
+            Step::Ignore => {}
             Step::Answer(theirs) => {
                 self.close(from);
-                self.make(from).and_then(|mine| {
-                    let link = self.links.entry(from).or_default();
-                    link.connect(&theirs)?;
-                    link.handshake = Handshake::Answered { mine: mine.pair };
-                    self.tell(from, Word::Answer { to: theirs.pair, endpoint: mine });
-                    Ok(())
-                })
+                let answer = self.answer(from, &theirs);
+                self.go_on_or_refuse(from, theirs.pair, answer);
             }
             Step::Connect(theirs) => {
-                let connected = link.connect(&theirs);
+                link.agree(theirs.taken);
                 link.handshake = Handshake::Up;
-                self.tell(from, Word::Ready { to: theirs.pair });
-                connected
+                let ready = link.connect(&theirs).map(|()| Word::Ready { to: theirs.pair });
+                self.go_on_or_refuse(from, theirs.pair, ready);
             }
             Step::Start => {
                 link.handshake = Handshake::Up;
-                Ok(())
+                self.go_on_with(from);
             }
-        };
-        match done {
-            Ok(()) => self.go_on_with(from),
-            // Why is told by `Verbs::open` where it can be foreseen; the device has run out of something else.
-            Err(_) => self.leave(from),
+            Step::GiveUp => self.leave(from),
+            Step::End { taken } => {
+                self.close(from);
+                self.links.entry(from).or_default().agree(taken);
+                self.refuse(from);
+            }
         }
+    }
+
+    /// Connects a new pair to theirs; what is to be told.
+    fn answer(&mut self, from: Peer, theirs: &Endpoint) -> Result<Word, VerbsError> {
+        let mine = self.make(from)?;
+        let link = self.links.entry(from).or_default();
+        link.agree(theirs.taken);
+        link.connect(theirs)?;
+        link.handshake = Handshake::Answered { mine: mine.pair };
+        Ok(Word::Answer { to: theirs.pair, endpoint: mine })
+    }
+
+    fn go_on_or_refuse(&mut self, peer: Peer, to: u32, word: Result<Word, VerbsError>) {
+        match word {
+            Ok(word) => {
+                self.tell(peer, word);
+                self.go_on_with(peer);
+            }
+            // Why is told by `Verbs::open` where it can be foreseen; the device has run out of something else.
+            Err(_) => {
+                self.leave(peer);
+                self.tell(peer, Word::Refuse { to });
+            }
+        }
+    }
+
+    /// Ends this end: whoever has sent it messages is told how many of them it has taken. A card may have had no time to
+    /// acknowledge the last one before its queue pair is gone.
+    pub fn end(&mut self) {
+        let peers: Vec<Peer> = self.links.keys().copied().filter(|peer| *peer != self.me).collect();
+        for peer in peers {
+            self.close(peer);
+            if let Some(taken) = self.links.get(&peer).filter(|l| !l.gone).map(|l| l.taken) {
+                self.tell(peer, Word::Leave { taken });
+            }
+            self.refuse(peer);
+        }
+    }
+
+    /// Whether something is under way, or waits to be.
+    pub fn is_busy(&self) -> bool {
+        let works = |(_, posted): &(Peer, Posted)| matches!(posted, Posted::Work { .. });
+        self.posted.values().any(works) || self.links.values().any(|link| !link.waiting.is_empty())
     }
 
     /// Posts what waits for a peer, or sees to it that there is a connection.
@@ -285,7 +303,7 @@ impl Links {
                     }
                     let (place, next) = (link.places.pop(), link.waiting.pop_front());
                     let (Some(place), Some(next)) = (place, next) else { return };
-                    let Waiting { work, outcome, .. } = next;
+                    let Waiting { work, outcome, broken, .. } = next;
                     if let Some(fetch) = work.fetch() {
                         link.fetches = (link.fetches.0 + 1, Some(fetch));
                     }
@@ -296,9 +314,14 @@ impl Links {
                             let target = Target { offset: at.offset, key: at.key.0 };
                             pair.post(id, &target, *verb, place)
                         }
-                        Work::Message(message) => pair.send(id, message),
+                        Work::Message(message) => {
+                            link.sent = link.sent.saturating_add(1);
+                            pair.send(id, message)
+                        }
                     };
-                    self.posted.insert(id, (peer, Posted::Work { work, outcome, place }));
+                    let number = link.sent;
+                    let work = Posted::Work { work, outcome, place, number, broken };
+                    self.posted.insert(id, (peer, work));
                     if posted.is_err() {
                         // Of what was not posted it is not said either whether it was.
                         self.close(peer);
@@ -315,6 +338,7 @@ impl Links {
         let link = self.links.entry(peer).or_default();
         if peer == self.me {
             // A pair's two halves are independent: it can be its own peer.
+            link.agree(mine.taken);
             link.connect(&mine)?;
             link.handshake = Handshake::Up;
             return Ok(());
@@ -329,11 +353,11 @@ impl Links {
         let used = self.links.values().filter(|link| link.pair.is_some()).count();
         if used >= usize::from(self.most) {
             return Err(VerbsError::Unfit {
-                device: self.device.name().to_owned(),
+                device: self.card.name().to_owned(),
                 what: format!("has connections with {used} peers already: allow more"),
             });
         }
-        let pair = Pair::new(&self.device)?;
+        let pair = self.card.pair()?;
         for place in 0..RECEIVES as usize {
             pair.receive(self.next, place)?;
             self.posted.insert(self.next, (peer, Posted::Receive { place }));
@@ -342,8 +366,8 @@ impl Links {
         // Packets of an earlier pair with this number are told by theirs.
         self.psn = self.psn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let psn = (self.psn >> 40) as u32;
-        let mine = self.device.endpoint(&pair, psn);
         let link = self.links.entry(peer).or_default();
+        let mine = self.card.endpoint(&pair, psn, link.taken);
         link.pair = Some(pair);
         link.psn = psn;
         link.places = (0..SENDS as usize).collect();
@@ -359,67 +383,120 @@ impl Links {
         }
     }
 
-    /// Gives a connection up: all that was under way on it has an unknown end. What waits may find a new one.
+    /// Gives a connection up. Verbs that were under way on it have an unknown end; what waits, and messages that were under
+    /// way, may find a new one.
     fn close(&mut self, peer: Peer) {
+        let Some(link) = self.links.get(&peer) else { return };
+        if let Some(pair) = &link.pair {
+            pair.stop();
+            self.look();
+            let (its, others) = core::mem::take(&mut self.completed)
+                .into_iter()
+                .partition(|c| self.posted.get(&c.id).is_some_and(|(of, _)| *of == peer));
+            self.completed = others;
+            let its: VecDeque<Completion> = its;
+            for completion in its {
+                self.settle(&completion);
+            }
+        }
+        self.forget(peer);
+    }
+
+    /// As [`Self::close`], whatever the card has still to tell.
+    fn forget(&mut self, peer: Peer) {
         let Some(link) = self.links.get_mut(&peer) else { return };
         link.pair = None;
         link.handshake = Handshake::Closed;
-        self.posted.retain(|_, (of, posted)| {
-            if *of == peer
-                && let Posted::Work { outcome, .. } = posted
-                && outcome.get().is_none()
-            {
+        let ended: Vec<(u64, (Peer, Posted))> =
+            self.posted.extract_if(|_, (of, _)| *of == peer).collect();
+        let mut messages = Vec::new();
+        for (_, (_, posted)) in ended {
+            let Posted::Work { work, outcome, number, broken, .. } = posted else { continue };
+            if outcome.get().is_some() {
+                continue;
+            }
+            if matches!(work, Work::Message(_)) && broken + 1 < MOST_BROKEN {
+                let (give_up, broken, n) = (Nanos::MAX, broken + 1, Some(number));
+                messages.push((number, Waiting { work, outcome, give_up, number: n, broken }));
+            } else {
                 outcome.set(Some(Err(VerbError::Unknown(peer))));
             }
-            *of != peer
-        });
+        }
+        // Before what waits already, in the order of sending.
+        messages.sort_by_key(|(number, _)| *number);
+        for (_, waiting) in messages.into_iter().rev() {
+            link.waiting.push_front(waiting);
+        }
     }
 
     /// Gives a connection up, with all that waits for it.
     fn leave(&mut self, peer: Peer) {
         self.close(peer);
+        self.refuse(peer);
+    }
+
+    fn refuse(&mut self, peer: Peer) {
         let Some(link) = self.links.get_mut(&peer) else { return };
         for waiting in link.waiting.drain(..) {
-            waiting.outcome.set(Some(Err(waiting.work.unreachable(peer))));
+            let error = match waiting.number {
+                Some(_) => VerbError::Unknown(peer),
+                None => waiting.work.unreachable(peer),
+            };
+            waiting.outcome.set(Some(Err(error)));
         }
     }
 
     fn complete(&mut self, completion: Completion) {
+        let Some((peer, _)) = self.posted.get(&completion.id) else { return };
+        let peer = *peer;
+        if completion.status == status::SUCCESS {
+            self.settle(&completion);
+            self.post_held_back_of(peer);
+        } else {
+            self.settle(&completion);
+            self.close(peer);
+        }
+        self.go_on_with(peer);
+    }
+
+    /// Notes how something that was posted has ended.
+    fn settle(&mut self, completion: &Completion) {
         let Some((peer, posted)) = self.posted.remove(&completion.id) else { return };
         let Some(link) = self.links.get_mut(&peer) else { return };
         let Some(pair) = &link.pair else { return };
-        if completion.status != status::SUCCESS {
-            if let Posted::Work { work, outcome, .. } = posted {
+        let failed = completion.status != status::SUCCESS;
+        match posted {
+            Posted::Work { work: Work::Message(_), .. }
+                if failed && completion.status != status::RNR_RETRY_EXC_ERR =>
+            {
+                // Taken or not: that is found out with the next pair.
+                self.posted.insert(completion.id, (peer, posted));
+            }
+            Posted::Work { work, outcome, .. } if failed => {
                 outcome.set(Some(Err(work.failed(peer, completion.status))));
             }
-            self.close(peer);
-        } else {
-            match posted {
-                Posted::Work { work, outcome, place } => {
-                    let result = match work {
-                        Work::Verb(_, Verb::Write(_)) | Work::Message(_) => 0,
-                        Work::Verb(..) => pair.result(place),
-                    };
-                    outcome.set(Some(Ok(result)));
-                    link.places.push(place);
-                    if work.fetch().is_some() {
-                        link.fetches.0 = link.fetches.0.saturating_sub(1);
-                        link.fetches.1 = link.fetches.1.filter(|_| link.fetches.0 > 0);
-                    }
-                }
-                Posted::Receive { place } => {
-                    if completion.bytes as usize == MESSAGE_BYTES {
-                        let message = pair.message(place);
-                        self.arrived.push_back(Received { from: peer, message });
-                    }
-                    link.held_back.push(place);
-                    if self.arrived.len() < MOST_ARRIVED {
-                        self.post_held_back_of(peer);
-                    }
+            Posted::Work { work, outcome, place, .. } => {
+                let result = match work {
+                    Work::Verb(_, Verb::Write(_)) | Work::Message(_) => 0,
+                    Work::Verb(..) => pair.result(place),
+                };
+                outcome.set(Some(Ok(result)));
+                link.places.push(place);
+                if work.fetch().is_some() {
+                    link.fetches.0 = link.fetches.0.saturating_sub(1);
+                    link.fetches.1 = link.fetches.1.filter(|_| link.fetches.0 > 0);
                 }
             }
+            Posted::Receive { .. } if failed => {}
+            Posted::Receive { place } => {
+                link.taken += 1;
+                if completion.bytes as usize == MESSAGE_BYTES {
+                    let message = pair.message(place);
+                    self.arrived.push_back(Received { from: peer, message });
+                }
+                link.held_back.push(place);
+            }
         }
-        self.go_on_with(peer);
     }
 
     fn post_held_back(&mut self) {
@@ -428,6 +505,9 @@ impl Links {
     }
 
     fn post_held_back_of(&mut self, peer: Peer) {
+        if self.arrived.len() >= MOST_ARRIVED {
+            return;
+        }
         let Some(link) = self.links.get_mut(&peer) else { return };
         let Some(pair) = &link.pair else { return };
         let mut all_posted = true;
@@ -438,15 +518,31 @@ impl Links {
         }
         if !all_posted {
             self.close(peer);
+            self.go_on_with(peer);
         }
     }
 }
 
-impl Link {
+impl<P: CardPair> Link<P> {
     fn connect(&self, theirs: &Endpoint) -> Result<(), VerbsError> {
         match &self.pair {
             Some(pair) => pair.connect(theirs, self.psn),
             None => Ok(()),
         }
+    }
+
+    /// So many messages have been taken there by earlier pairs: those need not go out again, and numbers go on from there.
+    fn agree(&mut self, taken: u64) {
+        self.sent = taken;
+        self.waiting.retain_mut(|waiting| match waiting.number {
+            Some(number) if number <= taken => {
+                waiting.outcome.set(Some(Ok(0)));
+                false
+            }
+            _ => {
+                waiting.number = None;
+                true
+            }
+        });
     }
 }

@@ -22,18 +22,24 @@
 //!   exclude each other, not the processor.
 //! - **A peer's device does not say whether a key is wrong or a place is outside of its region**: both are
 //!   [`VerbError::WrongKey`].
+//! - **A message arrives once, or its sender is told**, also if connections break under it: `link.rs`. What an end has posted and
+//!   not waited for still goes out when it is dropped, which takes a second at most.
 //! - **Messages wait for a receiver in [`RECEIVES`] places**; who does not look at them for two seconds with all of them
 //!   taken loses the connection.
 //! - Results are words in memory that the device writes to; a region's addresses count from 0.
 
 mod api;
+mod card;
 mod device;
 mod endpoint;
 mod error;
 mod exchange;
 mod handshake;
 mod link;
+#[cfg(test)]
+mod schedules;
 mod wait;
+mod work;
 
 use core::cell::{Cell, RefCell};
 use core::future::Future;
@@ -53,7 +59,8 @@ pub use exchange::{Exchange, Heard, MOST_TOLD};
 use crate::clock::now;
 use crate::patience;
 use device::{Device, Memory};
-use link::{Links, Outcome, Work};
+use link::Links;
+use work::{Outcome, Work};
 
 /// Verbs and messages to one peer that can be under way; more wait in this process.
 pub const SENDS: u32 = 32;
@@ -89,7 +96,7 @@ pub struct Verbs(Rc<End>);
 struct End {
     me: Peer,
     device: Rc<Device>,
-    links: RefCell<Links>,
+    links: RefCell<Links<Rc<Device>>>,
     regions: RefCell<Vec<Memory>>,
     random: RefCell<Xoshiro256PlusPlus>,
     /// The earliest time that the task waits for.
@@ -154,6 +161,15 @@ impl Verbs {
         let outcome = Outcome::default();
         self.0.links.borrow_mut().take(to, work, Rc::clone(&outcome));
         Completion(outcome)
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // Who panics has no time.
+        if !std::thread::panicking() {
+            wait::finish(self);
+        }
     }
 }
 

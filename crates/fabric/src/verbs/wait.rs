@@ -42,6 +42,30 @@ pub(super) fn block_on<T>(end: &End, future: impl Future<Output = T>) -> T {
     }
 }
 
+/// How long an end that is dropped waits for what it has posted.
+const LAST: Nanos = 1_000_000_000;
+
+/// Lets what was posted, and nobody has waited for, come to its end: the last hand-over of a client with leases, say. Then
+/// tells everybody what was taken.
+pub(super) fn finish(end: &End) {
+    go_on_until_idle(end);
+    end.links.borrow_mut().end();
+}
+
+fn go_on_until_idle(end: &End) {
+    let last = now() + LAST;
+    while end.links.borrow().is_busy() {
+        let time = now();
+        if time >= last {
+            return;
+        }
+        if !end.links.borrow_mut().go_on() {
+            sleep(end, (last - time).min(LONGEST));
+        }
+        end.links.borrow_mut().give_up();
+    }
+}
+
 fn sleep(end: &End, nanos: Nanos) {
     end.device.arm();
     // What came before that rings no bell.

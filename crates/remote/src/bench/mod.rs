@@ -150,7 +150,6 @@ fn once(
         duration_ns: duration.as_nanos() as u64,
         seed: seed << 32 | u64::from(client),
         history: None,
-        clock_ns: 0,
     };
     let served = serving(settings, || {
         let mut crew = Crew::start(how, (0..clients).map(job))?;
@@ -190,7 +189,7 @@ fn together(done: &[Done]) -> Measured {
     }
     Measured {
         pairs_per_s: pairs as f64 * 1e9 / elapsed as f64,
-        verbs: per_pair(|d| d.verbs),
+        verbs: per_pair(Done::verbs),
         messages: per_pair(|d| d.messages),
         waits,
     }

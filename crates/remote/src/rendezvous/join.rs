@@ -12,7 +12,10 @@ use super::line::{End, Line};
 use super::queue::Incoming;
 use super::{Event, GREETING, HOME, Identity, PATIENCE, Welcome};
 
-/// A participant's end. Dropping it leaves; what was told just before may be lost then.
+/// How long one who leaves waits for the host to have heard all.
+const LEAVING: Duration = Duration::from_secs(1);
+
+/// A participant's end. Dropping it leaves; what was told just before may be lost then, which [`Rendezvous::leave`] avoids.
 pub struct Rendezvous {
     line: Line,
     rank: u16,
@@ -104,6 +107,19 @@ impl Rendezvous {
                 return Ok(None);
             }
             self.line.wait(true, left);
+        }
+    }
+
+    /// Ends taking part. What was told before is heard by the others: that the host has it all is waited for, a second at
+    /// most.
+    pub fn leave(mut self) {
+        self.line.finish();
+        let begin = Instant::now();
+        while !self.line.discard() {
+            match LEAVING.checked_sub(begin.elapsed()) {
+                Some(left) => self.line.wait(true, left),
+                None => return,
+            }
         }
     }
 
