@@ -1,6 +1,7 @@
 //! A rendezvous as the exchange of a fabric: one thread hears for it, so that it is heard while the fabric's own thread
 //! does something else, for example waits for the command that runs under a lock.
 
+use core::ops::ControlFlow;
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use lockify_fabric::verbs::{Exchange, Heard};
 use lockify_onesided::Peer;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::rendezvous::{Event, HOME, Host, Rendezvous};
+use crate::rendezvous::{Event, HOME, Host, Rendezvous, RendezvousError};
 
 /// Why nothing can be heard.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +60,21 @@ struct Inbox {
 }
 
 impl Inbox {
+    /// Takes what a rendezvous says; whether that was something. Breaks when nothing follows, or nobody listens.
+    fn take(&mut self, next: Result<Option<Event>, RendezvousError>) -> ControlFlow<(), bool> {
+        match next {
+            Ok(None) => ControlFlow::Continue(false),
+            Ok(Some(event)) => match self.put(event) {
+                true => ControlFlow::Continue(true),
+                false => ControlFlow::Break(()),
+            },
+            Err(_) => {
+                self.put(Event::Ended);
+                ControlFlow::Break(())
+            }
+        }
+    }
+
     /// False if nobody listens any more.
     fn put(&mut self, event: Event) -> bool {
         let heard = match event {
@@ -80,20 +96,7 @@ impl Courier {
         let stop = Arc::new(AtomicBool::new(false));
         let (its_host, its_stop) = (Arc::clone(host), Arc::clone(&stop));
         let hear = move || {
-            while !its_stop.load(SeqCst) {
-                match its_host.next(LOOK) {
-                    Ok(None) => {}
-                    Ok(Some(event)) => {
-                        if !inbox.put(event) {
-                            return;
-                        }
-                    }
-                    Err(_) => {
-                        inbox.put(Event::Ended);
-                        return;
-                    }
-                }
-            }
+            while !its_stop.load(SeqCst) && inbox.take(its_host.next(LOOK)).is_continue() {}
         };
         let thread = Some(std::thread::Builder::new().name("courier".into()).spawn(hear)?);
         let outgoing = Some(Outgoing::Host(Arc::clone(host)));
@@ -108,17 +111,10 @@ impl Courier {
         let (mut woken, ring) = std::io::pipe()?;
         let carry = move || loop {
             loop {
-                match rendezvous.next(Duration::ZERO) {
-                    Ok(None) => break,
-                    Ok(Some(event)) => {
-                        if !inbox.put(event) {
-                            return;
-                        }
-                    }
-                    Err(_) => {
-                        inbox.put(Event::Ended);
-                        return;
-                    }
+                match inbox.take(rendezvous.next(Duration::ZERO)) {
+                    ControlFlow::Continue(true) => {}
+                    ControlFlow::Continue(false) => break,
+                    ControlFlow::Break(()) => return,
                 }
             }
             let ready = {

@@ -31,13 +31,22 @@ pub enum Packet {
     Letter(Message),
 }
 
+/// A verb that a node has posted.
+#[derive(Clone, Copy, Debug)]
+pub struct Posted {
+    from: NodeId,
+    ticket: Ticket,
+    at: Address,
+    verb: Verb,
+}
+
 /// What comes back to a node by itself.
 #[derive(Debug)]
 pub enum Alarm {
     /// The task's own time has come.
     Wake,
     /// The home's NIC starts this verb.
-    Start(NodeId, Ticket, Address, Verb),
+    Start(Posted),
     /// A message is handled.
     Handle(Peer, Message),
     /// The next message in the send queue goes out.
@@ -79,15 +88,8 @@ struct Nic {
 
 impl Nic {
     /// When this verb starts.
-    fn admit(
-        &mut self,
-        profile: &Profile,
-        now: Nanos,
-        from: NodeId,
-        at: Address,
-        verb: Verb,
-        stall: Nanos,
-    ) -> Nanos {
+    fn admit(&mut self, profile: &Profile, now: Nanos, posted: &Posted, stall: Nanos) -> Nanos {
+        let Posted { from, at, verb, .. } = *posted;
         let queue = self.queues.entry(from.0).or_default();
         let mut start = now.max(*queue).saturating_add(stall);
         if verb.is_atomic() {
@@ -169,7 +171,7 @@ impl Node {
         while let Some((ticket, request)) = self.port.take_request() {
             match request {
                 Request::Verb(at, verb) if at.home == peer(cx.id()) => {
-                    self.admit(cx.id(), ticket, at, verb, cx)
+                    self.admit(Posted { from: cx.id(), ticket, at, verb }, cx)
                 }
                 Request::Verb(at, _) if self.cut_off.contains(&at.home) => {
                     self.port.complete(ticket, Err(VerbError::Unknown(at.home)));
@@ -225,37 +227,24 @@ impl Node {
         }
     }
 
-    fn admit(
-        &mut self,
-        from: NodeId,
-        ticket: Ticket,
-        at: Address,
-        verb: Verb,
-        cx: &mut Context<'_, Node>,
-    ) {
+    fn admit(&mut self, posted: Posted, cx: &mut Context<'_, Node>) {
         let Some(nic) = &mut self.nic else { return };
         let stall = match self.setting.stalls {
-            Some(stalls) if from != cx.id() && cx.random().random_bool(stalls.share) => {
+            Some(stalls) if posted.from != cx.id() && cx.random().random_bool(stalls.share) => {
                 cx.random().random_range(0..=stalls.longest)
             }
             _ => 0,
         };
-        let start = nic.admit(&self.setting.profile, cx.now(), from, at, verb, stall);
+        let start = nic.admit(&self.setting.profile, cx.now(), &posted, stall);
         if start <= cx.now() {
-            self.execute(from, ticket, at, verb, cx);
+            self.execute(posted, cx);
         } else {
-            cx.set_timer_at(start, Alarm::Start(from, ticket, at, verb));
+            cx.set_timer_at(start, Alarm::Start(posted));
         }
     }
 
-    fn execute(
-        &mut self,
-        from: NodeId,
-        ticket: Ticket,
-        at: Address,
-        verb: Verb,
-        cx: &mut Context<'_, Node>,
-    ) {
+    fn execute(&mut self, posted: Posted, cx: &mut Context<'_, Node>) {
+        let Posted { from, ticket, at, verb } = posted;
         let result = self.setting.memory.borrow_mut().execute(at, verb);
         cx.trace(|| format!("{verb:?} of {from} at {:#x}: {result:x?}", at.offset));
         if from == cx.id() {
@@ -294,7 +283,7 @@ impl Machine for Node {
     fn handle(&mut self, input: Input<Self>, cx: &mut Context<'_, Self>) {
         match input {
             Input::Message { from, msg: Packet::Verb(ticket, at, verb) } => {
-                self.admit(from, ticket, at, verb, cx)
+                self.admit(Posted { from, ticket, at, verb }, cx)
             }
             Input::Message { msg: Packet::Done(ticket, result), .. } => {
                 self.posted.retain(|(other, _)| *other != ticket);
@@ -302,9 +291,7 @@ impl Machine for Node {
                 self.run(cx);
             }
             Input::Message { from, msg: Packet::Letter(message) } => self.arrive(from, message, cx),
-            Input::Timer(Alarm::Start(from, ticket, at, verb)) => {
-                self.execute(from, ticket, at, verb, cx)
-            }
+            Input::Timer(Alarm::Start(posted)) => self.execute(posted, cx),
             Input::Timer(Alarm::Handle(from, message)) => {
                 self.port.deliver(Received { from, message });
                 self.run(cx);
