@@ -7,8 +7,15 @@ use rand::RngExt as _;
 fn contended(layout: Layout, scheme: Scheme, seed: u64, doubles: bool) -> World {
     let mut world = World::new(Layout { stripes: 2, ..layout }, scheme, 3, seed);
     world.doubles = doubles;
+    load(&mut world, 40);
+    world.run();
+    world
+}
+
+/// Operations of all hosts, some of them still under way.
+pub fn load(world: &mut World, operations: u32) {
     let longest = world.layout.blocks().min(10);
-    for _ in 0..40 {
+    for _ in 0..operations {
         let host = world.random.random_range(0..world.hosts.len());
         let span = world.random_span(longest);
         let work =
@@ -18,11 +25,10 @@ fn contended(layout: Layout, scheme: Scheme, seed: u64, doubles: bool) -> World 
             world.step();
         }
     }
-    world.run();
-    world
 }
 
-fn verdict(world: &World) -> Result<(), String> {
+/// That all has succeeded, and as it should.
+pub fn verdict(world: &World) -> Result<(), String> {
     let failed = world.done.iter().find(|done| done.result.is_err());
     if let Some(failed) = failed {
         return Err(format!("host {}: {:?} of {:?}", failed.host, failed.result, failed.work));
@@ -30,11 +36,11 @@ fn verdict(world: &World) -> Result<(), String> {
     world.verdict(world.hosts[0].state())
 }
 
-fn small_mirror() -> Layout {
+pub fn small_mirror() -> Layout {
     Layout { redundancy: Redundancy::Mirror, data: 1, ..raid5() }
 }
 
-fn smallest() -> Layout {
+pub fn smallest() -> Layout {
     Layout { data: 2, unit: 1, ..raid5() }
 }
 

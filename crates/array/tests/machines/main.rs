@@ -1,5 +1,9 @@
 //! Hosts and devices together, in memory.
 
+mod degraded;
+mod forgotten;
 mod interleavings;
 mod messages;
+#[cfg(feature = "mutations")]
+mod mutations;
 mod world;
