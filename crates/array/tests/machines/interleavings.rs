@@ -1,7 +1,9 @@
 //! Several hosts on a few stripes, in random interleavings: stripes stay consistent, and operations are serializable.
 
-use crate::world::{World, raid5};
-use lockify_array::{Layout, Redundancy, Scheme, Work};
+use crate::world::{World, life, raid5};
+use lockify_array::{
+    ArrayState, DeviceConfig, DeviceId, HostConfig, Layout, Redundancy, Scheme, Work,
+};
 use rand::RngExt as _;
 
 fn contended(layout: Layout, scheme: Scheme, seed: u64, doubles: bool) -> World {
@@ -54,6 +56,30 @@ fn operations_are_serializable_and_stripes_consistent() {
                 assert_eq!(verdict(&world), Ok(()), "{what}");
             }
         }
+    }
+}
+
+/// The same with the options that change how operations are done.
+#[test]
+fn variants_are_as_good() {
+    let layout = Layout { stripes: 2, ..raid5() };
+    let state = ArrayState::new(layout.devices());
+    let scheme = Scheme::TimestampOrdering;
+    for seed in 0..60 {
+        let host = |id| HostConfig {
+            delta_at_half: true,
+            starving_after: 1,
+            ..HostConfig::new(life(id), scheme, layout, state.clone())
+        };
+        let device = |id| DeviceConfig {
+            basic: seed % 2 == 0,
+            ..DeviceConfig::new(DeviceId(id), scheme, layout)
+        };
+        let devices = (0..layout.devices()).map(device).collect();
+        let mut world = World::of((0..3).map(host).collect(), devices, seed);
+        load(&mut world, 40);
+        world.run();
+        assert_eq!(verdict(&world), Ok(()), "seed {seed}");
     }
 }
 

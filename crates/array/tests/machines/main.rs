@@ -1,6 +1,7 @@
 //! Hosts and devices together, in memory.
 
 mod degraded;
+mod edges;
 mod forgotten;
 mod interleavings;
 mod messages;
