@@ -451,6 +451,7 @@ impl Host {
 
     pub(super) fn post(&mut self, now: Time, to: Peer, request: Request) {
         self.heard_from_us.insert(to, now);
+        self.renewal.get_or_insert(now.saturating_add(self.config.lease / 3));
         self.output.push_back(HostOutput::Send { to, request });
     }
 
@@ -499,14 +500,16 @@ impl Host {
         siblings.filter(|s| s.held != Held::Nothing).map(|s| s.peer)
     }
 
-    pub(super) fn next_renewal(&self) -> Option<Time> {
+    /// When the first of them should hear of this host. It takes a look at everything under way, so that it is done when the
+    /// time may have come, not with every step.
+    fn next_renewal(&self) -> Option<Time> {
         let last = self.holders().filter_map(|peer| self.heard_from_us.get(&peer)).min();
         last.map(|last| last.saturating_add(self.config.lease / 3))
     }
 
     /// Says that this life is alive to whoever holds something for it and has not heard of it for long.
     fn renew(&mut self, now: Time) {
-        if self.next_renewal().is_none_or(|time| time > now) {
+        if self.renewal.is_none_or(|time| time > now) {
             return;
         }
         let due = self.holders().filter(|peer| {
@@ -523,5 +526,6 @@ impl Host {
             self.counts.leases += 1;
             self.post(now, peer, Request { call, stamp, epoch, action: Action::Lease });
         }
+        self.renewal = self.next_renewal();
     }
 }

@@ -190,6 +190,8 @@ pub struct Host {
     later: BTreeMap<(Time, u64), Later>,
     next_later: u64,
     heard_from_us: BTreeMap<Peer, Time>,
+    /// When to look who should hear of this host again.
+    renewal: Option<Time>,
     /// The states that devices were told, and have not answered yet.
     installing: BTreeMap<Peer, Epoch>,
     fenced: bool,
@@ -228,6 +230,7 @@ impl Host {
             later: BTreeMap::new(),
             next_later: 0,
             heard_from_us: BTreeMap::new(),
+            renewal: None,
             installing: BTreeMap::new(),
             fenced: false,
             counts: HostCounts::default(),
@@ -260,7 +263,7 @@ impl Host {
     /// When [`HostInput::Tick`] is due; the past if it is overdue.
     pub fn next_timer(&self) -> Option<Time> {
         let later = self.later.keys().next().map(|(time, _)| *time);
-        later.into_iter().chain(self.next_renewal()).min()
+        later.into_iter().chain(self.renewal).min()
     }
 
     /// Who this is.

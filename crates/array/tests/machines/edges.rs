@@ -155,6 +155,8 @@ fn a_host_that_holds_something_and_falls_silent_is_reported_once() {
     let lease = 4_000 * MS;
     assert_eq!(rig.device.next_timer(), Some(START + lease));
     rig.ask_at(START + lease / 2, 2, START, Action::Lease);
+    rig.device.handle(START + lease, DeviceInput::Tick);
+    assert_eq!(rig.outputs(START + lease), []);
     let silent = START + lease / 2 + lease;
     assert_eq!(rig.device.next_timer(), Some(silent));
     rig.device.handle(silent - 1, DeviceInput::Tick);
