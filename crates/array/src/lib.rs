@@ -9,13 +9,18 @@
 //! Amiri, Gibson, Golding, *Highly concurrent shared storage*.
 #![forbid(unsafe_code)]
 
+#[allow(dead_code)] // Until devices vote and hosts propose.
+mod agreement;
 mod ids;
 mod io;
 mod layout;
 mod options;
+#[allow(dead_code)] // Until hosts repair.
+mod recovery;
 mod server;
 mod state;
 
+pub use agreement::{Agree, Agreed, Ballot};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
 pub use io::{
     Block, BlockError, DeviceEvent, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent, Header,
