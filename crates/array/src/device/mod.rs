@@ -20,7 +20,7 @@ mod memory;
 mod suspect;
 mod tso;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 
@@ -218,6 +218,8 @@ pub struct Device {
     disk: Disk,
     heard: BTreeMap<Life, Time>,
     reported: BTreeMap<Life, Time>,
+    /// When to look who has been silent for a lease.
+    silence: Option<Time>,
     broken: bool,
     output: VecDeque<DeviceOutput>,
 }
@@ -241,6 +243,7 @@ impl Device {
             disk: Disk::new(config.durable),
             heard: BTreeMap::new(),
             reported: BTreeMap::new(),
+            silence: None,
             broken: false,
             output: VecDeque::new(),
             config,
@@ -287,7 +290,7 @@ impl Device {
 
     /// When [`DeviceInput::Tick`] is due; the past if it is overdue.
     pub fn next_timer(&self) -> Option<Time> {
-        self.locks.next_timer().into_iter().chain(self.next_silence()).min()
+        self.locks.next_timer().into_iter().chain(self.silence).min()
     }
 
     /// Which device this is.
@@ -324,6 +327,7 @@ impl Device {
             return self.reply_to(from, call, Answer::Invalid);
         }
         self.heard.insert(from, now);
+        self.silence.get_or_insert(now.saturating_add(self.config.lease));
         self.reported.remove(&from);
         if let Err(answer) = self.admit(now, from, epoch, &action) {
             return effects.push(Effect::answer(call, answer));
@@ -587,16 +591,21 @@ impl Device {
         })
     }
 
-    fn next_silence(&self) -> Option<Time> {
-        self.silent().map(|(_, time)| time).min()
-    }
-
+    /// Takes a look at everything under way, so that it is done when the time may have come, not with every step.
     fn report_silent(&mut self, now: Time) {
+        if self.silence.is_none_or(|time| time > now) {
+            return;
+        }
         let due: Vec<_> = self.silent().filter(|(_, time)| *time <= now).collect();
         for (life, _) in due {
             if self.reported.insert(life, now).is_none() {
                 self.output.push_back(DeviceOutput::Silent { life });
             }
         }
+        let holders: BTreeSet<Life> = self.in_flight().map(|(life, _)| life).collect();
+        let lease = self.config.lease;
+        self.heard.retain(|life, last| holders.contains(life) || last.saturating_add(lease) > now);
+        self.reported.retain(|life, _| holders.contains(life));
+        self.silence = self.silent().map(|(_, time)| time).min();
     }
 }

@@ -9,6 +9,8 @@
 //!                    [Last]    the caller has its answer; locks are released, or what was given up is taken back
 //! ```
 
+use std::collections::BTreeSet;
+
 use rand::RngExt as _;
 
 use super::control::{Context, Second};
@@ -454,6 +456,10 @@ impl Host {
             sibling.held = Held::Nothing;
             sibling.out = None;
             let Some(access) = this.plan.accesses.get(index) else { continue };
+            // Nobody would answer, and what it held is gone with it.
+            if self.state.devices.get(usize::from(access.device.0)) == Some(&Condition::Failed) {
+                continue;
+            }
             if let Some(action) = self.control.give_up(access, answered) {
                 actions.push((index, action));
             }
@@ -474,7 +480,7 @@ impl Host {
 
     /// A random time to wait before the next try: up to the configured one, doubled by every earlier time.
     pub(super) fn backoff(&mut self, earlier: u32) -> Time {
-        let longest = self.config.backoff.saturating_mul(1 << earlier.min(6)).max(1);
+        let longest = self.config.backoff.saturating_mul(1 << earlier.min(10)).max(1);
         self.random.random_range(1..=longest)
     }
 
@@ -505,6 +511,7 @@ impl Host {
 
     pub(super) fn post(&mut self, now: Time, to: Peer, request: Request) {
         self.heard_from_us.insert(to, now);
+        self.renewal.get_or_insert(now.saturating_add(self.config.lease / 3));
         self.output.push_back(HostOutput::Send { to, request });
     }
 
@@ -554,21 +561,23 @@ impl Host {
         siblings.filter(|s| s.held != Held::Nothing).map(|s| s.peer)
     }
 
-    pub(super) fn next_renewal(&self) -> Option<Time> {
+    /// When the first of them should hear of this host. It takes a look at everything under way, so that it is done when the
+    /// time may have come, not with every step.
+    fn next_renewal(&self) -> Option<Time> {
         let last = self.holders().filter_map(|peer| self.heard_from_us.get(&peer)).min();
         last.map(|last| last.saturating_add(self.config.lease / 3))
     }
 
     /// Says that this life is alive to whoever holds something for it and has not heard of it for long.
     fn renew(&mut self, now: Time) {
-        if self.next_renewal().is_none_or(|time| time > now) {
+        if self.renewal.is_none_or(|time| time > now) {
             return;
         }
-        let due = self
-            .heard_from_us
-            .iter()
-            .filter(|(_, last)| last.saturating_add(self.config.lease / 3) <= now);
-        let due: Vec<_> = due.map(|(peer, _)| *peer).collect();
+        let due = self.holders().filter(|peer| {
+            let last = self.heard_from_us.get(peer).copied().unwrap_or(0);
+            last.saturating_add(self.config.lease / 3) <= now
+        });
+        let due: BTreeSet<Peer> = due.collect();
         for peer in due {
             // Not a try's: nobody looks for its answer.
             let op = OpId { life: self.config.life, seq: 0 };
@@ -578,5 +587,6 @@ impl Host {
             self.counts.leases += 1;
             self.post(now, peer, Request { call, stamp, epoch, action: Action::Lease });
         }
+        self.renewal = self.next_renewal();
     }
 }

@@ -32,8 +32,8 @@ use crate::message::{Reply, Request};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::{
-    ArrayState, DeviceId, HostAnswer, Layout, Life, OpError, OpId, Peer, Scheme, Stamp, Ticket,
-    Time, Work,
+    ArrayState, DeviceId, Epoch, HostAnswer, Layout, Life, OpError, OpId, Peer, Scheme, Stamp,
+    Ticket, Time, Work,
 };
 
 use control::Control;
@@ -65,8 +65,8 @@ pub struct HostConfig {
     pub first_patience: Time,
     /// Device-served locking: the range of what is derived.
     pub patience: RangeInclusive<Time>,
-    /// The longest first back-off of an operation that was denied a lock; it doubles with every further denial, up to 64 times
-    /// this.
+    /// The longest first back-off of an operation that was denied a lock; it doubles with every further denial, up to
+    /// 1024 times this: many hosts on few blocks deny each other everything unless most of them wait.
     pub backoff: Time,
     /// How much further ahead of a device's clock than is allowed this host's timestamps may be for an operation to wait rather
     /// than to fail.
@@ -200,6 +200,10 @@ pub struct Host {
     later: BTreeMap<(Time, u64), Later>,
     next_later: u64,
     heard_from_us: BTreeMap<Peer, Time>,
+    /// When to look who should hear of this host again.
+    renewal: Option<Time>,
+    /// The states that devices were told, and have not answered yet.
+    installing: BTreeMap<Peer, Epoch>,
     fenced: bool,
     counts: HostCounts,
     output: VecDeque<HostOutput>,
@@ -238,6 +242,8 @@ impl Host {
             later: BTreeMap::new(),
             next_later: 0,
             heard_from_us: BTreeMap::new(),
+            renewal: None,
+            installing: BTreeMap::new(),
             fenced: false,
             counts: HostCounts::default(),
             output: VecDeque::new(),
@@ -250,7 +256,10 @@ impl Host {
         match input {
             HostInput::Submit { ticket, work } => self.submit(now, ticket, work),
             HostInput::Reply { from, reply } => self.reply(now, from, reply),
-            HostInput::Connected { peer } => self.resend(now, peer),
+            HostInput::Connected { peer } => {
+                self.installing.remove(&peer);
+                self.resend(now, peer);
+            }
             HostInput::Disconnected { .. } => {}
             HostInput::State(state) => self.adopt(now, state),
             HostInput::Tick => {}
@@ -266,7 +275,7 @@ impl Host {
     /// When [`HostInput::Tick`] is due; the past if it is overdue.
     pub fn next_timer(&self) -> Option<Time> {
         let later = self.later.keys().next().map(|(time, _)| *time);
-        later.into_iter().chain(self.next_renewal()).min()
+        later.into_iter().chain(self.renewal).min()
     }
 
     /// Who this is.

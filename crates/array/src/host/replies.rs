@@ -19,6 +19,7 @@ impl Host {
             (Answer::Fenced, _) => return self.fence(now),
             // The answer to an install: whatever the device refused for want of it is sent again.
             (Answer::Done, Peer::Device(_)) if op.seq == 0 && sibling == INSTALL => {
+                self.installing.remove(&from);
                 return self.resend(now, from);
             }
             _ => {}
@@ -76,8 +77,10 @@ impl Host {
                 sibling.held = Held::All;
                 self.phase_ends(now, seq);
             }
-            Answer::Rejected { seen } => {
-                sibling.held = Held::Nothing;
+            Answer::Rejected { seen } | Answer::Overtaken { seen } => {
+                if let Answer::Rejected { .. } = answer {
+                    sibling.held = Held::Nothing;
+                }
                 task.rejections += 1;
                 let rejections = task.rejections;
                 self.counts.rejected += 1;
@@ -154,6 +157,10 @@ impl Host {
     fn install(&mut self, now: Time, to: Peer, epoch: Epoch, refused: (u64, usize)) {
         if epoch >= self.state.epoch {
             return self.transmit(now, refused.0, refused.1);
+        }
+        // One is enough: its answer makes everything be sent again.
+        if self.installing.insert(to, self.state.epoch) == Some(self.state.epoch) {
+            return;
         }
         self.install_at(now, to);
     }

@@ -1,0 +1,11 @@
+//! Hosts and devices together, in memory.
+
+mod degraded;
+mod edges;
+mod forgotten;
+mod interleavings;
+mod lost;
+mod messages;
+#[cfg(feature = "mutations")]
+mod mutations;
+mod world;
