@@ -9,6 +9,7 @@
 //! Amiri, Gibson, Golding, *Highly concurrent shared storage*.
 #![forbid(unsafe_code)]
 
+mod agreement;
 mod device;
 mod host;
 mod ids;
@@ -19,8 +20,11 @@ pub mod message;
 pub mod mutation;
 mod options;
 pub mod plan;
+mod recovery;
+mod server;
 mod state;
 
+pub use agreement::{Agree, Agreed, Ballot};
 pub use device::{BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput};
 pub use host::{Host, HostConfig, HostCounts, HostInput, HostOutput};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
@@ -30,4 +34,8 @@ pub use io::{
 };
 pub use layout::{Layout, LayoutError, Place, Redundancy, Span};
 pub use options::{Scheme, UnknownScheme};
+pub use server::{
+    Held, LockMode, LockRange, LockServer, LogAsk, LogToken, PartId, ServerConfig, ServerError,
+    ServerInput, ServerOutput, ServerReply, ServerRequest,
+};
 pub use state::{ArrayState, Change, Condition};
