@@ -1,5 +1,7 @@
 //! The paper's load: what hosts ask for, and when (Table 1; section 5, "Load").
 
+use std::str::FromStr;
+
 use bytes::Bytes;
 use lockify_array::{Layout, Redundancy, Span, Work};
 use lockify_sim::{Delay, MILLISECOND, Nanos, Random};
@@ -44,6 +46,34 @@ impl Alignment {
             Alignment::Stripe => "stripe",
             Alignment::Free => "free",
         }
+    }
+
+    /// For a title.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Alignment::Stripe => "within one stripe",
+            Alignment::Free => "at any unit",
+        }
+    }
+
+    /// Whether half a stripe is written by read-modify-write, which is not published either. The published messages make 1.25
+    /// devices per write that are read and written (section 5, "Messages"), and that is what both rules give then.
+    pub fn delta_at_half(self) -> bool {
+        self == Alignment::Stripe
+    }
+}
+
+/// There is no such rule.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no alignment \"{0}\"; there are stripe and free")]
+pub struct UnknownAlignment(pub String);
+
+impl FromStr for Alignment {
+    type Err = UnknownAlignment;
+
+    fn from_str(name: &str) -> Result<Self, UnknownAlignment> {
+        let found = Alignment::ALL.into_iter().find(|alignment| alignment.name() == name);
+        found.ok_or_else(|| UnknownAlignment(name.to_owned()))
     }
 }
 
