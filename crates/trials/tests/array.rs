@@ -67,6 +67,12 @@ fn devices_that_make_no_groups_are_an_error() {
 }
 
 #[test]
+fn a_scheme_that_hosts_do_not_have_is_an_error() {
+    let case = case(Scheme::ServerLocking, 4, 0.7);
+    assert_eq!(measure(&case, 1).err(), Some(MeasureError::Scheme(Scheme::ServerLocking)));
+}
+
+#[test]
 fn nothing_is_taken_for_met_without_rows() {
     assert!(paper::criteria(&[]).iter().all(|criterion| !criterion.met));
 }

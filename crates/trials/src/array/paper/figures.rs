@@ -6,7 +6,7 @@ use lockify_sim::{MILLISECOND, Nanos, SECOND};
 
 use super::published::{LATENCY_LIMIT_MS, figure_6};
 use super::{Part, row};
-use crate::array::measure::{Case, MeasureError, Measured, measure};
+use crate::array::measure::{Case, MeasureError, Measured, SCHEMES, measure};
 use crate::array::profile::{Calibration, Profile, window};
 use crate::array::workload::{Alignment, Mix, PER_HOST, SOURCES};
 
@@ -33,25 +33,18 @@ const HITS: [(f64, &[u32]); 2] = [
     (20.0, &[4, 8, 12, 16, 20, 24, 28, 32, 36, 38, 40, 42, 44, 46]),
     (60.0, &[4, 8, 16, 24, 32, 40, 46, 50, 52, 54, 56, 58, 60, 62]),
 ];
-/// Figure 12 leaves server locking out.
-const FASTER: [Scheme; 4] = [
-    Scheme::ZeroOverhead,
-    Scheme::CallbackLocking,
-    Scheme::DeviceLocking,
-    Scheme::TimestampOrdering,
-];
-
 /// All parts.
 pub(super) fn parts() -> Vec<Part> {
     let mut parts = Vec::new();
     // The longest first, so that nobody waits for them at the end.
-    for scheme in Scheme::ALL {
+    for scheme in SCHEMES {
         parts.extend(Alignment::ALL.map(|alignment| scaling(scheme, alignment)));
     }
     for (hits, hosts) in HITS {
-        parts.extend(FASTER.map(|scheme| faster_disks(scheme, hits, hosts)));
+        // Server locking would not be in the figure.
+        parts.extend(SCHEMES.map(|scheme| faster_disks(scheme, hits, hosts)));
     }
-    for scheme in Scheme::ALL {
+    for scheme in SCHEMES {
         parts.extend(Alignment::ALL.map(|alignment| baseline(scheme, alignment)));
         parts.extend(USED.map(|used| contention(scheme, used, Calibration::Peak, "5b")));
         parts.extend(USED.map(|used| contention(scheme, used, Calibration::Latency, "8")));
