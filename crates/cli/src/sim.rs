@@ -1,5 +1,6 @@
-//! `lockify sim`: the lock manager, and locks in remote memory, in the simulator.
+//! `lockify sim`: the lock manager, locks in remote memory, and shared arrays in the simulator.
 
+mod array;
 mod onesided;
 
 use std::ops::{Range, RangeInclusive};
@@ -28,6 +29,7 @@ pub struct Args {
 enum What {
     Locks(LocksArgs),
     Onesided(onesided::Args),
+    Array(array::Args),
 }
 
 /// Simulate clusters: each seed is a cluster, its work and its faults, and repeats exactly
@@ -95,6 +97,7 @@ pub fn run(args: &Args) -> Ended {
     match &args.what {
         What::Locks(args) => locks(args),
         What::Onesided(args) => onesided::run(args),
+        What::Array(args) => array::run(args),
     }
 }
 

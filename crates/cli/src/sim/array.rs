@@ -1,0 +1,149 @@
+//! `lockify sim array`: shared arrays without a controller.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use lockify_array::Scheme;
+use lockify_report::Writer;
+use lockify_trials::array::measure::{Case, SCHEMES, measure};
+use lockify_trials::array::paper;
+use lockify_trials::array::profile::{Calibration, Profile, window};
+use lockify_trials::array::workload::{Alignment, Mix};
+
+use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::output::print;
+use crate::progress;
+
+/// Simulate a shared array: hosts, devices, and ways to keep operations apart
+///
+/// Hosts ask for 37.5 operations per second each, as in the published baseline, and do not wait for answers before they ask
+/// again. With --paper: figure 6 of the paper beside what was published, and the sweeps of figures 5, 8, 10, 11 and 12,
+/// with what was expected; what falls short does not change the exit code.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How operations are kept apart; several as a list or by repeating [default: all that can be simulated]
+    #[arg(long, value_name = "S", value_delimiter = ',', value_parser = scheme)]
+    scheme: Vec<Scheme>,
+    /// Hosts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), default_value_t = 16)]
+    hosts: u32,
+    /// Devices, in groups of five
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    devices: u16,
+    /// Where operations begin and end: within a stripe, or free
+    #[arg(long, value_name = "A", value_parser = alignment, default_value = "stripe")]
+    alignment: Alignment,
+    /// Percent of operations that read
+    #[arg(long, value_name = "P", value_parser = percent, default_value = "70")]
+    reads: f64,
+    /// Percent of the array that is used
+    #[arg(long, value_name = "P", value_parser = percent, default_value = "100")]
+    used: f64,
+    /// Percent of disk reads that a cache serves
+    #[arg(long, value_name = "P", value_parser = percent, default_value = "0")]
+    hits: f64,
+    /// Longest time of a message; the shortest is 1 ms
+    #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "2ms")]
+    window: std::time::Duration,
+    /// Mean positioning time of a disk [default: as for the published peak]
+    #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
+    positioning: Option<std::time::Duration>,
+    /// How much simulated time is counted
+    #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "40s")]
+    length: std::time::Duration,
+    /// Decides everything that is random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The published experiments instead
+    #[arg(long, conflicts_with_all = ["scheme", "hosts", "devices", "alignment", "reads", "used", "hits", "window",
+          "positioning", "length", "seed"])]
+    paper: bool,
+    /// Where the results go [default: with --paper target/array, else nowhere]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+fn scheme(name: &str) -> Result<Scheme, String> {
+    name.parse().map_err(|e: lockify_array::UnknownScheme| e.to_string())
+}
+
+fn alignment(name: &str) -> Result<Alignment, String> {
+    name.parse().map_err(|e: lockify_trials::array::workload::UnknownAlignment| e.to_string())
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent: &f64| (0.0..=100.0).contains(percent));
+    percent.ok_or_else(|| "write a number from 0 to 100".into())
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Ended {
+    if args.paper {
+        return paper(args);
+    }
+    let schemes = if args.scheme.is_empty() { SCHEMES.to_vec() } else { args.scheme.clone() };
+    let bar = progress::bar(schemes.len() as u64, "schemes");
+    let mut rows = Vec::new();
+    for scheme in schemes {
+        let case = case(args, scheme);
+        let found = measure(&case, args.seed).or_fail(Code::Failed)?;
+        rows.extend(found.rows().into_iter().map(|row| {
+            row.with("scheme", scheme.name())
+                .with("hosts", args.hosts)
+                .with("devices", u32::from(args.devices))
+                .with("alignment", args.alignment.name())
+        }));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let mut text = lockify_report::table(&rows).to_string();
+    if let Some(dir) = &args.out {
+        let file = dir.join("array.jsonl");
+        let cannot = |e: String| {
+            let what = format!(
+                "cannot write {}: {e}; choose another directory with --out",
+                file.display()
+            );
+            Failure::new(Code::Failed, what)
+        };
+        std::fs::create_dir_all(dir).map_err(|e| cannot(e.to_string()))?;
+        let mut writer = Writer::create(&file).map_err(|e| cannot(e.to_string()))?;
+        for row in &rows {
+            writer.write(row).map_err(|e| cannot(e.to_string()))?;
+        }
+        text += &format!("\nresults: {}\n", file.display());
+    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn case(args: &Args, scheme: Scheme) -> Case {
+    let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4);
+    let positioning = match args.positioning {
+        Some(time) => nanos(time),
+        None => Calibration::Peak.positioning(args.alignment),
+    };
+    let mut profile = Profile::table_1(positioning);
+    profile.hits = args.hits / 100.0;
+    profile.message = window(nanos(args.window));
+    let mix = Mix { reads: args.reads / 100.0, used: args.used / 100.0, alignment: args.alignment };
+    let mut case = Case::table_1(scheme, args.hosts, mix, profile);
+    case.devices = args.devices;
+    case.length = nanos(args.length).max(1);
+    case
+}
+
+fn paper(args: &Args) -> Ended {
+    let dir = args.out.clone().unwrap_or_else(|| PathBuf::from("target/array"));
+    let bar = progress::bar(paper::count(), "measurements");
+    let rows = paper::run(|done| bar.set_position(done)).or_fail(Code::Failed)?;
+    bar.finish_and_clear();
+    let (jsonl, html) = paper::write(&rows, &dir).map_err(|(path, e)| {
+        let what =
+            format!("cannot write {}: {e}; choose another directory with --out", path.display());
+        Failure::new(Code::Failed, what)
+    })?;
+    let files = format!("\nresults: {}\npage: {}\n", jsonl.display(), html.display());
+    print(&(paper::text(&rows) + &files))?;
+    Ok(ExitCode::SUCCESS)
+}
