@@ -19,6 +19,7 @@ pub mod message;
 pub mod mutation;
 mod options;
 pub mod plan;
+mod server;
 mod state;
 
 pub use device::{BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput};
@@ -30,4 +31,8 @@ pub use io::{
 };
 pub use layout::{Layout, LayoutError, Place, Redundancy, Span};
 pub use options::{Scheme, UnknownScheme};
+pub use server::{
+    Held, LockMode, LockRange, LockServer, LogAsk, LogToken, PartId, ServerConfig, ServerError,
+    ServerInput, ServerOutput, ServerReply, ServerRequest,
+};
 pub use state::{ArrayState, Change, Condition};

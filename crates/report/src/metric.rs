@@ -60,6 +60,12 @@ metrics! {
     MESSAGES_PER_OP = "messages_per_op", "1", "messages per operation";
     /// Share of operations that were delayed by others.
     DELAYED_SHARE = "delayed_share", "1", "share of delayed operations";
+    /// Mean time of an operation.
+    MEAN_LATENCY_MS = "mean_latency_ms", "ms", "mean latency";
+    /// The most operations per second that can be kept up.
+    PEAK_OPS_PER_S = "peak_ops_per_s", "1/s", "peak of operations per second";
+    /// Share of the time that disks are busy.
+    BUSY_SHARE = "busy_share", "1", "share of disks' time";
 }
 
 impl Metric {

@@ -13,6 +13,13 @@ pub enum Delay {
     Constant(Nanos),
     /// Uniform between the two, both included; in either order.
     Uniform(Nanos, Nanos),
+    /// Normally distributed, cut off at 0: the seek of an old disk, a person's pause.
+    Normal {
+        /// Mean, before the cut.
+        mean: Nanos,
+        /// Standard deviation.
+        deviation: Nanos,
+    },
     /// `base` plus an exponentially distributed part with the given mean.
     Exponential {
         /// Smallest delay.
@@ -49,6 +56,10 @@ impl Delay {
         match self {
             Delay::Constant(delay) => *delay,
             Delay::Uniform(a, b) => random.random_range(*a.min(b)..=*a.max(b)),
+            Delay::Normal { mean, deviation } => {
+                let part: f64 = StandardNormal.sample(random);
+                to_nanos(*mean as f64 + part * *deviation as f64)
+            }
             Delay::Exponential { base, mean } => {
                 let part: f64 = Exp1.sample(random);
                 base.saturating_add(to_nanos(part * *mean as f64))
@@ -95,6 +106,7 @@ mod tests {
         assert_eq!(mean(&Delay::Constant(7)), 7.0);
         let cases = [
             (Delay::Uniform(3_000, 1_000), 2_000.0),
+            (Delay::Normal { mean: 8_000, deviation: 1_000 }, 8_000.0),
             (Delay::Exponential { base: 1_000, mean: 5_000 }, 6_000.0),
             // The mean of a log-normal variable is median * exp(sigma^2 / 2).
             (

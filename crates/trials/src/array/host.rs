@@ -1,0 +1,658 @@
+//! Hosts an array in the simulator: devices are the first nodes, the lock server is the next, if there is one, then come the
+//! hosts.
+//!
+//! A node starts with what its disks hold, and an incarnation that is larger than the last. Work is handed to a host by
+//! [`Node::submit`] (through `Sim::with`); what comes of it, and what devices did to their blocks, comes back as [`Note`]s.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use lockify_array::message::{Action, Answer, Reply, Request};
+use lockify_array::{
+    ArrayState, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId, DeviceInput, DeviceOutput,
+    DiskAsk, Host, HostAnswer, HostConfig, HostId, HostInput, HostOutput, Layout, Life, LockServer,
+    LogAsk, OpError, OpId, Peer, Scheme, ServerConfig, ServerInput, ServerOutput, ServerReply,
+    ServerRequest, Stamp, Ticket, Time, Work,
+};
+use lockify_sim::{
+    Boot, Config, Context, Delay, DiskConfig, DiskDone, Input, LinkState, Machine, Nanos,
+    NetworkConfig, NodeId, Sim, TimerId,
+};
+
+use crate::array::inbox::Inbox;
+use crate::array::medium::{Ended, Medium, Shape};
+use crate::array::profile::message_bytes;
+
+/// What the clocks of the machines show when a run begins; real ones do not begin at zero either.
+const BEGINNING: Time = 1_000_000_000_000_000;
+
+/// How long the lock server's leases last, as in the paper.
+const LEASE: Time = 4_000_000_000;
+
+/// How long the lock server takes a message to be under way at most.
+const MESSAGE_LIFE: Time = 5_000_000_000;
+
+/// Which node is what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Places {
+    /// Devices, with those that only vote.
+    pub devices: u16,
+    /// Whether there is a lock server.
+    pub server: bool,
+    /// Hosts.
+    pub hosts: u32,
+}
+
+/// What a node is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Role {
+    /// This device.
+    Device(DeviceId),
+    /// The lock server.
+    Server,
+    /// This host.
+    Host(HostId),
+}
+
+impl Places {
+    /// A device's node.
+    pub fn device(self, device: DeviceId) -> NodeId {
+        NodeId(device.0.into())
+    }
+
+    /// The lock server's node, whether or not there is one.
+    pub fn server(self) -> NodeId {
+        NodeId(self.devices.into())
+    }
+
+    /// A host's node.
+    pub fn host(self, host: HostId) -> NodeId {
+        NodeId(u32::from(self.devices) + u32::from(self.server) + host.0)
+    }
+
+    /// What a node is.
+    pub fn role(self, node: NodeId) -> Role {
+        let devices = u32::from(self.devices);
+        match node.0.checked_sub(devices) {
+            None => Role::Device(DeviceId(node.0 as u16)),
+            Some(0) if self.server => Role::Server,
+            Some(n) => Role::Host(HostId(n - u32::from(self.server))),
+        }
+    }
+
+    /// All nodes that are devices.
+    pub fn all_devices(self) -> impl Iterator<Item = NodeId> {
+        (0..u32::from(self.devices)).map(NodeId)
+    }
+
+    /// All nodes that are hosts.
+    pub fn all_hosts(self) -> impl Iterator<Item = NodeId> {
+        (0..self.hosts).map(move |host| self.host(HostId(host)))
+    }
+
+    fn peer(self, node: NodeId) -> Option<Peer> {
+        match self.role(node) {
+            Role::Device(device) => Some(Peer::Device(device)),
+            Role::Server => Some(Peer::Server),
+            Role::Host(_) => None,
+        }
+    }
+
+    fn node(self, peer: Peer) -> NodeId {
+        match peer {
+            Peer::Device(device) => self.device(device),
+            Peer::Server => self.server(),
+        }
+    }
+}
+
+/// Changes the defaults of a machine.
+pub type Tune<C> = Rc<dyn Fn(&mut C)>;
+
+/// What a simulated array is like.
+#[derive(Clone)]
+pub struct Setting {
+    /// How the array is laid out.
+    pub layout: Layout,
+    /// How operations are kept apart.
+    pub scheme: Scheme,
+    /// Which node is what. Devices behind those of the layout only vote.
+    pub places: Places,
+    /// The network.
+    pub network: NetworkConfig,
+    /// The disks of devices, but for the size and number of sectors; bandwidth counts data only.
+    pub disk: DiskConfig,
+    /// Sectors that a block takes; from 2 on a crash can tear it.
+    pub sectors_per_block: usize,
+    /// What a host or the lock server takes for each message that it gets.
+    pub handling: Delay,
+    /// What the lock server takes to write its log.
+    pub log: Delay,
+    /// Whether devices' steps are noted.
+    pub events: bool,
+    /// Lines of trace to keep.
+    pub trace_lines: usize,
+    /// What every host is told beside the defaults.
+    pub host: Tune<HostConfig>,
+    /// What every device is told beside the defaults.
+    pub device: Tune<DeviceConfig>,
+    /// What the lock server is told beside the defaults.
+    pub server: Tune<ServerConfig>,
+}
+
+impl Setting {
+    /// An array whose disks, network and processors take no time to speak of; for everything that is not about speed.
+    pub fn new(layout: Layout, scheme: Scheme, hosts: u32) -> Setting {
+        Setting {
+            layout,
+            scheme,
+            places: Places { devices: layout.devices(), server: scheme.has_server(), hosts },
+            network: NetworkConfig::default(),
+            disk: DiskConfig::default(),
+            sectors_per_block: 1,
+            handling: Delay::ZERO,
+            log: Delay::ZERO,
+            events: true,
+            trace_lines: 0,
+            host: Rc::new(|_| ()),
+            device: Rc::new(|_| ()),
+            server: Rc::new(|_| ()),
+        }
+    }
+}
+
+/// What travels. Each message says for which life of the host it is, so that a new one is not taken for the old.
+#[derive(Clone, Debug)]
+pub enum Packet {
+    /// To a device.
+    Request(Life, Request),
+    /// From a device.
+    Reply(Life, Reply),
+    /// To the lock server.
+    ServerRequest(Life, ServerRequest),
+    /// From the lock server.
+    ServerReply(Life, ServerReply),
+}
+
+/// What comes back to a node by itself.
+#[derive(Debug)]
+pub enum Alarm {
+    /// The machine's own time has come.
+    Tick,
+    /// The next in the inbox is handled.
+    Handle,
+    /// The lock server's log is written.
+    Logged(LogAsk),
+}
+
+/// What a node has to tell.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Note {
+    /// A host has answered a piece of work.
+    Done {
+        /// Which; counted by who submits.
+        ticket: Ticket,
+        /// The try that did it; none if it failed before there was one.
+        op: Option<(OpId, Stamp)>,
+        /// What came of it.
+        result: Result<HostAnswer, OpError>,
+    },
+    /// A host or device has learned of a newer state of the array.
+    State(ArrayState),
+    /// A device's disk has failed, as it says itself or a host was told.
+    Broken(DeviceId),
+    /// A device has not heard of this host for the length of a lease, and it holds something there.
+    Silent(Life),
+    /// A device's step.
+    Event(DeviceEvent),
+    /// The lock server takes a host for dead.
+    Suspect(Life),
+    /// A machine could not start.
+    Failed(String),
+}
+
+/// What a node handles in the order in which it came.
+enum Arrival {
+    Packet(NodeId, Packet),
+    Link(NodeId, LinkState),
+}
+
+/// What runs on a node.
+enum Hosted {
+    /// Not yet; and what it will have to handle then.
+    Starting(Vec<Arrival>),
+    Host(Box<Host>),
+    Device(Box<Device>),
+    Server(Box<LockServer>),
+}
+
+/// How much a device's disk has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiskCounts {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Blocks in both.
+    pub blocks: u64,
+}
+
+/// A node of the array.
+pub struct Node {
+    setting: Setting,
+    hosted: Hosted,
+    medium: Option<Medium>,
+    disk_counts: DiskCounts,
+    /// The lock server's log: survives a crash.
+    log: Vec<Bytes>,
+    inbox: Inbox<Arrival>,
+    tick: Option<(Nanos, TimerId)>,
+    /// The life of each host that is connected.
+    lives: BTreeMap<NodeId, Life>,
+}
+
+impl Node {
+    /// The host, if one runs here.
+    pub fn host(&self) -> Option<&Host> {
+        match &self.hosted {
+            Hosted::Host(host) => Some(host),
+            _ => None,
+        }
+    }
+
+    /// The device, if one runs here and has read its record.
+    pub fn device(&self) -> Option<&Device> {
+        match &self.hosted {
+            Hosted::Device(device) => Some(device),
+            _ => None,
+        }
+    }
+
+    /// The lock server, if it runs here.
+    pub fn server(&self) -> Option<&LockServer> {
+        match &self.hosted {
+            Hosted::Server(server) => Some(server),
+            _ => None,
+        }
+    }
+
+    /// What the disk of a device has done since it started.
+    pub fn disk_counts(&self) -> DiskCounts {
+        self.disk_counts
+    }
+
+    /// Gives a host a piece of work, which [`Note::Done`] answers; nobody but hosts takes any.
+    pub fn submit(&mut self, ticket: Ticket, work: Work, cx: &mut Context<'_, Node>) {
+        let now = now(cx);
+        if let Hosted::Host(host) = &mut self.hosted {
+            host.handle(now, HostInput::Submit { ticket, work });
+            self.run(cx);
+        }
+    }
+
+    /// Tells a host of a state of the array that was learned elsewhere.
+    pub fn learn(&mut self, state: ArrayState, cx: &mut Context<'_, Node>) {
+        let now = now(cx);
+        if let Hosted::Host(host) = &mut self.hosted {
+            host.handle(now, HostInput::State(state));
+            self.run(cx);
+        }
+    }
+
+    fn start(&mut self, cx: &mut Context<'_, Node>) {
+        let setting = &self.setting;
+        let places = setting.places;
+        match places.role(cx.id()) {
+            Role::Device(_) => {
+                let shape = Shape::new(&setting.layout, setting.sectors_per_block);
+                self.medium = Some(Medium::boot(shape, cx));
+            }
+            Role::Server => {
+                let mut config = ServerConfig {
+                    scheme: setting.scheme,
+                    lease: LEASE,
+                    message_life: MESSAGE_LIFE,
+                };
+                (setting.server)(&mut config);
+                match LockServer::new(config, &self.log, now(cx)) {
+                    Ok(server) => self.started(Hosted::Server(Box::new(server)), cx),
+                    Err(error) => cx.note(Note::Failed(error.to_string())),
+                }
+            }
+            Role::Host(host) => {
+                let life = Life { host, incarnation: cx.incarnation().into() };
+                let state = ArrayState::new(setting.layout.devices());
+                let mut config = HostConfig::new(life, setting.scheme, setting.layout, state);
+                (setting.host)(&mut config);
+                self.started(Hosted::Host(Box::new(Host::new(config))), cx);
+                let server = places.server.then(|| places.server());
+                for peer in places.all_devices().chain(server) {
+                    cx.connect(peer);
+                }
+            }
+        }
+    }
+
+    /// A device has read its record.
+    fn booted(&mut self, record: Option<Bytes>, cx: &mut Context<'_, Node>) {
+        let setting = &self.setting;
+        let Role::Device(id) = setting.places.role(cx.id()) else { return };
+        let mut config = DeviceConfig::new(id, setting.scheme, setting.layout);
+        (setting.device)(&mut config);
+        let state = ArrayState::new(setting.layout.devices());
+        match Device::new(config, DeviceBoot { now: now(cx), record, state }) {
+            Ok(device) => self.started(Hosted::Device(Box::new(device)), cx),
+            Err(error) => cx.note(Note::Failed(error.to_string())),
+        }
+    }
+
+    fn started(&mut self, hosted: Hosted, cx: &mut Context<'_, Node>) {
+        if let Hosted::Starting(early) = std::mem::replace(&mut self.hosted, hosted) {
+            self.run(cx);
+            early.into_iter().for_each(|arrival| self.handle_arrival(arrival, cx));
+        }
+    }
+
+    fn arrive(&mut self, arrival: Arrival, cx: &mut Context<'_, Node>) {
+        // Table 1 has a time for hosts and the lock server only.
+        let takes = match (&arrival, &self.hosted) {
+            (Arrival::Packet(..), Hosted::Host(_) | Hosted::Server(_)) => {
+                self.setting.handling.sample(cx.random())
+            }
+            _ => 0,
+        };
+        let idle = self.inbox.next().is_none();
+        match self.inbox.arrive(cx.now(), takes, arrival) {
+            Some(arrival) => self.handle_arrival(arrival, cx),
+            None if idle => self.set_handle(cx),
+            None => {}
+        }
+    }
+
+    fn set_handle(&mut self, cx: &mut Context<'_, Node>) {
+        if let Some(at) = self.inbox.next() {
+            cx.set_timer_at(at, Alarm::Handle);
+        }
+    }
+
+    fn handle_arrival(&mut self, arrival: Arrival, cx: &mut Context<'_, Node>) {
+        if let Hosted::Starting(early) = &mut self.hosted {
+            return early.push(arrival);
+        }
+        match arrival {
+            Arrival::Packet(from, packet) => self.packet(from, packet, cx),
+            Arrival::Link(peer, state) => self.link(peer, state, cx),
+        }
+        self.run(cx);
+    }
+
+    fn packet(&mut self, from: NodeId, packet: Packet, cx: &mut Context<'_, Node>) {
+        let now = now(cx);
+        let peer = self.setting.places.peer(from);
+        match (&mut self.hosted, packet) {
+            (Hosted::Device(device), Packet::Request(from, request)) => {
+                device.handle(now, DeviceInput::Request { from, request });
+            }
+            (Hosted::Host(host), Packet::Reply(to, reply)) if to == host.life() => {
+                if let Some(from) = peer {
+                    host.handle(now, HostInput::Reply { from, reply });
+                }
+            }
+            (Hosted::Server(server), Packet::ServerRequest(from, request)) => {
+                server.handle(now, ServerInput::Request { from, request });
+            }
+            // For an earlier life.
+            _ => {}
+        }
+    }
+
+    fn link(&mut self, node: NodeId, state: LinkState, cx: &mut Context<'_, Node>) {
+        let now = now(cx);
+        let places = self.setting.places;
+        match (&mut self.hosted, places.role(node)) {
+            (Hosted::Host(host), _) => {
+                let Some(peer) = places.peer(node) else { return };
+                host.handle(
+                    now,
+                    match state {
+                        LinkState::Up { .. } => HostInput::Connected { peer },
+                        LinkState::Down => HostInput::Disconnected { peer },
+                    },
+                );
+            }
+            (hosted, Role::Host(host)) => {
+                let gone = self.lives.remove(&node);
+                let come = match state {
+                    LinkState::Up { incarnation } => {
+                        Some(Life { host, incarnation: incarnation.into() })
+                    }
+                    LinkState::Down => None,
+                };
+                self.lives.extend(come.map(|life| (node, life)));
+                match hosted {
+                    Hosted::Device(device) => {
+                        if let Some(life) = gone.filter(|_| come.is_none()) {
+                            device.handle(now, DeviceInput::Gone { life });
+                        }
+                    }
+                    Hosted::Server(server) => {
+                        if let Some(life) = come {
+                            server.handle(now, ServerInput::Connected { life });
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Does what the machine wants done, and sets its timer.
+    fn run(&mut self, cx: &mut Context<'_, Node>) {
+        let places = self.setting.places;
+        let next = match &mut self.hosted {
+            Hosted::Starting(_) => None,
+            Hosted::Host(host) => {
+                let life = host.life();
+                while let Some(output) = host.poll() {
+                    match output {
+                        HostOutput::Send { to, request } => {
+                            cx.send(places.node(to), Packet::Request(life, request));
+                        }
+                        HostOutput::Done { ticket, op, result } => {
+                            cx.note(Note::Done { ticket, op, result });
+                        }
+                        HostOutput::State(state) => cx.note(Note::State(state)),
+                        HostOutput::Broken(device) => cx.note(Note::Broken(device)),
+                    }
+                }
+                host.next_timer()
+            }
+            Hosted::Device(device) => {
+                while let Some(output) = device.poll() {
+                    match output {
+                        DeviceOutput::Send { to, reply } => {
+                            cx.send(places.host(to.host), Packet::Reply(to, reply));
+                        }
+                        DeviceOutput::Disk(ask) => {
+                            self.disk_counts.add(&ask);
+                            let medium = self.medium.as_mut();
+                            // What a disk cannot begin with has ended already.
+                            if let Some(Ended::Answer(token, result)) =
+                                medium.and_then(|medium| medium.ask(ask, cx))
+                            {
+                                device.handle(now(cx), DeviceInput::Disk { token, result });
+                            }
+                        }
+                        DeviceOutput::Event(event) if self.setting.events => {
+                            cx.note(Note::Event(event));
+                        }
+                        DeviceOutput::Event(_) => {}
+                        DeviceOutput::Silent { life } => cx.note(Note::Silent(life)),
+                        DeviceOutput::State(state) => cx.note(Note::State(state)),
+                        DeviceOutput::Broken(_) => {
+                            if let Role::Device(device) = places.role(cx.id()) {
+                                cx.note(Note::Broken(device));
+                            }
+                        }
+                    }
+                }
+                device.next_timer()
+            }
+            Hosted::Server(server) => {
+                while let Some(output) = server.poll() {
+                    match output {
+                        ServerOutput::Send { to, reply } => {
+                            cx.send(places.host(to.host), Packet::ServerReply(to, reply));
+                        }
+                        ServerOutput::Log(ask) => {
+                            let takes = self.setting.log.sample(cx.random());
+                            cx.set_timer(takes, Alarm::Logged(ask));
+                        }
+                        ServerOutput::Suspect(life) => cx.note(Note::Suspect(life)),
+                    }
+                }
+                server.next_timer()
+            }
+        };
+        self.set_tick(next, cx);
+    }
+
+    fn set_tick(&mut self, next: Option<Time>, cx: &mut Context<'_, Node>) {
+        let at = next.map(|at| at.saturating_sub(BEGINNING).max(cx.now()));
+        if self.tick.map(|(at, _)| at) == at {
+            return;
+        }
+        if let Some((_, timer)) = self.tick.take() {
+            cx.cancel_timer(timer);
+        }
+        self.tick = at.map(|at| (at, cx.set_timer_at(at, Alarm::Tick)));
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_, Node>) {
+        self.tick = None;
+        let now = now(cx);
+        match &mut self.hosted {
+            Hosted::Host(host) => host.handle(now, HostInput::Tick),
+            Hosted::Device(device) => device.handle(now, DeviceInput::Tick),
+            Hosted::Server(server) => server.handle(now, ServerInput::Tick),
+            Hosted::Starting(_) => {}
+        }
+        self.run(cx);
+    }
+
+    fn disk(&mut self, done: DiskDone, cx: &mut Context<'_, Node>) {
+        let ended = self.medium.as_mut().and_then(|medium| medium.done(done, cx));
+        match (ended, &mut self.hosted) {
+            (Some(Ended::Booted(record)), _) => self.booted(record, cx),
+            (Some(Ended::Answer(token, result)), Hosted::Device(device)) => {
+                device.handle(now(cx), DeviceInput::Disk { token, result });
+                self.run(cx);
+            }
+            _ => {}
+        }
+    }
+
+    fn logged(&mut self, ask: LogAsk, cx: &mut Context<'_, Node>) {
+        let token = match ask {
+            LogAsk::Append { token, record } => {
+                self.log.push(record);
+                token
+            }
+            LogAsk::Replace { token, record } => {
+                self.log = vec![record];
+                token
+            }
+        };
+        if let Hosted::Server(server) = &mut self.hosted {
+            server.handle(now(cx), ServerInput::Logged { token });
+            self.run(cx);
+        }
+    }
+}
+
+impl DiskCounts {
+    fn add(&mut self, ask: &DiskAsk) {
+        match ask {
+            DiskAsk::Read { extent, .. } => {
+                self.reads += 1;
+                self.blocks += u64::from(extent.count);
+            }
+            DiskAsk::Write { blocks, .. } => {
+                self.writes += 1;
+                self.blocks += blocks.len() as u64;
+            }
+            DiskAsk::Flush { .. } | DiskAsk::Save { .. } => {}
+        }
+    }
+}
+
+fn now(cx: &Context<'_, Node>) -> Time {
+    BEGINNING + cx.now()
+}
+
+impl Machine for Node {
+    type Msg = Packet;
+    type Timer = Alarm;
+    type Note = Note;
+
+    fn handle(&mut self, input: Input<Self>, cx: &mut Context<'_, Self>) {
+        match input {
+            Input::Start => self.start(cx),
+            Input::Message { from, msg } => self.arrive(Arrival::Packet(from, msg), cx),
+            Input::Link { peer, state } => self.arrive(Arrival::Link(peer, state), cx),
+            Input::Disk(done) => self.disk(done, cx),
+            Input::Timer(Alarm::Tick) => self.tick(cx),
+            Input::Timer(Alarm::Handle) => {
+                while let Some(arrival) = self.inbox.take(cx.now()) {
+                    self.handle_arrival(arrival, cx);
+                }
+                self.set_handle(cx);
+            }
+            Input::Timer(Alarm::Logged(ask)) => self.logged(ask, cx),
+        }
+    }
+
+    fn size_of(packet: &Packet) -> usize {
+        message_bytes(match packet {
+            Packet::Request(_, Request { action, .. }) => match action {
+                Action::Write(blocks) | Action::Commit(blocks) | Action::WriteUnlock(blocks) => {
+                    blocks.data.len()
+                }
+                _ => 0,
+            },
+            Packet::Reply(_, Reply { answer: Answer::Content(content), .. }) => content.data.len(),
+            _ => 0,
+        })
+    }
+}
+
+/// A simulated array: all nodes have joined, and nothing has run yet.
+pub fn cluster(seed: u64, setting: Setting) -> Sim<Node> {
+    let places = setting.places;
+    let disks = Shape::new(&setting.layout, setting.sectors_per_block).disks(&setting.disk);
+    let config = Config {
+        network: setting.network.clone(),
+        trace_lines: setting.trace_lines,
+        ..Config::default()
+    };
+    let mut sim = Sim::new(seed, config, move |boot: Boot<Node>| Node {
+        setting: setting.clone(),
+        hosted: Hosted::Starting(Vec::new()),
+        medium: None,
+        disk_counts: DiskCounts::default(),
+        log: boot.previous.map_or_else(Vec::new, |previous| previous.log),
+        inbox: Inbox::default(),
+        tick: None,
+        lives: BTreeMap::new(),
+    });
+    for _ in 0..u32::from(places.devices) {
+        let node = sim.join();
+        for disk in &disks {
+            sim.add_disk(node, disk.clone());
+        }
+    }
+    sim.join_many((u32::from(places.server) + places.hosts) as usize);
+    sim
+}

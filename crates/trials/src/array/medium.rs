@@ -1,0 +1,359 @@
+//! What a simulated device's disks hold: blocks with their headers on one, the device's record on another.
+//!
+//! A block is stored as checksum, header and data, spread over as many sectors as [`Shape`] says: one, and a crash leaves it
+//! either old or new; more, and a crash can tear it. The record has a small disk of its own, as a controller's non-volatile
+//! memory, so that keeping it does not take time from the disk that experiments measure; it has two slots that are written
+//! in turn.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use lockify_array::{
+    Block, BlockError, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent, Header, Layout,
+};
+use lockify_sim::{Context, Delay, DiskConfig, DiskDone, DiskId, Machine};
+use xxhash_rust::xxh3::xxh3_64;
+
+const DATA: DiskId = DiskId(0);
+const RECORD: DiskId = DiskId(1);
+
+/// Bytes of a checksum.
+const CHECKSUM: usize = 8;
+/// Bytes that a header may take, in postcard: five numbers of at most 10, 5, 10, 10 and 4 bytes, and a truth value.
+const HEADER: usize = 40;
+
+/// Bytes of a sector of the record's disk.
+const RECORD_SECTOR: usize = 512;
+/// Sectors of one of the two slots.
+const RECORD_SECTORS: u64 = 512;
+/// Sequence and length before, checksum behind.
+const RECORD_FRAME: usize = 8 + 8 + CHECKSUM;
+
+/// How blocks lie on the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Bytes of a block's data.
+    pub block_size: usize,
+    /// Blocks.
+    pub blocks: u64,
+    /// Sectors that a block takes; from 2 on a crash can tear it.
+    pub sectors_per_block: usize,
+}
+
+impl Shape {
+    /// That of a device of an array.
+    pub fn new(layout: &Layout, sectors_per_block: usize) -> Shape {
+        Shape {
+            block_size: layout.block_size as usize,
+            blocks: layout.device_blocks(),
+            sectors_per_block: sectors_per_block.max(1),
+        }
+    }
+
+    fn sector_size(&self) -> usize {
+        (CHECKSUM + HEADER + self.block_size).div_ceil(self.sectors_per_block)
+    }
+
+    fn stored(&self) -> usize {
+        self.sector_size() * self.sectors_per_block
+    }
+
+    /// The disks: that of the blocks behaves as `like`, whose bandwidth is in blocks' *data* per second; only sectors' size
+    /// and number are set here.
+    pub fn disks(&self, like: &DiskConfig) -> [DiskConfig; 2] {
+        // A stored block takes as long as its data would.
+        let scaled = |bytes_per_s: u64| {
+            let scaled = u128::from(bytes_per_s) * self.stored() as u128;
+            u64::try_from(scaled / self.block_size.max(1) as u128).unwrap_or(u64::MAX)
+        };
+        let data = DiskConfig {
+            sector_size: self.sector_size(),
+            sectors: self.blocks * self.sectors_per_block as u64,
+            bandwidth: like.bandwidth.map(scaled),
+            ..like.clone()
+        };
+        let record = DiskConfig {
+            sector_size: RECORD_SECTOR,
+            sectors: 2 * RECORD_SECTORS,
+            queue_depth: 1,
+            read: Delay::ZERO,
+            write: Delay::ZERO,
+            flush: Delay::ZERO,
+            bandwidth: None,
+        };
+        [data, record]
+    }
+
+    fn encode(&self, block: &Block) -> Result<Vec<u8>, String> {
+        if block.data.len() != self.block_size {
+            return Err(format!("a block of {} bytes is to be written", block.data.len()));
+        }
+        let mut stored = vec![0; self.stored()];
+        let (checksum, content) = stored.split_at_mut(CHECKSUM);
+        postcard::to_slice(&block.header, &mut content[..HEADER])
+            .map_err(|e| format!("a header cannot be stored: {e}"))?;
+        content[HEADER..HEADER + self.block_size].copy_from_slice(&block.data);
+        checksum.copy_from_slice(&xxh3_64(content).to_le_bytes());
+        Ok(stored)
+    }
+
+    fn decode(&self, stored: &[u8]) -> Result<Block, BlockError> {
+        let (checksum, content) = stored.split_at(CHECKSUM);
+        let data = || Bytes::copy_from_slice(&content[HEADER..HEADER + self.block_size]);
+        if checksum == xxh3_64(content).to_le_bytes() {
+            let header = postcard::from_bytes(content).map_err(|_| BlockError::Torn)?;
+            return Ok(Block { header, data: data() });
+        }
+        // Never written.
+        if stored.iter().all(|byte| *byte == 0) {
+            return Ok(Block { header: Header::default(), data: data() });
+        }
+        Err(BlockError::Torn)
+    }
+}
+
+/// What a disk operation is for.
+#[derive(Debug)]
+enum Purpose {
+    Read,
+    Change,
+    Save,
+    /// The slot of the record that is read at the start.
+    Boot,
+}
+
+#[derive(Debug)]
+struct Ask {
+    token: DiskToken,
+    purpose: Purpose,
+    /// Steps that have not ended: a durable write has two.
+    steps: u32,
+    result: Result<Vec<u8>, String>,
+}
+
+/// What has ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// An operation of the device's.
+    Answer(DiskToken, Result<DiskAnswer, DiskError>),
+    /// The record has been read: the device can start.
+    Booted(Option<Bytes>),
+}
+
+/// A device's disks, as its machine uses them. Lost in a crash, unlike what is on them.
+#[derive(Debug)]
+pub struct Medium {
+    shape: Shape,
+    asks: BTreeMap<u64, Ask>,
+    next: u64,
+    /// Of the newest record on the disk or on its way there; the slot follows from it.
+    sequence: u64,
+    slots: Vec<Option<(u64, Bytes)>>,
+    /// One record is written at a time: two at once could tear both slots.
+    saves: VecDeque<(DiskToken, Bytes)>,
+    saving: bool,
+}
+
+impl Medium {
+    /// Starts to read the record.
+    pub fn boot<M: Machine>(shape: Shape, cx: &mut Context<'_, M>) -> Medium {
+        let mut medium = Medium {
+            shape,
+            asks: BTreeMap::new(),
+            next: 0,
+            sequence: 0,
+            slots: Vec::new(),
+            saves: VecDeque::new(),
+            saving: false,
+        };
+        for slot in 0..2 {
+            let tag = medium.begin(DiskToken(0), Purpose::Boot, 1);
+            cx.read(RECORD, slot * RECORD_SECTORS, RECORD_SECTORS, tag);
+        }
+        medium
+    }
+
+    fn begin(&mut self, token: DiskToken, purpose: Purpose, steps: u32) -> u64 {
+        self.next += 1;
+        self.asks.insert(self.next, Ask { token, purpose, steps, result: Ok(Vec::new()) });
+        self.next
+    }
+
+    /// Starts an operation; what cannot be started has ended at once.
+    pub fn ask<M: Machine>(&mut self, ask: DiskAsk, cx: &mut Context<'_, M>) -> Option<Ended> {
+        let sectors = self.shape.sectors_per_block as u64;
+        match ask {
+            DiskAsk::Read { token, extent: Extent { start, count } } => {
+                let tag = self.begin(token, Purpose::Read, 1);
+                cx.read(DATA, start.saturating_mul(sectors), u64::from(count) * sectors, tag);
+            }
+            DiskAsk::Write { token, start, blocks, durable } => {
+                let mut stored = Vec::new();
+                for block in &blocks {
+                    match self.shape.encode(block) {
+                        Ok(bytes) => stored.extend(bytes),
+                        Err(why) => return Some(Ended::Answer(token, Err(DiskError(why)))),
+                    }
+                }
+                let tag = self.begin(token, Purpose::Change, 1 + u32::from(durable));
+                cx.write(DATA, start.saturating_mul(sectors), stored, tag);
+                if durable {
+                    cx.flush(DATA, tag);
+                }
+            }
+            DiskAsk::Flush { token } => {
+                let tag = self.begin(token, Purpose::Change, 1);
+                cx.flush(DATA, tag);
+            }
+            DiskAsk::Save { token, record } => {
+                if record.len() + RECORD_FRAME > RECORD_SECTOR * RECORD_SECTORS as usize {
+                    let why = format!("a record of {} bytes is too long", record.len());
+                    return Some(Ended::Answer(token, Err(DiskError(why))));
+                }
+                self.saves.push_back((token, record));
+                if !self.saving {
+                    self.save_next(cx);
+                }
+            }
+        }
+        None
+    }
+
+    fn save_next<M: Machine>(&mut self, cx: &mut Context<'_, M>) {
+        let Some((token, record)) = self.saves.pop_front() else {
+            self.saving = false;
+            return;
+        };
+        self.saving = true;
+        self.sequence += 1;
+        let mut bytes = self.sequence.to_le_bytes().to_vec();
+        bytes.extend((record.len() as u64).to_le_bytes());
+        bytes.extend(&record);
+        bytes.extend(xxh3_64(&bytes).to_le_bytes());
+        bytes.resize(bytes.len().next_multiple_of(RECORD_SECTOR), 0);
+        let tag = self.begin(token, Purpose::Save, 2);
+        cx.write(RECORD, self.sequence % 2 * RECORD_SECTORS, bytes, tag);
+        cx.flush(RECORD, tag);
+    }
+
+    /// A disk operation has ended, and with it perhaps something that was asked for.
+    pub fn done<M: Machine>(&mut self, done: DiskDone, cx: &mut Context<'_, M>) -> Option<Ended> {
+        let ask = self.asks.get_mut(&done.tag)?;
+        match done.result {
+            Ok(bytes) => {
+                if let Ok(read) = &mut ask.result {
+                    read.extend(bytes);
+                }
+            }
+            Err(why) => ask.result = Err(why.to_string()),
+        }
+        ask.steps -= 1;
+        if ask.steps > 0 {
+            return None;
+        }
+        let Ask { token, purpose, result, .. } = self.asks.remove(&done.tag)?;
+        let answer = match purpose {
+            Purpose::Boot => {
+                self.slots.push(result.ok().and_then(|bytes| record(&bytes)));
+                return self.booted();
+            }
+            Purpose::Read => result.map(|bytes| {
+                let stored = bytes.chunks_exact(self.shape.stored());
+                DiskAnswer::Read(stored.map(|stored| self.shape.decode(stored)).collect())
+            }),
+            Purpose::Change => result.map(|_| DiskAnswer::Done),
+            Purpose::Save => {
+                if result.is_err() {
+                    self.sequence -= 1; // the other slot has the newest record
+                }
+                self.save_next(cx);
+                result.map(|_| DiskAnswer::Done)
+            }
+        };
+        Some(Ended::Answer(token, answer.map_err(DiskError)))
+    }
+
+    fn booted(&mut self) -> Option<Ended> {
+        if self.slots.len() < 2 {
+            return None;
+        }
+        let newest = std::mem::take(&mut self.slots).into_iter().flatten().max_by_key(|(n, _)| *n);
+        Some(Ended::Booted(newest.map(|(sequence, record)| {
+            self.sequence = sequence;
+            record
+        })))
+    }
+}
+
+/// A slot's sequence and record; nothing if it was never written, or torn.
+fn record(slot: &[u8]) -> Option<(u64, Bytes)> {
+    let number = |at: usize| Some(u64::from_le_bytes(slot.get(at..at + 8)?.try_into().ok()?));
+    let (sequence, length) = (number(0)?, usize::try_from(number(8)?).ok()?);
+    let end = length.checked_add(16).filter(|_| sequence > 0)?;
+    let checked = slot.get(..end)?;
+    (number(end)? == xxh3_64(checked)).then(|| (sequence, Bytes::copy_from_slice(&checked[16..])))
+}
+
+#[cfg(test)]
+mod tests {
+    use lockify_array::{DeviceId, Stamp};
+
+    use super::*;
+
+    const SHAPE: Shape = Shape { block_size: 16, blocks: 10, sectors_per_block: 2 };
+
+    fn block() -> Block {
+        let header = Header {
+            stamp: Stamp { time: u64::MAX, host: u32::MAX },
+            first: u64::MAX - 1,
+            last: u64::MAX,
+            skipped: Some(DeviceId(u16::MAX)),
+            lost: true,
+        };
+        Block { header, data: Bytes::from_static(b"0123456789abcdef") }
+    }
+
+    #[test]
+    fn the_largest_header_fits_and_comes_back() {
+        let stored = SHAPE.encode(&block()).unwrap();
+        assert_eq!(stored.len(), 2 * SHAPE.sector_size());
+        assert_eq!(SHAPE.decode(&stored), Ok(block()));
+        assert!(SHAPE.encode(&Block { data: Bytes::new(), ..block() }).is_err());
+    }
+
+    #[test]
+    fn half_of_a_block_is_torn_and_one_never_written_is_empty() {
+        let stored = SHAPE.encode(&block()).unwrap();
+        let (first, second) = stored.split_at(SHAPE.sector_size());
+        let zero = vec![0; first.len()];
+        assert_eq!(SHAPE.decode(&[first, &zero].concat()), Err(BlockError::Torn));
+        assert_eq!(SHAPE.decode(&[&zero, second].concat()), Err(BlockError::Torn));
+        let empty = SHAPE.decode(&[&zero[..], &zero].concat()).unwrap();
+        assert_eq!((empty.header, &empty.data[..]), (Header::default(), &[0; 16][..]));
+    }
+
+    #[test]
+    fn a_stored_block_takes_as_long_as_its_data() {
+        let like = DiskConfig { bandwidth: Some(1_600), ..DiskConfig::default() };
+        let [data, _] = SHAPE.disks(&like);
+        let bytes = (data.sector_size * SHAPE.sectors_per_block) as u64;
+        assert_eq!(data.bandwidth, Some(bytes * 100), "a hundred blocks per second");
+    }
+
+    #[test]
+    fn a_damaged_slot_is_no_record() {
+        let mut slot = 7_u64.to_le_bytes().to_vec();
+        slot.extend(3_u64.to_le_bytes());
+        slot.extend(b"abc");
+        slot.extend(xxh3_64(&slot).to_le_bytes());
+        slot.resize(512, 0);
+        assert_eq!(record(&slot), Some((7, Bytes::from_static(b"abc"))));
+        slot[17] ^= 1;
+        assert_eq!(record(&slot), None);
+        assert_eq!(record(&[0; 512]), None);
+        assert_eq!(record(&[]), None);
+        let mut endless = vec![1; 16];
+        endless[8..].copy_from_slice(&[0xff; 8]);
+        assert_eq!(record(&endless), None);
+    }
+}
