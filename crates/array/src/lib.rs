@@ -9,6 +9,8 @@
 //! Amiri, Gibson, Golding, *Highly concurrent shared storage*.
 #![forbid(unsafe_code)]
 
+#[allow(dead_code, unused_imports)]
+mod agreement;
 mod device;
 mod host;
 mod ids;
@@ -19,9 +21,12 @@ pub mod message;
 pub mod mutation;
 mod options;
 pub mod plan;
+#[allow(dead_code)]
+mod recovery;
 mod server;
 mod state;
 
+pub use agreement::{Agree, Agreed, Ballot};
 pub use device::{BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput};
 pub use host::{Host, HostConfig, HostCounts, HostInput, HostOutput};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
