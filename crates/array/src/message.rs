@@ -177,6 +177,12 @@ pub enum Answer {
         /// The newest that the device has seen at these blocks.
         seen: Time,
     },
+    /// Timestamp ordering: the request has come twice, and what it read the first time has been overwritten since. Its pre-write
+    /// is still there.
+    Overtaken {
+        /// The newest that the device has seen at these blocks.
+        seen: Time,
+    },
     /// Timestamp ordering: the timestamp is too far ahead of the device's clock.
     Ahead {
         /// By how much more than is allowed, in nanoseconds.

@@ -117,10 +117,14 @@ impl Tso {
             None => {}
         }
         if let Some(known) = self.siblings.get(&(call.op, call.sibling)) {
-            if !known.waiting {
-                effects.push(Effect::granted(call, known.asked.read, asked.headers, false));
+            if known.waiting {
+                return;
             }
-            return;
+            // The first answer may be on its way, and the pre-write in use: it stays. But what would be read now is newer.
+            return effects.push(match asked.read.and_then(|read| self.overtaken(stamp, read)) {
+                Some(seen) => Effect::answer(call, Answer::Overtaken { seen }),
+                None => Effect::granted(call, known.asked.read, asked.headers, false),
+            });
         }
         let limit = now.saturating_add(self.ahead);
         if stamp.time > limit {

@@ -76,8 +76,10 @@ impl Host {
                 sibling.held = Held::All;
                 self.phase_ends(now, seq);
             }
-            Answer::Rejected { seen } => {
-                sibling.held = Held::Nothing;
+            Answer::Rejected { seen } | Answer::Overtaken { seen } => {
+                if let Answer::Rejected { .. } = answer {
+                    sibling.held = Held::Nothing;
+                }
                 task.rejections += 1;
                 let rejections = task.rejections;
                 self.counts.rejected += 1;

@@ -1,8 +1,6 @@
 //! Several hosts on a few stripes, in random interleavings: stripes stay consistent, and operations are serializable.
 
-mod common;
-
-use common::{World, raid5};
+use crate::world::{World, raid5};
 use lockify_array::{Layout, Redundancy, Scheme, Work};
 use rand::RngExt as _;
 

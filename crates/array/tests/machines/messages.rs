@@ -1,8 +1,6 @@
 //! What operations cost in messages, and that one host alone reads what it wrote, whatever the scheme.
 
-mod common;
-
-use common::{World, raid5};
+use crate::world::{World, raid5};
 use lockify_array::{HostAnswer, Scheme, Span, Work};
 
 const SCHEMES: [Scheme; 3] =

@@ -1,0 +1,5 @@
+//! Hosts and devices together, in memory.
+
+mod interleavings;
+mod messages;
+mod world;
