@@ -22,8 +22,21 @@ const AHEAD: Time = 20 * MILLISECOND;
 pub enum Faults {
     /// None.
     None,
-    /// Hosts, devices and the lock server crash, stand still, lose connections; clocks are wrong.
+    /// Those that leave nothing to repair: devices start again, nodes stand still, connections break, clocks are wrong.
+    Restarts,
+    /// Hosts and the lock server crash, too, and devices stay away until the array goes on without them.
     All,
+}
+
+impl Faults {
+    /// Its name on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Faults::None => "none",
+            Faults::Restarts => "restarts",
+            Faults::All => "all",
+        }
+    }
 }
 
 /// Everything about one run.
@@ -167,7 +180,9 @@ impl Scenario {
         let devices: Vec<NodeId> = places.all_devices().collect();
         let everyone: Vec<NodeId> = (0..places.nodes()).map(NodeId).collect();
         use FaultKind::*;
-        let of_hosts = mix(vec![(Crash, 2), (Pause, 2), (ClockStep, 1), (ClockRate, 1)], gap, 1);
+        let crashes = if self.faults == Faults::All { 2 } else { 0 };
+        let of_hosts =
+            mix(vec![(Crash, crashes), (Pause, 2), (ClockStep, 1), (ClockRate, 1)], gap, 1);
         let of_devices = mix(vec![(Crash, 2), (PowerLoss, 2), (Pause, 1)], gap * 2, 1);
         let of_links = mix(vec![(BreakConnection, 3), (SlowLink, 1)], gap / 2, 0);
         let mut entries = Vec::new();
@@ -175,7 +190,7 @@ impl Scenario {
             let plan = FaultPlan::generate(&mix, &nodes, 0, random);
             entries.extend(plan.entries().iter().cloned());
         }
-        if places.server && random.random_bool(0.5) {
+        if self.faults == Faults::All && places.server && random.random_bool(0.5) {
             let at = random.random_range(START..self.quiet_at);
             let server = places.server();
             entries.push((at, Fault::Crash { node: server, power_loss: false }));

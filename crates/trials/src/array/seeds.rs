@@ -52,11 +52,8 @@ impl Run {
     }
 
     fn replay(&self) -> String {
-        let faults = match self.faults {
-            Faults::All => "all",
-            Faults::None => "none",
-        };
-        format!("lockify sim array --scheme {} --faults {faults} --seed {{seed}} --trace", self.scheme)
+        let Run { scheme, faults, .. } = self;
+        format!("lockify sim array --scheme {scheme} --faults {} --replay {{seed}}", faults.name())
     }
 }
 
