@@ -2,7 +2,7 @@
 //!
 //! Each host does for its own applications what a RAID controller does: it breaks a *host operation* down into requests to
 //! devices, in two phases ([`plan`]), and makes sure by one of five [`Scheme`]s that operations are serializable and that
-//! stripes stay consistent. [`Host`], [`Device`] and [`LockServer`] are state machines: no sockets, no clock, no disk and no
+//! stripes stay consistent. [`Host`], [`Device`] and `LockServer` are state machines: no sockets, no clock, no disk and no
 //! threads. One function in (`handle`), one out (`poll`), and `next_timer` says when to call with a tick.
 //!
 //! Sections named in comments are those of the specification that the code follows, "shared array section N"; its source is

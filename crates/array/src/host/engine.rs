@@ -9,6 +9,8 @@
 //!                    [Last]    the caller has its answer; locks are released, or what was given up is taken back
 //! ```
 
+use std::collections::BTreeSet;
+
 use rand::RngExt as _;
 
 use super::control::{Context, Second};
@@ -394,6 +396,10 @@ impl Host {
             sibling.held = Held::Nothing;
             sibling.out = None;
             let Some(access) = this.plan.accesses.get(index) else { continue };
+            // Nobody would answer, and what it held is gone with it.
+            if self.state.devices.get(usize::from(access.device.0)) == Some(&Condition::Failed) {
+                continue;
+            }
             if let Some(action) = self.control.give_up(access, answered) {
                 actions.push((index, action));
             }
@@ -414,7 +420,7 @@ impl Host {
 
     /// A random time to wait before the next try: up to the configured one, doubled by every earlier time.
     pub(super) fn backoff(&mut self, earlier: u32) -> Time {
-        let longest = self.config.backoff.saturating_mul(1 << earlier.min(6)).max(1);
+        let longest = self.config.backoff.saturating_mul(1 << earlier.min(10)).max(1);
         self.random.random_range(1..=longest)
     }
 
@@ -503,11 +509,11 @@ impl Host {
         if self.next_renewal().is_none_or(|time| time > now) {
             return;
         }
-        let due = self
-            .heard_from_us
-            .iter()
-            .filter(|(_, last)| last.saturating_add(self.config.lease / 3) <= now);
-        let due: Vec<_> = due.map(|(peer, _)| *peer).collect();
+        let due = self.holders().filter(|peer| {
+            let last = self.heard_from_us.get(peer).copied().unwrap_or(0);
+            last.saturating_add(self.config.lease / 3) <= now
+        });
+        let due: BTreeSet<Peer> = due.collect();
         for peer in due {
             // Not a try's: nobody looks for its answer.
             let op = OpId { life: self.config.life, seq: 0 };

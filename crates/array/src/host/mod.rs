@@ -28,8 +28,8 @@ use crate::message::{Reply, Request};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::{
-    ArrayState, DeviceId, HostAnswer, Layout, Life, OpError, OpId, Peer, Scheme, Stamp, Ticket,
-    Time, Work,
+    ArrayState, DeviceId, Epoch, HostAnswer, Layout, Life, OpError, OpId, Peer, Scheme, Stamp,
+    Ticket, Time, Work,
 };
 
 use control::Control;
@@ -58,8 +58,8 @@ pub struct HostConfig {
     pub first_patience: Time,
     /// Device-served locking: the range of what is derived.
     pub patience: RangeInclusive<Time>,
-    /// The longest first back-off of an operation that was denied a lock; it doubles with every further denial, up to 64 times
-    /// this.
+    /// The longest first back-off of an operation that was denied a lock; it doubles with every further denial, up to
+    /// 1024 times this: many hosts on few blocks deny each other everything unless most of them wait.
     pub backoff: Time,
     /// How much further ahead of a device's clock than is allowed this host's timestamps may be for an operation to wait rather
     /// than to fail.
@@ -190,6 +190,8 @@ pub struct Host {
     later: BTreeMap<(Time, u64), Later>,
     next_later: u64,
     heard_from_us: BTreeMap<Peer, Time>,
+    /// The states that devices were told, and have not answered yet.
+    installing: BTreeMap<Peer, Epoch>,
     fenced: bool,
     counts: HostCounts,
     output: VecDeque<HostOutput>,
@@ -226,6 +228,7 @@ impl Host {
             later: BTreeMap::new(),
             next_later: 0,
             heard_from_us: BTreeMap::new(),
+            installing: BTreeMap::new(),
             fenced: false,
             counts: HostCounts::default(),
             output: VecDeque::new(),
@@ -238,7 +241,10 @@ impl Host {
         match input {
             HostInput::Submit { ticket, work } => self.submit(now, ticket, work),
             HostInput::Reply { from, reply } => self.reply(now, from, reply),
-            HostInput::Connected { peer } => self.resend(now, peer),
+            HostInput::Connected { peer } => {
+                self.installing.remove(&peer);
+                self.resend(now, peer);
+            }
             HostInput::Disconnected { .. } => {}
             HostInput::State(state) => self.adopt(now, state),
             HostInput::Tick => {}

@@ -19,6 +19,7 @@ impl Host {
             (Answer::Fenced, _) => return self.fence(now),
             // The answer to an install: whatever the device refused for want of it is sent again.
             (Answer::Done, Peer::Device(_)) if op.seq == 0 && sibling == INSTALL => {
+                self.installing.remove(&from);
                 return self.resend(now, from);
             }
             _ => {}
@@ -149,6 +150,10 @@ impl Host {
     fn install(&mut self, now: Time, to: Peer, epoch: Epoch, refused: (u64, usize)) {
         if epoch >= self.state.epoch {
             return self.transmit(now, refused.0, refused.1);
+        }
+        // One is enough: its answer makes everything be sent again.
+        if self.installing.insert(to, self.state.epoch) == Some(self.state.epoch) {
+            return;
         }
         let op = OpId { life: self.config.life, seq: 0 };
         let call = Call { op, sibling: INSTALL, step: 0 };

@@ -1,14 +1,23 @@
 //! Several hosts on a few stripes, in random interleavings: stripes stay consistent, and operations are serializable.
 
-use crate::world::{World, raid5};
-use lockify_array::{Layout, Redundancy, Scheme, Work};
+use crate::world::{World, life, raid5};
+use lockify_array::{
+    ArrayState, DeviceConfig, DeviceId, HostConfig, Layout, Redundancy, Scheme, Work,
+};
 use rand::RngExt as _;
 
 fn contended(layout: Layout, scheme: Scheme, seed: u64, doubles: bool) -> World {
     let mut world = World::new(Layout { stripes: 2, ..layout }, scheme, 3, seed);
     world.doubles = doubles;
+    load(&mut world, 40);
+    world.run();
+    world
+}
+
+/// Operations of all hosts, some of them still under way.
+pub fn load(world: &mut World, operations: u32) {
     let longest = world.layout.blocks().min(10);
-    for _ in 0..40 {
+    for _ in 0..operations {
         let host = world.random.random_range(0..world.hosts.len());
         let span = world.random_span(longest);
         let work =
@@ -18,11 +27,10 @@ fn contended(layout: Layout, scheme: Scheme, seed: u64, doubles: bool) -> World 
             world.step();
         }
     }
-    world.run();
-    world
 }
 
-fn verdict(world: &World) -> Result<(), String> {
+/// That all has succeeded, and as it should.
+pub fn verdict(world: &World) -> Result<(), String> {
     let failed = world.done.iter().find(|done| done.result.is_err());
     if let Some(failed) = failed {
         return Err(format!("host {}: {:?} of {:?}", failed.host, failed.result, failed.work));
@@ -30,11 +38,11 @@ fn verdict(world: &World) -> Result<(), String> {
     world.verdict(world.hosts[0].state())
 }
 
-fn small_mirror() -> Layout {
+pub fn small_mirror() -> Layout {
     Layout { redundancy: Redundancy::Mirror, data: 1, ..raid5() }
 }
 
-fn smallest() -> Layout {
+pub fn smallest() -> Layout {
     Layout { data: 2, unit: 1, ..raid5() }
 }
 
@@ -48,6 +56,30 @@ fn operations_are_serializable_and_stripes_consistent() {
                 assert_eq!(verdict(&world), Ok(()), "{what}");
             }
         }
+    }
+}
+
+/// The same with the options that change how operations are done.
+#[test]
+fn variants_are_as_good() {
+    let layout = Layout { stripes: 2, ..raid5() };
+    let state = ArrayState::new(layout.devices());
+    let scheme = Scheme::TimestampOrdering;
+    for seed in 0..60 {
+        let host = |id| HostConfig {
+            delta_at_half: true,
+            starving_after: 1,
+            ..HostConfig::new(life(id), scheme, layout, state.clone())
+        };
+        let device = |id| DeviceConfig {
+            basic: seed % 2 == 0,
+            ..DeviceConfig::new(DeviceId(id), scheme, layout)
+        };
+        let devices = (0..layout.devices()).map(device).collect();
+        let mut world = World::of((0..3).map(host).collect(), devices, seed);
+        load(&mut world, 40);
+        world.run();
+        assert_eq!(verdict(&world), Ok(()), "seed {seed}");
     }
 }
 

@@ -92,13 +92,15 @@ pub struct Done {
 
 pub struct World {
     pub layout: Layout,
-    pub scheme: Scheme,
+    scheme: Scheme,
     pub now: Time,
     pub hosts: Vec<Host>,
     pub skew: Vec<Time>,
     pub devices: Vec<Device>,
     pub configs: Vec<DeviceConfig>,
     pub disks: Vec<DiskInMemory>,
+    /// Devices that are no more.
+    pub dead: BTreeSet<DeviceId>,
     pub flights: Vec<Flight>,
     pub random: Xoshiro256PlusPlus,
     /// Deliver messages twice now and then.
@@ -106,7 +108,6 @@ pub struct World {
     pub submitted: BTreeMap<(usize, Ticket), Work>,
     pub done: Vec<Done>,
     pub events: Vec<(DeviceId, DeviceEvent)>,
-    /// Which message to lose: its number, in the order of delivery.
     next_ticket: u64,
     next_tag: u64,
 }
@@ -131,18 +132,19 @@ impl World {
     }
 
     pub fn of(hosts: Vec<HostConfig>, configs: Vec<DeviceConfig>, seed: u64) -> Self {
-        let (layout, scheme, state) = (hosts[0].layout, hosts[0].scheme, hosts[0].state.clone());
+        let (layout, state) = (hosts[0].layout, hosts[0].state.clone());
         let boot = || DeviceBoot { now: START, record: None, state: state.clone() };
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut world = World {
             layout,
-            scheme,
+            scheme: hosts[0].scheme,
             now: START,
             skew: hosts.iter().map(|_| random.random_range(0..20 * MS)).collect(),
             hosts: hosts.into_iter().map(Host::new).collect(),
             devices: configs.iter().map(|c| Device::new(c.clone(), boot()).unwrap()).collect(),
             disks: configs.iter().map(|_| DiskInMemory::new(&layout)).collect(),
             configs,
+            dead: BTreeSet::new(),
             flights: Vec::new(),
             random,
             doubles: false,
@@ -232,8 +234,10 @@ impl World {
         true
     }
 
-    pub fn deliver(&mut self, flight: Flight) {
+    fn deliver(&mut self, flight: Flight) {
         match flight {
+            Flight::Request(_, device, _) | Flight::Disk(device, _)
+                if self.dead.contains(&device) => {}
             Flight::Request(host, device, request) => {
                 if self.doubles && self.random.random_bool(0.1) {
                     self.flights.push(Flight::Request(host, device, request.clone()));
@@ -261,14 +265,15 @@ impl World {
     fn tick(&mut self) -> bool {
         let hosts = self.hosts.iter().zip(&self.skew);
         let hosts = hosts.filter_map(|(h, skew)| Some(h.next_timer()?.saturating_sub(*skew)));
-        let devices = self.devices.iter().filter_map(Device::next_timer);
+        let alive = self.devices.iter().filter(|device| !self.dead.contains(&device.id()));
+        let devices = alive.filter_map(Device::next_timer);
         let Some(time) = hosts.chain(devices).min() else { return false };
         self.now = self.now.max(time);
         for host in 0..self.hosts.len() {
             let now = self.host_now(host);
             self.hosts[host].handle(now, HostInput::Tick);
         }
-        for device in &mut self.devices {
+        for device in self.devices.iter_mut().filter(|d| !self.dead.contains(&d.id())) {
             device.handle(self.now, DeviceInput::Tick);
         }
         self.collect();
@@ -277,13 +282,28 @@ impl World {
 
     /// Until all work is done, and nothing of it is left.
     pub fn run(&mut self) {
-        for _ in 0..1_000_000 {
-            if !self.step() {
-                break;
-            }
-        }
+        assert!(self.ends(), "it goes on for ever: {}", self.left());
         assert!(self.submitted.is_empty(), "not answered: {:?}", self.submitted);
-        assert!(self.flights.is_empty(), "it goes on for ever");
+    }
+
+    /// Tells a host that the array has another state.
+    pub fn tell(&mut self, host: usize, state: &ArrayState) {
+        let now = self.host_now(host);
+        self.hosts[host].handle(now, HostInput::State(state.clone()));
+        self.collect();
+    }
+
+    /// Who is not idle, and what is not answered.
+    fn left(&self) -> String {
+        let hosts = self.hosts.iter().filter(|h| !h.is_idle()).map(|h| h.life().host.to_string());
+        let devices = self.devices.iter().filter(|d| !d.is_idle()).map(|d| d.id().to_string());
+        let who: Vec<_> = hosts.chain(devices).collect();
+        format!("{who:?} are not idle, {:?} are gone, not done: {:?}", self.dead, self.submitted)
+    }
+
+    /// Whether there is an end after not too many steps.
+    pub fn ends(&mut self) -> bool {
+        (0..100_000).any(|_| !self.step())
     }
 
     /// Kills a device's process and starts it again: what was under way to and from its disk is lost, maybe after it was
@@ -364,7 +384,7 @@ impl World {
                 return Err(format!("{:?} is not idle", host.life()));
             }
         }
-        for device in &self.devices {
+        for device in self.devices.iter().filter(|d| !self.dead.contains(&d.id())) {
             if !device.is_idle() {
                 return Err(format!("{} is not idle", device.id()));
             }
@@ -406,6 +426,8 @@ impl World {
             op: OpId,
             stamp: Stamp,
             writes: bool,
+            /// It was left out, the device being gone.
+            left_out: bool,
         }
         let mut blocks: BTreeMap<(DeviceId, u64), Vec<Step>> = BTreeMap::new();
         for (device, event) in &self.events {
@@ -420,7 +442,27 @@ impl World {
                 let newer = |step: &Step| step.writes && step.stamp > stamp;
                 // A write that was dropped counts as before that which replaced it.
                 let at = if dropped { steps.iter().position(newer) } else { None };
-                steps.insert(at.unwrap_or(steps.len()), Step { op, stamp, writes });
+                steps
+                    .insert(at.unwrap_or(steps.len()), Step { op, stamp, writes, left_out: false });
+            }
+        }
+        // What a device did before it was gone comes before what was written without it.
+        for done in &self.done {
+            let (Some((op, stamp)), Work::Write { span, .. }) = (done.op, &done.work) else {
+                continue;
+            };
+            for block in span.start..span.end() {
+                let place = self.layout.place(block);
+                let steps = blocks.entry((place.device, place.block)).or_default();
+                if self.dead.contains(&place.device)
+                    && !steps.iter().any(|s| s.writes && s.op == op)
+                {
+                    let ordered = self.scheme == Scheme::TimestampOrdering;
+                    let newer = |s: &Step| ordered && s.writes && !s.left_out && s.stamp > stamp;
+                    let at = steps.iter().position(newer);
+                    let step = Step { op, stamp, writes: true, left_out: true };
+                    steps.insert(at.unwrap_or(steps.len()), step);
+                }
             }
         }
         // Tries that were given up have read, but nobody has seen what.
@@ -430,7 +472,10 @@ impl World {
             steps.retain(|step| step.writes || counted.contains(&step.op));
             for (index, later) in steps.iter().enumerate() {
                 for earlier in &steps[..index] {
-                    if (earlier.writes || later.writes) && earlier.op != later.op {
+                    // Parity knows the order of what was left out.
+                    let both_left_out = earlier.left_out && later.left_out;
+                    let conflict = (earlier.writes || later.writes) && !both_left_out;
+                    if conflict && earlier.op != later.op {
                         after.entry(later.op).or_default().insert(earlier.op);
                     }
                 }

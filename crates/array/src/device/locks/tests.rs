@@ -1,1 +1,143 @@
+//! Each rule of section 2.3.
 
+use bytes::Bytes;
+
+use super::*;
+use crate::{Header, HostId, OpId};
+
+struct Rig {
+    locks: Locks,
+    memory: Memory,
+}
+
+const B: Extent = Extent { start: 0, count: 2 };
+
+fn call(op: u64) -> Call {
+    let life = Life { host: HostId(1), incarnation: 1 };
+    Call { op: OpId { life, seq: op }, sibling: 0, step: 1 }
+}
+
+fn done(op: u64) -> Effect {
+    Effect::answer(call(op), Answer::Done)
+}
+
+fn late(op: u64) -> Effect {
+    Effect::Answer { call: call(op), waited: true, answer: Answer::Done }
+}
+
+fn denied(op: u64, waited: bool) -> Effect {
+    Effect::Answer { call: call(op), waited, answer: Answer::Denied }
+}
+
+impl Rig {
+    fn new() -> Self {
+        Rig { locks: Locks::default(), memory: Memory::new(1_000) }
+    }
+
+    fn ask(&mut self, op: u64, mode: Mode, past: Past) -> Vec<Effect> {
+        let (call, extent) = (call(op), B);
+        let ask = Ask { call, extent, mode, read: None, headers: false, patience: 10, past };
+        let mut effects = Vec::new();
+        self.locks.lock(0, ask, &self.memory, &mut effects);
+        effects
+    }
+
+    fn lock(&mut self, op: u64, mode: Mode) -> Vec<Effect> {
+        self.ask(op, mode, Past::Nobody)
+    }
+
+    fn unlock(&mut self, op: u64) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.locks.unlock(0, call(op), &mut self.memory, &mut effects);
+        effects
+    }
+
+    fn write(&mut self, op: u64, extent: Extent) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let blocks = Blocks { extent, data: Bytes::new(), header: Header::default(), lost: vec![] };
+        let stamp = Stamp::default();
+        self.locks.write_unlock(0, call(op), stamp, blocks, &mut self.memory, &mut effects);
+        effects
+    }
+}
+
+use Mode::{Exclusive as X, Shared as S};
+
+#[test]
+fn readers_share_and_a_writer_waits_for_all() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.lock(1, S), [done(1)]);
+    assert_eq!(rig.lock(2, S), [done(2)]);
+    assert_eq!(rig.lock(3, X), []);
+    assert_eq!(rig.unlock(1), [done(1)]);
+    assert_eq!(rig.unlock(2), [done(2), late(3)]);
+}
+
+#[test]
+fn readers_do_not_pass_a_waiting_writer() {
+    let mut rig = Rig::new();
+    rig.lock(1, S);
+    rig.lock(2, X);
+    assert_eq!(rig.lock(3, S), []);
+    assert_eq!(rig.unlock(1), [done(1), late(2)]);
+    let effects = rig.write(2, B);
+    assert!(matches!(effects[0], Effect::Write { .. }));
+    assert_eq!(effects[1..], [late(3)]);
+}
+
+#[test]
+fn who_waits_too_long_is_denied_and_lets_others_pass() {
+    let mut rig = Rig::new();
+    rig.lock(1, S);
+    rig.lock(2, X);
+    rig.lock(3, S);
+    assert_eq!(rig.locks.next_timer(), Some(10));
+    let mut effects = Vec::new();
+    rig.locks.queue[2].until = 20;
+    rig.locks.expire(10, &mut rig.memory, &mut effects);
+    assert_eq!(effects, [denied(2, true), late(3)]);
+    // The request that was denied comes once more.
+    assert_eq!(rig.lock(2, X), [denied(2, false)]);
+}
+
+#[test]
+fn an_unlock_that_overtakes_its_lock_leaves_a_tombstone() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.unlock(1), [done(1)]);
+    assert_eq!(rig.lock(1, X), [denied(1, false)]);
+    assert_eq!(rig.lock(2, X), [done(2)]);
+}
+
+#[test]
+fn a_write_needs_its_lock_exclusively_and_all_of_it() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.write(1, B), [Effect::not_prepared(call(1))]);
+    rig.lock(2, S);
+    assert_eq!(rig.write(2, B), [Effect::not_prepared(call(2))]);
+    rig.unlock(2);
+    rig.lock(3, X);
+    assert_eq!(rig.write(3, Extent { start: 1, count: 2 }), [Effect::not_prepared(call(3))]);
+    assert!(matches!(rig.write(3, B)[..], [Effect::Write { .. }]));
+    assert_eq!(rig.write(3, B), [Effect::WrittenBefore { call: call(3) }]);
+}
+
+#[test]
+fn a_lock_that_is_asked_for_twice_is_one() {
+    let mut rig = Rig::new();
+    rig.lock(1, X);
+    assert_eq!(rig.lock(1, X), [done(1)]);
+    rig.lock(2, X);
+    assert_eq!(rig.lock(2, X), []);
+    assert_eq!(rig.unlock(1), [done(1), late(2)]);
+    assert_eq!(rig.lock(1, X), [denied(1, false)]);
+}
+
+#[test]
+fn a_try_that_goes_on_is_not_held_up_by_the_first() {
+    let mut rig = Rig::new();
+    rig.lock(1, X);
+    rig.lock(2, S);
+    assert_eq!(rig.ask(3, X, Past::Tries(vec![call(1).op])), []);
+    rig.locks.queue.retain(|lock| lock.ask.call != call(2));
+    assert_eq!(rig.ask(4, X, Past::Tries(vec![call(1).op, call(3).op])), [done(4)]);
+}

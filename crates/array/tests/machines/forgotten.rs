@@ -1,0 +1,69 @@
+//! Devices that forget locks and pre-writes in the middle of operations (section 3.4).
+
+use lockify_array::{DeviceId, Layout, Scheme, Span};
+use rand::RngExt as _;
+
+use crate::world::{World, raid5};
+
+/// Each host writes blocks of its own, in stripes that all share, one operation after the other; now and then a device starts
+/// anew. At the end every block is what its host wrote last, and parity fits. Returns how many operations were finished by
+/// another try.
+pub fn restarts(world: &mut World) -> Result<u64, String> {
+    let hosts = world.hosts.len() as u64;
+    let own = world.layout.blocks() / hosts;
+    let mut last = vec![Vec::new(); world.layout.blocks() as usize];
+    for round in 0..8 {
+        for host in 0..hosts {
+            let count = world.random.random_range(1..=own);
+            let start = host * own + world.random.random_range(0..=own - count);
+            let span = Span { start, count };
+            let work = world.write(span);
+            if let lockify_array::Work::Write { data, .. } = &work {
+                let blocks = data.chunks(world.layout.block_size as usize);
+                for (block, data) in (start..).zip(blocks) {
+                    last[block as usize] = data.to_vec();
+                }
+            }
+            world.submit(host as usize, work);
+        }
+        for _ in 0..world.random.random_range(5..60) {
+            world.step();
+        }
+        if round % 2 == 0 {
+            let device = world.random.random_range(0..world.layout.devices());
+            world.restart_device(DeviceId(device));
+        }
+        if !world.ends() {
+            return Err("it goes on for ever".to_owned());
+        }
+    }
+    if let Some(done) = world.done.iter().find(|done| done.result.is_err()) {
+        return Err(format!("{:?}", done.result));
+    }
+    let state = world.hosts[0].state().clone();
+    if let Some(stripe) = world.inconsistent_stripes(&state).first() {
+        return Err(format!("parity of stripe {stripe} does not fit"));
+    }
+    for (block, data) in last.iter().enumerate().filter(|(_, data)| !data.is_empty()) {
+        if world.content(&state, block as u64) != *data {
+            return Err(format!("block {block} is not what was written last"));
+        }
+    }
+    Ok(world.hosts.iter().map(|host| host.counts().mended).sum())
+}
+
+#[test]
+fn what_is_partly_written_is_finished_whatever_devices_forget() {
+    let layout = Layout { stripes: 2, unit: 3, ..raid5() };
+    for scheme in [Scheme::DeviceLocking, Scheme::TimestampOrdering] {
+        let mut mended = 0;
+        for seed in 0..60 {
+            let mut world = World::new(layout, scheme, 3, seed);
+            match restarts(&mut world) {
+                Ok(count) => mended += count,
+                Err(what) => panic!("{scheme} seed {seed}: {what}"),
+            }
+        }
+        assert!(mended > 10, "{scheme}: only {mended}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Every rule that can be left out is missed.
+
+use lockify_array::mutation::Mutation;
+use lockify_array::{ArrayState, DeviceConfig, DeviceId, HostConfig, Layout, Scheme};
+
+use crate::forgotten::restarts;
+use crate::interleavings::{load, verdict};
+use crate::world::{World, life, raid5};
+
+fn world(scheme: Scheme, seed: u64, mutation: Mutation) -> World {
+    let layout = Layout { stripes: 2, ..raid5() };
+    let state = ArrayState::new(layout.devices());
+    let host = |id| HostConfig {
+        mutation: Some(mutation),
+        ..HostConfig::new(life(id), scheme, layout, state.clone())
+    };
+    let device = |id| DeviceConfig {
+        mutation: Some(mutation),
+        ..DeviceConfig::new(DeviceId(id), scheme, layout)
+    };
+    let devices = (0..layout.devices()).map(device).collect();
+    World::of((0..3).map(host).collect(), devices, seed)
+}
+
+/// Whether one of some seeds is judged bad.
+fn found(scheme: Scheme, mutation: Mutation) -> bool {
+    (0..60).any(|seed| {
+        let mut world = world(scheme, seed, mutation);
+        load(&mut world, 40);
+        !world.ends() || verdict(&world).is_err()
+    })
+}
+
+#[test]
+fn unconditional_writes_are_found() {
+    assert!(found(Scheme::TimestampOrdering, Mutation::TsoWritesUnconditionally));
+}
+
+#[test]
+fn queued_reads_that_are_kept_are_found() {
+    assert!(found(Scheme::TimestampOrdering, Mutation::TsoKeepsQueuedReads));
+}
+
+#[test]
+fn missing_tombstones_are_found() {
+    assert!(found(Scheme::DeviceLocking, Mutation::UnlockLeavesNoTombstone));
+}
+
+#[test]
+fn a_read_modify_write_of_what_is_partly_written_is_found() {
+    let bad = |seed| {
+        let mutation = Mutation::DeltaAfterPartialWrite;
+        restarts(&mut world(Scheme::TimestampOrdering, seed, mutation)).is_err()
+    };
+    assert!((0..60).any(bad));
+}
