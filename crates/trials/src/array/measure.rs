@@ -49,7 +49,7 @@ impl Case {
             mix,
             profile,
             clock_error: 4 * MILLISECOND,
-            warm_up: 5 * SECOND,
+            warm_up: 4 * SECOND,
             length: 40 * SECOND,
         }
     }

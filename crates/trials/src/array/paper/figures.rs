@@ -1,0 +1,209 @@
+//! The figures, in parts that can be measured at the same time.
+
+use lockify_array::Scheme;
+use lockify_report::{Case as Properties, Row, Value, metric};
+use lockify_sim::{MILLISECOND, Nanos, SECOND};
+
+use super::published::{LATENCY_LIMIT_MS, figure_6};
+use super::{Part, row};
+use crate::array::measure::{Case, MeasureError, Measured, measure};
+use crate::array::profile::{Calibration, Profile, window};
+use crate::array::workload::{Alignment, Mix, PER_HOST, SOURCES};
+
+/// All runs have this seed.
+const SEED: u64 = 1;
+
+/// Table 1's hosts.
+const HOSTS: u32 = 16;
+
+/// The rule for what the paper shows once; figure 6 is measured by both.
+pub(super) const ALIGNMENT: Alignment = Alignment::Stripe;
+
+/// How long is counted at points of which there are many, and of which nothing rare is wanted.
+const SHORT: Nanos = 12 * SECOND;
+
+/// Shares of the array that are used, in percent (figures 5b and 8).
+const USED: [f64; 10] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0];
+/// Percent of reads (figure 10, right), and only reads.
+const READS: [f64; 6] = [10.0, 30.0, 50.0, 70.0, 90.0, 100.0];
+/// Longest latencies of messages in milliseconds (figure 11).
+const WINDOWS: [u64; 6] = [2, 4, 8, 12, 16, 20];
+/// Shares of cache hits, in percent, with the numbers of hosts that are tried (figure 12).
+const HITS: [(f64, &[u32]); 2] = [
+    (20.0, &[4, 8, 12, 16, 20, 24, 28, 32, 36, 38, 40, 42, 44, 46]),
+    (60.0, &[4, 8, 16, 24, 32, 40, 46, 50, 52, 54, 56, 58, 60, 62]),
+];
+/// Figure 12 leaves server locking out.
+const FASTER: [Scheme; 4] = [
+    Scheme::ZeroOverhead,
+    Scheme::CallbackLocking,
+    Scheme::DeviceLocking,
+    Scheme::TimestampOrdering,
+];
+
+/// All parts.
+pub(super) fn parts() -> Vec<Part> {
+    let mut parts = Vec::new();
+    // The longest first, so that nobody waits for them at the end.
+    for scheme in Scheme::ALL {
+        parts.extend(Alignment::ALL.map(|alignment| scaling(scheme, alignment)));
+    }
+    for (hits, hosts) in HITS {
+        parts.extend(FASTER.map(|scheme| faster_disks(scheme, hits, hosts)));
+    }
+    for scheme in Scheme::ALL {
+        parts.extend(Alignment::ALL.map(|alignment| baseline(scheme, alignment)));
+        parts.extend(USED.map(|used| contention(scheme, used, Calibration::Peak, "5b")));
+        parts.extend(USED.map(|used| contention(scheme, used, Calibration::Latency, "8")));
+        parts.extend(READS.map(|reads| messages(scheme, reads)));
+        parts.extend(WINDOWS.map(|longest| skew(scheme, longest)));
+    }
+    parts
+}
+
+fn table_1(scheme: Scheme, hosts: u32, alignment: Alignment, calibration: Calibration) -> Case {
+    let profile = Profile::table_1(calibration.positioning(alignment));
+    Case::table_1(scheme, hosts, Mix::table_1(alignment), profile)
+}
+
+/// What the rows of a measurement have in common.
+fn properties(figure: &str, alignment: Alignment, scheme: Scheme) -> Properties {
+    let mut case = Properties::new();
+    case.insert("figure".to_owned(), figure.into());
+    case.insert("alignment".to_owned(), alignment.name().into());
+    case.insert("scheme".to_owned(), scheme.name().into());
+    case
+}
+
+/// The rows of a measurement.
+fn rows(found: &Measured, case: &Properties) -> Vec<Row> {
+    found.rows().into_iter().map(|row| row.case(case.clone())).collect()
+}
+
+fn keeps_up(found: &Measured) -> bool {
+    !found.swamped && found.mean_ms() <= LATENCY_LIMIT_MS
+}
+
+/// Figure 6 but for the peak, by the calibration for latencies.
+fn baseline(scheme: Scheme, alignment: Alignment) -> Part {
+    Part::new(move || {
+        let mut case = table_1(scheme, HOSTS, alignment, Calibration::Latency);
+        case.length = 60 * SECOND;
+        let found = measure(&case, SEED)?;
+        let mut rows = rows(&found, &properties("6", alignment, scheme));
+        let published = figure_6(scheme);
+        for row in &mut rows {
+            row.published = match row.metric.as_str() {
+                "ops_per_s" => Some(published.per_s),
+                "mean_latency_ms" => Some(published.latency_ms),
+                "messages_per_op" => Some(published.messages),
+                "delayed_share" => Some(published.delayed),
+                _ => None,
+            };
+        }
+        Ok(rows)
+    })
+}
+
+/// Figures 5a and 10, left: more and more hosts, up to the first number that is too much; and with it figure 6's peak, to one
+/// source of operations.
+fn scaling(scheme: Scheme, alignment: Alignment) -> Part {
+    Part::new(move || {
+        let shared = properties("5a", alignment, scheme);
+        let case = |sources: u32| {
+            let hosts = sources.div_ceil(SOURCES);
+            let case = table_1(scheme, hosts, alignment, Calibration::Peak);
+            Case { sources, ..case }
+        };
+        let mut all = Vec::new();
+        let (mut most, mut too_much) = (0, u32::MAX);
+        for hosts in [4, 8, 12, 16, 20, 24, 28].into_iter().chain((30..).step_by(2)) {
+            let found = measure(&Case { length: SHORT, ..case(hosts * SOURCES) }, SEED)?;
+            all.extend(rows(&found, &shared).into_iter().map(|row| row.with("hosts", hosts)));
+            if !keeps_up(&found) {
+                too_much = hosts * SOURCES;
+                break;
+            }
+            most = hosts * SOURCES;
+        }
+        // A longer run finds less kept up, where it is close.
+        most = most.saturating_sub(2 * SOURCES);
+        while too_much - most > 1 {
+            let sources = most.midpoint(too_much);
+            if keeps_up(&measure(&case(sources), SEED)?) {
+                most = sources;
+            } else {
+                too_much = sources;
+            }
+        }
+        let peak = row(&metric::PEAK_OPS_PER_S, f64::from(most) * PER_HOST / f64::from(SOURCES));
+        let peak = peak.published(figure_6(scheme).peak);
+        all.push(peak.case(properties("6", alignment, scheme)));
+        Ok(all)
+    })
+}
+
+/// One point of a figure.
+fn point(figure: &'static str, x: &'static str, at: impl Into<Value>, case: Case) -> Part {
+    let at = at.into();
+    Part::new(move || {
+        let found = measure(&case, SEED)?;
+        let case = properties(figure, case.mix.alignment, case.scheme);
+        let point = rows(&found, &case).into_iter().map(|row| row.with(x, at.clone()));
+        Ok(point.collect())
+    })
+}
+
+/// Figures 5b and 8: a smaller part of the array is used.
+fn contention(
+    scheme: Scheme,
+    percent: f64,
+    calibration: Calibration,
+    figure: &'static str,
+) -> Part {
+    let mut case = table_1(scheme, HOSTS, ALIGNMENT, calibration);
+    case.mix.used = percent / 100.0;
+    if calibration == Calibration::Peak {
+        case.length = SHORT; // for latencies, which need no rare events
+    }
+    point(figure, "used_percent", percent, case)
+}
+
+/// Figure 10, right: messages by the share of reads.
+fn messages(scheme: Scheme, percent: f64) -> Part {
+    let mut case = table_1(scheme, HOSTS, ALIGNMENT, Calibration::Peak);
+    case.mix.reads = percent / 100.0;
+    case.length = SHORT;
+    point("10", "read_percent", percent, case)
+}
+
+/// Figure 11: messages take from 1 ms up to ever longer.
+fn skew(scheme: Scheme, longest_ms: Nanos) -> Part {
+    let mut case = table_1(scheme, HOSTS, ALIGNMENT, Calibration::Latency);
+    case.profile.message = window(longest_ms * MILLISECOND);
+    case.length = 20 * SECOND;
+    point("11", "window_ms", longest_ms as f64, case)
+}
+
+/// Figure 12: disks with caches, and more and more hosts.
+fn faster_disks(scheme: Scheme, percent: f64, hosts: &'static [u32]) -> Part {
+    Part::new(move || {
+        let mut all = Vec::new();
+        for &hosts in hosts {
+            let mut case = table_1(scheme, hosts, ALIGNMENT, Calibration::Peak);
+            case.profile.hits = percent / 100.0;
+            case.length = SHORT;
+            let found = measure(&case, SEED)?;
+            let shared = properties("12", ALIGNMENT, scheme);
+            let here = rows(&found, &shared).into_iter();
+            all.extend(here.map(|row| row.with("hits_percent", percent).with("hosts", hosts)));
+            if !keeps_up(&found) {
+                break;
+            }
+        }
+        Ok(all)
+    })
+}
+
+/// What a part gives.
+pub(super) type Found = Result<Vec<Row>, MeasureError>;

@@ -1,0 +1,284 @@
+//! The paper's experiments on the simulated array, as result rows: figure 6 beside what was published, and the sweeps of
+//! figures 5, 8, 10, 11 and 12. [`criteria`] says what the specification expects of them and what was found.
+
+mod criteria;
+mod figures;
+mod published;
+
+use std::path::{Path, PathBuf};
+
+use indexmap::IndexMap;
+use lockify_report::{Metric, Page, Plot, Row, Scale, Table, Value, Writer, metric};
+
+pub use criteria::{Criterion, criteria};
+
+use crate::array::measure::{BENCH, MeasureError};
+use crate::array::workload::Alignment;
+use figures::Found;
+
+/// A part of the experiments.
+pub struct Part(Box<dyn Fn() -> Found + Send + Sync>);
+
+impl Part {
+    fn new(work: impl Fn() -> Found + Send + Sync + 'static) -> Part {
+        Part(Box::new(work))
+    }
+}
+
+/// How many parts there are.
+pub fn count() -> u64 {
+    figures::parts().len() as u64
+}
+
+/// Runs all parts on all cores; `progress` is told how many are done.
+///
+/// # Errors
+/// The first part that could not be measured.
+pub fn run(progress: impl Fn(u64) + Sync) -> Result<Vec<Row>, MeasureError> {
+    let parts = figures::parts();
+    let seeds = lockify_sim::Seeds {
+        max_failures: 0,
+        ..lockify_sim::Seeds::new(0..parts.len() as u64, "")
+    };
+    let run =
+        |number: u64| Ok(parts.get(number as usize).map_or_else(|| Ok(Vec::new()), |p| p.0()));
+    let report = lockify_sim::run_seeds(&seeds, run, progress);
+    let mut rows = Vec::new();
+    for (_, part) in report.passed {
+        rows.extend(part?);
+    }
+    Ok(rows)
+}
+
+fn row(metric: &Metric, value: f64) -> Row {
+    Row::of(BENCH, metric, &[value])
+}
+
+/// The rows of a figure.
+fn of<'a>(rows: &'a [Row], figure: &'a str) -> impl Iterator<Item = &'a Row> {
+    rows.iter().filter(move |row| row.case.get("figure") == Some(&Value::from(figure)))
+}
+
+/// The rows of a figure whose property has this value, without both.
+fn part_of(rows: &[Row], figure: &str, property: &str, value: &Value) -> Vec<Row> {
+    let fits = of(rows, figure).filter(|row| row.case.get(property) == Some(value));
+    let mut rows: Vec<Row> = fits.cloned().collect();
+    for row in &mut rows {
+        row.case.shift_remove("figure");
+        row.case.shift_remove(property);
+    }
+    rows
+}
+
+/// Figures that are shown as a metric by a property, a column for each scheme.
+struct Sweep {
+    figure: &'static str,
+    title: &'static str,
+    /// Those of its rows only that have this.
+    only: Option<(&'static str, f64)>,
+    x: &'static str,
+    metric: Metric,
+    log: bool,
+}
+
+const fn sweep(
+    figure: &'static str,
+    title: &'static str,
+    x: &'static str,
+    metric: Metric,
+) -> Sweep {
+    Sweep { figure, title, only: None, x, metric, log: false }
+}
+
+const SWEEPS: [Sweep; 10] = [
+    sweep("5a", "Figures 5a and 10, left: mean latency by hosts", "hosts", metric::MEAN_LATENCY_MS),
+    sweep(
+        "5b",
+        "Figure 5b: mean latency by percent of the array used",
+        "used_percent",
+        metric::MEAN_LATENCY_MS,
+    ),
+    Sweep {
+        log: true,
+        ..sweep(
+            "8",
+            "Figure 8: share delayed by percent of the array used",
+            "used_percent",
+            metric::DELAYED_SHARE,
+        )
+    },
+    sweep("8", "Figure 8: operations per second done", "used_percent", metric::OPS_PER_S),
+    sweep(
+        "10",
+        "Figure 10, right: messages by percent of reads",
+        "read_percent",
+        metric::MESSAGES_PER_OP,
+    ),
+    Sweep {
+        log: true,
+        ..sweep(
+            "11",
+            "Figure 11, left: share delayed by the longest message",
+            "window_ms",
+            metric::DELAYED_SHARE,
+        )
+    },
+    sweep(
+        "11",
+        "Figure 11, right: mean latency by the longest message",
+        "window_ms",
+        metric::MEAN_LATENCY_MS,
+    ),
+    Sweep {
+        only: Some(("hits_percent", 20.0)),
+        ..sweep(
+            "12",
+            "Figure 12, left: mean latency with 20 % cache hits",
+            "hosts",
+            metric::MEAN_LATENCY_MS,
+        )
+    },
+    Sweep {
+        only: Some(("hits_percent", 60.0)),
+        ..sweep(
+            "12",
+            "Figure 12, right: mean latency with 60 % cache hits",
+            "hosts",
+            metric::MEAN_LATENCY_MS,
+        )
+    },
+    Sweep {
+        only: Some(("hits_percent", 60.0)),
+        ..sweep(
+            "12",
+            "Figure 12: share started again with 60 % cache hits",
+            "hosts",
+            metric::RETRY_SHARE,
+        )
+    },
+];
+
+impl Sweep {
+    fn rows(&self, all: &[Row]) -> Vec<Row> {
+        let alignment = Value::from(figures::ALIGNMENT.name());
+        let mut rows = part_of(all, self.figure, "alignment", &alignment);
+        let fits = |row: &Row| match self.only {
+            Some((name, value)) => row.case.get(name).and_then(Value::number) == Some(value),
+            None => true,
+        };
+        rows.retain(|row| row.metric == self.metric.name && fits(row));
+        rows
+    }
+
+    fn plot(&self, all: &[Row]) -> Plot {
+        let plot = Plot::lines_of(&self.rows(all), &self.metric, self.x, &["scheme"]);
+        let scale = if self.log { Scale::Log } else { Scale::Linear };
+        plot.title(self.title).y_scale(scale)
+    }
+
+    /// A line for each place, a column for each scheme. Where the array did not keep up there is no latency.
+    fn table(&self, all: &[Row]) -> Table {
+        let rows = self.rows(all);
+        let mut schemes: Vec<String> = Vec::new();
+        let mut lines: IndexMap<String, (f64, IndexMap<String, f64>)> = IndexMap::new();
+        for row in &rows {
+            let (Some(x), Some(Value::Text(scheme))) =
+                (row.case.get(self.x), row.case.get("scheme"))
+            else {
+                continue;
+            };
+            if !schemes.contains(scheme) {
+                schemes.push(scheme.clone());
+            }
+            let place = x.number().unwrap_or(f64::NAN);
+            let line = lines.entry(x.to_string()).or_insert_with(|| (place, IndexMap::new()));
+            line.1.insert(scheme.clone(), row.value);
+        }
+        lines.sort_by(|_, a, _, b| a.0.total_cmp(&b.0));
+        let shown = |value: Option<&f64>| match (value, self.metric.unit) {
+            (None, _) => "-".to_owned(),
+            (Some(share), "1") if self.metric != metric::MESSAGES_PER_OP => format!("{share:.5}"),
+            (Some(value), _) => format!("{value:.2}"),
+        };
+        let cells = |(x, (_, values)): (&String, &(f64, IndexMap<String, f64>))| {
+            let cells = schemes.iter().map(|scheme| shown(values.get(scheme)));
+            std::iter::once(x.clone()).chain(cells).collect()
+        };
+        Table {
+            headings: std::iter::once(self.x.to_owned()).chain(schemes.iter().cloned()).collect(),
+            properties: 1,
+            lines: lines.iter().map(cells).collect(),
+        }
+    }
+}
+
+const CALIBRATIONS: &str = "Latencies of figures 6, 8 and 11 are by calibration B (zero-overhead's mean latency is 29.71 ms at 600 \
+     operations per second), peaks and the other figures by calibration A (zero-overhead's peak is 1349.5): no one disk has \
+     both. A peak is the highest load, to 12.5 operations per second, with a mean latency of at most 89.29 ms, the top of \
+     figure 10. Operations lie within one stripe (stripe) or anywhere (free), since the paper does not say.";
+
+/// Figure 6 by each rule of alignment.
+fn figure_6(rows: &[Row]) -> Vec<(String, Vec<Row>)> {
+    let figure = |alignment: Alignment| {
+        let rows = part_of(rows, "6", "alignment", &alignment.name().into());
+        (format!("Figure 6, operations {}", alignment.describe()), rows)
+    };
+    Alignment::ALL.map(figure).into()
+}
+
+/// The tables and what was expected, for the terminal.
+pub fn text(rows: &[Row]) -> String {
+    let mut text = format!("{CALIBRATIONS}\n\n");
+    for (title, rows) in figure_6(rows) {
+        text += &format!("{title}\n\n{}\n", lockify_report::table(&rows));
+    }
+    for sweep in &SWEEPS {
+        text += &format!("{} [{}]\n\n{}\n", sweep.title, sweep.metric.unit, sweep.table(rows));
+    }
+    text += "Expected and found:\n";
+    for criterion in criteria(rows) {
+        let met = if criterion.met { "pass       " } else { "FALLS SHORT" };
+        text += &format!("  {met}  {}: {}\n", criterion.expected, criterion.found);
+        if let Some(because) = criterion.because {
+            text += &format!("               {because}\n");
+        }
+    }
+    text
+}
+
+/// Writes the rows and the page into a directory; returns where they are.
+///
+/// # Errors
+/// Those of the file system, with the file.
+pub fn write(rows: &[Row], dir: &Path) -> Result<(PathBuf, PathBuf), (PathBuf, std::io::Error)> {
+    std::fs::create_dir_all(dir).map_err(|e| (dir.to_path_buf(), e))?;
+    let (jsonl, html) = (dir.join("report.jsonl"), dir.join("report.html"));
+    let failed = |e: lockify_report::WriteError| (jsonl.clone(), std::io::Error::other(e));
+    let mut writer = Writer::create(&jsonl).map_err(failed)?;
+    for row in rows {
+        writer.write(row).map_err(failed)?;
+    }
+    page(rows).write(&html).map_err(|e| (html.clone(), e))?;
+    Ok((jsonl, html))
+}
+
+fn page(rows: &[Row]) -> Page {
+    let mut page = Page::new("A shared array without a controller, simulated").text(
+        "The experiments of Amiri, Gibson and Golding, Highly concurrent shared storage, with the state machines that run on \
+         real devices. What disks, messages and processors cost was fixed before any protocol was measured.",
+    );
+    page = page.text(CALIBRATIONS);
+    for (title, rows) in figure_6(rows) {
+        page = page.text(title).table(&rows);
+    }
+    for sweep in &SWEEPS {
+        page = page.plot(sweep.plot(rows));
+    }
+    page = page.text("Expected and found:");
+    for criterion in criteria(rows) {
+        let met = if criterion.met { "Pass" } else { "Falls short" };
+        let because = criterion.because.map_or_else(String::new, |b| format!("; {b}"));
+        page = page.text(format!("{met}: {}: {}{because}", criterion.expected, criterion.found));
+    }
+    page.table(rows)
+}

@@ -1,0 +1,34 @@
+//! What the paper has printed: figure 6, and what its text says of the other figures.
+
+use lockify_array::Scheme;
+
+/// A column of figure 6.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Column {
+    /// Mean latency in milliseconds.
+    pub latency_ms: f64,
+    /// Operations per second.
+    pub per_s: f64,
+    /// Messages per operation.
+    pub messages: f64,
+    /// Share of operations that were delayed.
+    pub delayed: f64,
+    /// Operations per second at the peak, with 20 devices.
+    pub peak: f64,
+}
+
+/// Figure 6.
+pub fn figure_6(scheme: Scheme) -> Column {
+    let (latency_ms, per_s, messages, delayed, peak) = match scheme {
+        Scheme::ServerLocking => (49.0, 599.6, 10.67, 0.0062, 600.0),
+        Scheme::CallbackLocking => (41.0, 599.6, 9.57, 0.33, 899.3),
+        Scheme::DeviceLocking => (33.0, 600.2, 11.86, 0.0031, 1275.1),
+        Scheme::TimestampOrdering => (32.8, 599.7, 7.79, 0.0016, 1274.7),
+        Scheme::ZeroOverhead => (29.71, 600.4, 6.68, 0.0, 1349.5),
+    };
+    Column { latency_ms, per_s, messages, delayed, peak }
+}
+
+/// The top of figure 10's axis: no scheme was shown at a higher latency, so that beyond it a load counts as more than the
+/// array can do.
+pub const LATENCY_LIMIT_MS: f64 = 89.29;
