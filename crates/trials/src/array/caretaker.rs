@@ -145,7 +145,12 @@ impl Caretaker {
     }
 
     /// A repair has ended, or whoever did it has died.
-    pub fn ended(&mut self, at: Nanos, repair: Repair, result: Option<&Result<HostAnswer, OpError>>) {
+    pub fn ended(
+        &mut self,
+        at: Nanos,
+        repair: Repair,
+        result: Option<&Result<HostAnswer, OpError>>,
+    ) {
         self.under_way.remove(&repair);
         let Some(Ok(_)) = result else {
             if let Some(Err(error)) = result {

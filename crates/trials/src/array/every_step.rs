@@ -44,8 +44,9 @@ impl Victim {
     }
 }
 
-/// The piece of work: two hosts write and read the same two stripes.
-pub fn scenario(scheme: Scheme) -> Scenario {
+/// The piece of work: two hosts write and read the same two stripes. With [`Faults::All`] whoever crashed is seen to before it
+/// comes back, with less it comes back first.
+pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
     let layout = Layout {
         redundancy: Redundancy::Raid5,
         data: 3,
@@ -70,7 +71,7 @@ pub fn scenario(scheme: Scheme) -> Scenario {
         sectors_per_block: 1,
         detection: 10 * MILLISECOND,
         quiet_at: 60 * MILLISECOND,
-        faults: Faults::All,
+        faults,
         #[cfg(feature = "mutations")]
         mutation: None,
     }
@@ -80,7 +81,11 @@ pub fn scenario(scheme: Scheme) -> Scenario {
 ///
 /// # Errors
 /// What was violated.
-pub fn crash_after(scenario: &Scenario, victim: Victim, nth: u64) -> Result<Option<Outcome>, String> {
+pub fn crash_after(
+    scenario: &Scenario,
+    victim: Victim,
+    nth: u64,
+) -> Result<Option<Outcome>, String> {
     let mut trial = Trial::new(scenario, 0);
     let places = trial.places();
     let power_loss = victim == Victim::DeviceWithoutPower;
@@ -90,7 +95,7 @@ pub fn crash_after(scenario: &Scenario, victim: Victim, nth: u64) -> Result<Opti
         move |observed| victim.is_step(places, observed),
         move |observed| fault(observed.node),
     ));
-    // Whoever crashed comes back when somebody may have taken it out already.
+    // Then whoever crashed comes back.
     let quiet = FaultPlan::new(vec![(scenario.quiet_at, Fault::HealAll)]);
     let outcome = trial.run_with(&quiet).map_err(|why| {
         format!("{}, {victim:?} crashed after step {nth}: {why}", scenario.scheme)

@@ -10,10 +10,10 @@ use std::rc::Rc;
 use bytes::Bytes;
 use lockify_array::message::{Action, Answer, Reply, Request};
 use lockify_array::{
-    ArrayState, Block, BlockError, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId, DeviceInput, DeviceOutput,
-    DiskAsk, Host, HostAnswer, HostConfig, HostId, HostInput, HostOutput, Layout, Life, LockServer,
-    LogAsk, OpError, OpId, Peer, Scheme, ServerConfig, ServerInput, ServerOutput, ServerReply,
-    ServerRequest, Stamp, Ticket, Time, Work,
+    ArrayState, Block, BlockError, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId,
+    DeviceInput, DeviceOutput, DiskAsk, Host, HostAnswer, HostConfig, HostId, HostInput,
+    HostOutput, Layout, Life, LockServer, LogAsk, OpError, OpId, Peer, Scheme, ServerConfig,
+    ServerInput, ServerOutput, ServerReply, ServerRequest, Stamp, Ticket, Time, Work,
 };
 use lockify_sim::{
     Boot, Config, Context, Delay, DiskConfig, DiskDone, Input, LinkState, Machine, Nanos,

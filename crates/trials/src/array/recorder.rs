@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use lockify_array::{
-    Block, BlockError, DeviceEvent, DeviceId, HostAnswer, Layout, Life, OpError, OpId, Redundancy, Scheme, Span, Stamp,
-    Ticket,
+    Block, BlockError, DeviceEvent, DeviceId, HostAnswer, Layout, Life, OpError, OpId, Redundancy,
+    Scheme, Span, Stamp, Ticket,
 };
 use lockify_check::array::{self, Checker, Event, Kind, Report, Tag};
 use lockify_sim::Nanos;
@@ -94,24 +94,27 @@ impl Recorder {
     /// A device takes a step.
     pub fn device(&mut self, at: Nanos, device: DeviceId, event: DeviceEvent) {
         let device = device.0;
-        self.note(at, match event {
-            DeviceEvent::Read { op, extent } => Kind::DevRead {
-                device,
-                by: by(op.life),
-                seq: op.seq,
-                start: extent.start,
-                count: extent.count,
+        self.note(
+            at,
+            match event {
+                DeviceEvent::Read { op, extent } => Kind::DevRead {
+                    device,
+                    by: by(op.life),
+                    seq: op.seq,
+                    start: extent.start,
+                    count: extent.count,
+                },
+                DeviceEvent::Write { op, extent, stamp, dropped } => Kind::DevWrite {
+                    device,
+                    by: by(op.life),
+                    seq: op.seq,
+                    start: extent.start,
+                    count: extent.count,
+                    stamp: Some((stamp.time, stamp.host)),
+                    dropped,
+                },
             },
-            DeviceEvent::Write { op, extent, stamp, dropped } => Kind::DevWrite {
-                device,
-                by: by(op.life),
-                seq: op.seq,
-                start: extent.start,
-                count: extent.count,
-                stamp: Some((stamp.time, stamp.host)),
-                dropped,
-            },
-        });
+        );
     }
 
     /// What lies on a device in the end. What cannot be read counts as lost.

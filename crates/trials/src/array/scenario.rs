@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use lockify_array::{Layout, Redundancy, Scheme, Time};
 use lockify_sim::{
-    Delay, DiskConfig, Fault, FaultKind, FaultMix, FaultPlan, LinkProfile, MICROSECOND, MILLISECOND,
-    Nanos, NetworkConfig, NodeId, Random,
+    Delay, DiskConfig, Fault, FaultKind, FaultMix, FaultPlan, LinkProfile, MICROSECOND,
+    MILLISECOND, Nanos, NetworkConfig, NodeId, Random,
 };
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -22,17 +22,24 @@ const AHEAD: Time = 20 * MILLISECOND;
 pub enum Faults {
     /// None.
     None,
-    /// Those that leave nothing to repair: devices start again, nodes stand still, connections break, clocks are wrong.
+    /// Nodes stand still, connections break, clocks are wrong: nobody forgets anything.
+    Interruptions,
+    /// Devices crash or lose their power, too, and start again. Nothing is left for others to repair.
     Restarts,
     /// Hosts and the lock server crash, too, and devices stay away until the array goes on without them.
     All,
 }
 
 impl Faults {
+    /// All, the mildest first.
+    pub const ALL: [Faults; 4] =
+        [Faults::None, Faults::Interruptions, Faults::Restarts, Faults::All];
+
     /// Its name on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Faults::None => "none",
+            Faults::Interruptions => "interruptions",
             Faults::Restarts => "restarts",
             Faults::All => "all",
         }
@@ -183,7 +190,9 @@ impl Scenario {
         let crashes = if self.faults == Faults::All { 2 } else { 0 };
         let of_hosts =
             mix(vec![(Crash, crashes), (Pause, 2), (ClockStep, 1), (ClockRate, 1)], gap, 1);
-        let of_devices = mix(vec![(Crash, 2), (PowerLoss, 2), (Pause, 1)], gap * 2, 1);
+        let restarts = if self.faults == Faults::Interruptions { 0 } else { 2 };
+        let of_devices =
+            mix(vec![(Crash, restarts), (PowerLoss, restarts), (Pause, 1)], gap * 2, 1);
         let of_links = mix(vec![(BreakConnection, 3), (SlowLink, 1)], gap / 2, 0);
         let mut entries = Vec::new();
         for (mix, nodes) in [(of_hosts, hosts), (of_devices, devices), (of_links, everyone)] {

@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockify_array::{
-    ArrayState, DeviceId, HostAnswer, Life, OpError, Scheme, Span, Ticket, Work,
-};
+use lockify_array::{ArrayState, DeviceId, HostAnswer, Life, OpError, Scheme, Span, Ticket, Work};
 use lockify_check::array::{Kind, Tag};
 use lockify_sim::{
     Fault, FaultPlan, MILLISECOND, Nanos, NodeId, NodeStatus, Random, ReportEvent, SECOND, Sim,
@@ -202,7 +200,8 @@ impl<'a> Trial<'a> {
     }
 
     fn rest(&self) -> String {
-        let asked = self.asked.iter().map(|((node, _), (life, what))| format!("{node} {life:?} {what:?}"));
+        let asked =
+            self.asked.iter().map(|((node, _), (life, what))| format!("{node} {life:?} {what:?}"));
         let asked: Vec<String> = asked.collect();
         format!("{:?}; unanswered: {}; {}", self.end, asked.join(", "), self.caretaker.rest())
     }
@@ -318,7 +317,9 @@ impl<'a> Trial<'a> {
         }
         match self.sim.status(node) {
             Some(NodeStatus::Running) => {}
-            Some(NodeStatus::Paused) => return self.wake(at + ROUND, Timed::Issue(node, incarnation)),
+            Some(NodeStatus::Paused) => {
+                return self.wake(at + ROUND, Timed::Issue(node, incarnation));
+            }
             _ => return,
         }
         let issued = self.issued.entry(node).or_default();
@@ -437,7 +438,9 @@ impl<'a> Trial<'a> {
         if let Err(error) = &result {
             let expected = match error {
                 OpError::Fenced => true,
-                OpError::Lost { .. } | OpError::Unavailable(_) | OpError::Clock { .. } => self.repairs(),
+                OpError::Lost { .. } | OpError::Unavailable(_) | OpError::Clock { .. } => {
+                    self.repairs()
+                }
                 OpError::Range | OpError::State(_) => false,
             };
             if !expected {
@@ -466,8 +469,11 @@ impl<'a> Trial<'a> {
             return Ok(());
         }
         let hosts: Vec<NodeId> = self.places.all_hosts().collect();
-        let running: Vec<NodeId> =
-            hosts.iter().copied().filter(|n| self.sim.status(*n) == Some(NodeStatus::Running)).collect();
+        let running: Vec<NodeId> = hosts
+            .iter()
+            .copied()
+            .filter(|n| self.sim.status(*n) == Some(NodeStatus::Running))
+            .collect();
         if running.is_empty() {
             return Ok(());
         }
