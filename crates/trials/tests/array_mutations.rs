@@ -1,5 +1,8 @@
-//! Every hole of the published protocols for arrays, opened, is found by seeds; closed, the same seeds are clean. Prints which
-//! seed found it.
+//! Holes of the published protocols for arrays, opened, are found by seeds that are clean when they are closed. Prints which
+//! seed found which.
+//!
+//! One hole cannot show here: an unlock overtakes its lock only where connections do not keep order
+//! (`crates/array/tests/machines/mutations.rs`). Nor can one of locking by a server, before hosts ask one.
 //!
 //! Has no test harness, so that its table is seen in the output of `cargo test`.
 
@@ -9,30 +12,55 @@ mod report;
 use lockify_array::Scheme;
 use lockify_array::mutation::Mutation;
 use lockify_trials::array::scenario::Faults;
-use lockify_trials::array::seeds::{Run, run};
+use lockify_trials::array::seeds::{Run, run_one};
 
 /// Seeds that a hole is looked for in.
 const SEEDS: u64 = 150;
 
-/// Where a hole shows.
-fn place(mutation: Mutation) -> (Scheme, Faults) {
-    match mutation {
-        Mutation::TsoWritesUnconditionally | Mutation::TsoKeepsQueuedReads => {
-            (Scheme::TimestampOrdering, Faults::None)
-        }
-        Mutation::DeltaAfterPartialWrite => (Scheme::TimestampOrdering, Faults::Restarts),
-        Mutation::UnlockLeavesNoTombstone => (Scheme::DeviceLocking, Faults::Interruptions),
-        Mutation::UnlockBeforeWritten => (Scheme::DeviceLocking, Faults::None),
-    }
+/// A hole, and where it shows.
+struct Hole {
+    name: &'static str,
+    open: (Scheme, Option<Mutation>),
+    closed: Scheme,
+    faults: Faults,
 }
 
-/// The first seed that fails, and why.
-fn find(scheme: Scheme, faults: Faults, mutation: Option<Mutation>) -> Option<String> {
-    let summary = run(&Run { faults, mutation, ..Run::new(scheme, 0..SEEDS) }, |_| {});
-    let failure = summary.failures.first()?;
-    let what = failure.failure.message.lines().next().unwrap_or_default();
-    let what: String = what.chars().take(150).collect();
-    Some(format!("{scheme}, {}, seed {}: {what}", faults.name(), failure.seed))
+const fn hole(name: &'static str, mutation: Mutation, faults: Faults) -> Hole {
+    let scheme = Scheme::TimestampOrdering;
+    Hole { name, open: (scheme, Some(mutation)), closed: scheme, faults }
+}
+
+const HOLES: [Hole; 4] = [
+    Hole {
+        name: "no control",
+        open: (Scheme::ZeroOverhead, None),
+        closed: Scheme::TimestampOrdering,
+        faults: Faults::None,
+    },
+    hole("write unconditionally", Mutation::TsoWritesUnconditionally, Faults::None),
+    hole("keep queued reads", Mutation::TsoKeepsQueuedReads, Faults::None),
+    hole("delta after partial write", Mutation::DeltaAfterPartialWrite, Faults::Restarts),
+];
+
+fn verdict(
+    scheme: Scheme,
+    faults: Faults,
+    mutation: Option<Mutation>,
+    seed: u64,
+) -> Result<(), String> {
+    let run = Run { faults, mutation, ..Run::new(scheme, 0..SEEDS) };
+    let first_line = |text: String| text.lines().next().unwrap_or_default().to_owned();
+    run_one(&run, seed, false).map(drop).map_err(|failure| first_line(failure.message))
+}
+
+/// The first seed that fails with the hole open and not with it closed, and why.
+fn find(hole: &Hole) -> Option<String> {
+    (0..SEEDS).find_map(|seed| {
+        let what = verdict(hole.open.0, hole.faults, hole.open.1, seed).err()?;
+        verdict(hole.closed, hole.faults, None, seed).ok()?;
+        let what: String = what.chars().take(110).collect();
+        Some(format!("{}, seed {seed}: {what}", hole.faults.name()))
+    })
 }
 
 fn main() {
@@ -40,20 +68,10 @@ fn main() {
         return;
     }
     println!("\nhole                        found by");
-    let mut missed = Vec::new();
-    let mut show = |name: String, found: Option<String>| {
-        println!("{name:<28}{}", found.as_deref().unwrap_or("NOTHING"));
-        missed.extend(found.is_none().then_some(name));
-    };
-    show("NoControl".to_owned(), find(Scheme::ZeroOverhead, Faults::None, None));
-    for mutation in Mutation::ALL {
-        let (scheme, faults) = place(mutation);
-        show(format!("{mutation:?}"), find(scheme, faults, Some(mutation)));
-    }
-    for mutation in Mutation::ALL {
-        let (scheme, faults) = place(mutation);
-        assert_eq!(find(scheme, faults, None), None, "with every hole closed");
-    }
-    println!("with every hole closed, the same seeds are clean");
+    let found = HOLES.iter().map(|hole| (hole.name, find(hole)));
+    let found: Vec<_> = found
+        .inspect(|(name, how)| println!("{name:<28}{}", how.as_deref().unwrap_or("NOTHING")))
+        .collect();
+    let missed: Vec<_> = found.iter().filter(|(_, how)| how.is_none()).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
