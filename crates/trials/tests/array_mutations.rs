@@ -23,11 +23,13 @@ struct Hole {
     open: (Scheme, Option<Mutation>),
     closed: Scheme,
     faults: Faults,
+    /// The rule that it breaks.
+    rule: &'static str,
 }
 
-const fn hole(name: &'static str, mutation: Mutation, faults: Faults) -> Hole {
+const fn hole(name: &'static str, mutation: Mutation, faults: Faults, rule: &'static str) -> Hole {
     let scheme = Scheme::TimestampOrdering;
-    Hole { name, open: (scheme, Some(mutation)), closed: scheme, faults }
+    Hole { name, open: (scheme, Some(mutation)), closed: scheme, faults, rule }
 }
 
 const HOLES: [Hole; 4] = [
@@ -36,10 +38,11 @@ const HOLES: [Hole; 4] = [
         open: (Scheme::ZeroOverhead, None),
         closed: Scheme::TimestampOrdering,
         faults: Faults::None,
+        rule: "serializable",
     },
-    hole("write unconditionally", Mutation::TsoWritesUnconditionally, Faults::None),
-    hole("keep queued reads", Mutation::TsoKeepsQueuedReads, Faults::None),
-    hole("delta after partial write", Mutation::DeltaAfterPartialWrite, Faults::Restarts),
+    hole("write unconditionally", Mutation::TsoWritesUnconditionally, Faults::None, "serializable"),
+    hole("keep queued reads", Mutation::TsoKeepsQueuedReads, Faults::None, "timestamp_order"),
+    hole("delta after partial write", Mutation::DeltaAfterPartialWrite, Faults::Restarts, "parity"),
 ];
 
 fn verdict(
@@ -49,14 +52,15 @@ fn verdict(
     seed: u64,
 ) -> Result<(), String> {
     let run = Run { faults, mutation, ..Run::new(scheme, 0..SEEDS) };
-    let first_line = |text: String| text.lines().next().unwrap_or_default().to_owned();
-    run_one(&run, seed, false).map(drop).map_err(|failure| first_line(failure.message))
+    run_one(&run, seed, false).map(drop).map_err(|failure| failure.message)
 }
 
 /// The first seed that fails with the hole open and not with it closed, and why.
 fn find(hole: &Hole) -> Option<String> {
     (0..SEEDS).find_map(|seed| {
         let what = verdict(hole.open.0, hole.faults, hole.open.1, seed).err()?;
+        let broken = format!("VIOLATED {}", hole.rule);
+        let what = what.lines().find(|line| line.starts_with(&broken))?;
         verdict(hole.closed, hole.faults, None, seed).ok()?;
         let what: String = what.chars().take(110).collect();
         Some(format!("{}, seed {seed}: {what}", hole.faults.name()))
