@@ -272,11 +272,11 @@ impl<'a> Trial<'a> {
                     }
                 }
             }
-            (Role::Host(_), NodeStatus::Running) => {
-                // Resumed: its work goes on.
-                if self.working.get(&node) != Some(&self.sim.incarnation(node)) {
-                    self.begin(node, at + BEGIN);
-                }
+            // Else it is resumed, and its work goes on.
+            (Role::Host(_), NodeStatus::Running)
+                if self.working.get(&node) != Some(&self.sim.incarnation(node)) =>
+            {
+                self.begin(node, at + BEGIN);
             }
             (Role::Device(device), NodeStatus::Running) => self.caretaker.device_runs(device),
             (Role::Device(device), stopped) => {
