@@ -1,39 +1,43 @@
 //! Checking recorded histories: what `lockify check FILE` does.
 
-use std::io::BufRead;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::Path;
 
 use serde::Serialize;
 
+use crate::array;
 use crate::checker::{Checker, Options};
-use crate::history::{ReadError, Reader};
+use crate::history::{LONGEST_LINE, ReadError, Reader};
+use crate::invariant::Counts;
 use crate::report::Report;
 
 /// How the check of a file ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum Outcome<C = Counts> {
     /// It was read to its end; the report says whether it is clean.
-    Checked(Report),
+    Checked(Report<C>),
     /// It cannot be read; what was found up to there is in the report.
     Unreadable {
         /// Which line, and why.
         error: ReadError,
         /// What was found before.
-        report: Report,
+        report: Report<C>,
     },
 }
 
 #[derive(Serialize)]
-struct Json<'a> {
+struct Json<'a, C> {
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u64>,
-    report: &'a Report,
+    report: &'a Report<C>,
 }
 
-impl Outcome {
+impl<C: Display + Serialize> Outcome<C> {
     /// 0 clean, 1 violated, 2 unreadable.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -46,7 +50,7 @@ impl Outcome {
     pub fn text(&self) -> String {
         match self {
             Outcome::Checked(report) => report.to_string(),
-            Outcome::Unreadable { error, report } if report.counts.events == 0 => {
+            Outcome::Unreadable { error, .. } if error.line().is_none_or(|line| line == 1) => {
                 format!("unreadable: {error}\n")
             }
             Outcome::Unreadable { error, report } => {
@@ -69,7 +73,66 @@ impl Outcome {
     }
 }
 
-/// Checks a recorded history.
+/// How the check of a file of either kind ended.
+#[derive(Debug)]
+pub enum Judged {
+    /// It is a history of locks.
+    Locks(Outcome),
+    /// It is a history of an array.
+    Array(Outcome<array::Counts>),
+}
+
+impl Judged {
+    /// 0 clean, 1 violated, 2 unreadable.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Judged::Locks(outcome) => outcome.exit_code(),
+            Judged::Array(outcome) => outcome.exit_code(),
+        }
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        match self {
+            Judged::Locks(outcome) => outcome.text(),
+            Judged::Array(outcome) => outcome.text(),
+        }
+    }
+
+    /// One JSON object.
+    pub fn json(&self) -> String {
+        match self {
+            Judged::Locks(outcome) => outcome.json(),
+            Judged::Array(outcome) => outcome.json(),
+        }
+    }
+}
+
+/// Checks a recorded history of either kind: that of an array has `"event":"begin"` with an `array` in its first line.
+pub fn check_any(path: impl AsRef<Path>) -> Judged {
+    let path = path.as_ref();
+    // A file that cannot be read is told of as a history of locks.
+    let Ok(Some(input)) = open_array(path) else { return Judged::Locks(check_file(path)) };
+    Judged::Array(array::check_reader(array::Reader::new(input)))
+}
+
+fn open_array(path: &Path) -> std::io::Result<Option<BufReader<File>>> {
+    #[derive(serde::Deserialize)]
+    struct First {
+        event: String,
+        #[serde(rename = "array")]
+        _array: serde::de::IgnoredAny,
+    }
+    let mut input = BufReader::new(File::open(path)?);
+    let mut line = Vec::new();
+    (&mut input).take(LONGEST_LINE as u64).read_until(b'\n', &mut line)?;
+    let first: Result<First, _> = serde_json::from_slice(&line);
+    let is_array = first.is_ok_and(|First { event, .. }| event == "begin");
+    input.rewind()?;
+    Ok(is_array.then_some(input))
+}
+
+/// Checks a recorded history of locks.
 pub fn check_file(path: impl AsRef<Path>) -> Outcome {
     match Reader::open(path) {
         Ok(reader) => check_reader(reader, Options::recorded()),

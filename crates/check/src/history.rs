@@ -1,10 +1,36 @@
-//! Reading and writing histories: one JSON object per line.
+//! Reading and writing histories: one JSON object per line. Of what, the type says: [`Line`].
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::marker::PhantomData;
 use std::path::Path;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::event::{Event, Kind, MissingField};
+
+/// What a history's lines are: events of locks, or of an array.
+pub trait Line: Serialize + DeserializeOwned {
+    /// When it happened, in nanoseconds.
+    fn t(&self) -> u64;
+
+    /// Whether it has all that its kind needs.
+    ///
+    /// # Errors
+    /// The first field that is missing.
+    fn validate(&self) -> Result<(), MissingField>;
+}
+
+impl Line for Event {
+    fn t(&self) -> u64 {
+        self.t
+    }
+
+    fn validate(&self) -> Result<(), MissingField> {
+        Event::validate(self)
+    }
+}
 
 /// The longest line that the reader accepts, in bytes. A `view` of some ten thousand members fits.
 pub const LONGEST_LINE: usize = 1 << 20;
@@ -103,28 +129,32 @@ impl ReadError {
 /// Reads events one by one; holds one line in memory. Empty lines are skipped. Ends after the
 /// first error.
 #[derive(Debug)]
-pub struct Reader<R> {
+pub struct LineReader<R, L> {
     input: R,
     line: u64,
     last_t: u64,
     buffer: Vec<u8>,
     broken: bool,
+    of: PhantomData<fn() -> L>,
 }
 
-impl Reader<BufReader<File>> {
+/// Reads a history of locks.
+pub type Reader<R> = LineReader<R, Event>;
+
+impl<L: Line> LineReader<BufReader<File>, L> {
     /// Opens a history.
     ///
     /// # Errors
     /// [`ReadError::Open`] if the file cannot be opened.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ReadError> {
-        Ok(Reader::new(BufReader::new(File::open(path).map_err(ReadError::Open)?)))
+        Ok(Self::new(BufReader::new(File::open(path).map_err(ReadError::Open)?)))
     }
 }
 
-impl<R: BufRead> Reader<R> {
+impl<R: BufRead, L: Line> LineReader<R, L> {
     /// Reads from `input`.
-    pub fn new(input: R) -> Reader<R> {
-        Reader { input, line: 0, last_t: 0, buffer: Vec::new(), broken: false }
+    pub fn new(input: R) -> Self {
+        LineReader { input, line: 0, last_t: 0, buffer: Vec::new(), broken: false, of: PhantomData }
     }
 
     /// The number of the line read last, counted from 1.
@@ -136,7 +166,7 @@ impl<R: BufRead> Reader<R> {
     ///
     /// # Errors
     /// The line that cannot be read, and why.
-    pub fn read(&mut self) -> Result<Option<Event>, ReadError> {
+    pub fn read(&mut self) -> Result<Option<L>, ReadError> {
         while self.read_line()? {
             if self.buffer.iter().all(u8::is_ascii_whitespace) {
                 continue;
@@ -161,7 +191,7 @@ impl<R: BufRead> Reader<R> {
         Ok(n > 0)
     }
 
-    fn parse(&mut self) -> Result<Event, ReadError> {
+    fn parse(&mut self) -> Result<L, ReadError> {
         let line = self.line;
         let ended = self.buffer.last() == Some(&b'\n');
         let text = match std::str::from_utf8(&self.buffer) {
@@ -174,7 +204,7 @@ impl<R: BufRead> Reader<R> {
                 return Err(ReadError::NotUtf8 { line, byte: e.valid_up_to() + 1 });
             }
         };
-        let event: Event = serde_json::from_str(text).map_err(|e| {
+        let event: L = serde_json::from_str(text).map_err(|e| {
             if !ended && e.is_eof() {
                 ReadError::Truncated { line }
             } else {
@@ -182,10 +212,10 @@ impl<R: BufRead> Reader<R> {
             }
         })?;
         event.validate().map_err(|missing| ReadError::Missing { line, missing })?;
-        if event.t < self.last_t {
-            return Err(ReadError::Unsorted { line, t: event.t, before: self.last_t });
+        if event.t() < self.last_t {
+            return Err(ReadError::Unsorted { line, t: event.t(), before: self.last_t });
         }
-        self.last_t = event.t;
+        self.last_t = event.t();
         Ok(event)
     }
 }
@@ -197,8 +227,8 @@ fn reason(e: &serde_json::Error) -> String {
     text.strip_suffix(&position).unwrap_or(&text).to_owned()
 }
 
-impl<R: BufRead> Iterator for Reader<R> {
-    type Item = Result<Event, ReadError>;
+impl<R: BufRead, L: Line> Iterator for LineReader<R, L> {
+    type Item = Result<L, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.broken {
@@ -266,32 +296,36 @@ impl Sink for Vec<u8> {
 const BATCH: usize = 64 * 1024;
 
 /// Writes events, whole lines only: whatever happens to the disk, the file is a valid history of
-/// the events up to some point. Buffers 64 KiB; call [`Writer::flush`] for what has to be seen now.
+/// the events up to some point. Buffers 64 KiB; call [`LineWriter::flush`] for what has to be seen now.
 #[derive(Debug)]
-pub struct Writer<W: Sink> {
+pub struct LineWriter<W: Sink, L> {
     sink: W,
     batch: Vec<u8>,
     batched: u64,
     written: u64,
     bytes: u64,
     failed: Option<ErrorKind>,
+    of: PhantomData<fn(L)>,
 }
 
-impl Writer<File> {
+/// Writes a history of locks.
+pub type Writer<W> = LineWriter<W, Event>;
+
+impl<L: Line> LineWriter<File, L> {
     /// Creates the file, or empties it.
     ///
     /// # Errors
     /// [`WriteError::Create`].
     pub fn create(path: impl AsRef<Path>) -> Result<Self, WriteError> {
-        Ok(Writer::new(File::create(path).map_err(WriteError::Create)?))
+        Ok(Self::new(File::create(path).map_err(WriteError::Create)?))
     }
 }
 
-impl<W: Sink> Writer<W> {
+impl<W: Sink, L> LineWriter<W, L> {
     /// Writes to an empty sink.
-    pub fn new(sink: W) -> Writer<W> {
+    pub fn new(sink: W) -> Self {
         let batch = Vec::with_capacity(BATCH + 4096);
-        Writer { sink, batch, batched: 0, written: 0, bytes: 0, failed: None }
+        LineWriter { sink, batch, batched: 0, written: 0, bytes: 0, failed: None, of: PhantomData }
     }
 
     /// Appends an event.
@@ -299,7 +333,10 @@ impl<W: Sink> Writer<W> {
     /// # Errors
     /// A full disk or another failure to write, also of events appended earlier. From then on
     /// nothing more is written, so that what the file holds stays a prefix.
-    pub fn write(&mut self, event: &Event) -> Result<(), WriteError> {
+    pub fn write(&mut self, event: &L) -> Result<(), WriteError>
+    where
+        L: Line,
+    {
         event.validate()?;
         if let Some(kind) = self.failed {
             return Err(self.failure(kind.into()));
@@ -317,7 +354,7 @@ impl<W: Sink> Writer<W> {
     /// Hands everything to the operating system.
     ///
     /// # Errors
-    /// As for [`Writer::write`].
+    /// As for [`LineWriter::write`].
     pub fn flush(&mut self) -> Result<(), WriteError> {
         if let Some(kind) = self.failed {
             return Err(self.failure(kind.into()));
@@ -339,16 +376,6 @@ impl<W: Sink> Writer<W> {
         Ok(())
     }
 
-    /// Writes an `end` event: everything had come to rest. Without one, a checker does not judge
-    /// what is unfinished at the end.
-    ///
-    /// # Errors
-    /// As for [`Writer::write`].
-    pub fn end(&mut self, t: u64) -> Result<(), WriteError> {
-        self.write(&Event::anywhere(t, Kind::End))?;
-        self.flush()
-    }
-
     /// Events that the operating system has.
     pub fn written(&self) -> u64 {
         self.written
@@ -357,7 +384,7 @@ impl<W: Sink> Writer<W> {
     /// The sink, after a flush.
     ///
     /// # Errors
-    /// As for [`Writer::write`].
+    /// As for [`LineWriter::write`].
     pub fn into_inner(mut self) -> Result<W, WriteError>
     where
         W: Default,
@@ -389,7 +416,19 @@ impl<W: Sink> Writer<W> {
     }
 }
 
-impl<W: Sink> Drop for Writer<W> {
+impl<W: Sink> Writer<W> {
+    /// Writes an `end` event: everything had come to rest. Without one, a checker does not judge
+    /// what is unfinished at the end.
+    ///
+    /// # Errors
+    /// As for [`LineWriter::write`].
+    pub fn end(&mut self, t: u64) -> Result<(), WriteError> {
+        self.write(&Event::anywhere(t, Kind::End))?;
+        self.flush()
+    }
+}
+
+impl<W: Sink, L> Drop for LineWriter<W, L> {
     fn drop(&mut self) {
         if self.failed.is_none() {
             // Nobody is left to tell; who wants to know calls flush.

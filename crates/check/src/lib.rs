@@ -1,4 +1,5 @@
-//! Lock histories and the rules that they have to keep.
+//! Histories of locks and of shared arrays, and the rules that they have to keep. This page is about locks; the module [`mod@array`]
+//! is about arrays, which have events and rules of their own.
 //!
 //! A history says what happened to locks, one JSON object per line, in the order of time. It is
 //! written by simulations, by the daemon, by benchmarks and from kernel traces ([`Writer`]), read
@@ -93,6 +94,7 @@
 //! | `note` | string | for people |
 #![forbid(unsafe_code)]
 
+pub mod array;
 mod bytes;
 mod checker;
 mod event;
@@ -109,9 +111,11 @@ pub mod state;
 pub use bytes::{BadEscape, Lvb, Resource};
 pub use checker::{Checker, Options};
 pub use event::{ECANCEL, EDEADLK, EUNLOCK, Event, Kind, Member, MissingField};
-pub use file::{Outcome, check_file, check_reader};
+pub use file::{Judged, Outcome, check_any, check_file, check_reader};
 pub use flags::{Flags, SbFlags};
-pub use history::{LONGEST_LINE, ReadError, Reader, Sink, WriteError, Writer};
+pub use history::{
+    LONGEST_LINE, Line, LineReader, LineWriter, ReadError, Reader, Sink, WriteError, Writer,
+};
 pub use invariant::{Counts, Invariant, Violation};
 pub use merge::{MergeError, merge};
 pub use mode::Mode;

@@ -18,9 +18,9 @@ pub struct Off {
     pub reason: String,
 }
 
-/// The result of a check.
+/// The result of a check. What was counted differs between histories of locks and of arrays.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Report {
+pub struct Report<C = Counts> {
     /// How many violations were found.
     pub violated: u64,
     /// The first of them.
@@ -30,15 +30,17 @@ pub struct Report {
     /// The rules, and parts of rules, that were not.
     pub off: Vec<Off>,
     /// What was seen.
-    pub counts: Counts,
+    pub counts: C,
 }
 
-impl Report {
+impl<C> Report<C> {
     /// Nothing was violated.
     pub fn is_clean(&self) -> bool {
         self.violated == 0
     }
+}
 
+impl<C: Serialize> Report<C> {
     /// The report as one JSON object.
     pub fn json(&self) -> String {
         // Only maps with keys that are no strings, and foreign Serialize impls, can fail.
@@ -46,7 +48,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl<C: fmt::Display> fmt::Display for Report<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for v in &self.violations {
             writeln!(f, "VIOLATED {}, {}: {}", v.rule, lines(&v.lines), v.what)?;
@@ -55,30 +57,7 @@ impl fmt::Display for Report {
         if more > 0 {
             writeln!(f, "… and {more} more violations")?;
         }
-        let c = &self.counts;
-        write!(f, "{} events: {} requests, {} grants", c.events, c.requests, c.grants)?;
-        let named = [
-            (c.provisional, "provisional"),
-            (c.provisional_overlaps, "provisional overlaps"),
-            (c.claims, "claims"),
-            (c.refusals, "refusals"),
-            (c.merges, "merges"),
-            (c.conflicts, "conflicts"),
-            (c.resends, "resends"),
-            (c.barrier_waits, "barrier waits"),
-            (c.lost, "locks lost"),
-            (c.crashes, "crashes"),
-            (c.lvb_reads, "value block reads judged"),
-            (c.tokens, "fencing tokens judged"),
-            (c.tokens_forgotten, "fencing tokens forgotten"),
-            (c.order_judged, "grants judged for order"),
-            (c.deadlocks, "requests ended as deadlocks"),
-            (c.blocked_at_end, "operations blocked by a held lock at the end"),
-        ];
-        for (n, name) in named.into_iter().filter(|(n, _)| *n > 0) {
-            write!(f, ", {n} {name}")?;
-        }
-        writeln!(f)?;
+        writeln!(f, "{}", self.counts)?;
         writeln!(f, "rules checked: {}", self.checked.join(", "))?;
         for off in &self.off {
             match off.part {
@@ -91,6 +70,34 @@ impl fmt::Display for Report {
             1 => writeln!(f, "1 violation"),
             n => writeln!(f, "{n} violations"),
         }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} events: {} requests, {} grants", self.events, self.requests, self.grants)?;
+        let named = [
+            (self.provisional, "provisional"),
+            (self.provisional_overlaps, "provisional overlaps"),
+            (self.claims, "claims"),
+            (self.refusals, "refusals"),
+            (self.merges, "merges"),
+            (self.conflicts, "conflicts"),
+            (self.resends, "resends"),
+            (self.barrier_waits, "barrier waits"),
+            (self.lost, "locks lost"),
+            (self.crashes, "crashes"),
+            (self.lvb_reads, "value block reads judged"),
+            (self.tokens, "fencing tokens judged"),
+            (self.tokens_forgotten, "fencing tokens forgotten"),
+            (self.order_judged, "grants judged for order"),
+            (self.deadlocks, "requests ended as deadlocks"),
+            (self.blocked_at_end, "operations blocked by a held lock at the end"),
+        ];
+        named
+            .into_iter()
+            .filter(|(n, _)| *n > 0)
+            .try_for_each(|(n, name)| write!(f, ", {n} {name}"))
     }
 }
 

@@ -118,9 +118,19 @@ fn check_tells_clean_violated_and_unreadable_apart() {
              {{\"t\":{t},\"node\":{node},\"lock\":1,\"resource\":\"r\",\"event\":\"grant\",\"mode\":\"EX\",\"status\":0}}\n"
         )
     };
+    let array = |tag: u64| {
+        format!(
+            "{{\"t\":0,\"event\":\"begin\",\"scheme\":\"timestamp-ordering\",\"array\":{{\"redundancy\":\"raid5\",\
+             \"data\":2,\"groups\":1,\"unit\":1,\"block_size\":16,\"stripes\":1}}}}\n\
+             {{\"t\":1,\"event\":\"read\",\"host\":1,\"incarnation\":1,\"op\":1,\"start\":0,\"count\":1}}\n\
+             {{\"t\":2,\"event\":\"done\",\"host\":1,\"incarnation\":1,\"op\":1,\"tags\":[{tag}]}}\n"
+        )
+    };
     let cases = [
         (grant(1, 1), 0, "clean"),
         (grant(1, 1) + &grant(2, 2), 1, "compatible_grants"),
+        (array(0), 0, "clean"),
+        (array(7), 1, "nobody had written"),
         ("{\"t\":1}\n".to_owned(), 2, "line 1"),
     ];
     for (text, expected, says) in cases {

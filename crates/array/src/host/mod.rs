@@ -288,6 +288,12 @@ impl Host {
         &self.state
     }
 
+    /// The piece of work that a try belongs to, as long as it is what the work waits for.
+    pub fn ticket(&self, op: OpId) -> Option<Ticket> {
+        let this = self.tries.get(&op.seq).filter(|this| this.id == op)?;
+        this.task.as_ref().map(|task| task.ticket)
+    }
+
     /// What has been done so far.
     pub fn counts(&self) -> HostCounts {
         self.counts

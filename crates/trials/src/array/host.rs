@@ -10,10 +10,10 @@ use std::rc::Rc;
 use bytes::Bytes;
 use lockify_array::message::{Action, Answer, Reply, Request};
 use lockify_array::{
-    ArrayState, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId, DeviceInput, DeviceOutput,
-    DiskAsk, Host, HostAnswer, HostConfig, HostId, HostInput, HostOutput, Layout, Life, LockServer,
-    LogAsk, OpError, OpId, Peer, Scheme, ServerConfig, ServerInput, ServerOutput, ServerReply,
-    ServerRequest, Stamp, Ticket, Time, Work,
+    ArrayState, Block, BlockError, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId,
+    DeviceInput, DeviceOutput, DiskAsk, Host, HostAnswer, HostConfig, HostId, HostInput,
+    HostOutput, Layout, Life, LockServer, LogAsk, OpError, OpId, Peer, Scheme, ServerConfig,
+    ServerInput, ServerOutput, ServerReply, ServerRequest, Stamp, Ticket, Time, Work,
 };
 use lockify_sim::{
     Boot, Config, Context, Delay, DiskConfig, DiskDone, Input, LinkState, Machine, Nanos,
@@ -79,6 +79,11 @@ impl Places {
             Some(0) if self.server => Role::Server,
             Some(n) => Role::Host(HostId(n - u32::from(self.server))),
         }
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(self) -> u32 {
+        u32::from(self.devices) + u32::from(self.server) + self.hosts
     }
 
     /// All nodes that are devices.
@@ -189,6 +194,15 @@ pub enum Alarm {
 /// What a node has to tell.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Note {
+    /// A host begins a try of a piece of work.
+    Begun {
+        /// Which work.
+        ticket: Ticket,
+        /// The try.
+        op: OpId,
+        /// Its timestamp.
+        stamp: Stamp,
+    },
     /// A host has answered a piece of work.
     Done {
         /// Which; counted by who submits.
@@ -208,6 +222,8 @@ pub enum Note {
     Event(DeviceEvent),
     /// The lock server takes a host for dead.
     Suspect(Life),
+    /// What lies on a device, all of it; as [`Node::dump`] asks for.
+    Dump(Vec<Result<Block, BlockError>>),
     /// A machine could not start.
     Failed(String),
 }
@@ -248,6 +264,10 @@ pub struct Node {
     log: Vec<Bytes>,
     inbox: Inbox<Arrival>,
     tick: Option<(Nanos, TimerId)>,
+    /// The newest try of the host that was noted.
+    newest_try: u64,
+    /// What the clock has shown at most: within a process it does not go back, whatever happens to the machine's.
+    latest: Time,
     /// The life of each host that is connected.
     lives: BTreeMap<NodeId, Life>,
 }
@@ -284,7 +304,7 @@ impl Node {
 
     /// Gives a host a piece of work, which [`Note::Done`] answers; nobody but hosts takes any.
     pub fn submit(&mut self, ticket: Ticket, work: Work, cx: &mut Context<'_, Node>) {
-        let now = now(cx);
+        let now = self.now(cx);
         if let Hosted::Host(host) = &mut self.hosted {
             host.handle(now, HostInput::Submit { ticket, work });
             self.run(cx);
@@ -293,10 +313,17 @@ impl Node {
 
     /// Tells a host of a state of the array that was learned elsewhere.
     pub fn learn(&mut self, state: ArrayState, cx: &mut Context<'_, Node>) {
-        let now = now(cx);
+        let now = self.now(cx);
         if let Hosted::Host(host) = &mut self.hosted {
             host.handle(now, HostInput::State(state));
             self.run(cx);
+        }
+    }
+
+    /// Reads all that is on a device's disk, past the device; [`Note::Dump`] answers.
+    pub fn dump(&mut self, cx: &mut Context<'_, Node>) {
+        if let Some(medium) = &mut self.medium {
+            medium.dump(cx);
         }
     }
 
@@ -315,7 +342,8 @@ impl Node {
                     message_life: MESSAGE_LIFE,
                 };
                 (setting.server)(&mut config);
-                match LockServer::new(config, &self.log, now(cx)) {
+                let now = self.now(cx);
+                match LockServer::new(config, &self.log, now) {
                     Ok(server) => self.started(Hosted::Server(Box::new(server)), cx),
                     Err(error) => cx.note(Note::Failed(error.to_string())),
                 }
@@ -341,7 +369,7 @@ impl Node {
         let mut config = DeviceConfig::new(id, setting.scheme, setting.layout);
         (setting.device)(&mut config);
         let state = ArrayState::new(setting.layout.devices());
-        match Device::new(config, DeviceBoot { now: now(cx), record, state }) {
+        match Device::new(config, DeviceBoot { now: self.now(cx), record, state }) {
             Ok(device) => self.started(Hosted::Device(Box::new(device)), cx),
             Err(error) => cx.note(Note::Failed(error.to_string())),
         }
@@ -388,7 +416,7 @@ impl Node {
     }
 
     fn packet(&mut self, from: NodeId, packet: Packet, cx: &mut Context<'_, Node>) {
-        let now = now(cx);
+        let now = self.now(cx);
         let peer = self.setting.places.peer(from);
         match (&mut self.hosted, packet) {
             (Hosted::Device(device), Packet::Request(from, request)) => {
@@ -408,7 +436,7 @@ impl Node {
     }
 
     fn link(&mut self, node: NodeId, state: LinkState, cx: &mut Context<'_, Node>) {
-        let now = now(cx);
+        let now = self.now(cx);
         let places = self.setting.places;
         match (&mut self.hosted, places.role(node)) {
             (Hosted::Host(host), _) => {
@@ -451,6 +479,7 @@ impl Node {
     /// Does what the machine wants done, and sets its timer.
     fn run(&mut self, cx: &mut Context<'_, Node>) {
         let places = self.setting.places;
+        let now = self.now(cx);
         let next = match &mut self.hosted {
             Hosted::Starting(_) => None,
             Hosted::Host(host) => {
@@ -458,6 +487,12 @@ impl Node {
                 while let Some(output) = host.poll() {
                     match output {
                         HostOutput::Send { to, request } => {
+                            let op = request.call.op;
+                            let begun = self.setting.events && op.seq > self.newest_try;
+                            if let Some(ticket) = host.ticket(op).filter(|_| begun) {
+                                self.newest_try = op.seq;
+                                cx.note(Note::Begun { ticket, op, stamp: request.stamp });
+                            }
                             cx.send(places.node(to), Packet::Request(life, request));
                         }
                         HostOutput::Done { ticket, op, result } => {
@@ -482,7 +517,7 @@ impl Node {
                             if let Some(Ended::Answer(token, result)) =
                                 medium.and_then(|medium| medium.ask(ask, cx))
                             {
-                                device.handle(now(cx), DeviceInput::Disk { token, result });
+                                device.handle(now, DeviceInput::Disk { token, result });
                             }
                         }
                         DeviceOutput::Event(event) if self.setting.events => {
@@ -519,6 +554,11 @@ impl Node {
         self.set_tick(next, cx);
     }
 
+    fn now(&mut self, cx: &Context<'_, Node>) -> Time {
+        self.latest = self.latest.max(BEGINNING + cx.now());
+        self.latest
+    }
+
     fn set_tick(&mut self, next: Option<Time>, cx: &mut Context<'_, Node>) {
         let at = next.map(|at| at.saturating_sub(BEGINNING).max(cx.now()));
         if self.tick.map(|(at, _)| at) == at {
@@ -532,7 +572,7 @@ impl Node {
 
     fn tick(&mut self, cx: &mut Context<'_, Node>) {
         self.tick = None;
-        let now = now(cx);
+        let now = self.now(cx);
         match &mut self.hosted {
             Hosted::Host(host) => host.handle(now, HostInput::Tick),
             Hosted::Device(device) => device.handle(now, DeviceInput::Tick),
@@ -544,10 +584,12 @@ impl Node {
 
     fn disk(&mut self, done: DiskDone, cx: &mut Context<'_, Node>) {
         let ended = self.medium.as_mut().and_then(|medium| medium.done(done, cx));
+        let now = self.now(cx);
         match (ended, &mut self.hosted) {
             (Some(Ended::Booted(record)), _) => self.booted(record, cx),
+            (Some(Ended::Dumped(blocks)), _) => cx.note(Note::Dump(blocks)),
             (Some(Ended::Answer(token, result)), Hosted::Device(device)) => {
-                device.handle(now(cx), DeviceInput::Disk { token, result });
+                device.handle(now, DeviceInput::Disk { token, result });
                 self.run(cx);
             }
             _ => {}
@@ -565,8 +607,9 @@ impl Node {
                 token
             }
         };
+        let now = self.now(cx);
         if let Hosted::Server(server) = &mut self.hosted {
-            server.handle(now(cx), ServerInput::Logged { token });
+            server.handle(now, ServerInput::Logged { token });
             self.run(cx);
         }
     }
@@ -586,10 +629,6 @@ impl DiskCounts {
             DiskAsk::Flush { .. } | DiskAsk::Save { .. } => {}
         }
     }
-}
-
-fn now(cx: &Context<'_, Node>) -> Time {
-    BEGINNING + cx.now()
 }
 
 impl Machine for Node {
@@ -645,6 +684,8 @@ pub fn cluster(seed: u64, setting: Setting) -> Sim<Node> {
         log: boot.previous.map_or_else(Vec::new, |previous| previous.log),
         inbox: Inbox::default(),
         tick: None,
+        newest_try: 0,
+        latest: 0,
         lives: BTreeMap::new(),
     });
     for _ in 0..u32::from(places.devices) {

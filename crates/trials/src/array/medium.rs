@@ -120,6 +120,8 @@ enum Purpose {
     Save,
     /// The slot of the record that is read at the start.
     Boot,
+    /// Somebody wants to see everything.
+    Dump,
 }
 
 #[derive(Debug)]
@@ -138,6 +140,8 @@ pub enum Ended {
     Answer(DiskToken, Result<DiskAnswer, DiskError>),
     /// The record has been read: the device can start.
     Booted(Option<Bytes>),
+    /// All blocks, as [`Medium::dump`] asks for.
+    Dumped(Vec<Result<Block, BlockError>>),
 }
 
 /// A device's disks, as its machine uses them. Lost in a crash, unlike what is on them.
@@ -171,6 +175,12 @@ impl Medium {
             cx.read(RECORD, slot * RECORD_SECTORS, RECORD_SECTORS, tag);
         }
         medium
+    }
+
+    /// Reads everything.
+    pub fn dump<M: Machine>(&mut self, cx: &mut Context<'_, M>) {
+        let tag = self.begin(DiskToken(0), Purpose::Dump, 1);
+        cx.read(DATA, 0, self.shape.blocks * self.shape.sectors_per_block as u64, tag);
     }
 
     fn begin(&mut self, token: DiskToken, purpose: Purpose, steps: u32) -> u64 {
@@ -257,10 +267,8 @@ impl Medium {
                 self.slots.push(result.ok().and_then(|bytes| record(&bytes)));
                 return self.booted();
             }
-            Purpose::Read => result.map(|bytes| {
-                let stored = bytes.chunks_exact(self.shape.stored());
-                DiskAnswer::Read(stored.map(|stored| self.shape.decode(stored)).collect())
-            }),
+            Purpose::Dump => return result.ok().map(|bytes| Ended::Dumped(self.blocks(&bytes))),
+            Purpose::Read => result.map(|bytes| DiskAnswer::Read(self.blocks(&bytes))),
             Purpose::Change => result.map(|_| DiskAnswer::Done),
             Purpose::Save => {
                 if result.is_err() {
@@ -271,6 +279,11 @@ impl Medium {
             }
         };
         Some(Ended::Answer(token, answer.map_err(DiskError)))
+    }
+
+    fn blocks(&self, bytes: &[u8]) -> Vec<Result<Block, BlockError>> {
+        let stored = bytes.chunks_exact(self.shape.stored());
+        stored.map(|stored| self.shape.decode(stored)).collect()
     }
 
     fn booted(&mut self) -> Option<Ended> {

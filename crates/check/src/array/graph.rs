@@ -1,0 +1,230 @@
+//! The conflict graph: which transaction has to come before which, from the order of what devices did to each block.
+//!
+//! A transaction is the last try of an operation that was answered well; what other tries wrote (given up, crashed, failed) is a
+//! transaction of its own per block, as nothing is promised of it but that (no atomicity). A write that was dropped stands where
+//! its timestamp belongs. A write that was under way when its device went down may never have happened, and orders nothing.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use hashbrown::HashMap;
+use petgraph::algo::kosaraju_scc;
+use petgraph::graphmap::DiGraphMap;
+
+use crate::array::event::Stamp;
+use crate::array::run::{Access, Did, Run};
+
+/// What is ordered.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Transaction {
+    /// An operation, by index.
+    Whole(usize),
+    /// What a try, by index, wrote to a block of a device.
+    Part(usize, u16, u64),
+}
+
+/// A node of the graph.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it is.
+    pub what: Transaction,
+    /// Its timestamp.
+    pub stamp: Option<Stamp>,
+    /// The line of its first access.
+    pub line: u64,
+}
+
+/// Why one comes before the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Why {
+    /// At this block of this device.
+    pub at: (u16, u64),
+    /// The lines of the two accesses.
+    pub lines: [u64; 2],
+}
+
+/// The graph.
+#[derive(Default, Debug)]
+pub struct Graph {
+    /// Its nodes.
+    pub nodes: Vec<Node>,
+    /// Its edges, with the first reason for each.
+    pub edges: BTreeMap<(u32, u32), Why>,
+    /// Writes that were dropped although nothing newer was there: device, block, line.
+    pub wrong_drops: Vec<(u16, u64, u64)>,
+    /// Tries whose writes at a device may or may not have happened, with the block.
+    pub uncertain: Vec<(usize, u16, u64)>,
+    ids: HashMap<Transaction, u32>,
+}
+
+struct Version {
+    id: usize,
+    node: u32,
+    stamp: Option<Stamp>,
+    line: u64,
+    certain: bool,
+}
+
+/// Who read what: the number of the version, 0 for what was there at first.
+struct Reader {
+    version: usize,
+    node: u32,
+    line: u64,
+}
+
+impl Graph {
+    /// The graph of a run.
+    pub fn new(run: &Run) -> Graph {
+        let mut graph = Graph::default();
+        for (&at, accesses) in &run.blocks {
+            graph.add_block(run, at, accesses);
+        }
+        graph
+    }
+
+    fn add_block(&mut self, run: &Run, at: (u16, u64), accesses: &[Access]) {
+        let (device, block) = at;
+        // The order of versions, oldest first. Version 0 is what was there at first.
+        let mut chain: Vec<Version> = Vec::new();
+        let mut readers: Vec<Reader> = Vec::new();
+        let (mut next, mut current) = (1, 0);
+        for (i, access) in accesses.iter().enumerate() {
+            let Access { attempt, line, did } = *access;
+            let whole = run.whole(attempt);
+            match (did, whole) {
+                (Did::Read, None) => {} // nobody got to see it
+                (Did::Read, Some(op)) => {
+                    let node = self.node(run, Transaction::Whole(op), attempt, line);
+                    readers.push(Reader { version: current, node, line });
+                }
+                (Did::Write(stamp) | Did::Drop(stamp), _) => {
+                    let part = Transaction::Part(attempt, device, block);
+                    let node =
+                        self.node(run, whole.map_or(part, Transaction::Whole), attempt, line);
+                    let down = run.down_after(device, line);
+                    let again = |down| {
+                        let mut later = accesses[i + 1..].iter();
+                        later.any(|a| a.attempt == attempt && a.line > down && a.did != Did::Read)
+                    };
+                    let certain = down.is_none_or(|down| whole.is_some() && !again(down));
+                    if !certain {
+                        self.uncertain.push((attempt, device, block));
+                    }
+                    let version = Version { id: next, node, stamp, line, certain };
+                    next += 1;
+                    if let Did::Write(_) = did {
+                        current = version.id;
+                        chain.push(version);
+                    } else if let Some(newer) = chain.iter().position(|v| v.stamp > stamp) {
+                        chain.insert(newer, version);
+                    } else {
+                        self.wrong_drops.push((device, block, line));
+                    }
+                }
+            }
+        }
+        for pair in chain.iter().filter(|v| v.certain).collect::<Vec<_>>().windows(2) {
+            self.edge(pair[0].node, pair[1].node, at, [pair[0].line, pair[1].line]);
+        }
+        for Reader { version, node, line } in readers {
+            let place = chain.iter().position(|v| v.id == version).map_or(0, |i| i + 1);
+            if let Some(read) = chain[..place].iter().rev().find(|v| v.certain) {
+                self.edge(read.node, node, at, [read.line, line]);
+            }
+            if let Some(newer) = chain[place..].iter().find(|v| v.certain) {
+                self.edge(node, newer.node, at, [line, newer.line]);
+            }
+        }
+    }
+
+    fn node(&mut self, run: &Run, what: Transaction, attempt: usize, line: u64) -> u32 {
+        let next = self.nodes.len() as u32;
+        let id = *self.ids.entry(what).or_insert(next);
+        if id == next {
+            self.nodes.push(Node { what, stamp: run.tries[attempt].stamp, line });
+        }
+        self.nodes[id as usize].line = self.nodes[id as usize].line.min(line);
+        id
+    }
+
+    fn edge(&mut self, from: u32, to: u32, at: (u16, u64), lines: [u64; 2]) {
+        if from != to {
+            self.edges.entry((from, to)).or_insert(Why { at, lines });
+        }
+    }
+
+    /// A shortest circle out of each knot of transactions of which none can be the first.
+    pub fn circles(&self) -> Vec<Vec<u32>> {
+        let graph: DiGraphMap<u32, ()> = self.edges.keys().copied().collect();
+        let knots = kosaraju_scc(&graph).into_iter().filter(|knot| knot.len() > 1);
+        let mut circles: Vec<_> = knots.map(|knot| circle(&graph, &knot)).collect();
+        circles.sort();
+        circles
+    }
+
+    /// All transactions in an order that the graph allows, earlier lines first; `None` if there is none.
+    pub fn serial_order(&self) -> Option<Vec<u32>> {
+        let mut before = vec![0_usize; self.nodes.len()];
+        let mut after = vec![Vec::new(); self.nodes.len()];
+        for &(from, to) in self.edges.keys() {
+            before[to as usize] += 1;
+            after[from as usize].push(to);
+        }
+        let place = |id: u32| Reverse((self.nodes[id as usize].line, id));
+        let mut free: BinaryHeap<_> = (0..self.nodes.len() as u32)
+            .filter(|id| before[*id as usize] == 0)
+            .map(place)
+            .collect();
+        let mut order = Vec::with_capacity(self.nodes.len());
+        while let Some(Reverse((_, id))) = free.pop() {
+            order.push(id);
+            for &to in &after[id as usize] {
+                before[to as usize] -= 1;
+                if before[to as usize] == 0 {
+                    free.push(place(to));
+                }
+            }
+        }
+        (order.len() == self.nodes.len()).then_some(order)
+    }
+
+    /// A node's name, for people.
+    pub fn name(&self, run: &Run, id: u32) -> String {
+        match self.nodes[id as usize].what {
+            Transaction::Whole(op) => run.ops[op].to_string(),
+            Transaction::Part(attempt, ..) => {
+                let attempt = &run.tries[attempt];
+                match attempt.op {
+                    Some(op) => format!("unfinished {}", run.ops[op]),
+                    None => format!("try {} of {}", attempt.seq, attempt.by),
+                }
+            }
+        }
+    }
+}
+
+/// A shortest circle through the lowest node of a knot.
+fn circle(graph: &DiGraphMap<u32, ()>, knot: &[u32]) -> Vec<u32> {
+    let Some(&first) = knot.iter().min() else { return Vec::new() };
+    let mut came_from: HashMap<u32, u32> = HashMap::new();
+    let mut queue = VecDeque::from([first]);
+    while let Some(id) = queue.pop_front() {
+        for to in graph.neighbors(id).filter(|to| knot.contains(to)) {
+            if to == first {
+                let mut circle = vec![id];
+                while let Some(&before) =
+                    circle.last().filter(|id| **id != first).and_then(|id| came_from.get(id))
+                {
+                    circle.push(before);
+                }
+                circle.reverse();
+                return circle;
+            }
+            if !came_from.contains_key(&to) {
+                came_from.insert(to, id);
+                queue.push_back(to);
+            }
+        }
+    }
+    vec![first]
+}

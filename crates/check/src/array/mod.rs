@@ -1,0 +1,81 @@
+//! Histories of shared arrays, and the rules that they have to keep (shared array section 4).
+//!
+//! A history says what hosts were asked for and answered, and what each device did to its blocks, in what order. The checker
+//! shares no code with the array's state machines.
+//!
+//! # Rules
+//! One file each, in `rules`:
+//!
+//! | rule | says |
+//! |---|---|
+//! | `serializable` | from what devices did to blocks, in their order, follows an order of all operations |
+//! | `timestamp_order` | with timestamp ordering, that of the timestamps is one; writes are dropped only where something newer is |
+//! | `reads` | reads return what the last write before them in that order wrote, at every block |
+//! | `oscillation` | what was seen of a write that was never answered stays |
+//! | `durability` | a write that was answered is never followed by an older value |
+//! | `parity` | at the end, the units of each stripe make zero by XOR, except lost ones |
+//! | `fencing` | a device writes nothing for a life that is fenced there |
+//! | `liveness` | at the end, every operation of hosts that live was answered, and devices keep nothing for one |
+//!
+//! # Events
+//! All have `t` (nanoseconds on a clock common to all; lines are in its order) and `event`; whose operation it is say `host`
+//! and `incarnation`. Tags are numbers that name the content of a block: who wrote it, or a hash of it; 0 is what an array
+//! begins with. *Fields in italics* are optional.
+//!
+//! | event | meaning | fields |
+//! |---|---|---|
+//! | `begin` | the first line | `array` (`redundancy` `data` `groups` `unit` `block_size` `stripes`) `scheme` |
+//! | `read` | a host was asked to read | `op` `start` `count` (blocks of the array) |
+//! | `write` | a host was asked to write | `op` `start` `tags` |
+//! | `repair` | a host was asked to check, repair, rebuild or fence | `op` *`note`* |
+//! | `try` | the operation begins, or begins anew | `op` `seq` (devices know the try by it) *`stamp`* (`[time, host]`) |
+//! | `done` | the operation was answered | `op` *`tags`* (read) *`error`* (it failed) |
+//! | `devread` | a device read blocks | `device` `seq` `start` `count` (blocks of the device) |
+//! | `devwrite` | a device began to write blocks, or dropped the write | `device` `seq` `start` `count` *`stamp` `dropped`* |
+//! | `crash` | the host's life ended | |
+//! | `down` | the device's process ended or its disk failed: what it was writing may be there or not | `device` |
+//! | `fenced` | a life is fenced at a device | `device` |
+//! | `dump` | what lies on a device at the end | `device` `start` `blocks` (hexadecimal: content, or a digest linear in XOR) *`lost`* (which of them) |
+//! | `left` | what a device or lock server still keeps at the end | `at` `what` `count` |
+//! | `fault` | something was broken, or repaired | *`note`* |
+//! | `end` | everything had come to rest | |
+
+mod checker;
+mod event;
+mod graph;
+mod layout;
+mod register;
+mod report;
+mod rules;
+mod run;
+
+use std::io::BufRead;
+
+pub use checker::Checker;
+pub use event::{Event, Kind, Life, Stamp, Tag};
+pub use layout::{Layout, Redundancy};
+pub use report::Counts;
+
+use crate::file::Outcome;
+use crate::history::{LineReader, LineWriter};
+
+/// Reads a history of an array.
+pub type Reader<R> = LineReader<R, Event>;
+
+/// Writes a history of an array.
+pub type Writer<W> = LineWriter<W, Event>;
+
+/// What a check of an array's history found.
+pub type Report = crate::report::Report<Counts>;
+
+/// Checks what a reader reads.
+pub fn check_reader<R: BufRead>(mut reader: Reader<R>) -> Outcome<Counts> {
+    let mut checker = Checker::new();
+    loop {
+        match reader.read() {
+            Ok(Some(event)) => checker.observe_line(&event, reader.line()),
+            Ok(None) => return Outcome::Checked(checker.finish()),
+            Err(error) => return Outcome::Unreadable { error, report: checker.finish() },
+        }
+    }
+}

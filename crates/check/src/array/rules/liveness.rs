@@ -1,0 +1,33 @@
+//! Liveness: when everything has come to rest, every operation of a host that lives has been answered, and nothing is kept for
+//! one any more: no pre-writes, no queued requests, no locks (shared array section 4). How long a wait lasted is not judged: a
+//! history does not say which delays its network had.
+
+use crate::array::report::Counts;
+use crate::array::rules::{Found, Rule, Seen};
+
+/// Everything ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Liveness;
+
+impl Rule for Liveness {
+    fn name(&self) -> &'static str {
+        "liveness"
+    }
+
+    fn judge(&self, seen: &Seen<'_>, counts: &mut Counts) -> Found {
+        let run = seen.run;
+        let Some(end) = run.end else { return Err("no `end` event") };
+        let open = run.ops.iter().filter(|op| op.answer.is_none());
+        let (dead, stuck): (Vec<_>, Vec<_>) = open.partition(|op| run.crashed.contains_key(&op.by));
+        counts.unanswered = dead.len() as u64;
+        let stuck = stuck.into_iter().map(|op| {
+            let what = format!("{op} was never answered");
+            seen.violation(self.name(), vec![op.line, end], what)
+        });
+        let left = run.left.iter().filter(|(.., count, _)| *count > 0);
+        let left = left.map(|(at, what, count, line)| {
+            seen.violation(self.name(), vec![*line], format!("{at} still has {count} {what}"))
+        });
+        Ok(stuck.chain(left).collect())
+    }
+}

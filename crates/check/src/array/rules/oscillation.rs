@@ -1,0 +1,28 @@
+//! No oscillation: a write that was not answered (its host crashed, or gave up) may be seen or not, block by block; but what has
+//! been seen stays (shared array sections 1 and 4).
+
+use crate::array::register::Fault;
+use crate::array::report::Counts;
+use crate::array::rules::{Found, Rule, Seen};
+
+/// What was seen stays.
+#[derive(Clone, Copy, Debug)]
+pub struct Oscillation;
+
+impl Rule for Oscillation {
+    fn name(&self) -> &'static str {
+        "oscillation"
+    }
+
+    fn judge(&self, seen: &Seen<'_>, _: &mut Counts) -> Found {
+        let found = seen.registers.iter().filter(|finding| finding.fault == Fault::Back);
+        let violations = found.map(|f| {
+            let what = format!(
+                "block {} was {:#x} again, for {}, after {:#x} had been seen there",
+                f.block, f.tag, seen.run.ops[f.shown_by], f.other
+            );
+            seen.violation(self.name(), f.lines.clone(), what)
+        });
+        Ok(violations.collect())
+    }
+}

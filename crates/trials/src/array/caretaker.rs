@@ -1,0 +1,189 @@
+//! What somebody has to see to while an array runs: hosts that died are fenced, devices that died are taken out, and those that
+//! came back are rebuilt. On real arrays the devices' processes do it; nobody is in charge there either, and everything may be
+//! begun again by anybody.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockify_array::{
+    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, Life, OpError, Work,
+};
+use lockify_sim::Nanos;
+
+/// A repair that is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Repair {
+    /// Fence a life.
+    Fence(Life),
+    /// Take out a device.
+    Fail(DeviceId),
+    /// Begin to rebuild a device.
+    Begin(DeviceId),
+    /// Rebuild a stripe of it.
+    Rebuild(DeviceId, u64),
+    /// Say how far it is.
+    Rebuilt(DeviceId, u64),
+}
+
+impl Repair {
+    /// The piece of work.
+    pub fn work(self) -> Work {
+        match self {
+            Repair::Fence(life) => Work::Fence { life },
+            Repair::Fail(device) => Work::Change { change: Change::Fail(device) },
+            Repair::Begin(device) => Work::Change { change: Change::Rebuild(device) },
+            Repair::Rebuild(device, stripe) => Work::Rebuild { device, stripe },
+            Repair::Rebuilt(device, done) => Work::Change { change: Change::Rebuilt(device, done) },
+        }
+    }
+}
+
+/// Knows what is broken, and what is being done about it.
+#[derive(Debug)]
+pub struct Caretaker {
+    layout: Layout,
+    detection: Nanos,
+    /// The newest state that a host has told.
+    state: ArrayState,
+    /// Lives that are to be fenced, and from when on.
+    dead: BTreeMap<Life, Nanos>,
+    /// Devices that do not answer, since when.
+    down: BTreeMap<DeviceId, Nanos>,
+    /// The next stripe of devices that are being rebuilt.
+    next: BTreeMap<DeviceId, u64>,
+    under_way: BTreeSet<Repair>,
+    /// What failed is tried again at this time.
+    again: BTreeMap<Repair, Nanos>,
+    /// The last failure, for who wants to know why it does not end.
+    pub trouble: Option<String>,
+    /// Repairs done.
+    pub done: u64,
+}
+
+impl Caretaker {
+    /// All is well.
+    pub fn new(layout: Layout, state: ArrayState, detection: Nanos) -> Caretaker {
+        Caretaker {
+            layout,
+            detection,
+            state,
+            dead: BTreeMap::new(),
+            down: BTreeMap::new(),
+            next: BTreeMap::new(),
+            under_way: BTreeSet::new(),
+            again: BTreeMap::new(),
+            trouble: None,
+            done: 0,
+        }
+    }
+
+    /// A host has learned of a state.
+    pub fn learn(&mut self, state: &ArrayState) {
+        if state.epoch > self.state.epoch {
+            self.state = state.clone();
+        }
+    }
+
+    /// The newest state known.
+    pub fn state(&self) -> &ArrayState {
+        &self.state
+    }
+
+    /// A life has ended, or is taken for dead.
+    pub fn host_died(&mut self, at: Nanos, life: Life) {
+        self.dead.entry(life).or_insert(at + self.detection);
+    }
+
+    /// A device has stopped.
+    pub fn device_stopped(&mut self, at: Nanos, device: DeviceId) {
+        if device.0 < self.layout.devices() {
+            self.down.entry(device).or_insert(at);
+        }
+    }
+
+    /// A device runs again.
+    pub fn device_runs(&mut self, device: DeviceId) {
+        self.down.remove(&device);
+    }
+
+    /// Whether everything is repaired.
+    pub fn is_idle(&self) -> bool {
+        let good = self.state.devices.iter().all(|c| *c == Condition::Good);
+        good && self.dead.is_empty() && self.down.is_empty() && self.under_way.is_empty()
+    }
+
+    /// What is to be begun now. It is under way until [`Caretaker::ended`].
+    pub fn due(&mut self, at: Nanos) -> Vec<Repair> {
+        let mut due = Vec::new();
+        let fences = self.dead.iter().filter(|(_, from)| **from <= at);
+        due.extend(fences.map(|(life, _)| Repair::Fence(*life)));
+        for (index, condition) in (0..self.layout.devices()).zip(&self.state.devices) {
+            let device = DeviceId(index);
+            let since = self.down.get(&device);
+            due.extend(match *condition {
+                Condition::Good => {
+                    let late = since.is_some_and(|since| since + self.detection <= at);
+                    late.then_some(Repair::Fail(device))
+                }
+                _ if since.is_some() => None,
+                Condition::Failed => Some(Repair::Begin(device)),
+                Condition::Rebuilding { done } => {
+                    let next = self.next.entry(device).or_insert(done);
+                    Some(if *next < self.layout.stripes {
+                        Repair::Rebuild(device, *next)
+                    } else {
+                        Repair::Rebuilt(device, *next)
+                    })
+                }
+            });
+        }
+        due.retain(|repair| {
+            let waits = self.again.get(repair).is_some_and(|time| at < *time);
+            !waits && !self.under_way.contains(repair)
+        });
+        self.under_way.extend(&due);
+        due
+    }
+
+    /// A repair has ended, or whoever did it has died.
+    pub fn ended(
+        &mut self,
+        at: Nanos,
+        repair: Repair,
+        result: Option<&Result<HostAnswer, OpError>>,
+    ) {
+        self.under_way.remove(&repair);
+        let Some(Ok(_)) = result else {
+            if let Some(Err(error)) = result {
+                self.trouble = Some(format!("{repair:?}: {error}"));
+            }
+            self.again.insert(repair, at + self.detection / 4);
+            if let Repair::Rebuild(device, _) = repair {
+                // It may have been taken out meanwhile.
+                self.next.remove(&device);
+            }
+            return;
+        };
+        self.done += 1;
+        self.again.remove(&repair);
+        match repair {
+            Repair::Fence(life) => drop(self.dead.remove(&life)),
+            Repair::Begin(device) | Repair::Rebuilt(device, _) => drop(self.next.remove(&device)),
+            Repair::Rebuild(device, stripe) => {
+                self.next.entry(device).and_modify(|next| *next = (*next).max(stripe + 1));
+            }
+            Repair::Fail(_) => {}
+        }
+    }
+
+    /// What is still to be done, for people.
+    pub fn rest(&self) -> String {
+        format!(
+            "to fence: {:?}; devices down: {:?}; state: {:?}; under way: {:?}; last trouble: {}",
+            self.dead.keys().collect::<Vec<_>>(),
+            self.down.keys().collect::<Vec<_>>(),
+            self.state.devices,
+            self.under_way,
+            self.trouble.as_deref().unwrap_or("none")
+        )
+    }
+}

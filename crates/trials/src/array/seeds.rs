@@ -1,0 +1,121 @@
+//! Seeds of hosts that share an array, with faults: `lockify sim array`.
+
+use std::ops::Range;
+
+use lockify_array::Scheme;
+use lockify_sim::{Failure, SeedFailure, Seeds, run_seeds, trace_failures};
+
+use crate::array::scenario::{Faults, Scenario};
+use crate::array::trial::{Outcome, Trial};
+
+/// Lines of a failing seed's trace that are kept.
+const TRACE_LINES: usize = 1_000_000;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The seeds.
+    pub seeds: Range<u64>,
+    /// Which faults happen.
+    pub faults: Faults,
+    /// Keep the trace of a failing seed.
+    pub trace: bool,
+    /// Threads; 0 for as many as there are cores.
+    pub threads: usize,
+    /// A rule to leave out.
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<lockify_array::mutation::Mutation>,
+}
+
+impl Run {
+    /// These seeds, with faults.
+    pub fn new(scheme: Scheme, seeds: Range<u64>) -> Run {
+        Run {
+            scheme,
+            seeds,
+            faults: Faults::All,
+            trace: false,
+            threads: 0,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+
+    fn scenario(&self, seed: u64) -> Scenario {
+        Scenario {
+            #[cfg(feature = "mutations")]
+            mutation: self.mutation,
+            ..Scenario::draw(seed, self.scheme, self.faults)
+        }
+    }
+
+    fn replay(&self) -> String {
+        let Run { scheme, faults, .. } = self;
+        format!("lockify sim array --scheme {scheme} --faults {} --replay {{seed}}", faults.name())
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// Seeds that were run.
+    pub runs: u64,
+    /// All of their outcomes.
+    pub total: Outcome,
+    /// The seeds that failed.
+    pub failures: Vec<SeedFailure>,
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for failure in &self.failures {
+            writeln!(f, "{failure}")?;
+        }
+        let Summary { scheme, runs, total, failures } = self;
+        write!(
+            f,
+            "{scheme:<18} {runs} seeds, {} failed; {} operations, {} failed, {} restarts, {} repairs, {} blocks lost, {} faults, \
+             {} events",
+            failures.len(),
+            total.operations,
+            total.failed,
+            total.restarts,
+            total.repairs,
+            total.lost,
+            total.faults,
+            total.events
+        )
+    }
+}
+
+/// Runs all seeds; `progress` is told how many are done.
+pub fn run(run: &Run, progress: impl Fn(u64) + Sync) -> Summary {
+    let mut seeds = Seeds::new(run.seeds.clone(), run.replay());
+    seeds.threads = run.threads;
+    let report = if run.trace {
+        run_seeds(&seeds, trace_failures(|seed, trace| run_one(run, seed, trace)), progress)
+    } else {
+        run_seeds(&seeds, |seed| run_one(run, seed, false), progress)
+    };
+    let runs = (report.passed.len() + report.failures.len()) as u64;
+    let mut total = Outcome::default();
+    report.passed.iter().for_each(|(_, outcome)| total.add(outcome));
+    Summary { scheme: run.scheme, runs, total, failures: report.failures }
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// What was violated, with the trace if it was kept.
+pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
+    let scenario = run.scenario(seed);
+    let mut trial = Trial::new(&scenario, if trace { TRACE_LINES } else { 0 });
+    trial.run().map_err(|message| Failure {
+        message: format!("{message}\n{scenario:?}"),
+        trace: trial.sim.trace().to_string(),
+    })
+}

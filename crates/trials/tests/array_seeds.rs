@@ -1,0 +1,40 @@
+//! Seeds of hosts that share an array.
+
+use lockify_array::Scheme;
+use lockify_trials::array::scenario::Faults;
+use lockify_trials::array::seeds::{Run, Summary, run, run_one};
+
+const SCHEMES: [Scheme; 2] = [Scheme::DeviceLocking, Scheme::TimestampOrdering];
+
+fn clean(scheme: Scheme, faults: Faults, seeds: u64) -> Summary {
+    let summary = run(&Run { faults, ..Run::new(scheme, 0..seeds) }, |_| {});
+    println!("{summary}");
+    assert!(summary.failures.is_empty(), "{summary}");
+    assert!(summary.total.operations > seeds * 20, "hardly anything happened: {summary}");
+    summary
+}
+
+#[test]
+fn without_faults_every_scheme_is_clean() {
+    for scheme in SCHEMES {
+        let summary = clean(scheme, Faults::None, 60);
+        assert_eq!((summary.total.failed, summary.total.lost), (0, 0), "{summary}");
+    }
+}
+
+#[test]
+fn interruptions_leave_nothing_to_repair() {
+    for scheme in SCHEMES {
+        let summary = clean(scheme, Faults::Interruptions, 100);
+        assert!(summary.total.faults > 100 * 3, "hardly anything failed: {summary}");
+    }
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for scheme in SCHEMES {
+        let run = Run { faults: Faults::Restarts, ..Run::new(scheme, 0..1) };
+        let [first, second] = [(); 2].map(|()| run_one(&run, 3, false).map_err(|f| f.message));
+        assert_eq!(first, second, "{scheme}");
+    }
+}
