@@ -13,6 +13,7 @@ mod ids;
 mod io;
 mod layout;
 mod options;
+mod server;
 mod state;
 
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
@@ -22,4 +23,8 @@ pub use io::{
 };
 pub use layout::{Layout, LayoutError, Place, Redundancy, Span};
 pub use options::{Scheme, UnknownScheme};
+pub use server::{
+    Held, LockMode, LockRange, LockServer, LogAsk, LogToken, PartId, ServerConfig, ServerError,
+    ServerInput, ServerOutput, ServerReply, ServerRequest,
+};
 pub use state::{ArrayState, Change, Condition};
