@@ -9,13 +9,22 @@
 //! Amiri, Gibson, Golding, *Highly concurrent shared storage*.
 #![forbid(unsafe_code)]
 
+mod device;
+mod host;
 mod ids;
 mod io;
 mod layout;
+pub mod message;
+#[cfg(feature = "mutations")]
+pub mod mutation;
 mod options;
+
+pub mod plan;
 mod server;
 mod state;
 
+pub use device::{BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput};
+pub use host::{Host, HostConfig, HostCounts, HostInput, HostOutput};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
 pub use io::{
     Block, BlockError, DeviceEvent, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent, Header,
