@@ -11,6 +11,7 @@ mod file;
 pub mod host;
 pub mod status;
 pub mod store;
+pub mod upkeep;
 mod wire;
 
 pub use file::{
