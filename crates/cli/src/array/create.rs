@@ -35,13 +35,9 @@ pub struct Args {
     /// Bytes of a stripe on each device
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_size)]
     unit: u64,
-    /// How hosts' operations are kept apart: zero-overhead (not at all), server-locking, callback-locking, device-locking or
-    /// timestamp-ordering
+    /// How hosts' operations are kept apart: timestamp-ordering, device-locking or zero-overhead (not at all, for measuring)
     #[arg(long, default_value = "timestamp-ordering")]
     scheme: Scheme,
-    /// Where the lock server will listen, for server-locking and callback-locking
-    #[arg(long, value_name = "ADDR:PORT[@NODE]")]
-    lock_server: Option<Member>,
     /// Where a witness will listen: it votes with the devices on who is there, and has no blocks. A mirror of two devices needs
     /// one to go on without one of them
     #[arg(long = "witness", value_name = "ADDR:PORT[@NODE]")]
@@ -117,6 +113,12 @@ pub fn run(args: &Args) -> Ended {
 }
 
 fn describe(args: &Args) -> Result<ArrayFile, String> {
+    if args.scheme.has_server() {
+        return Err(format!(
+            "--scheme {}: hosts of this release do not have it yet; choose timestamp-ordering or device-locking",
+            args.scheme
+        ));
+    }
     let devices = u16::try_from(args.devices.len()).map_err(|_| "far too many devices")?;
     let groups = args.groups;
     if devices % groups != 0 {
@@ -155,7 +157,7 @@ fn describe(args: &Args) -> Result<ArrayFile, String> {
         timing: Timing { lease_ms: args.lease.as_millis() as u64, ..Timing::default() },
         devices: (0..).zip(&args.devices).map(entry).collect(),
         witnesses: (devices..).zip(&args.witnesses).map(entry).collect(),
-        lock_server: args.lock_server.map(|m| LockServerEntry { address: m.address, node: m.node }),
+        lock_server: None,
     };
     file.check()?;
     Ok(file)

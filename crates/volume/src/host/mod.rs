@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lockify_array::{
     ArrayState, Change, DeviceId, Host, HostAnswer, HostConfig, HostId, Layout, Life, OpError,
-    Peer, Span, Work,
+    Peer, Scheme, Span, Work,
 };
 use lockify_trust::Identity;
 
@@ -62,6 +62,11 @@ pub enum OpenError {
          --cluster-key (`lockify cluster` makes them), or --plain-text {words:?}", words = lockify_trust::PLAIN_TEXT
     )]
     Exposed(std::net::SocketAddr),
+    /// A scheme that hosts do not have yet.
+    #[error(
+        "hosts of this release do not have scheme {0}: make an array with timestamp-ordering or device-locking"
+    )]
+    Scheme(Scheme),
     /// Too few devices can be reached, or they refuse.
     #[error("cannot open the array: {0}")]
     Unreachable(String),
@@ -122,6 +127,10 @@ impl Array {
     /// # Errors
     /// [`OpenError`].
     pub fn open(file: &ArrayFile, joining: Joining) -> Result<Array, OpenError> {
+        // Without the lock server's grants they would write with no control at all.
+        if file.scheme.has_server() {
+            return Err(OpenError::Scheme(file.scheme));
+        }
         let server = file.lock_server.iter();
         let server =
             server.map(|s| Target { whom: Whom::Server, address: s.address, node: s.node });
