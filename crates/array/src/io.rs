@@ -38,7 +38,8 @@ pub enum Work {
         /// Whether to write parity that is wrong.
         repair: bool,
     },
-    /// Write a stripe's unit on a device that is being rebuilt, from the others.
+    /// Write a stripe's unit on a device that is being rebuilt, from the others. The answer says what is lost of it; scrub
+    /// such a stripe when the device is in use again.
     Rebuild {
         /// The device.
         device: DeviceId,

@@ -9,7 +9,6 @@
 //! Amiri, Gibson, Golding, *Highly concurrent shared storage*.
 #![forbid(unsafe_code)]
 
-#[allow(dead_code)] // Until devices vote and hosts propose.
 mod agreement;
 mod device;
 mod host;
@@ -21,7 +20,6 @@ pub mod message;
 pub mod mutation;
 mod options;
 pub mod plan;
-#[allow(dead_code)] // Until hosts repair.
 mod recovery;
 mod server;
 mod state;

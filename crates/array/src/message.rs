@@ -4,7 +4,9 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{ArrayState, BlockError, Epoch, Extent, Header, Life, OpId, Stamp, Time};
+use crate::{
+    Agree, Agreed, ArrayState, BlockError, Epoch, Extent, Header, Life, OpId, Stamp, Time,
+};
 
 /// Names a request, and its reply: one message of one sibling of one try of a host operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -130,6 +132,28 @@ pub enum Action {
     Lease,
     /// Here is a newer state of the array.
     Install(ArrayState),
+    /// A vote on the array's next state.
+    Agree(Agree),
+    /// Refuse this life and all earlier ones of its host from now on, and say what it may have been writing (section 3.2).
+    Fence {
+        /// Whose.
+        life: Life,
+    },
+    /// What this fenced life had in flight has been repaired: drop it.
+    Clear {
+        /// Whose.
+        life: Life,
+    },
+    /// This stripe has been checked and repaired: serve it again (section 3.1 rule 4).
+    Repaired {
+        /// The stripe.
+        stripe: u64,
+    },
+    /// This stripe is to be checked before anybody uses it: a write of it was cut short at a device that has forgotten.
+    Doubt {
+        /// The stripe.
+        stripe: u64,
+    },
 }
 
 /// From a device or a lock server to a host.
@@ -194,6 +218,10 @@ pub enum Answer {
     Behind(Epoch),
     /// This life was fenced.
     Fenced,
+    /// What the fenced life may have been writing, at a device: pre-written and exclusively locked blocks.
+    InFlight(Vec<Extent>),
+    /// A voter's answer.
+    Agreed(Agreed),
     /// The stripe must be checked before it is used (section 3.1 rule 4).
     Suspect {
         /// The stripe.

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::{ArrayState, DeviceId, Extent, Layout, OpError, Span};
+use crate::{ArrayState, Condition, DeviceId, Extent, Layout, OpError, Span};
 
 /// Columns of a stripe: offsets of blocks in its units.
 pub type Columns = Range<u32>;
@@ -293,6 +293,14 @@ pub fn write(
         if missing.count() > 1 {
             return Err(unavailable(part.stripe));
         }
+        // A device that is being rebuilt is written but not read, so that what has been rebuilt stays right until all know.
+        let rebuilding = |device: DeviceId| {
+            let condition = state.devices.get(usize::from(device.0));
+            matches!(condition, Some(Condition::Rebuilding { .. }))
+        };
+        if missing.parity && rebuilding(layout.parity(part.stripe)) {
+            return Ok((part.sum(None), None));
+        }
         if missing.parity {
             return Ok((part.without_parity(), Some(layout.parity(part.stripe))));
         }
@@ -308,7 +316,13 @@ pub fn write(
                 Some(_) => part.sum(Some(unit)),
                 None => part.delta(),
             };
-            return Ok((method, Some(device)));
+            if !rebuilding(device) {
+                return Ok((method, Some(device)));
+            }
+            if let Some(columns) = part.covered(unit).cloned() {
+                part.add(Unit::Data(unit), None, Some(columns));
+            }
+            return Ok((method, None));
         }
         let (touched, data) = (part.covered.len() * 2, usize::from(layout.data));
         let delta = touched < data || touched == data && rules.delta_at_half;

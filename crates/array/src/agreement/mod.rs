@@ -12,9 +12,8 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-#[allow(unused_imports)]
 pub(crate) use acceptor::Acceptor;
-#[allow(unused_imports)]
+
 pub(crate) use proposer::{Proposer, Step};
 
 use crate::{ArrayState, Epoch, Life};

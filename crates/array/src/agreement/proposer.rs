@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Agree, Agreed, Ballot};
-use crate::{ArrayState, Change, DeviceId, Epoch, Life};
+use crate::{ArrayState, Change, DeviceId, Life};
 
 /// What the proposer wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,19 +78,9 @@ impl Proposer {
         self.agreed = 0;
     }
 
-    /// The epoch that is being decided.
-    pub fn epoch(&self) -> Epoch {
-        Epoch(self.state.epoch.0 + 1)
-    }
-
     /// The newest state known, for voters that miss it.
     pub fn state(&self) -> &ArrayState {
         &self.state
-    }
-
-    /// Of the attempt under way.
-    pub fn ballot(&self) -> Ballot {
-        self.ballot
     }
 
     /// A state that was chosen, heard from somewhere.

@@ -54,7 +54,8 @@ impl Job {
         let writes = matches!(self, Job::Write { .. }) || matches!(other, Job::Write { .. });
         match (self.extent(), other.extent()) {
             (Some(a), Some(b)) => writes && a.overlaps(b),
-            _ => false,
+            // The last record counts.
+            _ => matches!((self, other), (Job::Save(_), Job::Save(_))),
         }
     }
 }

@@ -1,12 +1,16 @@
 //! The array's state at a device, and the record that the device keeps durably.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::disk::{Job, Purpose};
+use super::fence::Fences;
 use super::{Device, DeviceBoot, DeviceOutput, Effect};
+use crate::agreement::Acceptor;
 use crate::message::{Answer, Call};
-use crate::{ArrayState, Condition, Time};
+use crate::{Agree, ArrayState, Condition, Time};
 
 /// A device's record makes no sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -16,15 +20,26 @@ pub struct BootError;
 /// What a device keeps durably beside its blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The array's state.
-    pub state: ArrayState,
+    /// The array's state, and this device's votes on the next.
+    pub acceptor: Acceptor,
+    /// Who is fenced.
+    pub fenced: Fences,
+    /// Regions in which a write may be under way (section 3.1 rule 3).
+    pub dirty: BTreeSet<u64>,
 }
 
 impl Record {
+    pub(super) fn state(&self) -> &ArrayState {
+        self.acceptor.state()
+    }
+
     /// The record that a device starts with, and whether it has run before.
     pub(super) fn at_start(boot: &DeviceBoot) -> Result<(Self, bool), BootError> {
         match &boot.record {
-            None => Ok((Record { state: boot.state.clone() }, false)),
+            None => {
+                let acceptor = Acceptor::new(boot.state.clone());
+                Ok((Record { acceptor, fenced: Fences::default(), dirty: BTreeSet::new() }, false))
+            }
             Some(record) => Ok((postcard::from_bytes(record).map_err(|_| BootError)?, true)),
         }
     }
@@ -34,26 +49,52 @@ impl Record {
 #[derive(Debug, Default)]
 pub(super) struct Saving {
     next: u64,
-    answers: Vec<(u64, Call)>,
+    /// The last one that is durable; they are done in order.
+    done: u64,
+    answers: Vec<(u64, Call, Answer)>,
 }
 
 impl Device {
-    /// Saves the record; then answers the call.
-    pub(super) fn save(&mut self, call: Option<Call>) {
+    /// Saves the record; then gives the answer.
+    pub(super) fn save(&mut self, answer: Option<(Call, Answer)>) {
         self.saving.next += 1;
         let number = self.saving.next;
-        self.saving.answers.extend(call.map(|call| (number, call)));
+        self.saving.answers.extend(answer.map(|(call, answer)| (number, call, answer)));
         // Serialization to memory fails only for types that have no length; a record has.
         let record = postcard::to_allocvec(&self.record).unwrap_or_default();
         self.disk.add(None, Job::Save(Bytes::from(record)), Purpose::Save { number });
     }
 
     pub(super) fn saved(&mut self, number: u64) {
-        let (done, rest) = self.saving.answers.drain(..).partition(|(n, _)| *n == number);
-        self.saving.answers = rest;
-        let done: Vec<(u64, Call)> = done;
-        for (_, call) in done {
-            self.reply(call, false, Answer::Done);
+        self.saving.done = number;
+        let all = std::mem::take(&mut self.saving.answers);
+        for (wanted, call, answer) in all {
+            if wanted == number {
+                self.reply(call, false, answer);
+            } else {
+                self.saving.answers.push((wanted, call, answer));
+            }
+        }
+    }
+
+    pub(super) fn last_save(&self) -> u64 {
+        self.saving.next
+    }
+
+    /// Whether a change of the record may not be durable yet.
+    pub(super) fn is_saving(&self) -> bool {
+        self.saving.done < self.saving.next
+    }
+
+    /// A vote: kept before it is given.
+    pub(super) fn vote(&mut self, call: Call, ask: Agree, effects: &mut Vec<Effect>) {
+        let (answer, changed) = self.record.acceptor.handle(ask);
+        let answer = Answer::Agreed(answer);
+        // A vote that was asked for again may not be saved yet either; saves are in order.
+        if changed || self.is_saving() {
+            self.save(Some((call, answer)));
+        } else {
+            effects.push(Effect::answer(call, answer));
         }
     }
 
@@ -65,20 +106,19 @@ impl Device {
         state: ArrayState,
         effects: &mut Vec<Effect>,
     ) {
-        if state.epoch <= self.record.state.epoch {
+        if state.epoch <= self.record.state().epoch {
             return effects.push(Effect::answer(call, Answer::Done));
         }
-        if state.devices.len() != self.record.state.devices.len() {
+        if !self.record.acceptor.install(&state) {
             return effects.push(Effect::answer(call, Answer::Invalid));
         }
-        self.record.state = state.clone();
         self.output.push_back(DeviceOutput::State(state));
-        let own = self.record.state.devices.get(usize::from(self.config.id.0));
+        let own = self.record.state().devices.get(usize::from(self.config.id.0));
         if own == Some(&Condition::Failed) {
             // Hosts go on without this device, and will not take back what they hold here.
             self.tso.clear(now, None, &mut self.memory, effects);
             self.locks.clear(None, effects);
         }
-        self.save(Some(call));
+        self.save(Some((call, Answer::Done)));
     }
 }

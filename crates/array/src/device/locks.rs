@@ -1,6 +1,7 @@
 //! Locks of a device's own blocks (section 2.3): first come, first served where they conflict, and whoever waits too long is
 //! denied.
 
+use super::fence::Fences;
 use super::memory::{Ended, Memory};
 use super::{Effect, Part};
 use crate::message::{Answer, Blocks, Call, Mode, Past};
@@ -32,6 +33,7 @@ struct Lock {
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     queue: Vec<Lock>,
+    fenced: Fences,
     #[cfg(feature = "mutations")]
     pub mutation: Option<Mutation>,
 }
@@ -72,7 +74,7 @@ impl Locks {
         !self.queue[..index].iter().any(|earlier| {
             earlier.ask.extent.overlaps(ask.extent)
                 && (earlier.ask.mode, ask.mode) != (Mode::Shared, Mode::Shared)
-                && !ask.past.covers(earlier.ask.call.op)
+                && !self.fenced.is_past(&ask.past, earlier.ask.call.op)
         })
     }
 
@@ -169,6 +171,12 @@ impl Locks {
             let written = lock.granted && lock.ask.mode == Mode::Exclusive;
             (lock.ask.call.op.life, written.then_some(lock.ask.extent))
         })
+    }
+
+    /// Repairs need not wait for these lives any more.
+    pub(super) fn fence(&mut self, fenced: &Fences, effects: &mut Vec<Effect>) {
+        self.fenced = fenced.clone();
+        self.settle(effects);
     }
 
     /// Drops what a life has here, or all (section 3.2: only after what it has written was repaired).

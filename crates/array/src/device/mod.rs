@@ -7,13 +7,17 @@
 //! | `memory.rs` | siblings that have ended: tombstones, and requests that come twice |
 //! | `disk.rs` | the order in which the disk is used |
 //! | `epoch.rs` | the array's state, and the record that is kept durably |
+//! | `fence.rs` | lives that are fenced, and what they had in flight |
+//! | `suspect.rs` | stripes that have to be checked after a restart before they are used |
 //!
 //! The other schemes need nothing here: their reads and writes go to the disk as they come.
 
 mod disk;
 mod epoch;
+mod fence;
 mod locks;
 mod memory;
+mod suspect;
 mod tso;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -32,6 +36,7 @@ use disk::{Begin, Disk, Job, Purpose};
 use epoch::Record;
 use locks::{Ask, Locks};
 use memory::{Ended, Memory};
+use suspect::Suspects;
 use tso::{Prepare, Tso};
 
 pub use epoch::BootError;
@@ -56,6 +61,9 @@ pub struct DeviceConfig {
     pub ahead: Time,
     /// Timestamp ordering as in the textbook: writes wait for all older reads.
     pub basic: bool,
+    /// Stripe units per region: after a restart, all stripes of regions in which something was written of late are checked
+    /// before they are used.
+    pub region_units: u64,
     /// A rule that is left out, to show that checks find it.
     #[cfg(feature = "mutations")]
     pub mutation: Option<Mutation>,
@@ -74,6 +82,7 @@ impl DeviceConfig {
             remember: 5_000 * MS,
             ahead: 100 * MS,
             basic: false,
+            region_units: 1024,
             #[cfg(feature = "mutations")]
             mutation: None,
         }
@@ -205,6 +214,7 @@ pub struct Device {
     tso: Tso,
     locks: Locks,
     memory: Memory,
+    suspects: Suspects,
     disk: Disk,
     heard: BTreeMap<Life, Time>,
     reported: BTreeMap<Life, Time>,
@@ -219,6 +229,7 @@ impl Device {
         // Reads accepted before the restart may have had timestamps up to this; nothing older may be written now.
         let floor = if again { boot.now.saturating_add(config.ahead) } else { 0 };
         let starting = again && config.scheme == Scheme::TimestampOrdering;
+        let suspects = Suspects::at_start(&config, &record);
         let mut device = Device {
             record,
             saving: epoch::Saving::default(),
@@ -226,6 +237,7 @@ impl Device {
             tso: Tso::new(config.remember, config.ahead, config.basic, floor),
             locks: Locks::default(),
             memory: Memory::new(config.remember),
+            suspects,
             disk: Disk::new(config.durable),
             heard: BTreeMap::new(),
             reported: BTreeMap::new(),
@@ -233,6 +245,9 @@ impl Device {
             output: VecDeque::new(),
             config,
         };
+        let fenced = device.record.fenced.clone();
+        device.tso.fence(boot.now, &fenced, &mut device.memory, &mut Vec::new());
+        device.locks.fence(&fenced, &mut Vec::new());
         #[cfg(feature = "mutations")]
         {
             device.tso.mutation = device.config.mutation;
@@ -240,7 +255,7 @@ impl Device {
         }
         if !again {
             device.save(None);
-            device.use_disk();
+            device.use_disk(boot.now);
         }
         Ok(device)
     }
@@ -254,13 +269,14 @@ impl Device {
             DeviceInput::Request { from, request } => {
                 self.request(now, from, request, &mut effects);
             }
-            DeviceInput::Disk { token, result } => self.disk_done(token, result),
+            DeviceInput::Disk { token, result } => self.disk_done(now, token, result),
             // Whoever lost a connection may come back; whoever does not is silent.
             DeviceInput::Gone { .. } | DeviceInput::Tick => {}
         }
         self.locks.expire(now, &mut self.memory, &mut effects);
         self.carry_out(effects);
-        self.use_disk();
+        self.tidy_regions(now);
+        self.use_disk(now);
         self.report_silent(now);
     }
 
@@ -281,7 +297,7 @@ impl Device {
 
     /// The array's state as this device has it durably.
     pub fn state(&self) -> &ArrayState {
-        &self.record.state
+        self.record.state()
     }
 
     /// Whether nothing is under way here: no locks, no pre-writes, no waiting requests, and no disk operation.
@@ -300,6 +316,9 @@ impl Device {
     }
 
     fn request(&mut self, now: Time, from: Life, request: Request, effects: &mut Vec<Effect>) {
+        if let Some(region) = self.clean_region(now, &request) {
+            return self.park(region, from, request);
+        }
         let Request { call, stamp, epoch, action } = request;
         if call.op.life != from {
             return self.reply_to(from, call, Answer::Invalid);
@@ -333,6 +352,17 @@ impl Device {
             Action::Flush => self.disk.add(None, Job::Flush, Purpose::Flush { call }),
             Action::Lease => effects.push(Effect::answer(call, Answer::Done)),
             Action::Install(state) => self.install(now, call, state, effects),
+            Action::Agree(ask) => self.vote(call, ask, effects),
+            Action::Fence { life } => self.fence(now, call, life, effects),
+            Action::Clear { life } => self.clear(now, call, life, effects),
+            Action::Repaired { stripe } => {
+                self.suspects.repaired(stripe);
+                effects.push(Effect::answer(call, Answer::Done));
+            }
+            Action::Doubt { stripe } => {
+                self.suspects.doubt(stripe);
+                effects.push(Effect::answer(call, Answer::Done));
+            }
         }
     }
 
@@ -340,11 +370,13 @@ impl Device {
     fn admit(
         &self,
         now: Time,
-        _from: Life,
+        from: Life,
         epoch: crate::Epoch,
         action: &Action,
     ) -> Result<(), Answer> {
-        // Fenced lives plug in here, and stripes that are suspect: device/suspect.rs.
+        if self.is_fenced(from) {
+            return Err(Answer::Fenced);
+        }
         if self.broken {
             return Err(Answer::Broken);
         }
@@ -364,24 +396,27 @@ impl Device {
             | Action::Unlock
             | Action::Flush
             | Action::Lease
-            | Action::Install(_) => {
-                return Ok(());
-            }
+            | Action::Install(_)
+            | Action::Agree(_)
+            | Action::Fence { .. }
+            | Action::Clear { .. }
+            | Action::Repaired { .. }
+            | Action::Doubt { .. } => return Ok(()),
         };
         if ![first, second].into_iter().flatten().all(|extent| self.is_valid(extent)) {
             return Err(Answer::Invalid);
         }
-        if epoch < self.record.state.epoch {
-            return Err(Answer::Stale(self.record.state.clone()));
+        if epoch < self.record.state().epoch {
+            return Err(Answer::Stale(self.record.state().clone()));
         }
-        if epoch > self.record.state.epoch {
-            return Err(Answer::Behind(self.record.state.epoch));
+        if epoch > self.record.state().epoch {
+            return Err(Answer::Behind(self.record.state().epoch));
         }
         let timestamped = matches!(action, Action::Prepare { .. } | Action::Commit(_));
         if timestamped && now < self.starting_until {
             return Err(Answer::Starting { wait: self.starting_until - now });
         }
-        Ok(())
+        self.unsuspected(action, [first, second])
     }
 
     /// Extents are within one unit, so that no request makes a device keep more than that.
@@ -449,7 +484,7 @@ impl Device {
     }
 
     /// Gives the disk what it can begin with.
-    fn use_disk(&mut self) {
+    fn use_disk(&mut self, now: Time) {
         while let Some(begin) = self.disk.begin() {
             match begin {
                 Begin::Ask(ask, event) => {
@@ -458,16 +493,16 @@ impl Device {
                 }
                 Begin::Over(purpose, event) => {
                     self.output.extend(event.map(DeviceOutput::Event));
-                    self.answer_for(purpose, DiskAnswer::Done);
+                    self.answer_for(now, purpose, DiskAnswer::Done);
                 }
             }
         }
     }
 
-    fn disk_done(&mut self, token: DiskToken, result: Result<DiskAnswer, DiskError>) {
+    fn disk_done(&mut self, now: Time, token: DiskToken, result: Result<DiskAnswer, DiskError>) {
         let Some(purpose) = self.disk.end(token) else { return };
         match result {
-            Ok(answer) => self.answer_for(purpose, answer),
+            Ok(answer) => self.answer_for(now, purpose, answer),
             Err(error) => {
                 if !std::mem::replace(&mut self.broken, true) {
                     self.output.push_back(DeviceOutput::Broken(error));
@@ -482,7 +517,7 @@ impl Device {
         }
     }
 
-    fn answer_for(&mut self, purpose: Purpose, answer: DiskAnswer) {
+    fn answer_for(&mut self, now: Time, purpose: Purpose, answer: DiskAnswer) {
         match (purpose, answer) {
             (Purpose::Read { call, waited, headers }, DiskAnswer::Read(blocks)) => {
                 let content = self.content(blocks, headers);
@@ -498,7 +533,10 @@ impl Device {
                 }
             }
             (Purpose::Flush { call }, _) => self.reply(call, false, Answer::Done),
-            (Purpose::Save { number }, _) => self.saved(number),
+            (Purpose::Save { number }, _) => {
+                self.saved(number);
+                self.unpark(now, number);
+            }
         }
     }
 

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::fence::Fences;
 use super::memory::{Ended, Memory};
 use super::{Effect, Part};
 use crate::message::{Answer, Blocks, Call, Past};
@@ -42,8 +43,8 @@ struct Sibling {
 }
 
 impl Sibling {
-    fn is_past(&self, past: &Past) -> bool {
-        past.covers(self.asked.call.op)
+    fn is_past(&self, past: &Past, fenced: &Fences) -> bool {
+        fenced.is_past(past, self.asked.call.op)
     }
 }
 
@@ -61,6 +62,7 @@ pub(super) struct Tso {
     swept: Time,
     times: HashMap<u64, Times>,
     siblings: BTreeMap<(OpId, u32), Sibling>,
+    fenced: Fences,
     #[cfg(feature = "mutations")]
     pub mutation: Option<Mutation>,
 }
@@ -79,6 +81,7 @@ impl Tso {
             swept: 0,
             times: HashMap::new(),
             siblings: BTreeMap::new(),
+            fenced: Fences::default(),
             #[cfg(feature = "mutations")]
             mutation: None,
         }
@@ -166,7 +169,7 @@ impl Tso {
     fn is_blocked(&self, stamp: Stamp, read: Extent, past: &Past) -> bool {
         self.siblings.values().any(|other| {
             let write = other.asked.write.filter(|write| write.overlaps(read));
-            write.is_some() && other.asked.stamp < stamp && !other.is_past(past)
+            write.is_some() && other.asked.stamp < stamp && !other.is_past(past, &self.fenced)
         })
     }
 
@@ -347,6 +350,23 @@ impl Tso {
     /// Who has pre-writes or waiting reads here, and which blocks of each are pre-written.
     pub(super) fn holders(&self) -> impl Iterator<Item = (Life, Option<Extent>)> {
         self.siblings.values().map(|s| (s.asked.call.op.life, s.asked.write))
+    }
+
+    /// Writes of fenced lives that wait for reads are not done any more; their pre-writes stay, as of any write that did not
+    /// come.
+    pub(super) fn fence(
+        &mut self,
+        now: Time,
+        fenced: &Fences,
+        memory: &mut Memory,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.fenced = fenced.clone();
+        self.siblings
+            .iter_mut()
+            .filter(|((op, _), _)| fenced.has(op.life))
+            .for_each(|(_, sibling)| sibling.held = None);
+        self.settle(now, memory, effects);
     }
 
     /// Drops what a life has here (section 3.2: only after what it has written was repaired).

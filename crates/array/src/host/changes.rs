@@ -1,8 +1,9 @@
 //! What becomes of operations under way when the array's state changes, or when devices have forgotten what they hold
 //! (sections 3.3, 3.4).
 
-use super::engine::{Phase, Refused};
+use super::engine::{Phase, Refused, Role, Task};
 use super::{Host, HostOutput};
+use crate::message::Action;
 use crate::plan;
 use crate::{ArrayState, OpError, Peer, Time};
 
@@ -19,6 +20,10 @@ impl Host {
         for seq in all {
             let Some(this) = self.tries.get(&seq) else { continue };
             let phase = this.phase;
+            let task = this.task.as_ref();
+            let votes = task.is_some_and(|task| {
+                matches!(task.role, Role::Tell { action: Action::Agree(_), .. })
+            });
             if matches!(phase, Phase::Gate | Phase::First) {
                 self.restart(now, seq, 0);
                 continue;
@@ -29,7 +34,8 @@ impl Host {
                 Peer::Device(device) if phase == Phase::Second && *access => {
                     !self.state.has(*device, this.plan.accesses[*index].stripe)
                 }
-                Peer::Device(device) => self.is_out(*device),
+                // Failed devices vote as well.
+                Peer::Device(device) => self.is_out(*device) && !votes,
             });
             let gone: Vec<_> = gone.map(|(index, ..)| index).collect();
             let Some(this) = self.tries.get_mut(&seq) else { continue };
@@ -63,6 +69,10 @@ impl Host {
             .stripes
             .iter()
             .any(|part| part.skipped.is_some_and(|device| self.state.has(device, part.stripe)));
+        if matches!(this.task, Some(Task { role: Role::Pass(_), .. })) {
+            // A repair finds what it has written, and goes on from there.
+            return self.restart(now, seq, 0);
+        }
         if forgotten || back {
             return self.mend_by_another_try(now, seq);
         }

@@ -13,8 +13,9 @@ use rand::RngExt as _;
 
 use super::control::{Context, Second};
 use super::job::{self, Unfit};
+use super::repair::Pass;
 use super::{Host, HostOutput};
-use crate::message::{Action, Blocks, Call, Content, Past, Request};
+use crate::message::{Action, Answer, Blocks, Call, Content, Past, Request};
 use crate::plan::{self, Access, Plan, WriteRules};
 use crate::{
     Condition, DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
@@ -36,10 +37,30 @@ pub(super) enum Phase {
     Last,
 }
 
+/// Who is told when a task is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    Caller(Ticket),
+    /// A repair that consists of several tasks.
+    Errand(u64),
+}
+
+/// What a task does.
+#[derive(Clone, Debug)]
+pub(super) enum Role {
+    /// Its work, as the caller wants it.
+    Work,
+    /// One pass of a repair.
+    Pass(Pass),
+    /// Say the same to all of these peers, and gather what they answer.
+    Tell { to: Vec<Peer>, action: Action, answers: Vec<(Peer, Answer)> },
+}
+
 /// A piece of work, from one try to the next.
 pub(super) struct Task {
-    pub ticket: Ticket,
+    pub owner: Owner,
     pub work: Work,
+    pub role: Role,
     pub since: Time,
     pub restarts: u32,
     pub rejections: u32,
@@ -123,15 +144,18 @@ impl Try {
 pub(super) enum Later {
     /// Start a task again.
     Start(Box<Task>),
+    /// Try again to have a change of the array's state accepted.
+    Propose { errand: u64 },
     /// Ask a sibling's device again, unless the step has been answered.
     Again { seq: u64, sibling: usize, step: u8 },
 }
 
-impl Host {
-    pub(super) fn submit(&mut self, now: Time, ticket: Ticket, work: Work) {
-        let task = Task {
-            ticket,
+impl Task {
+    pub fn new(now: Time, owner: Owner, work: Work, role: Role) -> Self {
+        Task {
+            owner,
             work,
+            role,
             since: now,
             restarts: 0,
             rejections: 0,
@@ -139,8 +163,21 @@ impl Host {
             delayed: false,
             parity_unfit: false,
             superseded: Vec::new(),
-        };
-        self.start(now, task);
+        }
+    }
+}
+
+impl Host {
+    pub(super) fn submit(&mut self, now: Time, ticket: Ticket, work: Work) {
+        match work {
+            Work::Read { .. } | Work::Write { .. } | Work::Flush => {
+                self.start(now, Task::new(now, Owner::Caller(ticket), work, Role::Work));
+            }
+            Work::Scrub { .. }
+            | Work::Rebuild { .. }
+            | Work::Fence { .. }
+            | Work::Change { .. } => self.run_errand(now, ticket, work),
+        }
     }
 
     /// Begins a try of a task.
@@ -156,7 +193,11 @@ impl Host {
         self.next_seq += 1;
         let stamp = self.clock.stamp(now);
         let earlier = task.superseded.iter().map(|seq| OpId { seq: *seq, ..id }).collect();
-        let past = if task.superseded.is_empty() { Past::Nobody } else { Past::Tries(earlier) };
+        let past = match &task.role {
+            Role::Pass(pass) => pass.past.clone(),
+            _ if task.superseded.is_empty() => Past::Nobody,
+            _ => Past::Tries(earlier),
+        };
         let sibling = |peer, access| Sibling {
             peer,
             access,
@@ -169,25 +210,28 @@ impl Host {
         let accesses =
             plan.accesses.iter().map(|access| sibling(Peer::Device(access.device), true));
         let mut siblings: Vec<_> = accesses.collect();
-        let flush = matches!(task.work, Work::Flush);
-        if flush {
-            let serving = self.serving_devices();
-            siblings.extend(serving.map(|device| sibling(Peer::Device(device), false)));
-        }
+        let told = match (&task.role, &task.work) {
+            (Role::Tell { to, action, .. }, _) => Some((to.clone(), action.clone())),
+            (Role::Work, Work::Flush) => {
+                Some((self.serving_devices().map(Peer::Device).collect(), Action::Flush))
+            }
+            _ => None,
+        };
+        let peers = told.iter().flat_map(|(to, _)| to);
+        siblings.extend(peers.map(|peer| sibling(*peer, false)));
         let contents = vec![None; siblings.len()];
         let epoch = self.state.epoch;
         let phase = Phase::First;
         let task = Some(task);
         let this = Try { id, stamp, epoch, task, plan, phase, past, siblings, contents };
         self.tries.insert(id.seq, this);
-        if flush {
-            self.flush(now, id.seq);
-        } else {
-            self.first(now, id.seq);
+        match told {
+            Some((_, action)) => self.tell(now, id.seq, &action),
+            None => self.first(now, id.seq),
         }
     }
 
-    fn serving_devices(&self) -> impl Iterator<Item = DeviceId> + use<> {
+    pub(super) fn serving_devices(&self) -> impl Iterator<Item = DeviceId> + use<> {
         let conditions = self.state.devices.clone();
         let serving = conditions.into_iter().enumerate().filter(|(_, c)| *c != Condition::Failed);
         serving.map(|(device, _)| DeviceId(device as u16))
@@ -196,6 +240,11 @@ impl Host {
     /// Which siblings a task has in the array's present state.
     fn plan(&self, task: &Task) -> Result<Plan, OpError> {
         let layout = &self.config.layout;
+        match &task.role {
+            Role::Pass(pass) => return pass.plan(layout, &self.state),
+            Role::Tell { .. } => return Ok(Plan::default()),
+            Role::Work => {}
+        }
         match &task.work {
             Work::Read { span } => plan::read(layout, &self.state, *span),
             Work::Write { span, data } => {
@@ -208,20 +257,15 @@ impl Host {
                 };
                 plan::write(layout, &self.state, *span, rules)
             }
-            Work::Flush => Ok(Plan::default()),
-            // Repairs plug in here: host/repair.rs.
-            Work::Scrub { .. }
-            | Work::Rebuild { .. }
-            | Work::Fence { .. }
-            | Work::Change { .. } => Err(OpError::State("this host does no repairs".to_owned())),
+            _ => Ok(Plan::default()),
         }
     }
 
-    fn flush(&mut self, now: Time, seq: u64) {
+    fn tell(&mut self, now: Time, seq: u64, action: &Action) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
         this.phase = Phase::Second;
         for index in 0..this.siblings.len() {
-            self.send(now, seq, index, Action::Flush, false);
+            self.send(now, seq, index, action.clone(), false);
         }
         self.phase_ends(now, seq);
     }
@@ -232,7 +276,7 @@ impl Host {
         let context = Context {
             layout: &self.config.layout,
             past: &this.past,
-            headers: false,
+            headers: task.is_some_and(|t| matches!(t.role, Role::Pass(_))),
             starving: task.is_some_and(|t| t.rejections >= self.config.starving_after),
             patience: self.patience.current(),
         };
@@ -276,7 +320,11 @@ impl Host {
             let error = OpError::State("a device answered with the wrong number of blocks".into());
             return self.fail(now, seq, error);
         }
-        let Some(task) = &this.task else { return };
+        let Some(task) = &mut this.task else { return };
+        if let Role::Pass(pass) = &mut task.role {
+            let writes = pass.writes(layout, plan, contents, this.stamp);
+            return self.write_all(now, seq, None, writes);
+        }
         let (answer, writes) = match &task.work {
             Work::Read { .. } => match job::answer(layout, plan, contents) {
                 Ok(data) => (Some(HostAnswer::Read { data }), vec![None; plan.accesses.len()]),
@@ -288,9 +336,20 @@ impl Host {
                     Err(unfit) => return self.unfit(now, seq, unfit),
                 }
             }
-            // Repairs plug in here: host/repair.rs.
             _ => (Some(HostAnswer::Done), vec![None; plan.accesses.len()]),
         };
+        self.write_all(now, seq, answer, writes);
+    }
+
+    /// Phase 2. What is answered already does not wait for it.
+    fn write_all(
+        &mut self,
+        now: Time,
+        seq: u64,
+        answer: Option<HostAnswer>,
+        writes: Vec<Option<Blocks>>,
+    ) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
         this.phase = Phase::Second;
         this.contents.clear();
         for (index, blocks) in writes.into_iter().enumerate() {
@@ -317,12 +376,6 @@ impl Host {
         }
     }
 
-    /// The stripe has to be repaired before this try can go on. Repairs plug in here: host/repair.rs scrubs the stripe and
-    /// starts the task again.
-    pub(super) fn repair_needed(&mut self, now: Time, seq: u64, stripe: u64) {
-        self.fail(now, seq, OpError::State(format!("stripe {stripe} has to be scrubbed first")));
-    }
-
     /// Answers the caller. What the try still has to tell devices does not concern him.
     pub(super) fn finish(&mut self, now: Time, seq: u64, result: Result<HostAnswer, OpError>) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
@@ -343,24 +396,31 @@ impl Host {
         op: Option<(OpId, Stamp)>,
         result: Result<HostAnswer, OpError>,
     ) {
-        self.counts.done += 1;
-        self.counts.delayed += u64::from(task.delayed);
-        self.counts.failed += u64::from(result.is_err());
-        self.output.push_back(HostOutput::Done { ticket: task.ticket, op, result });
-        for seq in task.superseded {
+        let counted = matches!(task.role, Role::Work);
+        self.counts.done += u64::from(counted);
+        self.counts.delayed += u64::from(counted && task.delayed);
+        self.counts.failed += u64::from(counted && result.is_err());
+        for &seq in &task.superseded {
             self.give_up(now, seq);
+        }
+        match task.owner {
+            Owner::Caller(ticket) => {
+                self.output.push_back(HostOutput::Done { ticket, op, result });
+            }
+            Owner::Errand(id) => self.errand_step(now, id, task, op, result.err()),
         }
     }
 
-    fn fail_task(&mut self, now: Time, task: Task, error: OpError) {
+    pub(super) fn fail_task(&mut self, now: Time, task: Task, error: OpError) {
         let op = task.superseded.last().and_then(|seq| self.tries.get(seq));
         let op = op.map(|this| (this.id, this.stamp));
         self.done(now, task, op, Err(error));
     }
 
     pub(super) fn fail(&mut self, now: Time, seq: u64, error: OpError) {
-        self.finish(now, seq, Err(error));
+        // First: a try that nobody waits for is forgotten, and with it what it holds.
         self.give_up(now, seq);
+        self.finish(now, seq, Err(error));
     }
 
     /// Takes back a try, and starts its task again after a time.
@@ -475,6 +535,7 @@ impl Host {
             }
             match entry.remove() {
                 Later::Start(task) => self.start(now, *task),
+                Later::Propose { errand } => self.propose(now, errand),
                 Later::Again { seq, sibling, step } => {
                     let current =
                         self.tries.get(&seq).and_then(|t| t.siblings[sibling].out.as_ref());

@@ -6,6 +6,8 @@
 //! | `replies.rs` | what an answer means for the try that it belongs to |
 //! | `changes.rs` | what becomes of operations when the array's state changes (sections 3.3, 3.4) |
 //! | `job.rs` | what an operation makes of what it has read: parity, answers |
+//! | `errands.rs` | repairs that consist of several transactions: scrub, rebuild, fence; changes of the array's state |
+//! | `repair.rs` | one pass of a repair over one stripe |
 //! | `control.rs` | the seam to the schemes |
 //! | `zero.rs`, `tso.rs`, `device_locks.rs` | which messages a scheme sends to devices |
 
@@ -13,7 +15,9 @@ mod changes;
 mod control;
 mod device_locks;
 mod engine;
+mod errands;
 mod job;
+mod repair;
 mod replies;
 mod tso;
 mod zero;
@@ -35,6 +39,7 @@ use crate::{
 use control::Control;
 use device_locks::Patience;
 use engine::{Later, Try};
+use errands::Errand;
 
 /// What a host is told when it starts. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,6 +50,8 @@ pub struct HostConfig {
     pub scheme: Scheme,
     /// How the array is laid out.
     pub layout: Layout,
+    /// Devices without blocks that vote on the array's state; their ids follow those of the layout.
+    pub witnesses: u16,
     /// The array's state as far as known; devices tell if it is newer.
     pub state: ArrayState,
     /// If half of a stripe's data units is written: read-modify-write rather than reconstruct-write (section 1.2).
@@ -79,6 +86,7 @@ impl HostConfig {
             life,
             scheme,
             layout,
+            witnesses: 0,
             state,
             delta_at_half: false,
             lease: 4_000 * MS,
@@ -187,6 +195,8 @@ pub struct Host {
     clock: Clock,
     next_seq: u64,
     tries: BTreeMap<u64, Try>,
+    errands: BTreeMap<u64, Errand>,
+    next_errand: u64,
     later: BTreeMap<(Time, u64), Later>,
     next_later: u64,
     heard_from_us: BTreeMap<Peer, Time>,
@@ -223,6 +233,8 @@ impl Host {
             clock: Clock { last: 0, host: config.life.host.0 },
             next_seq: 1,
             tries: BTreeMap::new(),
+            errands: BTreeMap::new(),
+            next_errand: 0,
             later: BTreeMap::new(),
             next_later: 0,
             heard_from_us: BTreeMap::new(),
@@ -274,7 +286,7 @@ impl Host {
 
     /// Whether nothing is under way: no work, and nothing that devices have not answered.
     pub fn is_idle(&self) -> bool {
-        self.tries.is_empty() && self.later.is_empty()
+        self.tries.is_empty() && self.errands.is_empty() && self.later.is_empty()
     }
 
     #[cfg(feature = "mutations")]

@@ -1,6 +1,6 @@
 //! What an answer means for the try that it belongs to.
 
-use super::engine::{Held, Later, Phase, Refused};
+use super::engine::{Held, Later, Owner, Phase, Refused, Role, Task};
 use super::{Host, HostOutput};
 use crate::message::{Action, Answer, Call, Reply, Request};
 use crate::{DeviceId, Epoch, OpError, OpId, Peer, Stamp, Time};
@@ -124,6 +124,13 @@ impl Host {
     fn second_answered(&mut self, now: Time, seq: u64, index: usize, answer: Answer) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
         let sibling = &mut this.siblings[index];
+        if let Some(Task { role: Role::Tell { answers, .. }, owner, .. }) = &mut this.task {
+            answers.push((sibling.peer, answer));
+            return match *owner {
+                Owner::Errand(errand) => self.errand_heard(now, errand, seq),
+                Owner::Caller(_) => self.phase_ends(now, seq),
+            };
+        }
         match answer {
             Answer::Written | Answer::Done => {
                 sibling.held = Held::Nothing;
@@ -148,6 +155,11 @@ impl Host {
         if epoch >= self.state.epoch {
             return self.transmit(now, refused.0, refused.1);
         }
+        self.install_at(now, to);
+    }
+
+    /// Tells a device the array's state.
+    pub(super) fn install_at(&mut self, now: Time, to: Peer) {
         let op = OpId { life: self.config.life, seq: 0 };
         let call = Call { op, sibling: INSTALL, step: 0 };
         let stamp = Stamp { time: now, host: self.config.life.host.0 };
@@ -159,6 +171,9 @@ impl Host {
     fn fence(&mut self, now: Time) {
         if std::mem::replace(&mut self.fenced, true) {
             return;
+        }
+        for errand in std::mem::take(&mut self.errands).into_values() {
+            self.errand_over(now, errand, Err(OpError::Fenced));
         }
         let tries = std::mem::take(&mut self.tries);
         let later = std::mem::take(&mut self.later);

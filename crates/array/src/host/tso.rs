@@ -18,8 +18,14 @@ impl Control for Tso {
         })
     }
 
-    fn second(&self, _access: &Access, blocks: Option<Blocks>) -> Option<Second> {
-        blocks.map(|blocks| Second { action: Action::Commit(blocks), hidden: false })
+    fn second(&self, access: &Access, blocks: Option<Blocks>) -> Option<Second> {
+        match blocks {
+            Some(blocks) => Some(Second { action: Action::Commit(blocks), hidden: false }),
+            // Of what a repair could have written, most need not be.
+            None => {
+                access.write.is_some().then_some(Second { action: Action::Cancel, hidden: true })
+            }
+        }
     }
 
     fn give_up(&self, access: &Access, answered: bool) -> Option<Action> {

@@ -1,6 +1,8 @@
 //! Hosts and devices in memory: messages are delivered and disks are done in an order that a seed gives. At the end, stripes
 //! are consistent, and there is a serial order that explains what every host has read.
 
+#![allow(dead_code)] // Each test uses a part of it.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -105,6 +107,10 @@ pub struct World {
     pub doubles: bool,
     pub submitted: BTreeMap<(usize, Ticket), Work>,
     pub done: Vec<Done>,
+    /// Hosts that do nothing any more.
+    pub dead: BTreeSet<usize>,
+    /// Devices that do nothing any more.
+    pub gone: BTreeSet<DeviceId>,
     pub events: Vec<(DeviceId, DeviceEvent)>,
     /// Which message to lose: its number, in the order of delivery.
     next_ticket: u64,
@@ -148,6 +154,8 @@ impl World {
             doubles: false,
             submitted: BTreeMap::new(),
             done: Vec::new(),
+            dead: BTreeSet::new(),
+            gone: BTreeSet::new(),
             events: Vec::new(),
             next_ticket: 0,
             next_tag: 0,
@@ -189,6 +197,7 @@ impl World {
 
     /// Takes what the machines want done.
     pub fn collect(&mut self) {
+        let mut news = Vec::new();
         for index in 0..self.hosts.len() {
             while let Some(output) = self.hosts[index].poll() {
                 match output {
@@ -200,7 +209,8 @@ impl World {
                         let work = self.submitted.remove(&(index, ticket)).expect("answered twice");
                         self.done.push(Done { host: index, work, op, result });
                     }
-                    HostOutput::State(_) | HostOutput::Broken(_) => {}
+                    HostOutput::State(state) => news.push(state),
+                    HostOutput::Broken(_) => {}
                 }
             }
         }
@@ -218,6 +228,17 @@ impl World {
                 }
             }
         }
+        // Hosts tell each other.
+        if !news.is_empty() {
+            for host in (0..self.hosts.len()).filter(|h| !self.dead.contains(h)).collect::<Vec<_>>()
+            {
+                for state in &news {
+                    let now = self.host_now(host);
+                    self.hosts[host].handle(now, HostInput::State(state.clone()));
+                }
+            }
+            self.collect();
+        }
     }
 
     /// Lets one thing happen; false if there is nothing.
@@ -234,6 +255,9 @@ impl World {
 
     pub fn deliver(&mut self, flight: Flight) {
         match flight {
+            Flight::Request(_, device, _) | Flight::Disk(device, _)
+                if self.gone.contains(&device) => {}
+            Flight::Reply(_, to, _) if self.dead.contains(&(to.host.0 as usize)) => {}
             Flight::Request(host, device, request) => {
                 if self.doubles && self.random.random_bool(0.1) {
                     self.flights.push(Flight::Request(host, device, request.clone()));
@@ -259,12 +283,16 @@ impl World {
 
     /// Goes on to the next timer.
     fn tick(&mut self) -> bool {
-        let hosts = self.hosts.iter().zip(&self.skew);
-        let hosts = hosts.filter_map(|(h, skew)| Some(h.next_timer()?.saturating_sub(*skew)));
-        let devices = self.devices.iter().filter_map(Device::next_timer);
+        let hosts = self.hosts.iter().zip(&self.skew).enumerate();
+        let hosts = hosts.filter(|(index, _)| !self.dead.contains(index));
+        let hosts = hosts.filter_map(|(_, (h, skew))| Some(h.next_timer()?.saturating_sub(*skew)));
+        let devices = self.devices.iter().filter(|device| !self.gone.contains(&device.id()));
+        let devices = devices.filter_map(Device::next_timer);
         let Some(time) = hosts.chain(devices).min() else { return false };
         self.now = self.now.max(time);
-        for host in 0..self.hosts.len() {
+        for host in
+            (0..self.hosts.len()).filter(|host| !self.dead.contains(host)).collect::<Vec<_>>()
+        {
             let now = self.host_now(host);
             self.hosts[host].handle(now, HostInput::Tick);
         }
@@ -306,6 +334,21 @@ impl World {
         self.flights = flights;
         let state = self.devices[index].state().clone();
         let boot = DeviceBoot { now: self.now, record: self.disks[index].record.clone(), state };
+        self.devices[index] = Device::new(self.configs[index].clone(), boot).unwrap();
+        for host in 0..self.hosts.len() {
+            let now = self.host_now(host);
+            self.hosts[host].handle(now, HostInput::Connected { peer: Peer::Device(device) });
+        }
+        self.collect();
+    }
+
+    /// A new device in the place of another: it has nothing.
+    pub fn replace(&mut self, device: DeviceId) {
+        let index = usize::from(device.0);
+        self.disks[index] = DiskInMemory::new(&self.layout);
+        let alive = (0..self.hosts.len()).find(|host| !self.dead.contains(host)).unwrap_or(0);
+        let state = self.hosts[alive].state().clone();
+        let boot = DeviceBoot { now: self.now, record: None, state };
         self.devices[index] = Device::new(self.configs[index].clone(), boot).unwrap();
         for host in 0..self.hosts.len() {
             let now = self.host_now(host);

@@ -1,0 +1,402 @@
+//! Repairs that consist of several transactions, and changes of the array's state (section 3). All of it may be repeated, by
+//! any host: nobody is in charge.
+
+use std::collections::BTreeMap;
+
+use super::engine::{Later, Owner, Role, Task};
+use super::repair::{Found, Pass};
+use super::{Host, HostOutput};
+use crate::agreement::{Proposer, Step};
+use crate::message::{Action, Answer, Past};
+use crate::plan::Columns;
+use crate::{
+    Agreed, ArrayState, Change, Condition, DeviceId, Extent, HostAnswer, Life, OpError, OpId, Peer,
+    Stamp, Ticket, Time, Work,
+};
+
+pub(super) struct Errand {
+    done: Then,
+    /// What its passes and messages are in histories.
+    work: Work,
+    op: Option<(OpId, Stamp)>,
+    /// What the first pass found wrong, and the last one lost.
+    found: Found,
+    passes: u32,
+    stage: Stage,
+}
+
+/// What comes after it.
+enum Then {
+    Answer(Ticket),
+    /// A host operation that could not go on before.
+    Resume(Box<Task>),
+}
+
+enum Stage {
+    /// Passes over one stripe, until nothing is left to mend.
+    Stripe(Pass),
+    /// Devices are told that the stripe is good.
+    Repaired,
+    /// Devices fence a life and say what it had in flight.
+    Fencing(Life),
+    /// Passes over what it had in flight.
+    Repairing { life: Life, left: BTreeMap<u64, Columns>, pass: Pass },
+    /// Devices drop what it held.
+    Clearing,
+    /// The array's next state is voted on.
+    Proposing { proposer: Box<Proposer>, seq: u64 },
+    /// Devices are told the state.
+    Installing,
+}
+
+impl Host {
+    pub(super) fn run_errand(&mut self, now: Time, ticket: Ticket, work: Work) {
+        let stage = match self.first_stage(&work) {
+            Ok(Some(stage)) => Ok(stage),
+            Ok(None) => Err(Ok(HostAnswer::Done)),
+            Err(error) => Err(Err(error)),
+        };
+        match stage {
+            Ok(_) if self.fenced => {
+                let result = Err(OpError::Fenced);
+                self.output.push_back(HostOutput::Done { ticket, op: None, result });
+            }
+            Ok(stage) => self.begin(now, Then::Answer(ticket), work, stage),
+            Err(result) => self.output.push_back(HostOutput::Done { ticket, op: None, result }),
+        }
+    }
+
+    fn first_stage(&self, work: &Work) -> Result<Option<Stage>, OpError> {
+        let layout = &self.config.layout;
+        let whole = |stripe: u64, repair: bool, onto: Option<DeviceId>| {
+            if stripe >= layout.stripes {
+                return Err(OpError::Range);
+            }
+            let (columns, past, found) = (0..layout.unit, Past::Nobody, Found::default());
+            Ok(Some(Stage::Stripe(Pass { stripe, columns, repair, onto, past, found })))
+        };
+        match *work {
+            Work::Scrub { stripe, repair } => whole(stripe, repair, None),
+            Work::Rebuild { device, stripe } => {
+                match self.state.devices.get(usize::from(device.0)) {
+                    Some(condition) if condition.has(stripe) => Ok(None),
+                    Some(Condition::Rebuilding { .. }) => whole(stripe, true, Some(device)),
+                    Some(_) => Err(OpError::State(format!("{device} is not being rebuilt"))),
+                    None => Err(OpError::State(format!("the array has no device {device}"))),
+                }
+            }
+            Work::Fence { life } if life == self.config.life => {
+                Err(OpError::State("a host cannot fence itself".to_owned()))
+            }
+            Work::Fence { life } => Ok(Some(Stage::Fencing(life))),
+            Work::Change { change } => {
+                let voters = layout.devices() + self.config.witnesses;
+                let state = self.state.clone();
+                let life = self.config.life;
+                let proposer = Box::new(Proposer::new(life, change, voters.into(), state));
+                Ok(Some(Stage::Proposing { proposer, seq: 0 }))
+            }
+            Work::Read { .. } | Work::Write { .. } | Work::Flush => Ok(None),
+        }
+    }
+
+    fn begin(&mut self, now: Time, done: Then, work: Work, stage: Stage) {
+        self.next_errand += 1;
+        let id = self.next_errand;
+        let found = Found::default();
+        self.errands.insert(id, Errand { done, work, op: None, found, passes: 0, stage });
+        self.go_on(now, id);
+    }
+
+    /// The stripe has to be repaired before this try can go on: it is started again afterwards.
+    pub(super) fn repair_needed(&mut self, now: Time, seq: u64, stripe: u64) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        let Some(mut task) = this.task.take() else { return };
+        self.give_up(now, seq);
+        task.delayed = true;
+        task.restarts += 1;
+        self.counts.restarts += 1;
+        let work = Work::Scrub { stripe, repair: true };
+        match self.first_stage(&work) {
+            Ok(Some(stage)) => self.begin(now, Then::Resume(Box::new(task)), work, stage),
+            _ => self.fail_task(now, task, OpError::Range),
+        }
+    }
+
+    /// Starts what an errand's stage consists of.
+    fn go_on(&mut self, now: Time, id: u64) {
+        let Some(errand) = self.errands.get(&id) else { return };
+        let serving: Vec<Peer> = self.serving_devices().map(Peer::Device).collect();
+        let tell = |action: Action| {
+            let to = serving.clone();
+            Role::Tell { to, action, answers: Vec::new() }
+        };
+        let role = match &errand.stage {
+            Stage::Stripe(pass) | Stage::Repairing { pass, .. } => Role::Pass(pass.clone()),
+            Stage::Repaired => match errand.work {
+                Work::Scrub { stripe, .. } => tell(Action::Repaired { stripe }),
+                _ => return self.over(now, id, Ok(HostAnswer::Done)),
+            },
+            Stage::Fencing(life) => tell(Action::Fence { life: *life }),
+            Stage::Clearing => match errand.work {
+                Work::Fence { life } => tell(Action::Clear { life }),
+                _ => return self.over(now, id, Ok(HostAnswer::Done)),
+            },
+            Stage::Installing => tell(Action::Install(self.state.clone())),
+            Stage::Proposing { .. } => return self.propose(now, id),
+        };
+        let task = Task::new(now, Owner::Errand(id), errand.work.clone(), role);
+        self.start(now, task);
+    }
+
+    /// A task of an errand is done.
+    pub(super) fn errand_step(
+        &mut self,
+        now: Time,
+        id: u64,
+        task: Task,
+        op: Option<(OpId, Stamp)>,
+        error: Option<OpError>,
+    ) {
+        let Some(errand) = self.errands.get_mut(&id) else { return };
+        errand.op = op.or(errand.op);
+        if let Some(error) = error {
+            return self.over(now, id, Err(error));
+        }
+        match task.role {
+            Role::Pass(pass) => self.passed(now, id, &pass),
+            Role::Tell { answers, .. } => self.told(now, id, answers),
+            Role::Work => {}
+        }
+    }
+
+    fn passed(&mut self, now: Time, id: u64, pass: &Pass) {
+        let Some(errand) = self.errands.get_mut(&id) else { return };
+        if errand.passes == 0 {
+            errand.found.mismatches = pass.found.mismatches;
+        }
+        errand.found.lost = pass.found.lost;
+        errand.passes += 1;
+        if pass.found.wrote {
+            return self.go_on(now, id);
+        }
+        match &mut errand.stage {
+            Stage::Stripe(Pass { repair: true, onto: None, .. }) => errand.stage = Stage::Repaired,
+            Stage::Stripe(_) => {
+                let Found { mismatches, lost, .. } = errand.found;
+                return self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
+            }
+            _ => {}
+        }
+        if matches!(errand.stage, Stage::Repairing { .. }) {
+            return self.next_stripe(now, id);
+        }
+        self.go_on(now, id);
+    }
+
+    /// The next stripe that a fenced life has left.
+    fn next_stripe(&mut self, now: Time, id: u64) {
+        let (layout, state) = (self.config.layout, self.state.clone());
+        let Some(errand) = self.errands.get_mut(&id) else { return };
+        if let Stage::Repairing { life, left, pass } = &mut errand.stage {
+            match left.pop_first() {
+                None => errand.stage = Stage::Clearing,
+                Some((stripe, columns)) => {
+                    // What is rebuilt already but not known to be may miss what was written last.
+                    let units = (0..layout.data).map(|unit| layout.data(stripe, unit));
+                    let rebuilding = |device: &DeviceId| {
+                        let condition = state.devices.get(usize::from(device.0));
+                        matches!(condition, Some(Condition::Rebuilding { .. }))
+                            && !state.has(*device, stripe)
+                    };
+                    let onto = units.chain([layout.parity(stripe)]).find(rebuilding);
+                    let past = Past::Life(*life);
+                    let found = Found::default();
+                    *pass = Pass { stripe, columns, repair: true, onto, past, found };
+                }
+            }
+        }
+        self.go_on(now, id);
+    }
+
+    fn told(&mut self, now: Time, id: u64, answers: Vec<(Peer, Answer)>) {
+        let Some(errand) = self.errands.get_mut(&id) else { return };
+        let mut in_flight: Vec<(DeviceId, Extent)> = Vec::new();
+        for (peer, answer) in answers {
+            match (peer, answer) {
+                (Peer::Device(device), Answer::InFlight(extents)) => {
+                    in_flight.extend(extents.into_iter().map(|extent| (device, extent)));
+                }
+                (_, Answer::Done) => {}
+                (peer, answer) => {
+                    let what = format!("{peer:?} answered a repair with {answer:?}");
+                    return self.over(now, id, Err(OpError::State(what)));
+                }
+            }
+        }
+        match &errand.stage {
+            Stage::Fencing(life) => {
+                let life = *life;
+                let left = self.affected(&in_flight);
+                let Some(errand) = self.errands.get_mut(&id) else { return };
+                let (past, found) = (Past::Life(life), Found::default());
+                let pass = Pass { stripe: 0, columns: 0..0, repair: true, onto: None, past, found };
+                errand.stage = Stage::Repairing { life, left, pass };
+                self.next_stripe(now, id);
+            }
+            Stage::Repaired => {
+                let Found { mismatches, lost, .. } = errand.found;
+                self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
+            }
+            _ => self.over(now, id, Ok(HostAnswer::Done)),
+        }
+    }
+
+    /// Stripes with these blocks, and the columns from the first to the last of them.
+    fn affected(&self, blocks: &[(DeviceId, Extent)]) -> BTreeMap<u64, Columns> {
+        let layout = &self.config.layout;
+        let mut found: BTreeMap<u64, Columns> = BTreeMap::new();
+        for (device, extent) in blocks {
+            let Some(stripe) = layout.stripe_of(*device, extent.start) else { continue };
+            let unit = layout.unit_start(stripe);
+            let columns = extent.start.saturating_sub(unit).min(u64::from(layout.unit)) as u32
+                ..extent.end().saturating_sub(unit).min(u64::from(layout.unit)) as u32;
+            let all = found.entry(stripe).or_insert_with(|| columns.clone());
+            *all = all.start.min(columns.start)..all.end.max(columns.end);
+        }
+        found
+    }
+
+    /// Another attempt at having a change accepted.
+    pub(super) fn propose(&mut self, now: Time, id: u64) {
+        let Some(errand) = self.errands.get_mut(&id) else { return };
+        if let Stage::Proposing { proposer, .. } = &mut errand.stage {
+            let learned = proposer.learn(self.state.clone());
+            let step = learned.unwrap_or_else(|| proposer.again());
+            self.proposer_step(now, id, step);
+        }
+    }
+
+    /// Whether a stripe could be had without what fails.
+    fn bearable(&self, state: &ArrayState, change: Change) -> Result<(), OpError> {
+        let Change::Fail(device) = change else { return Ok(()) };
+        let group = device.0 / self.config.layout.group_size();
+        let of_group =
+            |other: u16| other != device.0 && other / self.config.layout.group_size() == group;
+        let all = (0u16..).zip(&state.devices);
+        let other = all.filter(|(id, c)| of_group(*id) && **c != Condition::Good).map(|(id, _)| id);
+        match other.min() {
+            None => Ok(()),
+            Some(other) => Err(OpError::Unavailable(format!(
+                "{device} cannot be given up, because {} is not whole",
+                DeviceId(other)
+            ))),
+        }
+    }
+
+    fn proposer_step(&mut self, now: Time, id: u64, step: Step) {
+        let Some(errand) = self.errands.get_mut(&id) else { return };
+        let Stage::Proposing { proposer, seq } = &mut errand.stage else { return };
+        let asked = std::mem::take(seq);
+        let known = proposer.state().clone();
+        let work = errand.work.clone();
+        self.tries.remove(&asked);
+        match step {
+            Step::AskAll(ask) => {
+                if let Work::Change { change } = work
+                    && known.changed(change).is_ok_and(|next| next.is_some())
+                    && let Err(error) = self.bearable(&known, change)
+                {
+                    return self.over(now, id, Err(error));
+                }
+                let voters = self.config.layout.devices() + self.config.witnesses;
+                let to = (0..voters).map(|voter| Peer::Device(DeviceId(voter))).collect();
+                let action = Action::Agree(ask);
+                let role = Role::Tell { to, action, answers: Vec::new() };
+                let seq = self.next_seq;
+                if let Some(errand) = self.errands.get_mut(&id)
+                    && let Stage::Proposing { seq: asked, .. } = &mut errand.stage
+                {
+                    *asked = seq;
+                }
+                self.start(now, Task::new(now, Owner::Errand(id), work, role));
+            }
+            Step::BackOff(attempts) => {
+                let wait = self.backoff(attempts);
+                self.at(now.saturating_add(wait), Later::Propose { errand: id });
+            }
+            Step::Refused(why) => self.over(now, id, Err(OpError::State(why))),
+            Step::Chosen(state) => {
+                if let Some(errand) = self.errands.get_mut(&id) {
+                    errand.stage = Stage::Installing;
+                }
+                self.adopt(now, state);
+                self.go_on(now, id);
+            }
+        }
+        self.adopt(now, known);
+    }
+
+    /// A peer has answered what an errand told it.
+    pub(super) fn errand_heard(&mut self, now: Time, id: u64, seq: u64) {
+        let Some(errand) = self.errands.get_mut(&id) else { return };
+        let Stage::Proposing { proposer, seq: asked } = &mut errand.stage else {
+            return self.phase_ends(now, seq);
+        };
+        if *asked != seq {
+            return;
+        }
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        let Some(Task { role: Role::Tell { answers, .. }, .. }) = &mut this.task else { return };
+        let Some((peer, answer)) = answers.pop() else { return };
+        let (Peer::Device(voter), Answer::Agreed(answer)) = (peer, answer) else { return };
+        if let Agreed::Missing(_) = answer {
+            return self.teach(now, peer, seq);
+        }
+        let step = proposer.answer(voter, answer);
+        if let Some(step) = step {
+            return self.proposer_step(now, id, step);
+        }
+        // All have answered, and there is no majority for anything.
+        if self.tries.get(&seq).is_some_and(|this| this.phase_done()) {
+            let wait = self.backoff(1);
+            self.at(now.saturating_add(wait), Later::Propose { errand: id });
+        }
+    }
+
+    /// A voter does not know the state that the next one is to follow: it is told, and asked again.
+    fn teach(&mut self, now: Time, peer: Peer, seq: u64) {
+        self.install_at(now, peer);
+        let Some(this) = self.tries.get(&seq) else { return };
+        let Some(Task { role: Role::Tell { action, .. }, .. }) = &this.task else { return };
+        let action = action.clone();
+        let index = this.siblings.iter().position(|sibling| sibling.peer == peer);
+        if let Some(index) = index {
+            self.send(now, seq, index, action, false);
+        }
+    }
+
+    fn over(&mut self, now: Time, id: u64, result: Result<HostAnswer, OpError>) {
+        if let Some(errand) = self.errands.remove(&id) {
+            if let Stage::Proposing { seq, .. } = errand.stage {
+                self.tries.remove(&seq);
+            }
+            self.errand_over(now, errand, result);
+        }
+    }
+
+    pub(super) fn errand_over(
+        &mut self,
+        now: Time,
+        errand: Errand,
+        result: Result<HostAnswer, OpError>,
+    ) {
+        match (errand.done, result) {
+            (Then::Answer(ticket), result) => {
+                self.output.push_back(HostOutput::Done { ticket, op: errand.op, result });
+            }
+            (Then::Resume(task), Ok(_)) => self.start(now, *task),
+            (Then::Resume(task), Err(error)) => self.fail_task(now, *task, error),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! One pass of a repair over one stripe: a storage transaction that reads the stripe's columns from all devices that have
+//! them, and writes what [`crate::recovery::column`] says.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::message::{Blocks, Content, Flaw, Past};
+use crate::plan::{self, Access, Columns, Method, Plan, StripePlan, Unit};
+use crate::recovery::column::{Column, Mend, Seen, mended};
+use crate::{ArrayState, DeviceId, Header, Layout, OpError, Stamp};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Pass {
+    pub stripe: u64,
+    pub columns: Columns,
+    /// Whether anything may be written.
+    pub repair: bool,
+    /// A device that is being rebuilt, and gets its unit if there is nothing to repair.
+    pub onto: Option<DeviceId>,
+    /// Whose locks and pre-writes do not count.
+    pub past: Past,
+    pub found: Found,
+}
+
+/// What a pass has found and done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Found {
+    pub mismatches: u32,
+    pub lost: u32,
+    /// Something was mended: another pass is needed.
+    pub wrote: bool,
+}
+
+impl Pass {
+    pub fn plan(&self, layout: &Layout, state: &ArrayState) -> Result<Plan, OpError> {
+        if plan::missing_units(layout, state, self.stripe) > 1 {
+            let what = format!("stripe {} has lost more units than it can", self.stripe);
+            return Err(OpError::Unavailable(what));
+        }
+        let units = (0..layout.data).map(|u| (Unit::Data(u), layout.data(self.stripe, u)));
+        let parity = (Unit::Parity, layout.parity(self.stripe));
+        let mut accesses = Vec::new();
+        for (unit, device) in units.chain([parity]) {
+            let has = state.has(device, self.stripe);
+            if has || self.onto == Some(device) {
+                accesses.push(Access {
+                    device,
+                    stripe: self.stripe,
+                    unit,
+                    read: has.then(|| self.columns.clone()),
+                    write: self.repair.then(|| self.columns.clone()),
+                });
+            }
+        }
+        let part = StripePlan {
+            stripe: self.stripe,
+            method: Method::Read,
+            covered: Vec::new(),
+            hull: self.columns.clone(),
+            skipped: None,
+            accesses: 0..accesses.len(),
+        };
+        Ok(Plan { stripes: vec![part], accesses })
+    }
+
+    /// What each access writes.
+    pub fn writes(
+        &mut self,
+        layout: &Layout,
+        plan: &Plan,
+        contents: &[Option<Content>],
+        stamp: Stamp,
+    ) -> Vec<Option<Blocks>> {
+        let index = |unit: Unit| match unit {
+            Unit::Data(unit) => usize::from(unit),
+            Unit::Parity => usize::from(layout.data),
+        };
+        // By access: columns in which it is written, and what.
+        let mut mends: Vec<Vec<(u32, Mend)>> = vec![Vec::new(); plan.accesses.len()];
+        let mut rebuilt: Vec<(u32, Mend)> = Vec::new();
+        let missing = plan.accesses.iter().position(|access| access.read.is_none());
+        self.found = Found::default();
+        for offset in self.columns.clone() {
+            let at = (offset - self.columns.start) as usize;
+            let mut units = vec![Seen::Absent; usize::from(layout.data) + 1];
+            for (access, content) in plan.accesses.iter().zip(contents) {
+                if let Some(content) = content {
+                    units[index(access.unit)] = seen(layout, content, at);
+                }
+            }
+            let column = Column { layout, stripe: self.stripe, offset };
+            let finding = column.examine(&units);
+            self.found.mismatches += u32::from(finding.mismatch);
+            self.found.lost += finding.lost;
+            for mend in finding.mends {
+                let access = plan.accesses.iter().position(|a| index(a.unit) == mend.unit);
+                if let Some(access) = access {
+                    mends[access].push((offset, mend));
+                }
+            }
+            if let Some(access) = missing {
+                let unit = index(plan.accesses[access].unit);
+                rebuilt.push((offset, column.rebuild(&units, unit)));
+            }
+        }
+        if !self.repair {
+            return vec![None; plan.accesses.len()];
+        }
+        self.found.wrote = mends.iter().any(|mends| !mends.is_empty());
+        if !self.found.wrote
+            && let Some(access) = missing
+        {
+            mends[access] = rebuilt;
+        }
+        let header = mended(stamp);
+        mends.iter().map(|mends| self.blocks(layout, header, mends)).collect()
+    }
+
+    /// The first run of columns; a later pass finds the others.
+    fn blocks(&self, layout: &Layout, header: Header, mends: &[(u32, Mend)]) -> Option<Blocks> {
+        let (first, _) = mends.first()?;
+        let run = mends.iter().zip(*first..).take_while(|((offset, _), next)| offset == next);
+        let mut data = BytesMut::new();
+        let mut lost = Vec::new();
+        let mut count = 0;
+        for ((_, mend), _) in run {
+            data.extend_from_slice(&mend.data);
+            if mend.lost {
+                lost.push(count);
+            }
+            count += 1;
+        }
+        let extent = plan::extent(layout, self.stripe, &(*first..first + count));
+        Some(Blocks { extent, data: data.freeze(), header, lost })
+    }
+}
+
+fn seen(layout: &Layout, content: &Content, at: usize) -> Seen {
+    let size = layout.block_size as usize;
+    let torn =
+        |(index, flaw): &(u32, Flaw)| *index as usize == at && matches!(flaw, Flaw::Unreadable(_));
+    let header = content.headers.get(at).filter(|_| !content.flaws.iter().any(torn));
+    match header {
+        Some(&header) => {
+            let from = (at * size).min(content.data.len());
+            let to = (from + size).min(content.data.len());
+            let data: Bytes = content.data.slice(from..to);
+            Seen::There { header, data }
+        }
+        None => Seen::Torn,
+    }
+}

@@ -1,0 +1,305 @@
+//! Recovery (section 3): hosts that die after any message, devices that fail or restart after any disk write, changes of the
+//! array's state, rebuilds.
+
+mod common;
+
+use bytes::Bytes;
+use common::{Flight, World, raid5};
+use lockify_array::{
+    ArrayState, Change, Condition, DeviceId, HostAnswer, OpError, Redundancy, Scheme, Span, Work,
+};
+use rand::RngExt as _;
+
+/// The last of the hosts does repairs.
+const REPAIRER: usize = 2;
+
+/// Runs one piece of work alone.
+fn run(world: &mut World, host: usize, work: Work) -> Result<HostAnswer, OpError> {
+    let before = world.done.len();
+    world.submit(host, work);
+    world.run();
+    let mut new = world.done.drain(before..);
+    let answer = new.next_back().expect("it was answered").result;
+    drop(new);
+    answer
+}
+
+fn read(world: &mut World, span: Span) -> Result<Bytes, OpError> {
+    match run(world, REPAIRER, Work::Read { span })? {
+        HostAnswer::Read { data } => Ok(data),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The host does nothing any more; of what it has sent some arrives yet, at any time, and some does not.
+fn crash(world: &mut World, host: usize) {
+    let flights = std::mem::take(&mut world.flights);
+    for flight in flights {
+        let sent = matches!(&flight, Flight::Request(h, ..) if *h == host);
+        if !sent || world.random.random_bool(0.5) {
+            world.flights.push(flight);
+        }
+    }
+    world.submitted.retain(|(h, _), _| *h != host);
+    world.dead.insert(host);
+}
+
+fn blocks(world: &World, data: &Bytes) -> Vec<Bytes> {
+    let size = world.layout.block_size as usize;
+    (0..data.len() / size).map(|i| data.slice(i * size..(i + 1) * size)).collect()
+}
+
+/// Every block is what it was or what was to be written, or reported as lost if that is allowed.
+fn judge(world: &mut World, old: &Bytes, span: Span, new: &Bytes, may_lose: bool, what: &str) {
+    let old = blocks(world, old);
+    let new = blocks(world, new);
+    for block in 0..world.layout.blocks() {
+        let written = block.checked_sub(span.start).and_then(|i| new.get(i as usize));
+        match read(world, Span { start: block, count: 1 }) {
+            Ok(data) => {
+                let fits = data == old[block as usize] || Some(&data) == written;
+                assert!(fits, "{what}: block {block} is neither old nor new");
+            }
+            Err(OpError::Lost { .. }) if may_lose => {}
+            Err(error) => panic!("{what}: block {block}: {error}"),
+        }
+    }
+}
+
+fn filled(layout: lockify_array::Layout, scheme: Scheme, seed: u64) -> (World, Bytes) {
+    let mut world = World::new(layout, scheme, 3, seed);
+    let span = Span { start: 0, count: layout.blocks() };
+    let work = world.write(span);
+    let Work::Write { data, .. } = work.clone() else { unreachable!() };
+    run(&mut world, 0, work).unwrap();
+    (world, data)
+}
+
+fn layouts() -> [lockify_array::Layout; 2] {
+    let redundancy = Redundancy::Mirror;
+    // Two groups, so that a majority is left when a device fails.
+    [raid5(), lockify_array::Layout { redundancy, data: 1, groups: 2, ..raid5() }]
+}
+
+/// A write whose host dies after so many steps; false if it was done by then.
+fn cut_short(world: &mut World, span: Span, steps: usize) -> Option<Bytes> {
+    let work = world.write(span);
+    let Work::Write { data, .. } = work.clone() else { unreachable!() };
+    world.submit(1, work);
+    for _ in 0..steps {
+        if world.submitted.is_empty() {
+            return None;
+        }
+        world.step();
+    }
+    crash(world, 1);
+    Some(data)
+}
+
+fn spans(world: &World) -> [Span; 4] {
+    let stripe = u64::from(world.layout.data) * u64::from(world.layout.unit);
+    [
+        Span { start: 1, count: 1 },
+        Span { start: 0, count: stripe },
+        Span { start: stripe - 1, count: 3.min(stripe) },
+        Span { start: 1, count: stripe - 1 },
+    ]
+}
+
+const SCHEMES: [Scheme; 2] = [Scheme::TimestampOrdering, Scheme::DeviceLocking];
+
+#[test]
+fn a_host_that_dies_after_any_message_leaves_old_or_new_blocks_and_fitting_parity() {
+    let mut cut = 0;
+    for (scheme, layout) in SCHEMES.into_iter().flat_map(|s| layouts().map(|l| (s, l))) {
+        for shape in 0..4 {
+            for steps in 1.. {
+                let (mut world, old) = filled(layout, scheme, steps as u64);
+                let span = spans(&world)[shape];
+                let Some(new) = cut_short(&mut world, span, steps) else { break };
+                cut += 1;
+                let fence = Work::Fence { life: common::life(1) };
+                let what = format!("{scheme} {span:?} after {steps}");
+                assert_eq!(run(&mut world, REPAIRER, fence), Ok(HostAnswer::Done), "{what}");
+                let state = ArrayState::new(layout.devices());
+                assert_eq!(world.inconsistent_stripes(&state), [0; 0], "{what}");
+                assert!(world.devices.iter().all(lockify_array::Device::is_idle), "{what}");
+                judge(&mut world, &old, span, &new, false, &what);
+                // And any one device may fail now.
+                let device = DeviceId((steps % usize::from(layout.devices())) as u16);
+                let fail = Work::Change { change: Change::Fail(device) };
+                assert_eq!(run(&mut world, REPAIRER, fail), Ok(HostAnswer::Done));
+                judge(&mut world, &old, span, &new, false, &what);
+            }
+        }
+    }
+    assert!(cut > 100, "{cut}");
+}
+
+#[test]
+fn a_repairer_that_dies_is_fenced_like_any_other() {
+    for steps in 1..60 {
+        let layout = raid5();
+        let (mut world, old) = filled(layout, Scheme::TimestampOrdering, steps);
+        let span = Span { start: 1, count: 1 };
+        let new = cut_short(&mut world, span, 9).expect("it is longer");
+        world.submit(0, Work::Fence { life: common::life(1) });
+        for _ in 0..steps {
+            world.step();
+        }
+        crash(&mut world, 0);
+        // At once: neither waits for what the other repairs.
+        for host in [0, 1] {
+            world.submit(REPAIRER, Work::Fence { life: common::life(host) });
+        }
+        world.run();
+        assert!(world.done.iter().all(|done| done.result.is_ok()));
+        let state = ArrayState::new(layout.devices());
+        assert_eq!(world.inconsistent_stripes(&state), [0; 0]);
+        judge(&mut world, &old, span, &new, false, &format!("{steps}"));
+    }
+}
+
+#[test]
+fn what_a_fenced_host_still_sends_is_refused() {
+    let (mut world, old) = filled(raid5(), Scheme::TimestampOrdering, 1);
+    let span = Span { start: 1, count: 1 };
+    let work = world.write(span);
+    let Work::Write { data: new, .. } = work.clone() else { unreachable!() };
+    world.submit(1, work);
+    for _ in 0..9 {
+        world.step();
+    }
+    // It is only slow: what it has not received yet is kept for it.
+    let (late, others) = std::mem::take(&mut world.flights).into_iter().partition(|f| match f {
+        Flight::Request(host, ..) => *host == 1,
+        Flight::Reply(_, to, _) => to.host.0 == 1,
+        Flight::Disk(..) => false,
+    });
+    world.flights = others;
+    let late: Vec<Flight> = late;
+    assert!(!late.is_empty());
+    world.submit(REPAIRER, Work::Fence { life: common::life(1) });
+    while world.done.len() < 2 {
+        assert!(world.step());
+    }
+    world.flights.extend(late);
+    world.run();
+    let failed = world.done.iter().find(|done| done.host == 1).expect("it is told");
+    assert_eq!(failed.result, Err(OpError::Fenced));
+    assert_eq!(world.inconsistent_stripes(&ArrayState::new(5)), [0; 0]);
+    judge(&mut world, &old, span, &new, false, "late");
+}
+
+#[test]
+fn the_write_hole_is_reported_and_never_read() {
+    let mut lost = 0;
+    for scheme in SCHEMES {
+        for failed in 0..5 {
+            for steps in 1.. {
+                let (mut world, old) = filled(raid5(), scheme, steps as u64);
+                let span = Span { start: 1, count: 1 };
+                let Some(new) = cut_short(&mut world, span, steps) else { break };
+                let what = format!("{scheme} d{failed} after {steps}");
+                let fail = Work::Change { change: Change::Fail(DeviceId(failed)) };
+                world.gone.insert(DeviceId(failed));
+                assert_eq!(run(&mut world, REPAIRER, fail), Ok(HostAnswer::Done), "{what}");
+                let fence = Work::Fence { life: common::life(1) };
+                assert_eq!(run(&mut world, REPAIRER, fence), Ok(HostAnswer::Done), "{what}");
+                judge(&mut world, &old, span, &new, true, &what);
+                let missing = |world: &mut World| {
+                    (0..world.layout.blocks())
+                        .filter(|b| read(world, Span { start: *b, count: 1 }).is_err())
+                        .collect::<Vec<u64>>()
+                };
+                let before = missing(&mut world);
+                assert!(before.len() <= 1, "{what}: {before:?}");
+                lost += before.len();
+                // A rebuild does not make data of it, and a write does.
+                rebuild(&mut world, DeviceId(failed));
+                assert_eq!(missing(&mut world), before, "{what}");
+                for block in before {
+                    let work = world.write(Span { start: block, count: 1 });
+                    run(&mut world, REPAIRER, work).unwrap();
+                }
+                assert_eq!(missing(&mut world), [0; 0], "{what}");
+            }
+        }
+    }
+    assert!(lost > 0, "no write was cut short at the wrong time");
+}
+
+/// Replaces a failed device and rebuilds it.
+fn rebuild(world: &mut World, device: DeviceId) {
+    world.gone.remove(&device);
+    world.replace(device);
+    let change = |change| Work::Change { change };
+    assert_eq!(run(world, REPAIRER, change(Change::Rebuild(device))), Ok(HostAnswer::Done));
+    for stripe in 0..world.layout.stripes {
+        run(world, REPAIRER, Work::Rebuild { device, stripe }).unwrap();
+    }
+    let all = Change::Rebuilt(device, u64::MAX);
+    assert_eq!(run(world, REPAIRER, change(all)), Ok(HostAnswer::Done));
+    let state = world.hosts[REPAIRER].state().clone();
+    assert_eq!(state.devices[usize::from(device.0)], Condition::Good);
+    for stripe in 0..world.layout.stripes {
+        run(world, REPAIRER, Work::Scrub { stripe, repair: true }).unwrap();
+    }
+    assert_eq!(world.inconsistent_stripes(&state), [0; 0]);
+}
+
+#[test]
+fn a_second_failure_in_a_group_and_nonsense_are_refused() {
+    let (mut world, _) = filled(raid5(), Scheme::TimestampOrdering, 3);
+    let change = |change| Work::Change { change };
+    let first = change(Change::Fail(DeviceId(1)));
+    assert_eq!(run(&mut world, 0, first.clone()), Ok(HostAnswer::Done));
+    assert_eq!(run(&mut world, REPAIRER, first), Ok(HostAnswer::Done), "it has failed already");
+    let second = run(&mut world, REPAIRER, change(Change::Fail(DeviceId(2))));
+    assert!(matches!(second, Err(OpError::Unavailable(_))), "{second:?}");
+    let unknown = run(&mut world, 0, change(Change::Fail(DeviceId(9))));
+    assert!(matches!(unknown, Err(OpError::State(_))));
+    let own = run(&mut world, 0, Work::Fence { life: common::life(0) });
+    assert!(matches!(own, Err(OpError::State(_))));
+    let stripe = world.layout.stripes;
+    assert_eq!(run(&mut world, 0, Work::Scrub { stripe, repair: false }), Err(OpError::Range));
+    let good = run(&mut world, 0, Work::Rebuild { device: DeviceId(1), stripe: 0 });
+    assert!(matches!(good, Err(OpError::State(_))));
+}
+
+#[test]
+fn a_scrub_finds_what_is_wrong_and_repairs_it_only_if_it_may() {
+    for scheme in Scheme::ALL.into_iter().filter(|scheme| !scheme.has_server()) {
+        let (mut world, data) = filled(raid5(), scheme, 5);
+        let parity = world.layout.parity(2);
+        let block = world.layout.unit_start(2) as usize;
+        world.disks[usize::from(parity.0)].blocks[block].data = vec![7; 16].into();
+        let check = Work::Scrub { stripe: 2, repair: false };
+        let found = Ok(HostAnswer::Scrubbed { mismatches: 1, lost: 0 });
+        assert_eq!(run(&mut world, 0, check.clone()), found);
+        assert_eq!(run(&mut world, 0, check.clone()), found);
+        assert_eq!(run(&mut world, 0, Work::Scrub { stripe: 2, repair: true }), found);
+        assert_eq!(run(&mut world, 0, check), Ok(HostAnswer::Scrubbed { mismatches: 0, lost: 0 }));
+        let span = Span { start: 0, count: world.layout.blocks() };
+        assert_eq!(read(&mut world, span), Ok(data));
+    }
+}
+
+#[test]
+fn a_device_that_restarts_has_its_dirty_stripes_checked_before_they_are_used() {
+    for seed in 0..40 {
+        let (mut world, old) = filled(raid5(), Scheme::TimestampOrdering, seed);
+        let span = Span { start: 1, count: 1 };
+        // The host dies in the middle, and all devices lose power: nothing is left but headers.
+        let Some(new) = cut_short(&mut world, span, 5 + seed as usize % 16) else { continue };
+        world.now += 1_000_000;
+        for device in 0..5 {
+            world.restart_device(DeviceId(device));
+        }
+        judge(&mut world, &old, span, &new, false, &format!("{seed}"));
+        let fail = Work::Change { change: Change::Fail(DeviceId((seed % 5) as u16)) };
+        assert_eq!(run(&mut world, REPAIRER, fail), Ok(HostAnswer::Done));
+        // The stripe was repaired when it was first used.
+        judge(&mut world, &old, span, &new, false, &format!("{seed}, degraded"));
+    }
+}
