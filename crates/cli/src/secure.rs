@@ -1,10 +1,9 @@
-//! How a memory server and its clients on other machines prove who they are: the options, which are named as the keys of
+//! How servers of memory and of arrays, and their clients on other machines, prove who they are: the options, which are named as the keys of
 //! a daemon's configuration.
 
 use std::path::PathBuf;
 
-use lockify_remote::rendezvous::Identity;
-use lockify_trust::{PLAIN_TEXT, Source};
+use lockify_trust::{Identity, PLAIN_TEXT, Source};
 
 use crate::exit::{Code, Failure, OrFail as _};
 

@@ -10,7 +10,7 @@ use super::error::RendezvousError;
 use super::frame::{Frame, FrameError, MAX_BYTES};
 use super::line::{End, Line};
 use super::queue::Incoming;
-use super::{Event, GREETING, HOME, Identity, PATIENCE, Welcome};
+use super::{Event, GREETING, HOME, Identity, PATIENCE, Welcome, allow};
 
 /// How long one who leaves waits for the host to have heard all.
 const LEAVING: Duration = Duration::from_secs(1);
@@ -35,17 +35,17 @@ impl Rendezvous {
         identity: &Identity,
         server: u32,
     ) -> Result<(Rendezvous, Welcome), RendezvousError> {
-        identity.check(address)?;
+        allow(identity, address)?;
         let failed = |error| RendezvousError::Connect { address, error };
         let stream = TcpStream::connect_timeout(&address, GREETING).map_err(failed)?;
         stream.set_nonblocking(true).map_err(failed)?;
-        let session = match &identity.security {
+        let session = match identity.security() {
             Security::Tls(keyring) => Some(keyring.current().dial(server)?),
             Security::Loopback | Security::PlainText => None,
         };
         let mut line = Line::new(mio::net::TcpStream::from_std(stream), session);
-        let Identity { cluster, node, .. } = identity;
-        line.say(&Frame::Hello { cluster: cluster.clone(), node: *node, to: server });
+        let (cluster, node) = (identity.cluster().to_owned(), identity.node());
+        line.say(&Frame::Hello { cluster, node, to: server });
         let welcome = greet(&mut line, address)?;
         let rank = welcome.rank;
         Ok((Rendezvous { line, rank, incoming: Incoming::default(), over: None }, welcome))

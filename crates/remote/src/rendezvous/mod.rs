@@ -22,16 +22,14 @@ mod line;
 mod queue;
 mod relay;
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::time::Duration;
-
-use lockify_trust::{Keyring, Security, Source, TrustError};
 
 pub use error::RendezvousError;
 pub use frame::MAX_BYTES;
 pub use host::{Host, Hosting};
 pub use join::Rendezvous;
+pub use lockify_trust::Identity;
 
 /// The home's rank.
 pub const HOME: u16 = 0;
@@ -80,50 +78,7 @@ pub struct Welcome {
     pub offer: Vec<u8>,
 }
 
-/// Who one is, and how that is proved: what `[security]`, `cluster` and `node` are to a daemon.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    cluster: String,
-    node: u32,
-    security: Security,
-}
-
-impl Identity {
-    /// Proves nothing, and only takes part on loopback addresses: every user of the machine can.
-    pub fn loopback(cluster: &str, node: u32) -> Identity {
-        Identity { cluster: cluster.to_owned(), node, security: Security::Loopback }
-    }
-
-    /// Proves nothing, on any network: whoever can reach the host can take part. For networks that are safe by other means.
-    pub fn plain_text(cluster: &str, node: u32) -> Identity {
-        Identity { cluster: cluster.to_owned(), node, security: Security::PlainText }
-    }
-
-    /// Proves to be this node of this cluster, and talks TLS.
-    ///
-    /// # Errors
-    /// The keys cannot be read or used.
-    pub fn tls(cluster: &str, node: u32, keys: &Source) -> Result<Identity, TrustError> {
-        let keyring = Arc::new(Keyring::new(keys.read(cluster, node)?));
-        Ok(Identity { cluster: cluster.to_owned(), node, security: Security::Tls(keyring) })
-    }
-
-    /// The keys that new connections use, to replace them while a host runs.
-    pub fn keyring(&self) -> Option<&Arc<Keyring>> {
-        match &self.security {
-            Security::Tls(keyring) => Some(keyring),
-            Security::Loopback | Security::PlainText => None,
-        }
-    }
-
-    /// Without keys, nobody else may reach the host.
-    fn check(&self, address: SocketAddr) -> Result<(), RendezvousError> {
-        let loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
-        match self.security {
-            Security::Loopback if !loopback(address.ip()) => {
-                Err(RendezvousError::Exposed { address })
-            }
-            _ => Ok(()),
-        }
-    }
+/// Without keys, nobody else may reach the host.
+fn allow(identity: &Identity, address: SocketAddr) -> Result<(), RendezvousError> {
+    if identity.allows(address) { Ok(()) } else { Err(RendezvousError::Exposed { address }) }
 }

@@ -147,7 +147,7 @@ impl Relay {
             {
                 self.members.remove(oldest);
             }
-            let session = match &self.hosting.identity.security {
+            let session = match self.hosting.identity.security() {
                 Security::Tls(keyring) => match keyring.current().accept() {
                     Ok(session) => Some(session),
                     Err(e) => {
@@ -228,16 +228,16 @@ impl Relay {
     /// Why a stranger may not take part.
     fn why_not(&self, key: usize, cluster: &str, node: u32, to: u32) -> Option<String> {
         let identity = &self.hosting.identity;
-        if cluster != identity.cluster {
+        if cluster != identity.cluster() {
             return Some(format!(
                 "this is the memory server of cluster {:?}, not of {cluster:?}: correct --cluster",
-                identity.cluster
+                identity.cluster()
             ));
         }
-        if to != identity.node {
+        if to != identity.node() {
             return Some(format!(
                 "this is node {}, not {to}: correct the address or the server's node",
-                identity.node
+                identity.node()
             ));
         }
         if !self.members.get(key).is_some_and(|member| member.line.proves(cluster, node)) {

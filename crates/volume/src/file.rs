@@ -1,0 +1,491 @@
+//! The file that describes an array: TOML, the same for every device, host and lock server.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use lockify_array::{DeviceId, Layout, Redundancy, Scheme};
+use serde::{Deserialize, Serialize};
+
+/// Bytes per block: the smallest piece that is read, written, locked and checked.
+pub const BLOCK: u32 = 4096;
+/// The version of the file's format.
+const VERSION: u32 = 1;
+/// The longest file that is read, bytes.
+const LONGEST: u64 = 4 << 20;
+
+/// Names an array, so that its devices are not taken for those of another: 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct ArrayId(pub [u8; 16]);
+
+impl ArrayId {
+    /// A new one, at random.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn random() -> std::io::Result<ArrayId> {
+        let mut id = [0; 16];
+        rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())?;
+        Ok(ArrayId(id))
+    }
+}
+
+impl fmt::Display for ArrayId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl From<ArrayId> for String {
+    fn from(id: ArrayId) -> String {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for ArrayId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<ArrayId, &'static str> {
+        text.parse()
+    }
+}
+
+impl FromStr for ArrayId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<ArrayId, &'static str> {
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
+        let number = number.ok_or("an array's id has 32 hexadecimal digits")?;
+        Ok(ArrayId(number.to_be_bytes()))
+    }
+}
+
+/// When an answer to a write means that the data survive a power loss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// At once.
+    #[default]
+    Write,
+    /// When a flush that came after it was answered.
+    Flush,
+}
+
+/// A device, or a witness: it votes, and has no blocks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceEntry {
+    /// Its number: devices count from 0, witnesses go on after the last device.
+    pub id: u16,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The cluster's node whose keys it shows.
+    #[serde(default)]
+    pub node: u32,
+}
+
+/// A witness is written as a device is.
+pub type WitnessEntry = DeviceEntry;
+
+/// The lock server of schemes that need one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LockServerEntry {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The cluster's node whose keys it shows.
+    #[serde(default)]
+    pub node: u32,
+}
+
+/// How long things may take, milliseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timing {
+    /// How long a host, or a device, may be silent before it is taken for dead.
+    pub lease_ms: u64,
+    /// How far clocks may be apart (d_max, section 2.4).
+    pub clock_ms: u64,
+    /// How long devices remember timestamps (T, section 2.4).
+    pub forget_ms: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing { lease_ms: 4000, clock_ms: 100, forget_ms: 5000 }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LayoutEntry {
+    redundancy: Redundancy,
+    /// Data units per stripe.
+    data: u16,
+    #[serde(default = "one")]
+    groups: u16,
+    /// Bytes per stripe unit.
+    unit_bytes: u64,
+    /// In all groups together.
+    stripes: u64,
+}
+
+fn one() -> u16 {
+    1
+}
+
+/// As it is written; [`ArrayFile`] is what was checked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    version: u32,
+    id: ArrayId,
+    #[serde(default)]
+    scheme: Scheme,
+    #[serde(default)]
+    durability: Durability,
+    layout: LayoutEntry,
+    #[serde(default)]
+    timing: Timing,
+    #[serde(default, rename = "device")]
+    devices: Vec<DeviceEntry>,
+    #[serde(default, rename = "witness", skip_serializing_if = "Vec::is_empty")]
+    witnesses: Vec<WitnessEntry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lock_server: Option<LockServerEntry>,
+}
+
+/// An array, as its file describes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ArrayFile {
+    /// Its name.
+    pub id: ArrayId,
+    /// How concurrent operations are kept apart.
+    pub scheme: Scheme,
+    /// What an answered write means.
+    pub durability: Durability,
+    /// Where blocks lie.
+    pub layout: Layout,
+    /// How long things may take.
+    pub timing: Timing,
+    /// The devices, by id.
+    pub devices: Vec<DeviceEntry>,
+    /// Those who vote besides the devices; ids go on from theirs.
+    pub witnesses: Vec<WitnessEntry>,
+    /// If the scheme needs one.
+    pub lock_server: Option<LockServerEntry>,
+}
+
+/// What is wrong with an array's file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {}: {error}; `lockify array create` makes such a file", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It cannot be written.
+    #[error("cannot write {}: {error}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is there already.
+    #[error("{} exists: move it away first if no array needs it", .0.display())]
+    Exists(PathBuf),
+    /// It says what makes no sense.
+    #[error("{}: {what}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Which key, and what it may be.
+        what: String,
+    },
+}
+
+impl ArrayFile {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn read(path: &Path) -> Result<ArrayFile, FileError> {
+        let failed = |error| FileError::Read { path: path.to_owned(), error };
+        let content = |what| FileError::Content { path: path.to_owned(), what };
+        if std::fs::metadata(path).map_err(failed)?.len() > LONGEST {
+            return Err(content("it is far too long for an array's file".into()));
+        }
+        let bytes = std::fs::read(path).map_err(failed)?;
+        let text = String::from_utf8(bytes).map_err(|_| content("it is not text".into()))?;
+        text.parse().map_err(content)
+    }
+
+    /// Writes a file that must not exist yet.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn create(&self, path: &Path) -> Result<(), FileError> {
+        use std::io::Write as _;
+        let failed = |error| FileError::Write { path: path.to_owned(), error };
+        let text = self.to_toml().map_err(|what| FileError::Content { path: path.into(), what })?;
+        let mut file = match std::fs::File::create_new(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(FileError::Exists(path.to_owned()));
+            }
+            made => made.map_err(failed)?,
+        };
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
+    }
+
+    /// Checks what a file would refuse.
+    ///
+    /// # Errors
+    /// Which key, and what it may be.
+    pub fn check(&self) -> Result<(), String> {
+        self.to_toml()?.parse::<ArrayFile>().map(drop)
+    }
+
+    fn to_toml(&self) -> Result<String, String> {
+        let layout = LayoutEntry {
+            redundancy: self.layout.redundancy,
+            data: self.layout.data,
+            groups: self.layout.groups,
+            unit_bytes: u64::from(self.layout.unit) * u64::from(self.layout.block_size),
+            stripes: self.layout.stripes,
+        };
+        let text = Text {
+            version: VERSION,
+            id: self.id,
+            scheme: self.scheme,
+            durability: self.durability,
+            layout,
+            timing: self.timing,
+            devices: self.devices.clone(),
+            witnesses: self.witnesses.clone(),
+            lock_server: self.lock_server.clone(),
+        };
+        let body = toml::to_string(&text).map_err(|e| e.to_string())?;
+        Ok(format!(
+            "# An array of Lockify (docs/array.md): the same file for each of its devices, hosts and lock server.\n{body}"
+        ))
+    }
+
+    /// Whoever votes on the array's state and on who is there, by id: devices, then witnesses.
+    pub fn voters(&self) -> impl Iterator<Item = &DeviceEntry> {
+        self.devices.iter().chain(&self.witnesses)
+    }
+
+    /// The entry of a device or witness.
+    pub fn voter(&self, id: DeviceId) -> Option<&DeviceEntry> {
+        self.voters().find(|entry| entry.id == id.0)
+    }
+
+    /// What all who take part have to agree on. Addresses are not in it, so that they can change one after the other.
+    pub fn digest(&self) -> u64 {
+        let Self { id, scheme, durability, layout, timing, devices, witnesses, lock_server: _ } =
+            self;
+        let voters = (devices.len() as u64, witnesses.len() as u64);
+        let timing = (timing.lease_ms, timing.clock_ms, timing.forget_ms);
+        let said = (id, scheme, durability, layout, timing, voters);
+        // Only a serializer of unknown lengths could fail, and there are none.
+        let bytes = postcard::to_allocvec(&said).unwrap_or_default();
+        xxhash_rust::xxh3::xxh3_64(&bytes)
+    }
+}
+
+impl FromStr for ArrayFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ArrayFile, String> {
+        // Says line, column and key.
+        let text: Text = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+        if text.version != VERSION {
+            return Err(format!(
+                "version = {}: this release reads version {VERSION}; use the release that made it",
+                text.version
+            ));
+        }
+        let layout = layout(&text.layout)?;
+        let Text { id, scheme, durability, timing, devices, witnesses, lock_server, .. } = text;
+        let file = ArrayFile {
+            id,
+            scheme,
+            durability,
+            layout,
+            timing,
+            devices: by_id(devices),
+            witnesses: by_id(witnesses),
+            lock_server,
+        };
+        file.check_members()?;
+        file.check_timing()?;
+        Ok(file)
+    }
+}
+
+fn by_id(mut entries: Vec<DeviceEntry>) -> Vec<DeviceEntry> {
+    entries.sort_by_key(|entry| entry.id);
+    entries
+}
+
+fn layout(entry: &LayoutEntry) -> Result<Layout, String> {
+    let LayoutEntry { redundancy, data, groups, unit_bytes, stripes } = *entry;
+    let blocks = unit_bytes / u64::from(BLOCK);
+    let unit = u32::try_from(blocks)
+        .ok()
+        .filter(|&unit| unit > 0 && unit <= 16 * 1024 && unit_bytes % u64::from(BLOCK) == 0);
+    let unit = unit.ok_or_else(|| {
+        format!(
+            "layout.unit_bytes = {unit_bytes}: a stripe unit is a multiple of {BLOCK} bytes, at most 64 MiB"
+        )
+    })?;
+    let layout = Layout { redundancy, data, groups, unit, block_size: BLOCK, stripes };
+    layout.check().map_err(|e| format!("layout: {e}"))?;
+    Ok(layout)
+}
+
+impl ArrayFile {
+    fn check_members(&self) -> Result<(), String> {
+        let needed = usize::from(self.layout.devices());
+        if self.devices.len() != needed {
+            return Err(format!(
+                "there are {} [[device]] entries, and the layout has {needed} devices: {} group(s) of {}",
+                self.devices.len(),
+                self.layout.groups,
+                self.layout.group_size()
+            ));
+        }
+        if self.voters().count() > 255 {
+            return Err("an array has at most 255 devices and witnesses".into());
+        }
+        for (expected, entry) in self.voters().enumerate() {
+            if usize::from(entry.id) != expected {
+                return Err(format!(
+                    "the ids of [[device]] count from 0, and those of [[witness]] go on after the last device: {expected} is \
+                     missing, or another one is there twice"
+                ));
+            }
+        }
+        let mut taken = BTreeSet::new();
+        let server = self.lock_server.iter().map(|server| server.address);
+        for address in self.voters().map(|entry| entry.address).chain(server) {
+            if address.port() == 0 {
+                return Err(format!("address = \"{address}\": a port has to be named"));
+            }
+            if !taken.insert(address) {
+                return Err(format!("address = \"{address}\" is there twice"));
+            }
+        }
+        match (self.scheme.has_server(), &self.lock_server) {
+            (true, None) => {
+                Err(format!("scheme = \"{}\" needs [lock_server] with its address", self.scheme))
+            }
+            (false, Some(_)) => Err(format!(
+                "scheme = \"{}\" has no [lock_server]: remove it, or choose server-locking or callback-locking",
+                self.scheme
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_timing(&self) -> Result<(), String> {
+        let Timing { lease_ms, clock_ms, forget_ms } = self.timing;
+        if !(200..=600_000).contains(&lease_ms) {
+            return Err(format!("timing.lease_ms = {lease_ms}: 200 to 600000"));
+        }
+        if !(1..=60_000).contains(&clock_ms) {
+            return Err(format!("timing.clock_ms = {clock_ms}: 1 to 60000"));
+        }
+        // T must exceed latency and skew (section 2.4).
+        if !(500..=600_000).contains(&forget_ms) || forget_ms < 4 * clock_ms {
+            return Err(format!(
+                "timing.forget_ms = {forget_ms}: 500 to 600000, and at least four times timing.clock_ms ({clock_ms})"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> ArrayFile {
+        let entry =
+            |id: u16| DeviceEntry { id, address: ([127, 0, 0, 1], 7000 + id).into(), node: 0 };
+        ArrayFile {
+            id: ArrayId([7; 16]),
+            scheme: Scheme::TimestampOrdering,
+            durability: Durability::Write,
+            layout: Layout {
+                redundancy: Redundancy::Raid5,
+                data: 4,
+                groups: 1,
+                unit: 16,
+                block_size: BLOCK,
+                stripes: 100,
+            },
+            timing: Timing::default(),
+            devices: (0..5).map(entry).collect(),
+            witnesses: vec![entry(5)],
+            lock_server: None,
+        }
+    }
+
+    #[test]
+    fn a_file_comes_back_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.toml");
+        file().create(&path).unwrap();
+        assert_eq!(ArrayFile::read(&path).unwrap(), file());
+        assert!(matches!(file().create(&path), Err(FileError::Exists(_))));
+        let missing = ArrayFile::read(&folder.path().join("b.toml")).unwrap_err().to_string();
+        assert!(missing.contains("lockify array create"), "{missing}");
+    }
+
+    #[test]
+    fn the_digest_is_of_what_all_have_to_agree_on() {
+        let mut moved = file();
+        moved.devices[1].address = ([10, 0, 0, 1], 1).into();
+        assert_eq!(moved.digest(), file().digest());
+        let mut other = file();
+        other.layout.unit = 8;
+        assert_ne!(other.digest(), file().digest());
+    }
+
+    /// What is changed, and what the error has to name.
+    #[test]
+    fn what_makes_no_sense_is_refused_and_named() {
+        let good = file().to_toml().unwrap();
+        assert_eq!(good.parse(), Ok(file()));
+        for (old, new, named) in [
+            ("version = 1", "version = 9", "version = 9"),
+            ("07070707070707070707070707070707", "0707", "32 hexadecimal"),
+            ("timestamp-ordering", "time", "scheme"),
+            ("timestamp-ordering", "server-locking", "[lock_server]"),
+            ("unit_bytes = 65536", "unit_bytes = 1000", "layout.unit_bytes = 1000"),
+            ("data = 4", "data = 3", "the layout has 4 devices"),
+            ("data = 4", "data = 1", "2 to 64 data units"),
+            ("stripes = 100", "stripe = 100", "stripe"),
+            ("id = 3\n", "id = 2\n", "3 is missing"),
+            ("127.0.0.1:7003", "127.0.0.1:7002", "is there twice"),
+            ("127.0.0.1:7003", "127.0.0.1:0", "a port"),
+            ("127.0.0.1:7003", "nowhere", "address"),
+            ("lease_ms = 4000", "lease_ms = 3", "timing.lease_ms = 3"),
+            ("clock_ms = 100", "clock_ms = 0", "timing.clock_ms = 0"),
+            ("forget_ms = 5000", "forget_ms = 100", "timing.forget_ms = 100"),
+        ] {
+            let bad = good.replacen(old, new, 1);
+            assert_ne!(bad, good, "{old}");
+            let error = bad.parse::<ArrayFile>().unwrap_err();
+            assert!(error.contains(named), "{new}: {error}");
+        }
+    }
+}
