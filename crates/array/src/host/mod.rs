@@ -38,7 +38,7 @@ use crate::{
 
 use control::Control;
 use device_locks::Patience;
-use engine::{Later, Try};
+use engine::{Owner, Later, Try};
 use errands::Errand;
 
 /// What a host is told when it starts. Times are in nanoseconds.
@@ -291,7 +291,10 @@ impl Host {
     /// The piece of work that a try belongs to, as long as it is what the work waits for.
     pub fn ticket(&self, op: OpId) -> Option<Ticket> {
         let this = self.tries.get(&op.seq).filter(|this| this.id == op)?;
-        this.task.as_ref().map(|task| task.ticket)
+        match this.task.as_ref()?.owner {
+            Owner::Caller(ticket) => Some(ticket),
+            Owner::Errand(_) => None,
+        }
     }
 
     /// What has been done so far.

@@ -118,7 +118,7 @@ fn said(body: &Body) -> Vec<Said<'_>> {
         Body::ClaimReplies(replies) => {
             let said = replies.iter().map(|reply| Said {
                 what: "verdict",
-                name: reply.name.as_ref(),
+                name: reply.name.as_deref(),
                 claim: Some(reply.id),
                 detail: Some(format!("{:?}", reply.verdict)),
                 ..Said::default()
