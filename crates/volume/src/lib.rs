@@ -7,6 +7,7 @@
 
 mod file;
 pub mod host;
+pub mod nbd;
 
 pub use file::{
     ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, FileError, LockServerEntry, Timing,
