@@ -115,6 +115,18 @@ pub struct Extent {
     pub count: u32,
 }
 
+impl Extent {
+    /// The block behind the last.
+    pub fn end(self) -> u64 {
+        self.start.saturating_add(u64::from(self.count))
+    }
+
+    /// Whether they have a block in common.
+    pub fn overlaps(self, other: Extent) -> bool {
+        self.start < other.end() && other.start < self.end()
+    }
+}
+
 /// The linkage record that is stored with every block (section 3.1): which host operation wrote it, and what else that
 /// operation wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -152,7 +164,8 @@ pub enum BlockError {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DiskToken(pub u64);
 
-/// What a device asks of its disk. Overlapping operations are never under way at once; others may be done in any order.
+/// What a device asks of its disk. Nothing that overlaps a write is under way at the same time as the write; reads may overlap
+/// reads. Whatever is under way at once may be done in any order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiskAsk {
     /// Read blocks with their headers.
@@ -202,7 +215,8 @@ pub enum DiskAnswer {
 #[error("{0}")]
 pub struct DiskError(pub String);
 
-/// A step of a device that histories record, in the order in which they took effect.
+/// A step of a device that histories record. It is told when the disk is asked: nothing that overlaps a write is under way at
+/// the same time, so that this is the order in which steps take effect at each block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceEvent {
     /// Blocks were read for an operation.

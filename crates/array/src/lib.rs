@@ -9,12 +9,26 @@
 //! Amiri, Gibson, Golding, *Highly concurrent shared storage*.
 #![forbid(unsafe_code)]
 
+#[allow(dead_code)] // Until devices vote and hosts propose.
+mod agreement;
+mod device;
+mod host;
 mod ids;
 mod io;
 mod layout;
+pub mod message;
+#[cfg(feature = "mutations")]
+pub mod mutation;
 mod options;
+pub mod plan;
+#[allow(dead_code)] // Until hosts repair.
+mod recovery;
+mod server;
 mod state;
 
+pub use agreement::{Agree, Agreed, Ballot};
+pub use device::{BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput};
+pub use host::{Host, HostConfig, HostCounts, HostInput, HostOutput};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
 pub use io::{
     Block, BlockError, DeviceEvent, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent, Header,
@@ -22,4 +36,8 @@ pub use io::{
 };
 pub use layout::{Layout, LayoutError, Place, Redundancy, Span};
 pub use options::{Scheme, UnknownScheme};
+pub use server::{
+    Held, LockMode, LockRange, LockServer, LogAsk, LogToken, PartId, ServerConfig, ServerError,
+    ServerInput, ServerOutput, ServerReply, ServerRequest,
+};
 pub use state::{ArrayState, Change, Condition};

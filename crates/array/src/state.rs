@@ -50,6 +50,37 @@ impl ArrayState {
     pub fn has(&self, device: DeviceId, stripe: u64) -> bool {
         self.devices.get(usize::from(device.0)).is_some_and(|c| c.has(stripe))
     }
+
+    /// The state after a change; `None` if it is there already. What does not make sense is refused, with the reason.
+    /// Whether the redundancy bears another failure is for who proposes it: the state does not know the layout.
+    pub fn changed(&self, change: Change) -> Result<Option<ArrayState>, String> {
+        let (Change::Fail(device) | Change::Rebuild(device) | Change::Rebuilt(device, _)) = change;
+        let index = usize::from(device.0);
+        let Some(&now) = self.devices.get(index) else {
+            return Err(format!("the array has no device {device}"));
+        };
+        let then = match (change, now) {
+            (Change::Fail(_), Condition::Failed) => return Ok(None),
+            (Change::Fail(_), _) => Condition::Failed,
+            (Change::Rebuild(_), Condition::Failed) => Condition::Rebuilding { done: 0 },
+            (Change::Rebuild(_), Condition::Rebuilding { .. }) => return Ok(None),
+            (Change::Rebuild(_), Condition::Good) => {
+                return Err(format!("{device} is in use; it has to fail before it is rebuilt"));
+            }
+            (Change::Rebuilt(_, to), Condition::Rebuilding { done }) if to > done => {
+                if to == u64::MAX { Condition::Good } else { Condition::Rebuilding { done: to } }
+            }
+            (Change::Rebuilt(..), Condition::Good | Condition::Rebuilding { .. }) => {
+                return Ok(None);
+            }
+            (Change::Rebuilt(..), Condition::Failed) => {
+                return Err(format!("{device} has failed again"));
+            }
+        };
+        let mut next = ArrayState { epoch: Epoch(self.epoch.0 + 1), devices: self.devices.clone() };
+        next.devices[index] = then;
+        Ok(Some(next))
+    }
 }
 
 /// A change of the array's state.
@@ -59,6 +90,6 @@ pub enum Change {
     Fail(DeviceId),
     /// A device, new or returned, is to be rebuilt from the first stripe.
     Rebuild(DeviceId),
-    /// It has been rebuilt up to this stripe.
+    /// It has been rebuilt up to this stripe; with `u64::MAX`, all of it.
     Rebuilt(DeviceId, u64),
 }

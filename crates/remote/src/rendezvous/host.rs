@@ -12,7 +12,7 @@ use super::error::RendezvousError;
 use super::frame::{MAX_BYTES, Who};
 use super::queue::Incoming;
 use super::relay::Relay;
-use super::{Event, HOME, Identity, LAST_RANK, PATIENCE, QUEUE, check};
+use super::{Event, HOME, Identity, LAST_RANK, PATIENCE, QUEUE, allow};
 
 /// What is hosted.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ impl Host {
         if hosting.offer.len() > MAX_BYTES {
             return Err(RendezvousError::TooLong(hosting.offer.len()));
         }
-        check(&hosting.identity, address)?;
+        allow(&hosting.identity, address)?;
         let failed = |error| RendezvousError::Listen { address, error };
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;

@@ -10,7 +10,7 @@ use super::error::RendezvousError;
 use super::frame::{Frame, FrameError, MAX_BYTES};
 use super::line::{End, Line};
 use super::queue::Incoming;
-use super::{Event, GREETING, HOME, Identity, PATIENCE, Welcome, check};
+use super::{Event, GREETING, HOME, Identity, PATIENCE, Welcome, allow};
 
 /// A participant's end. Dropping it leaves; what was told just before may be lost then.
 pub struct Rendezvous {
@@ -32,7 +32,7 @@ impl Rendezvous {
         identity: &Identity,
         server: u32,
     ) -> Result<(Rendezvous, Welcome), RendezvousError> {
-        check(identity, address)?;
+        allow(identity, address)?;
         let failed = |error| RendezvousError::Connect { address, error };
         let stream = TcpStream::connect_timeout(&address, GREETING).map_err(failed)?;
         stream.set_nonblocking(true).map_err(failed)?;

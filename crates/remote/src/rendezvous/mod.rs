@@ -79,6 +79,6 @@ pub struct Welcome {
 }
 
 /// Without keys, nobody else may reach the host.
-fn check(identity: &Identity, address: SocketAddr) -> Result<(), RendezvousError> {
+fn allow(identity: &Identity, address: SocketAddr) -> Result<(), RendezvousError> {
     if identity.allows(address) { Ok(()) } else { Err(RendezvousError::Exposed { address }) }
 }

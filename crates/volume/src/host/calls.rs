@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use lockify_array::{HostAnswer, OpError, Work};
 
@@ -21,6 +22,8 @@ pub(super) struct Calls {
     state: Mutex<State>,
     /// There is room for more.
     room: Condvar,
+    /// The status has changed.
+    changed: Condvar,
     waker: Arc<mio::Waker>,
 }
 
@@ -38,7 +41,7 @@ struct State {
 impl Calls {
     /// For the event loop that this wakes.
     pub fn new(waker: Arc<mio::Waker>) -> Calls {
-        Calls { state: Mutex::default(), room: Condvar::new(), waker }
+        Calls { state: Mutex::default(), room: Condvar::new(), changed: Condvar::new(), waker }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -77,6 +80,14 @@ impl Calls {
 
     pub fn tell(&self, status: Status) {
         self.state().status = status;
+        self.changed.notify_all();
+    }
+
+    /// The status, when it is another than this, or this time has passed.
+    pub fn next_status(&self, last: &Status, wait: Duration) -> Status {
+        let same = |state: &mut State| state.status == *last && !state.ended;
+        let waited = self.changed.wait_timeout_while(self.state(), wait, same);
+        waited.unwrap_or_else(PoisonError::into_inner).0.status.clone()
     }
 
     pub fn close(&self) {
@@ -98,6 +109,7 @@ impl Calls {
         let left = std::mem::take(&mut state.waiting);
         drop(state);
         self.room.notify_all();
+        self.changed.notify_all();
         left.into_iter().for_each(|call| (call.done)(Err(closed())));
     }
 

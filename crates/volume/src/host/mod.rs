@@ -3,21 +3,25 @@
 //! [`Array::open`] connects to the array's devices and gives a handle that many threads may use at once. What they ask for
 //! is done by one thread, which runs the state machine of a host; [`Array::submit`] does not wait for it, the others do.
 
-use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lockify_array::{
-    ArrayState, Change, DeviceId, HostAnswer, HostId, Layout, OpError, Peer, Span, Work,
+    ArrayState, Change, DeviceId, Host, HostAnswer, HostConfig, HostId, Layout, Life, OpError,
+    Peer, Span, Work,
 };
 use lockify_trust::Identity;
 
-use crate::ArrayFile;
-
 mod calls;
+mod engine;
 
+use crate::wire::{Me, Net, Role, Target, Whom};
+use crate::{ArrayFile, clock};
 use calls::Calls;
 pub use calls::Done;
+use engine::Engine;
+pub(crate) use engine::can_fail;
 
 /// Pieces of work that are under way at most; who submits more waits.
 pub const IN_FLIGHT: usize = 256;
@@ -29,8 +33,8 @@ pub struct Joining {
     pub host: HostId,
     /// How it proves who it is.
     pub identity: Identity,
-    /// Where to write the history of its operations for `lockify check`, if anywhere.
-    pub history: Option<PathBuf>,
+    /// How long devices may take to become ready.
+    pub patience: Duration,
     /// Is told what an operator should know, on the array's thread.
     pub log: fn(&str),
 }
@@ -47,14 +51,6 @@ pub enum OpenError {
     /// Too few devices can be reached, or they refuse.
     #[error("cannot open the array: {0}")]
     Unreachable(String),
-    /// The history cannot be written.
-    #[error("cannot write the history {}: {error}", path.display())]
-    History {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
     /// The system refuses threads or sockets.
     #[error("the system refuses: {0}")]
     System(#[from] std::io::Error),
@@ -67,6 +63,8 @@ pub struct Connection {
     pub peer: Peer,
     /// Why there is none; `None` if there is one.
     pub down: Option<String>,
+    /// One of both does not want the other: waiting will not help.
+    pub refused: bool,
 }
 
 /// What a host knows of the array.
@@ -92,15 +90,85 @@ pub struct Scrubbed {
 pub struct Array {
     layout: Layout,
     calls: Arc<Calls>,
+    _end: Arc<End>,
+}
+
+/// Ends the host with the last handle.
+struct End(Arc<Calls>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 impl Array {
-    /// Connects to the array's devices, as a new life of this host.
+    /// Connects to the array's devices, as a new life of this host. Comes back when it can read and write.
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn open(_file: &ArrayFile, _joining: Joining) -> Result<Array, OpenError> {
-        Err(OpenError::Unreachable("this release cannot yet".into()))
+    pub fn open(file: &ArrayFile, joining: Joining) -> Result<Array, OpenError> {
+        let server = file.lock_server.iter();
+        let server =
+            server.map(|s| Target { whom: Whom::Server, address: s.address, node: s.node });
+        let devices = file.voters().map(|entry| Target {
+            whom: Whom::Device(DeviceId(entry.id)),
+            address: entry.address,
+            node: entry.node,
+        });
+        let targets: Vec<Target> = devices.chain(server).collect();
+        if let Some(target) = targets.iter().find(|t| !joining.identity.allows(t.address)) {
+            return Err(OpenError::Exposed(target.address));
+        }
+        let life = Life { host: joining.host, incarnation: clock::incarnation() };
+        let me = Me::new(file, joining.identity.clone(), Role::Host(life));
+        let net = Net::new(me, &targets, joining.log)?;
+        let calls = Arc::new(Calls::new(net.waker()));
+        let state = ArrayState::new(file.layout.devices());
+        let mut config = HostConfig::new(life, file.scheme, file.layout, state);
+        config.lease = file.timing.lease_ms * 1_000_000;
+        let peers: Vec<Whom> = targets.iter().map(|target| target.whom).collect();
+        let host = Host::new(config);
+        let engine = Engine::new(host, file.layout, net, calls.clone(), joining.log, &peers);
+        std::thread::Builder::new().name("array".into()).spawn(move || engine.run())?;
+        let _end = Arc::new(End(calls.clone()));
+        let array = Array { layout: file.layout, calls, _end };
+        array.wait(joining.patience)?;
+        Ok(array)
+    }
+
+    /// Until enough devices are connected.
+    fn wait(&self, patience: Duration) -> Result<(), OpenError> {
+        let end = Instant::now() + patience;
+        let mut status = self.status();
+        loop {
+            let down = |c: &&Connection| c.down.is_some();
+            let missing: Vec<&Connection> = status.connections.iter().filter(down).collect();
+            if self.is_enough(&missing) {
+                return Ok(());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            // Who has refused will not think better of it.
+            let refused = missing.iter().copied().filter(|c| c.refused).collect::<Vec<_>>();
+            if left.is_zero() || !self.is_enough(&refused) {
+                let why =
+                    |c: &&Connection| Some(format!("{}: {}", name(c.peer), c.down.as_deref()?));
+                let all: Vec<String> = missing.iter().filter_map(why).collect();
+                return Err(OpenError::Unreachable(all.join("; ")));
+            }
+            status = self.calls.next_status(&status, left);
+        }
+    }
+
+    /// Whether the array can be used without these.
+    fn is_enough(&self, missing: &[&Connection]) -> bool {
+        let mut groups = std::collections::BTreeSet::new();
+        missing.iter().all(|connection| match connection.peer {
+            Peer::Server => false,
+            Peer::Device(device) if device.0 >= self.layout.devices() => true,
+            // One of each group may be gone.
+            Peer::Device(device) => groups.insert(device.0 / self.layout.group_size()),
+        })
     }
 
     /// How the array is laid out.
@@ -197,6 +265,13 @@ impl Array {
     /// Ends this host, when what is under way has come to an end. Other clones find it closed.
     pub fn close(&self) {
         self.calls.close();
+    }
+}
+
+fn name(peer: Peer) -> String {
+    match peer {
+        Peer::Device(device) => format!("device {}", device.0),
+        Peer::Server => "the lock server".to_owned(),
     }
 }
 

@@ -1,0 +1,70 @@
+//! A voter: it keeps its word across crashes, so its state is saved before it answers.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Agree, Agreed, Ballot};
+use crate::ArrayState;
+
+/// What a voter remembers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Acceptor {
+    /// The newest state that it knows to have been chosen.
+    state: ArrayState,
+    /// For the epoch after it: nothing of a lower ballot is accepted.
+    promised: Ballot,
+    accepted: Option<(Ballot, ArrayState)>,
+}
+
+impl Acceptor {
+    pub fn new(state: ArrayState) -> Self {
+        Acceptor { state, promised: Ballot::default(), accepted: None }
+    }
+
+    pub fn state(&self) -> &ArrayState {
+        &self.state
+    }
+
+    /// A state that has been chosen. Returns whether it is news, and then has to be saved.
+    pub fn install(&mut self, state: &ArrayState) -> bool {
+        let news =
+            state.epoch > self.state.epoch && state.devices.len() == self.state.devices.len();
+        if news {
+            *self = Acceptor::new(state.clone());
+        }
+        news
+    }
+
+    /// The answer, and whether the acceptor has changed and must be saved before it is sent.
+    pub fn handle(&mut self, ask: Agree) -> (Agreed, bool) {
+        let (epoch, ballot) = match &ask {
+            Agree::Promise { epoch, ballot } => (*epoch, *ballot),
+            Agree::Accept { ballot, state } => (state.epoch, *ballot),
+        };
+        if epoch <= self.state.epoch {
+            return (Agreed::Chosen(self.state.clone()), false);
+        }
+        if epoch.0 > self.state.epoch.0 + 1 {
+            return (Agreed::Missing(self.state.epoch), false);
+        }
+        if ballot < self.promised {
+            return (Agreed::Outbid { ballot: self.promised }, false);
+        }
+        match ask {
+            Agree::Promise { .. } => {
+                let changed = ballot > self.promised;
+                self.promised = ballot;
+                (Agreed::Promised { accepted: self.accepted.clone() }, changed)
+            }
+            Agree::Accept { state, .. } => {
+                if state.devices.len() != self.state.devices.len() {
+                    return (Agreed::Missing(self.state.epoch), false);
+                }
+                self.promised = ballot;
+                let accepted = Some((ballot, state));
+                let changed = self.accepted != accepted;
+                self.accepted = accepted;
+                (Agreed::Accepted, changed)
+            }
+        }
+    }
+}

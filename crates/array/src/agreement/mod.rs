@@ -1,0 +1,71 @@
+//! Agreement on the array's state (section 3.3): each epoch's state is chosen once, by a majority of the voters, whichever
+//! hosts propose. It is single-decree Paxos per epoch (Lamport, *Paxos made simple*, 2001), with devices as acceptors and
+//! hosts as proposers; a state that follows another is proposed only where the other is known to have been chosen.
+//!
+//! Voters are all devices of the layout, failed ones included, and witnesses (devices without blocks): the set is fixed, so
+//! that two majorities always share a voter.
+
+mod acceptor;
+mod proposer;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+#[allow(unused_imports)]
+pub(crate) use acceptor::Acceptor;
+#[allow(unused_imports)]
+pub(crate) use proposer::{Proposer, Step};
+
+use crate::{ArrayState, Epoch, Life};
+
+/// Orders attempts at choosing a state.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct Ballot {
+    /// Grows with each attempt.
+    pub round: u64,
+    /// Whose attempt it is; nobody's for the ballot below all others.
+    pub by: Option<Life>,
+}
+
+/// What a proposer asks of a voter.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Agree {
+    /// Promise to accept nothing of a lower ballot for this epoch, and say what was accepted.
+    Promise {
+        /// Which.
+        epoch: Epoch,
+        /// The attempt.
+        ballot: Ballot,
+    },
+    /// Accept this as the state of its epoch.
+    Accept {
+        /// The attempt.
+        ballot: Ballot,
+        /// What.
+        state: ArrayState,
+    },
+}
+
+/// What a voter answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Agreed {
+    /// It has promised, and had accepted this.
+    Promised {
+        /// In which attempt, and what.
+        accepted: Option<(Ballot, ArrayState)>,
+    },
+    /// It has accepted.
+    Accepted,
+    /// It has promised a higher ballot to somebody.
+    Outbid {
+        /// That one.
+        ballot: Ballot,
+    },
+    /// This epoch's state, or a later one's, has been chosen: this one.
+    Chosen(ArrayState),
+    /// The voter does not know the state before it: it needs an `Install` first.
+    Missing(Epoch),
+}

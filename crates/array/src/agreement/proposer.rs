@@ -1,0 +1,155 @@
+//! A host that wants the array's state changed.
+
+use std::collections::BTreeSet;
+
+use super::{Agree, Agreed, Ballot};
+use crate::{ArrayState, Change, DeviceId, Epoch, Life};
+
+/// What the proposer wants done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Ask every voter this. Answers to what was asked before are to be dropped.
+    AskAll(Agree),
+    /// Wait a moment, the longer the larger the number, then call `again`: somebody else is at it.
+    BackOff(u32),
+    /// This state has been chosen: let everybody know. The change is in it, by whomever.
+    Chosen(ArrayState),
+    /// The change does not make sense.
+    Refused(String),
+}
+
+/// One change on its way.
+pub(crate) struct Proposer {
+    life: Life,
+    change: Change,
+    voters: usize,
+    /// The newest state known to have been chosen.
+    state: ArrayState,
+    ballot: Ballot,
+    /// The highest ballot heard of.
+    highest: u64,
+    phase: Phase,
+    answered: BTreeSet<DeviceId>,
+    agreed: usize,
+    attempts: u32,
+}
+
+enum Phase {
+    Idle,
+    Promising { best: Option<(Ballot, ArrayState)> },
+    Accepting(ArrayState),
+}
+
+impl Proposer {
+    pub fn new(life: Life, change: Change, voters: usize, state: ArrayState) -> Self {
+        Proposer {
+            life,
+            change,
+            voters,
+            state,
+            ballot: Ballot::default(),
+            highest: 0,
+            phase: Phase::Idle,
+            answered: BTreeSet::new(),
+            agreed: 0,
+            attempts: 0,
+        }
+    }
+
+    /// A new attempt: at first, after a back-off, or when too many voters have not answered in time.
+    pub fn again(&mut self) -> Step {
+        self.phase = Phase::Idle;
+        match self.state.changed(self.change) {
+            Err(why) => Step::Refused(why),
+            Ok(None) => Step::Chosen(self.state.clone()),
+            Ok(Some(next)) => {
+                self.highest += 1;
+                self.ballot = Ballot { round: self.highest, by: Some(self.life) };
+                self.attempts += 1;
+                self.ask(Phase::Promising { best: None });
+                Step::AskAll(Agree::Promise { epoch: next.epoch, ballot: self.ballot })
+            }
+        }
+    }
+
+    fn ask(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.answered.clear();
+        self.agreed = 0;
+    }
+
+    /// The epoch that is being decided.
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.state.epoch.0 + 1)
+    }
+
+    /// The newest state known, for voters that miss it.
+    pub fn state(&self) -> &ArrayState {
+        &self.state
+    }
+
+    /// Of the attempt under way.
+    pub fn ballot(&self) -> Ballot {
+        self.ballot
+    }
+
+    /// A state that was chosen, heard from somewhere.
+    pub fn learn(&mut self, state: ArrayState) -> Option<Step> {
+        if state.epoch <= self.state.epoch {
+            return None;
+        }
+        self.state = state;
+        Some(self.again())
+    }
+
+    /// A voter's answer to what was asked last, at most once per voter.
+    pub fn answer(&mut self, voter: DeviceId, answer: Agreed) -> Option<Step> {
+        if matches!(self.phase, Phase::Idle) || !self.answered.insert(voter) {
+            return None;
+        }
+        match (answer, &mut self.phase) {
+            (Agreed::Chosen(state), _) => return self.learn(state),
+            (Agreed::Outbid { ballot }, _) => {
+                self.highest = self.highest.max(ballot.round);
+                self.phase = Phase::Idle;
+                return Some(Step::BackOff(self.attempts));
+            }
+            (Agreed::Promised { accepted }, Phase::Promising { best }) => {
+                if let Some(accepted) = accepted
+                    && best.as_ref().is_none_or(|best| accepted.0 > best.0)
+                {
+                    *best = Some(accepted);
+                }
+                self.agreed += 1;
+            }
+            (Agreed::Accepted, Phase::Accepting(_)) => self.agreed += 1,
+            // Not counted; a majority of others is needed.
+            _ => {}
+        }
+        if self.agreed <= self.voters / 2 {
+            return None;
+        }
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Idle => None,
+            Phase::Promising { best } => {
+                // What may have been chosen already is proposed again; this change comes after it.
+                let next = match best {
+                    Some((_, state)) => state,
+                    None => match self.state.changed(self.change) {
+                        Ok(Some(next)) => next,
+                        _ => return Some(self.again()),
+                    },
+                };
+                self.ask(Phase::Accepting(next.clone()));
+                Some(Step::AskAll(Agree::Accept { ballot: self.ballot, state: next }))
+            }
+            Phase::Accepting(state) => {
+                self.state = state;
+                match self.state.changed(self.change) {
+                    Ok(None) => Some(Step::Chosen(self.state.clone())),
+                    _ => Some(self.again()),
+                }
+            }
+        }
+    }
+}

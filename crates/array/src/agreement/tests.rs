@@ -1,0 +1,178 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::*;
+use crate::{Change, DeviceId, HostId};
+
+fn life(host: u32) -> Life {
+    Life { host: HostId(host), incarnation: 1 }
+}
+
+enum Letter {
+    Ask { host: usize, voter: usize, ask: Agree },
+    Answer { host: usize, voter: usize, ballot: Ballot, accepting: bool, answer: Agreed },
+}
+
+struct World {
+    rng: Xoshiro256PlusPlus,
+    voters: Vec<Acceptor>,
+    hosts: Vec<Proposer>,
+    /// What a host's last question was; older answers are dropped.
+    asked: Vec<Option<Agree>>,
+    letters: Vec<Letter>,
+    done: Vec<bool>,
+    chosen: BTreeMap<Epoch, ArrayState>,
+}
+
+impl World {
+    fn step(&mut self, host: usize, step: Step) {
+        match step {
+            Step::AskAll(ask) => {
+                self.asked[host] = Some(ask.clone());
+                for voter in 0..self.voters.len() {
+                    self.letters.push(Letter::Ask { host, voter, ask: ask.clone() });
+                }
+            }
+            Step::BackOff(_) => self.asked[host] = None,
+            Step::Chosen(state) => {
+                self.note(&state);
+                self.asked[host] = None;
+                self.done[host] = true;
+            }
+            Step::Refused(why) => panic!("{why}"),
+        }
+        let state = self.hosts[host].state().clone();
+        self.note(&state);
+    }
+
+    /// Everybody's idea of an epoch's state is the same.
+    fn note(&mut self, state: &ArrayState) {
+        let known = self.chosen.entry(state.epoch).or_insert_with(|| state.clone());
+        assert_eq!(known, state);
+    }
+
+    fn deliver(&mut self, letter: Letter) {
+        match letter {
+            Letter::Ask { host, voter, ask } => {
+                let (ballot, accepting) = match &ask {
+                    Agree::Promise { ballot, .. } => (*ballot, false),
+                    Agree::Accept { ballot, .. } => (*ballot, true),
+                };
+                let (answer, _) = self.voters[voter].handle(ask);
+                self.letters.push(Letter::Answer { host, voter, ballot, accepting, answer });
+            }
+            Letter::Answer { host, voter, ballot, accepting, answer } => {
+                let current = match &self.asked[host] {
+                    Some(Agree::Promise { ballot, .. }) => (*ballot, false),
+                    Some(Agree::Accept { ballot, .. }) => (*ballot, true),
+                    None => return,
+                };
+                if current != (ballot, accepting) {
+                    return;
+                }
+                if let Agreed::Missing(_) = answer {
+                    let state = self.hosts[host].state().clone();
+                    self.voters[voter].install(&state);
+                }
+                if let Some(step) = self.hosts[host].answer(DeviceId(voter as u16), answer) {
+                    self.step(host, step);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hosts_that_propose_at_once_agree_on_every_epoch_and_every_change_gets_in() {
+    for seed in 0..300 {
+        let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let first = ArrayState::new(5);
+        let changes = [
+            Change::Fail(DeviceId(0)),
+            Change::Fail(DeviceId(1)),
+            Change::Fail(DeviceId(0)),
+            Change::Fail(DeviceId(3)),
+        ];
+        let hosts: Vec<Proposer> = (0u32..)
+            .zip(changes)
+            .map(|(host, change)| Proposer::new(life(host), change, 5, first.clone()))
+            .collect();
+        let mut w = World {
+            rng,
+            voters: vec![Acceptor::new(first); 5],
+            asked: vec![None; hosts.len()],
+            done: vec![false; hosts.len()],
+            hosts,
+            letters: Vec::new(),
+            chosen: BTreeMap::new(),
+        };
+        for turn in 0.. {
+            assert!(turn < 100_000, "seed {seed} does not come to an end");
+            if w.done.iter().all(|&done| done) {
+                break;
+            }
+            // Late, the network loses nothing and one host at a time tries: it must come to an end then.
+            let calm = turn > 2000;
+            if w.letters.is_empty() || (!calm && w.rng.random_ratio(1, 20)) {
+                let waiting: Vec<usize> = (0..w.hosts.len()).filter(|&h| !w.done[h]).collect();
+                let host =
+                    if calm { waiting[0] } else { waiting[w.rng.random_range(0..waiting.len())] };
+                let step = w.hosts[host].again();
+                w.step(host, step);
+                continue;
+            }
+            let index = w.rng.random_range(0..w.letters.len());
+            let letter = w.letters.swap_remove(index);
+            if calm || !w.rng.random_ratio(1, 5) {
+                w.deliver(letter);
+            }
+        }
+        let last = w.chosen.values().last().unwrap();
+        let failed: BTreeSet<usize> = (0..5).filter(|&d| !last.devices[d].has(0)).collect();
+        assert_eq!(failed, BTreeSet::from([0, 1, 3]), "seed {seed}");
+        assert_eq!(last.epoch, Epoch(4));
+    }
+}
+
+#[test]
+fn what_a_majority_accepted_survives_its_proposer() {
+    let first = ArrayState::new(3);
+    let mut voters = vec![Acceptor::new(first.clone()); 3];
+    let dead = Ballot { round: 1, by: Some(life(1)) };
+    let state = first.changed(Change::Fail(DeviceId(2))).unwrap().unwrap();
+    for voter in &mut voters[..2] {
+        voter.handle(Agree::Promise { epoch: state.epoch, ballot: dead });
+        let (answer, save) = voter.handle(Agree::Accept { ballot: dead, state: state.clone() });
+        assert_eq!((answer, save), (Agreed::Accepted, true));
+    }
+    // Another host, which knows nothing of it and reaches a different majority, has to propose the same.
+    let mut proposer = Proposer::new(life(2), Change::Fail(DeviceId(0)), 3, first);
+    let Step::AskAll(ask) = proposer.again() else { panic!() };
+    // Its first ballot is below nobody's: the round is the same, and its life is larger.
+    let mut step = None;
+    for voter in [1, 2] {
+        let (answer, _) = voters[voter].handle(ask.clone());
+        step = proposer.answer(DeviceId(voter as u16), answer);
+    }
+    let Some(Step::AskAll(Agree::Accept { state: proposed, .. })) = step else { panic!() };
+    assert_eq!(proposed, state);
+}
+
+#[test]
+fn changes_that_make_no_sense_are_refused() {
+    let state = ArrayState::new(3);
+    assert!(state.changed(Change::Fail(DeviceId(3))).is_err());
+    assert!(state.changed(Change::Rebuild(DeviceId(0))).is_err());
+    let failed = state.changed(Change::Fail(DeviceId(0))).unwrap().unwrap();
+    assert_eq!(failed.changed(Change::Fail(DeviceId(0))), Ok(None));
+    assert!(failed.changed(Change::Rebuilt(DeviceId(0), 4)).is_err());
+    let rebuilding = failed.changed(Change::Rebuild(DeviceId(0))).unwrap().unwrap();
+    let half = rebuilding.changed(Change::Rebuilt(DeviceId(0), 4)).unwrap().unwrap();
+    assert!(half.has(DeviceId(0), 3) && !half.has(DeviceId(0), 4));
+    assert_eq!(half.changed(Change::Rebuilt(DeviceId(0), 3)), Ok(None));
+    let good = half.changed(Change::Rebuilt(DeviceId(0), u64::MAX)).unwrap().unwrap();
+    assert!(good.has(DeviceId(0), 1 << 40));
+    assert_eq!(good.epoch, Epoch(5));
+}

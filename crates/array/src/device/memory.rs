@@ -1,0 +1,57 @@
+//! What a device remembers of requests that are over, so that one that arrives late or twice does nothing (section 2: messages
+//! of a broken connection, and of a new one, come in any order).
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::message::Call;
+use crate::{OpId, Time};
+
+/// How a sibling ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ended {
+    /// It was written, or dropped as too old.
+    Written,
+    /// It was given up, rejected or unlocked: a lock or pre-write that comes now is refused.
+    GivenUp,
+}
+
+/// Siblings that have ended, for as long as one of their messages may be under way.
+#[derive(Debug)]
+pub(super) struct Memory {
+    keep: Time,
+    ended: HashMap<(OpId, u32), Ended>,
+    by_age: VecDeque<(Time, (OpId, u32))>,
+}
+
+impl Memory {
+    /// Forgets after `keep`, in nanoseconds.
+    pub(super) fn new(keep: Time) -> Self {
+        Memory { keep, ended: HashMap::new(), by_age: VecDeque::new() }
+    }
+
+    pub(super) fn put(&mut self, now: Time, call: Call, ended: Ended) {
+        let sibling = (call.op, call.sibling);
+        if self.ended.insert(sibling, ended).is_none() {
+            self.by_age.push_back((now.saturating_add(self.keep), sibling));
+        }
+    }
+
+    pub(super) fn get(&self, call: Call) -> Option<Ended> {
+        self.ended.get(&(call.op, call.sibling)).copied()
+    }
+
+    pub(super) fn expire(&mut self, now: Time) {
+        while let Some((until, sibling)) = self.by_age.front() {
+            if *until > now {
+                break;
+            }
+            self.ended.remove(sibling);
+            self.by_age.pop_front();
+        }
+    }
+
+    /// How many siblings are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.ended.len()
+    }
+}

@@ -1,0 +1,366 @@
+//! Timestamp ordering at a device (section 2.4).
+//!
+//! Each block has the timestamps of its last read (`rts`) and write (`wts`). A *sibling* is what the device keeps of an
+//! operation here: a pre-write, a read that waits for older pre-writes, or both. All waiting is for smaller timestamps, so that
+//! nobody waits in a circle.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::memory::{Ended, Memory};
+use super::{Effect, Part};
+use crate::message::{Answer, Blocks, Call, Past};
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
+use crate::{Extent, Life, OpId, Stamp, Time};
+
+/// Timestamps of a block.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    read: Stamp,
+    written: Stamp,
+}
+
+/// A request of phase 1.
+#[derive(Clone, Debug)]
+pub(super) struct Prepare {
+    pub call: Call,
+    pub stamp: Stamp,
+    pub read: Option<Extent>,
+    pub write: Option<Extent>,
+    pub headers: bool,
+    pub starving: bool,
+    pub past: Past,
+}
+
+#[derive(Debug)]
+struct Sibling {
+    asked: Prepare,
+    /// Its read waits for older pre-writes.
+    waiting: bool,
+    /// Its write has come and waits for older reads.
+    held: Option<(Call, Blocks)>,
+}
+
+impl Sibling {
+    fn is_past(&self, past: &Past) -> bool {
+        past.covers(self.asked.call.op)
+    }
+}
+
+/// The protocol's state at a device.
+#[derive(Debug)]
+pub(super) struct Tso {
+    /// Blocks that nobody has touched for this long are forgotten.
+    remember: Time,
+    /// How far ahead timestamps may be.
+    ahead: Time,
+    /// The unoptimised variant: writes wait for all older reads.
+    basic: bool,
+    /// Blocks that are not in `times` were read and written then, for all that is known. Never decreases.
+    floor: Time,
+    swept: Time,
+    times: HashMap<u64, Times>,
+    siblings: BTreeMap<(OpId, u32), Sibling>,
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<Mutation>,
+}
+
+fn blocks(extent: Extent) -> std::ops::Range<u64> {
+    extent.start..extent.end()
+}
+
+impl Tso {
+    pub(super) fn new(remember: Time, ahead: Time, basic: bool, floor: Time) -> Self {
+        Tso {
+            remember,
+            ahead,
+            basic,
+            floor,
+            swept: 0,
+            times: HashMap::new(),
+            siblings: BTreeMap::new(),
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+
+    fn at_floor(&self) -> Times {
+        let floor = Stamp { time: self.floor, host: u32::MAX };
+        Times { read: floor, written: floor }
+    }
+
+    fn times(&self, block: u64) -> Times {
+        self.times.get(&block).copied().unwrap_or_else(|| self.at_floor())
+    }
+
+    fn change(&mut self, block: u64, change: impl FnOnce(&mut Times)) {
+        let floor = self.at_floor();
+        change(self.times.entry(block).or_insert(floor));
+    }
+
+    /// R, P and RP.
+    pub(super) fn prepare(
+        &mut self,
+        now: Time,
+        asked: Prepare,
+        memory: &Memory,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Prepare { call, stamp, .. } = asked;
+        match memory.get(call) {
+            // C has overtaken it, or it has come twice.
+            Some(Ended::GivenUp) => {
+                let answer = Answer::Rejected { seen: stamp.time };
+                return effects.push(Effect::answer(call, answer));
+            }
+            Some(Ended::Written) => return,
+            None => {}
+        }
+        if let Some(known) = self.siblings.get(&(call.op, call.sibling)) {
+            if !known.waiting {
+                effects.push(Effect::granted(call, known.asked.read, asked.headers, false));
+            }
+            return;
+        }
+        let limit = now.saturating_add(self.ahead);
+        if stamp.time > limit {
+            let answer =
+                Answer::Ahead { excess: stamp.time - limit, ahead: stamp.time.saturating_sub(now) };
+            return effects.push(Effect::answer(call, answer));
+        }
+        if let Some(seen) = self.refuses(&asked) {
+            return effects.push(Effect::answer(call, Answer::Rejected { seen }));
+        }
+        let read = asked.read.map(|extent| (extent, asked.headers));
+        let waiting = read.is_some_and(|(extent, _)| self.is_blocked(stamp, extent, &asked.past));
+        if !waiting {
+            if let Some((extent, _)) = read {
+                self.has_read(extent, stamp);
+            }
+            effects.push(Effect::granted(call, asked.read, asked.headers, false));
+        }
+        if waiting || asked.write.is_some() {
+            let sibling = Sibling { asked, waiting, held: None };
+            self.siblings.insert((call.op, call.sibling), sibling);
+        }
+    }
+
+    /// The tests of R and P: whether it is too old, and what the blocks have seen.
+    fn refuses(&self, asked: &Prepare) -> Option<Time> {
+        if asked.stamp.time <= self.floor {
+            return Some(self.floor);
+        }
+        let mut refused = false;
+        let mut seen = 0;
+        for (extent, writes) in [(asked.read, false), (asked.write, true)] {
+            for block in extent.into_iter().flat_map(blocks) {
+                let times = self.times(block);
+                refused |= asked.stamp < times.written || writes && asked.stamp < times.read;
+                seen = seen.max(times.written.time).max(times.read.time);
+            }
+        }
+        refused.then_some(seen)
+    }
+
+    /// Whether an older pre-write is in the way of a read.
+    fn is_blocked(&self, stamp: Stamp, read: Extent, past: &Past) -> bool {
+        self.siblings.values().any(|other| {
+            let write = other.asked.write.filter(|write| write.overlaps(read));
+            write.is_some() && other.asked.stamp < stamp && !other.is_past(past)
+        })
+    }
+
+    fn has_read(&mut self, extent: Extent, stamp: Stamp) {
+        for block in blocks(extent) {
+            self.change(block, |times| times.read = times.read.max(stamp));
+        }
+    }
+
+    /// W.
+    pub(super) fn commit(
+        &mut self,
+        now: Time,
+        call: Call,
+        blocks: Blocks,
+        memory: &mut Memory,
+        effects: &mut Vec<Effect>,
+    ) {
+        let key = (call.op, call.sibling);
+        let Some(sibling) = self.siblings.get_mut(&key) else {
+            let again = memory.get(call) == Some(Ended::Written);
+            let known =
+                if again { Effect::WrittenBefore { call } } else { Effect::not_prepared(call) };
+            return effects.push(known);
+        };
+        let covers = |write: Extent| {
+            write.start <= blocks.extent.start && blocks.extent.end() <= write.end()
+        };
+        if sibling.waiting || !sibling.asked.write.is_some_and(covers) {
+            return effects.push(Effect::answer(call, Answer::Invalid));
+        }
+        sibling.held = Some((call, blocks));
+        if self.waits_for_reads(key) {
+            return;
+        }
+        self.write(now, key, false, memory, effects);
+        self.settle(now, memory, effects);
+    }
+
+    /// Whether a write has to wait for a read with a smaller timestamp: in the basic variant for each, else for starving ones.
+    fn waits_for_reads(&self, key: (OpId, u32)) -> bool {
+        let Some(writer) = self.siblings.get(&key) else { return false };
+        let Some((_, blocks)) = &writer.held else { return false };
+        self.siblings.values().any(|other| {
+            let read = other.asked.read.filter(|read| read.overlaps(blocks.extent));
+            other.waiting
+                && read.is_some()
+                && other.asked.stamp < writer.asked.stamp
+                && (self.basic || other.asked.starving)
+        })
+    }
+
+    /// Writes what has come for a pre-write, where nothing newer is, and ends the pre-write.
+    fn write(
+        &mut self,
+        now: Time,
+        key: (OpId, u32),
+        waited: bool,
+        memory: &mut Memory,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(sibling) = self.siblings.remove(&key) else { return };
+        let Some((call, to_write)) = sibling.held else { return };
+        let stamp = sibling.asked.stamp;
+        let mut parts: Vec<Part> = Vec::new();
+        for block in blocks(to_write.extent) {
+            let applies = stamp > self.times(block).written;
+            #[cfg(feature = "mutations")]
+            let applies = applies || self.mutation == Some(Mutation::TsoWritesUnconditionally);
+            match parts.last_mut() {
+                Some(part) if part.applies == applies => part.extent.count += 1,
+                _ => parts.push(Part { extent: Extent { start: block, count: 1 }, applies }),
+            }
+            self.change(block, |times| times.written = times.written.max(stamp));
+        }
+        memory.put(now, call, Ended::Written);
+        effects.push(Effect::Write { call, stamp, blocks: to_write, parts, waited });
+    }
+
+    /// C.
+    pub(super) fn cancel(
+        &mut self,
+        now: Time,
+        call: Call,
+        memory: &mut Memory,
+        effects: &mut Vec<Effect>,
+    ) {
+        if memory.get(call).is_none() {
+            memory.put(now, call, Ended::GivenUp);
+        }
+        self.siblings.remove(&(call.op, call.sibling));
+        effects.push(Effect::answer(call, Answer::Done));
+        self.settle(now, memory, effects);
+    }
+
+    /// Serves the queue: rejects reads that a newer write has overtaken, lets through what nothing older blocks.
+    fn settle(&mut self, now: Time, memory: &mut Memory, effects: &mut Vec<Effect>) {
+        loop {
+            let mut waiting: Vec<_> = self.siblings.values().filter(|s| s.waiting).collect();
+            waiting.sort_unstable_by_key(|s| s.asked.stamp);
+            let next = waiting.iter().find_map(|sibling| {
+                let Prepare { call, stamp, .. } = sibling.asked;
+                let read = sibling.asked.read?;
+                let seen = self.overtaken(stamp, read);
+                if seen.is_some() {
+                    return Some((call, read, seen));
+                }
+                (!self.is_blocked(stamp, read, &sibling.asked.past)).then_some((call, read, None))
+            });
+            if let Some((call, read, seen)) = next {
+                self.serve(call, read, seen, effects);
+                continue;
+            }
+            let held = self.siblings.iter().filter(|(_, s)| s.held.is_some());
+            let ready = held.map(|(key, _)| *key).find(|key| !self.waits_for_reads(*key));
+            let Some(key) = ready else { return };
+            self.write(now, key, true, memory, effects);
+        }
+    }
+
+    /// What a newer write than a read's timestamp has left at its blocks.
+    fn overtaken(&self, stamp: Stamp, read: Extent) -> Option<Time> {
+        #[cfg(feature = "mutations")]
+        if self.mutation == Some(Mutation::TsoKeepsQueuedReads) {
+            return None;
+        }
+        let times = || blocks(read).map(|block| self.times(block));
+        let overtaken = times().any(|times| stamp < times.written);
+        let seen = times().map(|times| times.written.time.max(times.read.time)).max();
+        seen.filter(|_| overtaken)
+    }
+
+    fn serve(&mut self, call: Call, read: Extent, seen: Option<Time>, effects: &mut Vec<Effect>) {
+        let key = (call.op, call.sibling);
+        if let Some(seen) = seen {
+            self.siblings.remove(&key);
+            effects.push(Effect::Answer { call, waited: true, answer: Answer::Rejected { seen } });
+            return;
+        }
+        let Some(sibling) = self.siblings.get_mut(&key) else { return };
+        sibling.waiting = false;
+        let (stamp, headers) = (sibling.asked.stamp, sibling.asked.headers);
+        if sibling.asked.write.is_none() {
+            self.siblings.remove(&key);
+        }
+        self.has_read(read, stamp);
+        effects.push(Effect::granted(call, Some(read), headers, true));
+    }
+
+    /// Forgets blocks that nobody has touched for long, and moves the floor up. Blocks with a pre-write or a waiting read keep
+    /// what was known of them: a write may be late, but not for that reason too old.
+    pub(super) fn forget(&mut self, now: Time) {
+        let every = self.remember / 4;
+        if now.saturating_sub(self.swept) < every {
+            return;
+        }
+        self.swept = now;
+        let floor = self.floor.max(now.saturating_sub(self.remember));
+        if floor == self.floor {
+            return;
+        }
+        let pinned: Vec<Extent> = self.extents(|_| true);
+        for block in pinned.iter().copied().flat_map(blocks) {
+            self.change(block, |_| {});
+        }
+        self.floor = floor;
+        self.times.retain(|block, times| {
+            times.read.max(times.written).time > floor
+                || pinned.iter().any(|extent| blocks(*extent).contains(block))
+        });
+    }
+
+    fn extents(&self, of: impl Fn(OpId) -> bool) -> Vec<Extent> {
+        let siblings = self.siblings.values().filter(|s| of(s.asked.call.op));
+        siblings.flat_map(|s| [s.asked.read, s.asked.write]).flatten().collect()
+    }
+
+    /// Who has pre-writes or waiting reads here, and which blocks of each are pre-written.
+    pub(super) fn holders(&self) -> impl Iterator<Item = (Life, Option<Extent>)> {
+        self.siblings.values().map(|s| (s.asked.call.op.life, s.asked.write))
+    }
+
+    /// Drops what a life has here (section 3.2: only after what it has written was repaired).
+    pub(super) fn clear(
+        &mut self,
+        now: Time,
+        life: Option<Life>,
+        memory: &mut Memory,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.siblings.retain(|(op, _), _| life.is_some_and(|life| op.life != life));
+        self.settle(now, memory, effects);
+    }
+}
+
+#[cfg(test)]
+mod tests;

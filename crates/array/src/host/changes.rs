@@ -1,0 +1,109 @@
+//! What becomes of operations under way when the array's state changes, or when devices have forgotten what they hold
+//! (sections 3.3, 3.4).
+
+use super::engine::{Phase, Refused};
+use super::{Host, HostOutput};
+use crate::plan;
+use crate::{ArrayState, OpError, Peer, Time};
+
+impl Host {
+    /// Goes on by a newer state of the array: what has not written yet starts again, what has does not wait for devices that
+    /// are out.
+    pub(super) fn adopt(&mut self, now: Time, state: ArrayState) {
+        if state.epoch <= self.state.epoch {
+            return;
+        }
+        self.state = state.clone();
+        self.output.push_back(HostOutput::State(state));
+        let all: Vec<u64> = self.tries.keys().copied().collect();
+        for seq in all {
+            let Some(this) = self.tries.get(&seq) else { continue };
+            let phase = this.phase;
+            if matches!(phase, Phase::Gate | Phase::First) {
+                self.restart(now, seq, 0);
+                continue;
+            }
+            let siblings = this.siblings.iter().enumerate().map(|(i, s)| (i, s.peer, s.access));
+            let gone = siblings.filter(|(index, peer, access)| match peer {
+                Peer::Server => false,
+                Peer::Device(device) if phase == Phase::Second && *access => {
+                    !self.state.has(*device, this.plan.accesses[*index].stripe)
+                }
+                Peer::Device(device) => self.is_out(*device),
+            });
+            let gone: Vec<_> = gone.map(|(index, ..)| index).collect();
+            let Some(this) = self.tries.get_mut(&seq) else { continue };
+            for index in gone {
+                let sibling = &mut this.siblings[index];
+                if sibling.out.take().is_some_and(|out| !out.hidden) && sibling.access {
+                    sibling.refused = Some(Refused::Gone);
+                }
+            }
+            self.phase_ends(now, seq);
+        }
+    }
+
+    /// Finishes a try of which devices have refused a part of phase 2, while others have written (section 3.4).
+    ///
+    /// If devices have only gone, what was computed still fits: all others hold their locks and pre-writes, so that nobody has
+    /// come between. If a device has forgotten its, or has come back and was left out, the operation is done once more, as a
+    /// reconstruct or large write; never as a read-modify-write, which would keep the difference between data and parity. What
+    /// the first try holds is kept until then.
+    pub(super) fn mend(&mut self, now: Time, seq: u64) {
+        let layout = self.config.layout;
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        let beyond = |s: &plan::StripePlan| plan::missing_units(&layout, &self.state, s.stripe) > 1;
+        if let Some(part) = this.plan.stripes.iter().find(|part| beyond(part)) {
+            let what = format!("stripe {} has lost more units than it can", part.stripe);
+            return self.fail(now, seq, OpError::Unavailable(what));
+        }
+        let forgotten = this.siblings.iter().any(|s| s.refused == Some(Refused::Forgotten));
+        let back = this
+            .plan
+            .stripes
+            .iter()
+            .any(|part| part.skipped.is_some_and(|device| self.state.has(device, part.stripe)));
+        if forgotten || back {
+            return self.mend_by_another_try(now, seq);
+        }
+        this.epoch = self.state.epoch;
+        let mut again = Vec::new();
+        for part in &this.plan.stripes {
+            let units = (0..layout.data).map(|unit| layout.data(part.stripe, unit));
+            let mut devices = units.chain([layout.parity(part.stripe)]);
+            let skipped = devices.find(|device| !self.state.has(*device, part.stripe));
+            for index in part.accesses.clone() {
+                let sibling = &mut this.siblings[index];
+                let refused = sibling.refused.take();
+                let present = self.state.has(this.plan.accesses[index].device, part.stripe);
+                if let (Some(blocks), true, Some(_)) = (&mut sibling.blocks, present, refused) {
+                    blocks.header.skipped = skipped;
+                    again.push((index, blocks.clone()));
+                }
+            }
+        }
+        for (index, blocks) in again {
+            let Some(this) = self.tries.get(&seq) else { return };
+            let second = self.control.second(&this.plan.accesses[index], Some(blocks));
+            if let Some(second) = second {
+                self.send(now, seq, index, second.action, second.hidden);
+            }
+        }
+        self.phase_ends(now, seq);
+    }
+
+    fn mend_by_another_try(&mut self, now: Time, seq: u64) {
+        #[cfg(feature = "mutations")]
+        let delta_again = self.mutated(crate::mutation::Mutation::DeltaAfterPartialWrite);
+        #[cfg(not(feature = "mutations"))]
+        let delta_again = false;
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        let Some(mut task) = this.task.take() else { return };
+        this.phase = Phase::Superseded;
+        self.counts.mended += 1;
+        task.parity_unfit = !delta_again;
+        task.delayed = true;
+        task.superseded.push(seq);
+        self.start(now, task);
+    }
+}

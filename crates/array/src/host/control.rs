@@ -1,0 +1,54 @@
+//! The seam between the engine of host operations and the five schemes: which messages a sibling's two phases are.
+//!
+//! A scheme that has a lock server asks it before phase 1 ([`super::engine::Phase::Gate`]) and tells it afterwards; what it
+//! sends devices is that of `zero.rs`.
+
+use super::HostConfig;
+use super::device_locks::DeviceLocks;
+use super::tso::Tso;
+use super::zero::Zero;
+use crate::message::{Action, Blocks, Past};
+use crate::plan::Access;
+use crate::{Layout, Scheme, Time};
+
+/// What a message is made of beside the access itself.
+pub(super) struct Context<'a> {
+    pub layout: &'a Layout,
+    /// Whose locks and pre-writes do not count.
+    pub past: &'a Past,
+    /// The operation wants headers with what it reads.
+    pub headers: bool,
+    /// A read that was rejected so often that writes have to wait for it.
+    pub starving: bool,
+    /// How long to wait for a lock.
+    pub patience: Time,
+}
+
+/// A message of phase 2.
+pub(super) struct Second {
+    pub action: Action,
+    /// The caller does not wait for its answer.
+    pub hidden: bool,
+}
+
+/// What a scheme sends.
+pub(super) trait Control: Send {
+    /// Phase 1 of an access; `None` if there is nothing to send.
+    fn first(&self, context: &Context<'_>, access: &Access) -> Option<Action>;
+
+    /// Phase 2 of an access, `blocks` being what is to be written, if anything.
+    fn second(&self, access: &Access, blocks: Option<Blocks>) -> Option<Second>;
+
+    /// What takes back that phase 1 was sent; `None` if it left nothing. `answered` says whether phase 1 succeeded; else there
+    /// is no answer yet, or none that says that nothing is left.
+    fn give_up(&self, access: &Access, answered: bool) -> Option<Action>;
+}
+
+/// The scheme's messages to devices.
+pub(super) fn of(config: &HostConfig) -> Box<dyn Control> {
+    match config.scheme {
+        Scheme::ZeroOverhead | Scheme::ServerLocking | Scheme::CallbackLocking => Box::new(Zero),
+        Scheme::DeviceLocking => Box::new(DeviceLocks),
+        Scheme::TimestampOrdering => Box::new(Tso),
+    }
+}

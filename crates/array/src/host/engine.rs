@@ -1,0 +1,521 @@
+//! The way of a host operation, the same for every scheme.
+//!
+//! ```text
+//! submit -> start -> [Gate]    a lock server is asked; no scheme of this file has one
+//!                    [First]   siblings lock, pre-write and read
+//!                              -> given up and started again, with a new id and stamp
+//!                    [Second]  siblings write
+//!                              -> a part was refused: another try goes on from here (`changes.rs`), this one is [Superseded]
+//!                    [Last]    the caller has its answer; locks are released, or what was given up is taken back
+//! ```
+
+use rand::RngExt as _;
+
+use super::control::{Context, Second};
+use super::job::{self, Unfit};
+use super::{Host, HostOutput};
+use crate::message::{Action, Blocks, Call, Content, Past, Request};
+use crate::plan::{self, Access, Plan, WriteRules};
+use crate::{
+    Condition, DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
+};
+
+/// Where a try is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Before phase 1: what a lock server is asked for goes here.
+    #[expect(dead_code, reason = "the schemes with a lock server come next")]
+    Gate,
+    /// Phase 1.
+    First,
+    /// Phase 2.
+    Second,
+    /// It has written a part, and another try goes on from here; it keeps its locks and pre-writes until that is done.
+    Superseded,
+    /// Nobody waits for it any more but its own last messages.
+    Last,
+}
+
+/// A piece of work, from one try to the next.
+pub(super) struct Task {
+    pub ticket: Ticket,
+    pub work: Work,
+    pub since: Time,
+    pub restarts: u32,
+    pub rejections: u32,
+    pub denials: u32,
+    pub delayed: bool,
+    /// Parts of it are written: parity need not fit (section 3.4).
+    pub parity_unfit: bool,
+    /// The tries that wrote them.
+    pub superseded: Vec<u64>,
+}
+
+/// What is known of a sibling at its device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Held {
+    /// No lock and no pre-write.
+    Nothing,
+    /// Maybe some, maybe a waiting request.
+    Unknown,
+    /// What phase 1 asked for.
+    All,
+}
+
+/// Why a sibling of phase 2 has not written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refused {
+    /// The array's state is newer. Lock or pre-write are still there.
+    Epoch,
+    /// The device has forgotten lock or pre-write.
+    Forgotten,
+    /// The device is out of the array.
+    Gone,
+}
+
+/// A request without an answer yet.
+pub(super) struct Out {
+    pub step: u8,
+    pub action: Action,
+    /// The caller does not wait for it.
+    pub hidden: bool,
+}
+
+pub(super) struct Sibling {
+    pub peer: Peer,
+    /// What it does in the plan; nothing if the work has none.
+    pub access: bool,
+    pub out: Option<Out>,
+    pub steps: u8,
+    pub held: Held,
+    pub refused: Option<Refused>,
+    /// What it writes, until that is done.
+    pub blocks: Option<Blocks>,
+}
+
+pub(super) struct Try {
+    pub id: OpId,
+    pub stamp: Stamp,
+    pub epoch: Epoch,
+    /// None when its caller has been answered or another try goes on.
+    pub task: Option<Task>,
+    pub plan: Plan,
+    pub phase: Phase,
+    pub past: Past,
+    /// Those of the plan's accesses, in its order, then others.
+    pub siblings: Vec<Sibling>,
+    /// What they have read.
+    pub contents: Vec<Option<Content>>,
+}
+
+impl Try {
+    /// Whether the caller has nothing to wait for in this phase.
+    pub fn phase_done(&self) -> bool {
+        self.siblings.iter().all(|s| s.out.as_ref().is_none_or(|out| out.hidden))
+    }
+
+    pub fn quiet(&self) -> bool {
+        self.siblings.iter().all(|s| s.out.is_none())
+    }
+}
+
+/// What is done at a later time.
+pub(super) enum Later {
+    /// Start a task again.
+    Start(Box<Task>),
+    /// Ask a sibling's device again, unless the step has been answered.
+    Again { seq: u64, sibling: usize, step: u8 },
+}
+
+impl Host {
+    pub(super) fn submit(&mut self, now: Time, ticket: Ticket, work: Work) {
+        let task = Task {
+            ticket,
+            work,
+            since: now,
+            restarts: 0,
+            rejections: 0,
+            denials: 0,
+            delayed: false,
+            parity_unfit: false,
+            superseded: Vec::new(),
+        };
+        self.start(now, task);
+    }
+
+    /// Begins a try of a task.
+    pub(super) fn start(&mut self, now: Time, task: Task) {
+        if self.fenced {
+            return self.done(now, task, None, Err(OpError::Fenced));
+        }
+        let plan = match self.plan(&task) {
+            Ok(plan) => plan,
+            Err(error) => return self.fail_task(now, task, error),
+        };
+        let id = OpId { life: self.config.life, seq: self.next_seq };
+        self.next_seq += 1;
+        let stamp = self.clock.stamp(now);
+        let earlier = task.superseded.iter().map(|seq| OpId { seq: *seq, ..id }).collect();
+        let past = if task.superseded.is_empty() { Past::Nobody } else { Past::Tries(earlier) };
+        let sibling = |peer, access| Sibling {
+            peer,
+            access,
+            out: None,
+            steps: 0,
+            held: Held::Nothing,
+            refused: None,
+            blocks: None,
+        };
+        let accesses =
+            plan.accesses.iter().map(|access| sibling(Peer::Device(access.device), true));
+        let mut siblings: Vec<_> = accesses.collect();
+        let flush = matches!(task.work, Work::Flush);
+        if flush {
+            let serving = self.serving_devices();
+            siblings.extend(serving.map(|device| sibling(Peer::Device(device), false)));
+        }
+        let contents = vec![None; siblings.len()];
+        let epoch = self.state.epoch;
+        let phase = Phase::First;
+        let task = Some(task);
+        let this = Try { id, stamp, epoch, task, plan, phase, past, siblings, contents };
+        self.tries.insert(id.seq, this);
+        if flush {
+            self.flush(now, id.seq);
+        } else {
+            self.first(now, id.seq);
+        }
+    }
+
+    fn serving_devices(&self) -> impl Iterator<Item = DeviceId> + use<> {
+        let conditions = self.state.devices.clone();
+        let serving = conditions.into_iter().enumerate().filter(|(_, c)| *c != Condition::Failed);
+        serving.map(|(device, _)| DeviceId(device as u16))
+    }
+
+    /// Which siblings a task has in the array's present state.
+    fn plan(&self, task: &Task) -> Result<Plan, OpError> {
+        let layout = &self.config.layout;
+        match &task.work {
+            Work::Read { span } => plan::read(layout, &self.state, *span),
+            Work::Write { span, data } => {
+                if span.count.checked_mul(u64::from(layout.block_size)) != Some(data.len() as u64) {
+                    return Err(OpError::Range);
+                }
+                let rules = WriteRules {
+                    delta_at_half: self.config.delta_at_half,
+                    parity_unfit: task.parity_unfit,
+                };
+                plan::write(layout, &self.state, *span, rules)
+            }
+            Work::Flush => Ok(Plan::default()),
+            // Repairs plug in here: host/repair.rs.
+            Work::Scrub { .. }
+            | Work::Rebuild { .. }
+            | Work::Fence { .. }
+            | Work::Change { .. } => Err(OpError::State("this host does no repairs".to_owned())),
+        }
+    }
+
+    fn flush(&mut self, now: Time, seq: u64) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        this.phase = Phase::Second;
+        for index in 0..this.siblings.len() {
+            self.send(now, seq, index, Action::Flush, false);
+        }
+        self.phase_ends(now, seq);
+    }
+
+    fn first(&mut self, now: Time, seq: u64) {
+        let Some(this) = self.tries.get(&seq) else { return };
+        let task = this.task.as_ref();
+        let context = Context {
+            layout: &self.config.layout,
+            past: &this.past,
+            headers: false,
+            starving: task.is_some_and(|t| t.rejections >= self.config.starving_after),
+            patience: self.patience.current(),
+        };
+        let ask = |access: &Access| self.control.first(&context, access);
+        let actions: Vec<_> = this.plan.accesses.iter().map(ask).collect();
+        for (index, action) in actions.into_iter().enumerate() {
+            if let Some(action) = action {
+                self.sibling(seq, index).held = Held::Unknown;
+                self.send(now, seq, index, action, false);
+            }
+        }
+        self.phase_ends(now, seq);
+    }
+
+    /// A sibling that is known to exist.
+    fn sibling(&mut self, seq: u64, index: usize) -> &mut Sibling {
+        &mut self.tries.get_mut(&seq).expect("the try is under way").siblings[index]
+    }
+
+    /// Goes on if the caller has nothing to wait for in this phase.
+    pub(super) fn phase_ends(&mut self, now: Time, seq: u64) {
+        let Some(this) = self.tries.get(&seq) else { return };
+        if !this.phase_done() {
+            return;
+        }
+        match this.phase {
+            Phase::First => self.second(now, seq),
+            Phase::Second if this.siblings.iter().any(|s| s.refused.is_some()) => {
+                self.mend(now, seq);
+            }
+            Phase::Second => self.finish(now, seq, Ok(HostAnswer::Done)),
+            Phase::Gate | Phase::Superseded | Phase::Last => self.tidy(seq),
+        }
+    }
+
+    fn second(&mut self, now: Time, seq: u64) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        let (plan, contents) = (&this.plan, &this.contents);
+        let layout = &self.config.layout;
+        if !job::complete(layout, plan, contents) {
+            let error = OpError::State("a device answered with the wrong number of blocks".into());
+            return self.fail(now, seq, error);
+        }
+        let Some(task) = &this.task else { return };
+        let (answer, writes) = match &task.work {
+            Work::Read { .. } => match job::answer(layout, plan, contents) {
+                Ok(data) => (Some(HostAnswer::Read { data }), vec![None; plan.accesses.len()]),
+                Err(unfit) => return self.unfit(now, seq, unfit),
+            },
+            Work::Write { span, data } => {
+                match job::writes(layout, plan, contents, this.stamp, *span, data) {
+                    Ok(writes) => (None, writes),
+                    Err(unfit) => return self.unfit(now, seq, unfit),
+                }
+            }
+            // Repairs plug in here: host/repair.rs.
+            _ => (Some(HostAnswer::Done), vec![None; plan.accesses.len()]),
+        };
+        this.phase = Phase::Second;
+        this.contents.clear();
+        for (index, blocks) in writes.into_iter().enumerate() {
+            let Some(this) = self.tries.get_mut(&seq) else { return };
+            this.siblings[index].blocks.clone_from(&blocks);
+            let second = self.control.second(&this.plan.accesses[index], blocks);
+            if let Some(Second { action, hidden }) = second {
+                if hidden {
+                    this.siblings[index].held = Held::Nothing;
+                }
+                self.send(now, seq, index, action, hidden);
+            }
+        }
+        match answer {
+            Some(answer) => self.finish(now, seq, Ok(answer)),
+            None => self.phase_ends(now, seq),
+        }
+    }
+
+    fn unfit(&mut self, now: Time, seq: u64, unfit: Unfit) {
+        match unfit {
+            Unfit::Fail(error) => self.fail(now, seq, error),
+            Unfit::Repair { stripe } => self.repair_needed(now, seq, stripe),
+        }
+    }
+
+    /// The stripe has to be repaired before this try can go on. Repairs plug in here: host/repair.rs scrubs the stripe and
+    /// starts the task again.
+    pub(super) fn repair_needed(&mut self, now: Time, seq: u64, stripe: u64) {
+        self.fail(now, seq, OpError::State(format!("stripe {stripe} has to be scrubbed first")));
+    }
+
+    /// Answers the caller. What the try still has to tell devices does not concern him.
+    pub(super) fn finish(&mut self, now: Time, seq: u64, result: Result<HostAnswer, OpError>) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        this.phase = Phase::Last;
+        let Some(task) = this.task.take() else { return };
+        if result.is_ok() {
+            self.patience.observe(now.saturating_sub(task.since));
+        }
+        let op = Some((this.id, this.stamp));
+        self.done(now, task, op, result);
+        self.tidy(seq);
+    }
+
+    pub(super) fn done(
+        &mut self,
+        now: Time,
+        task: Task,
+        op: Option<(OpId, Stamp)>,
+        result: Result<HostAnswer, OpError>,
+    ) {
+        self.counts.done += 1;
+        self.counts.delayed += u64::from(task.delayed);
+        self.counts.failed += u64::from(result.is_err());
+        self.output.push_back(HostOutput::Done { ticket: task.ticket, op, result });
+        for seq in task.superseded {
+            self.give_up(now, seq);
+        }
+    }
+
+    fn fail_task(&mut self, now: Time, task: Task, error: OpError) {
+        let op = task.superseded.last().and_then(|seq| self.tries.get(seq));
+        let op = op.map(|this| (this.id, this.stamp));
+        self.done(now, task, op, Err(error));
+    }
+
+    pub(super) fn fail(&mut self, now: Time, seq: u64, error: OpError) {
+        self.finish(now, seq, Err(error));
+        self.give_up(now, seq);
+    }
+
+    /// Takes back a try, and starts its task again after a time.
+    pub(super) fn restart(&mut self, now: Time, seq: u64, delay: Time) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        let Some(mut task) = this.task.take() else { return };
+        self.give_up(now, seq);
+        self.counts.restarts += 1;
+        task.restarts += 1;
+        task.delayed = true;
+        if delay == 0 {
+            self.start(now, task);
+        } else {
+            self.at(now.saturating_add(delay), Later::Start(Box::new(task)));
+        }
+    }
+
+    /// Tells devices that phase 1 of a try will not be followed by phase 2.
+    pub(super) fn give_up(&mut self, now: Time, seq: u64) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        this.phase = Phase::Last;
+        let mut actions = Vec::new();
+        for (index, sibling) in this.siblings.iter_mut().enumerate() {
+            if sibling.held == Held::Nothing {
+                if sibling.out.as_ref().is_some_and(|out| !out.hidden) {
+                    sibling.out = None;
+                }
+                continue;
+            }
+            let answered = sibling.held == Held::All;
+            sibling.held = Held::Nothing;
+            sibling.out = None;
+            let Some(access) = this.plan.accesses.get(index) else { continue };
+            if let Some(action) = self.control.give_up(access, answered) {
+                actions.push((index, action));
+            }
+        }
+        for (index, action) in actions {
+            self.send(now, seq, index, action, true);
+        }
+        self.tidy(seq);
+    }
+
+    /// Forgets a try of which nothing is left.
+    pub(super) fn tidy(&mut self, seq: u64) {
+        let over = |this: &Try| this.phase == Phase::Last && this.task.is_none() && this.quiet();
+        if self.tries.get(&seq).is_some_and(over) {
+            self.tries.remove(&seq);
+        }
+    }
+
+    /// A random time to wait before the next try: up to the configured one, doubled by every earlier time.
+    pub(super) fn backoff(&mut self, earlier: u32) -> Time {
+        let longest = self.config.backoff.saturating_mul(1 << earlier.min(6)).max(1);
+        self.random.random_range(1..=longest)
+    }
+
+    pub(super) fn at(&mut self, time: Time, later: Later) {
+        self.next_later += 1;
+        self.later.insert((time, self.next_later), later);
+    }
+
+    pub(super) fn send(&mut self, now: Time, seq: u64, index: usize, action: Action, hidden: bool) {
+        let sibling = self.sibling(seq, index);
+        sibling.steps = sibling.steps.wrapping_add(1);
+        sibling.out = Some(Out { step: sibling.steps, action, hidden });
+        self.transmit(now, seq, index);
+    }
+
+    /// Sends what a sibling waits for, for the first time or again.
+    pub(super) fn transmit(&mut self, now: Time, seq: u64, index: usize) {
+        let Some(this) = self.tries.get(&seq) else { return };
+        let sibling = &this.siblings[index];
+        let Some(out) = &sibling.out else { return };
+        let call = Call { op: this.id, sibling: index as u32, step: out.step };
+        let action = out.action.clone();
+        let request = Request { call, stamp: this.stamp, epoch: this.epoch, action };
+        let peer = sibling.peer;
+        self.counts.requests += 1;
+        self.post(now, peer, request);
+    }
+
+    pub(super) fn post(&mut self, now: Time, to: Peer, request: Request) {
+        self.heard_from_us.insert(to, now);
+        self.output.push_back(HostOutput::Send { to, request });
+    }
+
+    /// A new connection: what was sent on the old one may not have arrived.
+    pub(super) fn resend(&mut self, now: Time, peer: Peer) {
+        for (seq, index) in self.outstanding(|sibling| sibling.peer == peer) {
+            self.transmit(now, seq, index);
+        }
+    }
+
+    pub(super) fn outstanding(&self, wanted: impl Fn(&Sibling) -> bool) -> Vec<(u64, usize)> {
+        let mut found = Vec::new();
+        for (seq, this) in &self.tries {
+            for (index, sibling) in this.siblings.iter().enumerate() {
+                if sibling.out.is_some() && wanted(sibling) {
+                    found.push((*seq, index));
+                }
+            }
+        }
+        found
+    }
+
+    /// Does what is due.
+    pub(super) fn expire(&mut self, now: Time) {
+        while let Some(entry) = self.later.first_entry() {
+            if entry.key().0 > now {
+                break;
+            }
+            match entry.remove() {
+                Later::Start(task) => self.start(now, *task),
+                Later::Again { seq, sibling, step } => {
+                    let current =
+                        self.tries.get(&seq).and_then(|t| t.siblings[sibling].out.as_ref());
+                    if current.is_some_and(|out| out.step == step) {
+                        self.transmit(now, seq, sibling);
+                    }
+                }
+            }
+        }
+        self.renew(now);
+    }
+
+    /// Peers at which something may be held.
+    fn holders(&self) -> impl Iterator<Item = Peer> {
+        let siblings = self.tries.values().flat_map(|this| &this.siblings);
+        siblings.filter(|s| s.held != Held::Nothing).map(|s| s.peer)
+    }
+
+    pub(super) fn next_renewal(&self) -> Option<Time> {
+        let last = self.holders().filter_map(|peer| self.heard_from_us.get(&peer)).min();
+        last.map(|last| last.saturating_add(self.config.lease / 3))
+    }
+
+    /// Says that this life is alive to whoever holds something for it and has not heard of it for long.
+    fn renew(&mut self, now: Time) {
+        if self.next_renewal().is_none_or(|time| time > now) {
+            return;
+        }
+        let due = self
+            .heard_from_us
+            .iter()
+            .filter(|(_, last)| last.saturating_add(self.config.lease / 3) <= now);
+        let due: Vec<_> = due.map(|(peer, _)| *peer).collect();
+        for peer in due {
+            // Not a try's: nobody looks for its answer.
+            let op = OpId { life: self.config.life, seq: 0 };
+            let call = Call { op, sibling: 0, step: 0 };
+            let stamp = Stamp { time: now, host: self.config.life.host.0 };
+            let epoch = self.state.epoch;
+            self.counts.leases += 1;
+            self.post(now, peer, Request { call, stamp, epoch, action: Action::Lease });
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What a storage transaction makes of the blocks that it has read: the answer of a read, and the blocks that a write writes.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::message::{Blocks, Content, Flaw};
+use crate::plan::{self, Columns, Method, Plan, StripePlan, Unit};
+use crate::{Header, Layout, OpError, Span, Stamp};
+
+/// Why nothing could be made of what was read.
+#[derive(Debug)]
+pub(super) enum Unfit {
+    /// The caller has to know.
+    Fail(OpError),
+    /// A block could not be read: the stripe has to be repaired first.
+    Repair {
+        /// The stripe.
+        stripe: u64,
+    },
+}
+
+/// Adds by exclusive or.
+pub(super) fn xor(into: &mut [u8], from: &[u8]) {
+    for (a, b) in into.iter_mut().zip(from) {
+        *a ^= b;
+    }
+}
+
+/// The blocks of one stripe as an operation sees them.
+struct View<'a> {
+    layout: &'a Layout,
+    plan: &'a Plan,
+    part: &'a StripePlan,
+    contents: &'a [Option<Content>],
+}
+
+impl<'a> View<'a> {
+    fn bytes(&self, columns: &Columns) -> usize {
+        (columns.end - columns.start) as usize * self.layout.block_size as usize
+    }
+
+    /// What was read of a unit, and the first column of it.
+    fn content(&self, unit: Unit) -> Option<(u32, &'a Content)> {
+        let index = self.part.accesses.clone().find(|i| self.plan.accesses[*i].unit == unit)?;
+        let content = self.contents.get(index)?.as_ref()?;
+        Some((self.plan.accesses[index].read.as_ref()?.start, content))
+    }
+
+    /// What was read of a unit in these columns, all of which were read.
+    fn read(&self, unit: Unit, columns: &Columns) -> Option<&'a [u8]> {
+        let (first, content) = self.content(unit)?;
+        let from = self.bytes(&(first..columns.start.max(first)));
+        content.data.get(from..from + self.bytes(columns))
+    }
+
+    /// The columns of a unit that were read and are lost.
+    fn lost(&self, unit: Unit) -> impl Iterator<Item = u32> + use<'a> {
+        let content = self.content(unit);
+        let flaws = content.map_or(&[][..], |(_, content)| &content.flaws);
+        let first = content.map_or(0, |(first, _)| first);
+        flaws.iter().filter(|(_, f)| *f == Flaw::Lost).map(move |(i, _)| first + i)
+    }
+
+    /// Adds to a sum over `columns` what was read of a unit in them.
+    fn add(&self, sum: &mut [u8], columns: &Columns, unit: Unit) {
+        let Some((first, content)) = self.content(unit) else { return };
+        let from = first.max(columns.start);
+        let end = first + (content.data.len() / self.layout.block_size as usize) as u32;
+        let both = from..end.min(columns.end);
+        if !both.is_empty()
+            && let Some(read) = self.read(unit, &both)
+        {
+            xor(&mut sum[self.bytes(&(columns.start..from))..], read);
+        }
+    }
+
+    fn units(&self) -> impl Iterator<Item = Unit> {
+        (0..self.layout.data).map(Unit::Data).chain([Unit::Parity])
+    }
+
+    /// The sum of all units but one, in these columns: that unit.
+    fn missing(&self, missing: u16, columns: &Columns) -> Vec<u8> {
+        let mut sum = vec![0; self.bytes(columns)];
+        for unit in self.units().filter(|u| *u != Unit::Data(missing)) {
+            self.add(&mut sum, columns, unit);
+        }
+        sum
+    }
+
+    /// Fails if one of the blocks could not be read.
+    fn check(&self) -> Result<(), Unfit> {
+        let flaws = self.contents[self.part.accesses.clone()].iter().flatten();
+        if flaws.flat_map(|c| &c.flaws).any(|(_, flaw)| matches!(flaw, Flaw::Unreadable(_))) {
+            return Err(Unfit::Repair { stripe: self.part.stripe });
+        }
+        Ok(())
+    }
+}
+
+/// Whether devices delivered all that was asked for, so that the rest may count on lengths.
+pub(super) fn complete(layout: &Layout, plan: &Plan, contents: &[Option<Content>]) -> bool {
+    plan.accesses.iter().zip(contents).all(|(access, content)| {
+        let blocks = access.read.as_ref().map_or(0, |c| c.end - c.start);
+        let wanted = blocks as usize * layout.block_size as usize;
+        content.as_ref().map_or(0, |c| c.data.len()) == wanted
+    })
+}
+
+/// The blocks of a read. In a mirror or a stripe without parity's device, parity is not read. A parity block that is marked
+/// lost says so of the missing unit's block in its column.
+pub(super) fn answer(
+    layout: &Layout,
+    plan: &Plan,
+    contents: &[Option<Content>],
+) -> Result<Bytes, Unfit> {
+    let mut pieces = Vec::new();
+    for part in &plan.stripes {
+        let view = View { layout, plan, part, contents };
+        view.check()?;
+        for (unit, columns) in &part.covered {
+            let missing = part.method == Method::ReadMissing(*unit);
+            let said_by = if missing { Unit::Parity } else { Unit::Data(*unit) };
+            if let Some(column) = view.lost(said_by).filter(|c| columns.contains(c)).min() {
+                let block = layout.logical(part.stripe, *unit) + u64::from(column);
+                return Err(Unfit::Fail(OpError::Lost { block }));
+            }
+            if missing {
+                pieces.push(Bytes::from(view.missing(*unit, columns)));
+            } else if let Some((first, content)) = view.content(Unit::Data(*unit)) {
+                let from = view.bytes(&(first..columns.start));
+                pieces.push(content.data.slice(from..from + view.bytes(columns)));
+            }
+        }
+    }
+    if pieces.len() == 1 {
+        return Ok(pieces.swap_remove(0));
+    }
+    let mut all = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
+    for piece in pieces {
+        all.extend_from_slice(&piece);
+    }
+    Ok(all.freeze())
+}
+
+/// What each access of a write writes.
+pub(super) fn writes(
+    layout: &Layout,
+    plan: &Plan,
+    contents: &[Option<Content>],
+    stamp: Stamp,
+    span: Span,
+    data: &Bytes,
+) -> Result<Vec<Option<Blocks>>, Unfit> {
+    let mut writes = vec![None; plan.accesses.len()];
+    let block = layout.block_size as usize;
+    let mut offset = 0;
+    for part in &plan.stripes {
+        let view = View { layout, plan, part, contents };
+        view.check()?;
+        let header = Header {
+            stamp,
+            first: span.start,
+            last: span.end() - 1,
+            skipped: part.skipped,
+            lost: false,
+        };
+        let mut new = Vec::with_capacity(part.covered.len());
+        for (unit, columns) in &part.covered {
+            let length = view.bytes(columns);
+            new.push((*unit, columns, data.slice(offset..offset + length)));
+            offset += length;
+        }
+        for index in part.accesses.clone() {
+            let access = &plan.accesses[index];
+            let Some(columns) = &access.write else { continue };
+            let (data, lost) = match access.unit {
+                Unit::Data(unit) => {
+                    let piece = new.iter().find(|(u, _, _)| *u == unit);
+                    (piece.map(|(_, _, piece)| piece.clone()).unwrap_or_default(), Vec::new())
+                }
+                Unit::Parity => (parity(&view, &new).into(), still_lost(&view)),
+            };
+            debug_assert_eq!(data.len(), (columns.end - columns.start) as usize * block);
+            let extent = plan::extent(layout, part.stripe, columns);
+            writes[index] = Some(Blocks { extent, data, header, lost });
+        }
+    }
+    Ok(writes)
+}
+
+/// New parity over the hull of what is written.
+fn parity(view: &View<'_>, new: &[(u16, &Columns, Bytes)]) -> Vec<u8> {
+    let hull = &view.part.hull;
+    let at = |columns: &Columns| {
+        let from = view.bytes(&(hull.start..columns.start));
+        from..from + view.bytes(columns)
+    };
+    let mut sum = vec![0; view.bytes(hull)];
+    if view.part.method == Method::Delta {
+        view.add(&mut sum, hull, Unit::Parity);
+        for (unit, columns, data) in new {
+            view.add(&mut sum[at(columns)], columns, Unit::Data(*unit));
+            xor(&mut sum[at(columns)], data);
+        }
+        return sum;
+    }
+    for unit in 0..view.layout.data {
+        let mut content = vec![0; view.bytes(hull)];
+        if view.part.method == Method::SumMissing(unit) {
+            content = view.missing(unit, hull);
+        } else {
+            view.add(&mut content, hull, Unit::Data(unit));
+        }
+        if let Some((_, columns, data)) = new.iter().find(|(u, _, _)| *u == unit) {
+            content[at(columns)].copy_from_slice(data);
+        }
+        xor(&mut sum, &content);
+    }
+    sum
+}
+
+/// Which parity blocks stay marked: those of columns in which a lost block of the missing unit is not written.
+fn still_lost(view: &View<'_>) -> Vec<u32> {
+    let covers = |column| match view.part.method {
+        Method::SumMissing(unit) => {
+            view.part.covered.iter().any(|(u, columns)| *u == unit && columns.contains(&column))
+        }
+        _ => false,
+    };
+    let lost = view.lost(Unit::Parity).filter(|column| !covers(*column));
+    lost.map(|column| column - view.part.hull.start).collect()
+}

@@ -1,0 +1,284 @@
+//! A host: breaks operations on the array down into requests to devices, and starts them again where a scheme says so.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `engine.rs` | the way of an operation: tries, phases, siblings; the same for every scheme |
+//! | `replies.rs` | what an answer means for the try that it belongs to |
+//! | `changes.rs` | what becomes of operations when the array's state changes (sections 3.3, 3.4) |
+//! | `job.rs` | what an operation makes of what it has read: parity, answers |
+//! | `control.rs` | the seam to the schemes |
+//! | `zero.rs`, `tso.rs`, `device_locks.rs` | which messages a scheme sends to devices |
+
+mod changes;
+mod control;
+mod device_locks;
+mod engine;
+mod job;
+mod replies;
+mod tso;
+mod zero;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+
+use rand::SeedableRng as _;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::message::{Reply, Request};
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
+use crate::{
+    ArrayState, DeviceId, HostAnswer, Layout, Life, OpError, OpId, Peer, Scheme, Stamp, Ticket,
+    Time, Work,
+};
+
+use control::Control;
+use device_locks::Patience;
+use engine::{Later, Try};
+
+/// What a host is told when it starts. Times are in nanoseconds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostConfig {
+    /// This life of the host. A host that starts again has a larger incarnation.
+    pub life: Life,
+    /// How the hosts of this array keep out of each other's way.
+    pub scheme: Scheme,
+    /// How the array is laid out.
+    pub layout: Layout,
+    /// The array's state as far as known; devices tell if it is newer.
+    pub state: ArrayState,
+    /// If half of a stripe's data units is written: read-modify-write rather than reconstruct-write (section 1.2).
+    pub delta_at_half: bool,
+    /// How long a lock server or device believes a host that says nothing; what is under way for long is renewed three times
+    /// in this time.
+    pub lease: Time,
+    /// Timestamp ordering: after so many rejections, writes have to wait for a read.
+    pub starving_after: u32,
+    /// Device-served locking: how long requests wait for locks before there is anything to derive it from.
+    pub first_patience: Time,
+    /// Device-served locking: the range of what is derived.
+    pub patience: RangeInclusive<Time>,
+    /// The longest first back-off of an operation that was denied a lock; it doubles with every further denial, up to 64 times
+    /// this.
+    pub backoff: Time,
+    /// How much further ahead of a device's clock than is allowed this host's timestamps may be for an operation to wait rather
+    /// than to fail.
+    pub clock_tolerance: Time,
+    /// For back-off.
+    pub seed: u64,
+    /// A rule that is left out, to show that checks find it.
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<Mutation>,
+}
+
+impl HostConfig {
+    /// The defaults.
+    pub fn new(life: Life, scheme: Scheme, layout: Layout, state: ArrayState) -> Self {
+        const MS: Time = 1_000_000;
+        HostConfig {
+            life,
+            scheme,
+            layout,
+            state,
+            delta_at_half: false,
+            lease: 4_000 * MS,
+            starving_after: 8,
+            first_patience: 100 * MS,
+            patience: 5 * MS..=2_000 * MS,
+            backoff: 5 * MS,
+            clock_tolerance: 1_000 * MS,
+            seed: u64::from(life.host.0) ^ life.incarnation.rotate_left(32),
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+}
+
+/// What happens to a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HostInput {
+    /// A piece of work. It is answered by one [`HostOutput::Done`], maybe at once.
+    Submit {
+        /// Names it.
+        ticket: Ticket,
+        /// What to do.
+        work: Work,
+    },
+    /// An answer has come.
+    Reply {
+        /// Whose.
+        from: Peer,
+        /// What it says.
+        reply: Reply,
+    },
+    /// There is a new connection to a peer: what it has not answered is sent again.
+    Connected {
+        /// Whom to.
+        peer: Peer,
+    },
+    /// A connection has broken.
+    Disconnected {
+        /// Whom to.
+        peer: Peer,
+    },
+    /// The array's state as it was learned elsewhere.
+    State(ArrayState),
+    /// [`Host::next_timer`] has come.
+    Tick,
+}
+
+/// What a host does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HostOutput {
+    /// Send a request. If there is no connection, it may be dropped: it is sent again when there is one.
+    Send {
+        /// Whom to.
+        to: Peer,
+        /// What.
+        request: Request,
+    },
+    /// A piece of work is done.
+    Done {
+        /// Which.
+        ticket: Ticket,
+        /// The try that did it; none if it failed before there was one.
+        op: Option<(OpId, Stamp)>,
+        /// What came of it.
+        result: Result<HostAnswer, OpError>,
+    },
+    /// The host has learned of a newer state of the array.
+    State(ArrayState),
+    /// A device says that its disk has failed; what waits for it waits until the array's state says so as well.
+    Broken(DeviceId),
+}
+
+/// What a host has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostCounts {
+    /// Pieces of work that were answered, failed ones included.
+    pub done: u64,
+    /// Those of them that waited for a conflicting lock or pre-write, or were started again (section 2.5).
+    pub delayed: u64,
+    /// Those of them that failed.
+    pub failed: u64,
+    /// Requests sent, without leases and states of the array.
+    pub requests: u64,
+    /// Replies received, to these.
+    pub replies: u64,
+    /// Tries that were given up and started again.
+    pub restarts: u64,
+    /// Timestamp ordering: requests that were too late.
+    pub rejected: u64,
+    /// Device-served locking: requests that waited too long.
+    pub denied: u64,
+    /// Operations that were finished by a second try after a part of the first was written (section 3.4).
+    pub mended: u64,
+    /// Leases renewed.
+    pub leases: u64,
+}
+
+/// A host.
+pub struct Host {
+    config: HostConfig,
+    state: ArrayState,
+    control: Box<dyn Control>,
+    patience: Patience,
+    random: Xoshiro256PlusPlus,
+    clock: Clock,
+    next_seq: u64,
+    tries: BTreeMap<u64, Try>,
+    later: BTreeMap<(Time, u64), Later>,
+    next_later: u64,
+    heard_from_us: BTreeMap<Peer, Time>,
+    fenced: bool,
+    counts: HostCounts,
+    output: VecDeque<HostOutput>,
+}
+
+/// Gives timestamps: unique, growing, and never behind what devices have seen (section 2.4).
+struct Clock {
+    last: Time,
+    host: u32,
+}
+
+impl Clock {
+    fn stamp(&mut self, now: Time) -> Stamp {
+        self.last = now.max(self.last + 1);
+        Stamp { time: self.last, host: self.host }
+    }
+
+    fn learn(&mut self, seen: Time) {
+        self.last = self.last.max(seen);
+    }
+}
+
+impl Host {
+    /// A host that has not begun with anything.
+    pub fn new(config: HostConfig) -> Self {
+        Host {
+            state: config.state.clone(),
+            control: control::of(&config),
+            patience: Patience::new(config.first_patience, config.patience.clone()),
+            random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
+            clock: Clock { last: 0, host: config.life.host.0 },
+            next_seq: 1,
+            tries: BTreeMap::new(),
+            later: BTreeMap::new(),
+            next_later: 0,
+            heard_from_us: BTreeMap::new(),
+            fenced: false,
+            counts: HostCounts::default(),
+            output: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Takes one step. `now` must not go back.
+    pub fn handle(&mut self, now: Time, input: HostInput) {
+        match input {
+            HostInput::Submit { ticket, work } => self.submit(now, ticket, work),
+            HostInput::Reply { from, reply } => self.reply(now, from, reply),
+            HostInput::Connected { peer } => self.resend(now, peer),
+            HostInput::Disconnected { .. } => {}
+            HostInput::State(state) => self.adopt(now, state),
+            HostInput::Tick => {}
+        }
+        self.expire(now);
+    }
+
+    /// What is to be done, in order; call until there is nothing.
+    pub fn poll(&mut self) -> Option<HostOutput> {
+        self.output.pop_front()
+    }
+
+    /// When [`HostInput::Tick`] is due; the past if it is overdue.
+    pub fn next_timer(&self) -> Option<Time> {
+        let later = self.later.keys().next().map(|(time, _)| *time);
+        later.into_iter().chain(self.next_renewal()).min()
+    }
+
+    /// Who this is.
+    pub fn life(&self) -> Life {
+        self.config.life
+    }
+
+    /// The array's state as far as known.
+    pub fn state(&self) -> &ArrayState {
+        &self.state
+    }
+
+    /// What has been done so far.
+    pub fn counts(&self) -> HostCounts {
+        self.counts
+    }
+
+    /// Whether nothing is under way: no work, and nothing that devices have not answered.
+    pub fn is_idle(&self) -> bool {
+        self.tries.is_empty() && self.later.is_empty()
+    }
+
+    #[cfg(feature = "mutations")]
+    fn mutated(&self, mutation: Mutation) -> bool {
+        self.config.mutation == Some(mutation)
+    }
+}

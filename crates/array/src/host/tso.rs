@@ -1,0 +1,29 @@
+//! Timestamp ordering (section 2.4): R, P or RP, then W; C for what is given up.
+
+use super::control::{Context, Control, Second};
+use crate::message::{Action, Blocks};
+use crate::plan::{self, Access};
+
+pub(super) struct Tso;
+
+impl Control for Tso {
+    fn first(&self, context: &Context<'_>, access: &Access) -> Option<Action> {
+        let extent = |columns| plan::extent(context.layout, access.stripe, columns);
+        Some(Action::Prepare {
+            read: access.read.as_ref().map(extent),
+            write: access.write.as_ref().map(extent),
+            headers: context.headers,
+            starving: context.starving && access.write.is_none(),
+            past: context.past.clone(),
+        })
+    }
+
+    fn second(&self, _access: &Access, blocks: Option<Blocks>) -> Option<Second> {
+        blocks.map(|blocks| Second { action: Action::Commit(blocks), hidden: false })
+    }
+
+    fn give_up(&self, access: &Access, answered: bool) -> Option<Action> {
+        // A read that was answered has left nothing but its timestamp.
+        (access.write.is_some() || !answered).then_some(Action::Cancel)
+    }
+}

@@ -1,0 +1,23 @@
+//! Reads and writes with nothing said about order: the baseline (section 2.0), and what hosts send to devices when a lock
+//! server keeps operations apart.
+
+use super::control::{Context, Control, Second};
+use crate::message::{Action, Blocks};
+use crate::plan::{self, Access};
+
+pub(super) struct Zero;
+
+impl Control for Zero {
+    fn first(&self, context: &Context<'_>, access: &Access) -> Option<Action> {
+        let extent = plan::extent(context.layout, access.stripe, access.read.as_ref()?);
+        Some(Action::Read { extent, headers: context.headers })
+    }
+
+    fn second(&self, _access: &Access, blocks: Option<Blocks>) -> Option<Second> {
+        blocks.map(|blocks| Second { action: Action::Write(blocks), hidden: false })
+    }
+
+    fn give_up(&self, _access: &Access, _answered: bool) -> Option<Action> {
+        None
+    }
+}

@@ -1,0 +1,211 @@
+//! What hosts, devices and lock servers say to each other. Every request is answered once; who is asked again, because a
+//! connection broke, gives the same answer (section 2: idempotent on the operation's id).
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{ArrayState, BlockError, Epoch, Extent, Header, Life, OpId, Stamp, Time};
+
+/// Names a request, and its reply: one message of one sibling of one try of a host operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Call {
+    /// The try.
+    pub op: OpId,
+    /// Which of its accesses. A device knows a sibling's locks and pre-writes by `op` and `sibling`.
+    pub sibling: u32,
+    /// Tells the messages of a sibling apart; it grows.
+    pub step: u8,
+}
+
+/// From a host to a device or a lock server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// Whose it is.
+    pub call: Call,
+    /// The operation's timestamp. Schemes without timestamps have them as well, for headers.
+    pub stamp: Stamp,
+    /// The array's state that the operation was planned by.
+    pub epoch: Epoch,
+    /// What is asked for.
+    pub action: Action,
+}
+
+/// The mode of a lock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Mode {
+    /// With others that read.
+    Shared,
+    /// Alone.
+    Exclusive,
+}
+
+/// Whose locks and pre-writes a request is not held up by.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Past {
+    /// Nobody's but its own.
+    #[default]
+    Nobody,
+    /// Those of earlier tries of the same host operation, which have written a part and go on as this one (section 3.4).
+    Tries(Vec<OpId>),
+    /// Those of a fenced life whose writes this operation repairs (section 3.2).
+    Life(Life),
+}
+
+impl Past {
+    /// Whether this operation's are among them.
+    pub fn covers(&self, op: OpId) -> bool {
+        match self {
+            Past::Nobody => false,
+            Past::Tries(tries) => tries.contains(&op),
+            Past::Life(life) => op.life == *life,
+        }
+    }
+}
+
+/// Blocks on their way to a device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Blocks {
+    /// Where, and how many.
+    pub extent: Extent,
+    /// Their content, one behind the other.
+    pub data: Bytes,
+    /// The linkage record of all of them; `lost` is not set here.
+    pub header: Header,
+    /// Which of them, from 0, are marked lost (section 3.5). Only repairs mark any.
+    pub lost: Vec<u32>,
+}
+
+/// What a host asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Action {
+    /// Read, with no control by the device.
+    Read {
+        /// Which blocks.
+        extent: Extent,
+        /// With their headers.
+        headers: bool,
+    },
+    /// Write, with no control by the device.
+    Write(Blocks),
+    /// Timestamp ordering, phase 1: R (only `read`), P (only `write`) or RP (both) of section 2.4. `read` and `write` need not
+    /// be the same blocks.
+    Prepare {
+        /// Blocks to read.
+        read: Option<Extent>,
+        /// Blocks to pre-write.
+        write: Option<Extent>,
+        /// With the headers of what is read.
+        headers: bool,
+        /// This read was rejected so often that newer writes have to wait for it.
+        starving: bool,
+        /// Whose pre-writes do not hold it up.
+        past: Past,
+    },
+    /// Timestamp ordering, phase 2: W. Not all that was pre-written has to be written; the pre-write ends anyway.
+    Commit(Blocks),
+    /// Timestamp ordering: C, the try is given up here.
+    Cancel,
+    /// Device-served locking: L, or LR if there is `read`.
+    Lock {
+        /// Blocks to lock.
+        extent: Extent,
+        /// How.
+        mode: Mode,
+        /// Blocks to read when the lock is there; within `extent`.
+        read: Option<Extent>,
+        /// With their headers.
+        headers: bool,
+        /// How long the request may wait for the lock, in nanoseconds; then it is denied.
+        patience: Time,
+        /// Whose locks do not hold it up.
+        past: Past,
+    },
+    /// Device-served locking: WU, write and unlock.
+    WriteUnlock(Blocks),
+    /// Device-served locking: U.
+    Unlock,
+    /// Make durable everything answered before.
+    Flush,
+    /// This life is alive: it keeps what it holds. Every other request says so as well.
+    Lease,
+    /// Here is a newer state of the array.
+    Install(ArrayState),
+}
+
+/// From a device or a lock server to a host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Reply {
+    /// The request's.
+    pub call: Call,
+    /// It waited for a conflicting lock or pre-write.
+    pub waited: bool,
+    /// What came of it.
+    pub answer: Answer,
+}
+
+/// A block's content cannot be counted on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Flaw {
+    /// It is lost (section 3.5). What is delivered in its place fits the parity.
+    Lost,
+    /// It cannot be read; zeros are delivered in its place.
+    Unreadable(BlockError),
+}
+
+/// Blocks that were read.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Content {
+    /// One behind the other.
+    pub data: Bytes,
+    /// Which of them, from 0, are not good.
+    pub flaws: Vec<(u32, Flaw)>,
+    /// Their headers, if asked for; else none. That of an unreadable block is empty.
+    pub headers: Vec<Header>,
+}
+
+/// What came of a request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// What was read; lock or pre-write, if there was one to be had, is there.
+    Content(Content),
+    /// The lock or pre-write is there; or the lock, cancelled try or lease is taken note of; or it is installed or flushed.
+    Done,
+    /// Written, or dropped because something newer is there.
+    Written,
+    /// Timestamp ordering: too old. Nothing is left of it at the device.
+    Rejected {
+        /// The newest that the device has seen at these blocks.
+        seen: Time,
+    },
+    /// Timestamp ordering: the timestamp is too far ahead of the device's clock.
+    Ahead {
+        /// By how much more than is allowed, in nanoseconds.
+        excess: Time,
+        /// By how much in all.
+        ahead: Time,
+    },
+    /// Device-served locking: the lock was not to be had in time. Nothing is left of it at the device.
+    Denied,
+    /// A write without the lock or pre-write that it needs: the device has forgotten it (section 3.4).
+    NotPrepared,
+    /// The array has a newer state, this one.
+    Stale(ArrayState),
+    /// The device has only this older state: it needs [`Action::Install`] first.
+    Behind(Epoch),
+    /// This life was fenced.
+    Fenced,
+    /// The stripe must be checked before it is used (section 3.1 rule 4).
+    Suspect {
+        /// The stripe.
+        stripe: u64,
+    },
+    /// The device has just started and serves nothing yet.
+    Starting {
+        /// For how long, in nanoseconds.
+        wait: Time,
+    },
+    /// The device's disk has failed.
+    Broken,
+    /// The request makes no sense: blocks that the device does not have, or a length that does not fit.
+    Invalid,
+}

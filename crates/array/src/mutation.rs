@@ -1,0 +1,28 @@
+//! The published protocols' holes (section 4), each switchable, so that tests can show that checks find them. Compiled in only
+//! with the feature `mutations`. "No control" is none of them: that is [`crate::Scheme::ZeroOverhead`].
+
+/// One rule left out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Mutation {
+    /// Timestamp ordering: a write is applied although a newer one was, as in the paper's figure 4. At devices.
+    TsoWritesUnconditionally,
+    /// Timestamp ordering: a queued read is served although a newer write was applied. At devices.
+    TsoKeepsQueuedReads,
+    /// An operation of which a part is written starts again as a read-modify-write (section 3.4). At hosts.
+    DeltaAfterPartialWrite,
+    /// Device-served locking: an unlock that overtakes its lock leaves no trace. At devices.
+    UnlockLeavesNoTombstone,
+    /// Locking: a host unlocks when it has sent its writes, not when they are answered. At hosts.
+    UnlockBeforeWritten,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Mutation; 5] = [
+        Mutation::TsoWritesUnconditionally,
+        Mutation::TsoKeepsQueuedReads,
+        Mutation::DeltaAfterPartialWrite,
+        Mutation::UnlockLeavesNoTombstone,
+        Mutation::UnlockBeforeWritten,
+    ];
+}

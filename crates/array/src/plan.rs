@@ -1,0 +1,325 @@
+//! Which blocks of which devices a host operation reads first and writes then (section 1.2). An operation over several stripes
+//! is one plan: all that it reads comes before anything that it writes.
+//!
+//! Partial units are handled in whole blocks. A read-modify-write touches the blocks that the operation covers, and the parity
+//! of the columns from the first of them to the last; the other methods touch all units in these columns.
+
+use std::ops::Range;
+
+use crate::{ArrayState, DeviceId, Extent, Layout, OpError, Span};
+
+/// Columns of a stripe: offsets of blocks in its units.
+pub type Columns = Range<u32>;
+
+/// How the parity of a written stripe comes about, or how a stripe is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Method {
+    /// Read; nothing is missing.
+    Read,
+    /// Read; this data unit's device is missing, so that the unit is the sum of all others.
+    ReadMissing(u16),
+    /// Parity is the sum of all data units. What of them is not written is read first; nothing, in a large write.
+    Sum,
+    /// The same, but the old content of this data unit, of which a part is written, is the sum of all others.
+    SumMissing(u16),
+    /// Parity changes by as much as data does: a read-modify-write.
+    Delta,
+    /// The parity's device is missing.
+    NoParity,
+}
+
+/// A unit of a stripe.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Unit {
+    /// A data unit, from 0.
+    Data(u16),
+    /// Parity, or a mirror's copy.
+    Parity,
+}
+
+/// What is done with one unit of one stripe: a *sibling*. At least one of `read` and `write` is there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// The device.
+    pub device: DeviceId,
+    /// The stripe.
+    pub stripe: u64,
+    /// The unit.
+    pub unit: Unit,
+    /// Columns to read in phase 1.
+    pub read: Option<Columns>,
+    /// Columns to write in phase 2.
+    pub write: Option<Columns>,
+}
+
+impl Access {
+    /// The columns from the first that is touched to the last.
+    pub fn hull(&self) -> Columns {
+        match (&self.read, &self.write) {
+            (Some(r), Some(w)) => r.start.min(w.start)..r.end.max(w.end),
+            (Some(c), None) | (None, Some(c)) => c.clone(),
+            (None, None) => 0..0,
+        }
+    }
+}
+
+/// The blocks of a device that are columns of a stripe's unit.
+pub fn extent(layout: &Layout, stripe: u64, columns: &Columns) -> Extent {
+    Extent {
+        start: layout.unit_start(stripe) + u64::from(columns.start),
+        count: columns.end - columns.start,
+    }
+}
+
+/// One stripe's part of an operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StripePlan {
+    /// The stripe.
+    pub stripe: u64,
+    /// How it is read or written.
+    pub method: Method,
+    /// The data units that the operation covers, and which columns of them, in the order of the array's blocks.
+    pub covered: Vec<(u16, Columns)>,
+    /// The columns from the first that is covered to the last.
+    pub hull: Columns,
+    /// The device that is missing, if that matters to what is written.
+    pub skipped: Option<DeviceId>,
+    /// Its part of [`Plan::accesses`].
+    pub accesses: Range<usize>,
+}
+
+/// An operation's siblings.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Plan {
+    /// By stripe.
+    pub stripes: Vec<StripePlan>,
+    /// All of them, in the order of `stripes`.
+    pub accesses: Vec<Access>,
+}
+
+/// What a write may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteRules {
+    /// Half of the data units is written: read-modify-write rather than reconstruct-write. The paper does not say.
+    pub delta_at_half: bool,
+    /// A part of this operation is written already, so that old data and parity need not fit: nothing may be made of the old
+    /// parity (section 3.4).
+    pub parity_unfit: bool,
+}
+
+struct Stripe<'a> {
+    layout: &'a Layout,
+    stripe: u64,
+    covered: Vec<(u16, Columns)>,
+    hull: Columns,
+    accesses: Vec<Access>,
+}
+
+impl Stripe<'_> {
+    fn covered(&self, unit: u16) -> Option<&Columns> {
+        self.covered.iter().find(|(u, _)| *u == unit).map(|(_, columns)| columns)
+    }
+
+    fn add(&mut self, unit: Unit, read: Option<Columns>, write: Option<Columns>) {
+        let device = match unit {
+            Unit::Data(unit) => self.layout.data(self.stripe, unit),
+            Unit::Parity => self.layout.parity(self.stripe),
+        };
+        let read = read.filter(|c| !c.is_empty());
+        if read.is_some() || write.is_some() {
+            self.accesses.push(Access { device, stripe: self.stripe, unit, read, write });
+        }
+    }
+
+    /// What of a data unit has to be read if all of the hull must be known afterwards: the hull without what is covered, which
+    /// reaches to one of its ends.
+    fn rest(&self, unit: u16) -> Option<Columns> {
+        match self.covered(unit) {
+            None => Some(self.hull.clone()),
+            Some(c) if c.start > self.hull.start && c.end < self.hull.end => {
+                Some(self.hull.clone())
+            }
+            Some(c) if c.start > self.hull.start => Some(self.hull.start..c.start),
+            Some(c) => Some(c.end..self.hull.end),
+        }
+        .filter(|c| !c.is_empty())
+    }
+
+    fn read(&mut self, missing: Option<u16>) -> Method {
+        let lost = missing.and_then(|unit| self.covered(unit).cloned().map(|c| (unit, c)));
+        let Some((missing, lost)) = lost else {
+            for (unit, columns) in self.covered.clone() {
+                self.add(Unit::Data(unit), Some(columns), None);
+            }
+            return Method::Read;
+        };
+        for unit in (0..self.layout.data).filter(|u| *u != missing) {
+            let columns = match self.covered(unit) {
+                Some(c) => c.start.min(lost.start)..c.end.max(lost.end),
+                None => lost.clone(),
+            };
+            self.add(Unit::Data(unit), Some(columns), None);
+        }
+        self.add(Unit::Parity, Some(lost), None);
+        Method::ReadMissing(missing)
+    }
+
+    fn sum(&mut self, missing: Option<u16>) -> Method {
+        let incomplete = missing.filter(|unit| self.rest(*unit).is_some());
+        for unit in (0..self.layout.data).filter(|u| Some(*u) != missing) {
+            let read = if incomplete.is_some() { Some(self.hull.clone()) } else { self.rest(unit) };
+            let write = self.covered(unit).cloned();
+            self.add(Unit::Data(unit), read, write);
+        }
+        let hull = self.hull.clone();
+        self.add(Unit::Parity, incomplete.map(|_| hull.clone()), Some(hull));
+        incomplete.map_or(Method::Sum, Method::SumMissing)
+    }
+
+    fn delta(&mut self) -> Method {
+        for (unit, columns) in self.covered.clone() {
+            self.add(Unit::Data(unit), Some(columns.clone()), Some(columns));
+        }
+        let hull = self.hull.clone();
+        self.add(Unit::Parity, Some(hull.clone()), Some(hull));
+        Method::Delta
+    }
+
+    fn without_parity(&mut self) -> Method {
+        for (unit, columns) in self.covered.clone() {
+            self.add(Unit::Data(unit), None, Some(columns));
+        }
+        Method::NoParity
+    }
+}
+
+/// Which units of a stripe are missing.
+struct Missing {
+    data: Vec<u16>,
+    parity: bool,
+}
+
+impl Missing {
+    fn of(layout: &Layout, state: &ArrayState, stripe: u64) -> Self {
+        Missing {
+            data: (0..layout.data)
+                .filter(|u| !state.has(layout.data(stripe, *u), stripe))
+                .collect(),
+            parity: !state.has(layout.parity(stripe), stripe),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.data.len() + usize::from(self.parity)
+    }
+}
+
+/// How many units of a stripe are missing.
+pub fn missing_units(layout: &Layout, state: &ArrayState, stripe: u64) -> usize {
+    Missing::of(layout, state, stripe).count()
+}
+
+fn stripes_of(layout: &Layout, span: Span) -> Vec<(u64, Vec<(u16, Columns)>)> {
+    let mut stripes: Vec<(u64, Vec<(u16, Columns)>)> = Vec::new();
+    let mut block = span.start;
+    while block < span.end() {
+        let place = layout.place(block);
+        let left = u64::from(layout.unit - place.offset).min(span.end() - block);
+        let part = (place.data_unit, place.offset..place.offset + left as u32);
+        match stripes.last_mut() {
+            Some((stripe, parts)) if *stripe == place.stripe => parts.push(part),
+            _ => stripes.push((place.stripe, vec![part])),
+        }
+        block += left;
+    }
+    stripes
+}
+
+fn build(
+    layout: &Layout,
+    span: Span,
+    mut choose: impl FnMut(&mut Stripe<'_>) -> Result<(Method, Option<DeviceId>), OpError>,
+) -> Result<Plan, OpError> {
+    if !layout.contains(span) {
+        return Err(OpError::Range);
+    }
+    let mut plan = Plan::default();
+    for (stripe, covered) in stripes_of(layout, span) {
+        let hull = covered.iter().map(|(_, c)| c.start).min().unwrap_or(0)
+            ..covered.iter().map(|(_, c)| c.end).max().unwrap_or(0);
+        let mut part = Stripe { layout, stripe, covered, hull, accesses: Vec::new() };
+        let (method, skipped) = choose(&mut part)?;
+        let first = plan.accesses.len();
+        plan.accesses.append(&mut part.accesses);
+        plan.stripes.push(StripePlan {
+            stripe,
+            method,
+            covered: part.covered,
+            hull: part.hull,
+            skipped,
+            accesses: first..plan.accesses.len(),
+        });
+    }
+    Ok(plan)
+}
+
+fn unavailable(stripe: u64) -> OpError {
+    OpError::Unavailable(format!("stripe {stripe} has lost more units than its redundancy covers"))
+}
+
+/// The plan of a read. Fails if a missing unit cannot be had from the others.
+pub fn read(layout: &Layout, state: &ArrayState, span: Span) -> Result<Plan, OpError> {
+    build(layout, span, |part| {
+        let missing = Missing::of(layout, state, part.stripe);
+        let wanted = missing.data.iter().copied().find(|unit| part.covered(*unit).is_some());
+        if wanted.is_some() && missing.count() > 1 {
+            return Err(unavailable(part.stripe));
+        }
+        Ok((part.read(wanted), None))
+    })
+}
+
+/// The plan of a write. Fails if more than one unit of a stripe is missing, and if it could be done only with a parity that
+/// does not fit (section 3.5).
+pub fn write(
+    layout: &Layout,
+    state: &ArrayState,
+    span: Span,
+    rules: WriteRules,
+) -> Result<Plan, OpError> {
+    let lost = |stripe: u64, unit: u16| OpError::Lost { block: layout.logical(stripe, unit) };
+    build(layout, span, |part| {
+        let missing = Missing::of(layout, state, part.stripe);
+        if missing.count() > 1 {
+            return Err(unavailable(part.stripe));
+        }
+        if missing.parity {
+            return Ok((part.without_parity(), Some(layout.parity(part.stripe))));
+        }
+        if let Some(&unit) = missing.data.first() {
+            let device = layout.data(part.stripe, unit);
+            let whole = part.covered(unit).is_some() && part.rest(unit).is_none();
+            if rules.parity_unfit && !whole {
+                return Err(lost(part.stripe, unit));
+            }
+            // Nothing but parity knows what the missing unit holds: unless it is written, parity may only change by as much as
+            // the others do.
+            let method = match part.covered(unit) {
+                Some(_) => part.sum(Some(unit)),
+                None => part.delta(),
+            };
+            return Ok((method, Some(device)));
+        }
+        let (touched, data) = (part.covered.len() * 2, usize::from(layout.data));
+        let delta = touched < data || touched == data && rules.delta_at_half;
+        // Of a mirror's only data unit, half is not one.
+        if delta && !rules.parity_unfit && data > 1 {
+            Ok((part.delta(), None))
+        } else {
+            Ok((part.sum(None), None))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

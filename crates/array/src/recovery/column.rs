@@ -1,0 +1,194 @@
+//! The cross-check of linkage records, and what is to be written (sections 3.1 and 3.5).
+//!
+//! A *column* is the blocks at one offset of a stripe's units: with them alone parity fits or does not. A repair is a sequence
+//! of passes, each a storage transaction of its own that holds the whole column: it reads the column, writes what
+//! [`examine`] says, and is followed by another pass until nothing is left to write. What a pass writes may be written in any
+//! order and in part: the next pass, by whomever, gets to the same end.
+//!
+//! **Lost blocks.** A data block that is lost says so itself, has zeros as content, and parity fits these zeros. If the
+//! device of a data block is missing, parity says it: a *lost* parity block means that nothing can be made of it. Parity that is
+//! lost is made good as soon as all data blocks can be read.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use crate::{Header, Layout, Stamp};
+
+/// A block of a column, as a repair finds it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Seen {
+    /// Its device is missing, or does not have it yet.
+    Absent,
+    /// It cannot be read.
+    Torn,
+    /// It is there.
+    There { header: Header, data: Bytes },
+}
+
+impl Seen {
+    fn header(&self) -> Option<&Header> {
+        match self {
+            Seen::There { header, .. } => Some(header),
+            _ => None,
+        }
+    }
+
+    fn lost(&self) -> bool {
+        self.header().is_some_and(|header| header.lost)
+    }
+}
+
+/// A block that a pass writes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Mend {
+    /// Its unit: data units from 0, then parity.
+    pub unit: usize,
+    pub data: Bytes,
+    pub lost: bool,
+}
+
+/// What a pass found, and what it has to write.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Finding {
+    /// Parity does not fit, or something cannot be read.
+    pub mismatch: bool,
+    /// Data blocks that are lost, missing ones included.
+    pub lost: u32,
+    pub mends: Vec<Mend>,
+}
+
+/// The header of what a repair writes: it names nothing, so that it accuses nobody.
+pub(crate) fn mended(stamp: Stamp) -> Header {
+    Header { stamp, first: 1, last: 0, ..Header::default() }
+}
+
+/// Where a column is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column<'a> {
+    pub layout: &'a Layout,
+    pub stripe: u64,
+    pub offset: u32,
+}
+
+impl Column<'_> {
+    fn parity(&self) -> usize {
+        usize::from(self.layout.data)
+    }
+
+    fn names_data(&self, header: &Header, unit: usize) -> bool {
+        let block = self.layout.logical(self.stripe, unit as u16) + u64::from(self.offset);
+        (header.first..=header.last).contains(&block)
+    }
+
+    /// Whether an operation with this record wrote a unit's block of the column.
+    fn names(&self, header: &Header, unit: usize) -> bool {
+        let device = if unit == self.parity() {
+            self.layout.parity(self.stripe)
+        } else {
+            self.layout.data(self.stripe, unit as u16)
+        };
+        if header.skipped == Some(device) {
+            return false;
+        }
+        if unit < self.parity() {
+            return self.names_data(header, unit);
+        }
+        (0..self.parity()).any(|unit| self.names_data(header, unit))
+    }
+
+    /// Units whose record names a block that is older than they are: their operation was cut short.
+    fn accusers(&self, units: &[Seen]) -> BTreeSet<usize> {
+        let mut found = BTreeSet::new();
+        for (accuser, record) in units.iter().enumerate() {
+            let Some(record) = record.header() else { continue };
+            let accuses = |(unit, other): (usize, &Seen)| {
+                other.header().is_some_and(|h| h.stamp < record.stamp) && self.names(record, unit)
+            };
+            if units.iter().enumerate().any(accuses) {
+                found.insert(accuser);
+            }
+        }
+        found
+    }
+
+    /// The sum of all units but one; those that are not there count as zeros.
+    fn sum(&self, units: &[Seen], but: usize) -> Bytes {
+        let mut sum = vec![0; self.layout.block_size as usize];
+        for (unit, seen) in units.iter().enumerate() {
+            if let Seen::There { data, .. } = seen
+                && unit != but
+            {
+                sum.iter_mut().zip(data.iter()).for_each(|(sum, byte)| *sum ^= byte);
+            }
+        }
+        sum.into()
+    }
+
+    fn zeros(&self) -> Bytes {
+        vec![0; self.layout.block_size as usize].into()
+    }
+
+    /// One pass over a column, of which at most one unit is absent. `units` are the data units, then parity.
+    pub fn examine(&self, units: &[Seen]) -> Finding {
+        let parity = self.parity();
+        let absent = units.iter().position(|seen| *seen == Seen::Absent);
+        let torn: Vec<usize> = (0..=parity).filter(|unit| units[*unit] == Seen::Torn).collect();
+        let torn_data: Vec<usize> = torn.iter().copied().filter(|unit| *unit < parity).collect();
+        let accusers = self.accusers(units);
+        let parity_lost = units[parity].lost();
+        let data_lost = (0..parity).filter(|unit| units[*unit].lost()).count() as u32;
+        let absent_data = absent.filter(|unit| *unit < parity);
+        let mut finding = Finding {
+            mismatch: !torn.is_empty(),
+            lost: data_lost + u32::from(absent_data.is_some() && parity_lost),
+            mends: Vec::new(),
+        };
+        let lose = |unit: usize| Mend { unit, data: self.zeros(), lost: true };
+        let new_parity = |lost: bool| Mend { unit: parity, data: self.sum(units, parity), lost };
+        // Of what is missing or torn, one data unit can be made of the others, if nothing says that they do not fit.
+        let holes = torn.len() + usize::from(absent.is_some());
+        let hole_in_data = absent_data.is_some() || !torn_data.is_empty();
+        let fits = accusers.is_empty() && !parity_lost && units[parity].header().is_some();
+        if hole_in_data && absent != Some(parity) && !parity_lost && !(fits && holes == 1) {
+            // Parity first: once a torn block has been written anew, nothing else would tell.
+            finding.mends = vec![new_parity(true)];
+            finding.mismatch = true;
+        } else if !torn_data.is_empty() {
+            finding.mends = if fits {
+                let unit = torn_data[0];
+                vec![Mend { unit, data: self.sum(units, unit), lost: false }]
+            } else {
+                torn_data.iter().copied().map(lose).collect()
+            };
+        } else if absent.is_none() && torn.is_empty() {
+            finding.mismatch = self.sum(units, usize::MAX).iter().any(|byte| *byte != 0);
+            if finding.mismatch || parity_lost {
+                finding.mends = vec![new_parity(false)];
+            }
+        } else if torn == [parity] {
+            finding.mends = vec![new_parity(false)];
+        }
+        if finding.mends.is_empty() {
+            // All is as it should be; now the records may say so.
+            finding.mends = accusers
+                .into_iter()
+                .filter_map(|unit| match &units[unit] {
+                    Seen::There { header, data } => {
+                        Some(Mend { unit, data: data.clone(), lost: header.lost })
+                    }
+                    _ => None,
+                })
+                .collect();
+        }
+        finding
+    }
+
+    /// The block of a unit that is absent, when [`Column::examine`] has nothing left to mend.
+    pub fn rebuild(&self, units: &[Seen], unit: usize) -> Mend {
+        if unit < self.parity() && units[self.parity()].lost() {
+            return Mend { unit, data: self.zeros(), lost: true };
+        }
+        Mend { unit, data: self.sum(units, unit), lost: false }
+    }
+}

@@ -1,0 +1,5 @@
+//! What is repaired, and how (section 3).
+
+pub(crate) mod column;
+#[cfg(test)]
+mod tests;

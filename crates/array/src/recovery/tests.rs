@@ -1,0 +1,242 @@
+//! Every way in which one write of one column can be cut short, with every single fault beside it.
+
+use bytes::Bytes;
+
+use super::column::{Column, Mend, Seen, mended};
+use crate::{Header, Layout, Redundancy, Stamp};
+
+const DATA: usize = 3;
+const STRIPE: u64 = 2;
+
+fn layout() -> Layout {
+    let data = DATA as u16;
+    Layout { redundancy: Redundancy::Raid5, data, groups: 1, unit: 1, block_size: 4, stripes: 8 }
+}
+
+fn stamp(time: u64) -> Stamp {
+    Stamp { time, host: 1 }
+}
+
+fn old(unit: usize) -> Bytes {
+    vec![1 << unit; 4].into()
+}
+
+fn new(unit: usize) -> Bytes {
+    vec![0x10 << unit; 4].into()
+}
+
+fn sum(blocks: &[Bytes]) -> Bytes {
+    let mut sum = vec![0; 4];
+    blocks.iter().for_each(|b| sum.iter_mut().zip(b.iter()).for_each(|(s, b)| *s ^= b));
+    sum.into()
+}
+
+/// How far each unit's write got.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Got {
+    Old,
+    New,
+    Torn,
+}
+
+/// Units after a write of data units `first..=last` that got so far.
+fn cut_short(first: usize, last: usize, got: &[Got]) -> Vec<Seen> {
+    let base = STRIPE * DATA as u64;
+    let link = |time, first: usize, last: usize| Header {
+        stamp: stamp(time),
+        first: base + first as u64,
+        last: base + last as u64,
+        ..Header::default()
+    };
+    let before = link(5, 0, DATA - 1);
+    let after = link(10, first, last);
+    let contents = |to: &dyn Fn(usize) -> Bytes| (0..DATA).map(to).collect::<Vec<_>>();
+    let all_old = contents(&old);
+    let all_new =
+        contents(&|unit| if (first..=last).contains(&unit) { new(unit) } else { old(unit) });
+    (0..=DATA)
+        .map(|unit| {
+            let pick = |all: &[Bytes]| if unit == DATA { sum(all) } else { all[unit].clone() };
+            match got[unit] {
+                Got::Old => Seen::There { header: before, data: pick(&all_old) },
+                Got::New => Seen::There { header: after, data: pick(&all_new) },
+                Got::Torn => Seen::Torn,
+            }
+        })
+        .collect()
+}
+
+fn write(units: &mut [Seen], mend: &Mend, time: u64) {
+    let header = Header { lost: mend.lost, ..mended(stamp(time)) };
+    units[mend.unit] = Seen::There { header, data: mend.data.clone() };
+}
+
+/// What a reader gets of a data unit; `None`: an error.
+fn read(units: &[Seen], unit: usize) -> Option<Bytes> {
+    match &units[unit] {
+        Seen::Torn => panic!("a torn block after the repair"),
+        Seen::There { header, data } => (!header.lost).then(|| data.clone()),
+        Seen::Absent => match &units[DATA] {
+            Seen::There { header, .. } if !header.lost => {
+                let others = units.iter().filter_map(|u| match u {
+                    Seen::There { data, .. } => Some(data.clone()),
+                    _ => None,
+                });
+                Some(sum(&others.collect::<Vec<_>>()))
+            }
+            _ => None,
+        },
+    }
+}
+
+/// Repairs, and at every pass that writes several blocks tries every part of them being written before a crash, too.
+fn repair(units: Vec<Seen>, pass: u64, visit: &mut dyn FnMut(&[Seen])) {
+    let layout = layout();
+    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    assert!(pass < 12, "no end: {units:?}");
+    let finding = column.examine(&units);
+    if finding.mends.is_empty() {
+        return visit(&units);
+    }
+    for written in 1..1u32 << finding.mends.len() {
+        let mut after = units.clone();
+        for (index, mend) in finding.mends.iter().enumerate() {
+            if written & 1 << index != 0 {
+                write(&mut after, mend, 100 + pass);
+            }
+        }
+        repair(after, pass + 1, visit);
+    }
+}
+
+fn every_write(mut each: impl FnMut(usize, usize, Vec<Got>)) {
+    for first in 0..DATA {
+        for last in first..DATA {
+            let targets: Vec<usize> = (first..=last).chain([DATA]).collect();
+            for code in 0..3u32.pow(targets.len() as u32) {
+                let mut got = vec![Got::Old; DATA + 1];
+                let mut code = code;
+                for &target in &targets {
+                    got[target] = [Got::Old, Got::New, Got::Torn][code as usize % 3];
+                    code /= 3;
+                }
+                each(first, last, got);
+            }
+        }
+    }
+}
+
+#[test]
+fn after_any_cut_write_every_block_is_old_or_new_or_reported_lost() {
+    let mut ends = 0;
+    every_write(|first, last, got| {
+        for absent in (0..=DATA).map(Some).chain([None]) {
+            let mut units = cut_short(first, last, &got);
+            if let Some(absent) = absent {
+                units[absent] = Seen::Absent;
+            }
+            let before = units.clone();
+            repair(units, 0, &mut |units| {
+                ends += 1;
+                let torn =
+                    got.iter().enumerate().any(|(u, g)| *g == Got::Torn && Some(u) != absent);
+                for (unit, &unit_got) in got.iter().enumerate().take(DATA) {
+                    let written = (first..=last).contains(&unit);
+                    match read(units, unit) {
+                        Some(data) => {
+                            let fits = data == old(unit) || written && data == new(unit);
+                            assert!(
+                                fits,
+                                "unit {unit}: {data:?}, {absent:?}, {before:?} {units:?}"
+                            );
+                        }
+                        // Nothing is lost without a fault beside the crash, and nothing that can be read.
+                        None => assert!(absent == Some(unit) || torn, "{before:?} {units:?}"),
+                    }
+                    if absent != Some(unit) && unit_got != Got::Torn {
+                        assert!(read(units, unit).is_some(), "{before:?} {units:?}");
+                    }
+                }
+                if absent.is_none() {
+                    let all: Vec<Bytes> = (0..=DATA)
+                        .map(|u| match &units[u] {
+                            Seen::There { data, .. } => data.clone(),
+                            other => panic!("{other:?}"),
+                        })
+                        .collect();
+                    assert!(sum(&all).iter().all(|b| *b == 0), "{before:?} {units:?}");
+                }
+            });
+        }
+    });
+    assert!(ends > 1000);
+}
+
+#[test]
+fn a_write_that_was_finished_or_never_began_leaves_nothing_to_mend_and_loses_nothing() {
+    let layout = layout();
+    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    every_write(|first, last, got| {
+        let targets = (first..=last).chain([DATA]);
+        let same = targets.clone().all(|t| got[t] == Got::Old)
+            || targets.clone().all(|t| got[t] == Got::New);
+        if !same {
+            return;
+        }
+        for absent in (0..=DATA).map(Some).chain([None]) {
+            let mut units = cut_short(first, last, &got);
+            if let Some(absent) = absent {
+                units[absent] = Seen::Absent;
+            }
+            let finding = column.examine(&units);
+            assert_eq!((finding.mends.len(), finding.lost), (0, 0), "{units:?}");
+            if let Some(absent) = absent {
+                let whole = cut_short(first, last, &got);
+                let Seen::There { data, .. } = &whole[absent] else { panic!() };
+                assert_eq!(column.rebuild(&units, absent).data, data);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_missing_unit_is_lost_if_a_write_beside_it_was_cut_short_and_stays_so_when_rebuilt() {
+    let layout = layout();
+    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let mut units = cut_short(0, 0, &[Got::New, Got::Old, Got::Old, Got::Old]);
+    units[2] = Seen::Absent;
+    repair(units, 0, &mut |units| {
+        assert_eq!(read(units, 2), None);
+        assert_eq!(column.examine(units).lost, 1);
+        let mut units = units.to_vec();
+        let mend = column.rebuild(&units, 2);
+        assert!(mend.lost);
+        write(&mut units, &mend, 200);
+        // Parity is good again, the block is still lost.
+        let finding = column.examine(&units);
+        assert_eq!(finding.lost, 1);
+        finding.mends.iter().for_each(|mend| write(&mut units, mend, 201));
+        assert_eq!(column.examine(&units).mends, []);
+        assert_eq!(read(&units, 2), None);
+        // Another device may fail now.
+        units[1] = Seen::Absent;
+        assert_eq!(read(&units, 1), Some(old(1)));
+    });
+}
+
+#[test]
+fn a_degraded_write_says_what_it_left_out() {
+    let layout = layout();
+    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let mut units = cut_short(0, 1, &[Got::New, Got::Old, Got::Old, Got::New]);
+    let mut finding = column.examine(&units);
+    assert!(!finding.mends.is_empty());
+    for unit in [0, DATA] {
+        let Seen::There { header, .. } = &mut units[unit] else { panic!() };
+        header.skipped = Some(layout.data(STRIPE, 1));
+    }
+    units[1] = Seen::Absent;
+    finding = column.examine(&units);
+    assert_eq!((finding.mends.len(), finding.lost), (0, 0));
+    assert_eq!(column.rebuild(&units, 1).data, new(1));
+}

@@ -1,0 +1,565 @@
+//! The lock server of server locking and callback locking (sections 2.1, 2.2 and 3.6), as a state machine.
+//!
+//! A `Lock` has the whole lock set of an operation and is granted all or nothing, in the order of arrival among those that
+//! conflict: nobody holds something and waits, so that there is no deadlock, and nobody is overtaken, so that there is no
+//! starvation.
+//!
+//! **Callback locking**: a grant is a lease that the host keeps until it is called back. It is the host's lease as a whole
+//! that is renewed, except for parts that have been called back. Where a lease ends and its holder has not given the part
+//! back, the holder's life is *suspect*: nothing of it is granted to others before it has been fenced at all devices and
+//! what it had in flight has been repaired ([`crate::Work::Fence`]), which ends with `Clear`. A write that is late is
+//! therefore refused by its device, whatever the clocks say. A host whose lease ends while nobody wants anything keeps it.
+//!
+//! **Restart**: the table comes back from the log with a new incarnation. Each host that the table names has to register
+//! within a lease; who does not is suspect.
+
+mod journal;
+mod message;
+mod restore;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+
+pub use journal::{LogAsk, LogToken};
+pub use message::{Held, LockMode, LockRange, PartId, ServerReply, ServerRequest};
+
+use crate::{HostId, Life, OpId, Scheme, Time};
+use journal::{Entry, Journal, decode};
+use table::{Order, Table};
+
+/// More ranges than this in one lock set are refused.
+const MAX_RANGES: usize = 16_384;
+
+/// How a lock server is set up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerConfig {
+    /// [`Scheme::ServerLocking`] or [`Scheme::CallbackLocking`].
+    pub scheme: Scheme,
+    /// How long a lease lasts, in nanoseconds; 4 s in the paper. In server locking it bounds only how long hosts have to
+    /// register after a restart.
+    pub lease: Time,
+    /// How long a message may be under way, in nanoseconds: for so long a `Lock` behind its `Unlock` is known as such.
+    pub message_life: Time,
+}
+
+/// What goes into a lock server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ServerInput {
+    /// A host can be talked to.
+    Connected {
+        /// Which life.
+        life: Life,
+    },
+    /// A host asks.
+    Request {
+        /// Which life.
+        from: Life,
+        /// What.
+        request: ServerRequest,
+    },
+    /// A write of the log is durable.
+    Logged {
+        /// Which.
+        token: LogToken,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What comes out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ServerOutput {
+    /// Send it to a host.
+    Send {
+        /// Which life.
+        to: Life,
+        /// What.
+        reply: ServerReply,
+    },
+    /// Write the log.
+    Log(LogAsk),
+    /// This life seems to be dead, and others wait for what it holds: give [`crate::Work::Fence`] to some host. Said again
+    /// every lease until it has been done.
+    Suspect(Life),
+}
+
+/// Why a lock server cannot start.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The scheme has no lock server.
+    #[error("{0} has no lock server")]
+    Scheme(Scheme),
+    /// A record of the log cannot be read.
+    #[error(
+        "record {index} of the lock server's log cannot be read ({why}); remove the log and scrub the whole array"
+    )]
+    Log {
+        /// Which, from 0.
+        index: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+struct Host {
+    registered: bool,
+    /// When its lease ends, as the server counts.
+    expiry: Time,
+}
+
+/// The lock server.
+pub struct LockServer {
+    config: ServerConfig,
+    incarnation: u64,
+    now: Time,
+    table: Table,
+    hosts: BTreeMap<Life, Host>,
+    /// Lives up to these incarnations are fenced.
+    fenced: BTreeMap<HostId, u64>,
+    /// Fenced lives whose locks are not cleared.
+    uncleared: BTreeSet<Life>,
+    /// Lives to be fenced, and when that is said again.
+    suspects: BTreeMap<Life, Time>,
+    /// When the lease of a part that has been called back ends. May name parts that have been given back.
+    deadlines: BTreeSet<(Time, PartId)>,
+    /// Operations that were unlocked, until a late `Lock` of theirs cannot come any more.
+    ended: BTreeMap<OpId, Time>,
+    ended_at: VecDeque<(Time, OpId)>,
+    journal: Journal,
+    outputs: VecDeque<ServerOutput>,
+}
+
+impl LockServer {
+    /// Starts a server with the records of its log; none for a new one.
+    pub fn new(config: ServerConfig, log: &[Bytes], now: Time) -> Result<Self, ServerError> {
+        if !config.scheme.has_server() {
+            return Err(ServerError::Scheme(config.scheme));
+        }
+        let mut server = LockServer {
+            config,
+            incarnation: 0,
+            now,
+            table: Table::default(),
+            hosts: BTreeMap::new(),
+            fenced: BTreeMap::new(),
+            uncleared: BTreeSet::new(),
+            suspects: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            ended_at: VecDeque::new(),
+            journal: Journal::default(),
+            outputs: VecDeque::new(),
+        };
+        let mut count = 0;
+        for (index, record) in log.iter().enumerate() {
+            let entries =
+                decode(record).map_err(|why| ServerError::Log { index, why: why.to_string() })?;
+            count += entries.len();
+            entries.into_iter().for_each(|entry| server.replay(entry));
+        }
+        server.journal.restored(count);
+        server.incarnation += 1;
+        server.journal.commit(Entry::Started { incarnation: server.incarnation }, None);
+        // Section 3.6: who held something has a lease's time to say so.
+        let lives: BTreeSet<Life> = server.table.iter().map(|(_, r)| r.op.life).collect();
+        for life in lives {
+            let host = Host { registered: false, expiry: now.saturating_add(config.lease) };
+            server.hosts.insert(life, host);
+        }
+        Ok(server)
+    }
+
+    fn raise(&mut self, life: Life) {
+        let floor = self.fenced.entry(life.host).or_default();
+        *floor = (*floor).max(life.incarnation);
+    }
+
+    fn is_fenced(&self, life: Life) -> bool {
+        self.fenced.get(&life.host).is_some_and(|&floor| life.incarnation <= floor)
+    }
+
+    fn orders_of(&self, life: Life) -> Vec<Order> {
+        self.table.iter().filter(|(_, r)| r.op.life == life).map(|(order, _)| order).collect()
+    }
+
+    fn callback(&self) -> bool {
+        self.config.scheme == Scheme::CallbackLocking
+    }
+
+    /// What has happened. `now` is the server's clock; it is taken not to go back.
+    pub fn handle(&mut self, now: Time, input: ServerInput) {
+        self.now = self.now.max(now);
+        match input {
+            ServerInput::Connected { life } => self.welcome(life),
+            ServerInput::Request { from, request } => self.request(from, request),
+            ServerInput::Logged { token } => {
+                let replies = self.journal.written(token);
+                replies.into_iter().for_each(|(to, reply)| self.send(to, reply));
+            }
+            ServerInput::Tick => {}
+        }
+        self.expire();
+    }
+
+    /// What is to be done; call until there is nothing.
+    pub fn poll(&mut self) -> Option<ServerOutput> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        let mut journal = std::mem::take(&mut self.journal);
+        let asked = journal.poll(self.table.len().0, || self.snapshot());
+        self.journal = journal;
+        asked.map(ServerOutput::Log)
+    }
+
+    /// When to call with a tick, if nothing else happens before.
+    pub fn next_timer(&self) -> Option<Time> {
+        self.unregistered()
+            .map(|(_, expiry)| expiry)
+            .chain(self.deadlines.first().map(|&(at, _)| at))
+            .chain(self.ended_at.front().map(|&(at, _)| at))
+            .chain(self.suspects.values().copied())
+            .min()
+    }
+
+    /// Nobody holds or waits for anything, and nothing is remembered of those who did.
+    pub fn is_empty(&self) -> bool {
+        self.table.len() == (0, 0)
+            && self.ended.is_empty()
+            && self.suspects.is_empty()
+            && self.uncleared.is_empty()
+            && self.journal.idle()
+    }
+
+    /// Lives that the log names and that have not said what they hold.
+    fn unregistered(&self) -> impl Iterator<Item = (Life, Time)> {
+        self.hosts
+            .iter()
+            .filter(|(life, host)| !host.registered && !self.suspects.contains_key(life))
+            .map(|(&life, host)| (life, host.expiry))
+    }
+
+    fn send(&mut self, to: Life, reply: ServerReply) {
+        self.outputs.push_back(ServerOutput::Send { to, reply });
+    }
+
+    /// The incarnation must be durable before a host knows it: two servers' lives must not have the same.
+    fn welcome(&mut self, life: Life) {
+        let reply = if self.is_fenced(life) {
+            ServerReply::Fenced { life, ranges: Vec::new() }
+        } else {
+            ServerReply::Welcome { incarnation: self.incarnation, lease: self.config.lease }
+        };
+        self.journal.after(Some((life, reply)));
+    }
+
+    fn request(&mut self, from: Life, request: ServerRequest) {
+        if self.is_fenced(from) {
+            return self.send(from, ServerReply::Fenced { life: from, ranges: Vec::new() });
+        }
+        if let ServerRequest::Register { incarnation, held } = request {
+            return self.register(from, incarnation, &held);
+        }
+        if !self.hosts.get(&from).is_some_and(|host| host.registered) {
+            return self.welcome(from);
+        }
+        match request {
+            ServerRequest::Register { .. } => {}
+            ServerRequest::Lock { op, ranges, past } => self.lock(from, op, &ranges, past),
+            ServerRequest::Unlock { op } => self.unlock(from, op),
+            ServerRequest::Relinquish { free, shared } => self.relinquish(from, &free, &shared),
+            ServerRequest::Renew => {
+                self.renew(from);
+                self.send(from, ServerReply::Renewed);
+            }
+            ServerRequest::Fence { life } => self.fence(from, life),
+            ServerRequest::Clear { life } => self.clear(from, life),
+        }
+    }
+
+    fn renew(&mut self, life: Life) {
+        if let Some(host) = self.hosts.get_mut(&life) {
+            host.expiry = host.expiry.max(self.now.saturating_add(self.config.lease));
+        }
+    }
+
+    fn register(&mut self, from: Life, incarnation: u64, held: &[Held]) {
+        if incarnation != self.incarnation {
+            return self.welcome(from);
+        }
+        if self.hosts.get(&from).is_some_and(|host| host.registered) {
+            return; // Again: what it names may be out of date.
+        }
+        // A newer life of the host: the older ones are dead.
+        let dead: Vec<Life> = self
+            .hosts
+            .keys()
+            .filter(|life| life.host == from.host && life.incarnation < from.incarnation)
+            .copied()
+            .collect();
+        for life in dead {
+            if self.orders_of(life).is_empty() {
+                self.hosts.remove(&life);
+            } else if !self.is_fenced(life) {
+                self.suspects.entry(life).or_insert(self.now);
+            }
+        }
+        self.suspects.remove(&from);
+        let expiry = self.now.saturating_add(self.config.lease);
+        self.hosts.insert(from, Host { registered: true, expiry });
+        let modes: BTreeMap<PartId, LockMode> = held.iter().map(|h| (h.part, h.mode)).collect();
+        let mut released = Vec::new();
+        for order in self.orders_of(from) {
+            let Some(request) = self.table.get(order) else { continue };
+            let op = request.op;
+            let parts: Vec<(u16, LockMode)> = request
+                .parts
+                .iter()
+                .enumerate()
+                .filter_map(|(i, part)| part.as_ref().map(|p| (i as u16, p.range.mode)))
+                .collect();
+            for (index, mode) in parts {
+                match modes.get(&PartId { op, index }) {
+                    None => released.extend(self.free_part(order, PartId { op, index })),
+                    Some(LockMode::Shared) if mode == LockMode::Exclusive => {
+                        released.extend(self.share_part(order, PartId { op, index }));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        self.serve_over(&released);
+    }
+
+    fn lock(&mut self, from: Life, op: OpId, ranges: &[LockRange], past: Option<Life>) {
+        if let Some(reason) = refusal(from, op, ranges) {
+            return self.send(from, ServerReply::Refused { reason });
+        }
+        self.renew(from);
+        if self.ended.contains_key(&op) {
+            return self.send(from, ServerReply::Unlocked { op });
+        }
+        if let Some(order) = self.table.order_of(op) {
+            // It came twice. If the answer is on its way, it is so twice.
+            if self.table.get(order).is_some_and(|request| request.granted) {
+                self.journal.after(Some((from, ServerReply::Granted { op })));
+            }
+            return;
+        }
+        let order = self.table.add(op, ranges, past, false);
+        self.serve(BTreeSet::from([order]));
+    }
+
+    fn unlock(&mut self, from: Life, op: OpId) {
+        if op.life != from {
+            let reason = "an operation is unlocked by its own host".to_owned();
+            return self.send(from, ServerReply::Refused { reason });
+        }
+        if self.ended.insert(op, self.now).is_none() {
+            let until = self.now.saturating_add(self.config.message_life);
+            self.ended_at.push_back((until, op));
+        }
+        if let Some(order) = self.table.order_of(op) {
+            let granted = self.table.get(order).is_some_and(|request| request.granted);
+            let released = self.table.remove(order);
+            if granted {
+                self.journal.note(Entry::Freed { op });
+            }
+            self.serve_over(&released);
+        }
+        self.send(from, ServerReply::Unlocked { op });
+    }
+
+    fn relinquish(&mut self, from: Life, free: &[PartId], shared: &[PartId]) {
+        let mut released = Vec::new();
+        for &part in free.iter().filter(|part| part.op.life == from) {
+            if let Some(order) = self.granted(part.op) {
+                released.extend(self.free_part(order, part));
+            }
+        }
+        for &part in shared.iter().filter(|part| part.op.life == from) {
+            if let Some(order) = self.granted(part.op) {
+                released.extend(self.share_part(order, part));
+            }
+        }
+        self.serve_over(&released);
+    }
+
+    fn granted(&self, op: OpId) -> Option<Order> {
+        let order = self.table.order_of(op)?;
+        self.table.get(order)?.granted.then_some(order)
+    }
+
+    fn free_part(&mut self, order: Order, part: PartId) -> Option<LockRange> {
+        let range = self.table.remove_part(order, part.index)?;
+        self.journal.note(Entry::PartFreed { part });
+        Some(range)
+    }
+
+    fn share_part(&mut self, order: Order, part: PartId) -> Option<LockRange> {
+        let range = self.table.set_shared(order, part.index)?;
+        self.journal.note(Entry::PartShared { part });
+        Some(range)
+    }
+
+    fn fence(&mut self, from: Life, life: Life) {
+        if !self.is_fenced(life) {
+            self.raise(life);
+            self.uncleared.insert(life);
+            self.journal.commit(Entry::Fenced { life }, None);
+        }
+        if self.suspects.contains_key(&life) {
+            self.suspects.insert(life, self.now.saturating_add(self.config.lease));
+        }
+        let queued: Vec<Order> = self
+            .orders_of(life)
+            .into_iter()
+            .filter(|&order| self.table.get(order).is_some_and(|request| !request.granted))
+            .collect();
+        let released: Vec<LockRange> =
+            queued.into_iter().flat_map(|order| self.table.remove(order)).collect();
+        let ranges = self
+            .table
+            .iter()
+            .filter(|(_, request)| request.op.life == life)
+            .flat_map(|(_, request)| request.parts.iter().flatten())
+            .filter(|part| part.range.mode == LockMode::Exclusive)
+            .map(|part| part.range)
+            .collect();
+        self.journal.after(Some((from, ServerReply::Fenced { life, ranges })));
+        self.serve_over(&released);
+    }
+
+    fn clear(&mut self, from: Life, life: Life) {
+        if !self.is_fenced(life) {
+            let reason = "only a fenced life can be cleared".to_owned();
+            return self.send(from, ServerReply::Refused { reason });
+        }
+        self.suspects.remove(&life);
+        self.hosts.remove(&life);
+        if self.uncleared.remove(&life) || !self.orders_of(life).is_empty() {
+            self.journal.note(Entry::Cleared { life });
+        }
+        let released: Vec<LockRange> =
+            self.orders_of(life).into_iter().flat_map(|order| self.table.remove(order)).collect();
+        self.journal.after(Some((from, ServerReply::Cleared { life })));
+        self.serve_over(&released);
+    }
+
+    fn serve_over(&mut self, released: &[LockRange]) {
+        let candidates = self.table.queued_over(released);
+        self.serve(candidates);
+    }
+
+    /// Grants what can be granted; calls back what is in the way of the rest.
+    fn serve(&mut self, candidates: BTreeSet<Order>) {
+        for order in candidates {
+            let blockers = self.table.blockers(order, self.callback());
+            if !blockers.is_empty() {
+                if self.callback() {
+                    self.call_back(order, &blockers);
+                }
+                continue;
+            }
+            let Some(request) = self.table.get_mut(order) else { continue };
+            request.granted = true;
+            let op = request.op;
+            let ranges = request.parts.iter().enumerate();
+            let ranges =
+                ranges.filter_map(|(i, part)| part.as_ref().map(|p| (i as u16, p.range))).collect();
+            let entry = Entry::Granted { op, ranges, past: request.past };
+            self.journal.commit(entry, Some((op.life, ServerReply::Granted { op })));
+        }
+    }
+
+    fn call_back(&mut self, waiting: Order, blockers: &[(Order, u16)]) {
+        let mut calls: BTreeMap<(Life, bool), Vec<PartId>> = BTreeMap::new();
+        for &(order, index) in blockers {
+            let Some(request) = self.table.get(order) else { continue };
+            let part = request.parts.get(usize::from(index)).and_then(Option::as_ref);
+            let Some(part) = part.filter(|part| request.granted && !part.called) else {
+                continue;
+            };
+            let life = request.op.life;
+            // Shared is enough if all of the waiting request that overlaps only reads.
+            let shared = part.range.mode == LockMode::Exclusive
+                && self.table.get(waiting).is_some_and(|waiting| {
+                    waiting.parts.iter().flatten().all(|theirs| {
+                        theirs.range.device != part.range.device
+                            || !overlap(theirs.range, part.range)
+                            || theirs.range.mode == LockMode::Shared
+                    })
+                });
+            calls.entry((life, shared)).or_default().push(PartId { op: request.op, index });
+        }
+        for ((life, shared), parts) in calls {
+            let deadline = self.hosts.get(&life).map_or(self.now, |host| host.expiry);
+            for part in &parts {
+                let Some(order) = self.table.order_of(part.op) else { continue };
+                let Some(request) = self.table.get_mut(order) else { continue };
+                if let Some(Some(held)) = request.parts.get_mut(usize::from(part.index)) {
+                    held.called = true;
+                    self.deadlines.insert((deadline, *part));
+                }
+            }
+            // Not before the grant itself has been sent.
+            self.journal.after(Some((life, ServerReply::Callback { parts, shared })));
+        }
+    }
+
+    /// What time brings: leases that end, late messages that cannot come any more.
+    fn expire(&mut self) {
+        while let Some(&(until, op)) = self.ended_at.front() {
+            if until > self.now {
+                break;
+            }
+            self.ended_at.pop_front();
+            self.ended.remove(&op);
+        }
+        let mut dead: BTreeSet<Life> =
+            self.unregistered().filter(|&(_, at)| at <= self.now).map(|(life, _)| life).collect();
+        while let Some(&(at, part)) = self.deadlines.first() {
+            if at > self.now {
+                break;
+            }
+            self.deadlines.pop_first();
+            let held = self.granted(part.op).and_then(|order| self.table.get(order));
+            let held = held.and_then(|r| r.parts.get(usize::from(part.index))?.as_ref());
+            if held.is_some_and(|held| held.called) && !self.is_fenced(part.op.life) {
+                dead.insert(part.op.life);
+            }
+        }
+        for life in dead {
+            self.suspects.entry(life).or_insert(self.now);
+        }
+        for (&life, again) in &mut self.suspects {
+            if *again <= self.now {
+                *again = self.now.saturating_add(self.config.lease);
+                self.outputs.push_back(ServerOutput::Suspect(life));
+            }
+        }
+    }
+}
+
+fn overlap(a: LockRange, b: LockRange) -> bool {
+    a.extent.start < b.extent.start + u64::from(b.extent.count)
+        && b.extent.start < a.extent.start + u64::from(a.extent.count)
+}
+
+fn refusal(from: Life, op: OpId, ranges: &[LockRange]) -> Option<String> {
+    if op.life != from {
+        return Some("an operation is locked by its own host".to_owned());
+    }
+    if ranges.is_empty() || ranges.len() > MAX_RANGES {
+        return Some(format!("a lock set has 1 to {MAX_RANGES} ranges, not {}", ranges.len()));
+    }
+    let bad = |range: &LockRange| {
+        range.extent.count == 0
+            || range.extent.start.checked_add(u64::from(range.extent.count)).is_none()
+    };
+    ranges.iter().any(bad).then(|| "a range is empty or ends behind the last block".to_owned())
+}

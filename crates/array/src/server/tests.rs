@@ -1,0 +1,374 @@
+use super::*;
+use crate::{DeviceId, Extent};
+
+const SECOND: Time = 1_000_000_000;
+
+/// A server, its log, and what it has said.
+struct World {
+    server: LockServer,
+    log: Vec<Bytes>,
+    now: Time,
+    said: Vec<(u32, ServerReply)>,
+    suspects: Vec<u32>,
+    /// Writes of the log are not answered.
+    slow_log: bool,
+    seq: u64,
+}
+
+fn life(host: u32) -> Life {
+    Life { host: HostId(host), incarnation: 1 }
+}
+
+fn range(device: u16, start: u64, count: u32, mode: LockMode) -> LockRange {
+    LockRange { device: DeviceId(device), extent: Extent { start, count }, mode }
+}
+
+use LockMode::{Exclusive as X, Shared as S};
+
+impl World {
+    fn new(scheme: Scheme) -> Self {
+        let config = ServerConfig { scheme, lease: 4 * SECOND, message_life: 5 * SECOND };
+        let server = LockServer::new(config, &[], 0).unwrap();
+        let mut world = World {
+            server,
+            log: Vec::new(),
+            now: 0,
+            said: Vec::new(),
+            suspects: Vec::new(),
+            slow_log: false,
+            seq: 0,
+        };
+        (1..=4).for_each(|host| world.register(host, 1, Vec::new()));
+        world.said.clear();
+        world
+    }
+
+    fn run(&mut self) {
+        while let Some(output) = self.server.poll() {
+            match output {
+                ServerOutput::Send { to, reply } => self.said.push((to.host.0, reply)),
+                ServerOutput::Suspect(life) => self.suspects.push(life.host.0),
+                ServerOutput::Log(ask) => {
+                    let token = match ask {
+                        LogAsk::Append { token, record } => {
+                            self.log.push(record);
+                            token
+                        }
+                        LogAsk::Replace { token, record } => {
+                            self.log = vec![record];
+                            token
+                        }
+                    };
+                    if !self.slow_log {
+                        self.server.handle(self.now, ServerInput::Logged { token });
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, host: u32, request: ServerRequest) {
+        self.server.handle(self.now, ServerInput::Request { from: life(host), request });
+        self.run();
+    }
+
+    fn register(&mut self, host: u32, incarnation: u64, held: Vec<Held>) {
+        self.ask(host, ServerRequest::Register { incarnation, held });
+    }
+
+    fn lock(&mut self, host: u32, ranges: &[LockRange]) -> OpId {
+        self.seq += 1;
+        let op = OpId { life: life(host), seq: self.seq };
+        self.ask(host, ServerRequest::Lock { op, ranges: ranges.to_vec(), past: None });
+        op
+    }
+
+    fn unlock(&mut self, op: OpId) {
+        self.ask(op.life.host.0, ServerRequest::Unlock { op });
+    }
+
+    fn give_back(&mut self, part: PartId) {
+        let request = ServerRequest::Relinquish { free: vec![part], shared: Vec::new() };
+        self.ask(part.op.life.host.0, request);
+    }
+
+    fn granted(&self, op: OpId) -> bool {
+        self.said.contains(&(op.life.host.0, ServerReply::Granted { op }))
+    }
+
+    fn advance(&mut self, by: Time) {
+        self.now += by;
+        self.server.handle(self.now, ServerInput::Tick);
+        self.run();
+    }
+
+    /// The server dies and comes back with what was durable.
+    fn restart(&mut self) {
+        self.server = LockServer::new(self.server.config, &self.log, self.now).unwrap();
+        self.said.clear();
+        self.run();
+    }
+
+    fn called(&self, host: u32) -> Vec<(PartId, bool)> {
+        let parts =
+            self.said.iter().filter(|(to, _)| *to == host).filter_map(|(_, reply)| match reply {
+                ServerReply::Callback { parts, shared } => {
+                    Some(parts.iter().map(|&part| (part, *shared)))
+                }
+                _ => None,
+            });
+        parts.flatten().collect()
+    }
+}
+
+fn part(op: OpId, index: u16) -> PartId {
+    PartId { op, index }
+}
+
+#[test]
+fn a_lock_set_is_granted_all_or_nothing_and_in_order() {
+    let mut w = World::new(Scheme::ServerLocking);
+    let a = w.lock(1, &[range(0, 0, 4, X), range(4, 0, 4, X)]);
+    let b = w.lock(2, &[range(1, 0, 4, X), range(4, 2, 4, X)]);
+    // Does not conflict with what is granted, but with what is before it: were it granted, b could wait for ever.
+    let c = w.lock(3, &[range(1, 3, 1, S)]);
+    let d = w.lock(4, &[range(1, 4, 1, X), range(4, 6, 1, S)]);
+    assert!(w.granted(a) && !w.granted(b) && !w.granted(c) && w.granted(d));
+    w.unlock(a);
+    assert!(w.granted(b) && !w.granted(c));
+    w.unlock(b);
+    assert!(w.granted(c));
+    w.unlock(c);
+    w.unlock(d);
+    w.advance(5 * SECOND);
+    assert!(w.server.is_empty());
+}
+
+#[test]
+fn readers_share_and_a_writer_behind_them_is_not_overtaken() {
+    let mut w = World::new(Scheme::ServerLocking);
+    let a = w.lock(1, &[range(0, 0, 4, S)]);
+    let b = w.lock(2, &[range(0, 0, 4, S)]);
+    let writer = w.lock(3, &[range(0, 0, 1, X)]);
+    let late = w.lock(4, &[range(0, 0, 1, S)]);
+    assert!(w.granted(a) && w.granted(b) && !w.granted(writer) && !w.granted(late));
+    w.unlock(a);
+    w.unlock(b);
+    assert!(w.granted(writer) && !w.granted(late));
+}
+
+#[test]
+fn messages_that_come_twice_or_late_change_nothing() {
+    let mut w = World::new(Scheme::ServerLocking);
+    let ranges = [range(0, 0, 4, X)];
+    let a = w.lock(1, &ranges);
+    let again = ServerRequest::Lock { op: a, ranges: ranges.to_vec(), past: None };
+    w.ask(1, again.clone());
+    w.unlock(a);
+    w.unlock(a);
+    // A copy behind the unlock must not lock anything: nobody would unlock it.
+    w.ask(1, again);
+    let b = w.lock(2, &ranges);
+    assert!(w.granted(b));
+    // Nobody unlocks for others.
+    w.ask(1, ServerRequest::Unlock { op: b });
+    let c = w.lock(3, &ranges);
+    assert!(!w.granted(c));
+}
+
+#[test]
+fn a_grant_is_sent_when_it_is_durable_and_writes_are_gathered() {
+    let mut w = World::new(Scheme::ServerLocking);
+    w.slow_log = true;
+    let before = w.log.len();
+    let first = w.lock(1, &[range(0, 0, 1, X)]);
+    let others = [2, 3, 4].map(|host| w.lock(host, &[range(0, u64::from(host), 1, X)]));
+    assert!(!w.granted(first));
+    assert_eq!(w.log.len(), before + 1);
+    let token = LogToken(w.log.len() as u64 - 1);
+    w.server.handle(0, ServerInput::Logged { token });
+    w.run();
+    assert!(w.granted(first) && !w.granted(others[0]));
+    assert_eq!(w.log.len(), before + 2);
+    // What was not sent is not there after a restart, and what was sent is.
+    w.log.pop();
+    w.slow_log = false;
+    w.restart();
+    w.register(4, 2, Vec::new());
+    let d = w.lock(4, &[range(0, 2, 1, X)]);
+    let e = w.lock(4, &[range(0, 0, 1, X)]);
+    assert!(w.granted(d) && !w.granted(e));
+}
+
+#[test]
+fn a_grant_is_kept_by_its_host_until_it_is_called_back() {
+    let mut w = World::new(Scheme::CallbackLocking);
+    let a = w.lock(1, &[range(0, 0, 4, X), range(1, 0, 4, X)]);
+    // Its own locks do not keep a host out.
+    let own = w.lock(1, &[range(0, 2, 4, X)]);
+    assert!(w.granted(own));
+    let reader = w.lock(2, &[range(0, 0, 1, S)]);
+    assert!(!w.granted(reader));
+    assert_eq!(w.called(1), [(part(a, 0), true)]);
+    w.ask(1, ServerRequest::Relinquish { free: Vec::new(), shared: vec![part(a, 0)] });
+    assert!(w.granted(reader));
+    // Now both share; a writer calls both, and the part that nobody wants is left alone.
+    w.said.clear();
+    let writer = w.lock(3, &[range(0, 0, 1, X)]);
+    assert_eq!(w.called(1), [(part(a, 0), false)]);
+    assert_eq!(w.called(2), [(part(reader, 0), false)]);
+    w.give_back(part(a, 0));
+    assert!(!w.granted(writer));
+    w.give_back(part(reader, 0));
+    assert!(w.granted(writer));
+}
+
+#[test]
+fn a_lease_that_ends_under_callback_makes_its_holder_suspect_and_is_granted_after_the_fence() {
+    let mut w = World::new(Scheme::CallbackLocking);
+    let a = w.lock(1, &[range(0, 0, 4, X)]);
+    w.advance(3 * SECOND);
+    w.ask(1, ServerRequest::Renew);
+    w.advance(3 * SECOND);
+    let b = w.lock(2, &[range(0, 0, 4, X)]);
+    assert_eq!(w.called(1).len(), 1);
+    // A renewal does not count for what has been called back.
+    w.ask(1, ServerRequest::Renew);
+    assert!(w.suspects.is_empty());
+    w.advance(SECOND);
+    assert_eq!(w.suspects, [1]);
+    assert!(!w.granted(b));
+    w.advance(4 * SECOND);
+    assert_eq!(w.suspects, [1, 1], "said again until it is done");
+
+    w.ask(3, ServerRequest::Fence { life: life(1) });
+    let ranges = vec![range(0, 0, 4, X)];
+    assert!(w.said.contains(&(3, ServerReply::Fenced { life: life(1), ranges: ranges.clone() })));
+    assert!(!w.granted(b), "not before the repair");
+    // The repair works under the locks of the dead and ahead of those who wait for them.
+    let op = OpId { life: life(3), seq: 900 };
+    w.ask(3, ServerRequest::Lock { op, ranges: ranges.clone(), past: Some(life(1)) });
+    assert!(w.granted(op) && !w.granted(b));
+    // Repairs keep each other out.
+    let other = OpId { life: life(4), seq: 901 };
+    w.ask(4, ServerRequest::Lock { op: other, ranges, past: Some(life(1)) });
+    assert!(!w.granted(other));
+    w.give_back(part(op, 0));
+    assert!(w.granted(other) && !w.granted(b));
+    w.ask(3, ServerRequest::Clear { life: life(1) });
+    assert!(!w.granted(b));
+    w.give_back(part(other, 0));
+    assert!(w.granted(b));
+    // What the fenced one says now is refused.
+    w.said.clear();
+    w.give_back(part(a, 0));
+    w.lock(1, &[range(3, 0, 1, S)]);
+    let fenced = ServerReply::Fenced { life: life(1), ranges: Vec::new() };
+    assert_eq!(w.said, [(1, fenced.clone()), (1, fenced)]);
+}
+
+#[test]
+fn an_idle_lease_that_has_ended_costs_nothing_until_somebody_wants_it() {
+    let mut w = World::new(Scheme::CallbackLocking);
+    let a = w.lock(1, &[range(0, 0, 4, X)]);
+    w.advance(60 * SECOND);
+    assert!(w.suspects.is_empty());
+    w.give_back(part(a, 0));
+    w.advance(60 * SECOND);
+    assert!(w.server.is_empty());
+}
+
+#[test]
+fn after_a_restart_hosts_say_what_they_hold_and_the_others_are_suspect() {
+    let mut w = World::new(Scheme::ServerLocking);
+    let a = w.lock(1, &[range(0, 0, 1, X), range(1, 0, 1, S)]);
+    let b = w.lock(2, &[range(0, 1, 1, X)]);
+    let c = w.lock(3, &[range(0, 2, 1, X)]);
+    w.unlock(b);
+    w.restart();
+    // Who asks without having registered is told to.
+    w.lock(1, &[range(5, 0, 1, X)]);
+    let welcome = ServerReply::Welcome { incarnation: 2, lease: 4 * SECOND };
+    assert_eq!(w.said, [(1, welcome)]);
+    let held = |op, index, mode| Held { part: part(op, index), mode };
+    w.register(1, 2, vec![held(a, 0, X), held(a, 1, S)]);
+    w.register(2, 2, Vec::new());
+    w.register(4, 2, Vec::new());
+    let free = w.lock(4, &[range(0, 1, 1, X)]);
+    assert!(w.granted(free), "the unlock was not in the log, but its host does not hold it");
+    let first = w.lock(4, &[range(0, 0, 1, X)]);
+    let third = w.lock(4, &[range(0, 2, 1, X)]);
+    w.advance(4 * SECOND);
+    assert_eq!(w.suspects, [3]);
+    assert!(!w.granted(first) && !w.granted(third));
+    w.ask(1, ServerRequest::Fence { life: life(3) });
+    let ranges = vec![range(0, 2, 1, X)];
+    assert!(w.said.contains(&(1, ServerReply::Fenced { life: life(3), ranges })));
+    // A fence holds across restarts, and so does what is to be repaired.
+    w.restart();
+    w.register(1, 3, vec![held(a, 0, X)]);
+    w.register(3, 3, vec![held(c, 0, X)]);
+    let fenced = ServerReply::Fenced { life: life(3), ranges: Vec::new() };
+    assert!(w.said.contains(&(3, fenced)));
+    w.ask(1, ServerRequest::Fence { life: life(3) });
+    let ranges = vec![range(0, 2, 1, X)];
+    assert!(w.said.contains(&(1, ServerReply::Fenced { life: life(3), ranges })));
+    w.ask(1, ServerRequest::Clear { life: life(3) });
+    let third = w.lock(1, &[range(0, 2, 1, X)]);
+    assert!(w.granted(third));
+}
+
+#[test]
+fn a_newer_life_of_a_host_makes_the_older_one_suspect() {
+    let mut w = World::new(Scheme::ServerLocking);
+    w.lock(1, &[range(0, 0, 1, X)]);
+    let newer = Life { host: HostId(1), incarnation: 2 };
+    let request = ServerRequest::Register { incarnation: 1, held: Vec::new() };
+    w.server.handle(0, ServerInput::Request { from: newer, request });
+    w.run();
+    assert_eq!(w.suspects, [1]);
+    w.ask(2, ServerRequest::Fence { life: life(1) });
+    w.ask(2, ServerRequest::Clear { life: life(1) });
+    let again = w.lock(2, &[range(0, 0, 1, X)]);
+    assert!(w.granted(again));
+}
+
+#[test]
+fn the_log_is_replaced_by_a_snapshot_that_says_the_same() {
+    let mut w = World::new(Scheme::CallbackLocking);
+    let kept = w.lock(1, &[range(0, 0, 1, X), range(1, 0, 1, X), range(2, 0, 1, X)]);
+    w.give_back(part(kept, 1));
+    w.lock(2, &[range(3, 0, 1, X)]);
+    w.ask(1, ServerRequest::Fence { life: life(2) });
+    for _ in 0..5000 {
+        let op = w.lock(3, &[range(4, 7, 1, X)]);
+        w.give_back(part(op, 0));
+    }
+    assert!(w.log.len() < 5000);
+    w.restart();
+    let held = [0, 2].map(|index| Held { part: part(kept, index), mode: X });
+    w.register(1, 2, held.to_vec());
+    w.register(4, 2, Vec::new());
+    let free = w.lock(4, &[range(1, 0, 1, X)]);
+    let taken = w.lock(4, &[range(2, 0, 1, X)]);
+    let dead = w.lock(4, &[range(3, 0, 1, X)]);
+    assert!(w.granted(free) && !w.granted(taken) && !w.granted(dead));
+}
+
+#[test]
+fn nonsense_is_refused_and_a_log_that_cannot_be_read_is_an_error() {
+    let mut w = World::new(Scheme::ServerLocking);
+    for ranges in [vec![], vec![range(0, 0, 0, X)], vec![range(0, u64::MAX, 2, X)]] {
+        w.said.clear();
+        w.lock(1, &ranges);
+        assert!(matches!(w.said[..], [(1, ServerReply::Refused { .. })]));
+    }
+    w.said.clear();
+    w.ask(1, ServerRequest::Clear { life: life(2) });
+    assert!(matches!(w.said[..], [(1, ServerReply::Refused { .. })]));
+    let config = w.server.config;
+    let log = [Bytes::from_static(&[0xff; 20])];
+    assert!(matches!(LockServer::new(config, &log, 0), Err(ServerError::Log { index: 0, .. })));
+    let config = ServerConfig { scheme: Scheme::TimestampOrdering, ..config };
+    assert!(LockServer::new(config, &[], 0).is_err());
+}

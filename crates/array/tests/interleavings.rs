@@ -1,0 +1,61 @@
+//! Several hosts on a few stripes, in random interleavings: stripes stay consistent, and operations are serializable.
+
+mod common;
+
+use common::{World, raid5};
+use lockify_array::{Layout, Redundancy, Scheme, Work};
+use rand::RngExt as _;
+
+fn contended(layout: Layout, scheme: Scheme, seed: u64, doubles: bool) -> World {
+    let mut world = World::new(Layout { stripes: 2, ..layout }, scheme, 3, seed);
+    world.doubles = doubles;
+    let longest = world.layout.blocks().min(10);
+    for _ in 0..40 {
+        let host = world.random.random_range(0..world.hosts.len());
+        let span = world.random_span(longest);
+        let work =
+            if world.random.random_bool(0.6) { world.write(span) } else { Work::Read { span } };
+        world.submit(host, work);
+        for _ in 0..world.random.random_range(0..30) {
+            world.step();
+        }
+    }
+    world.run();
+    world
+}
+
+fn verdict(world: &World) -> Result<(), String> {
+    let failed = world.done.iter().find(|done| done.result.is_err());
+    if let Some(failed) = failed {
+        return Err(format!("host {}: {:?} of {:?}", failed.host, failed.result, failed.work));
+    }
+    world.verdict(world.hosts[0].state())
+}
+
+fn small_mirror() -> Layout {
+    Layout { redundancy: Redundancy::Mirror, data: 1, ..raid5() }
+}
+
+fn smallest() -> Layout {
+    Layout { data: 2, unit: 1, ..raid5() }
+}
+
+#[test]
+fn operations_are_serializable_and_stripes_consistent() {
+    for scheme in [Scheme::DeviceLocking, Scheme::TimestampOrdering] {
+        for layout in [raid5(), smallest(), small_mirror()] {
+            for seed in 0..60 {
+                let world = contended(layout, scheme, seed, seed % 2 == 1);
+                let what = format!("{scheme} {:?} seed {seed}", layout.redundancy);
+                assert_eq!(verdict(&world), Ok(()), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_control_they_are_not() {
+    let bad = (0..20)
+        .filter(|seed| verdict(&contended(raid5(), Scheme::ZeroOverhead, *seed, false)).is_err());
+    assert!(bad.count() > 10);
+}

@@ -1,0 +1,120 @@
+//! The process of a device, or of a witness: the state machine of a device over a file, its connections, and its part in
+//! finding out who is dead.
+//!
+//! - A device serves hosts only while it has agreed with a majority of the devices and witnesses, not longer ago than a lease,
+//!   on who is there: who has been left behind stops before the others go on.
+//! - A device that has been out of the view for a lease is taken out of the array by the lowest member.
+//! - A host that holds something at a device and is silent for a lease is fenced: by that device, after a pause that is the
+//!   longer the higher its number, so that mostly one does it.
+//! - A new device's blocks are the array's only if all are new, or when the array has been told that it missed everything.
+
+mod members;
+mod process;
+mod repairs;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use lockify_array::{BootError, DeviceId};
+use lockify_trust::{Identity, PLAIN_TEXT};
+
+use crate::ArrayFile;
+use crate::store::{Access, Store, StoreError};
+pub use repairs::OWN_HOSTS;
+
+/// How a device is served.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    /// Which one.
+    pub device: DeviceId,
+    /// Its file or block device.
+    pub path: PathBuf,
+    /// Make a new one.
+    pub create: bool,
+    /// Past the system's cache or not.
+    pub access: Access,
+    /// How it proves who it is.
+    pub identity: Identity,
+    /// Is told what an operator should know.
+    pub log: fn(&str),
+}
+
+/// Why a device is not served, or no more.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// There is no such device.
+    #[error("the array's file has devices and witnesses 0 to {last}, and not {id}: correct --id")]
+    NoDevice {
+        /// Which.
+        id: u16,
+        /// The last one.
+        last: u16,
+    },
+    /// An address that others can reach, without keys.
+    #[error(
+        "{0} is not loopback, and nothing says how hosts and devices prove who they are: give --ca and --identity, or \
+         --cluster-key (`lockify cluster` makes them), or --plain-text {PLAIN_TEXT:?}"
+    )]
+    Exposed(std::net::SocketAddr),
+    /// Its file.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What its file says.
+    #[error("{}: {error}; if the array works without it, begin anew with --create on another file", path.display())]
+    Boot {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: BootError,
+    },
+    /// The address.
+    #[error(
+        "cannot listen at {address}: {error}; is the device served already, and is the address of this machine?"
+    )]
+    Listen {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The system refuses.
+    #[error("the system refuses: {0}")]
+    System(#[from] std::io::Error),
+    /// The disk has failed.
+    #[error(
+        "the disk has failed: {0}; the array goes on without it if it can: replace it, and then `lockify array replace`"
+    )]
+    Disk(String),
+}
+
+/// A device that is ready to be served.
+pub struct Server(process::Process);
+
+impl Server {
+    /// Opens or makes the file, and listens.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn start(file: &ArrayFile, serving: &Serving) -> Result<Server, ServeError> {
+        let id = serving.device.0;
+        let last = file.voters().last().map_or(0, |entry| entry.id);
+        let entry = file.voter(serving.device).ok_or(ServeError::NoDevice { id, last })?;
+        if let Some(exposed) = file.voters().find(|e| !serving.identity.allows(e.address)) {
+            return Err(ServeError::Exposed(exposed.address));
+        }
+        let store = if serving.create {
+            Store::create(&serving.path, file, id, serving.access)?
+        } else {
+            Store::open(&serving.path, file, id, serving.access)?
+        };
+        Ok(Server(process::Process::new(file, entry, serving, store)?))
+    }
+
+    /// Serves until `stop` is set, which is looked at ten times a second and after every signal, or the disk fails.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn run(self, stop: &AtomicBool) -> Result<(), ServeError> {
+        self.0.run(stop)
+    }
+}

@@ -1,0 +1,429 @@
+//! The event loop of a device.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use lockify_array::message::Action;
+use lockify_array::{
+    ArrayState, Condition, Device, DeviceBoot, DeviceConfig, DeviceId, DeviceInput, DeviceOutput,
+    DiskAnswer, DiskError, DiskToken, Life,
+};
+use lockify_node::Mailbox;
+use lockify_node::membership::Vote;
+
+use super::members::{Members, Order};
+use super::repairs::{Job, Repairs};
+use super::{ServeError, Serving};
+use crate::clock::{Clock, until};
+use crate::store::{Disk, Store};
+use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Welcome, Whom, Why};
+use crate::{ArrayFile, DeviceEntry, Durability};
+
+/// How often signals are looked at, and who is silent.
+const TICK: Duration = Duration::from_millis(100);
+/// More disk operations under way than this, and hosts are not heard until there are fewer.
+const DISK_OPERATIONS: usize = 512;
+
+type Answered = (DiskToken, Result<DiskAnswer, DiskError>);
+
+pub(super) struct Process {
+    file: ArrayFile,
+    me: DeviceId,
+    net: Net,
+    device: Device,
+    disk: Disk,
+    answered: Mailbox<Answered>,
+    /// Disk operations under way.
+    asked: usize,
+    members: Members,
+    repairs: Repairs,
+    clock: Clock,
+    /// The connection of each host that is there.
+    hosts: BTreeMap<Life, usize>,
+    /// The connection of each device that has connected to this one.
+    callers: BTreeMap<DeviceId, usize>,
+    /// Whether other devices had served before, when they were met.
+    in_service: BTreeMap<DeviceId, bool>,
+    /// Hosts that the state machine has found silent, and when something is done about it.
+    silent: BTreeMap<Life, Instant>,
+    requests: u64,
+    broken: Option<String>,
+    log: fn(&str),
+}
+
+impl Process {
+    pub fn new(
+        file: &ArrayFile,
+        entry: &DeviceEntry,
+        serving: &Serving,
+        store: Store,
+    ) -> Result<Process, ServeError> {
+        let me = serving.device;
+        let mut clock = Clock::new();
+        let boot = DeviceBoot {
+            now: clock.now(),
+            record: store.record(),
+            state: ArrayState::new(file.layout.devices()),
+        };
+        let mut config = DeviceConfig::new(me, file.scheme, file.layout);
+        config.durable = file.durability == Durability::Write;
+        config.lease = file.timing.lease_ms * 1_000_000;
+        config.remember = file.timing.forget_ms * 1_000_000;
+        config.ahead = file.timing.clock_ms * 1_000_000;
+        let path = || serving.path.clone();
+        let device =
+            Device::new(config, boot).map_err(|error| ServeError::Boot { path: path(), error })?;
+        let members = Members::new(file, me);
+        let in_service = store.is_in_service();
+        let role = Role::Device { id: me, life: members.life(), in_service };
+        // Each device calls those below it.
+        let below = file.voters().filter(|other| other.id < me.0).map(|other| Target {
+            whom: Whom::Device(DeviceId(other.id)),
+            address: other.address,
+            node: other.node,
+        });
+        let below: Vec<Target> = below.collect();
+        let log = serving.log;
+        let mut net = Net::new(Me::new(file, serving.identity.clone(), role), &below, log)?;
+        net.welcome = Welcome { life: members.life(), in_service };
+        let address = entry.address;
+        net.listen(address).map_err(|error| ServeError::Listen { address, error })?;
+        let answered = Mailbox::new(net.waker());
+        let post = answered.clone();
+        let disk = Disk::start(store, Box::new(move |token, result| post.post((token, result))))?;
+        let identity = serving.identity.clone();
+        let repairs = Repairs::start(file, identity, me.0, net.waker(), log)?;
+        Ok(Process {
+            file: file.clone(),
+            me,
+            net,
+            device,
+            disk,
+            answered,
+            asked: 0,
+            members,
+            repairs,
+            clock,
+            hosts: BTreeMap::new(),
+            callers: BTreeMap::new(),
+            in_service: BTreeMap::new(),
+            silent: BTreeMap::new(),
+            requests: 0,
+            broken: None,
+            log,
+        })
+    }
+
+    pub fn run(mut self, stop: &AtomicBool) -> Result<(), ServeError> {
+        let mut events = mio::Events::with_capacity(256);
+        self.act();
+        while !stop.load(Relaxed) {
+            let now = self.clock.now();
+            let wait = until(self.device.next_timer(), now).min(self.members.wait()).min(TICK);
+            self.net.turn(wait, &mut events)?;
+            while let Some(event) = self.net.event() {
+                self.happened(event);
+            }
+            for (token, result) in self.answered.take() {
+                self.asked -= 1;
+                self.handle(DeviceInput::Disk { token, result });
+            }
+            self.handle(DeviceInput::Tick);
+            self.members.tick();
+            self.follow_orders();
+            self.look_around();
+            if let Some(why) = self.broken.take() {
+                self.farewell();
+                return Err(ServeError::Disk(why));
+            }
+        }
+        self.farewell();
+        Ok(())
+    }
+
+    /// The others need not wait for this device's lease.
+    fn farewell(&mut self) {
+        let others: Vec<DeviceId> = self.file.voters().map(|entry| DeviceId(entry.id)).collect();
+        for other in others {
+            self.vote(other, Vote::Goodbye);
+        }
+        self.net.flush();
+    }
+
+    fn handle(&mut self, input: DeviceInput) {
+        let now = self.clock.now();
+        self.device.handle(now, input);
+        self.act();
+    }
+
+    fn act(&mut self) {
+        while let Some(output) = self.device.poll() {
+            match output {
+                DeviceOutput::Send { to, reply } => {
+                    if let Some(&key) = self.hosts.get(&to) {
+                        self.net.say(key, &Frame::Reply(reply));
+                    }
+                }
+                DeviceOutput::Disk(ask) => {
+                    self.asked += 1;
+                    self.disk.ask(ask);
+                }
+                // For histories.
+                DeviceOutput::Event(_) => {}
+                DeviceOutput::Silent { life } => {
+                    // The lowest member first; a moment for what is on its way from a host that was only slow to be heard.
+                    let lease = Duration::from_millis(self.file.timing.lease_ms);
+                    let rank = self.members.list().iter().filter(|&&id| id < self.me).count();
+                    let pause = lease / 8 + lease * u32::try_from(rank).unwrap_or(0) / 4;
+                    self.silent.insert(life, Instant::now() + pause);
+                }
+                DeviceOutput::State(state) => {
+                    (self.log)(&format!("the array's state: {}", describe(&state)));
+                }
+                DeviceOutput::Broken(error) => self.broken = Some(error.to_string()),
+            }
+        }
+        self.net.hold = self.asked > DISK_OPERATIONS;
+    }
+
+    fn happened(&mut self, event: Event) {
+        match event {
+            Event::Came { key, role: Role::Host(life) } => {
+                if let Some(old) = self.hosts.insert(life, key) {
+                    self.net.refuse(old, "this host has connected again".into());
+                }
+            }
+            Event::Came { key, role: Role::Device { id, life, in_service } } => {
+                if id <= self.me || self.file.voter(id).is_none() {
+                    return self.net.refuse(key, format!("device {} does not connect here", id.0));
+                }
+                if let Some(old) = self.callers.insert(id, key) {
+                    self.net.refuse(old, "this device has connected again".into());
+                }
+                self.in_service.insert(id, in_service);
+                self.members.connected(id, life);
+            }
+            Event::Up { whom: Whom::Device(id), welcome, .. } => {
+                self.in_service.insert(id, welcome.in_service);
+                self.members.connected(id, welcome.life);
+            }
+            Event::Heard { key, role, frame } => self.heard(key, role, frame),
+            Event::Answered { whom: Whom::Device(id), frame: Frame::Vote(vote) } => {
+                self.members.voted(id, vote);
+            }
+            Event::Answered { whom, .. } => self.net.hang_up(whom, "it says what makes no sense"),
+            Event::Left { key, role: Role::Host(life) } => {
+                if self.hosts.get(&life) == Some(&key) {
+                    self.hosts.remove(&life);
+                    self.handle(DeviceInput::Gone { life });
+                }
+            }
+            Event::Left { key, role: Role::Device { id, .. } } => {
+                if self.callers.get(&id) == Some(&key) {
+                    self.callers.remove(&id);
+                    self.members.disconnected(id);
+                }
+            }
+            Event::Down { whom: Whom::Device(id), why } => {
+                self.members.disconnected(id);
+                if let Why::Refused(why) = why {
+                    (self.log)(&format!("device {}: {why}", id.0));
+                }
+            }
+            Event::Up { .. } | Event::Down { .. } => {}
+            Event::Came { role: Role::Watcher, .. } | Event::Left { role: Role::Watcher, .. } => {}
+        }
+        self.follow_orders();
+    }
+
+    fn heard(&mut self, key: usize, role: Role, frame: Frame) {
+        match (role, frame) {
+            (Role::Host(from), Frame::Request(request)) => {
+                self.silent.remove(&from);
+                self.requests += 1;
+                // A host that was let in before this device was left behind; or a new device, whose blocks are not the
+                // array's: only what is not about blocks is for it. Who asked goes on as soon as the array's state changes.
+                let serves = self.disk.store().is_in_service() || !is_of_blocks(&request.action);
+                if self.members.may_act() && serves {
+                    self.handle(DeviceInput::Request { from, request });
+                }
+            }
+            (Role::Device { id, .. }, Frame::Vote(vote)) => self.members.voted(id, vote),
+            (_, Frame::Query) => {
+                let report = self.report();
+                self.net.say(key, &Frame::Report(report));
+            }
+            (_, _) => self.net.refuse(key, "this is not said to a device".into()),
+        }
+    }
+
+    fn follow_orders(&mut self) {
+        while let Some(order) = self.members.order() {
+            match order {
+                Order::Send { to, vote } => self.vote(to, vote),
+                Order::Disconnect(id) => self.disconnect(id, "it was silent for too long"),
+                Order::Halt(why) => {
+                    (self.log)(&format!("this device stops serving for now: {why}"));
+                    self.farewell();
+                    let others: Vec<DeviceId> =
+                        self.file.voters().map(|entry| DeviceId(entry.id)).collect();
+                    others
+                        .into_iter()
+                        .for_each(|id| self.disconnect(id, "this device begins anew"));
+                    self.put_hosts_out("this device has lost touch with the others");
+                    self.members.reborn();
+                    self.introduce();
+                }
+            }
+        }
+    }
+
+    fn disconnect(&mut self, id: DeviceId, why: &str) {
+        self.net.hang_up(Whom::Device(id), why);
+        if let Some(key) = self.callers.remove(&id) {
+            self.net.refuse(key, why.to_owned());
+        }
+        self.members.disconnected(id);
+    }
+
+    fn put_hosts_out(&mut self, why: &str) {
+        for (life, key) in std::mem::take(&mut self.hosts) {
+            self.net.dismiss(key, &Frame::Refused(why.to_owned()));
+            self.handle(DeviceInput::Gone { life });
+        }
+    }
+
+    /// Who this process is, for connections from now on.
+    fn introduce(&mut self) {
+        let (life, in_service) = (self.members.life(), self.disk.store().is_in_service());
+        self.net.set_role(Role::Device { id: self.me, life, in_service });
+        self.net.welcome = Welcome { life, in_service };
+    }
+
+    fn vote(&mut self, to: DeviceId, vote: Vote) {
+        let frame = Frame::Vote(vote);
+        match self.callers.get(&to) {
+            Some(&key) => self.net.say(key, &frame),
+            None => drop(self.net.tell(Whom::Device(to), &frame)),
+        }
+    }
+
+    fn look_around(&mut self) {
+        self.repairs.look();
+        self.begin_service();
+        self.net.closed = self.waits();
+        if !self.members.may_act() {
+            return;
+        }
+        let now = Instant::now();
+        let due: Vec<Life> =
+            self.silent.iter().filter(|(_, at)| **at <= now).map(|(&life, _)| life).collect();
+        for life in due {
+            self.repairs.ask(Job::Fence(life));
+            // Again, should it fail: fencing twice does nothing.
+            self.silent.remove(&life);
+        }
+        if !self.disk.store().is_in_service() {
+            return;
+        }
+        // Who is out of the array is rebuilt before it is good again, and then its blocks are the array's.
+        let conditions = self.device.state().devices.iter().zip(0..);
+        for (_, id) in conditions.filter(|(condition, _)| **condition == Condition::Failed) {
+            self.in_service.insert(DeviceId(id), true);
+        }
+        if self.members.leads() {
+            let lease = Duration::from_millis(self.file.timing.lease_ms);
+            let new = self.in_service.iter().filter(|(_, in_service)| !**in_service);
+            let bad: Vec<DeviceId> =
+                self.members.gone(lease).chain(new.map(|(&id, _)| id)).collect();
+            for device in bad {
+                let condition = self.device.state().devices.get(usize::from(device.0));
+                if condition.is_some_and(|condition| *condition != Condition::Failed) {
+                    self.repairs.ask(Job::Fail(device));
+                }
+            }
+        }
+    }
+
+    /// A new device's blocks become the array's: when all are new, or when the array knows that it has nothing.
+    fn begin_service(&mut self) {
+        if self.disk.store().is_in_service() || !self.members.may_act() {
+            return;
+        }
+        let all = self.file.voters().count();
+        let all_new = self.members.list().len() == all
+            && self.in_service.len() == all - 1
+            && self.in_service.values().all(|in_service| !in_service);
+        let condition = self.device.state().devices.get(usize::from(self.me.0));
+        // A witness has no blocks.
+        let known = condition.is_none_or(|condition| *condition != Condition::Good);
+        if !all_new && !known {
+            return;
+        }
+        match self.disk.store().put_in_service() {
+            Ok(()) => {
+                self.introduce();
+                // They are about to do the same; who does not will say so when it is met again.
+                self.in_service.values_mut().for_each(|in_service| *in_service = true);
+            }
+            Err(e) => self.broken = Some(format!("writing the superblock failed: {e}")),
+        }
+    }
+
+    /// Why hosts are not served.
+    fn waits(&self) -> Option<String> {
+        if !self.members.may_act() {
+            let all = self.file.voters().count();
+            return Some(format!(
+                "it waits until it has agreed with more than half of the {all} devices and witnesses on who is there"
+            ));
+        }
+        if !self.disk.store().is_in_service() && self.in_service.values().all(|used| !used) {
+            return Some(
+                "the array is new: it waits until all its devices and witnesses are there".into(),
+            );
+        }
+        None
+    }
+
+    fn report(&self) -> Report {
+        let waits = self.waits();
+        Report {
+            state: self.device.state().clone(),
+            serving: waits.is_none(),
+            in_service: self.disk.store().is_in_service(),
+            waits,
+            members: self.members.list().into_iter().map(|id| id.0).collect(),
+            hosts: self.hosts.keys().map(|life| (life.host.0, life.incarnation)).collect(),
+            requests: self.requests,
+        }
+    }
+}
+
+fn is_of_blocks(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Read { .. }
+            | Action::Write(_)
+            | Action::Prepare { .. }
+            | Action::Commit(_)
+            | Action::Lock { .. }
+            | Action::WriteUnlock(_)
+            | Action::Flush
+    )
+}
+
+fn describe(state: &ArrayState) -> String {
+    let bad =
+        state.devices.iter().zip(0..).filter_map(|(condition, id): (_, u16)| match condition {
+            Condition::Good => None,
+            Condition::Failed => Some(format!("device {id} has failed")),
+            Condition::Rebuilding { done } => {
+                Some(format!("device {id} is rebuilt up to stripe {done}"))
+            }
+        });
+    let bad: Vec<String> = bad.collect();
+    let bad = if bad.is_empty() { "all devices are good".to_owned() } else { bad.join(", ") };
+    format!("epoch {}, {bad}", state.epoch.0)
+}

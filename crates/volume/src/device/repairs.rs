@@ -1,0 +1,123 @@
+//! What a device's process does as a host: fence hosts that seem dead, and have the array go on without a dead device.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use lockify_array::{Change, DeviceId, HostId, Life, OpError, Work};
+use lockify_node::Mailbox;
+use lockify_trust::Identity;
+
+use crate::ArrayFile;
+use crate::host::{Array, Joining, can_fail};
+
+/// Hosts' numbers from this one on are those of processes of the array itself.
+pub const OWN_HOSTS: u32 = 0xffff_0000;
+/// How long it may take until devices can be reached; then it is tried again.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A piece of work.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Job {
+    Fence(Life),
+    Fail(DeviceId),
+}
+
+/// Does jobs one after the other, on a thread of its own.
+pub(crate) struct Repairs {
+    jobs: Sender<Job>,
+    under_way: BTreeSet<Job>,
+    ended: Mailbox<(Job, Result<(), String>)>,
+    log: fn(&str),
+}
+
+struct Worker {
+    file: ArrayFile,
+    joining: Joining,
+    ended: Mailbox<(Job, Result<(), String>)>,
+}
+
+impl Repairs {
+    /// Begins with nothing. `number`: which of the array's own hosts this is.
+    pub fn start(
+        file: &ArrayFile,
+        identity: Identity,
+        number: u16,
+        waker: std::sync::Arc<mio::Waker>,
+        log: fn(&str),
+    ) -> std::io::Result<Repairs> {
+        let (jobs, next) = channel();
+        let ended = Mailbox::new(waker);
+        let host = HostId(OWN_HOSTS + u32::from(number));
+        let joining = Joining { host, identity, patience: PATIENCE, log };
+        let worker = Worker { file: file.clone(), joining, ended: ended.clone() };
+        std::thread::Builder::new().name("repairs".into()).spawn(move || worker.run(&next))?;
+        Ok(Repairs { jobs, under_way: BTreeSet::new(), ended, log })
+    }
+
+    /// Has something done, unless it is being done.
+    pub fn ask(&mut self, job: Job) {
+        if self.under_way.insert(job) {
+            match job {
+                Job::Fence(life) => {
+                    (self.log)(&format!("host {} is silent: it is fenced", life.host.0));
+                }
+                Job::Fail(device) => {
+                    (self.log)(&format!("device {} is gone: going on without it", device.0));
+                }
+            }
+            // The thread ends after this.
+            let _ = self.jobs.send(job);
+        }
+    }
+
+    /// What has come to an end. Who still wants it asks again.
+    pub fn look(&mut self) {
+        for (job, result) in self.ended.take() {
+            self.under_way.remove(&job);
+            if let Err(why) = result {
+                let what = match job {
+                    Job::Fence(life) => format!("fence host {}", life.host.0),
+                    Job::Fail(device) => format!("go on without device {}", device.0),
+                };
+                (self.log)(&format!("cannot {what}: {why}; it is tried again"));
+            }
+        }
+    }
+}
+
+impl Worker {
+    fn run(&self, jobs: &Receiver<Job>) {
+        let mut array = None;
+        while let Ok(job) = jobs.recv() {
+            let result = self.perform(&mut array, job);
+            self.ended.post((job, result));
+        }
+    }
+
+    fn perform(&self, array: &mut Option<Array>, job: Job) -> Result<(), String> {
+        if array.is_none() {
+            *array =
+                Some(Array::open(&self.file, self.joining.clone()).map_err(|e| e.to_string())?);
+        }
+        let Some(open) = array else { return Ok(()) };
+        let work = match job {
+            Job::Fence(life) => Work::Fence { life },
+            Job::Fail(device) => {
+                if !can_fail(&self.file.layout, &open.status().state, device) {
+                    return Err(
+                        "another device of its group is not good, so nothing more can be left out"
+                            .into(),
+                    );
+                }
+                Work::Change { change: Change::Fail(device) }
+            }
+        };
+        open.perform(work).map(drop).map_err(|e| {
+            if e == OpError::Fenced {
+                *array = None;
+            }
+            e.to_string()
+        })
+    }
+}

@@ -1,0 +1,258 @@
+//! A host's thread: the state machine, its connections and its clock.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lockify_array::{
+    ArrayState, Change, Condition, DeviceId, Host, HostInput, HostOutput, Layout, Peer, Ticket,
+    Work,
+};
+
+use super::calls::{Call, Calls, Done};
+use super::{Connection, Status, closed};
+use crate::clock::{Clock, until};
+use crate::wire::{Event, Frame, Net, Whom, Why};
+
+/// How long a device may be out of reach before somebody is told.
+const COMPLAIN: Duration = Duration::from_secs(3);
+/// How long the last frames of a host that ends may take.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// Everything that a host's thread has.
+pub(super) struct Engine {
+    host: Host,
+    layout: Layout,
+    net: Net,
+    clock: Clock,
+    calls: Arc<Calls>,
+    done: BTreeMap<Ticket, Waiting>,
+    next: u64,
+    status: Status,
+    /// Since when a peer is out of reach, and whether that was told.
+    down: BTreeMap<Whom, (Instant, bool)>,
+    log: fn(&str),
+}
+
+enum Waiting {
+    /// Somebody has asked for it.
+    Caller(Done),
+    /// This engine itself.
+    Failing(DeviceId),
+}
+
+impl Engine {
+    pub fn new(
+        host: Host,
+        layout: Layout,
+        net: Net,
+        calls: Arc<Calls>,
+        log: fn(&str),
+        peers: &[Whom],
+    ) -> Engine {
+        let now = Instant::now();
+        let connections = peers.iter().map(|&whom| Connection {
+            peer: peer(whom),
+            down: Some("there is no connection yet".into()),
+            refused: false,
+        });
+        let status = Status { state: host.state().clone(), connections: connections.collect() };
+        calls.tell(status.clone());
+        Engine {
+            host,
+            layout,
+            net,
+            clock: Clock::new(),
+            calls,
+            done: BTreeMap::new(),
+            next: 0,
+            status,
+            down: peers.iter().map(|&whom| (whom, (now, false))).collect(),
+            log,
+        }
+    }
+
+    /// Until the host is closed.
+    pub fn run(mut self) {
+        let mut events = mio::Events::with_capacity(256);
+        while !self.calls.is_over() {
+            let now = self.clock.now();
+            let wait = until(self.host.next_timer(), now).min(COMPLAIN);
+            if let Err(e) = self.net.turn(wait, &mut events) {
+                (self.log)(&format!("waiting for events failed, so this host ends: {e}"));
+                break;
+            }
+            while let Some(event) = self.net.event() {
+                self.happened(event);
+            }
+            for Call { work, done } in self.calls.take() {
+                self.submit(work, done);
+            }
+            self.handle(HostInput::Tick);
+            self.look_around();
+        }
+        self.end();
+    }
+
+    fn handle(&mut self, input: HostInput) {
+        let now = self.clock.now();
+        self.host.handle(now, input);
+        self.act();
+    }
+
+    fn happened(&mut self, event: Event) {
+        match event {
+            Event::Up { whom, .. } => {
+                self.connection(whom, None, false);
+                if let Some((_, true)) = self.down.remove(&whom) {
+                    (self.log)(&format!("{whom} is back"));
+                }
+                self.handle(HostInput::Connected { peer: peer(whom) });
+            }
+            Event::Down { whom, why, .. } => {
+                let refused = matches!(why, Why::Refused(_));
+                self.connection(whom, Some(why.text()), refused);
+                if let Entry::Vacant(vacant) = self.down.entry(whom) {
+                    vacant.insert((Instant::now(), false));
+                    self.handle(HostInput::Disconnected { peer: peer(whom) });
+                }
+            }
+            Event::Answered { whom: Whom::Device(from), frame: Frame::Reply(reply) } => {
+                self.handle(HostInput::Reply { from: Peer::Device(from), reply });
+            }
+            Event::Answered { whom: Whom::Server, frame: Frame::Answer(_) } => {}
+            Event::Answered { whom, .. } => {
+                self.net.hang_up(whom, "it says what a host is not told: is it of this release?");
+            }
+            // Nobody connects to a host.
+            Event::Came { .. } | Event::Heard { .. } | Event::Left { .. } => {}
+        }
+    }
+
+    fn connection(&mut self, whom: Whom, down: Option<String>, refused: bool) {
+        let peer = peer(whom);
+        if let Some(connection) = self.status.connections.iter_mut().find(|c| c.peer == peer)
+            && connection.down != down
+        {
+            (connection.down, connection.refused) = (down, refused);
+            self.calls.tell(self.status.clone());
+        }
+    }
+
+    fn submit(&mut self, work: Work, done: Done) {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        self.done.insert(ticket, Waiting::Caller(done));
+        self.handle(HostInput::Submit { ticket, work });
+    }
+
+    /// Does what the state machine wants.
+    fn act(&mut self) {
+        while let Some(output) = self.host.poll() {
+            match output {
+                HostOutput::Send { to, request } => {
+                    // If there is no connection, it is sent when there is one.
+                    self.net.tell(whom(to), &Frame::Request(request));
+                }
+                HostOutput::Done { ticket, op: _, result } => match self.done.remove(&ticket) {
+                    Some(Waiting::Caller(done)) => {
+                        self.calls.answered();
+                        done(result);
+                    }
+                    Some(Waiting::Failing(device)) => match result {
+                        Ok(_) => {
+                            (self.log)(&format!("the array goes on without device {}", device.0))
+                        }
+                        Err(e) => {
+                            (self.log)(&format!("cannot go on without device {}: {e}", device.0))
+                        }
+                    },
+                    None => {}
+                },
+                HostOutput::State(state) => {
+                    self.status.state = state;
+                    self.calls.tell(self.status.clone());
+                }
+                HostOutput::Broken(device) => self.broken(device),
+            }
+        }
+    }
+
+    /// A device says that its disk has failed.
+    fn broken(&mut self, device: DeviceId) {
+        let under_way = |w: &Waiting| matches!(w, Waiting::Failing(other) if *other == device);
+        if self.done.values().any(under_way) {
+            return;
+        }
+        if !can_fail(&self.layout, self.host.state(), device) {
+            (self.log)(&format!(
+                "device {} says that its disk has failed, and another of its group is not good: nothing more can be left out",
+                device.0
+            ));
+            return;
+        }
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        self.done.insert(ticket, Waiting::Failing(device));
+        let work = Work::Change { change: Change::Fail(device) };
+        let now = self.clock.now();
+        self.host.handle(now, HostInput::Submit { ticket, work });
+    }
+
+    /// Says who has been out of reach for long.
+    fn look_around(&mut self) {
+        for (&whom, (since, told)) in &mut self.down {
+            if since.elapsed() < COMPLAIN || std::mem::replace(told, true) {
+                continue;
+            }
+            let connection = self.status.connections.iter().find(|c| c.peer == peer(whom));
+            let why = connection.and_then(|c| c.down.as_deref()).unwrap_or("no answer");
+            (self.log)(&format!("cannot reach {whom}: {why}"));
+        }
+    }
+
+    fn end(mut self) {
+        self.net.flush();
+        let mut events = mio::Events::with_capacity(64);
+        let begin = Instant::now();
+        while begin.elapsed() < FAREWELL && self.net.has_unsent() {
+            if self.net.turn(FAREWELL / 10, &mut events).is_err() {
+                break;
+            }
+            while self.net.event().is_some() {}
+        }
+        for waiting in std::mem::take(&mut self.done).into_values() {
+            if let Waiting::Caller(done) = waiting {
+                self.calls.answered();
+                done(Err(closed()));
+            }
+        }
+        self.calls.end();
+    }
+}
+
+/// Whether the redundancy bears that a device is left out.
+pub(crate) fn can_fail(layout: &Layout, state: &ArrayState, device: DeviceId) -> bool {
+    let group = device.0 / layout.group_size();
+    let others = state
+        .devices
+        .iter()
+        .zip(0..)
+        .filter(|&(_, id)| id != device.0 && id / layout.group_size() == group);
+    others.into_iter().all(|(condition, _)| *condition == Condition::Good)
+}
+
+fn peer(whom: Whom) -> Peer {
+    match whom {
+        Whom::Device(device) => Peer::Device(device),
+        Whom::Server => Peer::Server,
+    }
+}
+
+fn whom(peer: Peer) -> Whom {
+    match peer {
+        Peer::Device(device) => Whom::Device(device),
+        Peer::Server => Whom::Server,
+    }
+}

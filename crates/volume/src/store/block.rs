@@ -1,0 +1,140 @@
+//! A block on the medium: its content, and behind it a sector that says which block it is, who wrote it, and the checksum
+//! of both, so that n blocks are one contiguous write.
+
+use bytes::Bytes;
+use lockify_array::{Block, BlockError, DeviceId, Header, Stamp};
+
+use super::superblock::Fields;
+use super::{RECORD, SECTOR};
+use crate::{ArrayId, BLOCK};
+
+const MAGIC: [u8; 4] = *b"LkBk";
+const CONTENT: usize = BLOCK as usize;
+/// Bytes of the sector that the checksum is of, besides the content.
+const BODY: usize = 64;
+/// No device was left out.
+const NONE: u16 = u16::MAX;
+
+/// Whose block it is: what must be in its sector.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Owner {
+    pub array: ArrayId,
+    pub device: u16,
+}
+
+impl Owner {
+    /// Puts a block into `RECORD` bytes.
+    pub fn encode(self, number: u64, block: &Block, record: &mut [u8]) {
+        let (content, sector) = record.split_at_mut(CONTENT);
+        content.copy_from_slice(&block.data);
+        let Header { stamp, first, last, skipped, lost } = block.header;
+        let mut all = Vec::with_capacity(BODY);
+        all.extend(MAGIC);
+        all.extend(self.array.0);
+        all.extend(self.device.to_le_bytes());
+        all.extend(skipped.map_or(NONE, |device| device.0).to_le_bytes());
+        all.extend(number.to_le_bytes());
+        all.extend(stamp.time.to_le_bytes());
+        all.extend(first.to_le_bytes());
+        all.extend(last.to_le_bytes());
+        all.extend(stamp.host.to_le_bytes());
+        all.push(lost.into());
+        all.resize(BODY, 0);
+        sector[..BODY].copy_from_slice(&all);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(content), &all);
+        sector[BODY..BODY + 4].copy_from_slice(&crc.to_le_bytes());
+        sector[BODY + 4..].fill(0);
+    }
+
+    /// The block in `RECORD` bytes. Zeros are a block that was never written.
+    pub fn decode(self, number: u64, record: &Bytes) -> Result<Block, BlockError> {
+        debug_assert_eq!(record.len(), RECORD);
+        let (content, sector) = record.split_at(CONTENT);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(content), &sector[..BODY]);
+        let mut fields = Fields(sector);
+        if fields.take() != MAGIC {
+            let never = record.iter().all(|&byte| byte == 0);
+            let block = || Block { header: Header::default(), data: record.slice(..CONTENT) };
+            return never.then(block).ok_or(BlockError::Torn);
+        }
+        let array = ArrayId(fields.take());
+        let device = u16::from_le_bytes(fields.take());
+        let skipped = u16::from_le_bytes(fields.take());
+        let found = u64::from_le_bytes(fields.take());
+        let time = u64::from_le_bytes(fields.take());
+        let first = u64::from_le_bytes(fields.take());
+        let last = u64::from_le_bytes(fields.take());
+        let host = u32::from_le_bytes(fields.take());
+        let [lost] = fields.take();
+        // A write that went astray is as bad as one that was cut short.
+        let is_here = array == self.array && device == self.device && found == number;
+        if !is_here || sector.get(BODY..BODY + 4) != Some(&crc.to_le_bytes()) {
+            return Err(BlockError::Torn);
+        }
+        let header = Header {
+            stamp: Stamp { time, host },
+            first,
+            last,
+            skipped: (skipped != NONE).then_some(DeviceId(skipped)),
+            lost: lost != 0,
+        };
+        Ok(Block { header, data: record.slice(..CONTENT) })
+    }
+}
+
+const _: () = assert!(RECORD == CONTENT + SECTOR && BODY + 4 <= SECTOR);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block() -> Block {
+        let header = Header {
+            stamp: Stamp { time: u64::MAX - 1, host: 77 },
+            first: 1 << 50,
+            last: (1 << 50) + 3,
+            skipped: Some(DeviceId(3)),
+            lost: true,
+        };
+        Block { header, data: (0..CONTENT).map(|i| i as u8).collect() }
+    }
+
+    const OWNER: Owner = Owner { array: ArrayId([5; 16]), device: 2 };
+
+    fn record() -> Vec<u8> {
+        let mut record = vec![0xff; RECORD];
+        OWNER.encode(9, &block(), &mut record);
+        record
+    }
+
+    #[test]
+    fn a_block_comes_back_with_its_header() {
+        assert_eq!(OWNER.decode(9, &record().into()), Ok(block()));
+        let never = OWNER.decode(9, &vec![0; RECORD].into()).unwrap();
+        assert_eq!(never.header, Header::default());
+        assert!(never.data.iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn torn_damaged_and_stray_blocks_are_found() {
+        let torn = Err(BlockError::Torn);
+        for at in (0..CONTENT + BODY + 4).step_by(7).chain([CONTENT, CONTENT + BODY + 3]) {
+            let mut bad = record();
+            bad[at] ^= 1;
+            assert_eq!(OWNER.decode(9, &bad.into()), torn, "byte {at}");
+        }
+        // A write over an older one that was cut after any sector.
+        let mut older = block();
+        older.header.stamp.time = 1;
+        older.data = vec![1; CONTENT].into();
+        for sectors in 1..RECORD / SECTOR {
+            let mut mixed = vec![0; RECORD];
+            OWNER.encode(9, &older, &mut mixed);
+            mixed[..sectors * SECTOR].copy_from_slice(&record()[..sectors * SECTOR]);
+            assert_eq!(OWNER.decode(9, &mixed.into()), torn, "{sectors} sectors");
+        }
+        assert_eq!(OWNER.decode(8, &record().into()), torn);
+        assert_eq!(Owner { device: 1, ..OWNER }.decode(9, &record().into()), torn);
+        assert_eq!(Owner { array: ArrayId([6; 16]), ..OWNER }.decode(9, &record().into()), torn);
+    }
+}

@@ -1,0 +1,106 @@
+//! Why a device's file is not opened.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::ArrayId;
+
+/// Why a device's file, or block device, is not made or opened.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {why}", path.display())]
+pub struct StoreError {
+    /// Which.
+    pub path: PathBuf,
+    /// Why.
+    pub why: Why,
+}
+
+impl StoreError {
+    pub(super) fn at(path: &Path) -> impl Fn(Why) -> StoreError + '_ {
+        move |why| StoreError { path: path.to_owned(), why }
+    }
+}
+
+/// What is wrong with it, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Why {
+    /// The system says no.
+    #[error("cannot {what} it: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The answer.
+        error: io::Error,
+    },
+    /// It holds something.
+    #[error(
+        "it is a device of array {0} already; to begin anew, remove it (or zero the first 8 KiB of a block device)"
+    )]
+    IsDevice(ArrayId),
+    /// A regular file with something in it.
+    #[error("it exists and is not empty; name a new file, an empty one or a block device")]
+    NotEmpty,
+    /// Neither a file nor a block device.
+    #[error("it is neither a regular file nor a block device")]
+    Kind,
+    /// There is no superblock.
+    #[error("this is no device of an array; `lockify array device --create` makes one")]
+    Foreign,
+    /// There was one.
+    #[error(
+        "both copies of its superblock are damaged; if the array works without it, begin anew with --create on another file, \
+         and have it rebuilt: lockify array replace"
+    )]
+    Torn,
+    /// Another release made it.
+    #[error("its format has version {0}, and this release knows {known}: use the release that made it", known = super::superblock::VERSION)]
+    Version(u32),
+    /// Another array's.
+    #[error(
+        "it belongs to array {found}, and the array's file describes {wanted}: one of both is the wrong file"
+    )]
+    OtherArray {
+        /// Whose it is.
+        found: ArrayId,
+        /// What was asked for.
+        wanted: ArrayId,
+    },
+    /// Devices were swapped.
+    #[error(
+        "it is device {found} of the array, not {wanted}: were devices swapped? give --id {found}"
+    )]
+    OtherDevice {
+        /// Which it is.
+        found: u16,
+        /// Which was asked for.
+        wanted: u16,
+    },
+    /// Made for another layout.
+    #[error(
+        "it was made for another layout than the array's file has now: give it the file that it was made with"
+    )]
+    OtherLayout,
+    /// The array does not fit.
+    #[error("it has {found} bytes, and the array needs {needed} on each device: was it cut?")]
+    TooSmall {
+        /// What there is.
+        found: u64,
+        /// What there must be.
+        needed: u64,
+    },
+    /// The file system, or the medium's block, does not allow what is needed.
+    #[error(
+        "direct I/O in pieces of 512 bytes is refused here ({0}): choose another file system or medium, or give --buffered, \
+         which uses the system's cache"
+    )]
+    Direct(io::Error),
+    /// Another process has it.
+    #[error("another process uses it: is the device served already?")]
+    Locked,
+    /// Both slots of the device's record are damaged.
+    #[error(
+        "its record (epochs, fenced hosts) is damaged; if the array works without it, begin anew with --create on another \
+         file, and have it rebuilt: lockify array replace"
+    )]
+    Record,
+}

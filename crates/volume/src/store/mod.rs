@@ -1,0 +1,417 @@
+//! A device's file, or block device.
+//!
+//! ```text
+//! 0       superblock, 4 KiB      which device of which array, its layout
+//! 4096    superblock, the copy
+//! 8192    record, 1 MiB          what the protocol keeps (epoch, fenced lives, ...), in turn here
+//! + 1 MiB record, 1 MiB          and here
+//! + 1 MiB blocks, 4608 bytes each: 4096 of content, then a sector with linkage record and CRC32C of both (section 6)
+//! ```
+//! Everything is written in multiples of 512 bytes at multiples of 512, with O_DIRECT. A write is durable after an
+//! fdatasync(2) that began after it; several writes share one ([`Disk`]).
+
+mod block;
+mod buffer;
+mod disk;
+mod error;
+mod superblock;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bytes::Bytes;
+use lockify_array::{Block, BlockError, Extent};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+
+use crate::{ArrayFile, BLOCK};
+use block::Owner;
+use buffer::Buffer;
+pub use disk::{Answered, Disk};
+pub use error::{StoreError, Why};
+use superblock::{Bad, Superblock};
+
+/// The smallest piece of direct I/O.
+const SECTOR: usize = 512;
+/// Bytes of a block with its sector.
+const RECORD: usize = BLOCK as usize + SECTOR;
+/// Where the copies of the superblock are.
+const SUPERBLOCKS: [u64; 2] = [0, 4096];
+/// Where the slots of the protocol's record are.
+const SLOTS: [u64; 2] = [8192, 8192 + SLOT];
+/// Bytes of a slot.
+const SLOT: u64 = 1 << 20;
+/// Where the blocks begin.
+const BLOCKS: u64 = 8192 + 2 * SLOT;
+/// Bytes in front of what a slot holds: magic, sequence, length, checksum.
+const SLOT_HEAD: usize = 8 + 8 + 4 + 4;
+const SLOT_MAGIC: [u8; 8] = *b"LkRecord";
+/// The longest record, bytes.
+pub const LONGEST_RECORD: usize = SLOT as usize - SLOT_HEAD;
+/// What is zeroed at once where the system cannot do it.
+const ZEROS: usize = 1 << 20;
+
+/// How a device's file is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Access {
+    /// Past the system's cache (O_DIRECT).
+    #[default]
+    Direct,
+    /// Through it: slower to sync, and read errors may be found late.
+    Buffered,
+}
+
+/// Bytes that a device's file needs.
+pub fn file_size(device_blocks: u64) -> u64 {
+    BLOCKS + device_blocks * RECORD as u64
+}
+
+/// How many blocks fit a file of so many bytes.
+pub fn blocks_in(bytes: u64) -> u64 {
+    bytes.saturating_sub(BLOCKS) / RECORD as u64
+}
+
+/// A device's file that this process alone uses.
+pub struct Store {
+    path: PathBuf,
+    file: File,
+    owner: Owner,
+    blocks: u64,
+    superblock: Mutex<Superblock>,
+    /// The sequence number of the record saved last.
+    record_seq: AtomicU64,
+    record: Option<Bytes>,
+}
+
+impl Store {
+    /// Makes a new device of the array: its blocks read as never written. Then opens it.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing of what was there before is lost then.
+    pub fn create(
+        path: &Path,
+        array: &ArrayFile,
+        device: u16,
+        access: Access,
+    ) -> Result<Store, StoreError> {
+        let at = StoreError::at(path);
+        let system = |what| move |error| Why::System { what, error };
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(OFlags::CLOEXEC.bits() as i32)
+            .open(path);
+        let file = opened.map_err(system("make")).map_err(&at)?;
+        lock(&file).map_err(&at)?;
+        let kind = file.metadata().map_err(system("look at")).map_err(&at)?;
+        let blocks = blocks_of(array, device);
+        let needed = file_size(blocks);
+        if kind.file_type().is_block_device() {
+            let found = length(&file).map_err(system("measure")).map_err(&at)?;
+            if found < needed {
+                return Err(at(Why::TooSmall { found, needed }));
+            }
+            if let Ok(found) = read_superblock(&file) {
+                return Err(at(Why::IsDevice(found.array)));
+            }
+            zero(&file, needed).map_err(system("zero")).map_err(&at)?;
+        } else if kind.is_file() {
+            if kind.len() > 0 {
+                let found = read_superblock(&file);
+                return Err(at(found.map_or(Why::NotEmpty, |found| Why::IsDevice(found.array))));
+            }
+            file.set_len(needed).map_err(system("lengthen")).map_err(&at)?;
+        } else {
+            return Err(at(Why::Kind));
+        }
+        let (id, layout, in_service) = (array.id, array.layout, false);
+        let first = Superblock { seq: 1, array: id, device, in_service, layout, blocks };
+        write_superblock(&file, &first).map_err(system("write")).map_err(&at)?;
+        // Its name, too.
+        file.sync_all().map_err(system("sync")).map_err(&at)?;
+        if let Some(folder) = path.parent().filter(|_| kind.is_file()) {
+            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+            let synced = File::open(folder).and_then(|folder| folder.sync_all());
+            synced.map_err(system("sync the folder of")).map_err(&at)?;
+        }
+        drop(file);
+        Store::open(path, array, device, access)
+    }
+
+    /// Opens a device of the array.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn open(
+        path: &Path,
+        array: &ArrayFile,
+        device: u16,
+        access: Access,
+    ) -> Result<Store, StoreError> {
+        let at = StoreError::at(path);
+        let system = |what| move |error| Why::System { what, error };
+        let mut flags = OFlags::CLOEXEC;
+        if access == Access::Direct {
+            flags |= OFlags::DIRECT;
+        }
+        let flags = flags.bits() as i32;
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+        let file = opened.map_err(|error| match (access, error.kind()) {
+            (Access::Direct, ErrorKind::InvalidInput) => at(Why::Direct(error)),
+            _ => at(Why::System { what: "open", error }),
+        })?;
+        lock(&file).map_err(&at)?;
+        let found = read_superblock(&file).map_err(&at)?;
+        let blocks = blocks_of(array, device);
+        if found.array != array.id {
+            return Err(at(Why::OtherArray { found: found.array, wanted: array.id }));
+        }
+        if found.device != device {
+            return Err(at(Why::OtherDevice { found: found.device, wanted: device }));
+        }
+        if (found.layout, found.blocks) != (array.layout, blocks) {
+            return Err(at(Why::OtherLayout));
+        }
+        let (length, needed) =
+            (length(&file).map_err(system("measure")).map_err(&at)?, file_size(blocks));
+        if length < needed {
+            return Err(at(Why::TooSmall { found: length, needed }));
+        }
+        let (seq, record) = read_record(&file).map_err(&at)?;
+        Ok(Store {
+            path: path.to_owned(),
+            file,
+            owner: Owner { array: array.id, device },
+            blocks,
+            superblock: Mutex::new(found),
+            record_seq: AtomicU64::new(seq),
+            record,
+        })
+    }
+
+    /// Which file it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The record that was there when it was opened.
+    pub fn record(&self) -> Option<Bytes> {
+        self.record.clone()
+    }
+
+    /// Whether it has ever served: until then its blocks are not the array's.
+    pub fn is_in_service(&self) -> bool {
+        self.superblock.lock().unwrap_or_else(|e| e.into_inner()).in_service
+    }
+
+    /// From now on its blocks are the array's. Durable when this returns.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn put_in_service(&self) -> io::Result<()> {
+        let mut superblock = self.superblock.lock().unwrap_or_else(|e| e.into_inner());
+        let next = Superblock { seq: superblock.seq + 1, in_service: true, ..*superblock };
+        write_superblock(&self.file, &next)?;
+        *superblock = next;
+        Ok(())
+    }
+
+    fn offset(&self, start: u64, count: u64) -> io::Result<u64> {
+        let end = start.checked_add(count).filter(|&end| end <= self.blocks);
+        end.map(|_| file_size(start)).ok_or_else(|| {
+            io::Error::new(ErrorKind::InvalidInput, "blocks behind the device's end")
+        })
+    }
+
+    /// Reads blocks.
+    ///
+    /// # Errors
+    /// The system's, if the medium does not work at all; a block of its own that cannot be read is torn.
+    pub fn read(&self, extent: Extent) -> io::Result<Vec<Result<Block, BlockError>>> {
+        let offset = self.offset(extent.start, extent.count.into())?;
+        let mut buffer = Buffer::new(extent.count as usize * RECORD);
+        if self.file.read_exact_at(&mut buffer, offset).is_err() {
+            return self.read_singly(extent);
+        }
+        let all = buffer.freeze();
+        let blocks = all.chunks_exact(RECORD).enumerate().map(|(i, _)| {
+            let record = all.slice(i * RECORD..(i + 1) * RECORD);
+            self.owner.decode(extent.start + i as u64, &record)
+        });
+        Ok(blocks.collect())
+    }
+
+    /// Somewhere in the extent the medium fails: which blocks are affected?
+    fn read_singly(&self, extent: Extent) -> io::Result<Vec<Result<Block, BlockError>>> {
+        // If not even this can be read, it is not a matter of some blocks.
+        self.file.read_exact_at(&mut Buffer::new(SECTOR), SUPERBLOCKS[0])?;
+        let blocks = (extent.start..extent.start + u64::from(extent.count)).map(|number| {
+            let mut buffer = Buffer::new(RECORD);
+            let read = self.file.read_exact_at(&mut buffer, file_size(number));
+            read.map_err(|_| BlockError::Torn)
+                .and_then(|()| self.owner.decode(number, &buffer.freeze()))
+        });
+        Ok(blocks.collect())
+    }
+
+    /// Writes blocks, each with its header. They are durable after the next [`sync`](Store::sync).
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, start: u64, blocks: &[Block]) -> io::Result<()> {
+        let offset = self.offset(start, blocks.len() as u64)?;
+        if blocks.iter().any(|block| block.data.len() != BLOCK as usize) {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "a block of another size"));
+        }
+        let mut buffer = Buffer::new(blocks.len() * RECORD);
+        for ((number, block), record) in (start..).zip(blocks).zip(buffer.chunks_exact_mut(RECORD))
+        {
+            self.owner.encode(number, block, record);
+        }
+        self.file.write_all_at(&buffer, offset)
+    }
+
+    /// Makes durable what was written before.
+    ///
+    /// # Errors
+    /// The system's. What was written before may be lost then, also if a later call succeeds.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// Replaces the record, durably: whoever opens the file finds the old or the new one. Not by two threads at once.
+    ///
+    /// # Errors
+    /// The system's, or the record is too long.
+    pub fn save(&self, record: &[u8]) -> io::Result<()> {
+        if record.len() > LONGEST_RECORD {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "the record is too long"));
+        }
+        let seq = self.record_seq.load(Relaxed) + 1;
+        let mut buffer = Buffer::new((SLOT_HEAD + record.len()).next_multiple_of(SECTOR));
+        buffer[..8].copy_from_slice(&SLOT_MAGIC);
+        buffer[8..16].copy_from_slice(&seq.to_le_bytes());
+        buffer[16..20].copy_from_slice(&(record.len() as u32).to_le_bytes());
+        buffer[SLOT_HEAD..SLOT_HEAD + record.len()].copy_from_slice(record);
+        let crc = slot_checksum(&buffer, record.len());
+        buffer[20..24].copy_from_slice(&crc.to_le_bytes());
+        self.file.write_all_at(&buffer, SLOTS[(seq % 2) as usize])?;
+        self.file.sync_data()?;
+        self.record_seq.store(seq, Relaxed);
+        Ok(())
+    }
+}
+
+fn blocks_of(array: &ArrayFile, device: u16) -> u64 {
+    // Witnesses have none.
+    if device < array.layout.devices() { array.layout.device_blocks() } else { 0 }
+}
+
+fn lock(file: &File) -> Result<(), Why> {
+    flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
+        rustix::io::Errno::WOULDBLOCK => Why::Locked,
+        e => Why::System { what: "lock", error: e.into() },
+    })
+}
+
+/// The length of a file or block device.
+fn length(file: &File) -> io::Result<u64> {
+    use std::io::{Seek as _, SeekFrom};
+    let mut file = file;
+    file.seek(SeekFrom::End(0))
+}
+
+/// Makes the first bytes of a block device read as zeros.
+fn zero(file: &File, length: u64) -> io::Result<()> {
+    let length = length.next_multiple_of(SECTOR as u64);
+    if fallocate(file, FallocateFlags::ZERO_RANGE, 0, length).is_ok() {
+        return Ok(());
+    }
+    let zeros = Buffer::new(ZEROS);
+    for offset in (0..length).step_by(ZEROS) {
+        let count = (length - offset).min(ZEROS as u64) as usize;
+        file.write_all_at(&zeros[..count], offset)?;
+    }
+    Ok(())
+}
+
+fn write_superblock(file: &File, superblock: &Superblock) -> io::Result<()> {
+    let mut buffer = Buffer::new(SECTOR);
+    buffer.copy_from_slice(&superblock.encode());
+    // One after the other, so that one of both is whole at any time.
+    for offset in SUPERBLOCKS {
+        file.write_all_at(&buffer, offset)?;
+        file.sync_data()?;
+    }
+    Ok(())
+}
+
+fn read_superblock(file: &File) -> Result<Superblock, Why> {
+    let (mut best, mut bad) = (None::<Superblock>, Bad::Foreign);
+    for offset in SUPERBLOCKS {
+        let mut buffer = Buffer::new(SECTOR);
+        match file.read_exact_at(&mut buffer, offset) {
+            Ok(()) => {}
+            // Shorter than a device's file.
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => continue,
+            Err(e) if e.kind() == ErrorKind::InvalidInput => return Err(Why::Direct(e)),
+            // The other copy may be readable.
+            Err(_) => {
+                bad = Bad::Torn;
+                continue;
+            }
+        }
+        match Superblock::decode(&buffer) {
+            Ok(found) => best = best.filter(|best| best.seq >= found.seq).or(Some(found)),
+            Err(Bad::Foreign) => {}
+            Err(worse) => bad = worse,
+        }
+    }
+    best.ok_or(match bad {
+        Bad::Foreign => Why::Foreign,
+        Bad::Torn => Why::Torn,
+        Bad::Version(version) => Why::Version(version),
+    })
+}
+
+/// What a slot's checksum has to be: of all but itself.
+fn slot_checksum(slot: &[u8], length: usize) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&slot[..20]), &slot[SLOT_HEAD..SLOT_HEAD + length])
+}
+
+/// The newer record that is whole, and its sequence number.
+fn read_record(file: &File) -> Result<(u64, Option<Bytes>), Why> {
+    let mut best = (0, None);
+    let mut damaged = 0;
+    for offset in SLOTS {
+        let mut buffer = Buffer::new(SLOT as usize);
+        let read = file.read_exact_at(&mut buffer, offset);
+        read.map_err(|error| Why::System { what: "read", error })?;
+        if buffer[..SLOT_HEAD].iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        let field =
+            |at: usize| buffer[at..].first_chunk::<4>().map_or(0, |b| u32::from_le_bytes(*b));
+        let seq = buffer[8..].first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b));
+        let length = field(16) as usize;
+        if buffer[..8] != SLOT_MAGIC
+            || length > LONGEST_RECORD
+            || slot_checksum(&buffer, length) != field(20)
+        {
+            damaged += 1;
+        } else if seq > best.0 {
+            best = (seq, Some(buffer.freeze().slice(SLOT_HEAD..SLOT_HEAD + length)));
+        }
+    }
+    // One may be the write that was cut short; what came before it counts then. The very first one had nothing before.
+    if best.1.is_none() && damaged == 2 { Err(Why::Record) } else { Ok(best) }
+}
+
+#[cfg(test)]
+mod tests;

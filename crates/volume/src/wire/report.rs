@@ -1,0 +1,23 @@
+//! How a device or a lock server stands, for people and scripts.
+
+use lockify_array::ArrayState;
+use serde::{Deserialize, Serialize};
+
+/// What a device or lock server says of itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// The newest state of the array that it knows.
+    pub state: ArrayState,
+    /// It serves hosts.
+    pub serving: bool,
+    /// Its blocks are the array's; a new device's are not.
+    pub in_service: bool,
+    /// What it waits for, if it does not serve.
+    pub waits: Option<String>,
+    /// The devices and witnesses that it has agreed with on who is there.
+    pub members: Vec<u16>,
+    /// Hosts that are connected: number and incarnation.
+    pub hosts: Vec<(u32, u64)>,
+    /// Requests of hosts that it has handled.
+    pub requests: u64,
+}

@@ -1,0 +1,187 @@
+//! Hosts and devices of an array, with real files and connections, in one process.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lockify_array::{Condition, DeviceId, HostId, Layout, Redundancy, Scheme, Span};
+use lockify_trust::Identity;
+use lockify_volume::device::{ServeError, Server, Serving};
+use lockify_volume::host::{Array, Joining};
+use lockify_volume::store::Access;
+use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, Timing};
+
+/// Longest time that anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Farm {
+    folder: tempfile::TempDir,
+    file: ArrayFile,
+    servers: Vec<Option<Running>>,
+}
+
+struct Running {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<(), ServeError>>,
+}
+
+fn identity() -> Identity {
+    Identity::loopback("test", 0)
+}
+
+fn log(what: &str) {
+    println!("{what}");
+}
+
+impl Farm {
+    fn new(scheme: Scheme, data: u16) -> Farm {
+        let redundancy = if data == 1 { Redundancy::Mirror } else { Redundancy::Raid5 };
+        let layout =
+            Layout { redundancy, data, groups: 1, unit: 4, block_size: BLOCK, stripes: 20 };
+        // Held until all are known, so that none is given twice.
+        let held: Vec<_> = (0..=data).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let entry = |(id, l): (u16, &TcpListener)| DeviceEntry {
+            id,
+            address: l.local_addr().unwrap(),
+            node: 0,
+        };
+        let file = ArrayFile {
+            id: ArrayId::random().unwrap(),
+            scheme,
+            durability: Durability::Write,
+            layout,
+            timing: Timing { lease_ms: 1000, ..Timing::default() },
+            devices: (0..).zip(&held).map(entry).collect(),
+            witnesses: Vec::new(),
+            lock_server: None,
+        };
+        file.check().unwrap();
+        drop(held);
+        // On a disk: what is in memory may refuse direct I/O.
+        let here = std::env::current_exe().unwrap();
+        let folder = tempfile::tempdir_in(here.parent().unwrap()).unwrap();
+        let mut farm = Farm { folder, file, servers: Vec::new() };
+        for id in 0..=data {
+            farm.servers.push(None);
+            farm.start(id, true);
+        }
+        farm
+    }
+
+    fn path(&self, id: u16) -> PathBuf {
+        self.folder.path().join(format!("device{id}"))
+    }
+
+    fn start(&mut self, id: u16, create: bool) {
+        let serving = Serving {
+            device: DeviceId(id),
+            path: self.path(id),
+            create,
+            access: Access::Direct,
+            identity: identity(),
+            log,
+        };
+        let server = Server::start(&self.file, &serving).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let stop = stop.clone();
+            move || server.run(&stop)
+        });
+        self.servers[usize::from(id)] = Some(Running { stop, thread });
+    }
+
+    fn stop(&mut self, id: u16) {
+        if let Some(Running { stop, thread }) = self.servers[usize::from(id)].take() {
+            stop.store(true, Relaxed);
+            thread.join().unwrap().unwrap();
+        }
+    }
+
+    fn open(&self, host: u32) -> Array {
+        let joining = Joining { host: HostId(host), identity: identity(), patience: PATIENCE, log };
+        Array::open(&self.file, joining).unwrap()
+    }
+}
+
+impl Drop for Farm {
+    fn drop(&mut self) {
+        for server in self.servers.iter().flatten() {
+            server.stop.store(true, Relaxed);
+        }
+    }
+}
+
+fn data(blocks: u64, byte: u8) -> Bytes {
+    vec![byte; blocks as usize * BLOCK as usize].into()
+}
+
+fn span(start: u64, count: u64) -> Span {
+    Span { start, count }
+}
+
+fn wait_for(what: &str, so: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < end, "waited for nothing: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_one_host_writes_another_reads() {
+    let farm = Farm::new(Scheme::TimestampOrdering, 4);
+    let (one, two) = (farm.open(1), farm.open(2));
+    assert_eq!(one.blocks(), 20 * 4 * 4);
+    assert_eq!(two.read(span(0, 320)).unwrap(), data(320, 0));
+    for (i, part) in [span(0, 1), span(3, 2), span(16, 16), span(40, 100)].into_iter().enumerate() {
+        one.write(part, data(part.count, i as u8 + 1)).unwrap();
+        assert_eq!(two.read(part).unwrap(), data(part.count, i as u8 + 1));
+    }
+    two.flush().unwrap();
+    assert!(one.read(span(320, 1)).is_err());
+    assert!(one.write(span(0, 2), data(1, 0)).is_err());
+    one.close();
+    assert!(one.read(span(0, 1)).is_err());
+    assert_eq!(two.read(span(16, 16)).unwrap(), data(16, 3));
+}
+
+/// Each write is of one value; a reader must never see two.
+#[test]
+fn hosts_that_write_the_same_stripes_do_not_mix() {
+    for scheme in [Scheme::TimestampOrdering, Scheme::DeviceLocking] {
+        let farm = Farm::new(scheme, 2);
+        std::thread::scope(|scope| {
+            for host in 1..=2_u32 {
+                let array = farm.open(host);
+                for thread in 0..2_u8 {
+                    let array = array.clone();
+                    scope.spawn(move || {
+                        for i in 0..15_u8 {
+                            let byte = host as u8 * 80 + thread * 40 + i;
+                            array.write(span(2, 9), data(9, byte)).unwrap();
+                            let found = array.read(span(2, 9)).unwrap();
+                            assert!(found.iter().all(|b| *b == found[0]), "{scheme}: mixed");
+                        }
+                    });
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_device_that_ends_for_a_moment_is_waited_for() {
+    let mut farm = Farm::new(Scheme::TimestampOrdering, 2);
+    let host = farm.open(1);
+    host.write(span(0, 20), data(20, 7)).unwrap();
+    farm.stop(1);
+    farm.start(1, false);
+    host.write(span(5, 3), data(3, 8)).unwrap();
+    assert_eq!(host.read(span(4, 1)).unwrap(), data(1, 7));
+    assert_eq!(host.read(span(5, 3)).unwrap(), data(3, 8));
+    assert!(host.status().state.devices.iter().all(|c| *c == Condition::Good));
+}
