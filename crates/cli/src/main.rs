@@ -1,6 +1,7 @@
 //! `lockify`: locks for the whole cluster on the command line.
 #![deny(unsafe_code)]
 
+mod array;
 mod bench;
 mod check;
 mod child;
@@ -57,6 +58,7 @@ enum Command {
     Cluster(cluster::Args),
     MemoryServer(memory_server::Args),
     RemoteLock(remote_lock::Args),
+    Array(array::Args),
     Demo(demo::Args),
     Check(check::Args),
     Sim(sim::Args),
@@ -68,6 +70,8 @@ enum Command {
     DemoWorker,
     #[command(hide = true)]
     RemoteWorker,
+    #[command(hide = true)]
+    ArrayWorker,
 }
 
 fn main() -> ExitCode {
@@ -92,6 +96,7 @@ fn dispatch(command: Command) -> Ended {
         Command::Cluster(args) => cluster::run(&args),
         Command::MemoryServer(args) => memory_server::run(&args),
         Command::RemoteLock(args) => remote_lock::run(&args),
+        Command::Array(args) => array::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),
@@ -100,5 +105,6 @@ fn dispatch(command: Command) -> Ended {
         Command::Manual(args) => manual::run(&args),
         Command::DemoWorker => demo::worker(),
         Command::RemoteWorker => bench::remote_worker(),
+        Command::ArrayWorker => bench::array_worker(),
     }
 }

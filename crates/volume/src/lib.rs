@@ -5,6 +5,7 @@
 //! they say.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 mod clock;
 pub mod device;
 mod file;

@@ -28,6 +28,7 @@ mod wire;
 use lockify_array::Work;
 
 use crate::host::{Array, Done};
+use crate::{ArrayFile, Durability};
 
 pub use server::{Ended, ListenError, Server, Stopper};
 pub use stream::{Listen, OPEN_TO_NETWORK};
@@ -75,6 +76,21 @@ pub struct Export {
 }
 
 impl Export {
+    /// An array, under this name.
+    pub fn of(array: &ArrayFile, name: String, description: String, read_only: bool) -> Export {
+        let layout = &array.layout;
+        let block = u64::from(layout.block_size);
+        Export {
+            name,
+            description,
+            size: layout.blocks() * block,
+            block_size: layout.block_size,
+            stripe: u64::from(layout.data) * u64::from(layout.unit) * block,
+            read_only,
+            volatile: array.durability == Durability::Flush,
+        }
+    }
+
     fn is_named(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
