@@ -1,24 +1,96 @@
-//! `lockify array`: shared arrays of devices without a controller.
+//! `lockify array`: shared arrays of devices, without a controller.
 
+mod create;
+mod device;
 mod export;
+mod status;
+mod upkeep;
 
-use crate::exit::Ended;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-/// Shared arrays: several hosts use the same devices, and none is in charge
+use lockify_array::HostId;
+use lockify_volume::ArrayFile;
+use lockify_volume::host::{Array, Joining, visitor};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::secure::Secure;
+
+/// Shared arrays of devices, without a controller
+///
+/// Several hosts read and write one RAID-5 or mirrored array of network devices at the same time, and none of them is in
+/// charge. `create` describes an array in a file, which every process of it gets; `device` serves a device.
 #[derive(clap::Args)]
+#[command(after_help = crate::exit::HELP)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum Command {
+    Create(create::Args),
+    Device(device::Args),
     Export(export::Args),
+    Status(status::Args),
+    Scrub(upkeep::ScrubArgs),
+    Rebuild(upkeep::RebuildArgs),
+    Replace(upkeep::RebuildArgs),
 }
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
-    match &args.what {
-        What::Export(args) => export::run(args),
+    match &args.command {
+        Command::Create(args) => create::run(args),
+        Command::Device(args) => device::run(args),
+        Command::Export(args) => export::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Scrub(args) => upkeep::scrub(args),
+        Command::Rebuild(args) => upkeep::rebuild(args),
+        Command::Replace(args) => upkeep::replace(args),
     }
+}
+
+/// Which array, and who asks.
+#[derive(clap::Args)]
+pub(crate) struct Which {
+    /// The array's file (`lockify array create`)
+    #[arg(long, value_name = "ARRAY.toml")]
+    array: PathBuf,
+    #[command(flatten)]
+    secure: Secure,
+}
+
+impl Which {
+    fn file(&self) -> Result<ArrayFile, Failure> {
+        ArrayFile::read(&self.array).or_fail(Code::Unreadable)
+    }
+
+    /// Opens the array for a short time, or as a host that people have given a number.
+    fn open(&self, file: &ArrayFile, host: Option<HostId>) -> Result<Array, Failure> {
+        let host = host.map_or_else(visitor, Ok).or_fail(Code::Failed)?;
+        let identity = self.secure.identity()?;
+        let joining = Joining { host, identity, patience: PATIENCE, log: say };
+        Array::open(file, joining).or_fail(Code::Failed)
+    }
+}
+
+/// How long devices may take to become ready.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Tells an operator something.
+fn say(what: &str) {
+    eprintln!("lockify: {what}");
+}
+
+/// Set by SIGTERM and SIGINT.
+fn stop() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).or_fail(Code::Failed)?;
+    }
+    Ok(stop)
 }

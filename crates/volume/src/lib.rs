@@ -13,6 +13,7 @@ pub mod host;
 pub mod nbd;
 pub mod status;
 pub mod store;
+pub mod upkeep;
 mod wire;
 
 pub use file::{

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use lockify_array::{Condition, DeviceId, HostId, Layout, Redundancy, Scheme, Span};
@@ -121,14 +121,6 @@ fn data(blocks: u64, byte: u8) -> Bytes {
 
 fn span(start: u64, count: u64) -> Span {
     Span { start, count }
-}
-
-fn wait_for(what: &str, so: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < end, "waited for nothing: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

@@ -26,6 +26,20 @@ pub(crate) use engine::can_fail;
 /// Pieces of work that are under way at most; who submits more waits.
 pub const IN_FLIGHT: usize = 256;
 
+/// Numbers of hosts that people choose are below this one; [`visitor`] gives others.
+pub const VISITORS: u32 = 0x8000_0000;
+
+/// A number for a process that is a host for a short time, at random.
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn visitor() -> std::io::Result<HostId> {
+    let random = crate::ArrayId::random()?.0;
+    let number = u32::from_le_bytes([random[0], random[1], random[2], random[3]]);
+    // Below the numbers of the array's own processes.
+    Ok(HostId(VISITORS + number % (crate::device::OWN_HOSTS - VISITORS)))
+}
+
 /// Who opens an array, and how.
 #[derive(Clone, Debug)]
 pub struct Joining {

@@ -1,0 +1,176 @@
+//! `lockify array create`: describes an array in a file.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lockify_array::{Layout, Redundancy, Scheme};
+use lockify_volume::store::blocks_in;
+use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, Timing};
+
+use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::output::print;
+
+/// Describe a new array in a file
+///
+/// Give the file to each device, host and lock server of the array. Devices are numbered in the order in which they are named.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The file, which must not exist
+    #[arg(value_name = "ARRAY.toml")]
+    file: PathBuf,
+    /// Where each device will listen; with keys, and the cluster's node whose keys it shows (@NODE)
+    #[arg(long = "device", value_name = "ADDR:PORT[@NODE]", required = true)]
+    devices: Vec<Member>,
+    /// Bytes of each device's file or block device (as 512MiB, 10GiB, 2TiB)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    device_size: u64,
+    /// Pairs of devices with the same content, instead of RAID-5
+    #[arg(long)]
+    mirror: bool,
+    /// Over how many groups of devices stripes go in turn; each bears the loss of one device
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    groups: u16,
+    /// Bytes of a stripe on each device
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_size)]
+    unit: u64,
+    /// How hosts' operations are kept apart: zero-overhead (not at all), server-locking, callback-locking, device-locking or
+    /// timestamp-ordering
+    #[arg(long, default_value = "timestamp-ordering")]
+    scheme: Scheme,
+    /// Where the lock server will listen, for server-locking and callback-locking
+    #[arg(long, value_name = "ADDR:PORT[@NODE]")]
+    lock_server: Option<Member>,
+    /// Where a witness will listen: it votes with the devices on who is there, and has no blocks. A mirror of two devices needs
+    /// one to go on without one of them
+    #[arg(long = "witness", value_name = "ADDR:PORT[@NODE]")]
+    witnesses: Vec<Member>,
+    /// How long a host or device may be silent before it is taken for dead
+    #[arg(long, value_name = "D", default_value = "4s", value_parser = humantime::parse_duration)]
+    lease: Duration,
+    /// Answer writes before they are durable; only a flush makes them so
+    #[arg(long)]
+    durable_on_flush: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Member {
+    address: SocketAddr,
+    node: u32,
+}
+
+impl std::str::FromStr for Member {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Member, String> {
+        let (address, node) = match text.split_once('@') {
+            Some((address, node)) => (address, node.parse().map_err(|_| wrong(text))?),
+            None => (text, 0),
+        };
+        Ok(Member { address: address.parse().map_err(|_| wrong(text))?, node })
+    }
+}
+
+fn wrong(text: &str) -> String {
+    format!("{text:?} is not ADDR:PORT or ADDR:PORT@NODE, as 10.0.0.1:7100@3")
+}
+
+/// Bytes, with binary units.
+pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" | "K" | "k" => 10,
+        "MiB" | "M" => 20,
+        "GiB" | "G" => 30,
+        "TiB" | "T" => 40,
+        _ => return Err("a size is a number with B, KiB, MiB, GiB or TiB, as 10GiB".into()),
+    };
+    let number: u64 =
+        number.parse().map_err(|_| format!("{text:?} does not begin with a number"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than there is"))
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Ended {
+    let file = describe(args).map_err(|what| Failure::new(Code::Unreadable, what))?;
+    file.create(&args.file).or_fail(Code::Failed)?;
+    let (path, bytes) = (args.file.display(), file.layout.blocks() * u64::from(BLOCK));
+    let mut text =
+        format!("array {} of {bytes} bytes, in {path}; now, for each device:\n", file.id);
+    for device in &file.devices {
+        text += &format!(
+            "  lockify array device FILE --create --array {path} --id {}   # at {}\n",
+            device.id, device.address
+        );
+    }
+    for witness in &file.witnesses {
+        text += &format!(
+            "  lockify array device FILE --create --array {path} --id {}   # witness, at {}\n",
+            witness.id, witness.address
+        );
+    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(args: &Args) -> Result<ArrayFile, String> {
+    let devices = u16::try_from(args.devices.len()).map_err(|_| "far too many devices")?;
+    let groups = args.groups;
+    if devices % groups != 0 {
+        return Err(format!("{devices} devices cannot be {groups} groups of the same size"));
+    }
+    let data = (devices / groups).saturating_sub(1);
+    let redundancy = if args.mirror { Redundancy::Mirror } else { Redundancy::Raid5 };
+    if args.mirror && data != 1 {
+        return Err(format!(
+            "a mirror has two devices for each group: give --groups {} for these {devices}",
+            devices / 2
+        ));
+    }
+    if !args.mirror && data < 2 {
+        return Err("RAID-5 has at least three devices in a group; two are a --mirror".into());
+    }
+    let unit = u32::try_from(args.unit / u64::from(BLOCK)).map_err(|_| "--unit is too large")?;
+    if unit == 0 || args.unit % u64::from(BLOCK) != 0 {
+        return Err(format!("--unit is a multiple of {BLOCK} bytes"));
+    }
+    let rows = blocks_in(args.device_size) / u64::from(unit);
+    let stripes = rows.saturating_mul(groups.into());
+    if stripes == 0 {
+        return Err("--device-size is too small for a single stripe; two MiB are for the device's own records".into());
+    }
+    let entry = |(id, member): (u16, &Member)| DeviceEntry {
+        id,
+        address: member.address,
+        node: member.node,
+    };
+    let file = ArrayFile {
+        id: ArrayId::random().map_err(|e| format!("no random numbers: {e}"))?,
+        scheme: args.scheme,
+        durability: if args.durable_on_flush { Durability::Flush } else { Durability::Write },
+        layout: Layout { redundancy, data, groups, unit, block_size: BLOCK, stripes },
+        timing: Timing { lease_ms: args.lease.as_millis() as u64, ..Timing::default() },
+        devices: (0..).zip(&args.devices).map(entry).collect(),
+        witnesses: (devices..).zip(&args.witnesses).map(entry).collect(),
+        lock_server: args.lock_server.map(|m| LockServerEntry { address: m.address, node: m.node }),
+    };
+    file.check()?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(parse_size("512"), Ok(512));
+        assert_eq!(parse_size("64KiB"), Ok(65_536));
+        assert_eq!(parse_size("3 GiB"), Ok(3 << 30));
+        assert!(parse_size("3GB").is_err() && parse_size("x").is_err());
+        assert!(parse_size("99999999999TiB").is_err());
+    }
+}

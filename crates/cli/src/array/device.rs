@@ -1,0 +1,63 @@
+//! `lockify array device`: serves a device of an array.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use lockify_array::DeviceId;
+use lockify_volume::device::{ServeError, Server, Serving};
+use lockify_volume::store::Access;
+
+use super::{Which, say, stop};
+use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::output::print;
+
+/// Serve a device, or a witness, of an array
+///
+/// Its file or block device is written past the system's cache, with a checksum for every 4 KiB, and belongs to this process
+/// alone. SIGTERM or SIGINT ends it; the array waits for it for the length of a lease, and then goes on without it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The device's file, or a block device
+    file: PathBuf,
+    #[command(flatten)]
+    which: Which,
+    /// Its number in the array's file
+    #[arg(long, value_name = "N")]
+    id: u16,
+    /// Make a new device. Where it takes the place of one with content, go on with `lockify array replace`
+    #[arg(long)]
+    create: bool,
+    /// Use the system's cache, where direct I/O is refused
+    #[arg(long)]
+    buffered: bool,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Ended {
+    let file = args.which.file()?;
+    let stop = stop()?;
+    let serving = Serving {
+        device: DeviceId(args.id),
+        path: args.file.clone(),
+        create: args.create,
+        access: if args.buffered { Access::Buffered } else { Access::Direct },
+        identity: args.which.secure.identity()?,
+        log: say,
+    };
+    let server = Server::start(&file, &serving).map_err(|e| {
+        let code = match e {
+            ServeError::NoDevice { .. } | ServeError::Exposed(_) => Code::Unreadable,
+            _ => Code::Failed,
+        };
+        Failure::new(code, e)
+    })?;
+    let address = file.voter(serving.device).map(|entry| entry.address.to_string());
+    print(&format!(
+        "device {} of array {} at {}\n",
+        args.id,
+        file.id,
+        address.unwrap_or_default()
+    ))?;
+    server.run(&stop).or_fail(Code::Failed)?;
+    Ok(ExitCode::SUCCESS)
+}

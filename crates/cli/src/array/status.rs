@@ -1,0 +1,145 @@
+//! `lockify array status`: how an array stands.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lockify_array::{ArrayState, Condition};
+use lockify_volume::status::{Answer, ask};
+use lockify_volume::{ArrayFile, BLOCK};
+use serde::Serialize;
+
+use super::Which;
+use crate::exit::{Code, Ended, OrFail as _};
+use crate::output::{columns, print, print_json};
+
+/// The version of what `--json` prints.
+const SCHEMA: u32 = 1;
+
+/// Show how an array stands
+///
+/// Ends with 1 if a device is missing or not good.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// As one line of JSON
+    #[arg(long)]
+    json: bool,
+    /// How long devices may take to answer
+    #[arg(long, value_name = "D", default_value = "3s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+#[derive(Serialize)]
+struct Status {
+    schema: u32,
+    array: String,
+    scheme: String,
+    bytes: u64,
+    epoch: u64,
+    /// All devices are good and there.
+    healthy: bool,
+    devices: Vec<Device>,
+}
+
+#[derive(Serialize)]
+struct Device {
+    id: u16,
+    address: String,
+    witness: bool,
+    /// `good`, `failed`, `rebuilding`; nothing for a witness.
+    condition: Option<&'static str>,
+    /// Of a device that is being rebuilt: stripes that are done, of all groups.
+    done: Option<u64>,
+    /// It serves hosts.
+    serving: bool,
+    /// Why it does not, or is not there.
+    why: Option<String>,
+    /// Hosts that are connected to it.
+    hosts: Vec<u32>,
+    requests: Option<u64>,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Ended {
+    let file = args.which.file()?;
+    let identity = args.which.secure.identity()?;
+    let answers = ask(&file, identity, args.timeout).or_fail(Code::Failed)?;
+    let status = status(&file, &answers);
+    if args.json {
+        print_json(&status)?;
+    } else {
+        print(&text(&status))?;
+    }
+    Ok(if status.healthy { ExitCode::SUCCESS } else { Code::Violated.into() })
+}
+
+/// The newest state that anybody knows.
+pub(super) fn newest(answers: &[Answer]) -> Option<&ArrayState> {
+    answers.iter().flatten().map(|report| &report.state).max_by_key(|state| state.epoch)
+}
+
+fn status(file: &ArrayFile, answers: &[Answer]) -> Status {
+    let state = newest(answers);
+    let device = |(entry, answer): (&lockify_volume::DeviceEntry, &Answer)| {
+        let condition = state.and_then(|state| state.devices.get(usize::from(entry.id)));
+        let (word, done) = match condition {
+            None => (None, None),
+            Some(Condition::Good) => (Some("good"), None),
+            Some(Condition::Failed) => (Some("failed"), None),
+            Some(Condition::Rebuilding { done }) => (Some("rebuilding"), Some(*done)),
+        };
+        let report = answer.as_ref().ok();
+        let why = match answer {
+            Ok(report) => report.waits.clone(),
+            Err(why) => Some(why.clone()),
+        };
+        Device {
+            id: entry.id,
+            address: entry.address.to_string(),
+            witness: entry.id >= file.layout.devices(),
+            condition: word,
+            done,
+            serving: report.is_some_and(|report| report.serving),
+            why,
+            hosts: report.iter().flat_map(|r| &r.hosts).map(|(host, _)| *host).collect(),
+            requests: report.map(|report| report.requests),
+        }
+    };
+    let devices: Vec<Device> = file.voters().zip(answers).map(device).collect();
+    let good = |d: &Device| d.serving && (d.witness || d.condition == Some("good"));
+    Status {
+        schema: SCHEMA,
+        array: file.id.to_string(),
+        scheme: file.scheme.to_string(),
+        bytes: file.layout.blocks() * u64::from(BLOCK),
+        epoch: state.map_or(0, |state| state.epoch.0),
+        healthy: devices.iter().all(good),
+        devices,
+    }
+}
+
+fn text(status: &Status) -> String {
+    let Status { array, scheme, bytes, epoch, devices, .. } = status;
+    let row = |d: &Device| {
+        let condition = match (d.witness, d.condition, d.done) {
+            (true, ..) => "witness".to_owned(),
+            (_, Some(word), Some(done)) => format!("{word}, up to stripe {done}"),
+            (_, word, _) => word.unwrap_or("unknown").to_owned(),
+        };
+        let stands = d.why.clone().unwrap_or_else(|| "serves".to_owned());
+        let count = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let hosts = d.requests.map(|_| d.hosts.len() as u64);
+        vec![
+            d.id.to_string(),
+            d.address.clone(),
+            condition,
+            count(hosts),
+            count(d.requests),
+            stands,
+        ]
+    };
+    let rows: Vec<Vec<String>> = devices.iter().map(row).collect();
+    let heading = ["DEVICE", "ADDRESS", "CONDITION", "HOSTS", "REQUESTS", "STATUS"];
+    format!("array {array}, {scheme}, {bytes} bytes, epoch {epoch}\n{}", columns(&heading, &rows))
+}

@@ -1,0 +1,123 @@
+//! Work on all stripes of an array: scrubs and rebuilds.
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use lockify_array::{Change, Condition, DeviceId, OpError};
+
+use crate::host::Array;
+
+/// Stripes between two notes of how far a rebuild has come.
+const BATCH: u64 = 256;
+/// The last stripe of a rebuild: all are done.
+const ALL: u64 = u64::MAX;
+
+/// What a scrub found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// Stripes that were checked.
+    pub stripes: u64,
+    /// Those whose parity did not fit.
+    pub unfit: u64,
+    /// Blocks whose content is lost.
+    pub lost: u64,
+}
+
+/// Checks stripes, `jobs` at a time; `progress` is called after each.
+///
+/// # Errors
+/// The first that occurred; the other stripes of the range may or may not have been checked then.
+pub fn scrub(
+    array: &Array,
+    stripes: Range<u64>,
+    repair: bool,
+    jobs: usize,
+    progress: &(dyn Fn() + Sync),
+) -> Result<Found, OpError> {
+    let found = Mutex::new(Found::default());
+    each(stripes, jobs, |stripe| {
+        let scrubbed = array.scrub(stripe, repair)?;
+        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.stripes += 1;
+        found.unfit += u64::from(scrubbed.mismatches > 0);
+        found.lost += u64::from(scrubbed.lost);
+        progress();
+        Ok(())
+    })?;
+    Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Rebuilds a device that has failed, or goes on with it; `progress` is told how many stripes are done, of
+/// [`stripes_of`].
+///
+/// # Errors
+/// The first that occurred. What is done stays done: the next call goes on from there.
+pub fn rebuild(
+    array: &Array,
+    device: DeviceId,
+    jobs: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<(), OpError> {
+    array.change(Change::Rebuild(device))?;
+    let layout = *array.layout();
+    let groups = u64::from(layout.groups);
+    let group = u64::from(device.0 / layout.group_size());
+    let state = array.status().state;
+    let mut next = match state.devices.get(usize::from(device.0)) {
+        Some(Condition::Rebuilding { done }) => *done,
+        Some(Condition::Good) => return Ok(()),
+        _ => 0,
+    };
+    let done = AtomicU64::new(next / groups);
+    while next < layout.stripes {
+        let end = next.saturating_add(BATCH * groups).min(layout.stripes);
+        // Stripes of other groups are not on this device.
+        let rows =
+            next.saturating_sub(group).div_ceil(groups)..end.saturating_sub(group).div_ceil(groups);
+        each(rows, jobs, |row| {
+            array.rebuild(device, row * groups + group)?;
+            progress(done.fetch_add(1, Relaxed) + 1);
+            Ok(())
+        })?;
+        array.change(Change::Rebuilt(device, if end == layout.stripes { ALL } else { end }))?;
+        next = end;
+    }
+    Ok(())
+}
+
+/// How many stripes have a unit on a device.
+pub fn stripes_of(array: &Array, device: DeviceId) -> u64 {
+    let layout = array.layout();
+    let group = u64::from(device.0 / layout.group_size());
+    layout.stripes.saturating_sub(group).div_ceil(u64::from(layout.groups))
+}
+
+/// Calls `one` for each number, from so many threads; the first error ends it.
+fn each(
+    numbers: Range<u64>,
+    jobs: usize,
+    one: impl Fn(u64) -> Result<(), OpError> + Sync,
+) -> Result<(), OpError> {
+    let next = AtomicU64::new(numbers.start);
+    let failed = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Relaxed);
+                    if number >= numbers.end {
+                        return;
+                    }
+                    if let Err(e) = one(number) {
+                        next.store(numbers.end, Relaxed);
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
