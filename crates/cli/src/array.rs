@@ -2,6 +2,7 @@
 
 mod create;
 mod device;
+mod export;
 mod status;
 mod upkeep;
 
@@ -33,6 +34,7 @@ pub struct Args {
 enum Command {
     Create(create::Args),
     Device(device::Args),
+    Export(export::Args),
     Status(status::Args),
     Scrub(upkeep::ScrubArgs),
     Rebuild(upkeep::RebuildArgs),
@@ -44,6 +46,7 @@ pub fn run(args: &Args) -> Ended {
     match &args.command {
         Command::Create(args) => create::run(args),
         Command::Device(args) => device::run(args),
+        Command::Export(args) => export::run(args),
         Command::Status(args) => status::run(args),
         Command::Scrub(args) => upkeep::scrub(args),
         Command::Rebuild(args) => upkeep::rebuild(args),

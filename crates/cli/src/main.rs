@@ -70,6 +70,8 @@ enum Command {
     DemoWorker,
     #[command(hide = true)]
     RemoteWorker,
+    #[command(hide = true)]
+    ArrayWorker,
 }
 
 fn main() -> ExitCode {
@@ -103,5 +105,6 @@ fn dispatch(command: Command) -> Ended {
         Command::Manual(args) => manual::run(&args),
         Command::DemoWorker => demo::worker(),
         Command::RemoteWorker => bench::remote_worker(),
+        Command::ArrayWorker => bench::array_worker(),
     }
 }

@@ -5,10 +5,12 @@
 //! they say.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 mod clock;
 pub mod device;
 mod file;
 pub mod host;
+pub mod nbd;
 pub mod status;
 pub mod store;
 pub mod upkeep;

@@ -38,7 +38,7 @@ use crate::{
 
 use control::Control;
 use device_locks::Patience;
-use engine::{Owner, Later, Try};
+use engine::{Later, Owner, Try};
 use errands::Errand;
 
 /// What a host is told when it starts. Times are in nanoseconds.

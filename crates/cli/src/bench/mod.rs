@@ -1,5 +1,6 @@
 //! `lockify bench`: what locks cost, next to what they cannot do without.
 
+mod array;
 mod core;
 mod locks;
 mod memory;
@@ -55,6 +56,7 @@ pub struct Args {
 enum Others {
     Peers(peers::Args),
     Onesided(onesided::Args),
+    Array(array::Args),
     #[command(hide = true)]
     Relock(peers::Relock),
 }
@@ -76,6 +78,7 @@ enum What {
     All,
 }
 
+pub use array::worker as array_worker;
 pub use onesided::worker as remote_worker;
 
 /// How much to measure.
@@ -98,6 +101,7 @@ pub fn run(args: &Args) -> Ended {
     match &args.others {
         Some(Others::Peers(args)) => return peers::run(args),
         Some(Others::Onesided(args)) => return onesided::run(args),
+        Some(Others::Array(args)) => return array::run(args),
         Some(Others::Relock(args)) => return peers::relock(args),
         None => {}
     }

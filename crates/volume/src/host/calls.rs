@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockify_array::{HostAnswer, OpError, Work};
+use lockify_array::{HostAnswer, HostCounts, OpError, Work};
 
 use super::{IN_FLIGHT, Status, closed};
 
@@ -36,6 +36,7 @@ struct State {
     /// The host's thread has ended.
     ended: bool,
     status: Status,
+    counts: HostCounts,
 }
 
 impl Calls {
@@ -68,10 +69,17 @@ impl Calls {
         std::mem::take(&mut self.state().waiting)
     }
 
-    /// A call was answered.
-    pub fn answered(&self) {
-        self.state().under_way -= 1;
+    /// A call was answered, when the host had done so much.
+    pub fn answered(&self, counts: HostCounts) {
+        let mut state = self.state();
+        state.under_way -= 1;
+        state.counts = counts;
+        drop(state);
         self.room.notify_one();
+    }
+
+    pub fn counts(&self) -> HostCounts {
+        self.state().counts
     }
 
     pub fn status(&self) -> Status {

@@ -157,7 +157,7 @@ impl Engine {
                 }
                 HostOutput::Done { ticket, op: _, result } => match self.done.remove(&ticket) {
                     Some(Waiting::Caller(done)) => {
-                        self.calls.answered();
+                        self.calls.answered(self.host.counts());
                         done(result);
                     }
                     Some(Waiting::Failing(device)) => match result {
@@ -224,7 +224,7 @@ impl Engine {
         }
         for waiting in std::mem::take(&mut self.done).into_values() {
             if let Waiting::Caller(done) = waiting {
-                self.calls.answered();
+                self.calls.answered(self.host.counts());
                 done(Err(closed()));
             }
         }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lockify_array::{
-    ArrayState, Change, DeviceId, Host, HostAnswer, HostConfig, HostId, Layout, Life, OpError,
-    Peer, Scheme, Span, Work,
+    ArrayState, Change, DeviceId, Host, HostAnswer, HostConfig, HostCounts, HostId, Layout, Life,
+    OpError, Peer, Scheme, Span, Work,
 };
 use lockify_trust::Identity;
 
@@ -284,6 +284,11 @@ impl Array {
     /// What is known of the array now.
     pub fn status(&self) -> Status {
         self.calls.status()
+    }
+
+    /// What this host had done when it answered last.
+    pub fn counts(&self) -> HostCounts {
+        self.calls.counts()
     }
 
     /// Ends this host, when what is under way has come to an end. Other clones find it closed.

@@ -1,0 +1,115 @@
+//! `lockify array export`: an array as a network block device.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockify_array::HostId;
+use lockify_volume::ArrayFile;
+use lockify_volume::host::{Array, Joining};
+use lockify_volume::nbd::{Ended as ServerEnded, Export, Listen, OPEN_TO_NETWORK, Server};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::output::print;
+use crate::secure::Secure;
+
+/// Be a host of an array, and serve it as a network block device (NBD)
+///
+/// Linux (nbd-client), QEMU, libnbd and fio are clients. Several hosts may export the same array at the same time: what one
+/// writes, all read. Each request is isolated from those of all others; requests longer than 1 MiB are split at stripes.
+/// Requests are in whole blocks of 4096 bytes. SIGTERM or SIGINT ends it when what clients asked for is done.
+#[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("where").required(true))]
+pub struct Args {
+    /// The array's file (`lockify array create`)
+    #[arg(value_name = "ARRAY.toml")]
+    array: PathBuf,
+    /// This host's number; no two hosts at a time may have the same
+    #[arg(long, value_name = "N")]
+    host: u32,
+    /// Serve on a Unix socket, for this user
+    #[arg(long, value_name = "PATH", group = "where")]
+    socket: Option<PathBuf>,
+    /// Serve by TCP, on a loopback address; port 0 is a free one
+    #[arg(long, value_name = "ADDR:PORT", group = "where")]
+    listen: Option<SocketAddr>,
+    /// Allow other addresses in --listen, if the words are "anybody who reaches the network may read and write the array"
+    #[arg(long, value_name = "WORDS", requires = "listen")]
+    open_to_network: Option<String>,
+    /// The export's name [default: the file's, without .toml]; clients need not give it
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+    /// How long to wait for the array's devices at the start (as 10s)
+    #[arg(long, value_name = "D", default_value = "10s", value_parser = humantime::parse_duration)]
+    patience: Duration,
+    #[command(flatten)]
+    secure: Secure,
+}
+
+impl Args {
+    fn place(&self) -> Result<Listen, Failure> {
+        let open = match self.open_to_network.as_deref() {
+            None => false,
+            Some(OPEN_TO_NETWORK) => true,
+            Some(_) => {
+                let what = format!("--open-to-network wants the words \"{OPEN_TO_NETWORK}\"");
+                return Err(Failure::new(Code::Unreadable, what));
+            }
+        };
+        match (&self.socket, self.listen) {
+            (Some(path), _) => Ok(Listen::Unix(path.clone())),
+            (None, Some(address)) => Ok(Listen::Tcp { address, open }),
+            (None, None) => Err(Failure::new(Code::Unreadable, "give --socket or --listen")),
+        }
+    }
+
+    fn export(&self, file: &ArrayFile) -> Export {
+        let stem = || self.array.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let name = self.name.clone().or_else(stem).unwrap_or_default();
+        let description = format!("array {} at host {}", file.id, self.host);
+        Export::of(file, name, description, self.read_only)
+    }
+}
+
+fn log(what: &str) {
+    eprintln!("lockify: {what}");
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Ended {
+    let place = args.place()?;
+    let file = ArrayFile::read(&args.array).or_fail(Code::Unreadable)?;
+    let server = Server::listen(&place, args.export(&file), log).or_fail(Code::Failed)?;
+    for signal in [SIGTERM, SIGINT] {
+        let stop = server.stopper().or_fail(Code::Failed)?.into_socket();
+        signal_hook::low_level::pipe::register(signal, stop).or_fail(Code::Failed)?;
+    }
+    let joining = Joining {
+        host: HostId(args.host),
+        identity: args.secure.identity()?,
+        patience: args.patience,
+        log,
+    };
+    let array = Array::open(&file, joining).or_fail(Code::Failed)?;
+    let uri = server.uri().or_fail(Code::Failed)?;
+    print(&format!("host {} serves the array: {uri}\n", args.host))?;
+    let ended = server.run(Arc::new(array.clone())).or_fail(Code::Failed)?;
+    array.close();
+    match ended {
+        ServerEnded::Stopped => Ok(ExitCode::SUCCESS),
+        ServerEnded::Abandoned => {
+            let what = "ended although the array had not answered some requests for 10 s; their clients were cut off";
+            Err(Failure::new(Code::Failed, what))
+        }
+        ServerEnded::Fenced => {
+            let what = "this host was taken for dead and fenced; start it again, and look why it was silent";
+            Err(Failure::new(Code::Failed, what))
+        }
+    }
+}

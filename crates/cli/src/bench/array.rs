@@ -1,0 +1,77 @@
+//! The schemes of a shared array, by real processes.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lockify_report::Writer;
+use lockify_volume::bench::{Program, Settings, goals, measure, page, rows, steps};
+
+use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::output::print;
+use crate::progress;
+
+/// Measure a shared array: every scheme, next to no control and to bare files
+///
+/// Hosts and devices are processes of their own, on the loopback interface, over files. By numbers of hosts, contention and
+/// shares of reads: throughput, latency, messages per operation and the share of operations that others delayed. Also its
+/// block device, next to nbdkit's (needs fio and nbdkit). The schemes take turns in every round. Prints the goals, with what
+/// was found; speed never changes the exit code.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Fewer workloads, and fewer and shorter rounds: about three minutes
+    #[arg(long)]
+    quick: bool,
+    /// Have each write durable when it is answered: what is measured then is mostly the disk
+    #[arg(long)]
+    durable: bool,
+    /// Read and write the files through the system's cache, for file systems that refuse to go past it
+    #[arg(long)]
+    buffered: bool,
+    /// Where the files are, for the time of the run: about 700 MiB [default: the system's folder for temporary files]
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Also write report.jsonl and report.html into this folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Ended {
+    let (rounds, millis) = if args.quick { (3, 500) } else { (7, 2000) };
+    let settings = Settings {
+        rounds,
+        duration: Duration::from_millis(millis),
+        quick: args.quick,
+        durable: args.durable,
+        buffered: args.buffered,
+        stripes: 1024,
+        folder: args.folder.clone().unwrap_or_else(std::env::temp_dir),
+    };
+    let program = std::env::current_exe().or_fail(Code::Failed)?;
+    let how = Program { program, args: vec!["array-worker".into()] };
+    let bar = progress::bar(steps(&settings), "measurements");
+    let results = measure(&settings, &how, || bar.inc(1)).or_fail(Code::Failed)?;
+    bar.finish_and_clear();
+    let (rows, goals) = (rows(&results), goals(&results));
+    print(&lockify_report::table(&rows).to_string())?;
+    let list: Vec<String> = goals.iter().map(|goal| format!("{goal}\n")).collect();
+    print(&format!("\nGoals:\n{}", list.concat()))?;
+    if let Some(dir) = &args.out {
+        let cannot = |e: &dyn std::fmt::Display| {
+            let what = format!("cannot write into {}: {e}; give a folder with room", dir.display());
+            Failure::new(Code::Failed, what)
+        };
+        std::fs::create_dir_all(dir).map_err(|e| cannot(&e))?;
+        let mut writer = Writer::create(dir.join("report.jsonl")).map_err(|e| cannot(&e))?;
+        rows.iter().try_for_each(|row| writer.write(row)).map_err(|e| cannot(&e))?;
+        page(&results, &rows, &goals).write(dir.join("report.html")).map_err(|e| cannot(&e))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a worker, as this benchmark starts them.
+pub fn worker() -> Ended {
+    lockify_volume::bench::worker::run().or_fail(Code::Failed)?;
+    Ok(ExitCode::SUCCESS)
+}

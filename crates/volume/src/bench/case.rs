@@ -1,0 +1,100 @@
+//! What is measured, and what it should cost.
+
+use std::fmt;
+
+use lockify_array::Scheme;
+
+/// Data units per stripe, as in the paper's baseline.
+pub const DATA: u16 = 4;
+/// Operations that a host has under way.
+pub const DEPTH: u32 = 4;
+
+/// What hosts do. An operation reads or writes 1 to 4 stripe units of one stripe, each number as often.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Workload {
+    /// Processes.
+    pub hosts: u32,
+    /// The share of the array that they address, evenly: the less, the more they meet.
+    pub addressed: f64,
+    /// The share of operations that read.
+    pub reads: f64,
+}
+
+/// By what it is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Subject {
+    /// The same reads and writes of the devices' files, by one process: no network, no protocol.
+    Raw,
+    /// An array.
+    Array(Scheme),
+}
+
+impl Subject {
+    /// All, what they are compared with first; but for those that need a lock server, of which there is no process yet.
+    pub fn all() -> impl Iterator<Item = Subject> {
+        let arrays = Scheme::ALL.into_iter().filter(|scheme| !scheme.has_server());
+        std::iter::once(Subject::Raw).chain(arrays.map(Subject::Array))
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Raw => f.pad("raw devices"),
+            Subject::Array(scheme) => scheme.fmt(f),
+        }
+    }
+}
+
+/// The workloads: hosts, then contention, then shares of reads.
+pub fn workloads(quick: bool) -> Vec<Workload> {
+    let base = Workload { hosts: 1, addressed: 1.0, reads: 0.7 };
+    let mut list = vec![base, Workload { hosts: 2, ..base }, Workload { hosts: 4, ..base }];
+    list.push(Workload { hosts: 4, addressed: 0.02, ..base });
+    if !quick {
+        list.extend([0.1, 0.005].map(|addressed| Workload { hosts: 4, addressed, ..base }));
+        list.extend([0.1, 0.4, 0.9, 1.0].map(|reads| Workload { hosts: 2, reads, ..base }));
+    } else {
+        list.push(Workload { hosts: 2, reads: 0.1, ..base });
+    }
+    list
+}
+
+/// Messages of an operation on `touched` units that nothing disturbs (section 2): a request and its reply are two. Locking
+/// by a server costs four more; a cached lock of callback locking saves them, so that there the model is an upper bound.
+pub fn messages(scheme: Scheme, read: bool, touched: u64) -> u64 {
+    let data = u64::from(DATA);
+    let locks = if scheme.has_server() { 4 } else { 0 };
+    // Of a write: units only read, units read and written, units only written. Half of the units is reconstructed.
+    let (only_read, both, only_written) = match (read, touched) {
+        (true, _) => (touched, 0, 0),
+        (false, m) if 2 * m < data => (0, m + 1, 0),
+        (false, m) => (data - m, 0, m + 1),
+    };
+    let zero = 2 * (only_read + 2 * both + only_written);
+    locks
+        + match scheme {
+            Scheme::ZeroOverhead | Scheme::ServerLocking | Scheme::CallbackLocking => zero,
+            // Each unit is locked, with the read if there is one, and unlocked, with the write if there is one.
+            Scheme::DeviceLocking => 4 * (only_read + both + only_written),
+            // What is only written is announced first.
+            Scheme::TimestampOrdering => zero + 2 * only_written,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Section 5, 5: published per read and per write, with operations of 1 to 4 units.
+    #[test]
+    fn the_model_is_the_specifications() {
+        let mean =
+            |scheme, read| (1..=4).map(|m| messages(scheme, read, m)).sum::<u64>() as f64 / 4.0;
+        let reads = Scheme::ALL.map(|scheme| mean(scheme, true));
+        assert_eq!(reads, [5.0, 9.0, 9.0, 10.0, 5.0]);
+        // Aligned in a stripe, half reconstructed: 4.75 reads and writes of devices.
+        let writes = Scheme::ALL.map(|scheme| mean(scheme, false));
+        assert_eq!(writes, [9.5, 13.5, 13.5, 17.0, 15.5]);
+    }
+}

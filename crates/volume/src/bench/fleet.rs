@@ -1,0 +1,76 @@
+//! An array of its own for each measurement: files, devices, lock server.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use lockify_array::{Layout, Redundancy, Scheme};
+
+use super::case::DATA;
+use super::crew::Worker;
+use super::worker::{Job, Role};
+use super::{BenchError, Program, Settings};
+use crate::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, Timing};
+
+/// Blocks per stripe unit: 64 KiB.
+const UNIT: u32 = 16;
+
+/// The array that is measured.
+pub(super) fn file(scheme: Scheme, settings: &Settings) -> std::io::Result<ArrayFile> {
+    let layout = Layout {
+        redundancy: Redundancy::Raid5,
+        data: DATA,
+        groups: 1,
+        unit: UNIT,
+        block_size: BLOCK,
+        stripes: settings.stripes,
+    };
+    let devices = (0..layout.devices()).map(|id| Ok(DeviceEntry { id, address: free()?, node: 0 }));
+    let devices = devices.collect::<std::io::Result<_>>()?;
+    let server =
+        scheme.has_server().then(|| Ok(LockServerEntry { address: free()?, node: 0 })).transpose();
+    Ok(ArrayFile {
+        id: ArrayId::random()?,
+        scheme,
+        durability: if settings.durable { Durability::Write } else { Durability::Flush },
+        layout,
+        timing: Timing::default(),
+        devices,
+        witnesses: Vec::new(),
+        lock_server: server.map_err(|e: std::io::Error| e)?,
+    })
+}
+
+fn free() -> std::io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr())
+}
+
+/// The processes of an array, until they are dropped.
+pub(super) struct Fleet {
+    /// Its file.
+    pub array: PathBuf,
+    _workers: Vec<Worker>,
+}
+
+impl Fleet {
+    pub fn start(
+        file: &ArrayFile,
+        dir: &Path,
+        settings: &Settings,
+        how: &Program,
+    ) -> Result<Fleet, BenchError> {
+        let array = dir.join("array.toml");
+        file.create(&array).map_err(|e| BenchError::Array(e.to_string()))?;
+        let mut workers = Vec::new();
+        let mut start = |name: String, role| {
+            workers.push(Worker::start(how, name, &Job { array: array.clone(), role })?);
+            Ok::<(), BenchError>(())
+        };
+        for id in 0..file.layout.devices() {
+            let path = dir.join(format!("device{id}"));
+            let role = Role::Device { id, path, direct: !settings.buffered };
+            start(format!("device {id}"), role)?;
+        }
+        workers.iter_mut().try_for_each(Worker::ready)?;
+        Ok(Fleet { array, _workers: workers })
+    }
+}

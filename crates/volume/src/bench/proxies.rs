@@ -1,0 +1,133 @@
+//! The block device beside nbdkit's: its `nbd` plugin in front of its `file` plugin has as many hops.
+//!
+//! Both are read by fio's NBD client, at random, in requests of a stripe unit. The devices' files are read past the cache;
+//! nbdkit's `file` plugin drops what it has read (`cache=none`).
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lockify_array::Scheme;
+
+use super::crew::Worker;
+use super::fleet::{self, Fleet};
+use super::worker::{Job, Role};
+use super::{BenchError, Program, Settings};
+
+/// Who serves the block device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Export {
+    /// `lockify array export`, in front of five devices.
+    Lockify,
+    /// nbdkit in front of nbdkit.
+    Nbdkit,
+}
+
+impl Export {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Export::Lockify => "lockify array export",
+            Export::Nbdkit => "nbdkit nbd, nbdkit file",
+        }
+    }
+}
+
+/// Reads per second, each round's.
+#[derive(Clone, Debug, Default)]
+pub struct Proxies {
+    /// Through `lockify array export`.
+    pub lockify: Vec<f64>,
+    /// Through nbdkit.
+    pub nbdkit: Vec<f64>,
+}
+
+impl Proxies {
+    /// A round of both.
+    pub(super) fn measure(&mut self, settings: &Settings, how: &Program) -> Result<(), BenchError> {
+        self.lockify.push(lockify(settings, how)?);
+        self.nbdkit.push(nbdkit(settings)?);
+        Ok(())
+    }
+}
+
+fn lockify(settings: &Settings, how: &Program) -> Result<f64, BenchError> {
+    let dir = super::folder(settings)?;
+    let scheme = Scheme::TimestampOrdering;
+    let file = fleet::file(scheme, settings).map_err(|e| BenchError::Array(e.to_string()))?;
+    let fleet = Fleet::start(&file, dir.path(), settings, how)?;
+    let socket = dir.path().join("nbd");
+    let role = Role::Export { id: 1, socket: socket.clone() };
+    let job = Job { array: fleet.array.clone(), role };
+    let mut export = Worker::start(how, "export".into(), &job)?;
+    export.ready()?;
+    fio(&socket, settings)
+}
+
+fn nbdkit(settings: &Settings) -> Result<f64, BenchError> {
+    let dir = super::folder(settings)?;
+    let path = |name: &str| dir.path().join(name);
+    let (data, behind, front) = (path("data"), path("behind"), path("front"));
+    let failed = |e: std::io::Error| BenchError::Array(e.to_string());
+    let content = vec![0x5a; 256 * 1024];
+    let mut file = std::fs::File::create(&data).map_err(failed)?;
+    for _ in 0..settings.stripes {
+        std::io::Write::write_all(&mut file, &content).map_err(failed)?;
+    }
+    file.sync_all().map_err(failed)?;
+    let _behind = Nbdkit::start(&behind, &["file", &data.to_string_lossy(), "cache=none"])?;
+    let _front = Nbdkit::start(&front, &["nbd", &format!("socket={}", behind.display())])?;
+    fio(&front, settings)
+}
+
+/// A server of nbdkit's, until it is dropped.
+struct Nbdkit(Child);
+
+impl Nbdkit {
+    fn start(socket: &Path, plugin: &[&str]) -> Result<Nbdkit, BenchError> {
+        let failed =
+            |what: String| BenchError::Other { program: "nbdkit", package: "nbdkit", what };
+        let mut command = Command::new("nbdkit");
+        command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(socket).args(plugin);
+        let started = command.stdin(Stdio::null()).spawn().map_err(|e| failed(e.to_string()))?;
+        let mut server = Nbdkit(started);
+        let start = Instant::now();
+        while !socket.exists() {
+            if let Ok(Some(status)) = server.0.try_wait() {
+                return Err(failed(format!("{plugin:?} ended ({status})")));
+            }
+            if start.elapsed() > Duration::from_secs(10) {
+                return Err(failed(format!("{plugin:?} does not listen")));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Nbdkit {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn fio(socket: &Path, settings: &Settings) -> Result<f64, BenchError> {
+    let failed = |what: String| BenchError::Other { program: "fio", package: "fio", what };
+    let output = Command::new("fio")
+        .args(["--name=reads", "--ioengine=nbd", "--rw=randread", "--bs=64k", "--iodepth=16"])
+        .args(["--time_based=1", "--norandommap=1", "--output-format=json"])
+        .arg(format!("--uri=nbd+unix:///?socket={}", socket.display()))
+        .arg(format!("--runtime={}ms", settings.duration.as_millis().max(1000)))
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| failed(e.to_string()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let json = text.find('{').map_or("", |from| &text[from..]);
+    let report: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+    let reads = report["jobs"][0]["read"]["iops"].as_f64().filter(|iops| *iops > 0.0);
+    reads.filter(|_| output.status.success()).ok_or_else(|| {
+        failed(format!("{}\n{}", output.status, String::from_utf8_lossy(&output.stderr)))
+    })
+}

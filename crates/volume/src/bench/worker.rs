@@ -1,0 +1,185 @@
+//! A process of the benchmark: it becomes what its parent tells it, and ends with it.
+//!
+//! Each side says lines: the parent a [`Job`], then `go` to a host; the worker [`Reply`]s as JSON behind [`MARK`].
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockify_array::{DeviceId, HostId, OpError, Work};
+use lockify_trust::Identity;
+use serde::{Deserialize, Serialize};
+
+use super::work::{Doer, Done, Load, put};
+use crate::host::{Array, Joining};
+use crate::store::Access;
+use crate::{ArrayFile, device, nbd};
+
+/// What a worker is to be.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    /// The array's file.
+    pub array: PathBuf,
+    pub role: Role,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) enum Role {
+    /// A device with a new file.
+    Device { id: u16, path: PathBuf, direct: bool },
+    /// A host that puts a load on the array.
+    Host { id: u32, load: Load },
+    /// A host that exports the array, when it has filled it.
+    Export { id: u32, socket: PathBuf },
+}
+
+/// What a worker tells.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) enum Reply {
+    /// It serves, or is ready to begin.
+    Ready,
+    /// A host has done its load.
+    Done(Done),
+    /// It cannot.
+    Failed(String),
+}
+
+/// Tells replies from what else a program prints.
+pub(super) const MARK: &str = "lockify-worker: ";
+
+/// How long connecting to all devices may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Any failure, for the parent to show.
+type Failure = Box<dyn std::error::Error>;
+
+/// Becomes what the first line of standard input says.
+///
+/// # Errors
+/// Standard output cannot be written; all else is told to the parent.
+pub fn run() -> std::io::Result<()> {
+    match job().and_then(|job| become_it(&job)) {
+        Ok(()) => Ok(()),
+        Err(e) => reply(&Reply::Failed(e.to_string())),
+    }
+}
+
+fn line() -> Result<String, Failure> {
+    let mut line = String::new();
+    match std::io::stdin().read_line(&mut line)? {
+        0 => Err("its parent has ended".into()),
+        _ => Ok(line),
+    }
+}
+
+fn job() -> Result<Job, Failure> {
+    Ok(serde_json::from_str(&line()?)?)
+}
+
+fn reply(reply: &Reply) -> std::io::Result<()> {
+    let text = serde_json::to_string(reply)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{MARK}{text}")?;
+    out.flush()
+}
+
+fn log(what: &str) {
+    eprintln!("lockify bench: {what}");
+}
+
+fn become_it(job: &Job) -> Result<(), Failure> {
+    let file = ArrayFile::read(&job.array)?;
+    match &job.role {
+        Role::Device { id, path, direct } => be_device(&file, *id, path, *direct),
+        Role::Host { id, load } => be_host(&file, *id, load),
+        Role::Export { id, socket } => be_export(&file, *id, socket),
+    }
+}
+
+/// Says that it is ready, and sets the flag when the parent has ended.
+fn until_the_parent_ends() -> std::io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let wait = move || {
+        // An error, too, means that nobody is there.
+        while line().is_ok() {}
+        flag.store(true, Ordering::Relaxed);
+    };
+    std::thread::Builder::new().name("parent".into()).spawn(wait)?;
+    reply(&Reply::Ready)?;
+    Ok(stop)
+}
+
+fn be_device(
+    file: &ArrayFile,
+    id: u16,
+    path: &std::path::Path,
+    direct: bool,
+) -> Result<(), Failure> {
+    let serving = device::Serving {
+        device: DeviceId(id),
+        path: path.to_owned(),
+        create: true,
+        access: if direct { Access::Direct } else { Access::Buffered },
+        identity: Identity::loopback("bench", 0),
+        log,
+    };
+    let server = device::Server::start(file, &serving)?;
+    Ok(server.run(&*until_the_parent_ends()?)?)
+}
+
+fn open(file: &ArrayFile, id: u32) -> Result<Array, Failure> {
+    let joining = Joining {
+        host: HostId(id),
+        identity: Identity::loopback("bench", 0),
+        patience: PATIENCE,
+        log,
+    };
+    Ok(Array::open(file, joining)?)
+}
+
+impl Doer for Array {
+    fn begin(&self, work: Work, done: Box<dyn FnOnce(Result<(), OpError>) + Send>) {
+        self.submit(work, Box::new(move |result| done(result.map(drop))));
+    }
+}
+
+fn be_host(file: &ArrayFile, id: u32, load: &Load) -> Result<(), Failure> {
+    let array = open(file, id)?;
+    reply(&Reply::Ready)?;
+    line()?;
+    let before = array.counts();
+    let mut done = put(load, &file.layout, file.scheme, &array)?;
+    let after = array.counts();
+    done.messages = after.requests + after.replies - before.requests - before.replies;
+    done.delayed = after.delayed - before.delayed;
+    reply(&Reply::Done(done))?;
+    Ok(())
+}
+
+fn be_export(file: &ArrayFile, id: u32, socket: &std::path::Path) -> Result<(), Failure> {
+    let array = open(file, id)?;
+    let export = nbd::Export::of(file, "bench".into(), format!("host {id}"), false);
+    // What was never written is not read from the disk.
+    let stripe = vec![0x5a; export.stripe as usize];
+    let stripe = bytes::Bytes::from(stripe);
+    let count = u64::from(file.layout.unit) * u64::from(file.layout.data);
+    for number in 0..file.layout.stripes {
+        let span = lockify_array::Span { start: number * count, count };
+        array.write(span, stripe.clone())?;
+    }
+    let server = nbd::Server::listen(&nbd::Listen::Unix(socket.to_owned()), export, log)?;
+    let stopper = server.stopper()?;
+    let stop = until_the_parent_ends()?;
+    let wait = move || {
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stopper.stop();
+    };
+    std::thread::Builder::new().name("stop".into()).spawn(wait)?;
+    server.run(Arc::new(array))?;
+    Ok(())
+}

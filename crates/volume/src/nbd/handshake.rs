@@ -1,0 +1,169 @@
+//! From a client's connection to its first request: fixed newstyle negotiation.
+
+use std::io::{self, Read, Write};
+
+use super::wire::{
+    self, InfoRequest, OptionHead, export_flag, handshake_flag, info, option, reply,
+};
+use super::{Export, MAX_REQUEST};
+
+/// An option's data that is kept; longer ones are answered as too big.
+const MAX_OPTION: u32 = 8 * 1024;
+/// An option that is not even read to its end.
+const ABSURD_OPTION: u32 = 1024 * 1024;
+/// Options of one client. Real clients send fewer than ten.
+const MAX_OPTIONS: u32 = 128;
+
+/// What was agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Agreed {
+    /// Reads are answered with structured replies.
+    pub structured: bool,
+}
+
+/// Negotiates; `None` if the client took its leave.
+///
+/// # Errors
+/// The connection fails, or the client does not follow the protocol (then the kind is `InvalidData`).
+pub(crate) fn negotiate(
+    stream: &mut (impl Read + Write),
+    export: &Export,
+) -> io::Result<Option<Agreed>> {
+    stream.write_all(&wire::greeting())?;
+    let flags = u32::from_be_bytes(array(stream)?);
+    let known = u32::from(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
+    if flags & !known != 0 {
+        return Err(misbehaves("sets handshake flags that there are not"));
+    }
+    let zeroes = flags & u32::from(handshake_flag::NO_ZEROES) == 0;
+    let mut agreed = Agreed { structured: false };
+    for _ in 0..MAX_OPTIONS {
+        let head = OptionHead::decode(&array(stream)?)
+            .ok_or_else(|| misbehaves("sends something that is no option: does it speak NBD?"))?;
+        let Some(data) = option_data(stream, head)? else {
+            stream.write_all(&wire::option_reply(head.option, reply::TOO_BIG, &[]))?;
+            continue;
+        };
+        match head.option {
+            option::EXPORT_NAME => {
+                // This option has no way to refuse but to hang up.
+                if !export.is_named(&data) {
+                    return Err(misbehaves("asks for an export of another name"));
+                }
+                let mut answer = export.size.to_be_bytes().to_vec();
+                answer.extend(flags_of(export, agreed).to_be_bytes());
+                answer.resize(answer.len() + if zeroes { 124 } else { 0 }, 0);
+                stream.write_all(&answer)?;
+                return Ok(Some(agreed));
+            }
+            option::ABORT => {
+                // It need not wait for the answer.
+                let _ = stream.write_all(&wire::option_reply(head.option, reply::ACK, &[]));
+                return Ok(None);
+            }
+            option::INFO | option::GO => {
+                let known = answer_info(stream, head.option, &data, export, agreed)?;
+                if known && head.option == option::GO {
+                    return Ok(Some(agreed));
+                }
+            }
+            option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
+                refuse(stream, head.option, reply::INVALID, "this option has no data")?;
+            }
+            option::LIST => {
+                let mut entry = (export.name.len() as u32).to_be_bytes().to_vec();
+                entry.extend(export.name.as_bytes());
+                stream.write_all(&wire::option_reply(head.option, reply::SERVER, &entry))?;
+                stream.write_all(&wire::option_reply(head.option, reply::ACK, &[]))?;
+            }
+            option::STRUCTURED_REPLY => {
+                agreed.structured = true;
+                stream.write_all(&wire::option_reply(head.option, reply::ACK, &[]))?;
+            }
+            _ => refuse(stream, head.option, reply::UNSUPPORTED, "not supported here")?,
+        }
+    }
+    Err(misbehaves("sends options without end"))
+}
+
+/// What the export can do, for who agreed on this.
+fn flags_of(export: &Export, agreed: Agreed) -> u16 {
+    use export_flag::{DF, FLUSH, FUA, HAS_FLAGS, MULTI_CONN, READ_ONLY, WRITE_ZEROES};
+    // Nothing is cached here, and a flush goes to all devices: connections need not know of each other.
+    let always = HAS_FLAGS | FLUSH | FUA | MULTI_CONN;
+    let writing = if export.read_only { READ_ONLY } else { WRITE_ZEROES };
+    always | writing | if agreed.structured { DF } else { 0 }
+}
+
+/// Answers `INFO` or `GO`; whether it asks for this export.
+fn answer_info(
+    stream: &mut impl Write,
+    option: u32,
+    data: &[u8],
+    export: &Export,
+    agreed: Agreed,
+) -> io::Result<bool> {
+    let Some(request) = InfoRequest::decode(data) else {
+        refuse(stream, option, reply::INVALID, "the lengths in this option contradict each other")?;
+        return Ok(false);
+    };
+    if !export.is_named(request.name) {
+        let what = format!("there is no such export; there is \"{}\"", export.name);
+        refuse(stream, option, reply::UNKNOWN, &what)?;
+        return Ok(false);
+    }
+    let mut tell = |kind: u16, value: &[u8]| {
+        let mut data = kind.to_be_bytes().to_vec();
+        data.extend(value);
+        stream.write_all(&wire::option_reply(option, reply::INFO, &data))
+    };
+    let mut size = export.size.to_be_bytes().to_vec();
+    size.extend(flags_of(export, agreed).to_be_bytes());
+    tell(info::EXPORT, &size)?;
+    // Told to all: it is a rule, not a wish.
+    let sizes = [export.block_size, export.preferred(), MAX_REQUEST];
+    tell(info::BLOCK_SIZE, &sizes.map(u32::to_be_bytes).concat())?;
+    if request.kinds.contains(&info::NAME) {
+        tell(info::NAME, export.name.as_bytes())?;
+    }
+    if request.kinds.contains(&info::DESCRIPTION) {
+        tell(info::DESCRIPTION, export.description.as_bytes())?;
+    }
+    stream.write_all(&wire::option_reply(option, reply::ACK, &[]))?;
+    Ok(true)
+}
+
+fn refuse(stream: &mut impl Write, option: u32, kind: u32, why: &str) -> io::Result<()> {
+    stream.write_all(&wire::option_reply(option, kind, why.as_bytes()))
+}
+
+/// An option's data; `None` if it is too long, but was skipped.
+fn option_data(stream: &mut impl Read, head: OptionHead) -> io::Result<Option<Vec<u8>>> {
+    if head.length > ABSURD_OPTION {
+        return Err(misbehaves("announces an option of more than a mebibyte"));
+    }
+    if head.length > MAX_OPTION {
+        skip(stream, head.length)?;
+        return Ok(None);
+    }
+    let mut data = vec![0; head.length as usize];
+    stream.read_exact(&mut data)?;
+    Ok(Some(data))
+}
+
+/// Reads so many bytes that nobody needs.
+pub(crate) fn skip(stream: &mut impl Read, count: u32) -> io::Result<()> {
+    let skipped = io::copy(&mut stream.take(count.into()), &mut io::sink())?;
+    if skipped < count.into() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+}
+
+fn array<const N: usize>(stream: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The client does something that the protocol does not allow.
+pub(crate) fn misbehaves(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}

@@ -1,0 +1,224 @@
+//! A client's requests and their replies, after the handshake.
+//!
+//! One thread reads requests and hands them to the array, one writes replies as they come.
+
+use std::io::{self, BufRead as _, BufReader, IoSlice, Read as _, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use bytes::{Bytes, BytesMut};
+use lockify_array::{OpError, Work};
+
+use super::budget::{Amount, Budget, Permit};
+use super::handshake::{Agreed, misbehaves, skip};
+use super::stream::Stream;
+use super::transfer::{self, Finished, Outcome};
+use super::wire::{self, Command, Errno, Request, request_flag};
+use super::{BYTES, Backend, Export, MAX_REQUEST, REQUESTS};
+
+/// What a session serves.
+#[derive(Clone)]
+pub(crate) struct Served {
+    pub export: Arc<Export>,
+    pub backend: Arc<dyn Backend>,
+    /// Is told of every operation that fails.
+    pub failed: Arc<dyn Fn(&OpError) + Send + Sync>,
+}
+
+/// Serves a client until it leaves. What it asked for is then done, or has failed.
+///
+/// # Errors
+/// The connection broke, or the client does not follow the protocol (then the kind is `InvalidData`).
+pub(crate) fn serve(stream: &Stream, served: &Served, agreed: Agreed) -> io::Result<()> {
+    let (to, from) = channel();
+    std::thread::scope(|scope| {
+        std::thread::Builder::new().name("nbd-replies".into()).spawn_scoped(scope, move || {
+            Writer { stream, served, agreed, gone: false }.run(&from)
+        })?;
+        Reader { stream: BufReader::new(stream), served, agreed, to }.run()
+    })
+}
+
+struct Reader<'a> {
+    stream: BufReader<&'a Stream>,
+    served: &'a Served,
+    agreed: Agreed,
+    to: Sender<Finished>,
+}
+
+impl Reader<'_> {
+    fn run(mut self) -> io::Result<()> {
+        let budget = Budget::new(Amount { requests: REQUESTS, bytes: BYTES });
+        while let Some(request) = self.request()? {
+            if request.command == Command::Disconnect {
+                break;
+            }
+            if let Err((errno, why)) = check(&request, &self.served.export, self.agreed) {
+                skip(&mut self.stream, request.payload())?;
+                let (outcome, permit) = (Outcome::Refused(errno, why), budget.take(0));
+                // Fails only if the writer has ended, with the connection.
+                let _ = self.to.send(Finished { request, outcome, permit, to: self.to.clone() });
+                continue;
+            }
+            let bytes = match request.command {
+                Command::Read | Command::Write => request.length as usize,
+                _ => 0,
+            };
+            let permit = budget.take(bytes);
+            let mut payload = BytesMut::zeroed(request.payload() as usize);
+            self.stream.read_exact(&mut payload)?;
+            let Served { export, backend, .. } = self.served;
+            let with = (&**export, &**backend);
+            transfer::start(request, payload.freeze(), with, (permit, &budget), &self.to);
+        }
+        Ok(())
+    }
+
+    /// The next request; `None` at the end of the stream.
+    fn request(&mut self) -> io::Result<Option<Request>> {
+        let mut bytes = [0; Request::BYTES];
+        if self.stream.fill_buf()?.is_empty() {
+            return Ok(None);
+        }
+        self.stream.read_exact(&mut bytes)?;
+        let request = Request::decode(&bytes);
+        request.map(Some).ok_or_else(|| misbehaves("sends something that is no request"))
+    }
+}
+
+/// Why a request is not even tried.
+type Refusal = (Errno, &'static str);
+
+fn check(request: &Request, export: &Export, agreed: Agreed) -> Result<(), Refusal> {
+    let invalid = |why| Err((Errno::Invalid, why));
+    // FUA is allowed on everything, and means something for writes.
+    let flags = request_flag::FUA
+        | match request.command {
+            Command::Read if agreed.structured => request_flag::DF,
+            Command::WriteZeroes => request_flag::NO_HOLE,
+            _ => 0,
+        };
+    if request.flags & !flags != 0 {
+        return invalid("the request has flags that this export does not offer");
+    }
+    let writes = matches!(request.command, Command::Write | Command::WriteZeroes);
+    match request.command {
+        Command::Flush | Command::Disconnect => return Ok(()),
+        Command::Other(_) => return invalid("this export does not offer such requests"),
+        _ if writes && export.read_only => {
+            return Err((Errno::NotPermitted, "the export is read-only"));
+        }
+        Command::Read | Command::Write if request.length > MAX_REQUEST => {
+            return invalid("a request has at most 32 MiB");
+        }
+        Command::Read | Command::Write | Command::WriteZeroes => {}
+    }
+    if request.length == 0 {
+        return invalid("the request has no length");
+    }
+    let end = request.offset.checked_add(request.length.into());
+    if end.is_none_or(|end| end > export.size) {
+        let errno = if writes { Errno::NoSpace } else { Errno::Invalid };
+        return Err((errno, "the request reaches beyond the end of the export"));
+    }
+    let block = u64::from(export.block_size);
+    if !request.offset.is_multiple_of(block) || !u64::from(request.length).is_multiple_of(block) {
+        return invalid("requests are in whole blocks of 4096 bytes, as the handshake says");
+    }
+    Ok(())
+}
+
+/// Replies that are written at once, at most.
+const BATCH: usize = 32;
+
+/// A reply, and what its request holds until it is written.
+struct Reply {
+    head: Vec<u8>,
+    data: Vec<Bytes>,
+    _permit: Permit,
+}
+
+struct Writer<'a> {
+    stream: &'a Stream,
+    served: &'a Served,
+    agreed: Agreed,
+    /// The client reads no more. What comes for it is let go.
+    gone: bool,
+}
+
+impl Writer<'_> {
+    fn run(mut self, from: &Receiver<Finished>) {
+        // Until the reader and all that it had begun are done.
+        while let Ok(first) = from.recv() {
+            let more = std::iter::from_fn(|| from.try_recv().ok()).take(BATCH - 1);
+            let replies: Vec<Reply> =
+                std::iter::once(first).chain(more).filter_map(|f| self.reply(f)).collect();
+            if !self.gone && self.write(&replies).is_err() {
+                self.gone = true;
+                // The reader may wait for a request.
+                self.stream.shutdown(Shutdown::Both);
+            }
+        }
+    }
+
+    /// `None` if the request still has to be made durable.
+    fn reply(&self, finished: Finished) -> Option<Reply> {
+        let Finished { mut request, outcome, permit, to } = finished;
+        let structured = self.agreed.structured;
+        let (head, data) = match outcome {
+            Outcome::Data(data) => (wire::data_head(&request, structured), data),
+            Outcome::Done if self.needs_flush(&request) => {
+                request.flags &= !request_flag::FUA;
+                let done = move |result: Result<_, _>| {
+                    let outcome = result.map_or_else(Outcome::Failed, |_| Outcome::Done);
+                    // Fails only if the connection has gone.
+                    let _ = to.send(Finished { request, outcome, permit, to: to.clone() });
+                };
+                self.served.backend.submit(Work::Flush, Box::new(done));
+                return None;
+            }
+            Outcome::Done => (wire::done(request.cookie), Vec::new()),
+            Outcome::Refused(errno, why) => {
+                (wire::failed(request.cookie, errno, why, structured), Vec::new())
+            }
+            Outcome::Failed(error) => {
+                (self.served.failed)(&error);
+                let (errno, why) = (errno_of(&error), error.to_string());
+                (wire::failed(request.cookie, errno, &why, structured), Vec::new())
+            }
+        };
+        Some(Reply { head, data, _permit: permit })
+    }
+
+    fn needs_flush(&self, request: &Request) -> bool {
+        let writes = matches!(request.command, Command::Write | Command::WriteZeroes);
+        self.served.export.volatile && writes && request.flags & request_flag::FUA != 0
+    }
+
+    fn write(&self, replies: &[Reply]) -> io::Result<()> {
+        let mut slices: Vec<IoSlice> = Vec::with_capacity(2 * replies.len());
+        for reply in replies {
+            slices.push(IoSlice::new(&reply.head));
+            slices.extend(reply.data.iter().map(|data| IoSlice::new(data)));
+        }
+        let mut left = &mut slices[..];
+        while !left.is_empty() {
+            match (&*self.stream).write_vectored(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => IoSlice::advance_slices(&mut left, count),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn errno_of(error: &OpError) -> Errno {
+    match error {
+        OpError::Range => Errno::Invalid,
+        OpError::Fenced => Errno::ShuttingDown,
+        _ => Errno::Io,
+    }
+}

@@ -1,0 +1,273 @@
+//! What the server's tests have in common: an array in memory, and a client that says whatever a test wants.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lockify_array::{HostAnswer, OpError, Span, Work};
+
+use super::{Backend, Ended, Export, Listen, Server, Stopper};
+use crate::host::Done;
+
+/// Bytes per block.
+pub const BLOCK: u32 = 4096;
+
+/// An export of so many bytes, with stripes of four units of 64 KiB.
+pub fn export(size: u64) -> Export {
+    Export {
+        name: "array".into(),
+        description: "a test".into(),
+        size,
+        block_size: BLOCK,
+        stripe: 256 * 1024,
+        read_only: false,
+        volatile: false,
+    }
+}
+
+/// An array in memory.
+#[derive(Default)]
+pub struct Memory {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    bytes: Vec<u8>,
+    flushes: usize,
+    /// Work that waits to be let go, if it is held.
+    held: Option<Vec<(Work, Done)>>,
+    /// What operations on this block fail with.
+    broken: Option<(u64, OpError)>,
+}
+
+impl Memory {
+    pub fn new(size: u64) -> Arc<Memory> {
+        let state = State { bytes: vec![0; size as usize], ..State::default() };
+        Arc::new(Memory { state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn bytes(&self, offset: usize, length: usize) -> Vec<u8> {
+        self.state().bytes[offset..offset + length].to_vec()
+    }
+
+    pub fn flushes(&self) -> usize {
+        self.state().flushes
+    }
+
+    /// From now on, work waits.
+    pub fn hold(&self) {
+        self.state().held = Some(Vec::new());
+    }
+
+    /// Waits until so many pieces of work wait, and takes them.
+    pub fn held(&self, count: usize) -> Vec<(Work, Done)> {
+        loop {
+            let mut state = self.state();
+            let held = state.held.as_mut().unwrap();
+            if held.len() >= count {
+                return std::mem::take(held);
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Does what waits, and from now on everything at once.
+    pub fn resume(&self) {
+        let held = self.state().held.take().unwrap();
+        held.into_iter().for_each(|(work, done)| done(self.perform(&work)));
+    }
+
+    /// How many pieces of work wait.
+    pub fn waiting(&self) -> usize {
+        self.state().held.as_ref().map_or(0, Vec::len)
+    }
+
+    pub fn break_block(&self, block: u64, error: OpError) {
+        self.state().broken = Some((block, error));
+    }
+
+    /// Does a piece of work at once.
+    pub fn perform(&self, work: &Work) -> Result<HostAnswer, OpError> {
+        let mut state = self.state();
+        let range = |span: &Span| {
+            let block = u64::from(BLOCK);
+            (span.start * block) as usize..(span.end() * block) as usize
+        };
+        if let (Some((block, error)), Work::Read { span } | Work::Write { span, .. }) =
+            (&state.broken, work)
+            && (span.start..span.end()).contains(block)
+        {
+            return Err(error.clone());
+        }
+        match work {
+            Work::Read { span } => {
+                Ok(HostAnswer::Read { data: Bytes::copy_from_slice(&state.bytes[range(span)]) })
+            }
+            Work::Write { span, data } => {
+                state.bytes[range(span)].copy_from_slice(data);
+                Ok(HostAnswer::Done)
+            }
+            _ => {
+                assert_eq!(*work, Work::Flush);
+                state.flushes += 1;
+                Ok(HostAnswer::Done)
+            }
+        }
+    }
+}
+
+impl Backend for Memory {
+    fn submit(&self, work: Work, done: Done) {
+        if let Some(held) = &mut self.state().held {
+            return held.push((work, done));
+        }
+        done(self.perform(&work));
+    }
+}
+
+/// A server of an array in memory, until it is dropped.
+pub struct Running {
+    pub memory: Arc<Memory>,
+    pub uri: String,
+    pub socket: PathBuf,
+    stopper: Stopper,
+    thread: Option<JoinHandle<io::Result<Ended>>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Running {
+    pub fn of(export: Export) -> Running {
+        let memory = Memory::new(export.size);
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("nbd");
+        let log = |what: &str| eprintln!("server: {what}");
+        let server = Server::listen(&Listen::Unix(socket.clone()), export, log).unwrap();
+        let (uri, stopper) = (server.uri().unwrap(), server.stopper().unwrap());
+        let backend = Arc::clone(&memory);
+        let thread = Some(std::thread::spawn(move || server.run(backend)));
+        Running { memory, uri, socket, stopper, thread, _dir: dir }
+    }
+
+    /// Has it end.
+    pub fn stop(&self) {
+        self.stopper.stop();
+    }
+
+    /// Waits until it has ended.
+    pub fn wait(&mut self) -> Ended {
+        self.thread.take().unwrap().join().unwrap().unwrap()
+    }
+
+    /// A client that has not said anything.
+    pub fn stranger(&self) -> Client {
+        let stream = UnixStream::connect(&self.socket).unwrap();
+        // Far beyond what a test takes: one that waits in vain fails instead of hanging.
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Client(stream)
+    }
+
+    /// A client that is past the handshake, without structured replies or with them.
+    pub fn client(&self, structured: bool) -> Client {
+        let mut client = self.stranger();
+        client.get(18);
+        client.put(&3u32.to_be_bytes());
+        if structured {
+            client.option(8, &[]);
+            assert_eq!(client.answer(), (8, 1, vec![]));
+        }
+        client.option(1, b"array");
+        client.get(10);
+        client
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A client, byte by byte.
+pub struct Client(pub UnixStream);
+
+impl Client {
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+    }
+
+    pub fn get(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.0.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Whether the server has hung up.
+    pub fn is_over(&mut self) -> bool {
+        match self.0.read(&mut [0]) {
+            Ok(count) => count == 0,
+            Err(e) => e.kind() == io::ErrorKind::ConnectionReset,
+        }
+    }
+
+    pub fn option(&mut self, option: u32, data: &[u8]) {
+        let mut bytes = b"IHAVEOPT".to_vec();
+        bytes.extend(option.to_be_bytes());
+        bytes.extend((data.len() as u32).to_be_bytes());
+        bytes.extend(data);
+        self.put(&bytes);
+    }
+
+    /// Option, kind and data of an answer to an option.
+    pub fn answer(&mut self) -> (u32, u32, Vec<u8>) {
+        let head = self.get(20);
+        let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+        assert_eq!(head[..8], 0x0003_e889_0455_65a9u64.to_be_bytes());
+        (number(8), number(12), self.get(number(16) as usize))
+    }
+
+    pub fn request(&mut self, command: (u16, u16), cookie: u64, offset: u64, length: u32) {
+        self.put(&head(command, cookie, offset, length));
+    }
+
+    /// Error and cookie of a simple reply.
+    pub fn reply(&mut self) -> (u32, u64) {
+        let bytes = self.get(16);
+        assert_eq!(bytes[..4], 0x6744_6698u32.to_be_bytes());
+        let errno = u32::from_be_bytes(bytes[4..8].try_into().unwrap());
+        (errno, u64::from_be_bytes(bytes[8..].try_into().unwrap()))
+    }
+
+    /// Type, cookie and payload of a structured reply of one chunk.
+    pub fn chunk(&mut self) -> (u16, u64, Vec<u8>) {
+        let bytes = self.get(20);
+        assert_eq!(bytes[..6], [0x66, 0x8e, 0x33, 0xef, 0, 1]);
+        let kind = u16::from_be_bytes(bytes[6..8].try_into().unwrap());
+        let cookie = u64::from_be_bytes(bytes[8..16].try_into().unwrap());
+        let length = u32::from_be_bytes(bytes[16..].try_into().unwrap());
+        (kind, cookie, self.get(length as usize))
+    }
+}
+
+/// A request's head; the command is flags and type.
+pub fn head((flags, command): (u16, u16), cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+    bytes.extend(flags.to_be_bytes());
+    bytes.extend(command.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend(offset.to_be_bytes());
+    bytes.extend(length.to_be_bytes());
+    bytes
+}

@@ -1,0 +1,135 @@
+//! The clients that there are: libnbd, QEMU and fio, as Debian has them. One that is missing fails.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::nbd::Export;
+use crate::nbd::testing::{Running, export};
+
+const SIZE: u64 = 16 << 20;
+
+/// Runs a program that succeeds, for its output.
+fn run(package: &str, program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|e| {
+        panic!("{program} cannot be started ({e}); install it: apt-get install {package}")
+    });
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {}\n{text}{errors}", output.status);
+    text
+}
+
+fn random_file(path: &Path, size: u64) -> Vec<u8> {
+    let mut bytes = vec![0; size as usize];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom").unwrap(), &mut bytes)
+        .unwrap();
+    std::fs::write(path, &bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn nbdinfo_sees_what_the_export_can_do() {
+    let running = Running::of(export(SIZE));
+    let text = run("libnbd-bin", "nbdinfo", &["--json", &running.uri]);
+    let info: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(info["protocol"], "newstyle-fixed");
+    assert_eq!(info["structured"], true);
+    let export = &info["exports"][0];
+    assert_eq!(export["export-name"], "array");
+    assert_eq!(export["description"], "a test");
+    assert_eq!(export["export-size"], SIZE);
+    assert_eq!(export["block_size_minimum"], 4096);
+    assert_eq!(export["block_size_preferred"], 256 * 1024);
+    for can in ["can_multi_conn", "can_flush", "can_fua", "can_zero", "can_df"] {
+        assert_eq!(export[can], true, "{can}");
+    }
+    for cannot in ["is_read_only", "can_trim", "can_cache", "can_fast_zero", "is_rotational"] {
+        assert_eq!(export[cannot], false, "{cannot}");
+    }
+    let list = run("libnbd-bin", "nbdinfo", &["--list", "--json", &running.uri]);
+    assert!(list.contains("\"export-name\": \"array\""), "{list}");
+    assert_eq!(run("libnbd-bin", "nbdinfo", &["--size", &running.uri]).trim(), SIZE.to_string());
+    let read_only = Running::of(Export { read_only: true, ..crate::nbd::testing::export(SIZE) });
+    run("libnbd-bin", "nbdinfo", &["--is", "read-only", &read_only.uri]);
+}
+
+#[test]
+fn nbdcopy_copies_there_and_back() {
+    let running = Running::of(export(SIZE));
+    let dir = tempfile::tempdir().unwrap();
+    let (there, back) = (dir.path().join("there"), dir.path().join("back"));
+    let bytes = random_file(&there, SIZE);
+    let many = ["--connections=4", "--requests=32", "--flush"];
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    run("libnbd-bin", "nbdcopy", &[&many[..], &[&path(&there), &running.uri]].concat());
+    assert!(running.memory.bytes(0, SIZE as usize) == bytes);
+    assert!(running.memory.flushes() > 0);
+    run("libnbd-bin", "nbdcopy", &[&many[..], &[&running.uri, &path(&back)]].concat());
+    assert!(std::fs::read(&back).unwrap() == bytes);
+}
+
+#[test]
+fn qemu_reads_what_it_wrote_and_writes_edges_by_itself() {
+    let running = Running::of(Export { volatile: true, ..export(SIZE) });
+    let commands = [
+        "write -P 1 0 1M",
+        "write -f -P 2 1M 2M",
+        "read -P 1 0 1M",
+        "read -P 2 1M 2M",
+        // It reads and writes whole blocks, as it was told that it has to.
+        "write -P 3 1000 5000",
+        "read -P 3 1000 5000",
+        "read -P 1 0 1000",
+        "read -P 1 6000 500",
+        "write -z 64k 8M",
+        "read -P 0 64k 8M",
+        "aio_write -P 4 8M 64k",
+        "aio_write -P 5 9M 64k",
+        "aio_flush",
+        "read -P 4 8M 64k",
+        "read -P 5 9M 64k",
+        "flush",
+    ];
+    let mut args = vec!["-f", "raw", "-t", "none"];
+    args.extend(commands.iter().flat_map(|command| ["-c", command]));
+    args.push(&running.uri);
+    let text = run("qemu-utils", "qemu-io", &args);
+    assert!(!text.contains("failed") && !text.contains("error"), "{text}");
+    // The FUA write, at least, and the flush.
+    assert!(running.memory.flushes() >= 2, "{}", running.memory.flushes());
+    assert_eq!(running.memory.bytes(1000, 5000), [3; 5000]);
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_over_several_connections() {
+    let running = Running::of(export(SIZE));
+    let uri = format!("--uri={}", running.uri);
+    let text = run(
+        "fio",
+        "fio",
+        &[
+            "--name=verified",
+            "--ioengine=nbd",
+            &uri,
+            "--rw=randrw",
+            "--bsrange=4k-256k",
+            "--blockalign=4k",
+            "--iodepth=16",
+            "--numjobs=3",
+            "--offset_increment=4M",
+            "--size=4M",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--fsync=32",
+            "--output-format=json",
+        ],
+    );
+    let from = text.find('{').unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text[from..]).unwrap();
+    for job in report["jobs"].as_array().unwrap() {
+        assert_eq!(job["error"], 0, "{job}");
+        assert!(job["read"]["total_ios"].as_u64() > Some(0));
+    }
+    assert!(running.memory.bytes(0, SIZE as usize).iter().any(|b| *b != 0));
+}

@@ -1,0 +1,210 @@
+//! What well-behaved clients may rely on.
+
+use lockify_array::OpError;
+
+use crate::nbd::testing::{Running, export};
+use crate::nbd::{Ended, Export};
+
+const READ: (u16, u16) = (0, 0);
+const WRITE: (u16, u16) = (0, 1);
+const WRITE_FUA: (u16, u16) = (1, 1);
+const FLUSH: (u16, u16) = (0, 3);
+const ZEROES: (u16, u16) = (0, 6);
+const SIZE: u64 = 8 << 20;
+
+#[test]
+fn options_are_answered_as_the_protocol_says() {
+    let running = Running::of(export(SIZE));
+    let mut client = running.stranger();
+    assert_eq!(client.get(18), b"NBDMAGICIHAVEOPT\0\x03");
+    client.put(&3u32.to_be_bytes());
+    // One that nobody knows, TLS, and meta contexts.
+    for unknown in [77, 5, 10, 11] {
+        client.option(unknown, b"whatever");
+        let (option, kind, _) = client.answer();
+        assert_eq!((option, kind), (unknown, 0x8000_0001));
+    }
+    client.option(3, &[]);
+    assert_eq!(client.answer(), (3, 2, b"\0\0\0\x05array".to_vec()));
+    assert_eq!(client.answer(), (3, 1, vec![]));
+    client.option(3, b"superfluous");
+    assert_eq!(client.answer().1, 0x8000_0003);
+    client.option(8, &[]);
+    assert_eq!(client.answer(), (8, 1, vec![]));
+    // Another name; then this one, with its description, and something unknown.
+    client.option(6, b"\0\0\0\x05other\0\0");
+    assert_eq!(client.answer().1, 0x8000_0006);
+    client.option(6, b"\0\0\0\x05array\0\x02\0\x02\x01\x00");
+    let mut size = vec![0, 0];
+    size.extend(SIZE.to_be_bytes());
+    // All but the flags for rotational media, trimming and read-only exports.
+    size.extend(0b1_1100_1101u16.to_be_bytes());
+    assert_eq!(client.answer(), (6, 3, size.clone()));
+    let sizes = [4096u32, 256 * 1024, 32 << 20].map(u32::to_be_bytes).concat();
+    assert_eq!(client.answer(), (6, 3, [&[0, 3], &sizes[..]].concat()));
+    assert_eq!(client.answer(), (6, 3, b"\0\x02a test".to_vec()));
+    assert_eq!(client.answer(), (6, 1, vec![]));
+    // Lengths that contradict each other.
+    for wrong in
+        [&b"\0\0\0\x09array\0\0"[..], b"\0\0\0\x05array\0\x02\0\0", b"\xff\xff\xff\xff", b""]
+    {
+        client.option(7, wrong);
+        assert_eq!(client.answer().1, 0x8000_0003);
+    }
+    client.option(7, b"\0\0\0\0\0\0");
+    assert_eq!(client.answer().2, size);
+    assert_eq!(client.answer().1, 3);
+    assert_eq!(client.answer(), (7, 1, vec![]));
+    // Past the handshake.
+    client.request(FLUSH, 5, 0, 0);
+    assert_eq!(client.reply(), (0, 5));
+
+    let mut client = running.stranger();
+    client.get(18);
+    client.put(&3u32.to_be_bytes());
+    client.option(2, &[]);
+    assert_eq!(client.answer(), (2, 1, vec![]));
+    assert!(client.is_over());
+}
+
+#[test]
+fn old_clients_get_their_zeroes() {
+    let running = Running::of(Export { read_only: true, ..export(SIZE) });
+    let mut client = running.stranger();
+    client.get(18);
+    client.put(&1u32.to_be_bytes());
+    client.option(1, b"");
+    let mut expected = SIZE.to_be_bytes().to_vec();
+    // No structured replies, and nothing to write.
+    expected.extend(0b1_0000_1111u16.to_be_bytes());
+    expected.resize(134, 0);
+    assert_eq!(client.get(134), expected);
+    client.request(WRITE, 1, 0, 4096);
+    client.put(&[7; 4096]);
+    assert_eq!(client.reply(), (1, 1));
+    client.request(ZEROES, 2, 0, 4096);
+    assert_eq!(client.reply(), (1, 2));
+    client.request(READ, 3, 0, 4096);
+    assert_eq!(client.reply(), (0, 3));
+    assert_eq!(client.get(4096), [0; 4096]);
+}
+
+#[test]
+fn what_is_written_is_read_also_in_pieces() {
+    let running = Running::of(export(SIZE));
+    let mut client = running.client(false);
+    // Over several pieces, and not from a stripe's start.
+    let data: Vec<u8> = (0..3u32 << 20).map(|i| (i / 4096 % 251) as u8).collect();
+    client.request(WRITE, 10, 4096 * 3, 3 << 20);
+    client.put(&data);
+    assert_eq!(client.reply(), (0, 10));
+    assert_eq!(running.memory.bytes(4096 * 3, 3 << 20), data);
+    client.request(READ, 11, 4096 * 3, 3 << 20);
+    assert_eq!(client.reply(), (0, 11));
+    assert_eq!(client.get(3 << 20), data);
+    client.request((2, 6), 12, 4096 * 4, 2 << 20);
+    assert_eq!(client.reply(), (0, 12));
+    assert_eq!(running.memory.bytes(4096 * 4, 2 << 20), vec![0; 2 << 20]);
+    assert_eq!(running.memory.bytes(4096 * 3, 4096), data[..4096]);
+    // A read with structure, not fragmented.
+    let mut client = running.client(true);
+    client.request((4, 0), 13, 4096 * 3, 4096);
+    let (kind, cookie, payload) = client.chunk();
+    assert_eq!((kind, cookie), (1, 13));
+    assert_eq!(payload, [&(4096u64 * 3).to_be_bytes()[..], &data[..4096]].concat());
+}
+
+#[test]
+fn replies_come_when_operations_end() {
+    let running = Running::of(export(SIZE));
+    running.memory.hold();
+    let mut client = running.client(false);
+    for cookie in 0..3 {
+        client.request(READ, cookie, cookie * 4096, 4096);
+    }
+    let held = running.memory.held(3);
+    for (work, done) in held.into_iter().rev() {
+        done(running.memory.perform(&work));
+    }
+    for cookie in [2, 1, 0] {
+        assert_eq!(client.reply(), (0, cookie));
+        client.get(4096);
+    }
+}
+
+#[test]
+fn fua_means_a_flush_only_if_writes_are_not_durable_by_themselves() {
+    for volatile in [false, true] {
+        let running = Running::of(Export { volatile, ..export(SIZE) });
+        let mut client = running.client(false);
+        for (number, command) in [WRITE, WRITE_FUA].into_iter().enumerate() {
+            client.request(command, 1, 0, 4096);
+            client.put(&[1; 4096]);
+            assert_eq!(client.reply(), (0, 1));
+            assert_eq!(running.memory.flushes(), if volatile { number } else { 0 });
+        }
+        client.request((1, 6), 2, 0, 4096);
+        assert_eq!(client.reply(), (0, 2));
+        // On reads it means nothing, but is allowed.
+        client.request((1, 0), 3, 0, 4096);
+        assert_eq!(client.reply(), (0, 3));
+        client.get(4096);
+        let before = running.memory.flushes();
+        assert_eq!(before, if volatile { 2 } else { 0 });
+        client.request(FLUSH, 4, 0, 0);
+        assert_eq!(client.reply(), (0, 4));
+        assert_eq!(running.memory.flushes(), before + 1);
+    }
+}
+
+#[test]
+fn a_client_that_leaves_or_a_server_that_ends_finishes_what_was_begun() {
+    for leaves in [true, false] {
+        let mut running = Running::of(export(SIZE));
+        let memory = running.memory.clone();
+        memory.hold();
+        let mut client = running.client(false);
+        client.request(WRITE, 9, 4096, 4096);
+        client.put(&[3; 4096]);
+        if leaves {
+            client.request((0, 2), 10, 0, 0);
+        }
+        let held = memory.held(1);
+        if !leaves {
+            running.stop();
+        }
+        for (work, done) in held {
+            done(memory.perform(&work));
+        }
+        assert_eq!(client.reply(), (0, 9));
+        assert!(client.is_over());
+        assert_eq!(memory.bytes(4096, 4096), [3; 4096]);
+        running.stop();
+        assert_eq!(running.wait(), Ended::Stopped);
+    }
+}
+
+#[test]
+fn failures_are_told_with_their_reasons() {
+    let mut running = Running::of(export(SIZE));
+    running.memory.break_block(5, OpError::Lost { block: 5 });
+    let mut client = running.client(true);
+    // The other pieces are fine.
+    client.request(READ, 1, 0, 2 << 20);
+    let (kind, cookie, payload) = client.chunk();
+    assert_eq!((kind, cookie), (0x8001, 1));
+    assert_eq!(payload[..4], 5u32.to_be_bytes());
+    let text = String::from_utf8(payload[6..].to_vec()).unwrap();
+    assert_eq!(text, OpError::Lost { block: 5 }.to_string());
+    client.request(WRITE, 2, 5 * 4096, 4096);
+    client.put(&[0; 4096]);
+    assert_eq!(client.chunk().0, 0x8001);
+    client.request(READ, 3, 6 * 4096, 4096);
+    assert_eq!(client.chunk().0, 1);
+    // Who is fenced cannot go on.
+    running.memory.break_block(5, OpError::Fenced);
+    client.request(READ, 4, 5 * 4096, 4096);
+    assert_eq!(client.chunk().2[..4], 108u32.to_be_bytes());
+    assert!(client.is_over());
+    assert_eq!(running.wait(), Ended::Fenced);
+}

@@ -1,0 +1,181 @@
+//! A request on its way through the array.
+
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use lockify_array::{HostAnswer, OpError, Span, Work};
+
+use super::budget::{Budget, Permit};
+use super::wire::{Command, Errno, Request};
+use super::{Backend, Export, MAX_REQUEST};
+
+/// Piece by piece, what a request asks for: whole stripes, as far as it can be.
+pub(crate) struct Pieces {
+    offset: u64,
+    end: u64,
+    piece: u64,
+}
+
+impl Pieces {
+    /// Of a request that is within the export and in whole blocks.
+    pub fn of(request: &Request, export: &Export) -> Pieces {
+        let end = request.offset.saturating_add(request.length.into());
+        Pieces { offset: request.offset, end, piece: export.piece().max(1) }
+    }
+}
+
+impl Iterator for Pieces {
+    /// Offset and length in bytes.
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        let next = (self.offset / self.piece + 1).saturating_mul(self.piece).min(self.end);
+        let length = next.checked_sub(self.offset).filter(|length| *length > 0)?;
+        let piece = (self.offset, length);
+        self.offset = next;
+        Some(piece)
+    }
+}
+
+/// What came of a request.
+pub(crate) enum Outcome {
+    /// The data of a read, in order.
+    Data(Vec<Bytes>),
+    /// Anything else is done.
+    Done,
+    /// It was not tried.
+    Refused(Errno, &'static str),
+    /// It failed; parts of a write may have been done.
+    Failed(OpError),
+}
+
+/// A request that has come to its end, and what it holds until it is answered.
+pub(crate) struct Finished {
+    pub request: Request,
+    pub outcome: Outcome,
+    pub permit: Permit,
+    /// For what has to follow before the answer.
+    pub to: Sender<Finished>,
+}
+
+/// A request that is under way, shared by its pieces.
+struct Transfer {
+    state: Mutex<State>,
+}
+
+struct State {
+    left: usize,
+    data: Vec<Bytes>,
+    error: Option<OpError>,
+    /// Until the last piece is done.
+    end: Option<(Request, Permit, Sender<Finished>)>,
+}
+
+impl Transfer {
+    fn piece_done(&self, number: usize, result: Result<HostAnswer, OpError>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.left = state.left.saturating_sub(1);
+        match result {
+            Ok(HostAnswer::Read { data }) => {
+                if let Some(place) = state.data.get_mut(number) {
+                    *place = data;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => drop(state.error.get_or_insert(error)),
+        }
+        if state.left > 0 {
+            return;
+        }
+        let Some((request, permit, to)) = state.end.take() else { return };
+        let data = std::mem::take(&mut state.data);
+        let outcome = match state.error.take() {
+            Some(error) => Outcome::Failed(error),
+            None if request.command != Command::Read => Outcome::Done,
+            None if data.iter().map(Bytes::len).sum::<usize>() == request.length as usize => {
+                Outcome::Data(data)
+            }
+            // A reply of another length would be taken for the next one.
+            None => Outcome::Failed(OpError::State("a read gave another number of bytes".into())),
+        };
+        // Fails only if the connection has gone.
+        let _ = to.send(Finished { request, outcome, permit, to: to.clone() });
+    }
+}
+
+/// Has a read, write, zeroing or flush done that was checked; what comes of it goes to `to`. Waits while the array has too
+/// much to do.
+pub(crate) fn start(
+    request: Request,
+    payload: Bytes,
+    (export, backend): (&Export, &dyn Backend),
+    (permit, budget): (Permit, &Arc<Budget>),
+    to: &Sender<Finished>,
+) {
+    let block = u64::from(export.block_size);
+    let pieces = Pieces::of(&request, export);
+    let count =
+        if request.command == Command::Flush { 1 } else { Pieces::of(&request, export).count() };
+    let state = State {
+        left: count,
+        data: vec![Bytes::new(); if request.command == Command::Read { count } else { 0 }],
+        error: None,
+        end: Some((request, permit, to.clone())),
+    };
+    let transfer = Arc::new(Transfer { state: Mutex::new(state) });
+    if request.command == Command::Flush {
+        backend.submit(Work::Flush, Box::new(move |result| transfer.piece_done(0, result)));
+        return;
+    }
+    let zeroes = match request.command {
+        Command::WriteZeroes => Bytes::from(vec![
+            0;
+            export.piece().min(request.length.into()).min(MAX_REQUEST.into())
+                as usize
+        ]),
+        _ => Bytes::new(),
+    };
+    for (number, (offset, length)) in pieces.enumerate() {
+        let span = Span { start: offset / block, count: length / block };
+        let from = (offset - request.offset) as usize;
+        let transfer = Arc::clone(&transfer);
+        // Zeroes have no length that bounds their pieces, so these are counted.
+        let (work, counted) = match request.command {
+            Command::Read => (Work::Read { span }, None),
+            Command::WriteZeroes => {
+                (Work::Write { span, data: zeroes.slice(..length as usize) }, Some(budget.take(0)))
+            }
+            _ => (Work::Write { span, data: payload.slice(from..from + length as usize) }, None),
+        };
+        let done = move |result| {
+            drop(counted);
+            transfer.piece_done(number, result);
+        };
+        backend.submit(work, Box::new(done));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nbd::testing::export;
+
+    fn pieces(offset: u64, length: u32, export: &Export) -> Vec<(u64, u64)> {
+        let request = Request { flags: 0, command: Command::Read, cookie: 1, offset, length };
+        Pieces::of(&request, export).collect()
+    }
+
+    #[test]
+    fn long_requests_are_split_at_stripes() {
+        const MIB: u64 = 1 << 20;
+        let small = export(64 * MIB);
+        assert_eq!(pieces(4096, 8192, &small), [(4096, 8192)]);
+        let long = pieces(MIB - 4096, 2 << 20, &small);
+        assert_eq!(long, [(MIB - 4096, 4096), (MIB, MIB), (2 * MIB, MIB - 4096)]);
+        let odd = Export { stripe: 3 * 65536, ..small.clone() };
+        assert_eq!(pieces(0, 1 << 20, &odd), [(0, 15 * 65536), (15 * 65536, 65536)]);
+        let long_stripe = Export { stripe: 4 * MIB, ..small };
+        assert_eq!(pieces(MIB, 4 << 20, &long_stripe), [(MIB, 3 * MIB), (4 * MIB, MIB)]);
+    }
+}
