@@ -303,3 +303,57 @@ fn a_device_that_restarts_has_its_dirty_stripes_checked_before_they_are_used() {
         judge(&mut world, &old, span, &new, false, &format!("{seed}, degraded"));
     }
 }
+#[test]
+fn a_device_that_fails_under_load_and_is_rebuilt_under_load_has_everything() {
+    for (scheme, layout) in SCHEMES.into_iter().flat_map(|s| layouts().map(|l| (s, l))) {
+        for seed in 0..8 {
+            let mut world = World::new(layout, scheme, 3, seed);
+            let device = DeviceId((seed % u64::from(layout.devices())) as u16);
+            let load = |world: &mut World| {
+                for host in 0..2 {
+                    for _ in 0..4 {
+                        let span = world.random_span(10);
+                        let work = world.write(span);
+                        world.submit(host, work);
+                    }
+                    let span = world.random_span(10);
+                    world.submit(host, Work::Read { span });
+                }
+            };
+            load(&mut world);
+            for _ in 0..30 {
+                world.step();
+            }
+            world.gone.insert(device);
+            world.submit(REPAIRER, Work::Change { change: Change::Fail(device) });
+            load(&mut world);
+            world.run();
+            world.gone.remove(&device);
+            world.replace(device);
+            world.submit(REPAIRER, Work::Change { change: Change::Rebuild(device) });
+            load(&mut world);
+            world.run();
+            for stripe in 0..layout.stripes {
+                load(&mut world);
+                world.submit(REPAIRER, Work::Rebuild { device, stripe });
+                world.run();
+                if stripe == 2 {
+                    let change = Change::Rebuilt(device, stripe + 1);
+                    world.submit(REPAIRER, Work::Change { change });
+                }
+            }
+            world.submit(REPAIRER, Work::Change { change: Change::Rebuilt(device, u64::MAX) });
+            load(&mut world);
+            world.run();
+            for done in &world.done {
+                assert!(done.result.is_ok(), "{scheme} {seed}: {:?} {:?}", done.work, done.result);
+            }
+            let state = world.hosts[REPAIRER].state().clone();
+            assert!(state.devices.iter().all(|c| *c == Condition::Good));
+            assert_eq!(world.inconsistent_stripes(&state), [0; 0], "{scheme} {seed}");
+            for host in 0..world.hosts.len() {
+                assert!(world.hosts[host].is_idle());
+            }
+        }
+    }
+}

@@ -5,7 +5,7 @@ use super::engine::{Phase, Refused, Role, Task};
 use super::{Host, HostOutput};
 use crate::message::Action;
 use crate::plan;
-use crate::{ArrayState, OpError, Peer, Time};
+use crate::{ArrayState, Condition, OpError, Peer, Time};
 
 impl Host {
     /// Goes on by a newer state of the array: what has not written yet starts again, what has does not wait for devices that
@@ -29,11 +29,9 @@ impl Host {
                 continue;
             }
             let siblings = this.siblings.iter().enumerate().map(|(i, s)| (i, s.peer, s.access));
-            let gone = siblings.filter(|(index, peer, access)| match peer {
+            let gone = siblings.filter(|(_, peer, access)| match peer {
                 Peer::Server => false,
-                Peer::Device(device) if phase == Phase::Second && *access => {
-                    !self.state.has(*device, this.plan.accesses[*index].stripe)
-                }
+                Peer::Device(device) if phase == Phase::Second && *access => self.is_out(*device),
                 // Failed devices vote as well.
                 Peer::Device(device) => self.is_out(*device) && !votes,
             });
@@ -85,7 +83,9 @@ impl Host {
             for index in part.accesses.clone() {
                 let sibling = &mut this.siblings[index];
                 let refused = sibling.refused.take();
-                let present = self.state.has(this.plan.accesses[index].device, part.stripe);
+                let device = usize::from(this.plan.accesses[index].device.0);
+                let condition = self.state.devices.get(device);
+                let present = condition.is_some_and(|c| *c != Condition::Failed);
                 if let (Some(blocks), true, Some(_)) = (&mut sibling.blocks, present, refused) {
                     blocks.header.skipped = skipped;
                     again.push((index, blocks.clone()));
