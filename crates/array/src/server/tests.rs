@@ -300,7 +300,9 @@ fn after_a_restart_hosts_say_what_they_hold_and_the_others_are_suspect() {
     let first = w.lock(4, &[range(0, 0, 1, X)]);
     let third = w.lock(4, &[range(0, 2, 1, X)]);
     w.advance(3 * SECOND);
-    [1, 2, 4].map(|host| w.ask(host, ServerRequest::Renew));
+    for host in [1, 2, 4] {
+        w.ask(host, ServerRequest::Renew);
+    }
     w.advance(SECOND);
     assert_eq!(w.suspects, [3]);
     assert!(!w.granted(first) && !w.granted(third));
@@ -447,7 +449,9 @@ fn what_is_called_back_again_has_the_time_of_the_second_call() {
     let shared = ServerRequest::Relinquish { free: Vec::new(), shared: vec![part(a, 0)] };
     w.ask(1, shared);
     w.advance(3 * SECOND);
-    [1, 2].map(|host| w.ask(host, ServerRequest::Renew));
+    for host in [1, 2] {
+        w.ask(host, ServerRequest::Renew);
+    }
     w.lock(3, &[range(0, 0, 1, X)]);
     w.advance(2 * SECOND);
     assert!(w.suspects.is_empty());
