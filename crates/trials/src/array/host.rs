@@ -430,6 +430,9 @@ impl Node {
             (Hosted::Server(server), Packet::ServerRequest(from, request)) => {
                 server.handle(now, ServerInput::Request { from, request });
             }
+            (Hosted::Host(host), Packet::ServerReply(to, reply)) if to == host.life() => {
+                host.handle(now, HostInput::Server(reply));
+            }
             // For an earlier life.
             _ => {}
         }
@@ -494,6 +497,9 @@ impl Node {
                                 cx.note(Note::Begun { ticket, op, stamp: request.stamp });
                             }
                             cx.send(places.node(to), Packet::Request(life, request));
+                        }
+                        HostOutput::SendServer { request } => {
+                            cx.send(places.server(), Packet::ServerRequest(life, request));
                         }
                         HostOutput::Done { ticket, op, result } => {
                             cx.note(Note::Done { ticket, op, result });

@@ -15,10 +15,8 @@ use crate::array::workload::{self, Mix, PER_HOST, SOURCES};
 /// The benchmark's name in rows.
 pub const BENCH: &str = "sim-array";
 
-/// What can be measured. Server and callback locking are not among them: hosts do not talk to the lock server yet, and would
-/// run without control.
-pub const SCHEMES: [Scheme; 3] =
-    [Scheme::ZeroOverhead, Scheme::DeviceLocking, Scheme::TimestampOrdering];
+/// What can be measured.
+pub const SCHEMES: [Scheme; 5] = Scheme::ALL;
 
 /// A measurement.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,9 +110,6 @@ pub enum MeasureError {
     /// The devices are not so many groups.
     #[error("devices are in groups of five: {0} are too few, too many or not a multiple")]
     Devices(u16),
-    /// See [`SCHEMES`].
-    #[error("{0} cannot be simulated yet: hosts do not talk to the lock server")]
-    Scheme(Scheme),
     /// An operation failed, although nothing was broken.
     #[error("an operation failed: {0}")]
     Operation(#[from] OpError),
@@ -140,9 +135,6 @@ struct Counts {
 /// # Errors
 /// There is no such array, or an operation failed.
 pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
-    if !SCHEMES.contains(&case.scheme) {
-        return Err(MeasureError::Scheme(case.scheme));
-    }
     let layout = workload::layout(case.devices).ok_or(MeasureError::Devices(case.devices))?;
     let delta_at_half = case.mix.alignment.delta_at_half();
     let setting = Setting {
