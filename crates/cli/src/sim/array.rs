@@ -48,6 +48,12 @@ pub struct Args {
     /// Mean positioning time of a disk [default: as for the published peak]
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
     positioning: Option<std::time::Duration>,
+    /// Device locking: a fixed time-out of locks [default: five times the median of the host's last latencies]
+    #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
+    lock_wait: Option<std::time::Duration>,
+    /// Devices handle a request when their disk gets to it, not as it comes
+    #[arg(long)]
+    in_turn: bool,
     /// How much simulated time is counted
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "40s")]
     length: std::time::Duration,
@@ -56,7 +62,7 @@ pub struct Args {
     seed: u64,
     /// The published experiments instead
     #[arg(long, conflicts_with_all = ["scheme", "hosts", "devices", "alignment", "reads", "used", "hits", "window",
-          "positioning", "length", "seed"])]
+          "positioning", "lock_wait", "in_turn", "length", "seed"])]
     paper: bool,
     /// Where the results go [default: with --paper target/array, else nowhere]
     #[arg(long, value_name = "DIR")]
@@ -129,6 +135,8 @@ fn case(args: &Args, scheme: Scheme) -> Case {
     let mix = Mix { reads: args.reads / 100.0, used: args.used / 100.0, alignment: args.alignment };
     let mut case = Case::table_1(scheme, args.hosts, mix, profile);
     case.devices = args.devices;
+    case.lock_wait = args.lock_wait.map(nanos);
+    case.in_turn = args.in_turn;
     case.length = nanos(args.length).max(1);
     case
 }

@@ -33,6 +33,10 @@ pub struct Case {
     pub mix: Mix,
     /// What things cost.
     pub profile: Profile,
+    /// Device-served locking: how long requests wait for locks; by default what hosts derive from their operations.
+    pub lock_wait: Option<Nanos>,
+    /// Whether devices handle a request only when their disk has done what came before. Without control that changes nothing.
+    pub in_turn: bool,
     /// What two clocks differ by at most.
     pub clock_error: Nanos,
     /// Nothing is counted before.
@@ -51,6 +55,8 @@ impl Case {
             devices: 20,
             mix,
             profile,
+            lock_wait: None,
+            in_turn: false,
             clock_error: 4 * MILLISECOND,
             warm_up: 4 * SECOND,
             length: 40 * SECOND,
@@ -137,12 +143,20 @@ struct Counts {
 pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
     let layout = workload::layout(case.devices).ok_or(MeasureError::Devices(case.devices))?;
     let delta_at_half = case.mix.alignment.delta_at_half();
+    let lock_wait = case.lock_wait;
     let setting = Setting {
         network: case.profile.network(),
         disk: case.profile.disk(),
         handling: case.profile.handling.clone(),
+        in_turn: case.in_turn,
         events: false,
-        host: Rc::new(move |config| config.delta_at_half = delta_at_half),
+        host: Rc::new(move |config| {
+            config.delta_at_half = delta_at_half;
+            if let Some(wait) = lock_wait {
+                config.first_patience = wait;
+                config.patience = wait..=wait;
+            }
+        }),
         ..Setting::new(layout, case.scheme, case.hosts)
     };
     let places = setting.places;
