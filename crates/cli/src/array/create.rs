@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockify_array::{Layout, Redundancy, Scheme};
 use lockify_volume::store::blocks_in;
-use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, Timing};
+use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, Timing};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
