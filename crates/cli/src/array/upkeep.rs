@@ -109,6 +109,10 @@ pub fn replace(args: &RebuildArgs) -> Ended {
                 array.change(Change::Fail(device)).or_fail(Code::Failed)?;
             }
             (Some(_), Some(Ok(report))) if report.in_service => break,
+            // It learns of it as a voter, and its blocks are the array's from then on.
+            (Some(Condition::Failed), _) => {
+                array.change(Change::Rebuild(device)).or_fail(Code::Failed)?;
+            }
             _ => {}
         }
         if Instant::now() > end {
