@@ -71,18 +71,26 @@ pub fn rebuild(
         _ => 0,
     };
     let done = AtomicU64::new(next / groups);
+    let damaged = Mutex::new(Vec::new());
     while next < layout.stripes {
         let end = next.saturating_add(BATCH * groups).min(layout.stripes);
         // Stripes of other groups are not on this device.
         let rows =
             next.saturating_sub(group).div_ceil(groups)..end.saturating_sub(group).div_ceil(groups);
         each(rows, jobs, |row| {
-            array.rebuild(device, row * groups + group)?;
+            let stripe = row * groups + group;
+            if array.rebuild(device, stripe)?.lost > 0 {
+                damaged.lock().unwrap_or_else(PoisonError::into_inner).push(stripe);
+            }
             progress(done.fetch_add(1, Relaxed) + 1);
             Ok(())
         })?;
         array.change(Change::Rebuilt(device, if end == layout.stripes { ALL } else { end }))?;
         next = end;
+    }
+    // Parity is there again, also of what remains lost.
+    for stripe in damaged.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        array.scrub(stripe, true)?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use lockify_trust::Identity;
 use lockify_volume::device::{ServeError, Server, Serving};
 use lockify_volume::host::{Array, Joining};
 use lockify_volume::store::Access;
-use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, Timing};
+use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, Timing, upkeep};
 
 /// Longest time that anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -176,4 +176,29 @@ fn a_device_that_ends_for_a_moment_is_waited_for() {
     assert_eq!(host.read(span(4, 1)).unwrap(), data(1, 7));
     assert_eq!(host.read(span(5, 3)).unwrap(), data(3, 8));
     assert!(host.status().state.devices.iter().all(|c| *c == Condition::Good));
+}
+
+#[test]
+fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
+    let mut farm = Farm::new(Scheme::TimestampOrdering, 2);
+    let host = farm.open(1);
+    let all = span(0, host.blocks());
+    host.write(all, data(all.count, 7)).unwrap();
+    farm.stop(1);
+    // One at a time, so that the host waits for nobody but the device that is gone.
+    for block in 0..12 {
+        assert_eq!(host.read(span(block, 1)).unwrap(), data(1, 7));
+    }
+    assert_eq!(host.status().state.devices[1], Condition::Failed);
+    host.write(span(3, 30), data(30, 8)).unwrap();
+    std::fs::remove_file(farm.path(1)).unwrap();
+    farm.start(1, true);
+    upkeep::rebuild(&host, DeviceId(1), 4, &|_| {}).unwrap();
+    assert!(host.status().state.devices.iter().all(|c| *c == Condition::Good));
+    let found = upkeep::scrub(&host, 0..host.layout().stripes, false, 4, &|| {}).unwrap();
+    assert_eq!(found, upkeep::Found { stripes: host.layout().stripes, unfit: 0, lost: 0 });
+    // The new device has its part: another one may end now.
+    farm.stop(0);
+    assert_eq!(host.read(span(3, 30)).unwrap(), data(30, 8));
+    assert_eq!(host.read(span(33, 40)).unwrap(), data(40, 7));
 }

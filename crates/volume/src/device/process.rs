@@ -22,6 +22,8 @@ use crate::{ArrayFile, DeviceEntry, Durability};
 
 /// How often signals are looked at, and who is silent.
 const TICK: Duration = Duration::from_millis(100);
+/// How long after a host could not be fenced it is tried again.
+const FENCE_AGAIN: Duration = Duration::from_secs(1);
 /// More disk operations under way than this, and hosts are not heard until there are fewer.
 const DISK_OPERATIONS: usize = 512;
 
@@ -180,6 +182,10 @@ impl Process {
                 }
                 DeviceOutput::State(state) => {
                     (self.log)(&format!("the array's state: {}", describe(&state)));
+                    let news = Frame::State(state);
+                    for &key in self.hosts.values() {
+                        self.net.say(key, &news);
+                    }
                 }
                 DeviceOutput::Broken(error) => self.broken = Some(error.to_string()),
             }
@@ -193,6 +199,7 @@ impl Process {
                 if let Some(old) = self.hosts.insert(life, key) {
                     self.net.refuse(old, "this host has connected again".into());
                 }
+                self.net.say(key, &Frame::State(self.device.state().clone()));
             }
             Event::Came { key, role: Role::Device { id, life, in_service } } => {
                 if id <= self.me || self.file.voter(id).is_none() {
@@ -310,7 +317,9 @@ impl Process {
     }
 
     fn look_around(&mut self) {
-        self.repairs.look();
+        for life in self.repairs.look() {
+            self.silent.insert(life, Instant::now() + FENCE_AGAIN);
+        }
         self.begin_service();
         self.net.closed = self.waits();
         if !self.members.may_act() {
@@ -321,7 +330,6 @@ impl Process {
             self.silent.iter().filter(|(_, at)| **at <= now).map(|(&life, _)| life).collect();
         for life in due {
             self.repairs.ask(Job::Fence(life));
-            // Again, should it fail: fencing twice does nothing.
             self.silent.remove(&life);
         }
         if !self.disk.store().is_in_service() {

@@ -1,10 +1,12 @@
 //! What a device's process does as a host: fence hosts that seem dead, and have the array go on without a dead device.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use lockify_array::{Change, DeviceId, HostId, Life, OpError, Work};
+use lockify_array::{Change, DeviceId, HostAnswer, HostId, Life, OpError, Work};
 use lockify_node::Mailbox;
 use lockify_trust::Identity;
 
@@ -23,7 +25,8 @@ pub(crate) enum Job {
     Fail(DeviceId),
 }
 
-/// Does jobs one after the other, on a thread of its own.
+/// Begins jobs on a thread of its own. Many are under way at once: fencing a host may have to wait until another one is fenced
+/// as well, or until the array goes on without a device.
 pub(crate) struct Repairs {
     jobs: Sender<Job>,
     under_way: BTreeSet<Job>,
@@ -35,6 +38,8 @@ struct Worker {
     file: ArrayFile,
     joining: Joining,
     ended: Mailbox<(Job, Result<(), String>)>,
+    /// The others have taken this host for dead: it has to begin anew.
+    fenced: Arc<AtomicBool>,
 }
 
 impl Repairs {
@@ -43,14 +48,15 @@ impl Repairs {
         file: &ArrayFile,
         identity: Identity,
         number: u16,
-        waker: std::sync::Arc<mio::Waker>,
+        waker: Arc<mio::Waker>,
         log: fn(&str),
     ) -> std::io::Result<Repairs> {
         let (jobs, next) = channel();
         let ended = Mailbox::new(waker);
         let host = HostId(OWN_HOSTS + u32::from(number));
         let joining = Joining { host, identity, patience: PATIENCE, log };
-        let worker = Worker { file: file.clone(), joining, ended: ended.clone() };
+        let worker =
+            Worker { file: file.clone(), joining, ended: ended.clone(), fenced: Arc::default() };
         std::thread::Builder::new().name("repairs".into()).spawn(move || worker.run(&next))?;
         Ok(Repairs { jobs, under_way: BTreeSet::new(), ended, log })
     }
@@ -71,8 +77,10 @@ impl Repairs {
         }
     }
 
-    /// What has come to an end. Who still wants it asks again.
-    pub fn look(&mut self) {
+    /// Takes what has come to an end. Hosts that could not be fenced are given back, to be asked for again; of devices it is seen
+    /// again that they are gone.
+    pub fn look(&mut self) -> Vec<Life> {
+        let mut left = Vec::new();
         for (job, result) in self.ended.take() {
             self.under_way.remove(&job);
             if let Err(why) = result {
@@ -81,8 +89,12 @@ impl Repairs {
                     Job::Fail(device) => format!("go on without device {}", device.0),
                 };
                 (self.log)(&format!("cannot {what}: {why}; it is tried again"));
+                if let Job::Fence(life) = job {
+                    left.push(life);
+                }
             }
         }
+        left
     }
 }
 
@@ -90,17 +102,21 @@ impl Worker {
     fn run(&self, jobs: &Receiver<Job>) {
         let mut array = None;
         while let Ok(job) = jobs.recv() {
-            let result = self.perform(&mut array, job);
-            self.ended.post((job, result));
+            if self.fenced.swap(false, Relaxed) {
+                array = None;
+            }
+            if let Err(why) = self.begin(&mut array, job) {
+                self.ended.post((job, Err(why)));
+            }
         }
     }
 
-    fn perform(&self, array: &mut Option<Array>, job: Job) -> Result<(), String> {
-        if array.is_none() {
-            *array =
-                Some(Array::open(&self.file, self.joining.clone()).map_err(|e| e.to_string())?);
-        }
-        let Some(open) = array else { return Ok(()) };
+    fn begin(&self, array: &mut Option<Array>, job: Job) -> Result<(), String> {
+        let open = match array.take() {
+            Some(open) => open,
+            None => Array::open(&self.file, self.joining.clone()).map_err(|e| e.to_string())?,
+        };
+        let open = array.insert(open);
         let work = match job {
             Job::Fence(life) => Work::Fence { life },
             Job::Fail(device) => {
@@ -113,11 +129,14 @@ impl Worker {
                 Work::Change { change: Change::Fail(device) }
             }
         };
-        open.perform(work).map(drop).map_err(|e| {
-            if e == OpError::Fenced {
-                *array = None;
+        let (ended, fenced) = (self.ended.clone(), Arc::clone(&self.fenced));
+        let done = move |result: Result<HostAnswer, OpError>| {
+            if result == Err(OpError::Fenced) {
+                fenced.store(true, Relaxed);
             }
-            e.to_string()
-        })
+            ended.post((job, result.map(drop).map_err(|e| e.to_string())));
+        };
+        open.submit(work, Box::new(done));
+        Ok(())
     }
 }

@@ -121,6 +121,11 @@ impl Engine {
             Event::Answered { whom: Whom::Device(from), frame: Frame::Reply(reply) } => {
                 self.handle(HostInput::Reply { from: Peer::Device(from), reply });
             }
+            Event::Answered { whom: Whom::Device(_), frame: Frame::State(state) }
+                if state.devices.len() == usize::from(self.layout.devices()) =>
+            {
+                self.handle(HostInput::State(state));
+            }
             Event::Answered { whom: Whom::Server, frame: Frame::Answer(_) } => {}
             Event::Answered { whom, .. } => {
                 self.net.hang_up(whom, "it says what a host is not told: is it of this release?");

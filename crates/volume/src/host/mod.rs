@@ -265,12 +265,17 @@ impl Array {
         }
     }
 
-    /// Writes a stripe's unit on a device that is being rebuilt.
+    /// Writes a stripe's unit on a device that is being rebuilt. If content of it is lost, the stripe is to be scrubbed when the
+    /// device is in use again.
     ///
     /// # Errors
     /// [`OpError`].
-    pub fn rebuild(&self, device: DeviceId, stripe: u64) -> Result<(), OpError> {
-        self.perform(Work::Rebuild { device, stripe }).map(drop)
+    pub fn rebuild(&self, device: DeviceId, stripe: u64) -> Result<Scrubbed, OpError> {
+        match self.perform(Work::Rebuild { device, stripe })? {
+            HostAnswer::Scrubbed { mismatches, lost } => Ok(Scrubbed { mismatches, lost }),
+            // It is rebuilt already.
+            _ => Ok(Scrubbed::default()),
+        }
     }
 
     /// Changes the array's state.

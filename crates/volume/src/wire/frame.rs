@@ -5,7 +5,7 @@
 //! version, so that two versions can tell each other what is wrong.
 
 use lockify_array::message::{Reply, Request};
-use lockify_array::{DeviceId, Life, ServerReply, ServerRequest};
+use lockify_array::{ArrayState, DeviceId, Life, ServerReply, ServerRequest};
 use lockify_node::membership::Vote;
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +105,8 @@ pub(crate) enum Frame {
     Report(Report),
     /// To a host that is welcome, but not now, because.
     Later(String),
+    /// To a host: the array's state, as the device knows it. Who waits only for a device that is out hears of it by this.
+    State(ArrayState),
 }
 
 /// Bytes that nobody of this version says.
