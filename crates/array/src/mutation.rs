@@ -8,7 +8,8 @@ pub enum Mutation {
     TsoWritesUnconditionally,
     /// Timestamp ordering: a queued read is served although a newer write was applied. At devices.
     TsoKeepsQueuedReads,
-    /// An operation of which a part is written starts again as a read-modify-write (section 3.4). At hosts.
+    /// An operation of which a part is written starts again as a read-modify-write (section 3.4). At hosts; and devices that
+    /// restart suspect no stripe, since a repair there would make it good before it shows.
     DeltaAfterPartialWrite,
     /// Device-served locking: an unlock that overtakes its lock leaves no trace. At devices.
     UnlockLeavesNoTombstone,

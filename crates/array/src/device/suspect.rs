@@ -38,8 +38,14 @@ struct Parked {
 
 impl Suspects {
     pub(super) fn at_start(config: &DeviceConfig, record: &Record) -> Self {
+        let regions = record.dirty.clone();
+        #[cfg(feature = "mutations")]
+        let regions = match config.mutation {
+            Some(crate::mutation::Mutation::DeltaAfterPartialWrite) => BTreeSet::new(),
+            _ => regions,
+        };
         Suspects {
-            regions: record.dirty.clone(),
+            regions,
             units: config.region_units.max(1),
             groups: u64::from(config.layout.groups),
             ..Suspects::default()

@@ -59,5 +59,5 @@ fn a_read_modify_write_of_what_is_partly_written_is_found() {
         let mutation = Mutation::DeltaAfterPartialWrite;
         restarts(&mut world(Scheme::TimestampOrdering, seed, mutation)).is_err()
     };
-    assert!((0..60).any(bad));
+    assert!((0..200).any(bad));
 }
