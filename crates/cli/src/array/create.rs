@@ -136,7 +136,7 @@ fn describe(args: &Args) -> Result<ArrayFile, String> {
         return Err("RAID-5 has at least three devices in a group; two are a --mirror".into());
     }
     let unit = u32::try_from(args.unit / u64::from(BLOCK)).map_err(|_| "--unit is too large")?;
-    if unit == 0 || args.unit % u64::from(BLOCK) != 0 {
+    if unit == 0 || !args.unit.is_multiple_of(u64::from(BLOCK)) {
         return Err(format!("--unit is a multiple of {BLOCK} bytes"));
     }
     let rows = blocks_in(args.device_size) / u64::from(unit);
