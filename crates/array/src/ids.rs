@@ -46,6 +46,13 @@ pub struct OpId {
     pub seq: u64,
 }
 
+impl OpId {
+    /// Not larger than any other.
+    pub(crate) fn least() -> Self {
+        OpId { life: Life { host: HostId(0), incarnation: 0 }, seq: 0 }
+    }
+}
+
 /// A timestamp: unique, and growing with every operation of a host (section 2.4).
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,

@@ -66,10 +66,16 @@ fn devices_that_make_no_groups_are_an_error() {
     assert_eq!(measure(&case, 1).err(), Some(MeasureError::Devices(21)));
 }
 
+/// LOCK, GRANT, UNLOCK and its answer; callback locking saves some of them, and waits for callbacks.
 #[test]
-fn a_scheme_that_hosts_do_not_have_is_an_error() {
-    let case = case(Scheme::ServerLocking, 4, 0.7);
-    assert_eq!(measure(&case, 1).err(), Some(MeasureError::Scheme(Scheme::ServerLocking)));
+fn a_lock_server_costs_four_messages_an_operation_and_callbacks_fewer() {
+    let found = |scheme| measure(&case(scheme, 4, 0.7), 1).expect("nothing is broken");
+    let zero = found(Scheme::ZeroOverhead);
+    let server = found(Scheme::ServerLocking);
+    assert!((server.messages - zero.messages - 4.0).abs() < 0.1, "{}", server.messages);
+    let callback = found(Scheme::CallbackLocking);
+    assert!(callback.messages < server.messages, "{}", callback.messages);
+    assert!(callback.delayed > server.delayed);
 }
 
 #[test]

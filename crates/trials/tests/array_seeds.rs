@@ -2,9 +2,7 @@
 
 use lockify_array::Scheme;
 use lockify_trials::array::scenario::Faults;
-use lockify_trials::array::seeds::{Run, Summary, run, run_one};
-
-const SCHEMES: [Scheme; 2] = [Scheme::DeviceLocking, Scheme::TimestampOrdering];
+use lockify_trials::array::seeds::{CONTROLLED as SCHEMES, Run, Summary, run, run_one};
 
 fn clean(scheme: Scheme, faults: Faults, seeds: u64) -> Summary {
     let summary = run(&Run { faults, ..Run::new(scheme, 0..seeds) }, |_| {});

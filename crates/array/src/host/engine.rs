@@ -1,7 +1,7 @@
 //! The way of a host operation, the same for every scheme.
 //!
 //! ```text
-//! submit -> start -> [Gate]    a lock server is asked; no scheme of this file has one
+//! submit -> start -> [Gate]    a lock server is asked for all locks, if the scheme has one (`server_locks.rs`)
 //!                    [First]   siblings lock, pre-write and read
 //!                              -> given up and started again, with a new id and stamp
 //!                    [Second]  siblings write
@@ -27,7 +27,6 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     /// Before phase 1: what a lock server is asked for goes here.
-    #[expect(dead_code, reason = "the schemes with a lock server come next")]
     Gate,
     /// Phase 1.
     First,
@@ -137,6 +136,13 @@ impl Try {
         self.siblings.iter().all(|s| s.out.as_ref().is_none_or(|out| out.hidden))
     }
 
+    /// Notes what a peer has answered beside its answer.
+    pub fn note(&mut self, found: Vec<(Peer, Answer)>) {
+        if let Some(Task { role: Role::Tell { answers, .. }, .. }) = &mut self.task {
+            answers.extend(found);
+        }
+    }
+
     pub fn quiet(&self) -> bool {
         self.siblings.iter().all(|s| s.out.is_none())
     }
@@ -194,11 +200,9 @@ impl Host {
         let id = OpId { life: self.config.life, seq: self.next_seq };
         self.next_seq += 1;
         let stamp = self.clock.stamp(now);
-        let earlier = task.superseded.iter().map(|seq| OpId { seq: *seq, ..id }).collect();
         let past = match &task.role {
             Role::Pass(pass) => pass.past.clone(),
-            _ if task.superseded.is_empty() => Past::Nobody,
-            _ => Past::Tries(earlier),
+            _ => self.past_tries(&task),
         };
         let sibling = |peer, access| Sibling {
             peer,
@@ -229,8 +233,15 @@ impl Host {
         self.tries.insert(id.seq, this);
         match told {
             Some((_, action)) => self.tell(now, id.seq, &action),
-            None => self.first(now, id.seq),
+            None => self.gate(now, id.seq),
         }
+    }
+
+    /// Past the earlier tries of a task, which have written a part.
+    pub(super) fn past_tries(&self, task: &Task) -> Past {
+        let life = self.config.life;
+        let tries: Vec<_> = task.superseded.iter().map(|&seq| OpId { life, seq }).collect();
+        if tries.is_empty() { Past::Nobody } else { Past::Tries(tries) }
     }
 
     pub(super) fn serving_devices(&self) -> impl Iterator<Item = DeviceId> + use<> {
@@ -272,8 +283,9 @@ impl Host {
         self.phase_ends(now, seq);
     }
 
-    fn first(&mut self, now: Time, seq: u64) {
-        let Some(this) = self.tries.get(&seq) else { return };
+    pub(super) fn first(&mut self, now: Time, seq: u64) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        this.phase = Phase::First;
         let task = this.task.as_ref();
         let context = Context {
             layout: &self.config.layout,
@@ -315,6 +327,9 @@ impl Host {
     }
 
     fn second(&mut self, now: Time, seq: u64) {
+        if !self.lease_lasts(now, seq) {
+            return self.restart(now, seq, 0);
+        }
         let Some(this) = self.tries.get_mut(&seq) else { return };
         let (plan, contents) = (&this.plan, &this.contents);
         let layout = &self.config.layout;
@@ -365,6 +380,10 @@ impl Host {
                 self.send(now, seq, index, action, hidden);
             }
         }
+        #[cfg(feature = "mutations")]
+        if self.mutated(crate::mutation::Mutation::UnlockBeforeWritten) {
+            self.release(now, seq);
+        }
         match answer {
             Some(answer) => self.finish(now, seq, Ok(answer)),
             None => self.phase_ends(now, seq),
@@ -387,6 +406,7 @@ impl Host {
             self.patience.observe(now.saturating_sub(task.since));
         }
         let op = Some((this.id, this.stamp));
+        self.release(now, seq);
         self.done(now, task, op, result);
         self.tidy(seq);
     }
@@ -467,6 +487,7 @@ impl Host {
         for (index, action) in actions {
             self.send(now, seq, index, action, true);
         }
+        self.release(now, seq);
         self.tidy(seq);
     }
 
@@ -503,6 +524,9 @@ impl Host {
         let Some(out) = &sibling.out else { return };
         let call = Call { op: this.id, sibling: index as u32, step: out.step };
         let action = out.action.clone();
+        if sibling.peer == Peer::Server {
+            return self.tell_server(&action);
+        }
         let request = Request { call, stamp: this.stamp, epoch: this.epoch, action };
         let peer = sibling.peer;
         self.counts.requests += 1;
@@ -553,6 +577,7 @@ impl Host {
             }
         }
         self.renew(now);
+        self.keep_locks(now);
     }
 
     /// Peers at which something may be held.

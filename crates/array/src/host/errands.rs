@@ -118,7 +118,13 @@ impl Host {
         self.counts.restarts += 1;
         let work = Work::Scrub { stripe, repair: true };
         match self.first_stage(&work) {
-            Ok(Some(stage)) => self.begin(now, Then::Resume(Box::new(task)), work, stage),
+            Ok(Some(mut stage)) => {
+                // What earlier tries have locked at the server stays locked until this one is done.
+                if let (Stage::Stripe(pass), Some(_)) = (&mut stage, &self.locks) {
+                    pass.past = self.past_tries(&task);
+                }
+                self.begin(now, Then::Resume(Box::new(task)), work, stage)
+            }
             _ => self.fail_task(now, task, OpError::Range),
         }
     }
@@ -131,15 +137,20 @@ impl Host {
             let to = serving.clone();
             Role::Tell { to, action, answers: Vec::new() }
         };
+        // What a life holds at the lock server, the server fences and frees.
+        let tell_all = |action: Action| {
+            let to = serving.iter().copied().chain(self.lock_server()).collect();
+            Role::Tell { to, action, answers: Vec::new() }
+        };
         let role = match &errand.stage {
             Stage::Stripe(pass) | Stage::Repairing { pass, .. } => Role::Pass(pass.clone()),
             Stage::Repaired => match errand.work {
                 Work::Scrub { stripe, .. } => tell(Action::Repaired { stripe }),
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
-            Stage::Fencing(life) => tell(Action::Fence { life: *life }),
+            Stage::Fencing(life) => tell_all(Action::Fence { life: *life }),
             Stage::Clearing => match errand.work {
-                Work::Fence { life } => tell(Action::Clear { life }),
+                Work::Fence { life } => tell_all(Action::Clear { life }),
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
             Stage::Installing => tell(Action::Install(self.state.clone())),

@@ -9,8 +9,11 @@
 //! | `errands.rs` | repairs that consist of several transactions: scrub, rebuild, fence; changes of the array's state |
 //! | `repair.rs` | one pass of a repair over one stripe |
 //! | `control.rs` | the seam to the schemes |
+//! | `server_locks.rs` | locks from the lock server: asked for, registered, given back |
+//! | `callback.rs` | locks that are kept until the server calls them back |
 //! | `zero.rs`, `tso.rs`, `device_locks.rs` | which messages a scheme sends to devices |
 
+mod callback;
 mod changes;
 mod control;
 mod device_locks;
@@ -19,6 +22,7 @@ mod errands;
 mod job;
 mod repair;
 mod replies;
+mod server_locks;
 mod tso;
 mod zero;
 
@@ -32,14 +36,15 @@ use crate::message::{Reply, Request};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::{
-    ArrayState, DeviceId, Epoch, HostAnswer, Layout, Life, OpError, OpId, Peer, Scheme, Stamp,
-    Ticket, Time, Work,
+    ArrayState, DeviceId, Epoch, HostAnswer, Layout, Life, OpError, OpId, Peer, Scheme,
+    ServerReply, ServerRequest, Stamp, Ticket, Time, Work,
 };
 
 use control::Control;
 use device_locks::Patience;
 use engine::{Later, Owner, Try};
 use errands::Errand;
+use server_locks::ServerLocks;
 
 /// What a host is told when it starts. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -119,6 +124,8 @@ pub enum HostInput {
         /// What it says.
         reply: Reply,
     },
+    /// The lock server has said something. Its connection delivers in order, and nothing of an earlier one.
+    Server(ServerReply),
     /// There is a new connection to a peer: what it has not answered is sent again.
     Connected {
         /// Whom to.
@@ -144,6 +151,11 @@ pub enum HostOutput {
         to: Peer,
         /// What.
         request: Request,
+    },
+    /// Send a request to the lock server, behind those before. If there is no connection, it may be dropped.
+    SendServer {
+        /// What.
+        request: ServerRequest,
     },
     /// A piece of work is done.
     Done {
@@ -190,6 +202,7 @@ pub struct Host {
     config: HostConfig,
     state: ArrayState,
     control: Box<dyn Control>,
+    locks: Option<ServerLocks>,
     patience: Patience,
     random: Xoshiro256PlusPlus,
     clock: Clock,
@@ -232,6 +245,7 @@ impl Host {
         Host {
             state: config.state.clone(),
             control: control::of(&config),
+            locks: ServerLocks::of(config.scheme, config.lease),
             patience: Patience::new(config.first_patience, config.patience.clone()),
             random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
             clock: Clock { last: 0, host: config.life.host.0 },
@@ -256,6 +270,10 @@ impl Host {
         match input {
             HostInput::Submit { ticket, work } => self.submit(now, ticket, work),
             HostInput::Reply { from, reply } => self.reply(now, from, reply),
+            // What it is told begins when it says who it is.
+            HostInput::Connected { peer: Peer::Server }
+            | HostInput::Disconnected { peer: Peer::Server } => self.server_lost(),
+            HostInput::Server(reply) => self.server_reply(now, reply),
             HostInput::Connected { peer } => {
                 self.installing.remove(&peer);
                 self.resend(now, peer);
@@ -275,7 +293,8 @@ impl Host {
     /// When [`HostInput::Tick`] is due; the past if it is overdue.
     pub fn next_timer(&self) -> Option<Time> {
         let later = self.later.keys().next().map(|(time, _)| *time);
-        later.into_iter().chain(self.renewal).min()
+        let locks = self.locks.as_ref().and_then(ServerLocks::next_timer);
+        later.into_iter().chain(self.renewal).chain(locks).min()
     }
 
     /// Who this is.
@@ -304,7 +323,8 @@ impl Host {
 
     /// Whether nothing is under way: no work, and nothing that devices have not answered.
     pub fn is_idle(&self) -> bool {
-        self.tries.is_empty() && self.errands.is_empty() && self.later.is_empty()
+        let locked = self.locks.as_ref().is_some_and(|locks| !locks.is_idle());
+        self.tries.is_empty() && self.errands.is_empty() && self.later.is_empty() && !locked
     }
 
     #[cfg(feature = "mutations")]

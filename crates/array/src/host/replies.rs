@@ -124,7 +124,7 @@ impl Host {
         }
     }
 
-    fn second_answered(&mut self, now: Time, seq: u64, index: usize, answer: Answer) {
+    pub(super) fn second_answered(&mut self, now: Time, seq: u64, index: usize, answer: Answer) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
         let sibling = &mut this.siblings[index];
         if let Some(Task { role: Role::Tell { answers, .. }, owner, .. }) = &mut this.task {
@@ -175,10 +175,11 @@ impl Host {
     }
 
     /// This life is over: others take it for dead, and repair what it had in flight.
-    fn fence(&mut self, now: Time) {
+    pub(super) fn fence(&mut self, now: Time) {
         if std::mem::replace(&mut self.fenced, true) {
             return;
         }
+        self.forget_locks();
         for errand in std::mem::take(&mut self.errands).into_values() {
             self.errand_over(now, errand, Err(OpError::Fenced));
         }

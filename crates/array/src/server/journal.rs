@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::message::Past;
 use crate::server::message::{LockRange, PartId, ServerReply};
 use crate::{HostId, Life, OpId};
 
@@ -38,7 +39,7 @@ pub(super) enum Entry {
     Granted {
         op: OpId,
         ranges: Vec<(u16, LockRange)>,
-        past: Option<Life>,
+        past: Past,
     },
     Freed {
         op: OpId,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::message::Past;
 use crate::{DeviceId, Extent, Life, OpId, Time};
 
 /// How a range is locked.
@@ -66,8 +67,9 @@ pub enum ServerRequest {
         op: OpId,
         /// The operation's whole lock set, parity included.
         ranges: Vec<LockRange>,
-        /// A fenced life whose locks do not count: who repairs what it had in flight works under them (section 3.2).
-        past: Option<Life>,
+        /// Whose locks do not count: those of a fenced life, under which what it had in flight is repaired (section 3.2), or of
+        /// earlier tries that have written a part (section 3.4).
+        past: Past,
     },
     /// The operation needs its locks no longer, or will not wait for them.
     Unlock {
@@ -109,6 +111,8 @@ pub enum ServerReply {
     Granted {
         /// Which.
         op: OpId,
+        /// It waited for others.
+        waited: bool,
     },
     /// The operation holds and waits for nothing more.
     Unlocked {

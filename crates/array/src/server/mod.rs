@@ -27,6 +27,7 @@ use bytes::Bytes;
 pub use journal::{LogAsk, LogToken};
 pub use message::{Held, LockMode, LockRange, PartId, ServerReply, ServerRequest};
 
+use crate::message::Past;
 use crate::{HostId, Life, OpId, Scheme, Time};
 use journal::{Entry, Journal, decode};
 use table::{Order, Table};
@@ -39,8 +40,8 @@ const MAX_RANGES: usize = 16_384;
 pub struct ServerConfig {
     /// [`Scheme::ServerLocking`] or [`Scheme::CallbackLocking`].
     pub scheme: Scheme,
-    /// How long a lease lasts, in nanoseconds; 4 s in the paper. In server locking it bounds only how long hosts have to
-    /// register after a restart.
+    /// How long a lease lasts, in nanoseconds; 4 s in the paper. In server locking it bounds how long hosts have to register
+    /// after a restart, and how long a host that others wait for may say nothing.
     pub lease: Time,
     /// How long a message may be under way, in nanoseconds: for so long a `Lock` behind its `Unlock` is known as such.
     pub message_life: Time,
@@ -124,7 +125,10 @@ pub struct LockServer {
     uncleared: BTreeSet<Life>,
     /// Lives to be fenced, and when that is said again.
     suspects: BTreeMap<Life, Time>,
-    /// When the lease of a part that has been called back ends. May name parts that have been given back.
+    /// Server locking: lives that others wait for, and when to see whether they are alive.
+    watched: BTreeMap<Life, Time>,
+    /// When the lease of a part that has been called back ends. May name parts that have been given back, or
+    /// called back again since.
     deadlines: BTreeSet<(Time, PartId)>,
     /// Operations that were unlocked, until a late `Lock` of theirs cannot come any more.
     ended: BTreeMap<OpId, Time>,
@@ -148,6 +152,7 @@ impl LockServer {
             fenced: BTreeMap::new(),
             uncleared: BTreeSet::new(),
             suspects: BTreeMap::new(),
+            watched: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             ended: BTreeMap::new(),
             ended_at: VecDeque::new(),
@@ -222,6 +227,7 @@ impl LockServer {
             .map(|(_, expiry)| expiry)
             .chain(self.deadlines.first().map(|&(at, _)| at))
             .chain(self.ended_at.front().map(|&(at, _)| at))
+            .chain(self.watched.values().copied())
             .chain(self.suspects.values().copied())
             .min()
     }
@@ -292,7 +298,8 @@ impl LockServer {
             return self.welcome(from);
         }
         if self.hosts.get(&from).is_some_and(|host| host.registered) {
-            return; // Again: what it names may be out of date.
+            // On a new connection: what it names may be out of date, and what it was told on the old one may be lost.
+            return self.call_again(from);
         }
         // A newer life of the host: the older ones are dead.
         let dead: Vec<Life> = self
@@ -335,7 +342,7 @@ impl LockServer {
         self.serve_over(&released);
     }
 
-    fn lock(&mut self, from: Life, op: OpId, ranges: &[LockRange], past: Option<Life>) {
+    fn lock(&mut self, from: Life, op: OpId, ranges: &[LockRange], past: Past) {
         if let Some(reason) = refusal(from, op, ranges) {
             return self.send(from, ServerReply::Refused { reason });
         }
@@ -345,8 +352,9 @@ impl LockServer {
         }
         if let Some(order) = self.table.order_of(op) {
             // It came twice. If the answer is on its way, it is so twice.
-            if self.table.get(order).is_some_and(|request| request.granted) {
-                self.journal.after(Some((from, ServerReply::Granted { op })));
+            if let Some(request) = self.table.get(order).filter(|request| request.granted) {
+                let waited = request.waited;
+                self.journal.after(Some((from, ServerReply::Granted { op, waited })));
             }
             return;
         }
@@ -458,21 +466,26 @@ impl LockServer {
     /// Grants what can be granted; calls back what is in the way of the rest.
     fn serve(&mut self, candidates: BTreeSet<Order>) {
         for order in candidates {
-            let blockers = self.table.blockers(order, self.callback());
+            let blockers = self.table.blockers(order, self.callback(), |life| self.is_fenced(life));
             if !blockers.is_empty() {
+                if let Some(request) = self.table.get_mut(order) {
+                    request.waited = true;
+                }
                 if self.callback() {
                     self.call_back(order, &blockers);
+                } else {
+                    self.watch(&blockers);
                 }
                 continue;
             }
             let Some(request) = self.table.get_mut(order) else { continue };
             request.granted = true;
-            let op = request.op;
+            let (op, waited) = (request.op, request.waited);
             let ranges = request.parts.iter().enumerate();
             let ranges =
                 ranges.filter_map(|(i, part)| part.as_ref().map(|p| (i as u16, p.range))).collect();
-            let entry = Entry::Granted { op, ranges, past: request.past };
-            self.journal.commit(entry, Some((op.life, ServerReply::Granted { op })));
+            let entry = Entry::Granted { op, ranges, past: request.past.clone() };
+            self.journal.commit(entry, Some((op.life, ServerReply::Granted { op, waited })));
         }
     }
 
@@ -481,7 +494,7 @@ impl LockServer {
         for &(order, index) in blockers {
             let Some(request) = self.table.get(order) else { continue };
             let part = request.parts.get(usize::from(index)).and_then(Option::as_ref);
-            let Some(part) = part.filter(|part| request.granted && !part.called) else {
+            let Some(part) = part.filter(|part| request.granted && part.called.is_none()) else {
                 continue;
             };
             let life = request.op.life;
@@ -502,13 +515,65 @@ impl LockServer {
                 let Some(order) = self.table.order_of(part.op) else { continue };
                 let Some(request) = self.table.get_mut(order) else { continue };
                 if let Some(Some(held)) = request.parts.get_mut(usize::from(part.index)) {
-                    held.called = true;
+                    held.called = Some(deadline);
                     self.deadlines.insert((deadline, *part));
                 }
             }
             // Not before the grant itself has been sent.
             self.journal.after(Some((life, ServerReply::Callback { parts, shared })));
         }
+    }
+
+    /// Calls back again what this life has been asked for and still holds.
+    fn call_again(&mut self, life: Life) {
+        let mut called = Vec::new();
+        for order in self.orders_of(life) {
+            let Some(request) = self.table.get(order) else { continue };
+            for (index, part) in (0u16..).zip(&request.parts) {
+                if part.as_ref().is_some_and(|part| part.called.is_some()) {
+                    called.push(PartId { op: request.op, index });
+                }
+            }
+        }
+        if !called.is_empty() {
+            let reply = ServerReply::Callback { parts: called, shared: false };
+            self.journal.after(Some((life, reply)));
+        }
+    }
+
+    /// Others wait for what these hold: should they be dead, that must come out.
+    fn watch(&mut self, blockers: &[(Order, u16)]) {
+        for (order, _) in blockers {
+            let Some(request) = self.table.get(*order).filter(|request| request.granted) else {
+                continue;
+            };
+            if let Some(host) = self.hosts.get(&request.op.life) {
+                self.watched.entry(request.op.life).or_insert(host.expiry);
+            }
+        }
+    }
+
+    /// Watched lives whose leases have ended although they hold something.
+    fn dead_among_watched(&mut self) -> Vec<Life> {
+        let now = self.now;
+        let due: Vec<Life> =
+            self.watched.iter().filter(|(_, at)| **at <= now).map(|(life, _)| *life).collect();
+        let mut dead = Vec::new();
+        for life in due {
+            self.watched.remove(&life);
+            let Some(host) = self.hosts.get(&life).filter(|host| host.registered) else { continue };
+            let expiry = host.expiry;
+            let holds = self.table.iter().any(|(_, r)| r.granted && r.op.life == life);
+            if !holds || self.is_fenced(life) {
+                continue;
+            }
+            if expiry > now {
+                self.watched.insert(life, expiry);
+            } else {
+                dead.push(life);
+            }
+        }
+        dead
     }
 
     /// What time brings: leases that end, late messages that cannot come any more.
@@ -529,10 +594,11 @@ impl LockServer {
             self.deadlines.pop_first();
             let held = self.granted(part.op).and_then(|order| self.table.get(order));
             let held = held.and_then(|r| r.parts.get(usize::from(part.index))?.as_ref());
-            if held.is_some_and(|held| held.called) && !self.is_fenced(part.op.life) {
+            if held.is_some_and(|held| held.called == Some(at)) && !self.is_fenced(part.op.life) {
                 dead.insert(part.op.life);
             }
         }
+        dead.extend(self.dead_among_watched());
         for life in dead {
             self.suspects.entry(life).or_insert(self.now);
         }

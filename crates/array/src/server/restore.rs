@@ -69,7 +69,7 @@ impl LockServer {
                 ranges: ranges
                     .filter_map(|(i, part)| part.as_ref().map(|p| (i as u16, p.range)))
                     .collect(),
-                past: request.past,
+                past: request.past.clone(),
             }
         }));
         entries

@@ -2,21 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{DeviceId, Extent, Life, LockMode, LockRange, OpId};
+use crate::message::Past;
+use crate::{DeviceId, Extent, Life, LockMode, LockRange, OpId, Time};
 
 /// A request's place in the queue; requests are served in this order.
 pub(super) type Order = u64;
 
 pub(super) struct Part {
     pub range: LockRange,
-    /// It has been called back: no renewal counts for it any more.
-    pub called: bool,
+    /// It has been called back, and its lease ends then: no renewal counts for it any more.
+    pub called: Option<Time>,
 }
 
 pub(super) struct Request {
     pub op: OpId,
-    pub past: Option<Life>,
+    pub past: Past,
     pub granted: bool,
+    /// It was not granted at once.
+    pub waited: bool,
     /// `None`: given back.
     pub parts: Vec<Option<Part>>,
 }
@@ -37,13 +40,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub fn add(
-        &mut self,
-        op: OpId,
-        ranges: &[LockRange],
-        past: Option<Life>,
-        granted: bool,
-    ) -> Order {
+    pub fn add(&mut self, op: OpId, ranges: &[LockRange], past: Past, granted: bool) -> Order {
         let order = self.next;
         self.next += 1;
         for (index, range) in ranges.iter().enumerate() {
@@ -51,8 +48,8 @@ impl Table {
             intervals.by_start.insert((range.extent.start, order, index as u16));
             intervals.longest = intervals.longest.max(u64::from(range.extent.count));
         }
-        let parts = ranges.iter().map(|&range| Some(Part { range, called: false })).collect();
-        self.requests.insert(order, Request { op, past, granted, parts });
+        let parts = ranges.iter().map(|&range| Some(Part { range, called: None })).collect();
+        self.requests.insert(order, Request { op, past, granted, waited: false, parts });
         self.orders.insert(op, order);
         order
     }
@@ -119,9 +116,15 @@ impl Table {
     }
 
     /// What keeps a queued request waiting: conflicting parts of all that is granted or before it; a request that were only
-    /// kept out by granted ones would let writers starve. A repair is kept out by granted ones only: those before it wait for
-    /// what it repairs. With `cached`, a life's requests do not keep each other out: the host itself sees to that.
-    pub fn blockers(&self, order: Order, cached: bool) -> Vec<(Order, u16)> {
+    /// kept out by granted ones would let writers starve. What works past others is kept out by granted ones only: those before
+    /// it wait for what it finishes. A repair waits for no fenced life, whichever it repairs: two repairs of two lives would
+    /// wait for each other. With `cached`, a life's requests do not keep each other out: the host itself sees to that.
+    pub fn blockers(
+        &self,
+        order: Order,
+        cached: bool,
+        fenced: impl Fn(Life) -> bool,
+    ) -> Vec<(Order, u16)> {
         let Some(request) = self.requests.get(&order) else { return Vec::new() };
         let mut found = Vec::new();
         for part in request.parts.iter().flatten() {
@@ -129,11 +132,13 @@ impl Table {
                 self.overlapping(part.range.device, part.range.extent)
             {
                 let own = cached && theirs.op.life == request.op.life;
-                let before = other < order && request.past.is_none();
+                let before = other < order && request.past == Past::Nobody;
+                let repairs = matches!(request.past, Past::Life(_));
+                let passed = request.past.covers(theirs.op) || repairs && fenced(theirs.op.life);
                 if (before || theirs.granted)
                     && other != order
                     && !own
-                    && request.past != Some(theirs.op.life)
+                    && !passed
                     && part.range.mode.conflicts(their_part.range.mode)
                 {
                     found.push((other, index));
@@ -159,7 +164,7 @@ impl Table {
         let request = self.requests.get_mut(&order)?;
         let part = request.parts.get_mut(usize::from(index))?.as_mut()?;
         part.range.mode = LockMode::Shared;
-        part.called = false;
+        part.called = None;
         Some(part.range)
     }
 

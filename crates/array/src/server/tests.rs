@@ -79,7 +79,7 @@ impl World {
     fn lock(&mut self, host: u32, ranges: &[LockRange]) -> OpId {
         self.seq += 1;
         let op = OpId { life: life(host), seq: self.seq };
-        self.ask(host, ServerRequest::Lock { op, ranges: ranges.to_vec(), past: None });
+        self.ask(host, ServerRequest::Lock { op, ranges: ranges.to_vec(), past: Past::Nobody });
         op
     }
 
@@ -93,7 +93,8 @@ impl World {
     }
 
     fn granted(&self, op: OpId) -> bool {
-        self.said.contains(&(op.life.host.0, ServerReply::Granted { op }))
+        let granted = |waited| (op.life.host.0, ServerReply::Granted { op, waited });
+        self.said.contains(&granted(false)) || self.said.contains(&granted(true))
     }
 
     fn advance(&mut self, by: Time) {
@@ -162,7 +163,7 @@ fn messages_that_come_twice_or_late_change_nothing() {
     let mut w = World::new(Scheme::ServerLocking);
     let ranges = [range(0, 0, 4, X)];
     let a = w.lock(1, &ranges);
-    let again = ServerRequest::Lock { op: a, ranges: ranges.to_vec(), past: None };
+    let again = ServerRequest::Lock { op: a, ranges: ranges.to_vec(), past: Past::Nobody };
     w.ask(1, again.clone());
     w.unlock(a);
     w.unlock(a);
@@ -247,11 +248,11 @@ fn a_lease_that_ends_under_callback_makes_its_holder_suspect_and_is_granted_afte
     assert!(!w.granted(b), "not before the repair");
     // The repair works under the locks of the dead and ahead of those who wait for them.
     let op = OpId { life: life(3), seq: 900 };
-    w.ask(3, ServerRequest::Lock { op, ranges: ranges.clone(), past: Some(life(1)) });
+    w.ask(3, ServerRequest::Lock { op, ranges: ranges.clone(), past: Past::Life(life(1)) });
     assert!(w.granted(op) && !w.granted(b));
     // Repairs keep each other out.
     let other = OpId { life: life(4), seq: 901 };
-    w.ask(4, ServerRequest::Lock { op: other, ranges, past: Some(life(1)) });
+    w.ask(4, ServerRequest::Lock { op: other, ranges, past: Past::Life(life(1)) });
     assert!(!w.granted(other));
     w.give_back(part(op, 0));
     assert!(w.granted(other) && !w.granted(b));
@@ -298,7 +299,11 @@ fn after_a_restart_hosts_say_what_they_hold_and_the_others_are_suspect() {
     assert!(w.granted(free), "the unlock was not in the log, but its host does not hold it");
     let first = w.lock(4, &[range(0, 0, 1, X)]);
     let third = w.lock(4, &[range(0, 2, 1, X)]);
-    w.advance(4 * SECOND);
+    w.advance(3 * SECOND);
+    for host in [1, 2, 4] {
+        w.ask(host, ServerRequest::Renew);
+    }
+    w.advance(SECOND);
     assert_eq!(w.suspects, [3]);
     assert!(!w.granted(first) && !w.granted(third));
     w.ask(1, ServerRequest::Fence { life: life(3) });
@@ -371,4 +376,85 @@ fn nonsense_is_refused_and_a_log_that_cannot_be_read_is_an_error() {
     assert!(matches!(LockServer::new(config, &log, 0), Err(ServerError::Log { index: 0, .. })));
     let config = ServerConfig { scheme: Scheme::TimestampOrdering, ..config };
     assert!(LockServer::new(config, &[], 0).is_err());
+}
+
+#[test]
+fn a_dead_host_that_others_wait_for_is_suspect_when_its_lease_has_ended() {
+    let mut w = World::new(Scheme::ServerLocking);
+    let a = w.lock(1, &[range(0, 0, 1, X)]);
+    let b = w.lock(2, &[range(0, 0, 1, X)]);
+    w.advance(3 * SECOND);
+    w.ask(1, ServerRequest::Renew);
+    w.advance(3 * SECOND);
+    assert!(w.suspects.is_empty(), "it is alive");
+    w.advance(SECOND);
+    assert_eq!(w.suspects, [1]);
+    assert!(!w.granted(b));
+    w.ask(2, ServerRequest::Fence { life: life(1) });
+    w.ask(2, ServerRequest::Clear { life: life(1) });
+    assert!(w.granted(b) && w.said.contains(&(2, ServerReply::Granted { op: b, waited: true })));
+    assert!(w.said.contains(&(1, ServerReply::Granted { op: a, waited: false })));
+}
+
+#[test]
+fn a_second_try_goes_past_the_first_and_past_those_who_wait_for_it() {
+    let mut w = World::new(Scheme::ServerLocking);
+    let first = w.lock(1, &[range(0, 0, 1, X)]);
+    let waiting = w.lock(2, &[range(0, 0, 1, X), range(1, 0, 1, X)]);
+    let op = OpId { life: life(1), seq: 800 };
+    let ranges = vec![range(0, 0, 1, X), range(1, 0, 1, S)];
+    w.ask(1, ServerRequest::Lock { op, ranges, past: Past::Tries(vec![first]) });
+    assert!(w.granted(op) && !w.granted(waiting));
+    w.unlock(first);
+    assert!(!w.granted(waiting));
+    w.unlock(op);
+    assert!(w.granted(waiting));
+}
+
+#[test]
+fn repairs_of_two_lives_do_not_wait_for_each_other() {
+    let mut w = World::new(Scheme::ServerLocking);
+    let ranges = vec![range(0, 0, 1, S)];
+    w.lock(1, &ranges);
+    w.lock(2, &ranges);
+    w.ask(3, ServerRequest::Fence { life: life(1) });
+    let op = OpId { life: life(3), seq: 800 };
+    let lock =
+        |op| ServerRequest::Lock { op, ranges: vec![range(0, 0, 1, X)], past: Past::Life(life(1)) };
+    w.ask(3, lock(op));
+    assert!(!w.granted(op), "the other is alive");
+    w.unlock(op);
+    w.ask(3, ServerRequest::Fence { life: life(2) });
+    let op = OpId { seq: 801, ..op };
+    w.ask(3, lock(op));
+    assert!(w.granted(op));
+}
+
+#[test]
+fn a_callback_that_was_lost_with_a_connection_is_said_again() {
+    let mut w = World::new(Scheme::CallbackLocking);
+    let a = w.lock(1, &[range(0, 0, 4, X)]);
+    w.lock(2, &[range(0, 0, 4, X)]);
+    assert_eq!(w.called(1), [(part(a, 0), false)]);
+    w.said.clear();
+    w.register(1, 1, Vec::new());
+    assert_eq!(w.called(1), [(part(a, 0), false)]);
+}
+
+#[test]
+fn what_is_called_back_again_has_the_time_of_the_second_call() {
+    let mut w = World::new(Scheme::CallbackLocking);
+    let a = w.lock(1, &[range(0, 0, 1, X)]);
+    w.lock(2, &[range(0, 0, 1, S)]);
+    let shared = ServerRequest::Relinquish { free: Vec::new(), shared: vec![part(a, 0)] };
+    w.ask(1, shared);
+    w.advance(3 * SECOND);
+    for host in [1, 2] {
+        w.ask(host, ServerRequest::Renew);
+    }
+    w.lock(3, &[range(0, 0, 1, X)]);
+    w.advance(2 * SECOND);
+    assert!(w.suspects.is_empty());
+    w.advance(2 * SECOND);
+    assert_eq!(w.suspects, [1, 2]);
 }

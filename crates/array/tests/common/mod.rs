@@ -204,7 +204,9 @@ impl World {
                     HostOutput::Send { to: Peer::Device(device), request } => {
                         self.flights.push(Flight::Request(index, device, request));
                     }
-                    HostOutput::Send { to: Peer::Server, .. } => panic!("there is no server"),
+                    HostOutput::Send { to: Peer::Server, .. } | HostOutput::SendServer { .. } => {
+                        panic!("there is no server")
+                    }
                     HostOutput::Done { ticket, op, result } => {
                         let work = self.submitted.remove(&(index, ticket)).expect("answered twice");
                         self.done.push(Done { host: index, work, op, result });

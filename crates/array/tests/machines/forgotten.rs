@@ -34,7 +34,7 @@ pub fn restarts(world: &mut World) -> Result<u64, String> {
             world.restart_device(DeviceId(device));
         }
         if !world.ends() {
-            return Err("it goes on for ever".to_owned());
+            return Err(format!("it goes on for ever: {}", world.left()));
         }
     }
     if let Some(done) = world.done.iter().find(|done| done.result.is_err()) {

@@ -4,6 +4,7 @@ mod degraded;
 mod edges;
 mod forgotten;
 mod interleavings;
+mod lock_server;
 mod lost;
 mod messages;
 #[cfg(feature = "mutations")]

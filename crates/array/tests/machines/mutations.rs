@@ -42,6 +42,13 @@ fn queued_reads_that_are_kept_are_found() {
 }
 
 #[test]
+fn unlocking_before_all_is_written_is_found() {
+    for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
+        assert!(found(scheme, Mutation::UnlockBeforeWritten), "{scheme}");
+    }
+}
+
+#[test]
 fn missing_tombstones_are_found() {
     assert!(found(Scheme::DeviceLocking, Mutation::UnlockLeavesNoTombstone));
 }

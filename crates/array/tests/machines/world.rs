@@ -1,20 +1,23 @@
 //! Hosts and devices in memory: messages are delivered and disks are done in an order that a seed gives. At the end, stripes
 //! are consistent, and there is a serial order that explains what every host has read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use lockify_array::message::{Reply, Request};
+use lockify_array::message::{Action, Reply, Request};
 use lockify_array::{
     ArrayState, Block, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId, DeviceInput,
     DeviceOutput, DiskAnswer, DiskAsk, Header, Host, HostAnswer, HostConfig, HostId, HostInput,
-    HostOutput, Layout, Life, OpError, OpId, Peer, Redundancy, Scheme, Span, Stamp, Ticket, Time,
+    HostOutput, Layout, Life, LockServer, LogAsk, OpError, OpId, Peer, Redundancy, Scheme,
+    ServerConfig, ServerInput, ServerOutput, ServerReply, ServerRequest, Span, Stamp, Ticket, Time,
     Work,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 pub const MS: Time = 1_000_000;
+/// The lock server's.
+pub const LEASE: Time = 4_000 * MS;
 pub const START: Time = 1_000_000_000_000;
 
 pub fn raid5() -> Layout {
@@ -80,6 +83,19 @@ pub enum Flight {
     Request(usize, DeviceId, Request),
     Reply(DeviceId, Life, Reply),
     Disk(DeviceId, DiskAsk),
+    /// The next on a host's connection to the lock server.
+    ToServer(usize),
+    /// The next on the lock server's connection to a host.
+    FromServer(usize),
+    /// The lock server's log.
+    Log(LogAsk),
+}
+
+/// A host's connection with the lock server, which delivers in order.
+#[derive(Default)]
+pub struct Connection {
+    pub to: VecDeque<ServerRequest>,
+    pub from: VecDeque<ServerReply>,
 }
 
 /// A piece of work that is done.
@@ -99,6 +115,13 @@ pub struct World {
     pub devices: Vec<Device>,
     pub configs: Vec<DeviceConfig>,
     pub disks: Vec<DiskInMemory>,
+    pub server: Option<LockServer>,
+    pub log: Vec<Bytes>,
+    pub connections: Vec<Connection>,
+    /// Lives that the lock server has taken for dead.
+    pub suspects: BTreeSet<Life>,
+    /// Hosts that are no more.
+    pub dead_hosts: BTreeSet<usize>,
     /// Devices that are no more.
     pub dead: BTreeSet<DeviceId>,
     pub flights: Vec<Flight>,
@@ -144,6 +167,11 @@ impl World {
             devices: configs.iter().map(|c| Device::new(c.clone(), boot()).unwrap()).collect(),
             disks: configs.iter().map(|_| DiskInMemory::new(&layout)).collect(),
             configs,
+            server: None,
+            log: Vec::new(),
+            connections: Vec::new(),
+            suspects: BTreeSet::new(),
+            dead_hosts: BTreeSet::new(),
             dead: BTreeSet::new(),
             flights: Vec::new(),
             random,
@@ -154,8 +182,52 @@ impl World {
             next_ticket: 0,
             next_tag: 0,
         };
+        world.connections.resize_with(world.hosts.len(), Connection::default);
+        if world.scheme.has_server() {
+            world.start_server();
+        }
         world.collect();
         world
+    }
+
+    /// Starts the lock server with what its log holds: for the first time, or again after it has died.
+    pub fn start_server(&mut self) {
+        let gone =
+            |f: &Flight| matches!(f, Flight::ToServer(_) | Flight::FromServer(_) | Flight::Log(_));
+        self.flights.retain(|flight| !gone(flight));
+        let config = ServerConfig { scheme: self.scheme, lease: LEASE, message_life: LEASE };
+        self.server = Some(LockServer::new(config, &self.log, self.now).unwrap());
+        for host in 0..self.hosts.len() {
+            self.connect_to_server(host);
+        }
+        self.collect();
+    }
+
+    /// A new connection between a host and the lock server: what was under way on the old one is lost.
+    pub fn connect_to_server(&mut self, host: usize) {
+        self.connections[host] = Connection::default();
+        let of_host =
+            |f: &Flight| matches!(f, Flight::ToServer(h) | Flight::FromServer(h) if *h == host);
+        self.flights.retain(|flight| !of_host(flight));
+        let now = self.host_now(host);
+        let life = self.hosts[host].life();
+        if let (Some(server), false) = (&mut self.server, self.dead_hosts.contains(&host)) {
+            self.hosts[host].handle(now, HostInput::Connected { peer: Peer::Server });
+            server.handle(self.now, ServerInput::Connected { life });
+        }
+    }
+
+    /// A host is no more.
+    pub fn kill_host(&mut self, host: usize) {
+        self.dead_hosts.insert(host);
+        self.submitted.retain(|(of, _), _| *of != host);
+        self.connections[host] = Connection::default();
+        let of_host = |f: &Flight| match f {
+            Flight::ToServer(h) | Flight::FromServer(h) => *h == host,
+            Flight::Reply(_, life, _) => life.host.0 as usize == host,
+            _ => false,
+        };
+        self.flights.retain(|flight| !of_host(flight));
     }
 
     fn host_now(&self, host: usize) -> Time {
@@ -191,18 +263,38 @@ impl World {
 
     /// Takes what the machines want done.
     pub fn collect(&mut self) {
-        for index in 0..self.hosts.len() {
+        for index in (0..self.hosts.len()).filter(|h| !self.dead_hosts.contains(h)) {
             while let Some(output) = self.hosts[index].poll() {
                 match output {
                     HostOutput::Send { to: Peer::Device(device), request } => {
                         self.flights.push(Flight::Request(index, device, request));
                     }
-                    HostOutput::Send { to: Peer::Server, .. } => panic!("there is no server"),
+                    HostOutput::Send { to: Peer::Server, .. } => panic!("it has other messages"),
+                    HostOutput::SendServer { request } => {
+                        assert!(self.server.is_some(), "there is no server");
+                        self.connections[index].to.push_back(request);
+                        self.flights.push(Flight::ToServer(index));
+                    }
                     HostOutput::Done { ticket, op, result } => {
                         let work = self.submitted.remove(&(index, ticket)).expect("answered twice");
                         self.done.push(Done { host: index, work, op, result });
                     }
                     HostOutput::State(_) | HostOutput::Broken(_) => {}
+                }
+            }
+        }
+        while let Some(output) = self.server.as_mut().and_then(LockServer::poll) {
+            match output {
+                ServerOutput::Send { to, reply } => {
+                    let host = to.host.0 as usize;
+                    if self.hosts[host].life() == to && !self.dead_hosts.contains(&host) {
+                        self.connections[host].from.push_back(reply);
+                        self.flights.push(Flight::FromServer(host));
+                    }
+                }
+                ServerOutput::Log(ask) => self.flights.push(Flight::Log(ask)),
+                ServerOutput::Suspect(life) => {
+                    self.suspects.insert(life);
                 }
             }
         }
@@ -239,7 +331,9 @@ impl World {
             Flight::Request(_, device, _) | Flight::Disk(device, _)
                 if self.dead.contains(&device) => {}
             Flight::Request(host, device, request) => {
-                if self.doubles && self.random.random_bool(0.1) {
+                // A plain read that comes late is for nobody, and has no place in the order of operations.
+                let plain = matches!(request.action, Action::Read { .. });
+                if self.doubles && !plain && self.random.random_bool(0.1) {
                     self.flights.push(Flight::Request(host, device, request.clone()));
                 }
                 let input = DeviceInput::Request { from: life(host as u32), request };
@@ -250,6 +344,34 @@ impl World {
                 let now = self.host_now(host);
                 let input = HostInput::Reply { from: Peer::Device(device), reply };
                 self.hosts[host].handle(now, input);
+            }
+            Flight::ToServer(host) => {
+                let request = self.connections[host].to.pop_front();
+                let from = self.hosts[host].life();
+                if let (Some(server), Some(request)) = (&mut self.server, request) {
+                    server.handle(self.now, ServerInput::Request { from, request });
+                }
+            }
+            Flight::FromServer(host) => {
+                let now = self.host_now(host);
+                if let Some(reply) = self.connections[host].from.pop_front() {
+                    self.hosts[host].handle(now, HostInput::Server(reply));
+                }
+            }
+            Flight::Log(ask) => {
+                let token = match ask {
+                    LogAsk::Append { token, record } => {
+                        self.log.push(record);
+                        token
+                    }
+                    LogAsk::Replace { token, record } => {
+                        self.log = vec![record];
+                        token
+                    }
+                };
+                if let Some(server) = &mut self.server {
+                    server.handle(self.now, ServerInput::Logged { token });
+                }
             }
             Flight::Disk(device, ask) => {
                 let index = usize::from(device.0);
@@ -263,15 +385,20 @@ impl World {
 
     /// Goes on to the next timer.
     fn tick(&mut self) -> bool {
-        let hosts = self.hosts.iter().zip(&self.skew);
+        let alive = (0..self.hosts.len()).filter(|host| !self.dead_hosts.contains(host));
+        let hosts = alive.map(|host| (&self.hosts[host], &self.skew[host]));
         let hosts = hosts.filter_map(|(h, skew)| Some(h.next_timer()?.saturating_sub(*skew)));
         let alive = self.devices.iter().filter(|device| !self.dead.contains(&device.id()));
         let devices = alive.filter_map(Device::next_timer);
-        let Some(time) = hosts.chain(devices).min() else { return false };
+        let server = self.server.as_ref().and_then(LockServer::next_timer);
+        let Some(time) = hosts.chain(devices).chain(server).min() else { return false };
         self.now = self.now.max(time);
-        for host in 0..self.hosts.len() {
-            let now = self.host_now(host);
+        for host in (0..self.hosts.len()).filter(|h| !self.dead_hosts.contains(h)) {
+            let now = self.skew[host] + self.now;
             self.hosts[host].handle(now, HostInput::Tick);
+        }
+        if let Some(server) = &mut self.server {
+            server.handle(self.now, ServerInput::Tick);
         }
         for device in self.devices.iter_mut().filter(|d| !self.dead.contains(&d.id())) {
             device.handle(self.now, DeviceInput::Tick);
@@ -294,11 +421,14 @@ impl World {
     }
 
     /// Who is not idle, and what is not answered.
-    fn left(&self) -> String {
+    pub fn left(&self) -> String {
         let hosts = self.hosts.iter().filter(|h| !h.is_idle()).map(|h| h.life().host.to_string());
         let devices = self.devices.iter().filter(|d| !d.is_idle()).map(|d| d.id().to_string());
         let who: Vec<_> = hosts.chain(devices).collect();
-        format!("{who:?} are not idle, {:?} are gone, not done: {:?}", self.dead, self.submitted)
+        let (dead, suspects, left) = (&self.dead, &self.suspects, &self.submitted);
+        format!(
+            "{who:?} are not idle, {dead:?} are gone, suspects {suspects:?}, not done: {left:?}"
+        )
     }
 
     /// Whether there is an end after not too many steps.
@@ -327,8 +457,8 @@ impl World {
         let state = self.devices[index].state().clone();
         let boot = DeviceBoot { now: self.now, record: self.disks[index].record.clone(), state };
         self.devices[index] = Device::new(self.configs[index].clone(), boot).unwrap();
-        for host in 0..self.hosts.len() {
-            let now = self.host_now(host);
+        for host in (0..self.hosts.len()).filter(|h| !self.dead_hosts.contains(h)) {
+            let now = self.skew[host] + self.now;
             self.hosts[host].handle(now, HostInput::Connected { peer: Peer::Device(device) });
         }
         self.collect();
@@ -379,8 +509,8 @@ impl World {
         if let Some(stripe) = self.inconsistent_stripes(state).first() {
             return Err(format!("parity of stripe {stripe} does not fit"));
         }
-        for host in &self.hosts {
-            if !host.is_idle() {
+        for (index, host) in self.hosts.iter().enumerate() {
+            if !host.is_idle() && !self.dead_hosts.contains(&index) {
                 return Err(format!("{:?} is not idle", host.life()));
             }
         }
@@ -388,6 +518,9 @@ impl World {
             if !device.is_idle() {
                 return Err(format!("{} is not idle", device.id()));
             }
+        }
+        if self.server.as_ref().is_some_and(|server| !server.is_empty()) {
+            return Err("the lock server is not idle".to_owned());
         }
         let order = self.serial_order()?;
         let by_op: BTreeMap<OpId, &Done> =

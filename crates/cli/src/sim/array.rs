@@ -8,17 +8,21 @@ use lockify_report::Writer;
 use lockify_trials::array::measure::{Case, SCHEMES, measure};
 use lockify_trials::array::paper;
 use lockify_trials::array::profile::{Calibration, Profile, window};
+use lockify_trials::array::scenario::Faults;
+use lockify_trials::array::seeds::{self, CONTROLLED};
 use lockify_trials::array::workload::{Alignment, Mix};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
 use crate::progress;
+use crate::sim::{Span, span};
 
 /// Simulate a shared array: hosts, devices, and ways to keep operations apart
 ///
 /// Hosts ask for 37.5 operations per second each, as in the published baseline, and do not wait for answers before they ask
 /// again. With --paper: figure 6 of the paper beside what was published, and the sweeps of figures 5, 8, 10, 11 and 12,
-/// with what was expected; what falls short does not change the exit code.
+/// with what was expected; what falls short does not change the exit code. With --seeds: each seed is a small array with
+/// other faults, and everything that hosts and devices did is checked; a failing seed prints the command that repeats it.
 #[derive(clap::Args)]
 pub struct Args {
     /// How operations are kept apart; several as a list or by repeating [default: all that can be simulated]
@@ -48,6 +52,12 @@ pub struct Args {
     /// Mean positioning time of a disk [default: as for the published peak]
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
     positioning: Option<std::time::Duration>,
+    /// Device locking: a fixed time-out of locks [default: five times the median of the host's last latencies]
+    #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
+    lock_wait: Option<std::time::Duration>,
+    /// Devices handle a request when their disk gets to it, not as it comes
+    #[arg(long)]
+    in_turn: bool,
     /// How much simulated time is counted
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "40s")]
     length: std::time::Duration,
@@ -56,11 +66,41 @@ pub struct Args {
     seed: u64,
     /// The published experiments instead
     #[arg(long, conflicts_with_all = ["scheme", "hosts", "devices", "alignment", "reads", "used", "hits", "window",
-          "positioning", "length", "seed"])]
+          "positioning", "lock_wait", "in_turn", "length", "seed"])]
     paper: bool,
+    /// Seeds from A up to, but without, B, instead of a load
+    #[arg(long, value_name = "A..B", value_parser = span::<u64>, conflicts_with_all = LOAD)]
+    seeds: Option<Span<u64>>,
+    /// This seed only, with a trace if it fails
+    #[arg(long, value_name = "N", conflicts_with = "seeds", conflicts_with_all = LOAD)]
+    replay: Option<u64>,
+    /// Which faults the seeds have [default: all]
+    #[arg(long, value_name = "F", value_parser = faults)]
+    faults: Option<Faults>,
     /// Where the results go [default: with --paper target/array, else nowhere]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+}
+
+/// What seeds decide by themselves, or do not have.
+const LOAD: [&str; 12] = [
+    "paper",
+    "hosts",
+    "devices",
+    "alignment",
+    "reads",
+    "used",
+    "hits",
+    "window",
+    "positioning",
+    "length",
+    "seed",
+    "out",
+];
+
+fn faults(name: &str) -> Result<Faults, String> {
+    let found = Faults::ALL.into_iter().find(|faults| faults.name() == name);
+    found.ok_or_else(|| "there are none, interruptions, restarts and all".into())
 }
 
 fn scheme(name: &str) -> Result<Scheme, String> {
@@ -80,6 +120,15 @@ fn percent(text: &str) -> Result<f64, String> {
 pub fn run(args: &Args) -> Ended {
     if args.paper {
         return paper(args);
+    }
+    match (args.replay, &args.seeds) {
+        (Some(seed), _) => return check_seeds(args, seed..seed.saturating_add(1)),
+        (None, Some(Span(from, to))) => return check_seeds(args, *from..*to),
+        (None, None) if args.faults.is_some() => {
+            let what = "--faults goes with --seeds or --replay: a load has no faults";
+            return Err(Failure::new(Code::Unreadable, what));
+        }
+        (None, None) => {}
     }
     let schemes = if args.scheme.is_empty() { SCHEMES.to_vec() } else { args.scheme.clone() };
     let bar = progress::bar(schemes.len() as u64, "schemes");
@@ -117,6 +166,22 @@ pub fn run(args: &Args) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
+fn check_seeds(args: &Args, seeds: std::ops::Range<u64>) -> Ended {
+    let schemes = if args.scheme.is_empty() { &CONTROLLED[..] } else { &args.scheme };
+    let mut clean = true;
+    for &scheme in schemes {
+        let bar = progress::bar(seeds.end - seeds.start, &format!("seeds, {scheme}"));
+        let mut run = seeds::Run::new(scheme, seeds.clone());
+        run.faults = args.faults.unwrap_or(run.faults);
+        run.trace = args.replay.is_some();
+        let summary = seeds::run(&run, |done| bar.set_position(done));
+        bar.finish_and_clear();
+        clean &= summary.failures.is_empty();
+        print(&format!("{summary}\n"))?;
+    }
+    Ok(if clean { ExitCode::SUCCESS } else { Code::Violated.into() })
+}
+
 fn case(args: &Args, scheme: Scheme) -> Case {
     let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4);
     let positioning = match args.positioning {
@@ -129,6 +194,8 @@ fn case(args: &Args, scheme: Scheme) -> Case {
     let mix = Mix { reads: args.reads / 100.0, used: args.used / 100.0, alignment: args.alignment };
     let mut case = Case::table_1(scheme, args.hosts, mix, profile);
     case.devices = args.devices;
+    case.lock_wait = args.lock_wait.map(nanos);
+    case.in_turn = args.in_turn;
     case.length = nanos(args.length).max(1);
     case
 }

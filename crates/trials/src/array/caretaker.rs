@@ -20,7 +20,7 @@ pub enum Repair {
     Begin(DeviceId),
     /// Rebuild a stripe of it.
     Rebuild(DeviceId, u64),
-    /// Say how far it is.
+    /// Say how far it is; `u64::MAX` when it is rebuilt.
     Rebuilt(DeviceId, u64),
 }
 
@@ -131,7 +131,7 @@ impl Caretaker {
                     Some(if *next < self.layout.stripes {
                         Repair::Rebuild(device, *next)
                     } else {
-                        Repair::Rebuilt(device, *next)
+                        Repair::Rebuilt(device, u64::MAX)
                     })
                 }
             });

@@ -4,7 +4,7 @@
 //! A node starts with what its disks hold, and an incarnation that is larger than the last. Work is handed to a host by
 //! [`Node::submit`] (through `Sim::with`); what comes of it, and what devices did to their blocks, comes back as [`Note`]s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -132,6 +132,8 @@ pub struct Setting {
     pub sectors_per_block: usize,
     /// What a host or the lock server takes for each message that it gets.
     pub handling: Delay,
+    /// Whether devices handle a request only when their disk has done what came before, rather than at once.
+    pub in_turn: bool,
     /// What the lock server takes to write its log.
     pub log: Delay,
     /// Whether devices' steps are noted.
@@ -157,6 +159,7 @@ impl Setting {
             disk: DiskConfig::default(),
             sectors_per_block: 1,
             handling: Delay::ZERO,
+            in_turn: false,
             log: Delay::ZERO,
             events: true,
             trace_lines: 0,
@@ -263,6 +266,8 @@ pub struct Node {
     /// The lock server's log: survives a crash.
     log: Vec<Bytes>,
     inbox: Inbox<Arrival>,
+    /// What waits for a device's disk ([`Setting::in_turn`]).
+    turns: VecDeque<Arrival>,
     tick: Option<(Nanos, TimerId)>,
     /// The newest try of the host that was noted.
     newest_try: u64,
@@ -390,11 +395,23 @@ impl Node {
             }
             _ => 0,
         };
+        if self.setting.in_turn && self.medium.is_some() {
+            self.turns.push_back(arrival);
+            return self.take_turns(cx);
+        }
         let idle = self.inbox.next().is_none();
         match self.inbox.arrive(cx.now(), takes, arrival) {
             Some(arrival) => self.handle_arrival(arrival, cx),
             None if idle => self.set_handle(cx),
             None => {}
+        }
+    }
+
+    /// Handles what has come to a device until its disk has something to do.
+    fn take_turns(&mut self, cx: &mut Context<'_, Node>) {
+        while !self.medium.as_ref().is_some_and(Medium::is_busy) {
+            let Some(arrival) = self.turns.pop_front() else { break };
+            self.handle_arrival(arrival, cx);
         }
     }
 
@@ -429,6 +446,9 @@ impl Node {
             }
             (Hosted::Server(server), Packet::ServerRequest(from, request)) => {
                 server.handle(now, ServerInput::Request { from, request });
+            }
+            (Hosted::Host(host), Packet::ServerReply(to, reply)) if to == host.life() => {
+                host.handle(now, HostInput::Server(reply));
             }
             // For an earlier life.
             _ => {}
@@ -494,6 +514,9 @@ impl Node {
                                 cx.note(Note::Begun { ticket, op, stamp: request.stamp });
                             }
                             cx.send(places.node(to), Packet::Request(life, request));
+                        }
+                        HostOutput::SendServer { request } => {
+                            cx.send(places.server(), Packet::ServerRequest(life, request));
                         }
                         HostOutput::Done { ticket, op, result } => {
                             cx.note(Note::Done { ticket, op, result });
@@ -591,6 +614,7 @@ impl Node {
             (Some(Ended::Answer(token, result)), Hosted::Device(device)) => {
                 device.handle(now, DeviceInput::Disk { token, result });
                 self.run(cx);
+                self.take_turns(cx);
             }
             _ => {}
         }
@@ -655,12 +679,14 @@ impl Machine for Node {
 
     fn size_of(packet: &Packet) -> usize {
         message_bytes(match packet {
-            Packet::Request(_, Request { action, .. }) => match action {
-                Action::Write(blocks) | Action::Commit(blocks) | Action::WriteUnlock(blocks) => {
-                    blocks.data.len()
-                }
-                _ => 0,
-            },
+            Packet::Request(
+                _,
+                Request {
+                    action:
+                        Action::Write(blocks) | Action::Commit(blocks) | Action::WriteUnlock(blocks),
+                    ..
+                },
+            ) => blocks.data.len(),
             Packet::Reply(_, Reply { answer: Answer::Content(content), .. }) => content.data.len(),
             _ => 0,
         })
@@ -683,6 +709,7 @@ pub fn cluster(seed: u64, setting: Setting) -> Sim<Node> {
         disk_counts: DiskCounts::default(),
         log: boot.previous.map_or_else(Vec::new, |previous| previous.log),
         inbox: Inbox::default(),
+        turns: VecDeque::new(),
         tick: None,
         newest_try: 0,
         latest: 0,

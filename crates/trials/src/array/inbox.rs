@@ -36,7 +36,8 @@ impl<T> Inbox<T> {
 
     /// The next, if its time has come.
     pub fn take(&mut self, now: Nanos) -> Option<T> {
-        self.waiting.pop_front_if(|(at, _)| *at <= now).map(|(_, item)| item)
+        self.next().filter(|at| *at <= now)?;
+        self.waiting.pop_front().map(|(_, item)| item)
     }
 }
 

@@ -15,10 +15,8 @@ use crate::array::workload::{self, Mix, PER_HOST, SOURCES};
 /// The benchmark's name in rows.
 pub const BENCH: &str = "sim-array";
 
-/// What can be measured. Server and callback locking are not among them: hosts do not talk to the lock server yet, and would
-/// run without control.
-pub const SCHEMES: [Scheme; 3] =
-    [Scheme::ZeroOverhead, Scheme::DeviceLocking, Scheme::TimestampOrdering];
+/// What can be measured.
+pub const SCHEMES: [Scheme; 5] = Scheme::ALL;
 
 /// A measurement.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +33,10 @@ pub struct Case {
     pub mix: Mix,
     /// What things cost.
     pub profile: Profile,
+    /// Device-served locking: how long requests wait for locks; by default what hosts derive from their operations.
+    pub lock_wait: Option<Nanos>,
+    /// Whether devices handle a request only when their disk has done what came before. Without control that changes nothing.
+    pub in_turn: bool,
     /// What two clocks differ by at most.
     pub clock_error: Nanos,
     /// Nothing is counted before.
@@ -53,6 +55,8 @@ impl Case {
             devices: 20,
             mix,
             profile,
+            lock_wait: None,
+            in_turn: false,
             clock_error: 4 * MILLISECOND,
             warm_up: 4 * SECOND,
             length: 40 * SECOND,
@@ -112,9 +116,6 @@ pub enum MeasureError {
     /// The devices are not so many groups.
     #[error("devices are in groups of five: {0} are too few, too many or not a multiple")]
     Devices(u16),
-    /// See [`SCHEMES`].
-    #[error("{0} cannot be simulated yet: hosts do not talk to the lock server")]
-    Scheme(Scheme),
     /// An operation failed, although nothing was broken.
     #[error("an operation failed: {0}")]
     Operation(#[from] OpError),
@@ -140,17 +141,22 @@ struct Counts {
 /// # Errors
 /// There is no such array, or an operation failed.
 pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
-    if !SCHEMES.contains(&case.scheme) {
-        return Err(MeasureError::Scheme(case.scheme));
-    }
     let layout = workload::layout(case.devices).ok_or(MeasureError::Devices(case.devices))?;
     let delta_at_half = case.mix.alignment.delta_at_half();
+    let lock_wait = case.lock_wait;
     let setting = Setting {
         network: case.profile.network(),
         disk: case.profile.disk(),
         handling: case.profile.handling.clone(),
+        in_turn: case.in_turn,
         events: false,
-        host: Rc::new(move |config| config.delta_at_half = delta_at_half),
+        host: Rc::new(move |config| {
+            config.delta_at_half = delta_at_half;
+            if let Some(wait) = lock_wait {
+                config.first_patience = wait;
+                config.patience = wait..=wait;
+            }
+        }),
         ..Setting::new(layout, case.scheme, case.hosts)
     };
     let places = setting.places;

@@ -189,6 +189,11 @@ impl Medium {
         self.next
     }
 
+    /// Whether blocks are being read or written.
+    pub fn is_busy(&self) -> bool {
+        self.asks.values().any(|ask| matches!(ask.purpose, Purpose::Read | Purpose::Change))
+    }
+
     /// Starts an operation; what cannot be started has ended at once.
     pub fn ask<M: Machine>(&mut self, ask: DiskAsk, cx: &mut Context<'_, M>) -> Option<Ended> {
         let sectors = self.shape.sectors_per_block as u64;

@@ -11,6 +11,9 @@ use crate::array::trial::{Outcome, Trial};
 /// Lines of a failing seed's trace that are kept.
 const TRACE_LINES: usize = 1_000_000;
 
+/// Schemes that keep operations apart, as far as hosts have them.
+pub const CONTROLLED: [Scheme; 2] = [Scheme::DeviceLocking, Scheme::TimestampOrdering];
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Run {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockify_array::{ArrayState, DeviceId, HostAnswer, Life, OpError, Scheme, Span, Ticket, Work};
+use lockify_array::{ArrayState, DeviceId, HostAnswer, Life, OpError, Span, Ticket, Work};
 use lockify_check::array::{Kind, Tag};
 use lockify_sim::{
     Fault, FaultPlan, MILLISECOND, Nanos, NodeId, NodeStatus, Random, ReportEvent, SECOND, Sim,
@@ -518,11 +518,3 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 }
-
-/// Schemes that keep operations apart.
-pub const CONTROLLED: [Scheme; 4] = [
-    Scheme::ServerLocking,
-    Scheme::CallbackLocking,
-    Scheme::DeviceLocking,
-    Scheme::TimestampOrdering,
-];

@@ -160,6 +160,8 @@ impl Engine {
                     // If there is no connection, it is sent when there is one.
                     self.net.tell(whom(to), &Frame::Request(request));
                 }
+                // `Array::open` refuses the schemes that have a lock server.
+                HostOutput::SendServer { .. } => {}
                 HostOutput::Done { ticket, op: _, result } => match self.done.remove(&ticket) {
                     Some(Waiting::Caller(done)) => {
                         self.calls.answered(self.host.counts());

@@ -23,7 +23,7 @@ pub(super) const ALIGNMENT: Alignment = Alignment::Stripe;
 const SHORT: Nanos = 12 * SECOND;
 
 /// Shares of the array that are used, in percent (figures 5b and 8).
-const USED: [f64; 10] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0];
+const USED: [f64; 11] = [0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0];
 /// Percent of reads (figure 10, right), and only reads.
 const READS: [f64; 6] = [10.0, 30.0, 50.0, 70.0, 90.0, 100.0];
 /// Longest latencies of messages in milliseconds (figure 11).
@@ -33,6 +33,13 @@ const HITS: [(f64, &[u32]); 2] = [
     (20.0, &[4, 8, 12, 16, 20, 24, 28, 32, 36, 38, 40, 42, 44, 46]),
     (60.0, &[4, 8, 16, 24, 32, 40, 46, 50, 52, 54, 56, 58, 60, 62]),
 ];
+/// Fixed time-outs of device-served locks, in milliseconds; 150 is five times the baseline's median latency.
+const LOCK_WAITS: [u64; 5] = [5, 10, 20, 50, 150];
+/// Where they are tried: shares of the array that are used, in percent.
+const FEW: [f64; 5] = [0.2, 0.5, 1.0, 2.0, 5.0];
+/// And hosts, with 60 % cache hits: where the paper's device locking collapses.
+const COLLAPSE: u32 = 58;
+
 /// All parts.
 pub(super) fn parts() -> Vec<Part> {
     let mut parts = Vec::new();
@@ -50,6 +57,10 @@ pub(super) fn parts() -> Vec<Part> {
         parts.extend(USED.map(|used| contention(scheme, used, Calibration::Latency, "8")));
         parts.extend(READS.map(|reads| messages(scheme, reads)));
         parts.extend(WINDOWS.map(|longest| skew(scheme, longest)));
+    }
+    for lock_wait in LOCK_WAITS {
+        parts.extend(FEW.map(|used| lock_waits(lock_wait, used)));
+        parts.push(many_hosts(lock_wait));
     }
     parts
 }
@@ -138,10 +149,22 @@ fn scaling(scheme: Scheme, alignment: Alignment) -> Part {
 
 /// One point of a figure.
 fn point(figure: &'static str, x: &'static str, at: impl Into<Value>, case: Case) -> Part {
+    point_of(figure, x, at, case, None)
+}
+
+/// One point of a figure that has more than a line for each scheme.
+fn point_of(
+    figure: &'static str,
+    x: &'static str,
+    at: impl Into<Value>,
+    case: Case,
+    line: Option<(&'static str, Value)>,
+) -> Part {
     let at = at.into();
     Part::new(move || {
         let found = measure(&case, SEED)?;
-        let case = properties(figure, case.mix.alignment, case.scheme);
+        let mut case = properties(figure, case.mix.alignment, case.scheme);
+        case.extend(line.clone().map(|(name, value)| (name.to_owned(), value)));
         let point = rows(&found, &case).into_iter().map(|row| row.with(x, at.clone()));
         Ok(point.collect())
     })
@@ -160,6 +183,25 @@ fn contention(
         case.length = SHORT; // for latencies, which need no rare events
     }
     point(figure, "used_percent", percent, case)
+}
+
+/// Beside figure 8: device locking with a fixed time-out.
+fn lock_waits(lock_wait_ms: u64, percent: f64) -> Part {
+    let mut case = table_1(Scheme::DeviceLocking, HOSTS, ALIGNMENT, Calibration::Latency);
+    case.mix.used = percent / 100.0;
+    case.lock_wait = Some(lock_wait_ms * MILLISECOND);
+    case.length = SHORT;
+    let series = format!("{lock_wait_ms} ms");
+    point_of("8, time-outs", "used_percent", percent, case, Some(("lock_wait", series.into())))
+}
+
+/// Beside figure 12: the same with 60 % cache hits, and as many hosts as in the paper's collapse.
+fn many_hosts(lock_wait_ms: u64) -> Part {
+    let mut case = table_1(Scheme::DeviceLocking, COLLAPSE, ALIGNMENT, Calibration::Peak);
+    case.profile.hits = 0.6;
+    case.lock_wait = Some(lock_wait_ms * MILLISECOND);
+    case.length = SHORT;
+    point("12, time-outs", "lock_wait_ms", lock_wait_ms as f64, case)
 }
 
 /// Figure 10, right: messages by the share of reads.

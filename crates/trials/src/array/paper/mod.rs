@@ -70,13 +70,15 @@ fn part_of(rows: &[Row], figure: &str, property: &str, value: &Value) -> Vec<Row
     rows
 }
 
-/// Figures that are shown as a metric by a property, a column for each scheme.
+/// Figures that are shown as a metric by a property.
 struct Sweep {
     figure: &'static str,
     title: &'static str,
     /// Those of its rows only that have this.
     only: Option<(&'static str, f64)>,
     x: &'static str,
+    /// The property that has a line or column for each of its values.
+    lines: &'static str,
     metric: Metric,
     log: bool,
 }
@@ -87,10 +89,10 @@ const fn sweep(
     x: &'static str,
     metric: Metric,
 ) -> Sweep {
-    Sweep { figure, title, only: None, x, metric, log: false }
+    Sweep { figure, title, only: None, x, lines: "scheme", metric, log: false }
 }
 
-const SWEEPS: [Sweep; 10] = [
+const SWEEPS: [Sweep; 13] = [
     sweep("5a", "Figures 5a and 10, left: mean latency by hosts", "hosts", metric::MEAN_LATENCY_MS),
     sweep(
         "5b",
@@ -156,6 +158,30 @@ const SWEEPS: [Sweep; 10] = [
             metric::RETRY_SHARE,
         )
     },
+    Sweep {
+        lines: "lock_wait",
+        ..sweep(
+            "8, time-outs",
+            "Beside figure 8: device locking with fixed time-outs, share started again",
+            "used_percent",
+            metric::RETRY_SHARE,
+        )
+    },
+    Sweep {
+        lines: "lock_wait",
+        ..sweep(
+            "8, time-outs",
+            "Beside figure 8: device locking with fixed time-outs, mean latency",
+            "used_percent",
+            metric::MEAN_LATENCY_MS,
+        )
+    },
+    sweep(
+        "12, time-outs",
+        "Beside figure 12: 60 % cache hits, 58 hosts, share started again by fixed time-out",
+        "lock_wait_ms",
+        metric::RETRY_SHARE,
+    ),
 ];
 
 impl Sweep {
@@ -171,28 +197,28 @@ impl Sweep {
     }
 
     fn plot(&self, all: &[Row]) -> Plot {
-        let plot = Plot::lines_of(&self.rows(all), &self.metric, self.x, &["scheme"]);
+        let plot = Plot::lines_of(&self.rows(all), &self.metric, self.x, &[self.lines]);
         let scale = if self.log { Scale::Log } else { Scale::Linear };
         plot.title(self.title).y_scale(scale)
     }
 
-    /// A line for each place, a column for each scheme. Where the array did not keep up there is no latency.
+    /// Where the array did not keep up there is no latency.
     fn table(&self, all: &[Row]) -> Table {
         let rows = self.rows(all);
-        let mut schemes: Vec<String> = Vec::new();
+        let mut columns: Vec<String> = Vec::new();
         let mut lines: IndexMap<String, (f64, IndexMap<String, f64>)> = IndexMap::new();
         for row in &rows {
-            let (Some(x), Some(Value::Text(scheme))) =
-                (row.case.get(self.x), row.case.get("scheme"))
+            let (Some(x), Some(Value::Text(name))) =
+                (row.case.get(self.x), row.case.get(self.lines))
             else {
                 continue;
             };
-            if !schemes.contains(scheme) {
-                schemes.push(scheme.clone());
+            if !columns.contains(name) {
+                columns.push(name.clone());
             }
             let place = x.number().unwrap_or(f64::NAN);
             let line = lines.entry(x.to_string()).or_insert_with(|| (place, IndexMap::new()));
-            line.1.insert(scheme.clone(), row.value);
+            line.1.insert(name.clone(), row.value);
         }
         lines.sort_by(|_, a, _, b| a.0.total_cmp(&b.0));
         let shown = |value: Option<&f64>| match (value, self.metric.unit) {
@@ -201,11 +227,11 @@ impl Sweep {
             (Some(value), _) => format!("{value:.2}"),
         };
         let cells = |(x, (_, values)): (&String, &(f64, IndexMap<String, f64>))| {
-            let cells = schemes.iter().map(|scheme| shown(values.get(scheme)));
+            let cells = columns.iter().map(|name| shown(values.get(name)));
             std::iter::once(x.clone()).chain(cells).collect()
         };
         Table {
-            headings: std::iter::once(self.x.to_owned()).chain(schemes.iter().cloned()).collect(),
+            headings: std::iter::once(self.x.to_owned()).chain(columns.iter().cloned()).collect(),
             properties: 1,
             lines: lines.iter().map(cells).collect(),
         }

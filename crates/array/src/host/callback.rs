@@ -1,0 +1,270 @@
+//! Locks that a host keeps (callback locking, section 2.2).
+//!
+//! A *part* is a range of a grant: held by the operations that use it, cached when there is none, revoking when it has been
+//! called back. An operation is *admitted* when all that it needs is covered; from then on it counts as a user, whatever
+//! comes. Operations of this host that conflict run in the order of their admission: the server does not keep them apart.
+//! Nothing waits for the server while it uses something, so that there is no deadlock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{DeviceId, Held, LockMode, LockRange, OpId, PartId, Time};
+
+struct Part {
+    range: LockRange,
+    users: BTreeSet<u64>,
+    /// It has been called back: to be kept shared, or not at all.
+    called: Option<bool>,
+    /// What has been called back is not renewed: its users must be done by then.
+    until: Option<Time>,
+    /// Its place among those without users.
+    idle: Option<(Time, u64)>,
+}
+
+struct Admitted {
+    ranges: Vec<LockRange>,
+    parts: Vec<PartId>,
+    /// Operations that it conflicts with and that were admitted before.
+    behind: BTreeSet<u64>,
+}
+
+/// What an operation that wants ranges has to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Want {
+    /// Go on.
+    Ready,
+    /// Wait for others of this host.
+    Wait,
+    /// Ask the server.
+    Ask,
+}
+
+/// What goes back to the server, and who may go on.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Freed {
+    pub free: Vec<PartId>,
+    pub shared: Vec<PartId>,
+    pub ready: Vec<u64>,
+}
+
+/// More parts than this are not kept without users.
+const MOST_IDLE: usize = 16_384;
+
+#[derive(Default)]
+pub(super) struct LockCache {
+    parts: BTreeMap<PartId, Part>,
+    /// Parts by device and first block; none is longer than `longest` blocks.
+    places: BTreeSet<(DeviceId, u64, PartId)>,
+    longest: u64,
+    admitted: BTreeMap<u64, Admitted>,
+    /// Until when the host may begin something under its lease.
+    lease_until: Time,
+    /// Parts without users, the longest unused first.
+    idle: BTreeSet<(Time, u64, PartId)>,
+    turn: u64,
+}
+
+fn overlap(a: &LockRange, b: &LockRange) -> bool {
+    a.device == b.device && a.extent.overlaps(b.extent)
+}
+
+impl LockCache {
+    /// The lease has been renewed, and can be used until then.
+    pub fn renewed(&mut self, until: Time) {
+        self.lease_until = self.lease_until.max(until);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// An operation wants these ranges together. `earlier` are tries of the same operation that do not keep it out.
+    pub fn want(&mut self, op: u64, ranges: &[LockRange], earlier: &[u64], now: Time) -> Want {
+        if now >= self.lease_until {
+            return Want::Ask;
+        }
+        let mut used = Vec::new();
+        for range in ranges {
+            match self.cover(range) {
+                Some(parts) => used.extend(parts),
+                None => return Want::Ask,
+            }
+        }
+        self.admit(op, ranges, earlier, used)
+    }
+
+    /// Parts that together cover a range, none of them called back.
+    fn cover(&self, range: &LockRange) -> Option<Vec<PartId>> {
+        let from = range.extent.start.saturating_sub(self.longest);
+        let least = PartId { op: OpId::least(), index: 0 };
+        let near = self
+            .places
+            .range((range.device, from, least)..(range.device, range.extent.end(), least));
+        let mut reached = range.extent.start;
+        let mut used = Vec::new();
+        for (_, start, id) in near {
+            let Some(part) = self.parts.get(id) else { continue };
+            let fits = part.called.is_none()
+                && (part.range.mode == LockMode::Exclusive || range.mode == LockMode::Shared);
+            if fits && *start <= reached && part.range.extent.end() > reached {
+                reached = part.range.extent.end();
+                used.push(*id);
+            }
+        }
+        (reached >= range.extent.end()).then_some(used)
+    }
+
+    /// The server has granted an operation its whole set.
+    pub fn granted(&mut self, op: OpId, ranges: &[LockRange], earlier: &[u64]) -> Want {
+        let mut used = Vec::new();
+        for (index, &range) in (0u16..).zip(ranges) {
+            let id = PartId { op, index };
+            let part =
+                Part { range, users: BTreeSet::new(), called: None, until: None, idle: None };
+            self.places.insert((range.device, range.extent.start, id));
+            self.longest = self.longest.max(u64::from(range.extent.count));
+            self.parts.insert(id, part);
+            used.push(id);
+        }
+        self.admit(op.seq, ranges, earlier, used)
+    }
+
+    /// One that goes on from earlier tries waits for those only that run: the others wait for what it finishes.
+    fn admit(
+        &mut self,
+        op: u64,
+        ranges: &[LockRange],
+        earlier: &[u64],
+        parts: Vec<PartId>,
+    ) -> Want {
+        for id in &parts {
+            if let Some(part) = self.parts.get_mut(id) {
+                part.users.insert(op);
+                if let Some((since, turn)) = part.idle.take() {
+                    self.idle.remove(&(since, turn, *id));
+                }
+            }
+        }
+        let conflicts = |other: &Admitted| {
+            other.ranges.iter().any(|theirs| {
+                ranges.iter().any(|r| overlap(r, theirs) && r.mode.conflicts(theirs.mode))
+            })
+        };
+        let before = self.admitted.iter().filter(|(seq, other)| {
+            let passed = earlier.contains(seq) || !earlier.is_empty() && !other.behind.is_empty();
+            !passed && conflicts(other)
+        });
+        let behind: BTreeSet<u64> = before.map(|(&seq, _)| seq).collect();
+        let want = if behind.is_empty() { Want::Ready } else { Want::Wait };
+        self.admitted.insert(op, Admitted { ranges: ranges.to_vec(), parts, behind });
+        want
+    }
+
+    /// Whether an admitted operation can still begin with its last phase.
+    pub fn in_time(&self, op: u64, now: Time) -> bool {
+        let Some(admitted) = self.admitted.get(&op) else { return false };
+        let called = admitted.parts.iter().filter_map(|id| self.parts.get(id)?.until).min();
+        // The lease as a whole goes on for what has not been called back.
+        now < called.unwrap_or(self.lease_until)
+    }
+
+    /// An operation is done, or gives up.
+    pub fn done(&mut self, op: u64, now: Time) -> Freed {
+        let mut freed = Freed::default();
+        let Some(admitted) = self.admitted.remove(&op) else { return freed };
+        for id in admitted.parts {
+            let Some(part) = self.parts.get_mut(&id) else { continue };
+            part.users.remove(&op);
+            if part.users.is_empty() {
+                self.unused(id, now, &mut freed);
+            }
+        }
+        for (&seq, other) in &mut self.admitted {
+            if other.behind.remove(&op) && other.behind.is_empty() {
+                freed.ready.push(seq);
+            }
+        }
+        while self.idle.len() > MOST_IDLE {
+            self.drop_oldest(&mut freed);
+        }
+        freed
+    }
+
+    fn unused(&mut self, id: PartId, now: Time, freed: &mut Freed) {
+        let Some(part) = self.parts.get_mut(&id) else { return };
+        match part.called {
+            Some(true) if part.range.mode == LockMode::Exclusive => {
+                part.range.mode = LockMode::Shared;
+                part.called = None;
+                part.until = None;
+                freed.shared.push(id);
+            }
+            Some(_) => {
+                self.forget(id);
+                freed.free.push(id);
+                return;
+            }
+            None => {}
+        }
+        self.turn += 1;
+        if let Some(old) = part.idle.replace((now, self.turn)) {
+            self.idle.remove(&(old.0, old.1, id));
+        }
+        self.idle.insert((now, self.turn, id));
+    }
+
+    fn forget(&mut self, id: PartId) {
+        let Some(part) = self.parts.remove(&id) else { return };
+        self.places.remove(&(part.range.device, part.range.extent.start, id));
+        if let Some((since, turn)) = part.idle {
+            self.idle.remove(&(since, turn, id));
+        }
+    }
+
+    fn drop_oldest(&mut self, freed: &mut Freed) {
+        if let Some(&(_, _, id)) = self.idle.first() {
+            self.forget(id);
+            freed.free.push(id);
+        }
+    }
+
+    /// When the part that has not been used for longest was.
+    pub fn oldest(&self) -> Option<Time> {
+        self.idle.first().map(|(since, ..)| *since)
+    }
+
+    /// Gives back what has not been used since then.
+    pub fn drop_unused(&mut self, since: Time) -> Freed {
+        let mut freed = Freed::default();
+        while self.oldest().is_some_and(|oldest| oldest <= since) {
+            self.drop_oldest(&mut freed);
+        }
+        freed
+    }
+
+    /// The server calls parts back. What has no users goes at once.
+    pub fn call_back(&mut self, parts: &[PartId], shared: bool, now: Time) -> Freed {
+        let mut freed = Freed::default();
+        for id in parts {
+            let Some(part) = self.parts.get_mut(id) else {
+                // It was given back meanwhile; said again, in case that was lost.
+                freed.free.push(*id);
+                continue;
+            };
+            // Called to be shared and then altogether: the stronger counts.
+            part.called = Some(part.called.unwrap_or(true) && shared);
+            part.until = Some(part.until.unwrap_or(self.lease_until));
+            if part.users.is_empty() {
+                self.unused(*id, now, &mut freed);
+            }
+        }
+        freed
+    }
+
+    /// All that is held, for a server that has restarted.
+    pub fn held(&self) -> Vec<Held> {
+        self.parts.iter().map(|(&part, p)| Held { part, mode: p.range.mode }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+use super::*;
+use crate::{Extent, HostId, Life};
+use LockMode::{Exclusive as X, Shared as S};
+
+fn range(start: u64, count: u32, mode: LockMode) -> LockRange {
+    LockRange { device: DeviceId(0), extent: Extent { start, count }, mode }
+}
+
+fn op(seq: u64) -> OpId {
+    OpId { life: Life { host: HostId(1), incarnation: 1 }, seq }
+}
+
+fn part(seq: u64, index: u16) -> PartId {
+    PartId { op: op(seq), index }
+}
+
+fn cache() -> LockCache {
+    let mut cache = LockCache::default();
+    cache.renewed(1000);
+    cache
+}
+
+#[test]
+fn what_is_covered_costs_no_message() {
+    let mut c = cache();
+    assert_eq!(c.want(1, &[range(0, 4, X)], &[], 0), Want::Ask);
+    assert_eq!(c.granted(op(1), &[range(0, 4, X), range(4, 4, S)], &[]), Want::Ready);
+    c.done(1, 0);
+    assert_eq!(c.want(2, &[range(2, 4, S)], &[], 0), Want::Ready);
+    c.done(2, 0);
+    assert_eq!(c.want(3, &[range(2, 4, X)], &[], 0), Want::Ask, "a part is only shared");
+    assert_eq!(c.want(3, &[range(6, 4, S)], &[], 0), Want::Ask, "a part is not covered");
+    assert_eq!(c.want(3, &[range(0, 1, S)], &[], 1000), Want::Ask, "the lease has ended");
+}
+
+#[test]
+fn operations_of_one_host_that_conflict_run_one_after_the_other() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 4, X)], &[]);
+    assert_eq!(c.want(2, &[range(0, 1, X)], &[], 0), Want::Wait);
+    assert_eq!(c.want(3, &[range(1, 1, S)], &[], 0), Want::Wait);
+    assert_eq!(c.want(4, &[range(0, 2, X)], &[], 0), Want::Wait);
+    let ready = c.done(1, 0).ready;
+    assert_eq!(ready, [2, 3]);
+    assert_eq!(c.done(3, 0).ready, [0; 0]);
+    assert_eq!(c.done(2, 0).ready, [4]);
+}
+
+#[test]
+fn a_callback_waits_for_users_and_lets_nobody_else_in() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 4, X), range(4, 4, X)], &[]);
+    c.want(2, &[range(0, 1, X)], &[], 0);
+    assert_eq!(c.call_back(&[part(1, 0)], false, 0), Freed::default());
+    assert_eq!(c.want(3, &[range(1, 1, S)], &[], 0), Want::Ask);
+    c.renewed(9000);
+    assert!(c.in_time(2, 999));
+    assert!(!c.in_time(2, 1000), "no renewal counts for what was called back");
+    assert_eq!(c.done(1, 0), Freed { ready: vec![2], ..Freed::default() });
+    assert_eq!(c.done(2, 0).free, [part(1, 0)]);
+    assert_eq!(c.want(4, &[range(4, 4, X)], &[], 0), Want::Ready);
+    assert!(c.in_time(4, 8999) && !c.in_time(4, 9000));
+    // What is not there any more is given back again.
+    assert_eq!(c.call_back(&[part(1, 0)], false, 0).free, [part(1, 0)]);
+    assert_eq!(c.held(), [Held { part: part(1, 1), mode: X }]);
+}
+
+#[test]
+fn what_others_want_to_read_stays_here_to_read() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 4, X)], &[]);
+    c.done(1, 0);
+    assert_eq!(c.call_back(&[part(1, 0)], true, 0).shared, [part(1, 0)]);
+    assert_eq!(c.want(2, &[range(0, 4, S)], &[], 0), Want::Ready);
+    // Shared already, and now wanted to be written.
+    c.done(2, 0);
+    assert_eq!(c.call_back(&[part(1, 0)], false, 0).free, [part(1, 0)]);
+    assert!(c.is_empty());
+    // Called for both: the stronger counts.
+    c.granted(op(3), &[range(0, 4, X)], &[]);
+    c.call_back(&[part(3, 0)], true, 0);
+    c.call_back(&[part(3, 0)], false, 0);
+    assert_eq!(c.done(3, 0).free, [part(3, 0)]);
+}
+
+#[test]
+fn what_has_not_been_used_for_longest_goes_first() {
+    let mut c = cache();
+    for seq in 1..=2 {
+        c.granted(op(seq), &[range(seq * 10, 1, S)], &[]);
+        c.done(seq, seq);
+    }
+    c.want(3, &[range(10, 1, S)], &[], 3);
+    assert_eq!(c.drop_unused(3).free, [part(2, 0)], "the other is in use");
+    c.done(3, 5);
+    assert_eq!(c.oldest(), Some(5));
+    assert_eq!(c.drop_unused(4), Freed::default());
+    assert_eq!(c.drop_unused(5).free, [part(1, 0)]);
+    assert!(c.is_empty());
+}
+
+#[test]
+fn a_second_try_does_not_wait_for_the_first_or_for_those_behind_it() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 4, X)], &[]);
+    assert_eq!(c.want(2, &[range(0, 1, X)], &[], 0), Want::Wait);
+    assert_eq!(c.want(3, &[range(0, 2, X)], &[1], 0), Want::Ready);
+    assert_eq!(c.done(3, 0).ready, [0; 0]);
+    assert_eq!(c.done(1, 0).ready, [2]);
+}

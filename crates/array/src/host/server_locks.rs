@@ -1,0 +1,457 @@
+//! Locks from the lock server: what a host asks for before phase 1, and gives back when all of phase 2 is answered (server
+//! locking, section 2.1), or keeps until it is called back (callback locking, section 2.2).
+//!
+//! The connection delivers in order. On every new one the server says which incarnation it is; the host registers what it holds
+//! (section 3.6), and then says again what was not answered. A message that is answered shows that those before it have
+//! arrived; that is how parts that are given back, which nobody acknowledges, are known to have arrived.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::callback::{Freed, LockCache, Want};
+use super::engine::Phase;
+use super::{Host, HostOutput};
+use crate::message::{Action, Answer, Past};
+use crate::plan::{self, Plan};
+use crate::{
+    Held, Layout, LockMode, LockRange, OpError, OpId, PartId, Peer, Scheme, ServerReply,
+    ServerRequest, Time,
+};
+
+/// More ranges than a lock server takes in one lock set.
+const MOST_RANGES: usize = 16_384;
+
+/// Where a lock set is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// The server has not granted it yet.
+    Asked,
+    /// The try holds it, or waits for others of this host under callback locking.
+    Granted,
+    /// The server has not confirmed yet that it is free.
+    Unlocking,
+}
+
+struct LockSet {
+    op: OpId,
+    ranges: Vec<LockRange>,
+    past: Past,
+    stage: Stage,
+    /// The last message about it, and when it was sent.
+    number: u64,
+    sent: Time,
+    /// Parts that were called back before the grant was known here.
+    called: Vec<PartId>,
+}
+
+/// Parts that were given back by a message that may not have arrived.
+struct Returned {
+    number: u64,
+    free: Vec<PartId>,
+    shared: Vec<PartId>,
+}
+
+/// What a host knows of its locks at the server.
+pub(super) struct ServerLocks {
+    /// Callback locking: what is kept.
+    cache: Option<LockCache>,
+    /// On the present connection, what is held has been registered.
+    registered: bool,
+    /// How long the server believes a host that says nothing.
+    lease: Time,
+    /// By the number of the try.
+    sets: BTreeMap<u64, LockSet>,
+    returned: VecDeque<Returned>,
+    /// Messages sent so far.
+    sent: u64,
+    /// A renewal that is not answered: its number, and when it was sent.
+    renewal: Option<(u64, Time)>,
+    /// When the server was last told something that renews the lease.
+    renewed: Time,
+    /// When unused parts were last given back.
+    swept: Time,
+}
+
+impl ServerLocks {
+    /// None for schemes that have no lock server.
+    pub(super) fn of(scheme: Scheme, lease: Time) -> Option<Self> {
+        scheme.has_server().then(|| ServerLocks {
+            cache: (scheme == Scheme::CallbackLocking).then(LockCache::default),
+            registered: false,
+            lease,
+            sets: BTreeMap::new(),
+            returned: VecDeque::new(),
+            sent: 0,
+            renewal: None,
+            renewed: 0,
+            swept: 0,
+        })
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.sets.is_empty()
+    }
+
+    fn holds(&self) -> bool {
+        let cached = self.cache.as_ref().is_some_and(|cache| !cache.is_empty());
+        cached || !self.sets.is_empty() || !self.returned.is_empty()
+    }
+
+    /// When [`Host::keep_locks`] has something to do.
+    pub(super) fn next_timer(&self) -> Option<Time> {
+        if !self.registered || !self.holds() {
+            return None;
+        }
+        let renewal = self.renewed.saturating_add(self.lease / 3);
+        let sweep = self.cache.as_ref().and_then(LockCache::oldest).map(|o| self.sweep_at(o));
+        Some(sweep.map_or(renewal, |sweep| sweep.min(renewal)))
+    }
+
+    /// Parts that have not been used for a lease go back, several in one message.
+    fn sweep_at(&self, oldest: Time) -> Time {
+        oldest.saturating_add(self.lease).max(self.swept.saturating_add(self.lease / 8))
+    }
+
+    /// A lease that was renewed by a message sent then can be used until then: the server counts from when it came, so that
+    /// what is left over is for the time that I/O takes and for clocks that run at different rates.
+    fn usable_until(&self, sent: Time) -> Time {
+        sent.saturating_add(self.lease - self.lease / 4)
+    }
+
+    fn held(&self) -> Vec<Held> {
+        if let Some(cache) = &self.cache {
+            return cache.held();
+        }
+        let granted = self.sets.values().filter(|set| set.stage == Stage::Granted);
+        let parts = granted.flat_map(|set| {
+            let part = |index| PartId { op: set.op, index };
+            (0u16..).zip(&set.ranges).map(move |(i, r)| Held { part: part(i), mode: r.mode })
+        });
+        parts.collect()
+    }
+
+    /// An answer shows that everything up to this message has arrived.
+    fn arrived(&mut self, number: u64) {
+        while self.returned.front().is_some_and(|returned| returned.number <= number) {
+            self.returned.pop_front();
+        }
+    }
+}
+
+/// All that an operation reads or writes, parity included.
+fn lock_set(layout: &Layout, plan: &Plan) -> Vec<LockRange> {
+    let range = |access: &plan::Access| LockRange {
+        device: access.device,
+        extent: plan::extent(layout, access.stripe, &access.hull()),
+        mode: if access.write.is_some() { LockMode::Exclusive } else { LockMode::Shared },
+    };
+    plan.accesses.iter().map(range).collect()
+}
+
+/// Tries that have written a part of what this one goes on with.
+fn earlier(past: &Past) -> Vec<u64> {
+    match past {
+        Past::Tries(tries) => tries.iter().map(|op| op.seq).collect(),
+        Past::Nobody | Past::Life(_) => Vec::new(),
+    }
+}
+
+impl Host {
+    /// Before phase 1: asks for all locks of a try together, or goes on at once if no lock server is needed.
+    pub(super) fn gate(&mut self, now: Time, seq: u64) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        let Some(locks) = self.locks.as_mut().filter(|_| !this.plan.accesses.is_empty()) else {
+            return self.first(now, seq);
+        };
+        let ranges = lock_set(&self.config.layout, &this.plan);
+        if ranges.len() > MOST_RANGES {
+            let what = format!("an operation on more than {MOST_RANGES} units cannot be locked");
+            return self.fail(now, seq, OpError::State(what));
+        }
+        this.phase = Phase::Gate;
+        let (op, past) = (this.id, this.past.clone());
+        let want = match &mut locks.cache {
+            Some(cache) => cache.want(seq, &ranges, &earlier(&past), now),
+            None => Want::Ask,
+        };
+        let stage = if want == Want::Ask { Stage::Asked } else { Stage::Granted };
+        let (number, called) = (0, Vec::new());
+        locks.sets.insert(seq, LockSet { op, ranges, past, stage, number, sent: now, called });
+        match want {
+            Want::Ask => self.say_of_set(now, seq),
+            want => self.admitted(now, seq, want),
+        }
+    }
+
+    fn admitted(&mut self, now: Time, seq: u64, want: Want) {
+        match want {
+            Want::Ready => self.first(now, seq),
+            Want::Wait | Want::Ask => self.delayed(seq),
+        }
+    }
+
+    fn delayed(&mut self, seq: u64) {
+        if let Some(task) = self.tries.get_mut(&seq).and_then(|this| this.task.as_mut()) {
+            task.delayed = true;
+        }
+    }
+
+    /// Whether a try may begin with phase 2 under its lease: else its locks may have gone to others before it is done.
+    pub(super) fn lease_lasts(&self, now: Time, seq: u64) -> bool {
+        let cache = self.locks.as_ref().and_then(|locks| {
+            locks.sets.get(&seq)?;
+            locks.cache.as_ref()
+        });
+        cache.is_none_or(|cache| cache.in_time(seq, now))
+    }
+
+    /// A try needs its locks no longer.
+    pub(super) fn release(&mut self, now: Time, seq: u64) {
+        let Some(locks) = &mut self.locks else { return };
+        let Some(set) = locks.sets.get_mut(&seq) else { return };
+        match (set.stage, &mut locks.cache) {
+            (Stage::Unlocking, _) => {}
+            (Stage::Granted, Some(cache)) => {
+                let freed = cache.done(seq, now);
+                locks.sets.remove(&seq);
+                self.freed(now, freed);
+            }
+            (Stage::Asked, _) | (Stage::Granted, None) => {
+                set.stage = Stage::Unlocking;
+                self.say_of_set(now, seq);
+            }
+        }
+    }
+
+    /// Gives parts back, and lets those go on that waited for them here.
+    fn freed(&mut self, now: Time, freed: Freed) {
+        let Freed { free, shared, ready } = freed;
+        if !free.is_empty() || !shared.is_empty() {
+            let request = ServerRequest::Relinquish { free: free.clone(), shared: shared.clone() };
+            let number = self.say(request);
+            if let Some(locks) = &mut self.locks {
+                locks.returned.push_back(Returned { number, free, shared });
+            }
+        }
+        for seq in ready {
+            if self.tries.get(&seq).is_some_and(|this| this.phase == Phase::Gate) {
+                self.first(now, seq);
+            }
+        }
+    }
+
+    /// Sends to the server, if it knows this host; else it is said when it does. Returns the message's number.
+    fn say(&mut self, request: ServerRequest) -> u64 {
+        let Some(locks) = &mut self.locks else { return 0 };
+        locks.sent += 1;
+        if locks.registered {
+            self.counts.requests += 1;
+            self.output.push_back(HostOutput::SendServer { request });
+        }
+        locks.sent
+    }
+
+    /// Says what a lock set's stage is about.
+    fn say_of_set(&mut self, now: Time, seq: u64) {
+        let Some(set) = self.locks.as_ref().and_then(|locks| locks.sets.get(&seq)) else { return };
+        let op = set.op;
+        let request = match set.stage {
+            Stage::Asked => {
+                ServerRequest::Lock { op, ranges: set.ranges.clone(), past: set.past.clone() }
+            }
+            Stage::Unlocking => ServerRequest::Unlock { op },
+            Stage::Granted => return,
+        };
+        let asks = set.stage == Stage::Asked;
+        let number = self.say(request);
+        let Some(locks) = &mut self.locks else { return };
+        if asks && locks.registered {
+            locks.renewed = now;
+        }
+        if let Some(set) = locks.sets.get_mut(&seq) {
+            set.number = number;
+            set.sent = now;
+        }
+    }
+
+    /// Something that an errand tells the server.
+    pub(super) fn tell_server(&mut self, action: &Action) {
+        match *action {
+            Action::Fence { life } => self.say(ServerRequest::Fence { life }),
+            Action::Clear { life } => self.say(ServerRequest::Clear { life }),
+            // Nothing else is for the server.
+            _ => return,
+        };
+    }
+
+    /// The connection has broken; the server says which incarnation it is on the next.
+    pub(super) fn server_lost(&mut self) {
+        if let Some(locks) = &mut self.locks {
+            locks.registered = false;
+            locks.renewal = None;
+        }
+    }
+
+    pub(super) fn server_reply(&mut self, now: Time, reply: ServerReply) {
+        if self.fenced || self.locks.is_none() {
+            return;
+        }
+        match reply {
+            ServerReply::Welcome { incarnation, lease } => self.register(now, incarnation, lease),
+            ServerReply::Granted { op, waited } => self.set_granted(now, op, waited),
+            ServerReply::Unlocked { op } => {
+                let Some(locks) = &mut self.locks else { return };
+                let unlocking = |set: &&LockSet| set.op == op && set.stage == Stage::Unlocking;
+                if let Some(set) = locks.sets.get(&op.seq).filter(unlocking) {
+                    let number = set.number;
+                    locks.sets.remove(&op.seq);
+                    locks.arrived(number);
+                    self.counts.replies += 1;
+                }
+            }
+            ServerReply::Callback { parts, shared } => self.called_back(now, parts, shared),
+            ServerReply::Renewed => {
+                let Some(locks) = &mut self.locks else { return };
+                if let Some((number, sent)) = locks.renewal.take() {
+                    locks.arrived(number);
+                    let until = locks.usable_until(sent);
+                    locks.cache.iter_mut().for_each(|cache| cache.renewed(until));
+                }
+            }
+            ServerReply::Fenced { life, .. } if life == self.config.life => self.fence(now),
+            ServerReply::Fenced { life, ranges } => {
+                self.server_told(now, &Action::Fence { life }, &ranges);
+            }
+            ServerReply::Cleared { life } => self.server_told(now, &Action::Clear { life }, &[]),
+            // Lock sets are looked at before they are asked for, so that this can only be an errand's message.
+            ServerReply::Refused { .. } => {
+                for (seq, index) in self.outstanding(|sibling| sibling.peer == Peer::Server) {
+                    self.answered_by_server(now, seq, index, Vec::new(), Answer::Invalid);
+                }
+            }
+        }
+    }
+
+    /// The server does not know what this host holds, or there is a new connection.
+    fn register(&mut self, now: Time, incarnation: u64, lease: Time) {
+        let Some(locks) = &mut self.locks else { return };
+        locks.lease = lease;
+        locks.registered = true;
+        locks.renewal = None;
+        locks.renewed = now;
+        let request = ServerRequest::Register { incarnation, held: locks.held() };
+        self.output.push_back(HostOutput::SendServer { request });
+        let returned = std::mem::take(&mut locks.returned);
+        let unanswered = locks.sets.iter().filter(|(_, set)| set.stage != Stage::Granted);
+        let unanswered: Vec<u64> = unanswered.map(|(seq, _)| *seq).collect();
+        for Returned { free, shared, .. } in returned {
+            self.freed(now, Freed { free, shared, ready: Vec::new() });
+        }
+        for seq in unanswered {
+            self.say_of_set(now, seq);
+        }
+        self.resend(now, Peer::Server);
+    }
+
+    fn set_granted(&mut self, now: Time, op: OpId, waited: bool) {
+        let Some(locks) = &mut self.locks else { return };
+        let asked = |set: &&mut LockSet| set.op == op && set.stage == Stage::Asked;
+        let Some(set) = locks.sets.get_mut(&op.seq).filter(asked) else { return };
+        self.counts.replies += 1;
+        set.stage = Stage::Granted;
+        let (number, sent, called) = (set.number, set.sent, std::mem::take(&mut set.called));
+        let (ranges, earlier) = (set.ranges.clone(), earlier(&set.past));
+        locks.arrived(number);
+        let until = locks.usable_until(sent);
+        let want = match &mut locks.cache {
+            Some(cache) => {
+                cache.renewed(until);
+                let want = cache.granted(op, &ranges, &earlier);
+                // All of them are in use.
+                cache.call_back(&called, false, now);
+                want
+            }
+            None => Want::Ready,
+        };
+        if waited {
+            self.delayed(op.seq);
+        }
+        self.admitted(now, op.seq, want);
+    }
+
+    fn called_back(&mut self, now: Time, parts: Vec<PartId>, shared: bool) {
+        let Some(locks) = &mut self.locks else { return };
+        self.counts.replies += 1;
+        let mut known = Vec::new();
+        for part in parts {
+            match locks.sets.get_mut(&part.op.seq) {
+                Some(set) if set.op == part.op && set.stage == Stage::Asked => {
+                    set.called.push(part);
+                }
+                _ => known.push(part),
+            }
+        }
+        let freed = locks.cache.as_mut().map(|cache| cache.call_back(&known, shared, now));
+        self.freed(now, freed.unwrap_or_default());
+    }
+
+    /// The server has done what errands told it.
+    fn server_told(&mut self, now: Time, action: &Action, ranges: &[LockRange]) {
+        for (seq, index) in self.outstanding(|sibling| {
+            let out = sibling.out.as_ref();
+            sibling.peer == Peer::Server && out.is_some_and(|out| out.action == *action)
+        }) {
+            let in_flight = ranges
+                .iter()
+                .map(|range| (Peer::Device(range.device), Answer::InFlight(vec![range.extent])));
+            self.answered_by_server(now, seq, index, in_flight.collect(), Answer::Done);
+        }
+    }
+
+    fn answered_by_server(
+        &mut self,
+        now: Time,
+        seq: u64,
+        index: usize,
+        found: Vec<(Peer, Answer)>,
+        answer: Answer,
+    ) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        this.siblings[index].out = None;
+        self.counts.replies += 1;
+        this.note(found);
+        self.second_answered(now, seq, index, answer);
+    }
+
+    /// Renews the lease, and gives back what has not been used for long.
+    pub(super) fn keep_locks(&mut self, now: Time) {
+        let Some(locks) = &mut self.locks else { return };
+        if !locks.registered || !locks.holds() {
+            return;
+        }
+        let oldest = locks.cache.as_ref().and_then(LockCache::oldest);
+        if oldest.is_some_and(|oldest| locks.sweep_at(oldest) <= now) {
+            locks.swept = now;
+            let since = now.saturating_sub(locks.lease);
+            let freed = locks.cache.as_mut().map(|cache| cache.drop_unused(since));
+            self.freed(now, freed.unwrap_or_default());
+        }
+        let Some(locks) = &mut self.locks else { return };
+        if locks.renewed.saturating_add(locks.lease / 3) <= now {
+            locks.renewed = now;
+            locks.sent += 1;
+            locks.renewal.get_or_insert((locks.sent, now));
+            self.counts.leases += 1;
+            self.output.push_back(HostOutput::SendServer { request: ServerRequest::Renew });
+        }
+    }
+
+    /// Nothing is held any more: this life is over.
+    pub(super) fn forget_locks(&mut self) {
+        self.locks = ServerLocks::of(self.config.scheme, self.config.lease);
+    }
+
+    /// Whom a repair has to tell of a life beside devices.
+    pub(super) fn lock_server(&self) -> Option<Peer> {
+        self.locks.as_ref().map(|_| Peer::Server)
+    }
+}

@@ -1,0 +1,94 @@
+//! The lock server dies and comes back, connections to it break, and hosts die with what they hold.
+
+use lockify_array::{Layout, Scheme, Work};
+use rand::RngExt as _;
+
+use crate::interleavings::{load, verdict};
+use crate::world::{World, life, raid5};
+
+const SCHEMES: [Scheme; 2] = [Scheme::ServerLocking, Scheme::CallbackLocking];
+
+fn world(scheme: Scheme, seed: u64) -> World {
+    World::new(Layout { stripes: 2, ..raid5() }, scheme, 3, seed)
+}
+
+fn some_steps(world: &mut World) {
+    for _ in 0..world.random.random_range(0..40) {
+        world.step();
+    }
+}
+
+#[test]
+fn the_server_comes_back_and_hosts_keep_what_they_hold() {
+    for scheme in SCHEMES {
+        for seed in 0..40 {
+            let mut world = world(scheme, seed);
+            for _ in 0..3 {
+                load(&mut world, 12);
+                world.start_server();
+                some_steps(&mut world);
+            }
+            world.run();
+            assert_eq!(verdict(&world), Ok(()), "{scheme} seed {seed}");
+            assert!(world.suspects.is_empty(), "{scheme} seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn what_was_under_way_on_a_connection_that_broke_is_said_again() {
+    for scheme in SCHEMES {
+        for seed in 0..40 {
+            let mut world = world(scheme, seed);
+            for _ in 0..6 {
+                load(&mut world, 6);
+                let host = world.random.random_range(0..3);
+                world.connect_to_server(host);
+                world.collect();
+                some_steps(&mut world);
+            }
+            world.run();
+            assert_eq!(verdict(&world), Ok(()), "{scheme} seed {seed}");
+            assert!(world.suspects.is_empty(), "{scheme} seed {seed}");
+        }
+    }
+}
+
+/// Whoever the server suspects is fenced by another host; at the end the dead one is in any case.
+#[test]
+fn what_a_dead_host_held_is_repaired_and_freed() {
+    let mut suspected = 0;
+    for scheme in SCHEMES {
+        for seed in 0..40 {
+            let mut world = world(scheme, seed);
+            load(&mut world, 12);
+            world.kill_host(0);
+            for _ in 0..12 {
+                let host = world.random.random_range(1..3);
+                let span = world.random_span(10);
+                let work = world.write(span);
+                world.submit(host, work);
+                some_steps(&mut world);
+            }
+            let mut steps = 0;
+            while world.step() {
+                steps += 1;
+                assert!(steps < 100_000, "{scheme} seed {seed} goes on for ever");
+                if world.suspects.remove(&life(0)) {
+                    suspected += 1;
+                    world.submit(1, Work::Fence { life: life(0) });
+                }
+            }
+            world.submit(1, Work::Fence { life: life(0) });
+            world.run();
+            let failed = world.done.iter().find(|done| done.result.is_err());
+            let why = failed.map(|done| (done.host, &done.work, &done.result));
+            assert!(why.is_none(), "{scheme} seed {seed}: {why:?}");
+            let state = world.hosts[1].state().clone();
+            assert!(world.inconsistent_stripes(&state).is_empty(), "{scheme} seed {seed}");
+            assert!(world.suspects.is_empty(), "{scheme} seed {seed}");
+            assert!(world.server.as_ref().unwrap().is_empty(), "{scheme} seed {seed}");
+        }
+    }
+    assert!(suspected > 0);
+}
