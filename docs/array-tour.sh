@@ -44,13 +44,14 @@ kill_hard() {
 
 # A process of a device: its number, its file, what is special.
 device() {
-    "$lockify" array device "$2" --array array.toml --id "$1" ${LOCKIFY_DEVICE:-} "${@:3}" >>"device$1.log" 2>&1 &
+    "$lockify" array device "$2" --array array.toml --id "$1" ${LOCKIFY_DEVICE:-} "${@:3}" >"device$1.log" 2>&1 &
     process[device$1]=$!
+    until_ok grep -q "^device" "device$1.log"
 }
 
 # A host's process, which exports the array on a Unix socket.
 host() {
-    "$lockify" array export array.toml --host "$1" --socket "$PWD/host$1" >>"host$1.log" 2>&1 &
+    "$lockify" array export array.toml --host "$1" --socket "$PWD/host$1" >"host$1.log" 2>&1 &
     process[host$1]=$!
     until_ok grep -q "serves the array" "host$1.log"
 }
@@ -98,7 +99,6 @@ done_at 1
 echo "fio on host 1 has noticed nothing"
 
 say "A new device in its place, rebuilt while both hosts write; host 2 is back"
-rm host2.log
 host 2
 device 3 disk3-new --create
 load 1 1

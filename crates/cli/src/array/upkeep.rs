@@ -110,7 +110,8 @@ pub fn replace(args: &RebuildArgs) -> Ended {
             }
             (Some(_), Some(Ok(report))) if report.in_service => break,
             // It learns of it as a voter, and its blocks are the array's from then on.
-            (Some(Condition::Failed), _) => {
+            // Not before it is one of those who are there, or it is taken for gone again.
+            (Some(Condition::Failed), Some(Ok(report))) if report.serving => {
                 array.change(Change::Rebuild(device)).or_fail(Code::Failed)?;
             }
             _ => {}

@@ -250,8 +250,14 @@ impl Process {
                 self.silent.remove(&from);
                 self.requests += 1;
                 // A host that was let in before this device was left behind; or a new device, whose blocks are not the
-                // array's: only what is not about blocks is for it. Who asked goes on as soon as the array's state changes.
-                let serves = self.disk.store().is_in_service() || !is_of_blocks(&request.action);
+                // array's: only what is not about blocks is for it. Who asked goes on as soon as the array's state changes. A host that
+                // knows a newer state is answered that this device is behind.
+                if is_of_blocks(&request.action) {
+                    self.begin_service();
+                }
+                let serves = self.disk.store().is_in_service()
+                    || !is_of_blocks(&request.action)
+                    || request.epoch > self.device.state().epoch;
                 if self.members.may_act() && serves {
                     self.handle(DeviceInput::Request { from, request });
                 }
