@@ -6,7 +6,7 @@
 //! - [`coverage`] counts how often each step of the claim protocol met each kind of fault.
 //! - [`speed`] measures the simulator with the lock manager in it.
 //! - [`model`] searches all interleavings of a small cluster.
-//! - [`array`] hosts shared arrays: `lockify sim array`.
+//! - [`mod@array`] hosts shared arrays: `lockify sim array`.
 #![forbid(unsafe_code)]
 
 pub mod array;

@@ -1,6 +1,6 @@
 //! A process of the benchmark: it becomes what its parent tells it, and ends with it.
 //!
-//! Each side says lines: the parent a [`Job`], then `go` to a host; the worker [`Reply`]s as JSON behind [`MARK`].
+//! Each side says lines: the parent a `Job`, then `go` to a host; the worker `Reply`s as JSON behind `MARK`.
 
 use std::io::Write as _;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The protocol's bytes (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md): numbers are big-endian.
+//! The protocol's bytes (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>): numbers are big-endian.
 //!
 //! Nothing here reads a socket, so that whatever a client may send can be tried in tests.
 
