@@ -190,6 +190,13 @@ impl Members {
         self.missing.iter().filter(move |(id, since)| gone(id, since)).map(|(&id, _)| id)
     }
 
+    /// A device is out of the array. When it is to be rebuilt it has as long as any to come into the view.
+    pub fn excuse(&mut self, device: DeviceId) {
+        if let Some(since) = self.missing.get_mut(&device) {
+            *since = Instant::now();
+        }
+    }
+
     fn is_here(&self, device: DeviceId) -> bool {
         self.addresses.get(&device).is_some_and(|a| a.ip().to_canonical().is_loopback())
     }

@@ -345,6 +345,7 @@ impl Process {
         let conditions = self.device.state().devices.iter().zip(0..);
         for (_, id) in conditions.filter(|(condition, _)| **condition == Condition::Failed) {
             self.in_service.insert(DeviceId(id), true);
+            self.members.excuse(DeviceId(id));
         }
         if self.members.leads() {
             let lease = Duration::from_millis(self.file.timing.lease_ms);
