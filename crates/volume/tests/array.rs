@@ -1,26 +1,19 @@
 //! Hosts and devices of an array, with real files and connections, in one process.
 
-use std::net::TcpListener;
-use std::path::PathBuf;
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use bytes::Bytes;
-use lockify_array::{Condition, DeviceId, HostId, Layout, Redundancy, Scheme, Span};
-use lockify_trust::Identity;
-use lockify_volume::device::{ServeError, Server, Serving};
-use lockify_volume::host::{Array, Joining};
-use lockify_volume::store::Access;
-use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, Timing, upkeep};
-
-/// Longest time that anything may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+use common::Site;
+use lockify_array::{Condition, DeviceId, Scheme, Span};
+use lockify_volume::device::ServeError;
+use lockify_volume::{BLOCK, Durability, Timing, upkeep};
 
 struct Farm {
-    folder: tempfile::TempDir,
-    file: ArrayFile,
+    site: Site,
     servers: Vec<Option<Running>>,
 }
 
@@ -29,42 +22,11 @@ struct Running {
     thread: JoinHandle<Result<(), ServeError>>,
 }
 
-fn identity() -> Identity {
-    Identity::loopback("test", 0)
-}
-
-fn log(what: &str) {
-    println!("{what}");
-}
-
 impl Farm {
     fn new(scheme: Scheme, data: u16) -> Farm {
-        let redundancy = if data == 1 { Redundancy::Mirror } else { Redundancy::Raid5 };
-        let layout =
-            Layout { redundancy, data, groups: 1, unit: 4, block_size: BLOCK, stripes: 20 };
-        // Held until all are known, so that none is given twice.
-        let held: Vec<_> = (0..=data).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let entry = |(id, l): (u16, &TcpListener)| DeviceEntry {
-            id,
-            address: l.local_addr().unwrap(),
-            node: 0,
-        };
-        let file = ArrayFile {
-            id: ArrayId::random().unwrap(),
-            scheme,
-            durability: Durability::Write,
-            layout,
-            timing: Timing { lease_ms: 1000, ..Timing::default() },
-            devices: (0..).zip(&held).map(entry).collect(),
-            witnesses: Vec::new(),
-            lock_server: None,
-        };
-        file.check().unwrap();
-        drop(held);
-        // On a disk: what is in memory may refuse direct I/O.
-        let here = std::env::current_exe().unwrap();
-        let folder = tempfile::tempdir_in(here.parent().unwrap()).unwrap();
-        let mut farm = Farm { folder, file, servers: Vec::new() };
+        let timing = Timing { lease_ms: 1000, ..Timing::default() };
+        let site = Site::new(scheme, data, 20, Durability::Write, timing);
+        let mut farm = Farm { site, servers: Vec::new() };
         for id in 0..=data {
             farm.servers.push(None);
             farm.start(id, true);
@@ -72,20 +34,8 @@ impl Farm {
         farm
     }
 
-    fn path(&self, id: u16) -> PathBuf {
-        self.folder.path().join(format!("device{id}"))
-    }
-
     fn start(&mut self, id: u16, create: bool) {
-        let serving = Serving {
-            device: DeviceId(id),
-            path: self.path(id),
-            create,
-            access: Access::Direct,
-            identity: identity(),
-            log,
-        };
-        let server = Server::start(&self.file, &serving).unwrap();
+        let server = self.site.device(id, create);
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::spawn({
             let stop = stop.clone();
@@ -99,11 +49,6 @@ impl Farm {
             stop.store(true, Relaxed);
             thread.join().unwrap().unwrap();
         }
-    }
-
-    fn open(&self, host: u32) -> Array {
-        let joining = Joining { host: HostId(host), identity: identity(), patience: PATIENCE, log };
-        Array::open(&self.file, joining).unwrap()
     }
 }
 
@@ -126,7 +71,7 @@ fn span(start: u64, count: u64) -> Span {
 #[test]
 fn what_one_host_writes_another_reads() {
     let farm = Farm::new(Scheme::TimestampOrdering, 4);
-    let (one, two) = (farm.open(1), farm.open(2));
+    let (one, two) = (farm.site.open(1), farm.site.open(2));
     assert_eq!(one.blocks(), 20 * 4 * 4);
     assert_eq!(two.read(span(0, 320)).unwrap(), data(320, 0));
     for (i, part) in [span(0, 1), span(3, 2), span(16, 16), span(40, 100)].into_iter().enumerate() {
@@ -148,7 +93,7 @@ fn hosts_that_write_the_same_stripes_do_not_mix() {
         let farm = Farm::new(scheme, 2);
         std::thread::scope(|scope| {
             for host in 1..=2_u32 {
-                let array = farm.open(host);
+                let array = farm.site.open(host);
                 for thread in 0..2_u8 {
                     let array = array.clone();
                     scope.spawn(move || {
@@ -168,7 +113,7 @@ fn hosts_that_write_the_same_stripes_do_not_mix() {
 #[test]
 fn a_device_that_ends_for_a_moment_is_waited_for() {
     let mut farm = Farm::new(Scheme::TimestampOrdering, 2);
-    let host = farm.open(1);
+    let host = farm.site.open(1);
     host.write(span(0, 20), data(20, 7)).unwrap();
     farm.stop(1);
     farm.start(1, false);
@@ -181,7 +126,7 @@ fn a_device_that_ends_for_a_moment_is_waited_for() {
 #[test]
 fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
     let mut farm = Farm::new(Scheme::TimestampOrdering, 2);
-    let host = farm.open(1);
+    let host = farm.site.open(1);
     let all = span(0, host.blocks());
     host.write(all, data(all.count, 7)).unwrap();
     farm.stop(1);
@@ -191,7 +136,7 @@ fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
     }
     assert_eq!(host.status().state.devices[1], Condition::Failed);
     host.write(span(3, 30), data(30, 8)).unwrap();
-    std::fs::remove_file(farm.path(1)).unwrap();
+    std::fs::remove_file(farm.site.path(1)).unwrap();
     farm.start(1, true);
     upkeep::rebuild(&host, DeviceId(1), 4, &|_| {}).unwrap();
     assert!(host.status().state.devices.iter().all(|c| *c == Condition::Good));

@@ -1,40 +1,28 @@
 //! Several hosts export one array, and fio uses all of these block devices at the same time. It is run where `LOCKIFY_TEST_NBD` is
 //! set, and fails there if it is missing.
 
-use std::net::TcpListener;
+mod common;
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use lockify_array::{DeviceId, Extent, HostId, Layout, Redundancy, Scheme, Span};
-use lockify_trust::Identity;
-use lockify_volume::device::{Server as Device, Serving};
-use lockify_volume::host::{Array, Joining};
+use common::{Site, log};
+use lockify_array::{Extent, Scheme, Span};
+use lockify_volume::host::Array;
 use lockify_volume::nbd::{Ended, Export, Listen, Server, Stopper};
 use lockify_volume::store::{Access, Store};
-use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, Timing};
+use lockify_volume::{BLOCK, Durability, Timing};
 
-/// Longest time that anything may take.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes per stripe: four units of 16 KiB.
 const STRIPE: u64 = 64 * 1024;
 const STRIPES: u64 = 64;
 
-fn log(what: &str) {
-    println!("{what}");
-}
-
-fn identity() -> Identity {
-    Identity::loopback("test", 0)
-}
-
 /// Five devices, and hosts that export what is on them.
 struct Farm {
-    folder: tempfile::TempDir,
-    file: ArrayFile,
+    site: Site,
     stop: Arc<AtomicBool>,
     devices: Vec<JoinHandle<()>>,
     exports: Vec<Exported>,
@@ -49,35 +37,13 @@ struct Exported {
 
 impl Farm {
     fn new(scheme: Scheme, hosts: u32) -> Farm {
-        let (redundancy, data) = (Redundancy::Raid5, 4);
-        let layout =
-            Layout { redundancy, data, groups: 1, unit: 4, block_size: BLOCK, stripes: STRIPES };
-        // Held until all are known, so that none is given twice.
-        let held: Vec<_> = (0..=data).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let entry = |(id, listener): (u16, &TcpListener)| DeviceEntry {
-            id,
-            address: listener.local_addr().unwrap(),
-            node: 0,
-        };
-        let file = ArrayFile {
-            id: ArrayId::random().unwrap(),
-            scheme,
-            durability: Durability::Flush,
-            layout,
-            timing: Timing::default(),
-            devices: (0..).zip(&held).map(entry).collect(),
-            witnesses: Vec::new(),
-            lock_server: None,
-        };
-        file.check().unwrap();
-        drop(held);
-        // On a disk: what is in memory may refuse direct I/O.
-        let here = std::env::current_exe().unwrap();
-        let folder = tempfile::tempdir_in(here.parent().unwrap()).unwrap();
+        let site = Site::new(scheme, 4, STRIPES, Durability::Flush, Timing::default());
         let stop = Arc::new(AtomicBool::new(false));
-        let mut farm = Farm { folder, file, stop, devices: Vec::new(), exports: Vec::new() };
-        for id in 0..=data {
-            farm.start_device(id);
+        let mut farm = Farm { site, stop, devices: Vec::new(), exports: Vec::new() };
+        for id in 0..=4 {
+            let device = farm.site.device(id, true);
+            let stop = Arc::clone(&farm.stop);
+            farm.devices.push(std::thread::spawn(move || device.run(&stop).unwrap()));
         }
         for host in 1..=hosts {
             farm.export(host);
@@ -85,25 +51,10 @@ impl Farm {
         farm
     }
 
-    fn start_device(&mut self, id: u16) {
-        let serving = Serving {
-            device: DeviceId(id),
-            path: self.folder.path().join(format!("device{id}")),
-            create: true,
-            access: Access::Direct,
-            identity: identity(),
-            log,
-        };
-        let device = Device::start(&self.file, &serving).unwrap();
-        let stop = Arc::clone(&self.stop);
-        self.devices.push(std::thread::spawn(move || device.run(&stop).unwrap()));
-    }
-
     fn export(&mut self, host: u32) {
-        let joining = Joining { host: HostId(host), identity: identity(), patience: PATIENCE, log };
-        let array = Array::open(&self.file, joining).unwrap();
-        let socket = self.folder.path().join(format!("host{host}"));
-        let export = Export::of(&self.file, "array".into(), String::new(), false);
+        let array = self.site.open(host);
+        let socket = self.site.folder.path().join(format!("host{host}"));
+        let export = Export::of(&self.site.file, "array".into(), String::new(), false);
         let server = Server::listen(&Listen::Unix(socket), export, log).unwrap();
         let (uri, stopper) = (server.uri().unwrap(), server.stopper().unwrap());
         let backend = array.clone();
@@ -114,7 +65,7 @@ impl Farm {
     /// Runs fio on every export at once, with what is its own besides.
     fn fio_on_all(&self, own: impl Fn(u64, &Path) -> Vec<String>) {
         let start = |(number, export): (usize, &Exported)| {
-            let aux = self.folder.path().join(format!("fio{number}"));
+            let aux = self.site.folder.path().join(format!("fio{number}"));
             std::fs::create_dir(&aux).unwrap();
             let mut args = own(number as u64, &aux);
             args.push(format!("--uri={}", export.uri));
@@ -134,11 +85,10 @@ impl Farm {
         self.stop.store(true, Relaxed);
         self.devices.drain(..).for_each(|device| device.join().unwrap());
         let open = |id: u16| {
-            let path = self.folder.path().join(format!("device{id}"));
-            Store::open(&path, &self.file, id, Access::Direct).unwrap()
+            Store::open(&self.site.path(id), &self.site.file, id, Access::Direct).unwrap()
         };
-        let stores: Vec<Store> = (0..self.file.layout.devices()).map(open).collect();
-        for start in 0..self.file.layout.device_blocks() {
+        let stores: Vec<Store> = (0..self.site.file.layout.devices()).map(open).collect();
+        for start in 0..self.site.file.layout.device_blocks() {
             let mut parity = vec![0; BLOCK as usize];
             for store in &stores {
                 let blocks = store.read(Extent { start, count: 1 }).unwrap();
@@ -218,7 +168,7 @@ fn rivals(scheme: Scheme, hosts: u32) {
     });
     let count = REQUEST / u64::from(BLOCK);
     let mut last = vec![0; hosts as usize + 1];
-    for start in (0..farm.file.layout.blocks()).step_by(count as usize) {
+    for start in (0..farm.site.file.layout.blocks()).step_by(count as usize) {
         let data = farm.exports[0].array.read(Span { start, count }).unwrap();
         assert!(data.iter().all(|byte| *byte == data[0]), "the request at block {start} is mixed");
         last[usize::from(data[0])] += 1;

@@ -1,0 +1,85 @@
+//! An array's file, a folder for its devices' files, and who serves and opens it, all in this process.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockify_array::{DeviceId, HostId, Layout, Redundancy, Scheme};
+use lockify_trust::Identity;
+use lockify_volume::device::{Server, Serving};
+use lockify_volume::host::{Array, Joining};
+use lockify_volume::store::Access;
+use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, Timing};
+
+/// Longest time that anything may take.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn log(what: &str) {
+    println!("{what}");
+}
+
+fn identity() -> Identity {
+    Identity::loopback("test", 0)
+}
+
+pub struct Site {
+    pub folder: tempfile::TempDir,
+    pub file: ArrayFile,
+}
+
+impl Site {
+    /// One group of `data + 1` devices on free ports, none of which runs yet; units of four blocks.
+    pub fn new(
+        scheme: Scheme,
+        data: u16,
+        stripes: u64,
+        durability: Durability,
+        timing: Timing,
+    ) -> Site {
+        let redundancy = if data == 1 { Redundancy::Mirror } else { Redundancy::Raid5 };
+        let layout = Layout { redundancy, data, groups: 1, unit: 4, block_size: BLOCK, stripes };
+        // Held until all are known, so that none is given twice.
+        let held: Vec<_> = (0..=data).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let entry = |(id, listener): (u16, &TcpListener)| DeviceEntry {
+            id,
+            address: listener.local_addr().unwrap(),
+            node: 0,
+        };
+        let file = ArrayFile {
+            id: ArrayId::random().unwrap(),
+            scheme,
+            durability,
+            layout,
+            timing,
+            devices: (0..).zip(&held).map(entry).collect(),
+            witnesses: Vec::new(),
+            lock_server: None,
+        };
+        file.check().unwrap();
+        // On a disk: what is in memory may refuse direct I/O.
+        let here = std::env::current_exe().unwrap();
+        Site { folder: tempfile::tempdir_in(here.parent().unwrap()).unwrap(), file }
+    }
+
+    pub fn path(&self, id: u16) -> PathBuf {
+        self.folder.path().join(format!("device{id}"))
+    }
+
+    /// A device that is ready to run.
+    pub fn device(&self, id: u16, create: bool) -> Server {
+        let serving = Serving {
+            device: DeviceId(id),
+            path: self.path(id),
+            create,
+            access: Access::Direct,
+            identity: identity(),
+            log,
+        };
+        Server::start(&self.file, &serving).unwrap()
+    }
+
+    pub fn open(&self, host: u32) -> Array {
+        let joining = Joining { host: HostId(host), identity: identity(), patience: PATIENCE, log };
+        Array::open(&self.file, joining).unwrap()
+    }
+}
