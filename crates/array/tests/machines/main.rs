@@ -9,4 +9,5 @@ mod lost;
 mod messages;
 #[cfg(feature = "mutations")]
 mod mutations;
+mod recovery;
 mod world;

@@ -128,6 +128,8 @@ pub struct World {
     pub random: Xoshiro256PlusPlus,
     /// Deliver messages twice now and then.
     pub doubles: bool,
+    /// Hosts tell each other of the array's states.
+    pub gossip: bool,
     pub submitted: BTreeMap<(usize, Ticket), Work>,
     pub done: Vec<Done>,
     pub events: Vec<(DeviceId, DeviceEvent)>,
@@ -176,6 +178,7 @@ impl World {
             flights: Vec::new(),
             random,
             doubles: false,
+            gossip: false,
             submitted: BTreeMap::new(),
             done: Vec::new(),
             events: Vec::new(),
@@ -263,6 +266,7 @@ impl World {
 
     /// Takes what the machines want done.
     pub fn collect(&mut self) {
+        let mut news = Vec::new();
         for index in (0..self.hosts.len()).filter(|h| !self.dead_hosts.contains(h)) {
             while let Some(output) = self.hosts[index].poll() {
                 match output {
@@ -279,7 +283,8 @@ impl World {
                         let work = self.submitted.remove(&(index, ticket)).expect("answered twice");
                         self.done.push(Done { host: index, work, op, result });
                     }
-                    HostOutput::State(_) | HostOutput::Broken(_) => {}
+                    HostOutput::State(state) => news.push(state),
+                    HostOutput::Broken(_) => {}
                 }
             }
         }
@@ -311,6 +316,15 @@ impl World {
                     DeviceOutput::Broken(error) => panic!("{error}"),
                 }
             }
+        }
+        if self.gossip && !news.is_empty() {
+            for host in (0..self.hosts.len()).filter(|h| !self.dead_hosts.contains(h)) {
+                for state in &news {
+                    let now = self.skew[host] + self.now;
+                    self.hosts[host].handle(now, HostInput::State(state.clone()));
+                }
+            }
+            self.collect();
         }
     }
 
@@ -455,11 +469,26 @@ impl World {
         }
         self.flights = flights;
         let state = self.devices[index].state().clone();
+        self.boot_device(index, state);
+    }
+
+    /// A new device in the place of another: it has nothing.
+    pub fn replace(&mut self, device: DeviceId) {
+        let index = usize::from(device.0);
+        self.disks[index] = DiskInMemory::new(&self.layout);
+        let alive = (0..self.hosts.len()).find(|host| !self.dead_hosts.contains(host)).unwrap_or(0);
+        let state = self.hosts[alive].state().clone();
+        self.boot_device(index, state);
+    }
+
+    /// Starts a device with what its disk has.
+    fn boot_device(&mut self, index: usize, state: ArrayState) {
         let boot = DeviceBoot { now: self.now, record: self.disks[index].record.clone(), state };
         self.devices[index] = Device::new(self.configs[index].clone(), boot).unwrap();
+        let peer = Peer::Device(DeviceId(index as u16));
         for host in (0..self.hosts.len()).filter(|h| !self.dead_hosts.contains(h)) {
             let now = self.skew[host] + self.now;
-            self.hosts[host].handle(now, HostInput::Connected { peer: Peer::Device(device) });
+            self.hosts[host].handle(now, HostInput::Connected { peer });
         }
         self.collect();
     }

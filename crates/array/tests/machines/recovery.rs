@@ -1,14 +1,13 @@
 //! Recovery (section 3): hosts that die after any message, devices that fail or restart after any disk write, changes of the
 //! array's state, rebuilds.
 
-mod common;
-
 use bytes::Bytes;
-use common::{Flight, World, raid5};
 use lockify_array::{
     ArrayState, Change, Condition, DeviceId, HostAnswer, OpError, Redundancy, Scheme, Span, Work,
 };
 use rand::RngExt as _;
+
+use crate::world::{Flight, World, life, raid5};
 
 /// The last of the hosts does repairs.
 const REPAIRER: usize = 2;
@@ -41,7 +40,7 @@ fn crash(world: &mut World, host: usize) {
         }
     }
     world.submitted.retain(|(h, _), _| *h != host);
-    world.dead.insert(host);
+    world.dead_hosts.insert(host);
 }
 
 fn blocks(world: &World, data: &Bytes) -> Vec<Bytes> {
@@ -66,8 +65,14 @@ fn judge(world: &mut World, old: &Bytes, span: Span, new: &Bytes, may_lose: bool
     }
 }
 
-fn filled(layout: lockify_array::Layout, scheme: Scheme, seed: u64) -> (World, Bytes) {
+fn three_hosts(layout: lockify_array::Layout, scheme: Scheme, seed: u64) -> World {
     let mut world = World::new(layout, scheme, 3, seed);
+    world.gossip = true;
+    world
+}
+
+fn filled(layout: lockify_array::Layout, scheme: Scheme, seed: u64) -> (World, Bytes) {
+    let mut world = three_hosts(layout, scheme, seed);
     let span = Span { start: 0, count: layout.blocks() };
     let work = world.write(span);
     let Work::Write { data, .. } = work.clone() else { unreachable!() };
@@ -118,7 +123,7 @@ fn a_host_that_dies_after_any_message_leaves_old_or_new_blocks_and_fitting_parit
                 let span = spans(&world)[shape];
                 let Some(new) = cut_short(&mut world, span, steps) else { break };
                 cut += 1;
-                let fence = Work::Fence { life: common::life(1) };
+                let fence = Work::Fence { life: life(1) };
                 let what = format!("{scheme} {span:?} after {steps}");
                 assert_eq!(run(&mut world, REPAIRER, fence), Ok(HostAnswer::Done), "{what}");
                 let state = ArrayState::new(layout.devices());
@@ -143,14 +148,14 @@ fn a_repairer_that_dies_is_fenced_like_any_other() {
         let (mut world, old) = filled(layout, Scheme::TimestampOrdering, steps);
         let span = Span { start: 1, count: 1 };
         let new = cut_short(&mut world, span, 9).expect("it is longer");
-        world.submit(0, Work::Fence { life: common::life(1) });
+        world.submit(0, Work::Fence { life: life(1) });
         for _ in 0..steps {
             world.step();
         }
         crash(&mut world, 0);
         // At once: neither waits for what the other repairs.
         for host in [0, 1] {
-            world.submit(REPAIRER, Work::Fence { life: common::life(host) });
+            world.submit(REPAIRER, Work::Fence { life: life(host) });
         }
         world.run();
         assert!(world.done.iter().all(|done| done.result.is_ok()));
@@ -174,12 +179,12 @@ fn what_a_fenced_host_still_sends_is_refused() {
     let (late, others) = std::mem::take(&mut world.flights).into_iter().partition(|f| match f {
         Flight::Request(host, ..) => *host == 1,
         Flight::Reply(_, to, _) => to.host.0 == 1,
-        Flight::Disk(..) => false,
+        _ => false,
     });
     world.flights = others;
     let late: Vec<Flight> = late;
     assert!(!late.is_empty());
-    world.submit(REPAIRER, Work::Fence { life: common::life(1) });
+    world.submit(REPAIRER, Work::Fence { life: life(1) });
     while world.done.len() < 2 {
         assert!(world.step());
     }
@@ -202,9 +207,9 @@ fn the_write_hole_is_reported_and_never_read() {
                 let Some(new) = cut_short(&mut world, span, steps) else { break };
                 let what = format!("{scheme} d{failed} after {steps}");
                 let fail = Work::Change { change: Change::Fail(DeviceId(failed)) };
-                world.gone.insert(DeviceId(failed));
+                world.dead.insert(DeviceId(failed));
                 assert_eq!(run(&mut world, REPAIRER, fail), Ok(HostAnswer::Done), "{what}");
-                let fence = Work::Fence { life: common::life(1) };
+                let fence = Work::Fence { life: life(1) };
                 assert_eq!(run(&mut world, REPAIRER, fence), Ok(HostAnswer::Done), "{what}");
                 judge(&mut world, &old, span, &new, true, &what);
                 let missing = |world: &mut World| {
@@ -231,7 +236,7 @@ fn the_write_hole_is_reported_and_never_read() {
 
 /// Replaces a failed device and rebuilds it.
 fn rebuild(world: &mut World, device: DeviceId) {
-    world.gone.remove(&device);
+    world.dead.remove(&device);
     world.replace(device);
     let change = |change| Work::Change { change };
     assert_eq!(run(world, REPAIRER, change(Change::Rebuild(device))), Ok(HostAnswer::Done));
@@ -259,7 +264,7 @@ fn a_second_failure_in_a_group_and_nonsense_are_refused() {
     assert!(matches!(second, Err(OpError::Unavailable(_))), "{second:?}");
     let unknown = run(&mut world, 0, change(Change::Fail(DeviceId(9))));
     assert!(matches!(unknown, Err(OpError::State(_))));
-    let own = run(&mut world, 0, Work::Fence { life: common::life(0) });
+    let own = run(&mut world, 0, Work::Fence { life: life(0) });
     assert!(matches!(own, Err(OpError::State(_))));
     let stripe = world.layout.stripes;
     assert_eq!(run(&mut world, 0, Work::Scrub { stripe, repair: false }), Err(OpError::Range));
@@ -303,11 +308,12 @@ fn a_device_that_restarts_has_its_dirty_stripes_checked_before_they_are_used() {
         judge(&mut world, &old, span, &new, false, &format!("{seed}, degraded"));
     }
 }
+
 #[test]
 fn a_device_that_fails_under_load_and_is_rebuilt_under_load_has_everything() {
     for (scheme, layout) in SCHEMES.into_iter().flat_map(|s| layouts().map(|l| (s, l))) {
         for seed in 0..8 {
-            let mut world = World::new(layout, scheme, 3, seed);
+            let mut world = three_hosts(layout, scheme, seed);
             let device = DeviceId((seed % u64::from(layout.devices())) as u16);
             let load = |world: &mut World| {
                 for host in 0..2 {
@@ -324,11 +330,11 @@ fn a_device_that_fails_under_load_and_is_rebuilt_under_load_has_everything() {
             for _ in 0..30 {
                 world.step();
             }
-            world.gone.insert(device);
+            world.dead.insert(device);
             world.submit(REPAIRER, Work::Change { change: Change::Fail(device) });
             load(&mut world);
             world.run();
-            world.gone.remove(&device);
+            world.dead.remove(&device);
             world.replace(device);
             world.submit(REPAIRER, Work::Change { change: Change::Rebuild(device) });
             load(&mut world);
