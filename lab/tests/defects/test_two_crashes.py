@@ -14,25 +14,44 @@ CLAIMER, SURVIVOR, READER = 1, 2, 3
 SILENT = (4, 5)  # directory nodes of two fifths of the names
 FILES = 300  # so that each claimer has some 240 claims pending there
 LONG = 150
+GROUP = 32 << 20  # bytes in a resource group
+BLOCK = 4096
 TOKEN = 20_000  # longer than it takes to create them, on a loaded machine, too: the silent nodes are stalled
 
 
 @pytest.fixture
 def five() -> Iterator[Lab]:
     with Lab("defects-two-crashes") as lab:
-        # Every node has resource groups that it prefers; if two used the same, one would stand at the other's barrier.
-        small = {"disk": "640M", "journal_size": 16, "mkfs": ("-r", "32")}
+        small = {"disk": "640M", "journal_size": 16, "mkfs": ("-r", str(GROUP >> 20))}
         lab.up(nodes=5, fs="gfs2", claim="on", memory="384M", token=TOKEN, **small)
         yield lab
 
 
+def own_folders(lab: Lab, claimers: list[int]) -> None:
+    """Each claimer has a folder in another resource group: of one group, one would stand at the other's barrier
+    until the silent nodes are given up. GFS2 places at random what is made in the root; a folder's files lie near it."""
+    groups: list[int] = []
+    for claimer in claimers:
+        for attempt in range(20):
+            inode = int(lab.sh(f"mkdir $MNT/by.{claimer} && stat -c %i $MNT/by.{claimer}", claimer))
+            group = inode * BLOCK // GROUP
+            # What is before the first group shifts all by a part of one.
+            if all(abs(group - other) > 1 for other in groups):
+                groups.append(group)
+                break
+            lab.sh(f"mv $MNT/by.{claimer} $MNT/by.{claimer}.not.{attempt}", claimer)
+        else:
+            raise AssertionError(f"no folder of node {claimer} is in a resource group of its own: {groups}")
+
+
 def claims_pending(lab: Lab, background: Background, claimers: list[int]) -> None:
     """Each claimer has made its folder's files, and more than 200 claims are unanswered."""
+    own_folders(lab, claimers)
     for claimer in claimers:
         folder = f"by.{claimer}"
         lab.sh(
             f"""
-            mkdir $MNT/{folder} $MNT/{folder}/kept || exit 1
+            mkdir $MNT/{folder}/kept || exit 1
             {scenario.create(f"{folder}/kept", 50, "kept")} sync
             """,
             claimer,
