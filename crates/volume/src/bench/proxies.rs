@@ -1,7 +1,7 @@
 //! The block device beside nbdkit's: its `nbd` plugin in front of its `file` plugin has as many hops.
 //!
-//! Both are read by fio's NBD client, at random, in requests of a stripe unit. The devices' files are read past the cache;
-//! nbdkit's `file` plugin drops what it has read (`cache=none`).
+//! Both are filled, then read by fio's NBD client, at random, in requests of a stripe unit. The devices' files are read past
+//! the cache; nbdkit's `file` plugin drops what it has read (`cache=none`).
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -61,7 +61,7 @@ fn lockify(settings: &Settings, how: &Program) -> Result<f64, BenchError> {
     let job = Job { array: fleet.array.clone(), role };
     let mut export = Worker::start(how, "export".into(), &job)?;
     export.ready()?;
-    fio(&socket, settings)
+    reads(&socket, settings)
 }
 
 fn nbdkit(settings: &Settings) -> Result<f64, BenchError> {
@@ -69,15 +69,11 @@ fn nbdkit(settings: &Settings) -> Result<f64, BenchError> {
     let path = |name: &str| dir.path().join(name);
     let (data, behind, front) = (path("data"), path("behind"), path("front"));
     let failed = |e: std::io::Error| BenchError::Array(e.to_string());
-    let content = vec![0x5a; 256 * 1024];
-    let mut file = std::fs::File::create(&data).map_err(failed)?;
-    for _ in 0..settings.stripes {
-        std::io::Write::write_all(&mut file, &content).map_err(failed)?;
-    }
-    file.sync_all().map_err(failed)?;
+    let file = std::fs::File::create(&data).map_err(failed)?;
+    file.set_len(settings.stripes * 256 * 1024).map_err(failed)?;
     let _behind = Nbdkit::start(&behind, &["file", &data.to_string_lossy(), "cache=none"])?;
     let _front = Nbdkit::start(&front, &["nbd", &format!("socket={}", behind.display())])?;
-    fio(&front, settings)
+    reads(&front, settings)
 }
 
 /// A server of nbdkit's, until it is dropped.
@@ -113,21 +109,32 @@ impl Drop for Nbdkit {
     }
 }
 
-fn fio(socket: &Path, settings: &Settings) -> Result<f64, BenchError> {
-    let failed = |what: String| BenchError::Other { program: "fio", package: "fio", what };
+/// Fills a block device, and says how many random reads a second it serves.
+fn reads(socket: &Path, settings: &Settings) -> Result<f64, BenchError> {
+    fio(socket, &["--rw=write", "--bs=256k", "--end_fsync=1"])?;
+    let runtime = format!("--runtime={}ms", settings.duration.as_millis().max(1000));
+    let random = ["--rw=randread", "--bs=64k", "--norandommap=1", "--time_based=1", &runtime];
+    let report = fio(socket, &random)?;
+    let rate = report["jobs"][0]["read"]["iops"].as_f64().filter(|iops| *iops > 0.0);
+    rate.ok_or_else(|| fio_failed(format!("it reports no reads: {report}")))
+}
+
+fn fio(socket: &Path, job: &[&str]) -> Result<serde_json::Value, BenchError> {
     let output = Command::new("fio")
-        .args(["--name=reads", "--ioengine=nbd", "--rw=randread", "--bs=64k", "--iodepth=16"])
-        .args(["--time_based=1", "--norandommap=1", "--output-format=json"])
+        .args(["--name=job", "--ioengine=nbd", "--iodepth=16", "--output-format=json"])
         .arg(format!("--uri=nbd+unix:///?socket={}", socket.display()))
-        .arg(format!("--runtime={}ms", settings.duration.as_millis().max(1000)))
+        .args(job)
         .stdin(Stdio::null())
         .output()
-        .map_err(|e| failed(e.to_string()))?;
+        .map_err(|e| fio_failed(e.to_string()))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let json = text.find('{').map_or("", |from| &text[from..]);
-    let report: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
-    let reads = report["jobs"][0]["read"]["iops"].as_f64().filter(|iops| *iops > 0.0);
-    reads.filter(|_| output.status.success()).ok_or_else(|| {
-        failed(format!("{}\n{}", output.status, String::from_utf8_lossy(&output.stderr)))
+    // Remarks may come before it.
+    let report = text.find('{').and_then(|from| serde_json::from_str(&text[from..]).ok());
+    report.filter(|_| output.status.success()).ok_or_else(|| {
+        fio_failed(format!("{}\n{}", output.status, String::from_utf8_lossy(&output.stderr)))
     })
+}
+
+fn fio_failed(what: String) -> BenchError {
+    BenchError::Other { program: "fio", package: "fio", what }
 }
