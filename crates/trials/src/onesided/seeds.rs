@@ -16,7 +16,7 @@ use lockify_onesided::{
 };
 use lockify_sim::{
     Failure, FaultKind, FaultMix, FaultPlan, MILLISECOND, Nanos, NodeId, NodeStatus, Random,
-    ReportEvent, SeedFailure, Seeds, Sim, run_seeds, trace_failures,
+    ReportEvent, Seeds, Sim,
 };
 use rand::RngExt as _;
 use rand::SeedableRng as _;
@@ -91,55 +91,32 @@ pub struct Outcome {
 }
 
 /// What came out.
-#[derive(Clone, Debug)]
-pub struct Summary {
-    /// The protocol.
-    pub protocol: Protocol,
-    /// Seeds that were run.
-    pub runs: u64,
-    /// All of their outcomes.
-    pub total: Outcome,
-    /// The seeds that failed.
-    pub failures: Vec<SeedFailure>,
+pub type Summary = crate::seeds::Summary<Outcome>;
+
+impl crate::seeds::Outcome for Outcome {
+    fn add(&mut self, other: &Outcome) {
+        self.grants += other.grants;
+        self.revoked += other.revoked;
+        self.faults += other.faults;
+        self.events += other.events;
+    }
 }
 
-impl std::fmt::Display for Summary {
+impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for failure in &self.failures {
-            writeln!(f, "{failure}")?;
-        }
-        let Summary { protocol, runs, total, failures } = self;
+        let Outcome { grants, revoked, faults, events, .. } = self;
         write!(
             f,
-            "{:<11} {runs} seeds, {} failed; {} locks taken, {} releases too late, {} faults, {} events",
-            protocol.name(),
-            failures.len(),
-            total.grants,
-            total.revoked,
-            total.faults,
-            total.events
+            "{grants} locks taken, {revoked} releases too late, {faults} faults, {events} events"
         )
     }
 }
 
 /// Runs all seeds; `progress` is told how many are done.
 pub fn run(run: &Run, progress: impl Fn(u64) + Sync) -> Summary {
-    let mut seeds = Seeds::new(run.seeds.clone(), run.replay());
-    seeds.threads = run.threads;
-    let report = if run.trace {
-        run_seeds(&seeds, trace_failures(|seed, trace| run_one(run, seed, trace)), progress)
-    } else {
-        run_seeds(&seeds, |seed| run_one(run, seed, false), progress)
-    };
-    let runs = (report.passed.len() + report.failures.len()) as u64;
-    let mut total = Outcome::default();
-    for (_, outcome) in &report.passed {
-        total.grants += outcome.grants;
-        total.revoked += outcome.revoked;
-        total.faults += outcome.faults;
-        total.events += outcome.events;
-    }
-    Summary { protocol: run.protocol, runs, total, failures: report.failures }
+    let seeds = Seeds { threads: run.threads, ..Seeds::new(run.seeds.clone(), run.replay()) };
+    let name = format!("{:<11}", run.protocol.name());
+    crate::seeds::run(name, &seeds, run.trace, |seed, trace| run_one(run, seed, trace), progress)
 }
 
 /// Runs one seed.
