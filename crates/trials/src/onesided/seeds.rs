@@ -22,6 +22,7 @@ use rand::RngExt as _;
 use rand::SeedableRng as _;
 
 use crate::onesided::host::{Node, Note, Notes, Setting, Stalls, Step, Task, fabric};
+use crate::onesided::overtaking::Overtaking;
 use crate::onesided::profile::{CLOCK_ERROR, hundred_gigabit};
 
 /// A short lease: much happens in little time.
@@ -153,6 +154,7 @@ pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
             masked: random.random_bool(0.5),
             clock_error: Some(CLOCK_ERROR),
         },
+        notes_adds: options.most_writers_before_a_reader().is_some(),
     };
     let make = move |node: NodeId, port: Port, notes: Notes| -> Task {
         if node == NodeId(0) {
@@ -170,7 +172,7 @@ pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
         let plan = plan(&victims, sim.fault_random());
         sim.apply_plan(&plan);
     }
-    let outcome = watch(&mut sim, clients);
+    let outcome = watch(&mut sim, clients, &options);
     let fail = |message| Failure {
         message: format!("{message} ({clients} clients, {locks} locks)"),
         trace: sim.trace().to_string(),
@@ -271,7 +273,8 @@ async fn one(
     let mode = if shared { Mode::Shared } else { Mode::Exclusive };
     note(Step::Call(mode));
     let guard = client.lock(lock, mode).await?;
-    note(Step::Grant(guard.valid_until(), guard.token()));
+    let (until, token, generation) = (guard.valid_until(), guard.token(), guard.generation());
+    note(Step::Grant { until, token, generation });
     // Mostly short; now and then longer than the lease.
     let longest = if random.random_bool(0.1) { LEASE * 3 / 2 } else { LEASE / 20 };
     let until = client.fabric().now() + random.random_range(0..longest);
@@ -288,12 +291,13 @@ struct Hold {
     node: u32,
     lock: u64,
     number: u64,
-    mode: Checked,
+    mode: Mode,
 }
 
 /// Lets the run go on, and has its history checked.
-fn watch(sim: &mut Sim<Node>, clients: usize) -> Result<Outcome, String> {
+fn watch(sim: &mut Sim<Node>, clients: usize, options: &Options) -> Result<Outcome, String> {
     let mut checker = Checker::new(lockify_check::Options::whole());
+    let mut overtaking = Overtaking::new(options);
     let mut outcome = Outcome::default();
     // Holds whose lease ends, by the alarm that says so.
     let mut leases: HashMap<u64, Hold> = HashMap::new();
@@ -313,24 +317,24 @@ fn watch(sim: &mut Sim<Node>, clients: usize) -> Result<Outcome, String> {
                 let node = node.0;
                 let event = |kind| event(at, node, kind).lock(note.hold);
                 match note.step {
+                    Step::Added(NodeId(client)) => overtaking.adds(client),
                     Step::Call(mode) => {
+                        overtaking.calls(node, note.lock, mode);
                         let name = format!("lock{}", note.lock);
                         observe(
                             &mut checker,
                             event(Kind::Request).resource(name.as_str()).mode(checked(mode)).op(1),
                         )?;
                         lost.retain(|n| *n != node);
-                        held.insert(
-                            node,
-                            Hold { node, lock: note.lock, number: note.hold, mode: checked(mode) },
-                        );
+                        held.insert(node, Hold { node, lock: note.lock, number: note.hold, mode });
                     }
-                    Step::Grant(until, token) => {
+                    Step::Grant { until, token, generation } => {
                         outcome.grants += 1;
                         let Some(hold) = held.get(&node).copied() else { continue };
+                        overtaking.granted(node, note.lock, hold.mode, generation)?;
                         observe(
                             &mut checker,
-                            Event { token, ..event(Kind::Grant).mode(hold.mode).op(1) },
+                            Event { token, ..event(Kind::Grant).mode(checked(hold.mode)).op(1) },
                         )?;
                         alarms += 1;
                         leases.insert(alarms, hold);
@@ -345,6 +349,7 @@ fn watch(sim: &mut Sim<Node>, clients: usize) -> Result<Outcome, String> {
                         )?;
                     }
                     Step::Failed(why) => {
+                        overtaking.gone(node);
                         busy.retain(|n| *n != node);
                         if node == SPARED {
                             return Err(format!(
@@ -372,6 +377,7 @@ fn watch(sim: &mut Sim<Node>, clients: usize) -> Result<Outcome, String> {
             }
             ReportEvent::Node { node, status: NodeStatus::Crashed, .. } => {
                 outcome.faults += 1;
+                overtaking.gone(node.0);
                 busy.retain(|n| *n != node.0);
                 if let Some(hold) = held.remove(&node.0)
                     && !lost.contains(&node.0)
