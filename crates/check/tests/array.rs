@@ -16,10 +16,10 @@ fn begin(scheme: &str) -> String {
 /// `w HOST OP START TAG..`, `r HOST OP START COUNT`, `try HOST OP SEQ TIME`, `ok HOST OP TAG..`, `no HOST OP`,
 /// `R DEVICE HOST SEQ BLOCK`, `W DEVICE HOST SEQ BLOCK TIME`, `D` (dropped) the same; `crash HOST`, `down DEVICE`,
 /// `fenced DEVICE HOST`, `dump DEVICE HEX..`, `left COUNT`, `end`.
-fn history(scheme: &str, lines: &[&str]) -> String {
+fn history(scheme: &str, lines: &[impl AsRef<str>]) -> String {
     let mut text = begin(scheme) + "\n";
     for (t, line) in (1..).zip(lines) {
-        let words: Vec<&str> = line.split(' ').collect();
+        let words: Vec<&str> = line.as_ref().split(' ').collect();
         let n = |i: usize| -> u64 { words[i].parse().unwrap() };
         let list = |from: usize| -> Vec<u64> { (from..words.len()).map(n).collect() };
         let by = |i: usize| Life { host: n(i) as u32, incarnation: 1 };
@@ -73,7 +73,7 @@ fn judge_text(text: &str) -> Report {
     }
 }
 
-fn judge(scheme: &str, lines: &[&str]) -> Report {
+fn judge(scheme: &str, lines: &[impl AsRef<str>]) -> Report {
     judge_text(&history(scheme, lines))
 }
 
@@ -102,6 +102,33 @@ const WRITE_THEN_READ: [&str; 12] = [
     "end",
 ];
 
+/// The same with something else in it.
+fn write_then_read_but(old: &str, new: &str) -> Vec<String> {
+    WRITE_THEN_READ.map(|line| line.replace(old, new)).into()
+}
+
+/// Lines, separated by commas, and more of them.
+fn lines(begin: &str, then: &[&str]) -> Vec<String> {
+    begin.split(", ").chain(then.iter().copied()).map(str::to_owned).collect()
+}
+
+/// Host 2 reads both blocks when host 1 has written one of them: by a try at `time`. Goes on so.
+fn half_seen_at(time: u64, then: &[&str]) -> Vec<String> {
+    let begin = format!(
+        "w 1 1 0 7 8, r 2 1 0 2, try 1 1 1 100, try 2 1 1 {time}, W 0 1 1 0 100, R 0 2 1 0, R 1 2 1 0, W 1 1 1 0 100"
+    );
+    lines(&begin, then)
+}
+
+/// Two writes, of which the later one comes first at device 1; `last` is what the other one does there. Goes on so.
+fn crossed(last: &str, then: &[&str]) -> Vec<String> {
+    let begin = format!(
+        "w 1 1 0 7 8, w 2 1 0 9 10, try 1 1 1 100, try 2 1 1 101, W 0 1 1 0 100, W 0 2 1 0 101, W 1 2 1 0 101, {last}, \
+         ok 1 1, ok 2 1"
+    );
+    lines(&begin, then)
+}
+
 #[test]
 fn a_write_and_a_read_after_it_are_clean() {
     for scheme in [TSO, LOCKS] {
@@ -117,63 +144,20 @@ fn a_write_and_a_read_after_it_are_clean() {
 
 #[test]
 fn two_writes_in_different_orders_at_two_devices_have_no_serial_order() {
-    let report = judge(
-        LOCKS,
-        &[
-            "w 1 1 0 7 8",
-            "w 2 1 0 9 10",
-            "try 1 1 1 100",
-            "try 2 1 1 101",
-            "W 0 1 1 0 100",
-            "W 0 2 1 0 101",
-            "W 1 2 1 0 101",
-            "W 1 1 1 0 100",
-            "ok 1 1",
-            "ok 2 1",
-        ],
-    );
+    let report = judge(LOCKS, &crossed("W 1 1 1 0 100", &[]));
     assert_eq!(rules(&report), ["serializable"], "{report}");
     assert_eq!(report.violations[0].lines, [6, 7, 8, 9]);
 }
 
 #[test]
 fn a_read_of_half_a_write_has_no_serial_order() {
-    let report = judge(
-        LOCKS,
-        &[
-            "w 1 1 0 7 8",
-            "r 2 1 0 2",
-            "try 1 1 1 100",
-            "try 2 1 1 101",
-            "W 0 1 1 0 100",
-            "R 0 2 1 0",
-            "R 1 2 1 0",
-            "W 1 1 1 0 100",
-            "ok 1 1",
-            "ok 2 1 7 0",
-        ],
-    );
+    let report = judge(LOCKS, &half_seen_at(101, &["ok 1 1", "ok 2 1 7 0"]));
     assert_eq!(rules(&report), ["serializable"], "{report}");
 }
 
 #[test]
 fn half_of_a_write_that_is_never_answered_may_be_seen() {
-    let report = judge(
-        LOCKS,
-        &[
-            "w 1 1 0 7 8",
-            "r 2 1 0 2",
-            "try 1 1 1 100",
-            "try 2 1 1 101",
-            "W 0 1 1 0 100",
-            "R 0 2 1 0",
-            "R 1 2 1 0",
-            "W 1 1 1 0 100",
-            "crash 1",
-            "ok 2 1 7 0",
-            "end",
-        ],
-    );
+    let report = judge(LOCKS, &half_seen_at(101, &["crash 1", "ok 2 1 7 0", "end"]));
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.counts.unanswered, 1);
 }
@@ -181,60 +165,24 @@ fn half_of_a_write_that_is_never_answered_may_be_seen() {
 #[test]
 fn a_given_up_try_reads_nothing_and_binds_nobody() {
     // The first try of the read saw half of the write; nobody got to know.
-    let report = judge(
-        TSO,
-        &[
-            "w 1 1 0 7 8",
-            "r 2 1 0 2",
-            "try 1 1 1 100",
-            "try 2 1 1 90",
-            "W 0 1 1 0 100",
-            "R 0 2 1 0",
-            "R 1 2 1 0",
-            "W 1 1 1 0 100",
-            "ok 1 1",
-            "try 2 1 2 110",
-            "R 0 2 2 0",
-            "R 1 2 2 0",
-            "ok 2 1 7 8",
-            "end",
-        ],
-    );
+    let again = ["ok 1 1", "try 2 1 2 110", "R 0 2 2 0", "R 1 2 2 0", "ok 2 1 7 8", "end"];
+    let report = judge(TSO, &half_seen_at(90, &again));
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.counts.restarts, 1);
 }
 
 #[test]
 fn timestamps_that_devices_do_not_follow_are_found() {
-    let lines = WRITE_THEN_READ.map(|line| line.replace("try 2 1 1 200", "try 2 1 1 50"));
-    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let lines = write_then_read_but("try 2 1 1 200", "try 2 1 1 50");
     assert!(judge(LOCKS, &lines).is_clean());
     let report = judge(TSO, &lines);
     assert_eq!(rules(&report), ["timestamp_order"], "{report}");
 }
 
-/// Two writes, of which the later one comes first at device 1: there the other is dropped, or not.
+/// Crossed writes, and a read after them: at device 1 the older one is dropped, or not.
 fn overtaken(last: &str) -> Report {
-    judge(
-        TSO,
-        &[
-            "w 1 1 0 7 8",
-            "w 2 1 0 9 10",
-            "try 1 1 1 100",
-            "try 2 1 1 101",
-            "W 0 1 1 0 100",
-            "W 0 2 1 0 101",
-            "W 1 2 1 0 101",
-            last,
-            "ok 1 1",
-            "ok 2 1",
-            "r 1 2 0 2",
-            "try 1 2 2 200",
-            "R 0 1 2 0",
-            "R 1 1 2 0",
-            "ok 1 2 9 10",
-        ],
-    )
+    let read = ["r 1 2 0 2", "try 1 2 2 200", "R 0 1 2 0", "R 1 1 2 0", "ok 1 2 9 10"];
+    judge(TSO, &crossed(last, &read))
 }
 
 #[test]
@@ -254,16 +202,14 @@ fn a_write_is_not_dropped_where_nothing_newer_is() {
 #[test]
 fn a_read_returns_the_last_write_before_it() {
     // The devices were read in a good order, but what was answered is not what was there.
-    let lines = WRITE_THEN_READ.map(|line| line.replace("ok 2 1 7 8", "ok 2 1 7 0"));
-    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let lines = write_then_read_but("ok 2 1 7 8", "ok 2 1 7 0");
     let report = judge(LOCKS, &lines);
     assert_eq!(rules(&report), ["reads", "durability"], "{report}");
 }
 
 #[test]
 fn what_nobody_wrote_is_not_read() {
-    let lines = WRITE_THEN_READ.map(|line| line.replace("ok 2 1 7 8", "ok 2 1 8 7"));
-    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let lines = write_then_read_but("ok 2 1 7 8", "ok 2 1 8 7");
     let report = judge(LOCKS, &lines);
     assert_eq!(rules(&report), ["reads"], "{report}");
     assert!(report.violations[0].what.contains("nobody had written"), "{report}");

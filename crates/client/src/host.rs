@@ -3,17 +3,17 @@
 mod access;
 mod elsewhere;
 mod handover;
+mod hosted;
+mod queries;
 mod requests;
 mod spaces;
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockify_core::{
-    ClientId, ConvertArgs, Input, LockArgs, LockFlags, LockId, NodeId, ResourceInfo, SbFlags,
-    Status, UnlockArgs, UnlockFlags,
+    ClientId, ConvertArgs, Input, LockArgs, LockFlags, LockId, NodeId, SbFlags, Status, UnlockArgs,
+    UnlockFlags,
 };
 use lockify_node::{
     CallError, Engine, HostEvent, NodeError, QueryId, SpaceConfig, SpaceId, requests_are_logged,
@@ -22,154 +22,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::meter::{Figures, Meter};
 use crate::protocol::{
-    Answer, ConvertRequest, Done, Event, KNOWS_RELOAD, LockRef, LockRequest, Query, Refusal,
-    Request, Space, UnlockRequest, VERSION,
+    Answer, ConvertRequest, Done, Event, LockRef, LockRequest, Refusal, Request, Space,
+    UnlockRequest,
 };
 
 pub use access::{Access, Rights, Who};
 pub use elsewhere::{Elsewhere, Told};
 pub use handover::{ClientImage, HostImage};
+pub use hosted::{HostedClient, Quota};
+use queries::{Questioned, answer_parts};
 use requests::Asked;
 use spaces::{Origin, Settling};
-
-/// How long the nodes of the cluster may take to answer a query.
-const QUERY_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Locks in one part of an answer, so that it fits a frame.
-const LOCKS_PER_PART: usize = 500;
-
-/// Locks in one answer; more would fill the memory of a daemon with a busy client.
-const LOCKS_PER_ANSWER: usize = 100_000;
-
-/// Queries of one client that may be unanswered.
-const QUERIES: usize = 32;
-
-/// How many locks a client may have.
-#[derive(Clone, Debug)]
-pub struct Quota {
-    /// Locks, and requests for locks, of this client.
-    pub locks: u32,
-    /// Of all clients of its user together.
-    pub of_user: u32,
-    /// How many those have; shared by them.
-    pub user: Arc<AtomicU32>,
-}
-
-impl Quota {
-    /// No limit.
-    pub fn unlimited() -> Quota {
-        Quota { locks: u32::MAX, of_user: u32::MAX, user: Arc::default() }
-    }
-}
-
-/// A client as its host knows it. Dropped, its locks no longer count as its user's.
-#[derive(Debug)]
-pub struct HostedClient {
-    /// Unique on the node.
-    pub id: ClientId,
-    /// It may make and release lockspaces.
-    pub privileged: bool,
-    /// The version of the session protocol that it speaks.
-    pub version: u16,
-    quota: Quota,
-    /// Who it is, and what it may do in each configured lockspace, in the order in which the host
-    /// has joined them; without it, everything.
-    who: Option<(Arc<Who>, Arc<[Rights]>)>,
-    /// Its locks and requests for locks in each lockspace.
-    locks: Vec<u32>,
-}
-
-impl HostedClient {
-    /// A client that may have so many locks, and use every lockspace.
-    pub fn new(id: ClientId, quota: Quota) -> HostedClient {
-        let (privileged, version) = (false, VERSION);
-        HostedClient { id, privileged, version, quota, who: None, locks: Vec::new() }
-    }
-
-    /// Restricts what it may do to that of a user, with these rights in the configured lockspaces.
-    pub fn of(mut self, who: Arc<Who>, rights: Arc<[Rights]>) -> HostedClient {
-        self.privileged = who.trusted;
-        self.who = Some((who, rights));
-        self
-    }
-
-    /// Changes what it may do in the configured lockspaces, for requests from now on.
-    pub fn set_rights(&mut self, rights: Arc<[Rights]>) {
-        if let Some((_, old)) = &mut self.who {
-            *old = rights;
-        }
-    }
-
-    /// Changes how many locks it, and all clients of its user, may have; what is there stays.
-    pub fn set_limits(&mut self, locks: u32, of_user: u32) {
-        (self.quota.locks, self.quota.of_user) = (locks, of_user);
-    }
-
-    /// How many locks, and requests for locks, it has.
-    pub fn locks(&self) -> u32 {
-        self.locks.iter().sum()
-    }
-
-    /// How many locks all clients of its user have.
-    pub fn of_user(&self) -> Arc<AtomicU32> {
-        self.quota.user.clone()
-    }
-
-    /// Takes note of what the client is told, to know how many locks it has.
-    pub fn told(&mut self, event: &Event) {
-        match event {
-            Event::Completed(Done { space, mode: None, .. }) => {
-                if let Some(count) = self.locks.get_mut(space.0 as usize)
-                    && *count > 0
-                {
-                    *count -= 1;
-                    self.quota.user.fetch_sub(1, Ordering::Relaxed);
-                }
-            }
-            Event::Halted { space, .. } => {
-                if let Some(count) = self.locks.get_mut(space.0 as usize) {
-                    self.quota.user.fetch_sub(std::mem::take(count), Ordering::Relaxed);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn add(&mut self, space: Space) {
-        let index = space.0 as usize;
-        if self.locks.len() <= index {
-            self.locks.resize(index + 1, 0);
-        }
-        self.locks[index] += 1;
-        self.quota.user.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn rights(&self, number: usize, space: &HostedSpace) -> Rights {
-        match (&self.who, &space.access) {
-            (None, _) => Rights::ALL,
-            (Some((who, _)), Some(access)) => who.rights_in(access),
-            (Some((_, rights)), None) => rights.get(number).copied().unwrap_or(Rights::NONE),
-        }
-    }
-
-    /// Whether it may have one more lock.
-    fn room(&self) -> Result<(), Refusal> {
-        let Quota { locks, of_user, user } = &self.quota;
-        if self.locks() >= *locks {
-            return Err(Refusal::TooManyLocks(*locks));
-        }
-        if user.load(Ordering::Relaxed) >= *of_user {
-            return Err(Refusal::TooManyLocksOfUser(*of_user));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for HostedClient {
-    fn drop(&mut self) {
-        self.quota.user.fetch_sub(self.locks(), Ordering::Relaxed);
-    }
-}
 
 /// To whom an event goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -213,13 +76,6 @@ pub(super) struct HostedSpace {
     origin: Origin,
     /// Who may use it, if it was made at run time, by a client that is somebody.
     access: Option<Access>,
-}
-
-/// A query of a client, which speaks this version.
-struct Questioned {
-    client: ClientId,
-    id: u64,
-    version: u16,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -626,52 +482,6 @@ impl Host {
         }
     }
 
-    fn query(
-        &mut self,
-        engine: &mut Engine,
-        asker: &HostedClient,
-        id: u64,
-        query: Query,
-        out: &mut Outbox,
-    ) {
-        let to = To::Client(asker.id);
-        let answer = match query {
-            Query::Open(name) => self.open(name, asker),
-            Query::Create { .. }
-            | Query::CreateWithMode { .. }
-            | Query::Release { .. }
-            | Query::MayRelease(_) => match self.make_or_release(engine, asker, id, query, out) {
-                Ok(None) => return,
-                Ok(Some(answer)) => Ok(answer),
-                Err(why) => Err(why),
-            },
-            // A daemon does so itself.
-            Query::Reload => Err(Refusal::Failed("there is no configuration file".into())),
-            Query::Purge { space, node, clients } => {
-                self.lockable(space, asker).map(|space| space.id).and_then(|id| {
-                    let node = node.unwrap_or(self.node);
-                    let purge = Input::Purge { node, clients };
-                    self.call(engine, id, purge).map(|_| Answer::Done)
-                })
-            }
-            cluster_wide => match self.ask(engine, asker, id, cluster_wide) {
-                // The answer comes with an event.
-                Ok(()) => return,
-                Err(why) => Err(why),
-            },
-        };
-        let answer = answer.unwrap_or_else(Answer::Refused);
-        out.push((to, Event::Answer { id, answer, more: false }));
-    }
-
-    fn open(&self, wanted: String, client: &HostedClient) -> Result<Answer, Refusal> {
-        match self.find(&wanted) {
-            Some(i) if !client.rights(i, &self.spaces[i]).look => Err(Refusal::MayNotLook(wanted)),
-            Some(i) => Ok(self.opened(i)),
-            None => Err(self.no_such_space(wanted)),
-        }
-    }
-
     /// The lockspace of this name.
     fn find(&self, name: &str) -> Option<usize> {
         self.spaces.iter().position(|s| s.exists() && s.name == name)
@@ -686,52 +496,6 @@ impl Host {
     fn opened(&self, i: usize) -> Answer {
         let HostedSpace { life, lvb_len, .. } = self.spaces[i];
         Answer::Opened { space: Space(i as u32), life, lvb_len, node: self.node }
-    }
-
-    /// Asks all nodes.
-    fn ask(
-        &mut self,
-        engine: &mut Engine,
-        client: &HostedClient,
-        id: u64,
-        query: Query,
-    ) -> Result<(), Refusal> {
-        use lockify_node::Query as Ask;
-        let known = |space| {
-            let found = self.visible(space, client)?;
-            match self.elsewhere(found.id) {
-                None => Ok(found.name.clone()),
-                Some(_) => Err(Refusal::Failed(format!(
-                    "the locks of lockspace {:?} are words in remote memory, and no daemon knows who holds them elsewhere",
-                    found.name
-                ))),
-            }
-        };
-        let query = match query {
-            Query::Status => Ask::Status,
-            Query::Locks(space) => Ask::Locks { space: known(space)? },
-            Query::Who(space, name) => Ask::Who { space: known(space)?, name },
-            // A daemon does that itself.
-            Query::Restart
-            | Query::Open(_)
-            | Query::Create { .. }
-            | Query::CreateWithMode { .. }
-            | Query::Release { .. }
-            | Query::MayRelease(_)
-            | Query::Purge { .. }
-            | Query::Reload => {
-                return Err(Refusal::Failed("this is no question to all nodes".into()));
-            }
-        };
-        if self.queries.values().filter(|asked| asked.client == client.id).count() >= QUERIES {
-            let why =
-                format!("{QUERIES} queries of this session wait already: await their answers");
-            return Err(Refusal::Failed(why));
-        }
-        let query = engine.query(query, QUERY_PATIENCE);
-        let HostedClient { id: client, version, .. } = *client;
-        self.queries.insert(query, Questioned { client, id, version });
-        Ok(())
     }
 
     fn space(&self, space: Space) -> Result<&HostedSpace, Refusal> {
@@ -800,56 +564,4 @@ fn ended(space: Space, tag: u64, status: Status) -> Done {
         token: 0,
         provisional: false,
     }
-}
-
-/// Sends a cluster's answer in parts that fit frames.
-fn answer_parts(asked: &Questioned, answer: lockify_node::Answer, out: &mut Outbox) {
-    let (client, id) = (asked.client, asked.id);
-    let mut part =
-        |answer| out.push((To::Client(client), Event::Answer { id, answer, more: true }));
-    for mut status in answer.status {
-        let (node, shard, software) = (status.node, status.shard, status.software.take());
-        part(Answer::Status(status.into()));
-        if let Some(software) = software.filter(|_| asked.version >= KNOWS_RELOAD) {
-            part(Answer::Software { node, shard, software });
-        }
-    }
-    let mut pieces = Vec::new();
-    let (mut locks, mut room, mut omitted) = (0, LOCKS_PER_ANSWER, 0);
-    for piece in answer.resources.into_iter().flat_map(pieces_of) {
-        if room < piece.locks.len() {
-            omitted += piece.locks.len() as u64;
-            continue;
-        }
-        room -= piece.locks.len();
-        // An empty resource takes room, too.
-        locks += piece.locks.len() + 1;
-        pieces.push(piece);
-        if locks >= LOCKS_PER_PART {
-            part(Answer::Resources(std::mem::take(&mut pieces)));
-            locks = 0;
-        }
-    }
-    if !pieces.is_empty() {
-        part(Answer::Resources(pieces));
-    }
-    if omitted > 0 {
-        part(Answer::Omitted(omitted));
-    }
-    if !answer.silent.is_empty() {
-        part(Answer::Silent(answer.silent));
-    }
-    out.push((To::Client(client), Event::Answer { id, answer: Answer::Done, more: false }));
-}
-
-/// A resource as pieces of at most [`LOCKS_PER_PART`] locks.
-fn pieces_of(mut resource: ResourceInfo) -> Vec<ResourceInfo> {
-    let mut pieces = Vec::new();
-    while resource.locks.len() > LOCKS_PER_PART {
-        let rest = resource.locks.split_off(LOCKS_PER_PART);
-        let piece = ResourceInfo { locks: rest, ..resource.clone() };
-        pieces.push(std::mem::replace(&mut resource, piece));
-    }
-    pieces.push(resource);
-    pieces
 }

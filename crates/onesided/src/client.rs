@@ -86,6 +86,11 @@ impl Guard {
         self.token
     }
 
+    /// Of which generation of the lock: another one begins when it is repaired, or its counters have run out.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
     fn spot(&self) -> Spot {
         Spot { lock: self.lock, generation: self.generation, me: self.me }
     }

@@ -60,4 +60,4 @@ pub use home::serve;
 pub use memory::Memory;
 pub use options::{MAX_TURNOVER, Mode, Options, Protocol, UnknownProtocol};
 pub use session::Counts;
-pub use table::{LockId, Table, TableError};
+pub use table::{Generation, LockId, Table, TableError};

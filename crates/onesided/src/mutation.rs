@@ -55,6 +55,9 @@ pub enum Mutation {
     ShiftIgnoresReaders,
     /// ShiftLock: the end of a batch counts no waiting readers for the next writer.
     ShiftForgetsAdmitted,
+    /// ShiftLock: writers hand over to each other without a limit, and readers that wait starve. The artifact's runs with
+    /// `N` = 2^31 are so.
+    ShiftNeverEndsABatch,
     /// ShiftLock 1: a hand-over leaves no trace at the home, so that a batch looks like one dead holder.
     SilentHandover,
     /// ShiftLock 2: a repair does not depend on what its requester saw.
@@ -75,7 +78,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 28] = [
+    pub const ALL: [Mutation; 29] = [
         Mutation::TailWritesZero,
         Mutation::CosedUnlockResets,
         Mutation::CosedIgnoresReadersBetween,
@@ -96,6 +99,7 @@ impl Mutation {
         Mutation::WriterIgnoresReaders,
         Mutation::ShiftIgnoresReaders,
         Mutation::ShiftForgetsAdmitted,
+        Mutation::ShiftNeverEndsABatch,
         Mutation::SilentHandover,
         Mutation::RepairUnconditional,
         Mutation::RepairInPlace,

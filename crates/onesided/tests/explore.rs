@@ -65,6 +65,15 @@ fn without_faults() -> Vec<Scenario> {
             all.push(Scenario { masked: true, late: true, ..scenario });
         }
     }
+    // A reader between writers that come again: how many of them go first (`Options::most_writers_before_a_reader`).
+    let again: &[&[Mode]] = &[&[X, X], &[X], &[S]];
+    for protocol in [Protocol::ShiftLock, Protocol::ShiftLockPlus] {
+        for batch in [1, 2] {
+            let options = Options { batch, ..options(protocol) };
+            let name = name(protocol, &format!("overtaking, batch {batch}"), again);
+            all.push(Scenario { masked: true, ..Scenario::new(&name, options, again) });
+        }
+    }
     // Four clients; one batch ends after each writer, or after two.
     let four: [&[&[Mode]]; 2] = [&[&[X], &[X], &[S], &[S]], &[&[X], &[X], &[X], &[S]]];
     for protocol in [Protocol::Dslr, Protocol::ShiftLock, Protocol::ShiftLockS, Protocol::NCosed] {

@@ -52,6 +52,10 @@ fn scenario(hole: Mutation) -> Option<Scenario> {
             let batch = Options { batch: 1, ..options(ShiftLock) };
             Scenario::new("", batch, &[&[X], &[S], &[X]])
         }
+        Mutation::ShiftNeverEndsABatch => {
+            let batch = Options { batch: 1, ..options(ShiftLock) };
+            Scenario { masked: true, ..Scenario::new("", batch, &[&[X, X], &[X, X], &[S]]) }
+        }
         // Three in turn, each for most of a lease: longer than anybody waits for a sign of life.
         Mutation::SilentHandover => Scenario {
             hold: 900,

@@ -24,6 +24,6 @@ pub mod worker;
 
 pub use client::{ConnectError, Joining, Remote, lock_of};
 pub use courier::CourierError;
-pub use crew::{Crew, CrewError, Program};
+pub use crew::Crew;
 pub use network::{Listening, NetworkServer};
 pub use server::{ServeError, Server, Settings};

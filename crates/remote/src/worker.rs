@@ -1,9 +1,7 @@
 //! A process that takes and releases locks as its parent tells it: for benchmarks, and for tests that kill it.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use hdrhistogram::Histogram;
@@ -11,6 +9,7 @@ use lockify_fabric::Executes;
 use lockify_fabric::shm::Owner;
 use lockify_fabric::verbs::Settings;
 use lockify_onesided::{Client, Fabric, LockId, Mode, Released};
+use lockify_report::crew::{self, Failure};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -85,54 +84,26 @@ impl Done {
     }
 }
 
-/// What a worker tells its parent, each on a line of its own after [`MARK`].
+/// What a worker tells its parent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// It is connected, with this number.
     Ready(u16),
     /// It has done its job.
     Done(Done),
-    /// It cannot.
-    Failed(String),
 }
-
-/// Tells replies from what else a program prints.
-pub(crate) const MARK: &str = "lockify-worker: ";
 
 /// How long acquisitions took, in nanoseconds, to three digits.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are allowed")
 }
 
-/// Any failure, for the parent to show.
-type Failure = Box<dyn std::error::Error>;
-
 /// Does the job that the first line of standard input describes, when the second has come.
 ///
 /// # Errors
 /// Standard output cannot be written; all else is told to the parent.
 pub fn run() -> std::io::Result<()> {
-    let done = job().and_then(|job| do_it(&job));
-    reply(&done.map_or_else(|e| Reply::Failed(e.to_string()), Reply::Done))
-}
-
-fn line() -> Result<String, Failure> {
-    let mut line = String::new();
-    match std::io::stdin().read_line(&mut line)? {
-        0 => Err("its parent has ended".into()),
-        _ => Ok(line),
-    }
-}
-
-fn job() -> Result<Job, Failure> {
-    Ok(serde_json::from_str(&line()?)?)
-}
-
-fn reply(reply: &Reply) -> std::io::Result<()> {
-    let text = serde_json::to_string(reply)?;
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "\n{MARK}{text}")?;
-    out.flush()
+    crew::work(|job| Ok(Some(Reply::Done(do_it(&job)?))))
 }
 
 fn do_it(job: &Job) -> Result<Done, Failure> {
@@ -160,23 +131,10 @@ fn do_with<F: Executes>(job: &Job, mut remote: Remote<F>) -> Result<Done, Failur
         .as_ref()
         .map(|path| History::create(path, fabric.me(), protocol))
         .transpose()?;
-    reply(&Reply::Ready(fabric.me().0))?;
-    line()?;
-    let stop = stop()?;
+    crew::reply(&Reply::Ready(fabric.me().0))?;
+    crew::line()?;
+    let stop = crew::until_the_parent_ends()?;
     fabric.block_on(work(&fabric, client, job, choice, history, &stop))
-}
-
-/// Becomes true when standard input ends: the parent wants no more, or has died.
-fn stop() -> std::io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let its_stop = Arc::clone(&stop);
-    let listen = move || {
-        // An error ends it, too.
-        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-        its_stop.store(true, Relaxed);
-    };
-    std::thread::Builder::new().name("listener".into()).spawn(listen)?;
-    Ok(stop)
 }
 
 /// Which locks, in which modes.

@@ -10,7 +10,8 @@ use lockify_check::{Kind, Reader};
 use lockify_onesided::{Options, Protocol};
 use lockify_remote::proof::{Part, check};
 use lockify_remote::worker::{Job, Place};
-use lockify_remote::{Crew, Program, ServeError, Server, Settings};
+use lockify_remote::{Crew, ServeError, Server, Settings};
+use lockify_report::crew::Program;
 
 #[test]
 #[ignore = "a process that the other tests start"]
@@ -128,7 +129,7 @@ fn killed(protocol: Protocol) {
         let victim = 2 + (n % 2) as usize;
         let next = long(job(dir.path(), &format!("after-{n}"), 100 + n));
         let file = history(&jobs[victim]);
-        let dead = crew.replace(victim, &program(), next.clone()).unwrap();
+        let dead = crew.replace(victim, &program(), &next).unwrap();
         parts.push(Part { file, killed: Some(dead) });
         last = dead.1;
         jobs[victim] = next;

@@ -3,7 +3,8 @@
 //!
 //! A [`Row`] is one metric of one case; rows are kept in files that end in `.jsonl` ([`Writer`],
 //! [`read`]). [`table`] shows them with one line per case; a [`Page`] holds plots and tables and
-//! needs nothing but itself: no scripts, no fonts, no network.
+//! needs nothing but itself: no scripts, no fonts, no network. Benchmarks whose subjects are processes start them
+//! with [`crew`].
 //!
 //! ```
 //! use lockify_report::{Page, Plot, Row, metric};
@@ -24,6 +25,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod crew;
 mod html;
 mod jsonl;
 pub mod metric;

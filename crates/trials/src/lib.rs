@@ -6,7 +6,8 @@
 //! - [`coverage`] counts how often each step of the claim protocol met each kind of fault.
 //! - [`speed`] measures the simulator with the lock manager in it.
 //! - [`model`] searches all interleavings of a small cluster.
-//! - [`mod@array`] hosts shared arrays: `lockify sim array`.
+//! - [`mod@array`] hosts shared arrays: `lockify sim array`; [`mod@onesided`] locks in remote memory: `lockify sim onesided`.
+//!   [`seeds`] and [`paper`] are what their seeds and their papers' experiments have in common.
 #![forbid(unsafe_code)]
 
 pub mod array;
@@ -19,9 +20,11 @@ pub mod model;
 pub mod note;
 pub mod observer;
 pub mod onesided;
+pub mod paper;
 pub mod port;
 pub mod quiescence;
 pub mod scenario;
+pub mod seeds;
 pub mod speed;
 pub mod transport;
 pub mod workload;

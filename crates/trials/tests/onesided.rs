@@ -1,6 +1,7 @@
 //! Seeds of simulated clients of locks in remote memory.
 
 use lockify_onesided::Protocol;
+use lockify_onesided::mutation::Mutation;
 use lockify_trials::onesided::seeds::{Run, run, run_one};
 
 #[test]
@@ -30,5 +31,18 @@ fn a_seed_replays_exactly() {
         let run = Run::new(protocol, 0..1);
         let [first, second] = [(); 2].map(|()| run_one(&run, 3, false).map_err(|f| f.message));
         assert_eq!(first, second, "{}", protocol.name());
+    }
+}
+
+/// Without a limit to a batch, readers wait longer than is promised; with one, the runs above are clean.
+#[test]
+fn writers_that_hand_over_without_a_limit_are_found() {
+    for protocol in [Protocol::ShiftLock, Protocol::ShiftLockPlus] {
+        let mutation = Some(Mutation::ShiftNeverEndsABatch);
+        let run = Run { faults: false, mutation, ..Run::new(protocol, 0..30) };
+        let found = (0..30).find_map(|seed| run_one(&run, seed, false).err());
+        let found = found.unwrap_or_else(|| panic!("{}: no reader waits", protocol.name()));
+        println!("{}: {}", protocol.name(), found.message);
+        assert!(found.message.contains("waited to read"), "{}", found.message);
     }
 }

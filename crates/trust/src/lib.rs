@@ -11,6 +11,8 @@
 //!   be any node.
 //!
 //! A [`Keyring`] holds the credentials in use; they can be replaced while a node runs.
+//!
+//! Processes that only have to tell each other [frames](frame) do it over a [`Line`], which does not say what about.
 #![forbid(unsafe_code)]
 
 mod authority;
@@ -19,8 +21,10 @@ mod error;
 mod explain;
 mod files;
 mod folder;
+pub mod frame;
 mod identity;
 mod keyring;
+mod line;
 mod name;
 mod secured;
 mod shared_key;
@@ -32,6 +36,7 @@ pub use explain::explain;
 pub use folder::{CA, CA_KEY, CaFolder, IDENTITY, NodeFiles};
 pub use identity::Identity;
 pub use keyring::{Keyring, PLAIN_TEXT, Security, Source};
+pub use line::{End, Line};
 pub use name::{LONGEST_CLUSTER, node_name};
 pub use rustls;
 pub use secured::{Reading, Secured};

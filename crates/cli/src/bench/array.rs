@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lockify_report::Writer;
-use lockify_volume::bench::{Program, Settings, goals, measure, page, rows, steps};
+use lockify_report::crew::Program;
+use lockify_volume::bench::{Settings, goals, measure, page, rows, steps};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;

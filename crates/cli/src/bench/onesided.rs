@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockify_remote::Program;
 use lockify_remote::bench::{Effort, cases, measure, page, rows};
 use lockify_report::Writer;
+use lockify_report::crew::Program;
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;

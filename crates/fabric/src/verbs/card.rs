@@ -1,10 +1,27 @@
-//! What connections need of a network card: `device.rs` has the real one, `schedules.rs` one whose every step is chosen.
+//! What connections need of a network card: `device.rs` and `pair.rs` have the real one, `schedules.rs` one whose every step is chosen.
 
-use lockify_onesided::{Message, Verb};
+use lockify_onesided::{MESSAGE_WORDS, Message, Verb};
 
-use super::device::{Completion, Target};
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
+
+/// Bytes of a message.
+pub(super) const MESSAGE_BYTES: usize = 8 * MESSAGE_WORDS;
+
+/// What has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    /// As it was posted.
+    pub id: u64,
+    pub status: u32,
+    pub bytes: u32,
+}
+
+/// Where a verb goes.
+pub(super) struct Target {
+    pub offset: u64,
+    pub key: u32,
+}
 
 /// A card. Clones are the same one.
 pub(super) trait Card {

@@ -1,44 +1,38 @@
-//! A device with what an end needs of it: memory, a queue of completions, queue pairs.
-#![allow(unsafe_code, reason = "a library in C is called, and memory is shared with a device")]
+//! A device that is open, with its queue of completions; `memory.rs` and `pair.rs` have what is made of it.
+#![allow(unsafe_code, reason = "a library in C is called")]
 
-use core::ffi::{CStr, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_int};
 use core::mem::zeroed;
-use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::ptr::null_mut;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use lockify_onesided::{MESSAGE_WORDS, Message, Verb};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-
-use super::api::{self, Api, access, mask, opcode, send, state};
-use super::card::{Card, CardPair};
+use super::api::{self, Api};
+use super::card::{Card, Completion};
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
+use super::pair::Pair;
 use super::{RECEIVES, SENDS, Settings};
-
-/// Bytes of a message.
-pub(super) const MESSAGE_BYTES: usize = 8 * MESSAGE_WORDS;
 
 /// A device that is open. What is made of it keeps it open.
 pub(super) struct Device {
-    api: &'static Api,
-    name: String,
+    pub(super) api: &'static Api,
+    pub(super) name: String,
     context: *mut api::Context,
-    pd: *mut api::Opaque,
+    pub(super) pd: *mut api::Opaque,
     channel: *mut api::Channel,
-    cq: *mut api::Cq,
-    attr: api::DeviceAttr,
-    port: api::PortAttr,
-    gid: Gid,
-    settings: Settings,
+    pub(super) cq: *mut api::Cq,
+    pub(super) attr: api::DeviceAttr,
+    pub(super) port: api::PortAttr,
+    pub(super) gid: Gid,
+    pub(super) settings: Settings,
 }
 
 #[derive(Clone, Copy)]
-struct Gid {
-    index: u8,
-    gid: [u64; 2],
+pub(super) struct Gid {
+    pub index: u8,
+    pub gid: [u64; 2],
 }
 
 impl Device {
@@ -153,12 +147,12 @@ impl Device {
         self.made("making a completion queue", self.cq)
     }
 
-    fn unfit(&self, what: &str) -> VerbsError {
+    pub fn unfit(&self, what: &str) -> VerbsError {
         VerbsError::Unfit { device: self.name.clone(), what: what.to_owned() }
     }
 
     /// The result of a function that returns an error's number.
-    fn done(&self, what: &'static str, result: c_int) -> Result<(), VerbsError> {
+    pub fn done(&self, what: &'static str, result: c_int) -> Result<(), VerbsError> {
         match result {
             0 => Ok(()),
             error => {
@@ -171,7 +165,7 @@ impl Device {
     }
 
     /// The result of a function that returns null and sets the error's number.
-    fn made<T>(&self, what: &'static str, made: *mut T) -> Result<(), VerbsError> {
+    pub fn made<T>(&self, what: &'static str, made: *mut T) -> Result<(), VerbsError> {
         if made.is_null() { self.done(what, -1) } else { Ok(()) }
     }
 
@@ -332,324 +326,4 @@ fn open_context(
     // SAFETY: the list is the library's; what was opened of it stays.
     unsafe { (api.free_device_list)(list) };
     opened
-}
-
-/// What has ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Completion {
-    /// As it was posted.
-    pub id: u64,
-    pub status: u32,
-    pub bytes: u32,
-}
-
-/// Zeroed memory that the device may use.
-pub(super) struct Memory {
-    device: Rc<Device>,
-    start: NonNull<c_void>,
-    bytes: usize,
-    mr: *mut api::Mr,
-}
-
-impl Memory {
-    /// Memory of this end; with `shared`, others may use it by its key, at addresses from 0 on.
-    pub fn new(device: &Rc<Device>, bytes: usize, shared: bool) -> Result<Memory, VerbsError> {
-        let failed =
-            |e: rustix::io::Errno| VerbsError::system(&device.name, "allocating memory", &e.into());
-        let (protection, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: the system chooses a place that nothing else uses. Anonymous memory: a device cannot use every file's.
-        let start = unsafe { mmap_anonymous(null_mut(), bytes, protection, private) };
-        let start = start.map_err(failed)?;
-        let start = NonNull::new(start).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
-        let rights = match shared {
-            true => access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
-            false => 0,
-        };
-        let rights = (access::LOCAL_WRITE | rights) as c_int;
-        // SAFETY: the memory is there until the registration ends, see `drop`.
-        let mr = unsafe { (device.api.reg_mr_iova)(device.pd, start.as_ptr(), bytes, 0, rights) };
-        let error = io::Error::last_os_error();
-        let memory = Memory { device: Rc::clone(device), start, bytes, mr };
-        if mr.is_null() {
-            return Err(VerbsError::system(&device.name, "registering memory", &error));
-        }
-        Ok(memory)
-    }
-
-    pub fn key(&self) -> u32 {
-        // SAFETY: it is registered.
-        unsafe { (*self.mr).rkey }
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.bytes as u64
-    }
-
-    /// What the device has put into a word; `None` if there is no such word.
-    fn word(&self, index: usize) -> Option<u64> {
-        let at = index.checked_mul(8).filter(|at| at + 8 <= self.bytes)?;
-        // SAFETY: it is inside and aligned. The device has written it before it said so; nothing of this process
-        // writes there.
-        let word = unsafe { &*self.start.as_ptr().cast::<u8>().add(at).cast::<AtomicU64>() };
-        Some(word.load(Relaxed))
-    }
-
-    fn piece(&self, index: usize, bytes: usize) -> api::Sge {
-        // SAFETY: it is registered. Addresses count from 0.
-        let lkey = unsafe { (*self.mr).lkey };
-        api::Sge { addr: (index * 8) as u64, length: bytes as u32, lkey }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the registration ends before its memory. If it does not, the memory stays.
-        unsafe {
-            if self.mr.is_null() || (self.device.api.dereg_mr)(self.mr) == 0 {
-                let _ = munmap(self.start.as_ptr(), self.bytes);
-            }
-        }
-    }
-}
-
-/// A queue pair of a reliable connection, with the memory for what comes back: first the results of verbs, a word each,
-/// then the messages.
-pub(super) struct Pair {
-    device: Rc<Device>,
-    qp: *mut api::Qp,
-    memory: Memory,
-}
-
-/// Where a verb goes.
-pub(super) struct Target {
-    pub offset: u64,
-    pub key: u32,
-}
-
-impl Pair {
-    /// As [`Card::pair`].
-    fn new(device: &Rc<Device>) -> Result<Pair, VerbsError> {
-        let words = SENDS as usize + RECEIVES as usize * MESSAGE_WORDS;
-        let memory = Memory::new(device, words * 8, false)?;
-        let cap = api::QpCap {
-            max_send_wr: SENDS,
-            max_recv_wr: RECEIVES,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: MESSAGE_BYTES as u32,
-        };
-        let mut attr = api::QpInitAttr {
-            qp_context: null_mut(),
-            send_cq: device.cq,
-            recv_cq: device.cq,
-            srq: null_mut(),
-            cap,
-            qp_type: api::RC,
-            sq_sig_all: 1,
-        };
-        // SAFETY: domain and queue are of the device.
-        let qp = unsafe { (device.api.create_qp)(device.pd, &mut attr) };
-        device.made("making a queue pair", qp)?;
-        let pair = Pair { device: Rc::clone(device), qp, memory };
-        let rights = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-        let attr = api::QpAttr {
-            qp_state: state::INIT,
-            port_num: device.settings.port,
-            qp_access_flags: rights,
-            ..empty()
-        };
-        let wanted = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
-        pair.modify("preparing a queue pair", attr, wanted)?;
-        Ok(pair)
-    }
-
-    /// Its number on the device, which the other end names.
-    fn number(&self) -> u32 {
-        // SAFETY: it was made.
-        unsafe { (*self.qp).qp_num }
-    }
-
-    fn modify(
-        &self,
-        what: &'static str,
-        mut attr: api::QpAttr,
-        wanted: u32,
-    ) -> Result<(), VerbsError> {
-        // SAFETY: the pair lives, and the attributes are whole.
-        let done = unsafe { (self.device.api.modify_qp)(self.qp, &mut attr, wanted as c_int) };
-        self.device.done(what, done)
-    }
-
-    fn hand_over(
-        &self,
-        id: u64,
-        opcode: c_uint,
-        flags: c_uint,
-        mut piece: api::Sge,
-        wr: api::Remote,
-    ) -> Result<(), VerbsError> {
-        let mut request = api::SendWr {
-            wr_id: id,
-            next: null_mut(),
-            sg_list: &mut piece,
-            num_sge: 1,
-            opcode,
-            send_flags: flags | send::SIGNALED,
-            imm_data: 0,
-            wr,
-            xrc: 0,
-            rest: [0; 6],
-        };
-        let mut bad = null_mut();
-        // SAFETY: the pair and its context live.
-        let Some(post) = (unsafe { (*(*self.qp).context).post_send }) else {
-            return Err(self.device.unfit("takes no work: its driver is broken"));
-        };
-        // SAFETY: the request and what it points to live until the call has copied them; what is written to later is
-        // this pair's memory.
-        self.device.done("posting a verb", unsafe { post(self.qp, &mut request, &mut bad) })
-    }
-}
-
-impl CardPair for Pair {
-    fn connect(&self, to: &Endpoint, psn: u32) -> Result<(), VerbsError> {
-        let device = &self.device;
-        if to.ethernet != (device.port.link_layer == api::ETHERNET) {
-            let what = "is on another kind of network than its peer (InfiniBand, Ethernet)";
-            return Err(device.unfit(&format!("{what}: name devices of one network")));
-        }
-        // Settings of one end only: the other's may be smaller.
-        let mtu = u32::from(to.mtu).clamp(1, device.port.active_mtu.clamp(1, 5));
-        let ah_attr = api::AhAttr {
-            dgid: to.gid.map(u64::from_ne_bytes),
-            sgid_index: device.gid.index,
-            hop_limit: 64,
-            dlid: to.lid,
-            is_global: u8::from(to.ethernet),
-            port_num: device.settings.port,
-            ..empty().ah_attr
-        };
-        let attr = api::QpAttr {
-            qp_state: state::RTR,
-            path_mtu: mtu,
-            dest_qp_num: to.pair,
-            rq_psn: to.psn & 0xff_ffff,
-            max_dest_rd_atomic: device.attr.max_qp_rd_atom.clamp(1, 16) as u8,
-            min_rnr_timer: RNR_TIMER,
-            ah_attr,
-            ..empty()
-        };
-        let wanted = mask::STATE
-            | mask::AV
-            | mask::PATH_MTU
-            | mask::DEST_QPN
-            | mask::RQ_PSN
-            | mask::MAX_DEST_RD_ATOMIC
-            | mask::MIN_RNR_TIMER;
-        self.modify("connecting a queue pair", attr, wanted)?;
-        let reads = device.attr.max_qp_init_rd_atom.clamp(1, 16) as u8;
-        let attr = api::QpAttr {
-            qp_state: state::RTS,
-            sq_psn: psn & 0xff_ffff,
-            timeout: device.settings.ack_timeout,
-            retry_cnt: RETRIES,
-            rnr_retry: RETRIES,
-            max_rd_atomic: reads.min(to.reads.max(1)),
-            ..empty()
-        };
-        let wanted = mask::STATE
-            | mask::TIMEOUT
-            | mask::RETRY_CNT
-            | mask::RNR_RETRY
-            | mask::SQ_PSN
-            | mask::MAX_QP_RD_ATOMIC;
-        self.modify("starting a queue pair", attr, wanted)
-    }
-
-    fn post(&self, id: u64, to: &Target, verb: Verb, place: usize) -> Result<(), VerbsError> {
-        let mut word = if let Verb::Write(value) = verb { value } else { 0 };
-        let mut piece = self.memory.piece(place, 8);
-        let (offset, key) = (to.offset, to.key);
-        let rdma = api::Remote { rdma: api::Rdma { remote_addr: offset, rkey: key } };
-        let atomic = |compare_add, swap| api::Remote {
-            atomic: api::Atomic { remote_addr: offset, compare_add, swap, rkey: key },
-        };
-        let (opcode, flags, wr) = match verb {
-            Verb::Read => (opcode::RDMA_READ, 0, rdma),
-            Verb::Write(_) => {
-                piece.addr = core::ptr::from_mut(&mut word).expose_provenance() as u64;
-                (opcode::RDMA_WRITE, send::INLINE, rdma)
-            }
-            Verb::CompareAndSwap { expected, new } => {
-                (opcode::ATOMIC_CMP_AND_SWP, 0, atomic(expected, new))
-            }
-            Verb::FetchAndAdd(add) => (opcode::ATOMIC_FETCH_AND_ADD, 0, atomic(add, 0)),
-            Verb::MaskedCompareAndSwap { .. } => {
-                return Err(self.device.unfit("has no masked atomics"));
-            }
-        };
-        self.hand_over(id, opcode, flags, piece, wr)
-    }
-
-    fn send(&self, id: u64, message: &Message) -> Result<(), VerbsError> {
-        let mut bytes = [0; MESSAGE_BYTES];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(message) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        let addr = bytes.as_mut_ptr().expose_provenance() as u64;
-        let piece = api::Sge { addr, length: MESSAGE_BYTES as u32, lkey: 0 };
-        let wr = api::Remote { rdma: api::Rdma { remote_addr: 0, rkey: 0 } };
-        self.hand_over(id, opcode::SEND, send::INLINE, piece, wr)
-    }
-
-    fn receive(&self, id: u64, place: usize) -> Result<(), VerbsError> {
-        let mut piece = self.memory.piece(message_at(place), MESSAGE_BYTES);
-        let mut request =
-            api::RecvWr { wr_id: id, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
-        let mut bad = null_mut();
-        // SAFETY: the pair and its context live.
-        let Some(post) = (unsafe { (*(*self.qp).context).post_recv }) else {
-            return Err(self.device.unfit("takes no work: its driver is broken"));
-        };
-        // SAFETY: as for `hand_over`.
-        self.device.done("posting a receive", unsafe { post(self.qp, &mut request, &mut bad) })
-    }
-
-    fn result(&self, place: usize) -> u64 {
-        self.memory.word(place).unwrap_or(0)
-    }
-
-    fn message(&self, place: usize) -> Message {
-        let at = message_at(place);
-        core::array::from_fn(|n| u64::from_le(self.memory.word(at + n).unwrap_or(0)))
-    }
-
-    fn stop(&self) {
-        let attr = api::QpAttr { qp_state: state::ERR, ..empty() };
-        // If even that fails, the pair takes nothing any more either.
-        let _ = self.modify("stopping a queue pair", attr, mask::STATE);
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        // SAFETY: it was made, and its memory is dropped after it. The device does nothing with that any more.
-        unsafe { (self.device.api.destroy_qp)(self.qp) };
-    }
-}
-
-/// The first word of a message's place.
-fn message_at(place: usize) -> usize {
-    SENDS as usize + place * MESSAGE_WORDS
-}
-
-/// How often something is tried again that was not acknowledged. 7 would be for ever on Soft-RoCE.
-const RETRIES: u8 = 6;
-
-/// Code of how long a sender waits that finds no receive posted, before it tries again: 328 ms, hence 2 s in all.
-const RNR_TIMER: u8 = 30;
-
-fn empty() -> api::QpAttr {
-    // SAFETY: all bits zero are a value.
-    unsafe { zeroed() }
 }

@@ -13,8 +13,7 @@ use std::os::fd::BorrowedFd;
 use lockify_onesided::{Nanos, Peer, Received, Verb, VerbError};
 
 use super::api::status;
-use super::card::{Card, CardPair};
-use super::device::{Completion, MESSAGE_BYTES, Target};
+use super::card::{Card, CardPair, Completion, MESSAGE_BYTES, Target};
 use super::endpoint::{Endpoint, Word};
 use super::exchange::{Exchange, Heard};
 use super::handshake::{Handshake, Step};

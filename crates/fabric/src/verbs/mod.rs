@@ -36,6 +36,8 @@ mod error;
 mod exchange;
 mod handshake;
 mod link;
+mod memory;
+mod pair;
 #[cfg(test)]
 mod schedules;
 mod wait;
@@ -58,8 +60,9 @@ pub use exchange::{Exchange, Heard, MOST_TOLD};
 
 use crate::clock::now;
 use crate::patience;
-use device::{Device, Memory};
+use device::Device;
 use link::Links;
+use memory::Memory;
 use work::{Outcome, Work};
 
 /// Verbs and messages to one peer that can be under way; more wait in this process.

@@ -13,8 +13,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::VerbsError;
 use super::api::status;
-use super::card::{Card, CardPair};
-use super::device::{Completion, MESSAGE_BYTES, Target};
+use super::card::{Card, CardPair, Completion, MESSAGE_BYTES, Target};
 use super::endpoint::Endpoint;
 use super::exchange::{Exchange, Heard};
 use super::link::Links;

@@ -17,17 +17,52 @@ pub(super) struct Monitor {
     holders: Vec<Holder>,
     /// Who waits, by the order of the verbs by which they queued.
     queue: Vec<Peer>,
-    /// Who called, and has not queued.
+    /// Who called for an exclusive lock, and has not queued.
     called: Vec<Peer>,
+    /// How many writers may be granted while a reader waits, where that is promised.
+    limit: Option<u32>,
+    /// Who called for a shared lock, and how many writers were granted since it queued; `None` if it has not.
+    readers: Vec<(Peer, Option<u32>)>,
     last_token: Option<u64>,
     /// Whom nothing is promised: it was stopped.
     pub stopped: Option<Peer>,
 }
 
 impl Monitor {
+    /// `limit`: see [`Options::most_writers_before_a_reader`](crate::Options::most_writers_before_a_reader).
+    pub fn new(limit: Option<u32>) -> Monitor {
+        Monitor { limit, ..Monitor::default() }
+    }
+
     pub fn calls(&mut self, who: Peer, mode: Mode) {
-        if mode == Mode::Exclusive {
-            self.called.push(who);
+        match mode {
+            Mode::Exclusive => self.called.push(who),
+            Mode::Shared if self.limit.is_some() => self.readers.push((who, None)),
+            Mode::Shared => {}
+        }
+    }
+
+    /// This client has added to the lock's word, by which readers queue.
+    pub fn adds(&mut self, who: Peer) {
+        if let Some(reader) = self.readers.iter_mut().find(|(other, _)| *other == who) {
+            reader.1 = Some(0);
+        }
+    }
+
+    /// A writer is granted: those that wait have been overtaken once more.
+    fn overtakes(&mut self, writer: Peer) {
+        let mut starving = None;
+        for (reader, count) in &mut self.readers {
+            let Some(count) = count else { continue };
+            *count += 1;
+            if self.limit.is_some_and(|limit| *count > limit) {
+                starving = Some((*reader, *count));
+            }
+        }
+        if let Some((reader, count)) = starving {
+            self.violate(format!(
+                "{writer:?} is writer {count} that is granted while {reader:?} waits to read"
+            ));
         }
     }
 
@@ -49,6 +84,10 @@ impl Monitor {
         fifo: bool,
     ) {
         self.called.retain(|other| *other != who);
+        self.readers.retain(|(other, _)| *other != who);
+        if mode == Mode::Exclusive {
+            self.overtakes(who);
+        }
         if fifo && mode == Mode::Exclusive && self.queue.first().is_some_and(|first| *first != who)
         {
             self.violate(format!(
@@ -84,6 +123,7 @@ impl Monitor {
     }
 
     pub fn state(&self) -> impl core::hash::Hash + use<> {
-        (self.holders.clone(), self.queue.clone(), self.called.clone(), self.last_token)
+        let waiting = (self.queue.clone(), self.called.clone(), self.readers.clone());
+        (self.holders.clone(), waiting, self.last_token)
     }
 }

@@ -112,7 +112,10 @@ impl World {
     pub fn new(scenario: &Scenario) -> World {
         let memory: SharedMemory = Rc::default();
         let table = table(&memory, scenario.word);
-        let monitor: Rc<RefCell<Monitor>> = Rc::default();
+        // What a stopped client has in its hands may be granted after a repair, beside what waits for that.
+        let limit = scenario.options.most_writers_before_a_reader();
+        let limit = limit.filter(|_| scenario.fault == Fault::None);
+        let monitor = Rc::new(RefCell::new(Monitor::new(limit)));
         let capabilities =
             Capabilities { masked: scenario.masked, clock_error: Some(scenario.lease() / 16) };
         let options = scenario.options;
@@ -228,6 +231,9 @@ impl World {
                 // Who draws a ticket queues by adding, and everybody else by comparing.
                 let adds = matches!(verb, Verb::FetchAndAdd(_));
                 let by_ticket = matches!(self.protocol, Protocol::Dslr | Protocol::ShiftLockS);
+                if adds {
+                    self.monitor.borrow_mut().adds(peer(i));
+                }
                 if verb.is_atomic()
                     && adds == by_ticket
                     && verb.apply(before).is_some_and(|after| after != before)

@@ -249,7 +249,7 @@ pub(crate) async fn release<F: Fabric>(s: &Session<F>, spot: Spot, hold: Hold) -
     if known.is_none() && free(s, spot, writer).await? {
         return Ok(());
     }
-    let ends = writer.before + 1 >= s.options.batch;
+    let ends = writer.before + 1 >= s.options.batch && !mutated!(s.options, ShiftNeverEndsABatch);
     let flipped = if ends { Some(flip(s, spot, writer).await?) } else { None };
     if known.is_none() {
         let now = s.fabric.now();

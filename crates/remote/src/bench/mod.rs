@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use lockify_onesided::{Options, Protocol};
+use lockify_report::crew::{Program, WorkerError};
 
 pub use case::{Case, Workload, workloads};
 pub use limit::Limits;
 pub use rows::{page, rows};
 
-use crate::crew::{Crew, CrewError, Program};
+use crate::crew::Crew;
 use crate::server::{ServeError, Server, Settings};
 use crate::worker::{Done, Job, Place};
 
@@ -55,7 +56,7 @@ pub enum BenchError {
         /// In which case.
         what: String,
         /// Why.
-        error: CrewError,
+        error: WorkerError,
     },
 }
 

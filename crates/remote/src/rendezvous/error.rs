@@ -3,9 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 
+use lockify_trust::frame::Framed as _;
 use lockify_trust::{PLAIN_TEXT, TrustError};
 
-use super::frame::{MAX_BYTES, VERSION};
+use super::frame::{Frame, MAX_BYTES};
 use super::{LAST_RANK, PATIENCE};
 
 /// Why there is no rendezvous, or none any more.
@@ -75,7 +76,8 @@ pub enum RendezvousError {
     },
     /// It was connected, and said nothing in time.
     #[error(
-        "{address} does not answer: is it a memory server (version {VERSION}), and is the address right?"
+        "{address} does not answer: is it a memory server (version {}), and is the address right?",
+        Frame::VERSION
     )]
     Silent {
         /// Where.

@@ -4,20 +4,20 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use lockify_trust::Security;
+use lockify_trust::frame::FrameError;
+use lockify_trust::{End, Line, Security};
 
 use super::error::RendezvousError;
-use super::frame::{Frame, FrameError, MAX_BYTES};
-use super::line::{End, Line};
+use super::frame::{Frame, MAX_BYTES};
 use super::queue::Incoming;
-use super::{Event, GREETING, HOME, Identity, PATIENCE, Welcome, allow};
+use super::{Event, GREETING, HOME, Identity, PATIENCE, SILENCE, Welcome, allow};
 
 /// How long one who leaves waits for the host to have heard all.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// A participant's end. Dropping it leaves; what was told just before may be lost then, which [`Rendezvous::leave`] avoids.
 pub struct Rendezvous {
-    line: Line,
+    line: Line<Frame>,
     rank: u16,
     incoming: Incoming,
     /// Why nothing more will come.
@@ -43,7 +43,7 @@ impl Rendezvous {
             Security::Tls(keyring) => Some(keyring.current().dial(server)?),
             Security::Loopback | Security::PlainText => None,
         };
-        let mut line = Line::new(mio::net::TcpStream::from_std(stream), session);
+        let mut line = Line::new(mio::net::TcpStream::from_std(stream), session, SILENCE);
         let (cluster, node) = (identity.cluster().to_owned(), identity.node());
         line.say(&Frame::Hello { cluster, node, to: server });
         let welcome = greet(&mut line, address)?;
@@ -153,12 +153,12 @@ impl Rendezvous {
 /// Readable when [`Rendezvous::next`] has more to say after it had nothing, for who waits for other things, too.
 impl AsFd for Rendezvous {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.line.stream.as_fd()
+        self.line.as_fd()
     }
 }
 
 /// Waits for the host's answer.
-fn greet(line: &mut Line, address: SocketAddr) -> Result<Welcome, RendezvousError> {
+fn greet(line: &mut Line<Frame>, address: SocketAddr) -> Result<Welcome, RendezvousError> {
     let begin = Instant::now();
     let foreign = |why: String| RendezvousError::Foreign { address, why };
     loop {

@@ -18,7 +18,6 @@ mod error;
 mod frame;
 mod host;
 mod join;
-mod line;
 mod queue;
 mod relay;
 

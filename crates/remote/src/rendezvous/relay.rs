@@ -6,14 +6,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockify_trust::Security;
+use lockify_trust::{End, Line, Security};
 use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 use super::frame::{Frame, Who};
 use super::host::{Hosting, Shared};
-use super::line::{End, Line};
-use super::{GREETING, HOME, LAST_RANK, PATIENCE, QUEUE};
+use super::{GREETING, HOME, LAST_RANK, PATIENCE, QUEUE, SILENCE};
 
 /// Connections that have not introduced themselves.
 const STRANGERS: usize = 64;
@@ -27,7 +26,7 @@ const TICK: Duration = Duration::from_millis(250);
 const COMPLAINTS: u32 = 8;
 
 struct Member {
-    line: Line,
+    line: Line<Frame>,
     from: SocketAddr,
     since: Instant,
     /// Once it takes part.
@@ -160,7 +159,7 @@ impl Relay {
             let entry = self.members.vacant_entry();
             let both = Interest::READABLE | Interest::WRITABLE;
             if self.poll.registry().register(&mut stream, Token(entry.key()), both).is_ok() {
-                let (line, since) = (Line::new(stream, session), Instant::now());
+                let (line, since) = (Line::new(stream, session, SILENCE), Instant::now());
                 let (who, refused, held) = (None, None, None);
                 entry.insert(Member { line, from, since, who, refused, speaks: true, held });
             }

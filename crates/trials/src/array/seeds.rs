@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use lockify_array::Scheme;
-use lockify_sim::{Failure, SeedFailure, Seeds, run_seeds, trace_failures};
+use lockify_sim::{Failure, Seeds};
 
 use crate::array::scenario::{Faults, Scenario};
 use crate::array::trial::{Outcome, Trial};
@@ -61,53 +61,30 @@ impl Run {
 }
 
 /// What came out.
-#[derive(Clone, Debug)]
-pub struct Summary {
-    /// The scheme.
-    pub scheme: Scheme,
-    /// Seeds that were run.
-    pub runs: u64,
-    /// All of their outcomes.
-    pub total: Outcome,
-    /// The seeds that failed.
-    pub failures: Vec<SeedFailure>,
+pub type Summary = crate::seeds::Summary<Outcome>;
+
+impl crate::seeds::Outcome for Outcome {
+    fn add(&mut self, other: &Outcome) {
+        Outcome::add(self, other);
+    }
 }
 
-impl std::fmt::Display for Summary {
+impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for failure in &self.failures {
-            writeln!(f, "{failure}")?;
-        }
-        let Summary { scheme, runs, total, failures } = self;
+        let Outcome { operations, failed, restarts, repairs, lost, faults, events, .. } = self;
         write!(
             f,
-            "{scheme:<18} {runs} seeds, {} failed; {} operations, {} failed, {} restarts, {} repairs, {} blocks lost, {} faults, \
-             {} events",
-            failures.len(),
-            total.operations,
-            total.failed,
-            total.restarts,
-            total.repairs,
-            total.lost,
-            total.faults,
-            total.events
+            "{operations} operations, {failed} failed, {restarts} restarts, {repairs} repairs, {lost} blocks lost, \
+             {faults} faults, {events} events"
         )
     }
 }
 
 /// Runs all seeds; `progress` is told how many are done.
 pub fn run(run: &Run, progress: impl Fn(u64) + Sync) -> Summary {
-    let mut seeds = Seeds::new(run.seeds.clone(), run.replay());
-    seeds.threads = run.threads;
-    let report = if run.trace {
-        run_seeds(&seeds, trace_failures(|seed, trace| run_one(run, seed, trace)), progress)
-    } else {
-        run_seeds(&seeds, |seed| run_one(run, seed, false), progress)
-    };
-    let runs = (report.passed.len() + report.failures.len()) as u64;
-    let mut total = Outcome::default();
-    report.passed.iter().for_each(|(_, outcome)| total.add(outcome));
-    Summary { scheme: run.scheme, runs, total, failures: report.failures }
+    let seeds = Seeds { threads: run.threads, ..Seeds::new(run.seeds.clone(), run.replay()) };
+    let name = format!("{:<18}", run.scheme);
+    crate::seeds::run(name, &seeds, run.trace, |seed, trace| run_one(run, seed, trace), progress)
 }
 
 /// Runs one seed.

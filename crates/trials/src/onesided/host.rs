@@ -8,7 +8,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use lockify_onesided::port::{Port, Request, SharedMemory, Ticket};
-use lockify_onesided::{Address, Capabilities, Message, Peer, Received, Verb, VerbError};
+use lockify_onesided::{
+    Address, Capabilities, Generation, Message, Peer, Received, Verb, VerbError,
+};
 use lockify_sim::{
     Config, Context, Delay, Input, LinkProfile, LinkState, Machine, Nanos, NetworkConfig, NodeId,
     Sim, TimerId,
@@ -73,6 +75,8 @@ pub struct Setting {
     pub stalls: Option<Stalls>,
     /// What the fabric can do.
     pub capabilities: Capabilities,
+    /// Whether the home notes the fetch-and-adds of clients.
+    pub notes_adds: bool,
 }
 
 /// The home's NIC.
@@ -144,8 +148,15 @@ pub struct Note {
 pub enum Step {
     /// Called for it.
     Call(lockify_onesided::Mode),
-    /// Got it, until then, with this token.
-    Grant(Nanos, Option<u64>),
+    /// Got it.
+    Grant {
+        /// When the lease ends.
+        until: Nanos,
+        /// The fencing token.
+        token: Option<u64>,
+        /// Of the lock.
+        generation: Generation,
+    },
     /// Called for its release.
     Release,
     /// Released.
@@ -154,6 +165,8 @@ pub enum Step {
     Failed(String),
     /// Has done all it had to do.
     Done,
+    /// By the home: a fetch-and-add of this client was executed, of whichever lock it is about.
+    Added(NodeId),
 }
 
 impl Node {
@@ -247,6 +260,9 @@ impl Node {
         let Posted { from, ticket, at, verb } = posted;
         let result = self.setting.memory.borrow_mut().execute(at, verb);
         cx.trace(|| format!("{verb:?} of {from} at {:#x}: {result:x?}", at.offset));
+        if self.setting.notes_adds && matches!(verb, Verb::FetchAndAdd(_)) {
+            cx.note(Note { lock: 0, hold: 0, step: Step::Added(from) });
+        }
         if from == cx.id() {
             self.port.complete(ticket, result);
             self.run(cx);

@@ -177,6 +177,7 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
         memory,
         stalls: None,
         capabilities: Capabilities { masked: case.masked, clock_error: Some(CLOCK_ERROR) },
+        notes_adds: false,
     };
     let store: Rc<Store> = Rc::default();
     let shared = (Rc::new(case.clone()), tally.clone(), store.clone());

@@ -16,12 +16,13 @@ use lockify_onesided::{
 };
 use lockify_sim::{
     Failure, FaultKind, FaultMix, FaultPlan, MILLISECOND, Nanos, NodeId, NodeStatus, Random,
-    ReportEvent, SeedFailure, Seeds, Sim, run_seeds, trace_failures,
+    ReportEvent, Seeds, Sim,
 };
 use rand::RngExt as _;
 use rand::SeedableRng as _;
 
 use crate::onesided::host::{Node, Note, Notes, Setting, Stalls, Step, Task, fabric};
+use crate::onesided::overtaking::Overtaking;
 use crate::onesided::profile::{CLOCK_ERROR, hundred_gigabit};
 
 /// A short lease: much happens in little time.
@@ -91,55 +92,32 @@ pub struct Outcome {
 }
 
 /// What came out.
-#[derive(Clone, Debug)]
-pub struct Summary {
-    /// The protocol.
-    pub protocol: Protocol,
-    /// Seeds that were run.
-    pub runs: u64,
-    /// All of their outcomes.
-    pub total: Outcome,
-    /// The seeds that failed.
-    pub failures: Vec<SeedFailure>,
+pub type Summary = crate::seeds::Summary<Outcome>;
+
+impl crate::seeds::Outcome for Outcome {
+    fn add(&mut self, other: &Outcome) {
+        self.grants += other.grants;
+        self.revoked += other.revoked;
+        self.faults += other.faults;
+        self.events += other.events;
+    }
 }
 
-impl std::fmt::Display for Summary {
+impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for failure in &self.failures {
-            writeln!(f, "{failure}")?;
-        }
-        let Summary { protocol, runs, total, failures } = self;
+        let Outcome { grants, revoked, faults, events, .. } = self;
         write!(
             f,
-            "{:<11} {runs} seeds, {} failed; {} locks taken, {} releases too late, {} faults, {} events",
-            protocol.name(),
-            failures.len(),
-            total.grants,
-            total.revoked,
-            total.faults,
-            total.events
+            "{grants} locks taken, {revoked} releases too late, {faults} faults, {events} events"
         )
     }
 }
 
 /// Runs all seeds; `progress` is told how many are done.
 pub fn run(run: &Run, progress: impl Fn(u64) + Sync) -> Summary {
-    let mut seeds = Seeds::new(run.seeds.clone(), run.replay());
-    seeds.threads = run.threads;
-    let report = if run.trace {
-        run_seeds(&seeds, trace_failures(|seed, trace| run_one(run, seed, trace)), progress)
-    } else {
-        run_seeds(&seeds, |seed| run_one(run, seed, false), progress)
-    };
-    let runs = (report.passed.len() + report.failures.len()) as u64;
-    let mut total = Outcome::default();
-    for (_, outcome) in &report.passed {
-        total.grants += outcome.grants;
-        total.revoked += outcome.revoked;
-        total.faults += outcome.faults;
-        total.events += outcome.events;
-    }
-    Summary { protocol: run.protocol, runs, total, failures: report.failures }
+    let seeds = Seeds { threads: run.threads, ..Seeds::new(run.seeds.clone(), run.replay()) };
+    let name = format!("{:<11}", run.protocol.name());
+    crate::seeds::run(name, &seeds, run.trace, |seed, trace| run_one(run, seed, trace), progress)
 }
 
 /// Runs one seed.
@@ -176,6 +154,7 @@ pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
             masked: random.random_bool(0.5),
             clock_error: Some(CLOCK_ERROR),
         },
+        notes_adds: options.most_writers_before_a_reader().is_some(),
     };
     let make = move |node: NodeId, port: Port, notes: Notes| -> Task {
         if node == NodeId(0) {
@@ -193,7 +172,7 @@ pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
         let plan = plan(&victims, sim.fault_random());
         sim.apply_plan(&plan);
     }
-    let outcome = watch(&mut sim, clients);
+    let outcome = watch(&mut sim, clients, &options);
     let fail = |message| Failure {
         message: format!("{message} ({clients} clients, {locks} locks)"),
         trace: sim.trace().to_string(),
@@ -294,7 +273,8 @@ async fn one(
     let mode = if shared { Mode::Shared } else { Mode::Exclusive };
     note(Step::Call(mode));
     let guard = client.lock(lock, mode).await?;
-    note(Step::Grant(guard.valid_until(), guard.token()));
+    let (until, token, generation) = (guard.valid_until(), guard.token(), guard.generation());
+    note(Step::Grant { until, token, generation });
     // Mostly short; now and then longer than the lease.
     let longest = if random.random_bool(0.1) { LEASE * 3 / 2 } else { LEASE / 20 };
     let until = client.fabric().now() + random.random_range(0..longest);
@@ -311,12 +291,13 @@ struct Hold {
     node: u32,
     lock: u64,
     number: u64,
-    mode: Checked,
+    mode: Mode,
 }
 
 /// Lets the run go on, and has its history checked.
-fn watch(sim: &mut Sim<Node>, clients: usize) -> Result<Outcome, String> {
+fn watch(sim: &mut Sim<Node>, clients: usize, options: &Options) -> Result<Outcome, String> {
     let mut checker = Checker::new(lockify_check::Options::whole());
+    let mut overtaking = Overtaking::new(options);
     let mut outcome = Outcome::default();
     // Holds whose lease ends, by the alarm that says so.
     let mut leases: HashMap<u64, Hold> = HashMap::new();
@@ -336,24 +317,24 @@ fn watch(sim: &mut Sim<Node>, clients: usize) -> Result<Outcome, String> {
                 let node = node.0;
                 let event = |kind| event(at, node, kind).lock(note.hold);
                 match note.step {
+                    Step::Added(NodeId(client)) => overtaking.adds(client),
                     Step::Call(mode) => {
+                        overtaking.calls(node, note.lock, mode);
                         let name = format!("lock{}", note.lock);
                         observe(
                             &mut checker,
                             event(Kind::Request).resource(name.as_str()).mode(checked(mode)).op(1),
                         )?;
                         lost.retain(|n| *n != node);
-                        held.insert(
-                            node,
-                            Hold { node, lock: note.lock, number: note.hold, mode: checked(mode) },
-                        );
+                        held.insert(node, Hold { node, lock: note.lock, number: note.hold, mode });
                     }
-                    Step::Grant(until, token) => {
+                    Step::Grant { until, token, generation } => {
                         outcome.grants += 1;
                         let Some(hold) = held.get(&node).copied() else { continue };
+                        overtaking.granted(node, note.lock, hold.mode, generation)?;
                         observe(
                             &mut checker,
-                            Event { token, ..event(Kind::Grant).mode(hold.mode).op(1) },
+                            Event { token, ..event(Kind::Grant).mode(checked(hold.mode)).op(1) },
                         )?;
                         alarms += 1;
                         leases.insert(alarms, hold);
@@ -368,6 +349,7 @@ fn watch(sim: &mut Sim<Node>, clients: usize) -> Result<Outcome, String> {
                         )?;
                     }
                     Step::Failed(why) => {
+                        overtaking.gone(node);
                         busy.retain(|n| *n != node);
                         if node == SPARED {
                             return Err(format!(
@@ -395,6 +377,7 @@ fn watch(sim: &mut Sim<Node>, clients: usize) -> Result<Outcome, String> {
             }
             ReportEvent::Node { node, status: NodeStatus::Crashed, .. } => {
                 outcome.faults += 1;
+                overtaking.gone(node.0);
                 busy.retain(|n| *n != node.0);
                 if let Some(hold) = held.remove(&node.0)
                     && !lost.contains(&node.0)

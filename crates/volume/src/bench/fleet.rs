@@ -4,11 +4,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use lockify_array::{Layout, Redundancy, Scheme};
+use lockify_report::crew::{Program, Worker};
 
 use super::case::DATA;
-use super::crew::Worker;
 use super::worker::{Job, Role};
-use super::{BenchError, Program, Settings};
+use super::{BenchError, Settings};
 use crate::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, Timing};
 
 /// Blocks per stripe unit: 64 KiB.
@@ -70,7 +70,7 @@ impl Fleet {
             let role = Role::Device { id, path, direct: !settings.buffered };
             start(format!("device {id}"), role)?;
         }
-        workers.iter_mut().try_for_each(Worker::ready)?;
+        workers.iter_mut().try_for_each(super::ready)?;
         Ok(Fleet { array, _workers: workers })
     }
 }

@@ -4,7 +4,6 @@
 //! disturbs the machine disturbs all alike.
 
 mod case;
-mod crew;
 mod fleet;
 mod goals;
 mod proxies;
@@ -18,6 +17,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use lockify_array::{OpError, Scheme};
+use lockify_report::crew::{Program, Worker, WorkerError};
 
 pub use case::{DEPTH, Subject, Workload, workloads};
 pub use goals::{Goal, goals};
@@ -25,11 +25,13 @@ pub use proxies::{Export, Proxies};
 pub use rows::{page, rows};
 
 use crate::store::Access;
-use crew::Worker;
 use fleet::Fleet;
 use raw::Raw;
 use work::{Done, Load};
 use worker::{Job, Reply, Role};
+
+/// How long a worker may take beyond its job.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How much is measured, and on what.
 #[derive(Clone, Debug)]
@@ -50,15 +52,6 @@ pub struct Settings {
     pub folder: PathBuf,
 }
 
-/// How to start a worker: a program that calls [`worker::run`].
-#[derive(Clone, Debug)]
-pub struct Program {
-    /// The program.
-    pub program: PathBuf,
-    /// Its arguments.
-    pub args: Vec<String>,
-}
-
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -73,22 +66,9 @@ pub enum BenchError {
     /// The array cannot be described, or its files not made.
     #[error("cannot make the array: {0}")]
     Array(String),
-    /// A worker cannot be started.
-    #[error("cannot start a worker ({}): {error}", program.display())]
-    Start {
-        /// The program.
-        program: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// A worker ended early, or could not do what it was told.
-    #[error("{name}: {what}")]
-    Worker {
-        /// Which.
-        name: String,
-        /// Why.
-        what: String,
-    },
+    /// A process did not do its job.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
     /// An operation on bare files failed.
     #[error("bare files: {0}")]
     Raw(#[from] OpError),
@@ -207,17 +187,22 @@ fn once(
         Worker::start(how, format!("host {host}"), &Job { array: fleet.array.clone(), role })
     };
     let mut hosts = (1..=workload.hosts).map(start).collect::<Result<Vec<_>, _>>()?;
-    hosts.iter_mut().try_for_each(Worker::ready)?;
+    hosts.iter_mut().try_for_each(ready)?;
     hosts.iter_mut().try_for_each(|host| host.tell("go"))?;
-    let done = |host: &mut Worker| match host.hear(settings.duration)? {
+    let done = |host: &mut Worker| match host.hear(settings.duration + PATIENCE)? {
         Reply::Done(done) => Ok(done),
-        reply => {
-            let what = format!("gave the wrong reply ({reply:?})");
-            Err(BenchError::Worker { name: "host".into(), what })
-        }
+        reply => Err(host.unexpected(&reply)),
     };
     let done = hosts.iter_mut().map(done).collect::<Result<Vec<_>, _>>()?;
     Ok(together(&done))
+}
+
+/// Waits until a worker serves, or is ready to begin.
+fn ready(worker: &mut Worker) -> Result<(), WorkerError> {
+    match worker.hear(PATIENCE)? {
+        Reply::Ready => Ok(()),
+        reply => Err(worker.unexpected(&reply)),
+    }
 }
 
 fn raw(load: &Load, dir: &Path, settings: &Settings) -> Result<Done, BenchError> {

@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lockify_array::Scheme;
+use lockify_report::crew::{Program, Worker};
 
-use super::crew::Worker;
 use super::fleet::{self, Fleet};
 use super::worker::{Job, Role};
-use super::{BenchError, Program, Settings};
+use super::{BenchError, Settings};
 
 /// Who serves the block device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +60,7 @@ fn lockify(settings: &Settings, how: &Program) -> Result<f64, BenchError> {
     let role = Role::Export { id: 1, socket: socket.clone() };
     let job = Job { array: fleet.array.clone(), role };
     let mut export = Worker::start(how, "export".into(), &job)?;
-    export.ready()?;
+    super::ready(&mut export)?;
     reads(&socket, settings)
 }
 

@@ -1,14 +1,12 @@
-//! A process of the benchmark: it becomes what its parent tells it, and ends with it.
-//!
-//! Each side says lines: the parent a `Job`, then `go` to a host; the worker `Reply`s as JSON behind `MARK`.
+//! A process of the benchmark: it becomes what its parent's `Job` says, and ends with it. A host begins when it is told `go`.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockify_array::{DeviceId, HostId, OpError, Work};
+use lockify_report::crew::{self, Failure};
 use lockify_trust::Identity;
 use serde::{Deserialize, Serialize};
 
@@ -42,73 +40,38 @@ pub(super) enum Reply {
     Ready,
     /// A host has done its load.
     Done(Done),
-    /// It cannot.
-    Failed(String),
 }
-
-/// Tells replies from what else a program prints.
-pub(super) const MARK: &str = "lockify-worker: ";
 
 /// How long connecting to all devices may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Any failure, for the parent to show.
-type Failure = Box<dyn std::error::Error>;
 
 /// Becomes what the first line of standard input says.
 ///
 /// # Errors
 /// Standard output cannot be written; all else is told to the parent.
 pub fn run() -> std::io::Result<()> {
-    match job().and_then(|job| become_it(&job)) {
-        Ok(()) => Ok(()),
-        Err(e) => reply(&Reply::Failed(e.to_string())),
-    }
-}
-
-fn line() -> Result<String, Failure> {
-    let mut line = String::new();
-    match std::io::stdin().read_line(&mut line)? {
-        0 => Err("its parent has ended".into()),
-        _ => Ok(line),
-    }
-}
-
-fn job() -> Result<Job, Failure> {
-    Ok(serde_json::from_str(&line()?)?)
-}
-
-fn reply(reply: &Reply) -> std::io::Result<()> {
-    let text = serde_json::to_string(reply)?;
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{MARK}{text}")?;
-    out.flush()
+    crew::work(|job| become_it(&job))
 }
 
 fn log(what: &str) {
     eprintln!("lockify bench: {what}");
 }
 
-fn become_it(job: &Job) -> Result<(), Failure> {
+/// The last that it tells, if there is something.
+fn become_it(job: &Job) -> Result<Option<Reply>, Failure> {
     let file = ArrayFile::read(&job.array)?;
     match &job.role {
-        Role::Device { id, path, direct } => be_device(&file, *id, path, *direct),
-        Role::Host { id, load } => be_host(&file, *id, load),
-        Role::Export { id, socket } => be_export(&file, *id, socket),
+        Role::Device { id, path, direct } => be_device(&file, *id, path, *direct)?,
+        Role::Host { id, load } => return Ok(Some(Reply::Done(be_host(&file, *id, load)?))),
+        Role::Export { id, socket } => be_export(&file, *id, socket)?,
     }
+    Ok(None)
 }
 
-/// Says that it is ready, and sets the flag when the parent has ended.
-fn until_the_parent_ends() -> std::io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
-    let wait = move || {
-        // An error, too, means that nobody is there.
-        while line().is_ok() {}
-        flag.store(true, Ordering::Relaxed);
-    };
-    std::thread::Builder::new().name("parent".into()).spawn(wait)?;
-    reply(&Reply::Ready)?;
+/// Says that it is ready; the flag is set when the parent has ended.
+fn serves() -> std::io::Result<Arc<AtomicBool>> {
+    let stop = crew::until_the_parent_ends()?;
+    crew::reply(&Reply::Ready)?;
     Ok(stop)
 }
 
@@ -127,7 +90,7 @@ fn be_device(
         log,
     };
     let server = device::Server::start(file, &serving)?;
-    Ok(server.run(&*until_the_parent_ends()?)?)
+    Ok(server.run(&*serves()?)?)
 }
 
 fn open(file: &ArrayFile, id: u32) -> Result<Array, Failure> {
@@ -146,17 +109,16 @@ impl Doer for Array {
     }
 }
 
-fn be_host(file: &ArrayFile, id: u32, load: &Load) -> Result<(), Failure> {
+fn be_host(file: &ArrayFile, id: u32, load: &Load) -> Result<Done, Failure> {
     let array = open(file, id)?;
-    reply(&Reply::Ready)?;
-    line()?;
+    crew::reply(&Reply::Ready)?;
+    crew::line()?;
     let before = array.counts();
     let mut done = put(load, &file.layout, file.scheme, &array)?;
     let after = array.counts();
     done.messages = after.requests + after.replies - before.requests - before.replies;
     done.delayed = after.delayed - before.delayed;
-    reply(&Reply::Done(done))?;
-    Ok(())
+    Ok(done)
 }
 
 fn be_export(file: &ArrayFile, id: u32, socket: &std::path::Path) -> Result<(), Failure> {
@@ -172,7 +134,7 @@ fn be_export(file: &ArrayFile, id: u32, socket: &std::path::Path) -> Result<(), 
     }
     let server = nbd::Server::listen(&nbd::Listen::Unix(socket.to_owned()), export, log)?;
     let stopper = server.stopper()?;
-    let stop = until_the_parent_ends()?;
+    let stop = serves()?;
     let wait = move || {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(20));

@@ -1,33 +1,13 @@
-//! What processes of an array say to each other, as bytes. Encoding and decoding are pure functions.
-//!
-//! Each side begins with a head: `magic (8 bytes) | version (u16)`. Frames follow: a length (`u32`) and that many bytes, one
-//! [`Frame`] in postcard's encoding; integers are little-endian. The head and [`Frame::Refused`] are the same in every
-//! version, so that two versions can tell each other what is wrong.
+//! What processes of an array say to each other.
 
 use lockify_array::message::{Reply, Request};
 use lockify_array::{ArrayState, DeviceId, Life, ServerReply, ServerRequest};
 use lockify_node::membership::Vote;
+use lockify_trust::frame::{Framed, printable};
 use serde::{Deserialize, Serialize};
 
 use super::report::Report;
 use crate::ArrayId;
-
-/// How each side begins.
-const MAGIC: [u8; 8] = *b"LOCKIFYA";
-/// The version of all this. No other is understood: the processes of an array are of one release.
-pub(crate) const VERSION: u16 = 1;
-/// Bytes of a head.
-pub(crate) const HEAD: usize = 10;
-/// Bytes of a frame's length.
-pub(crate) const PREFIX: usize = 4;
-/// The longest frame of somebody who has not introduced himself, in bytes without its length.
-const MAX_GREETING: usize = 4096;
-/// The longest frame: a part of an operation on one device, with linkage records.
-pub(crate) const MAX_FRAME: usize = 80 << 20;
-/// The longest text of a refusal, bytes.
-const MAX_TEXT: usize = 1024;
-/// How a TLS record of a handshake begins, and that of an alert (RFC 8446, 5.1).
-const TLS: [[u8; 2]; 2] = [[22, 3], [21, 3]];
 
 /// As what a process takes part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -109,93 +89,37 @@ pub(crate) enum Frame {
     State(ArrayState),
 }
 
-/// Bytes that nobody of this version says.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum FrameError {
-    #[error("this is no process of an array: is the address right?")]
-    Magic,
-    #[error("it speaks TLS and this side does not: give both the same keys")]
-    Tls,
-    #[error(
-        "it speaks version {0} of arrays and this side {VERSION}: use the same release on both sides"
-    )]
-    Version(u16),
-    #[error("it sent what makes no sense ({0}): use the same release on both sides")]
-    Malformed(&'static str),
-}
+impl Framed for Frame {
+    const MAGIC: [u8; 8] = *b"LOCKIFYA";
+    const VERSION: u16 = 1;
+    const SPEAKER: &'static str = "process of an array";
+    const SUBJECT: &'static str = "arrays";
+    const MAX_GREETING: usize = 4096;
+    /// A part of an operation on one device, with linkage records.
+    const MAX_FRAME: usize = 80 << 20;
+    const READ: usize = 256 * 1024;
 
-/// Appends a head.
-pub(crate) fn encode_head(out: &mut Vec<u8>) {
-    out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&VERSION.to_le_bytes());
-}
-
-/// The version in the head at the start of `bytes`; `None` if it is not complete yet.
-pub(crate) fn decode_head(bytes: &[u8]) -> Result<Option<u16>, FrameError> {
-    let magic = bytes.len().min(MAGIC.len());
-    if bytes[..magic] != MAGIC[..magic] {
-        let tls = TLS.iter().any(|start| bytes.starts_with(start));
-        return Err(if tls { FrameError::Tls } else { FrameError::Magic });
+    fn refusal(why: String) -> Frame {
+        Frame::Refused(why)
     }
-    let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
-    Ok(Some(u16::from_le_bytes([head[8], head[9]])))
-}
 
-/// Appends a frame; a refusal's text is cut.
-pub(crate) fn encode(out: &mut Vec<u8>, frame: &Frame) {
-    let cut;
-    let frame = match frame {
-        Frame::Refused(text) => {
-            cut = Frame::Refused(text.chars().take(MAX_TEXT / 4).collect());
-            &cut
-        }
-        frame => frame,
-    };
-    let start = out.len();
-    out.extend_from_slice(&[0; PREFIX]);
-    // Only a serializer of unknown lengths could fail, and a frame has none.
-    *out = postcard::to_extend(frame, std::mem::take(out)).unwrap_or_default();
-    let length = (out.len() - start - PREFIX) as u32;
-    out[start..start + PREFIX].copy_from_slice(&length.to_le_bytes());
-}
-
-/// The frame at the start of `bytes` and its length with its prefix; `None` if it is not complete yet. `greeted`: the other
-/// side has introduced itself.
-pub(crate) fn decode(bytes: &[u8], greeted: bool) -> Result<Option<(Frame, usize)>, FrameError> {
-    let Some(length) = length(bytes) else { return Ok(None) };
-    if length > if greeted { MAX_FRAME } else { MAX_GREETING } {
-        return Err(FrameError::Malformed("a frame that is too long"));
+    fn refused(&self) -> Option<&str> {
+        if let Frame::Refused(why) = self { Some(why) } else { None }
     }
-    let Some(body) = bytes.get(PREFIX..PREFIX + length) else { return Ok(None) };
-    match postcard::take_from_bytes::<Frame>(body) {
-        Ok((frame, [])) => Ok(Some((frame.printable(), PREFIX + length))),
-        Ok(_) => Err(FrameError::Malformed("a frame with something after it")),
-        Err(_) => Err(FrameError::Malformed("a frame of an unknown kind")),
-    }
-}
 
-/// The length of the frame at the start of `bytes`, without its prefix.
-pub(crate) fn length(bytes: &[u8]) -> Option<usize> {
-    bytes.first_chunk::<PREFIX>().map(|prefix| u32::from_le_bytes(*prefix) as usize)
-}
-
-impl Frame {
-    /// A stranger's text is for a terminal: no control characters.
-    fn printable(self) -> Frame {
-        let clean = |c: char| if c.is_control() { ' ' } else { c };
-        match self {
-            Frame::Refused(text) => {
-                Frame::Refused(text.chars().take(MAX_TEXT).map(clean).collect())
-            }
-            Frame::Later(text) => Frame::Later(text.chars().map(clean).collect()),
+    fn received(self) -> Result<Frame, &'static str> {
+        Ok(match self {
+            Frame::Refused(text) => Frame::Refused(printable(&text)),
+            Frame::Later(text) => Frame::Later(printable(&text)),
             frame => frame,
-        }
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use lockify_array::HostId;
+    use lockify_trust::frame::{FrameError, MAX_TEXT, decode, decode_head, encode, encode_head};
 
     use super::*;
 
@@ -223,7 +147,8 @@ mod tests {
             let mut bytes = Vec::new();
             encode(&mut bytes, &frame);
             assert_eq!(decode(&bytes, false), Ok(Some((frame, bytes.len()))));
-            (0..bytes.len()).for_each(|cut| assert_eq!(decode(&bytes[..cut], false), Ok(None)));
+            (0..bytes.len())
+                .for_each(|cut| assert_eq!(decode::<Frame>(&bytes[..cut], false), Ok(None)));
         }
     }
 
@@ -231,20 +156,21 @@ mod tests {
     #[test]
     fn heads_and_refusals_keep_their_bytes() {
         let mut all = Vec::new();
-        encode_head(&mut all);
+        encode_head::<Frame>(&mut all);
         encode(&mut all, &Frame::Refused("no".into()));
         assert_eq!(all, b"LOCKIFYA\x01\0\x04\0\0\0\0\x02no");
-        assert_eq!(decode_head(&all), Ok(Some(VERSION)));
-        assert_eq!(decode_head(b"\x16\x03\x01"), Err(FrameError::Tls));
-        assert_eq!(decode_head(b"LOCKIFYR\x01\0"), Err(FrameError::Magic));
+        assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::VERSION)));
+        assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(FrameError::Tls));
+        let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();
+        assert_eq!(other.to_string(), "this is no process of an array: is the address right?");
     }
 
     #[test]
     fn strangers_are_not_given_memory() {
-        let length = (MAX_GREETING as u32 + 1).to_le_bytes();
-        assert!(decode(&length, false).is_err());
-        assert_eq!(decode(&length, true), Ok(None));
-        assert!(decode(&(MAX_FRAME as u32 + 1).to_le_bytes(), true).is_err());
+        let length = (Frame::MAX_GREETING as u32 + 1).to_le_bytes();
+        assert!(decode::<Frame>(&length, false).is_err());
+        assert_eq!(decode::<Frame>(&length, true), Ok(None));
+        assert!(decode::<Frame>(&(Frame::MAX_FRAME as u32 + 1).to_le_bytes(), true).is_err());
         let long = Frame::Refused("\u{7}ä".repeat(9999));
         let mut bytes = Vec::new();
         encode(&mut bytes, &long);
@@ -262,7 +188,7 @@ mod tests {
                 for bit in 0..8 {
                     let mut noise = bytes.clone();
                     noise[at] ^= 1 << bit;
-                    if let Ok(Some((_, used))) = decode(&noise, false) {
+                    if let Ok(Some((_, used))) = decode::<Frame>(&noise, false) {
                         assert!(used <= noise.len());
                     }
                 }

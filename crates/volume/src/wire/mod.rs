@@ -1,7 +1,6 @@
 //! How processes of an array talk: frames over TCP, perhaps TLS, in one event loop per process.
 
 mod frame;
-mod line;
 mod net;
 mod report;
 

@@ -6,13 +6,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockify_trust::{Identity, Security, TrustError};
+use lockify_trust::{End, Identity, Line, Security, TrustError};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 
 use super::frame::{Frame, Hello, Role, Welcome, Whom};
-use super::line::{End, Line};
 use crate::{ArrayFile, ArrayId};
 
 /// Connections that have not introduced themselves.
@@ -117,7 +116,7 @@ enum Who {
 }
 
 struct Connection {
-    line: Line,
+    line: Line<Frame>,
     who: Who,
     from: SocketAddr,
     since: Instant,
@@ -589,7 +588,7 @@ fn add(
     poll: &Poll,
     mut stream: TcpStream,
     from: SocketAddr,
-    line: impl FnOnce(TcpStream) -> Line,
+    line: impl FnOnce(TcpStream) -> Line<Frame>,
 ) -> io::Result<usize> {
     let entry = connections.vacant_entry();
     let key = entry.key();

@@ -9,29 +9,7 @@ use super::figures::ALIGNMENT;
 use super::of;
 use super::published::figure_6;
 use crate::array::workload::Alignment;
-
-/// An expectation.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Criterion {
-    /// What should be.
-    pub expected: String,
-    /// What is.
-    pub found: String,
-    /// Whether they agree. Where rows are missing, they do not.
-    pub met: bool,
-    /// Why not, by what was counted, where that is known.
-    pub because: Option<String>,
-}
-
-fn criterion(expected: impl Into<String>, found: impl Into<String>, met: bool) -> Criterion {
-    Criterion { expected: expected.into(), found: found.into(), met, because: None }
-}
-
-impl Criterion {
-    fn because(self, reason: String) -> Criterion {
-        Criterion { because: (!self.met).then_some(reason), ..self }
-    }
-}
+use crate::paper::{Criterion, criterion};
 
 /// Finds values among the rows.
 struct Figures<'a>(&'a [Row]);

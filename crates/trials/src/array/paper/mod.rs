@@ -8,9 +8,9 @@ mod published;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
-use lockify_report::{Metric, Page, Plot, Row, Scale, Table, Value, Writer, metric};
+use lockify_report::{Metric, Page, Plot, Row, Scale, Table, Value, metric};
 
-pub use criteria::{Criterion, criteria};
+pub use criteria::criteria;
 
 use crate::array::measure::{BENCH, MeasureError};
 use crate::array::workload::Alignment;
@@ -35,19 +35,7 @@ pub fn count() -> u64 {
 /// # Errors
 /// The first part that could not be measured.
 pub fn run(progress: impl Fn(u64) + Sync) -> Result<Vec<Row>, MeasureError> {
-    let parts = figures::parts();
-    let seeds = lockify_sim::Seeds {
-        max_failures: 0,
-        ..lockify_sim::Seeds::new(0..parts.len() as u64, "")
-    };
-    let run =
-        |number: u64| Ok(parts.get(number as usize).map_or_else(|| Ok(Vec::new()), |p| p.0()));
-    let report = lockify_sim::run_seeds(&seeds, run, progress);
-    let mut rows = Vec::new();
-    for (_, part) in report.passed {
-        rows.extend(part?);
-    }
-    Ok(rows)
+    crate::paper::run(&figures::parts(), |part| part.0(), progress)
 }
 
 fn row(metric: &Metric, value: f64) -> Row {
@@ -261,15 +249,7 @@ pub fn text(rows: &[Row]) -> String {
     for sweep in &SWEEPS {
         text += &format!("{} [{}]\n\n{}\n", sweep.title, sweep.metric.unit, sweep.table(rows));
     }
-    text += "Expected and found:\n";
-    for criterion in criteria(rows) {
-        let met = if criterion.met { "pass       " } else { "FALLS SHORT" };
-        text += &format!("  {met}  {}: {}\n", criterion.expected, criterion.found);
-        if let Some(because) = criterion.because {
-            text += &format!("               {because}\n");
-        }
-    }
-    text
+    text + &crate::paper::text(&criteria(rows))
 }
 
 /// Writes the rows and the page into a directory; returns where they are.
@@ -277,15 +257,7 @@ pub fn text(rows: &[Row]) -> String {
 /// # Errors
 /// Those of the file system, with the file.
 pub fn write(rows: &[Row], dir: &Path) -> Result<(PathBuf, PathBuf), (PathBuf, std::io::Error)> {
-    std::fs::create_dir_all(dir).map_err(|e| (dir.to_path_buf(), e))?;
-    let (jsonl, html) = (dir.join("report.jsonl"), dir.join("report.html"));
-    let failed = |e: lockify_report::WriteError| (jsonl.clone(), std::io::Error::other(e));
-    let mut writer = Writer::create(&jsonl).map_err(failed)?;
-    for row in rows {
-        writer.write(row).map_err(failed)?;
-    }
-    page(rows).write(&html).map_err(|e| (html.clone(), e))?;
-    Ok((jsonl, html))
+    crate::paper::write(rows, &page(rows), dir)
 }
 
 fn page(rows: &[Row]) -> Page {
@@ -300,11 +272,5 @@ fn page(rows: &[Row]) -> Page {
     for sweep in &SWEEPS {
         page = page.plot(sweep.plot(rows));
     }
-    page = page.text("Expected and found:");
-    for criterion in criteria(rows) {
-        let met = if criterion.met { "Pass" } else { "Falls short" };
-        let because = criterion.because.map_or_else(String::new, |b| format!("; {b}"));
-        page = page.text(format!("{met}: {}: {}{because}", criterion.expected, criterion.found));
-    }
-    page.table(rows)
+    crate::paper::finish(page, &criteria(rows), rows)
 }

@@ -9,9 +9,9 @@ mod shiftlock;
 
 use std::path::{Path, PathBuf};
 
-use lockify_report::{Metric, Page, Plot, Row, Scale, Value, Writer, metric};
+use lockify_report::{Metric, Page, Plot, Row, Scale, Value, metric};
 
-pub use relations::{Relation, relations};
+pub use relations::relations;
 
 use crate::onesided::measure::MeasureError;
 
@@ -54,19 +54,7 @@ pub fn parts() -> Vec<Part> {
 /// # Errors
 /// The first part that could not be measured.
 pub fn run(progress: impl Fn(u64) + Sync) -> Result<Vec<Row>, MeasureError> {
-    let parts = parts();
-    let seeds = lockify_sim::Seeds {
-        max_failures: 0,
-        ..lockify_sim::Seeds::new(0..parts.len() as u64, "")
-    };
-    let run =
-        |number: u64| Ok(parts.get(number as usize).map_or_else(|| Ok(Vec::new()), Part::run));
-    let report = lockify_sim::run_seeds(&seeds, run, progress);
-    let mut rows = Vec::new();
-    for (_, part) in report.passed {
-        rows.extend(part?);
-    }
-    Ok(rows)
+    crate::paper::run(&parts(), Part::run, progress)
 }
 
 fn row(metric: &Metric, value: f64) -> Row {
@@ -86,15 +74,7 @@ pub fn text(rows: &[Row]) -> String {
         here.iter_mut().for_each(|row| drop(row.case.shift_remove("experiment")));
         text += &format!("{title}\n\n{}\n", lockify_report::table(&here));
     }
-    text += "Expected and found:\n";
-    for relation in relations(rows) {
-        let met = if relation.met { "pass       " } else { "FALLS SHORT" };
-        text += &format!("  {met}  {}: {}\n", relation.expected, relation.found);
-        if let Some(because) = relation.because {
-            text += &format!("               {because}\n");
-        }
-    }
-    text
+    text + &crate::paper::text(&relations(rows))
 }
 
 /// The experiments by their name in rows.
@@ -123,15 +103,7 @@ const EXPERIMENTS: [(&str, &str); 11] = [
 /// # Errors
 /// Those of the file system, with the file.
 pub fn write(rows: &[Row], dir: &Path) -> Result<(PathBuf, PathBuf), (PathBuf, std::io::Error)> {
-    std::fs::create_dir_all(dir).map_err(|e| (dir.to_path_buf(), e))?;
-    let (jsonl, html) = (dir.join("report.jsonl"), dir.join("report.html"));
-    let failed = |e: lockify_report::WriteError| (jsonl.clone(), std::io::Error::other(e));
-    let mut writer = Writer::create(&jsonl).map_err(failed)?;
-    for row in rows {
-        writer.write(row).map_err(failed)?;
-    }
-    page(rows).write(&html).map_err(|e| (html.clone(), e))?;
-    Ok((jsonl, html))
+    crate::paper::write(rows, &page(rows), dir)
 }
 
 fn page(rows: &[Row]) -> Page {
@@ -175,13 +147,7 @@ fn page(rows: &[Row]) -> Page {
         )
         .plot(lines("7", "batch", "Experiment 7: writers per batch"))
         .plot(lines("8", "dies", "Experiment 8: holders that die").x_scale(Scale::Log));
-    page = page.text("Expected and found:");
-    for relation in relations(rows) {
-        let met = if relation.met { "Pass" } else { "Falls short" };
-        let because = relation.because.map_or_else(String::new, |b| format!("; {b}"));
-        page = page.text(format!("{met}: {}: {}{because}", relation.expected, relation.found));
-    }
-    page.table(rows)
+    crate::paper::finish(page, &relations(rows), rows)
 }
 
 /// Bars of the 99th percentile.

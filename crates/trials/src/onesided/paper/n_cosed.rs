@@ -92,6 +92,7 @@ fn cascade(
         memory,
         stalls: None,
         capabilities: Capabilities::default(),
+        notes_adds: false,
     };
     let shared = times.clone();
     let make = move |node: NodeId, port: Port, _: Notes| -> Task {

@@ -6,19 +6,7 @@ use super::n_cosed::MOST_WAITERS;
 use super::of;
 use super::shiftlock::SAMPLE;
 use crate::onesided::profile::hundred_gigabit;
-
-/// An expectation.
-#[derive(Clone, Debug)]
-pub struct Relation {
-    /// What should be.
-    pub expected: String,
-    /// What is.
-    pub found: String,
-    /// Whether they agree.
-    pub met: bool,
-    /// Why not, by what was counted.
-    pub because: Option<String>,
-}
+use crate::paper::{Criterion, criterion};
 
 /// Finds figures among the rows.
 struct Figures<'a>(&'a [Row]);
@@ -127,18 +115,8 @@ fn listed(named: impl Iterator<Item = (String, f64)>) -> String {
     named.map(|(name, value)| format!("{name} {value:.2}")).collect::<Vec<_>>().join(", ")
 }
 
-fn relation(expected: impl Into<String>, found: impl Into<String>, met: bool) -> Relation {
-    Relation { expected: expected.into(), found: found.into(), met, because: None }
-}
-
-impl Relation {
-    fn because(self, reason: String) -> Relation {
-        Relation { because: (!self.met).then_some(reason), ..self }
-    }
-}
-
 /// All expectations. Where rows are missing, they are not met.
-pub fn relations(rows: &[Row]) -> Vec<Relation> {
+pub fn relations(rows: &[Row]) -> Vec<Criterion> {
     let figures = Figures(rows);
     let mut all = cascades(&figures);
     all.extend(motivation(&figures));
@@ -148,7 +126,7 @@ pub fn relations(rows: &[Row]) -> Vec<Relation> {
     all
 }
 
-fn cascades(figures: &Figures<'_>) -> Vec<Relation> {
+fn cascades(figures: &Figures<'_>) -> Vec<Criterion> {
     let over = |mode: &str, protocol: &str| {
         100.0 * (ratio(figures.cascade(protocol, mode), figures.cascade("n-cosed", mode)) - 1.0)
     };
@@ -159,17 +137,17 @@ fn cascades(figures: &Figures<'_>) -> Vec<Relation> {
             "{MOST_WAITERS} shared waiters: {protocol} takes {published} % more than n-cosed, within 5 points"
         );
         let met = (found - published).abs() <= 5.0;
-        all.push(relation(expected, format!("{found:.0} % more"), met));
+        all.push(criterion(expected, format!("{found:.0} % more"), met));
     }
     let exclusive = over("exclusive", "dqnl");
     let met = exclusive.abs() <= 5.0;
-    all.push(relation("exclusive waiters: dqnl is as n-cosed", format!("{exclusive:+.0} %"), met));
+    all.push(criterion("exclusive waiters: dqnl is as n-cosed", format!("{exclusive:+.0} %"), met));
     all
 }
 
 /// Whether the profile behaves as the published NICs do, where hardly anything else decides. The second and the last are
 /// what it is calibrated by.
-fn motivation(figures: &Figures<'_>) -> Vec<Relation> {
+fn motivation(figures: &Figures<'_>) -> Vec<Criterion> {
     let cases = [
         ("alone", 278.3),
         ("240 clients", 15.5),
@@ -179,7 +157,7 @@ fn motivation(figures: &Figures<'_>) -> Vec<Relation> {
     let compare = |(load, published): (&str, f64)| {
         let found = figures.motivation(metric::LOCKS_PER_S.name, load) / 1e3;
         let retries = 100.0 * figures.motivation(metric::RETRY_SHARE.name, load);
-        relation(
+        criterion(
             format!("the profile: one lock, {load}: {published} K/s, within a quarter"),
             format!("{found:.1} K/s, {retries:.1} % of tries are retries"),
             (found / published - 1.0).abs() <= 0.25,
@@ -188,13 +166,13 @@ fn motivation(figures: &Figures<'_>) -> Vec<Relation> {
     cases.map(compare).into()
 }
 
-fn published(figures: &Figures<'_>) -> Vec<Relation> {
+fn published(figures: &Figures<'_>) -> Vec<Criterion> {
     let load = "zipf WI";
     let ahead = BASELINES.map(|p| {
         (p.to_owned(), ratio(figures.goodput("shiftlock", load), figures.goodput(p, load)))
     });
     let gain = ahead_of_best(figures, "empty", load);
-    let goodput = relation(
+    let goodput = criterion(
         format!("{load}: shiftlock's goodput is 3.62 times the best baseline's"),
         format!("{gain:.2} times; times {}", listed(ahead.iter().cloned())),
         gain >= 3.62,
@@ -214,20 +192,20 @@ fn published(figures: &Figures<'_>) -> Vec<Relation> {
     let cut = 100.0 * (ratio(figures.tail("shiftlock", load), shortest) - 1.0);
     let by = BASELINES
         .map(|p| (p.to_owned(), ratio(figures.tail("shiftlock", load), figures.tail(p, load))));
-    let tail = relation(
+    let tail = criterion(
         format!("{load}: shiftlock's p99 is 76.6 % below the best baseline's"),
         format!("{cut:+.1} %; times {}", listed(by.iter().cloned())),
         cut <= -76.6,
     )
     .because("one lock in 18 is the hottest: its queue is the last percent, and as long as its rate is low".into());
     let read = ahead_of_best(figures, "empty", "zipf RI");
-    let read = relation(
+    let read = criterion(
         "zipf RI: shiftlock's goodput is up to 1.26 times the best baseline's",
         format!("{read:.2} times"),
         read >= 1.0,
     );
     let touching = LOADS.map(|load| (load.to_owned(), ahead_of_best(figures, "touch", load)));
-    let touching = relation(
+    let touching = criterion(
         "critical sections that touch what they protect: shiftlock is ahead of the best baseline in zipf",
         listed(touching.iter().cloned()),
         touching.iter().take(3).all(|(_, gain)| *gain >= 1.0),
@@ -236,7 +214,7 @@ fn published(figures: &Figures<'_>) -> Vec<Relation> {
         let best = largest(BASELINES.iter().map(|p| figures.transactions(p, trace)));
         (trace.to_owned(), ratio(figures.transactions("shiftlock", trace), best))
     });
-    let transactions = relation(
+    let transactions = criterion(
         "transactions: shiftlock does up to 2.85 times the best baseline's",
         listed(gains.iter().cloned()),
         largest(gains.iter().map(|(_, gain)| *gain)) >= 2.85,
@@ -258,7 +236,7 @@ fn ahead_of_best(figures: &Figures<'_>, section: &str, load: &str) -> f64 {
     ratio(figures.goodput_in(section, "shiftlock", load), best)
 }
 
-fn ours(figures: &Figures<'_>) -> Vec<Relation> {
+fn ours(figures: &Figures<'_>) -> Vec<Criterion> {
     let mut all = Vec::new();
     for ours in OURS {
         let by_load = LOADS.map(|load| {
@@ -266,7 +244,7 @@ fn ours(figures: &Figures<'_>) -> Vec<Relation> {
             (load.to_owned(), gain)
         });
         let least = smallest(by_load.iter().map(|(_, gain)| *gain));
-        let never = relation(
+        let never = criterion(
             format!("{ours}: never below 0.9 of shiftlock's goodput"),
             listed(by_load.iter().cloned()),
             least >= 0.9,
@@ -286,7 +264,7 @@ fn ours(figures: &Figures<'_>) -> Vec<Relation> {
             let gain = ratio(figures.survives(ours, dies), figures.survives("shiftlock", dies));
             (format!("at {dies}"), gain)
         });
-        all.push(relation(
+        all.push(criterion(
             format!("{ours}: ahead of shiftlock in goodput, tail, or while holders die"),
             format!(
                 "{load} goodput {goodput:.2} times, p99 {tail:.2} times shorter; goodput while holders die {}",
@@ -299,7 +277,7 @@ fn ours(figures: &Figures<'_>) -> Vec<Relation> {
 }
 
 /// Both rates are calibrated; what follows from them are the latencies.
-fn smallbank(figures: &Figures<'_>) -> Vec<Relation> {
+fn smallbank(figures: &Figures<'_>) -> Vec<Criterion> {
     let rate = |protocol| figures.smallbank(metric::OPS_PER_S.name, protocol, None);
     let gain = ratio(rate("shiftlock"), rate("redlock"));
     let cut = |percentile: f64| {
@@ -308,12 +286,12 @@ fn smallbank(figures: &Figures<'_>) -> Vec<Relation> {
     };
     let (median, tail) = (cut(50.0), cut(99.0));
     vec![
-        relation(
+        criterion(
             "smallbank: shiftlock does 6.57 times as much as redlock",
             format!("{gain:.2} times"),
             gain >= 6.57,
         ),
-        relation(
+        criterion(
             "smallbank: shiftlock's median is 62.9 % below redlock's, its p99 95.2 %",
             format!("{median:+.1} %, {tail:+.1} %"),
             median <= -62.9 && tail <= -95.2,

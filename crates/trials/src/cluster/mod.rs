@@ -1,94 +1,36 @@
 //! One run: a simulated cluster with its membership service, faults, clients and observers.
 
-use std::cell::{Cell, RefCell};
+mod views;
+mod weather;
+
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use lockify_core::message::Body;
 use lockify_core::{Config, NodeId, Output, View};
 use lockify_sim::{
-    Boot, Cut, Fault, FaultPlan, Inject, LinkProfile, MICROSECOND, MILLISECOND, Nanos,
-    NetworkConfig, NodeStatus, Observed, Report, ReportEvent, SECOND, Sim, Step, Stop, Verdict,
-    at_nth,
+    Boot, Cut, Fault, FaultPlan, LinkProfile, MICROSECOND, MILLISECOND, Nanos, NetworkConfig,
+    NodeStatus, Report, ReportEvent, SECOND, Sim, Stop,
 };
 use rand::{RngExt, SeedableRng};
 
 use crate::coverage::{Log, Trouble};
 use crate::host::{HostContext, Life, LockNode, core_id, sim_id};
-use crate::membership::{Candidate, Service};
+use crate::membership::Service;
 use crate::note::Note;
 use crate::observer::Observer;
 use crate::port::Phase;
 use crate::quiescence;
-use crate::scenario::{Scenario, Target};
-use crate::transport::{Packet, may_be_datagram};
+use crate::scenario::Scenario;
 use crate::workload::disk::Disk;
+use weather::{Controls, claim_filter, target_hook};
+pub use weather::{KINDS, kind_of};
 
 /// Virtual time in which everything must come to rest after faults have stopped.
 const PATIENCE: Nanos = 60 * SECOND;
 
 /// Hand-overs to a new process in one run with faults.
 const MOST_RELOADS: usize = 20;
-
-/// Kinds of messages, as targets of faults name them.
-pub const KINDS: &[&str] = &[
-    "Lookup",
-    "LookupReply",
-    "Remove",
-    "Claims",
-    "ClaimReplies",
-    "Request",
-    "Convert",
-    "Unlock",
-    "Cancel",
-    "Merge",
-    "Reply",
-    "Grant",
-    "Bast",
-    "WhoMasters",
-    "Masters",
-    "Assert",
-    "AssertAck",
-    "Reached",
-    "Passed",
-    "Names",
-    "Orphaned",
-    "Adopted",
-    "Moved",
-    "MovedReply",
-];
-
-/// The number of a message's kind in [`KINDS`]; others have none.
-pub fn kind_of(body: &Body) -> Option<usize> {
-    let name = match body {
-        Body::Lookup { .. } => "Lookup",
-        Body::LookupReply { .. } => "LookupReply",
-        Body::Remove { .. } => "Remove",
-        Body::Claims(_) => "Claims",
-        Body::ClaimReplies(_) => "ClaimReplies",
-        Body::Request(_) => "Request",
-        Body::Convert { .. } => "Convert",
-        Body::Unlock { .. } => "Unlock",
-        Body::Cancel { .. } => "Cancel",
-        Body::Merge { .. } => "Merge",
-        Body::Reply { .. } => "Reply",
-        Body::Grant { .. } => "Grant",
-        Body::Bast { .. } => "Bast",
-        Body::WhoMasters { .. } => "WhoMasters",
-        Body::Masters { .. } => "Masters",
-        Body::Assert { .. } => "Assert",
-        Body::AssertAck { .. } => "AssertAck",
-        Body::Reached { .. } => "Reached",
-        Body::Passed { .. } => "Passed",
-        Body::Names { .. } => "Names",
-        Body::Orphaned(_) => "Orphaned",
-        Body::Adopted(_) => "Adopted",
-        Body::Moved(_) => "Moved",
-        Body::MovedReply(_) => "MovedReply",
-        _ => return None,
-    };
-    KINDS.iter().position(|kind| *kind == name)
-}
 
 /// Something that the driver does at a point in time.
 #[derive(Clone, Debug)]
@@ -105,23 +47,6 @@ enum Action {
     /// A node goes on as a new process.
     Reload,
     Filter(Trouble, bool),
-}
-
-/// Probabilities of what happens to claim messages now.
-#[derive(Default)]
-struct Weather {
-    drop: Cell<f64>,
-    /// Claims arrive, only their replies get lost.
-    replies_only: Cell<bool>,
-    duplicate: Cell<f64>,
-    delay: Cell<f64>,
-}
-
-/// Shared with the hooks and filters inside the engine.
-#[derive(Default)]
-struct Controls {
-    weather: Weather,
-    quiet: Cell<bool>,
 }
 
 /// A run under way.
@@ -531,143 +456,6 @@ impl Cluster {
         }
     }
 
-    fn reach(&self, a: NodeId, b: NodeId) -> bool {
-        let blocked = |cut: &Cut| match cut {
-            Cut::Groups(groups) => {
-                let group = |node| groups.iter().position(|group| group.contains(&sim_id(node)));
-                matches!((group(a), group(b)), (Some(x), Some(y)) if x != y)
-            }
-            Cut::OneWay { from, to } => {
-                let one_way = |x, y| from.contains(&sim_id(x)) && to.contains(&sim_id(y));
-                one_way(a, b) || one_way(b, a)
-            }
-        };
-        !self.cuts.values().any(blocked)
-    }
-
-    fn candidates(&self) -> Vec<Candidate> {
-        let now = self.sim.now();
-        let candidate = |node: lockify_sim::NodeId| {
-            let id = core_id(node);
-            let life = self.sim.machine(node).map(LockNode::life);
-            let asleep =
-                self.paused.get(&id).is_some_and(|since| since + self.scenario.detection <= now);
-            let usable = matches!(life, Some(Life::Outside | Life::Member | Life::Leaving));
-            let incarnation = u64::from(self.sim.incarnation(node));
-            Candidate { node: id, incarnation, usable: usable && !asleep }
-        };
-        self.sim.nodes().map(candidate).collect()
-    }
-
-    fn decide(&mut self) {
-        let candidates = self.candidates();
-        let mut service = self.service.clone();
-        let decision = service.decide(&candidates, |a, b| self.reach(a, b));
-        self.service = service;
-        let Some(decision) = decision else { return };
-        self.sim.trace_line(|| format!("membership: {:?}", decision.view));
-        for (node, incarnation) in &decision.fenced {
-            self.fence(*node, *incarnation);
-        }
-        // Whoever left in order, or is fenced, leaves a journal behind.
-        for node in 0..self.scenario.nodes as u32 {
-            let now = decision.view.member(NodeId(node)).map(|member| member.incarnation);
-            if now.is_none() || decision.fenced.iter().any(|(fenced, _)| fenced.0 == node) {
-                self.disk.borrow_mut().replay(NodeId(node));
-            }
-        }
-        self.take_away_who_left();
-        self.announce(&decision.view);
-    }
-
-    /// Makes sure that an incarnation does nothing any more.
-    fn fence(&mut self, node: NodeId, incarnation: u64) {
-        let id = sim_id(node);
-        if u64::from(self.sim.incarnation(id)) != incarnation {
-            return;
-        }
-        let halted = self.sim.with(id, |machine, cx| machine.halt(cx)).is_some();
-        if !halted || self.random.random_bool(0.5) {
-            self.sim.inject(Fault::Crash { node: id, power_loss: false });
-        } else {
-            self.recovering.remove(&node);
-            self.soon(40 * MILLISECOND, Action::Revive(node));
-        }
-    }
-
-    fn take_away_who_left(&mut self) {
-        for node in 0..self.scenario.nodes as u32 {
-            let id = lockify_sim::NodeId(node);
-            if self.sim.machine(id).map(LockNode::life) == Some(Life::Left) {
-                self.sim.inject(Fault::Leave(id));
-                self.soon(10 * MILLISECOND, Action::Revive(NodeId(node)));
-            }
-        }
-    }
-
-    fn announce(&mut self, view: &View) {
-        let now = self.sim.now();
-        for member in &view.members {
-            let spread = if self.random.random_bool(0.1) { 10 * MILLISECOND } else { MILLISECOND };
-            let drawn = now + self.random.random_range(0..=spread);
-            let last = self.last_delivery.entry(member.node).or_default();
-            let at = drawn.max(*last + 1);
-            *last = at;
-            self.at(at, Action::Deliver(member.node, member.incarnation, view.clone()));
-        }
-    }
-
-    fn deliver(&mut self, node: NodeId, incarnation: u64, view: View) {
-        let id = sim_id(node);
-        if u64::from(self.sim.incarnation(id)) != incarnation {
-            return;
-        }
-        let held = self.held_views.entry(node).or_default();
-        held.remove(&(incarnation, view.seq));
-        // A service whose queue holds a later view may pass over this one. Not with home mastery: there, masters move
-        // with every view, and a member that misses one cannot know what the others have dropped.
-        let stale = view.seq < self.service.seq();
-        let may_skip = self.scenario.config.policy != lockify_core::Policy::Home;
-        if stale && may_skip && self.random.random_bool(0.3) {
-            return;
-        }
-        // Views come in order: one that waits for a paused node keeps the next ones waiting.
-        let after = held.range((incarnation, 0)..(incarnation, view.seq)).next().is_some();
-        if after || self.sim.status(id) == Some(NodeStatus::Paused) {
-            held.insert((incarnation, view.seq));
-            let at = self.sim.now() + MILLISECOND;
-            let last = self.last_delivery.entry(node).or_default();
-            *last = (*last).max(at);
-            return self.at(at, Action::Deliver(node, incarnation, view));
-        }
-        self.sim.with(id, |machine, cx| {
-            let out_of_date =
-                machine.life() != Life::Outside && machine.space().view().seq >= view.seq;
-            if !matches!(machine.life(), Life::Halted | Life::Left) && !out_of_date {
-                machine.view(cx, view);
-            }
-        });
-    }
-
-    fn revive(&mut self, node: NodeId) {
-        if self.down.contains(&node) {
-            return;
-        }
-        let id = sim_id(node);
-        match self.sim.status(id) {
-            Some(NodeStatus::Crashed | NodeStatus::Left) => {
-                self.sim.inject(Fault::Restart(id));
-            }
-            Some(NodeStatus::Running)
-                if self.sim.machine(id).map(LockNode::life) == Some(Life::Halted) =>
-            {
-                self.sim.inject(Fault::Crash { node: id, power_loss: false });
-                self.sim.inject(Fault::Restart(id));
-            }
-            _ => {}
-        }
-    }
-
     /// Faults stop; the cluster becomes whole again.
     fn calm(&mut self) -> Result<(), String> {
         self.controls.quiet.set(true);
@@ -802,58 +590,4 @@ fn boot(
         };
         LockNode::new(config, scenario.clients(&disk))
     }
-}
-
-/// Hits a node at a step of the protocol.
-fn target_hook(target: Target, controls: Rc<Controls>) -> lockify_sim::Hook<LockNode> {
-    let is_it = move |observed: &Observed<'_, LockNode>| {
-        let packet: Option<&Packet> = match (&observed.step, target.receiver) {
-            (Step::Input(lockify_sim::Input::Message { msg, .. }), true) => Some(msg),
-            (Step::Send { msg, .. }, false) => Some(msg),
-            _ => None,
-        };
-        let kind = packet.and_then(Packet::message).and_then(|message| kind_of(&message.body));
-        !controls.quiet.get() && kind == Some(target.kind)
-    };
-    at_nth(target.nth, is_it, move |observed| {
-        let node = observed.node;
-        let fault = if target.pause {
-            Fault::Pause(node)
-        } else {
-            Fault::Crash { node, power_loss: false }
-        };
-        if target.receiver { Inject::Before(fault) } else { Inject::After(fault) }
-    })
-}
-
-/// Loses, doubles and delays claim messages while that is in effect.
-fn claim_filter(controls: Rc<Controls>, seed: u64) -> lockify_sim::Filter<Packet> {
-    let mut random = lockify_sim::Random::seed_from_u64(seed ^ 0xf117e2);
-    Box::new(move |envelope| {
-        let ours = envelope.datagram
-            && envelope.msg.message().is_some_and(|message| may_be_datagram(&message.body));
-        if !ours {
-            return Verdict::Pass;
-        }
-        let weather = &controls.weather;
-        let is_reply = envelope
-            .msg
-            .message()
-            .is_some_and(|message| matches!(message.body, Body::ClaimReplies(_)));
-        let spared = weather.replies_only.get() && !is_reply;
-        if !spared && random.random_bool(weather.drop.get()) {
-            return Verdict::Lose;
-        }
-        if random.random_bool(weather.duplicate.get()) {
-            // Late enough, now and then, for everything that the first copy did to be over.
-            return match random.random_bool(0.5) {
-                true => Verdict::Duplicate,
-                false => Verdict::DuplicateLater(random.random_range(0..60 * MILLISECOND)),
-            };
-        }
-        if random.random_bool(weather.delay.get()) {
-            return Verdict::Delay(random.random_range(0..30 * MILLISECOND));
-        }
-        Verdict::Pass
-    })
 }

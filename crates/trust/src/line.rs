@@ -1,27 +1,31 @@
-//! One connection: TCP, perhaps TLS in it, and frames in that. Nothing here waits.
+//! One connection: TCP, perhaps TLS in it, and frames in that.
 
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::marker::PhantomData;
 use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use lockify_trust::{Reading, Secured, rustls};
 use mio::net::TcpStream;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
 
-use super::frame::{
-    Frame, FrameError, HEAD, PREFIX, VERSION, decode, decode_head, encode, encode_head, length,
+use crate::frame::{
+    FrameError, Framed, HEAD, PREFIX, decode, decode_head, encode, encode_head, length,
 };
+use crate::secured::{Reading, Secured};
 
-/// What is read at once.
-const READ: usize = 256 * 1024;
 /// A buffer that has become larger than this is given back when it is empty.
 const KEPT: usize = 4 << 20;
 
 /// Why nothing more can be heard.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum End {
+pub enum End {
+    /// The connection is closed, or broke.
     Closed(Option<ErrorKind>),
+    /// The other side has not proved who it is; why, and what to do.
     Distrusted(String),
+    /// It speaks something else.
     Foreign(FrameError),
 }
 
@@ -36,8 +40,10 @@ impl std::fmt::Display for End {
     }
 }
 
-pub(crate) struct Line {
-    pub stream: TcpStream,
+/// A connection between two processes that say `F` to each other. Nothing waits but [`Line::wait`].
+#[derive(Debug)]
+pub struct Line<F> {
+    stream: TcpStream,
     secured: Option<Box<Secured>>,
     /// Bytes that came and were not understood yet: `input[start..end]`.
     input: Vec<u8>,
@@ -53,17 +59,22 @@ pub(crate) struct Line {
     sent: usize,
     /// When it took some, or there were none.
     progress: Instant,
+    frames: PhantomData<fn(F) -> F>,
 }
 
-impl Line {
+impl<F: Framed> Line<F> {
     /// A connection that does not block. Its head is the first thing to be written. `silence`: how long the other machine may
     /// not answer.
-    pub fn new(stream: TcpStream, session: Option<rustls::Connection>, silence: Duration) -> Line {
+    pub fn new(
+        stream: TcpStream,
+        session: Option<rustls::Connection>,
+        silence: Duration,
+    ) -> Line<F> {
         // Without these a machine that vanishes is noticed late, which is no reason not to talk.
         let _ = watch(&stream, silence);
         let secured = session.map(|session| Box::new(Secured::new(session)));
         let mut out = Vec::new();
-        encode_head(&mut out);
+        encode_head::<F>(&mut out);
         Line {
             stream,
             secured,
@@ -76,6 +87,7 @@ impl Line {
             out,
             sent: 0,
             progress: Instant::now(),
+            frames: PhantomData,
         }
     }
 
@@ -90,7 +102,7 @@ impl Line {
     }
 
     /// Adds a frame to what is to be written.
-    pub fn say(&mut self, frame: &Frame) {
+    pub fn say(&mut self, frame: &F) {
         if self.unsent() == 0 {
             self.progress = Instant::now();
         }
@@ -102,7 +114,8 @@ impl Line {
         self.out.len() - self.sent
     }
 
-    fn wants_write(&self) -> bool {
+    /// Whether there is something to write, of TLS's handshake if nothing was said.
+    pub fn wants_write(&self) -> bool {
         self.unsent() > 0 || self.secured.as_ref().is_some_and(|s| s.wants_write())
     }
 
@@ -111,10 +124,10 @@ impl Line {
         if self.unsent() == 0 { Duration::ZERO } else { self.progress.elapsed() }
     }
 
-    /// Writes what the socket takes. If it breaks, `hear` tells, after what came before.
-    pub fn flush(&mut self) {
+    /// Writes what the socket takes; whether that was something. If it breaks, `hear` tells, after what came before.
+    pub fn flush(&mut self) -> bool {
         if !self.wants_write() {
-            return;
+            return false;
         }
         let (taken, result) = match &mut self.secured {
             Some(secured) => secured.write(&mut self.stream, &self.out[self.sent..]),
@@ -133,10 +146,12 @@ impl Line {
             self.sent = 0;
             self.out.clear();
             self.out.shrink_to(KEPT);
-        } else if self.sent > KEPT {
+        } else if self.sent > self.unsent() {
+            // No more is moved than was written.
             self.out.drain(..self.sent);
             self.sent = 0;
         }
+        taken > 0
     }
 
     /// Nothing more will be said.
@@ -147,7 +162,10 @@ impl Line {
     }
 
     /// The next frame; `None` if it is not there yet, and everything that is has been read.
-    pub fn hear(&mut self) -> Result<Option<Frame>, End> {
+    ///
+    /// # Errors
+    /// Nothing more can be heard.
+    pub fn hear(&mut self) -> Result<Option<F>, End> {
         loop {
             if let Some(frame) = self.frame().map_err(End::Foreign)? {
                 return Ok(Some(frame));
@@ -161,21 +179,22 @@ impl Line {
         }
     }
 
-    fn frame(&mut self) -> Result<Option<Frame>, FrameError> {
-        let version = match self.version {
+    fn frame(&mut self) -> Result<Option<F>, FrameError> {
+        let theirs = match self.version {
             Some(version) => version,
             None => {
-                let Some(version) = decode_head(&self.input[self.start..self.end])? else {
-                    return Ok(None);
-                };
+                let head = decode_head::<F>(&self.input[self.start..self.end])?;
+                let Some(version) = head else { return Ok(None) };
                 self.start += HEAD;
                 *self.version.insert(version)
             }
         };
-        let found = decode(&self.input[self.start..self.end], self.greeted);
+        let found = decode::<F>(&self.input[self.start..self.end], self.greeted);
         // Of another version, a refusal is all that can be understood.
-        if version != VERSION && !matches!(found, Ok(None | Some((Frame::Refused(_), _)))) {
-            return Err(FrameError::Version(version));
+        let refusal = |(frame, _): &(F, usize)| frame.refused().is_some();
+        let understood = found.as_ref().is_ok_and(|found| found.as_ref().is_none_or(refusal));
+        if theirs != F::VERSION && !understood {
+            return Err(FrameError::Version { subject: F::SUBJECT, theirs, ours: F::VERSION });
         }
         let Some((frame, used)) = found? else { return Ok(None) };
         self.start += used;
@@ -202,14 +221,14 @@ impl Line {
             if self.input.len() > KEPT {
                 self.input = Vec::new();
             }
-        } else if self.start > 0 && self.end + READ > self.input.len() {
+        } else if self.start > 0 && self.end + F::READ > self.input.len() {
             self.input.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
         // What is there may be the beginning of a long frame, whose length was looked at.
         let frame = length(&self.input[self.start..self.end]).filter(|_| self.greeted);
         let needed = frame.map_or(0, |frame| self.start + PREFIX + frame);
-        let room = needed.max(self.end + READ);
+        let room = needed.max(self.end + F::READ);
         if self.input.len() < room {
             self.input.resize(room, 0);
         }
@@ -225,6 +244,25 @@ impl Line {
             Reading::Distrusted(why) => Some(End::Distrusted(why)),
         };
         true
+    }
+
+    /// Waits until it can be written, if there is something to write, or read, if that is wanted; a signal ends it, too.
+    pub fn wait(&self, read: bool, most: Duration) {
+        let mut flags = if read { PollFlags::IN } else { PollFlags::empty() };
+        if self.wants_write() {
+            flags |= PollFlags::OUT;
+        }
+        let mut fds = [PollFd::new(&self.stream, flags)];
+        let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+        // Whoever waits looks again anyway.
+        let _ = rustix::event::poll(&mut fds, Some(&most));
+    }
+}
+
+/// For who waits for other things, too.
+impl<F> AsFd for Line<F> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
@@ -262,7 +300,137 @@ fn watch(stream: &TcpStream, silence: Duration) -> rustix::io::Result<()> {
     // Whole seconds are all that it takes.
     let third = (silence / 3).max(Duration::from_secs(1));
     sockopt::set_tcp_keepidle(stream, third)?;
-    sockopt::set_tcp_keepintvl(stream, third)?;
-    sockopt::set_tcp_keepcnt(stream, 2)?;
+    sockopt::set_tcp_keepintvl(stream, (third / 2).max(Duration::from_secs(1)))?;
+    sockopt::set_tcp_keepcnt(stream, 4)?;
     sockopt::set_tcp_user_timeout(stream, silence.as_millis() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream as Socket};
+
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+    use crate::frame::printable;
+
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    enum Word {
+        No(String),
+        Yes(Vec<u8>),
+    }
+
+    impl Framed for Word {
+        const MAGIC: [u8; 8] = *b"LOCKIFY?";
+        const VERSION: u16 = 3;
+        const SPEAKER: &'static str = "test";
+        const SUBJECT: &'static str = "tests";
+        const MAX_GREETING: usize = 64;
+        const MAX_FRAME: usize = 8 << 20;
+        const READ: usize = 32;
+
+        fn refusal(why: String) -> Word {
+            Word::No(why)
+        }
+
+        fn refused(&self) -> Option<&str> {
+            match self {
+                Word::No(why) => Some(why),
+                Word::Yes(_) => None,
+            }
+        }
+
+        fn received(self) -> Result<Word, &'static str> {
+            match self {
+                Word::No(why) => Ok(Word::No(printable(&why))),
+                Word::Yes(bytes) if bytes.first() == Some(&13) => Err("an unlucky word"),
+                yes => Ok(yes),
+            }
+        }
+    }
+
+    /// Both ends of a connection on loopback.
+    fn connected() -> (Socket, Line<Word>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let there = Socket::connect(listener.local_addr().unwrap()).unwrap();
+        (there, line(listener.accept().unwrap().0))
+    }
+
+    fn line(socket: Socket) -> Line<Word> {
+        socket.set_nonblocking(true).unwrap();
+        Line::new(TcpStream::from_std(socket), None, Duration::from_secs(10))
+    }
+
+    fn head(version: u16) -> Vec<u8> {
+        let mut bytes = Word::MAGIC.to_vec();
+        bytes.extend_from_slice(&version.to_le_bytes());
+        bytes
+    }
+
+    fn framed(word: &Word) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(&mut bytes, word);
+        bytes
+    }
+
+    /// Hears until there is a word, or the end.
+    fn word(line: &mut Line<Word>) -> Result<Word, End> {
+        loop {
+            if let Some(word) = line.hear()? {
+                return Ok(word);
+            }
+            line.wait(true, Duration::from_secs(1));
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_heard_however_the_network_cuts_it() {
+        let (mut there, mut here) = connected();
+        let words = [Word::Yes(vec![7; 40]), Word::No("later".into()), Word::Yes(vec![])];
+        let bytes: Vec<u8> = head(3).into_iter().chain(words.iter().flat_map(framed)).collect();
+        let before_the_first = HEAD + framed(&words[0]).len() - 1;
+        for &byte in &bytes[..before_the_first] {
+            there.write_all(&[byte]).unwrap();
+            assert_eq!(here.hear(), Ok(None));
+        }
+        there.write_all(&bytes[before_the_first..]).unwrap();
+        words.iter().for_each(|said| assert_eq!(word(&mut here).as_ref(), Ok(said)));
+        drop(there);
+        assert_eq!(word(&mut here), Err(End::Closed(None)));
+    }
+
+    /// More than a socket takes at once, and more than is kept: both sides have to go on by turns.
+    #[test]
+    fn a_long_word_passes_in_pieces() {
+        let (there, mut here) = connected();
+        let mut there = line(there);
+        let long = Word::Yes(vec![5; 7 << 20]);
+        here.greeted();
+        there.say(&Word::Yes(vec![1]));
+        there.say(&long);
+        there.say(&Word::Yes(vec![2]));
+        let mut heard = Vec::new();
+        while heard.len() < 3 {
+            there.flush();
+            heard.extend(here.hear().unwrap());
+        }
+        assert_eq!(heard, [Word::Yes(vec![1]), long, Word::Yes(vec![2])]);
+        assert_eq!((there.unsent(), there.stuck_for()), (0, Duration::ZERO));
+    }
+
+    #[test]
+    fn strangers_are_not_given_memory_and_another_version_is_heard_only_when_it_refuses() {
+        let ends = |version, bytes: &[u8]| {
+            let (mut there, mut here) = connected();
+            there.write_all(&[&head(version), bytes].concat()).unwrap();
+            word(&mut here)
+        };
+        let malformed = |what| Err(End::Foreign(FrameError::Malformed(what)));
+        assert_eq!(ends(3, &65_u32.to_le_bytes()), malformed("a frame that is too long"));
+        assert_eq!(ends(3, &framed(&Word::Yes(vec![13]))), malformed("an unlucky word"));
+        let other = FrameError::Version { subject: "tests", theirs: 4, ours: 3 };
+        assert_eq!(ends(4, &framed(&Word::Yes(vec![1]))), Err(End::Foreign(other)));
+        assert_eq!(ends(4, &framed(&Word::No("too\nold".into()))), Ok(Word::No("too old".into())));
+    }
 }

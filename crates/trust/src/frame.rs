@@ -1,0 +1,147 @@
+//! What the two ends of a [`Line`](crate::Line) say, as bytes. Encoding and decoding are pure functions.
+//!
+//! Each side begins with a head: `magic (8 bytes) | version (u16)`. Frames follow: a length (`u32`) and that many bytes, one
+//! frame in postcard's encoding; integers are little-endian. The head and a refusal are the same in every version, so that
+//! two versions can tell each other what is wrong.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Bytes of a head.
+pub const HEAD: usize = 10;
+/// Bytes of a frame's length.
+pub const PREFIX: usize = 4;
+/// The longest text that is shown to somebody, bytes.
+pub const MAX_TEXT: usize = 1024;
+
+/// How a TLS record of a handshake begins, and that of an alert (RFC 8446, 5.1).
+const TLS: [[u8; 2]; 2] = [[22, 3], [21, 3]];
+
+/// Frames of one kind of processes.
+pub trait Framed: Serialize + DeserializeOwned {
+    /// How each side begins.
+    const MAGIC: [u8; 8];
+    /// The version of all this. No other is understood: both sides are of one release.
+    const VERSION: u16;
+    /// Who speaks so, as an error says it: "this is no SPEAKER".
+    const SPEAKER: &'static str;
+    /// What has the version, as an error says it: "version 2 of SUBJECT".
+    const SUBJECT: &'static str;
+    /// The longest frame of somebody who has not introduced himself, in bytes without its length: strangers are not given
+    /// memory.
+    const MAX_GREETING: usize;
+    /// The longest frame.
+    const MAX_FRAME: usize;
+    /// What is read at once, bytes.
+    const READ: usize;
+
+    /// No, because. In every version the first kind of frame.
+    fn refusal(why: String) -> Self;
+
+    /// Why not, if it is a refusal.
+    fn refused(&self) -> Option<&str>;
+
+    /// Takes what has come from somebody: with texts [`printable`].
+    ///
+    /// # Errors
+    /// What no one of this version says, although it can be decoded.
+    fn received(self) -> Result<Self, &'static str>;
+}
+
+/// Bytes that nobody of this version says.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The head is another one.
+    #[error("this is no {0}: is the address right?")]
+    Magic(&'static str),
+    /// TLS, where plain text is spoken.
+    #[error("it speaks TLS and this side does not: give both the same keys")]
+    Tls,
+    /// Another version.
+    #[error(
+        "it speaks version {theirs} of {subject} and this side {ours}: use the same release on both sides"
+    )]
+    Version {
+        /// Of what.
+        subject: &'static str,
+        /// The other side's.
+        theirs: u16,
+        /// This side's.
+        ours: u16,
+    },
+    /// No frame.
+    #[error("it sent what makes no sense ({0}): use the same release on both sides")]
+    Malformed(&'static str),
+}
+
+/// Appends a head.
+pub fn encode_head<F: Framed>(out: &mut Vec<u8>) {
+    out.extend_from_slice(&F::MAGIC);
+    out.extend_from_slice(&F::VERSION.to_le_bytes());
+}
+
+/// The version in the head at the start of `bytes`; `None` if it is not complete yet.
+///
+/// # Errors
+/// It is no head.
+pub fn decode_head<F: Framed>(bytes: &[u8]) -> Result<Option<u16>, FrameError> {
+    let magic = bytes.len().min(F::MAGIC.len());
+    if bytes[..magic] != F::MAGIC[..magic] {
+        let tls = TLS.iter().any(|start| bytes.starts_with(start));
+        return Err(if tls { FrameError::Tls } else { FrameError::Magic(F::SPEAKER) });
+    }
+    let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
+    Ok(Some(u16::from_le_bytes([head[8], head[9]])))
+}
+
+/// Appends a frame. A refusal's text is cut; whoever says anything else has measured it.
+pub fn encode<F: Framed>(out: &mut Vec<u8>, frame: &F) {
+    let cut;
+    let frame = match frame.refused() {
+        Some(why) if why.len() > MAX_TEXT => {
+            cut = F::refusal(printable(why));
+            &cut
+        }
+        _ => frame,
+    };
+    let start = out.len();
+    out.extend_from_slice(&[0; PREFIX]);
+    // Only a serializer of unknown lengths could fail, and a frame has none.
+    *out = postcard::to_extend(frame, std::mem::take(out)).unwrap_or_default();
+    let length = out.len() - start - PREFIX;
+    debug_assert!(length <= F::MAX_FRAME);
+    out[start..start + PREFIX].copy_from_slice(&(length as u32).to_le_bytes());
+}
+
+/// The frame at the start of `bytes` and its length with its prefix; `None` if it is not complete yet. `greeted`: the other
+/// side has introduced itself.
+///
+/// # Errors
+/// It is no frame of this version.
+pub fn decode<F: Framed>(bytes: &[u8], greeted: bool) -> Result<Option<(F, usize)>, FrameError> {
+    let Some(length) = length(bytes) else { return Ok(None) };
+    if length > if greeted { F::MAX_FRAME } else { F::MAX_GREETING } {
+        return Err(FrameError::Malformed("a frame that is too long"));
+    }
+    let Some(body) = bytes.get(PREFIX..PREFIX + length) else { return Ok(None) };
+    match postcard::take_from_bytes::<F>(body) {
+        Ok((frame, [])) => {
+            let frame = frame.received().map_err(FrameError::Malformed)?;
+            Ok(Some((frame, PREFIX + length)))
+        }
+        Ok(_) => Err(FrameError::Malformed("a frame with something after it")),
+        Err(_) => Err(FrameError::Malformed("a frame of an unknown kind")),
+    }
+}
+
+/// The length of the frame at the start of `bytes`, without its prefix.
+pub(crate) fn length(bytes: &[u8]) -> Option<usize> {
+    bytes.first_chunk::<PREFIX>().map(|prefix| u32::from_le_bytes(*prefix) as usize)
+}
+
+/// A stranger's text is for a terminal: no control characters, and at most [`MAX_TEXT`] bytes.
+pub fn printable(text: &str) -> String {
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let most = text.len().min(MAX_TEXT);
+    let end = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    text[..end].chars().map(clean).collect()
+}
