@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use lockify_array::Scheme;
 use lockify_report::Writer;
+use lockify_trials::array::every_step::{self, Victim};
 use lockify_trials::array::measure::{Case, SCHEMES, measure};
 use lockify_trials::array::paper;
 use lockify_trials::array::profile::{Calibration, Profile, window};
@@ -21,8 +22,10 @@ use crate::sim::{Span, span};
 ///
 /// Hosts ask for 37.5 operations per second each, as in the published baseline, and do not wait for answers before they ask
 /// again. With --paper: figure 6 of the paper beside what was published, and the sweeps of figures 5, 8, 10, 11 and 12,
-/// with what was expected; what falls short does not change the exit code. With --seeds: each seed is a small array with
-/// other faults, and everything that hosts and devices did is checked; a failing seed prints the command that repeats it.
+/// with what was expected; what falls short does not change the exit code; and an array ten times the size, checked. With
+/// --seeds: each seed is a small array with other faults, and everything that hosts and devices did is checked; a failing seed
+/// prints the command that repeats it. With --every-step: a small piece of work, again and again, with a crash at another step
+/// each time, checked likewise.
 #[derive(clap::Args)]
 pub struct Args {
     /// How operations are kept apart; several as a list or by repeating [default: all that can be simulated]
@@ -71,10 +74,16 @@ pub struct Args {
     /// Seeds from A up to, but without, B, instead of a load
     #[arg(long, value_name = "A..B", value_parser = span::<u64>, conflicts_with_all = LOAD)]
     seeds: Option<Span<u64>>,
-    /// This seed only, with a trace if it fails
+    /// A crash after every message, and around every use of a disk, of everybody or of: host, server, device, writing,
+    /// writing-power, written, written-power
+    #[arg(long, value_name = "WHO", value_parser = victim, num_args = 0..=1, require_equals = true,
+          conflicts_with = "seeds", conflicts_with_all = LOAD)]
+    every_step: Option<Option<Victim>>,
+    /// This seed, or step, only, with a trace if it fails
     #[arg(long, value_name = "N", conflicts_with = "seeds", conflicts_with_all = LOAD)]
     replay: Option<u64>,
-    /// Which faults the seeds have [default: all]
+    /// Which faults the seeds have [default: all], or whether who crashed just comes back (restarts), or is seen to before
+    /// (all) [default: both]
     #[arg(long, value_name = "F", value_parser = faults)]
     faults: Option<Faults>,
     /// Where the results go [default: with --paper target/array, else nowhere]
@@ -103,6 +112,10 @@ fn faults(name: &str) -> Result<Faults, String> {
     found.ok_or_else(|| "there are none, interruptions, restarts and all".into())
 }
 
+fn victim(name: &str) -> Result<Victim, String> {
+    name.parse().map_err(|e: every_step::UnknownVictim| e.to_string())
+}
+
 fn scheme(name: &str) -> Result<Scheme, String> {
     name.parse().map_err(|e: lockify_array::UnknownScheme| e.to_string())
 }
@@ -121,11 +134,14 @@ pub fn run(args: &Args) -> Ended {
     if args.paper {
         return paper(args);
     }
+    if let Some(victim) = args.every_step {
+        return crash_at_every_step(args, victim);
+    }
     match (args.replay, &args.seeds) {
         (Some(seed), _) => return check_seeds(args, seed..seed.saturating_add(1)),
         (None, Some(Span(from, to))) => return check_seeds(args, *from..*to),
         (None, None) if args.faults.is_some() => {
-            let what = "--faults goes with --seeds or --replay: a load has no faults";
+            let what = "--faults goes with --seeds, --replay or --every-step: a load has no faults";
             return Err(Failure::new(Code::Unreadable, what));
         }
         (None, None) => {}
@@ -176,6 +192,48 @@ fn check_seeds(args: &Args, seeds: std::ops::Range<u64>) -> Ended {
         run.trace = args.replay.is_some();
         let summary = seeds::run(&run, |done| bar.set_position(done));
         bar.finish_and_clear();
+        clean &= summary.failures.is_empty();
+        print(&format!("{summary}\n"))?;
+    }
+    Ok(if clean { ExitCode::SUCCESS } else { Code::Violated.into() })
+}
+
+fn crash_at_every_step(args: &Args, victim: Option<Victim>) -> Ended {
+    let all: Vec<Scheme> = SCHEMES.into_iter().filter(|s| *s != Scheme::ZeroOverhead).collect();
+    let schemes = if args.scheme.is_empty() { &all } else { &args.scheme };
+    let victims = victim.map_or(Victim::ALL.to_vec(), |victim| vec![victim]);
+    let faults = args.faults.map_or(vec![Faults::Restarts, Faults::All], |faults| vec![faults]);
+    if let Some(nth) = args.replay {
+        let ([scheme], [victim], [faults]) = (&schemes[..], &victims[..], &faults[..]) else {
+            let what = "--replay of a step needs one --scheme, one --every-step=WHO and one of --faults restarts and all";
+            return Err(Failure::new(Code::Unreadable, what));
+        };
+        let scenario = every_step::scenario(*scheme, *faults);
+        return Ok(match every_step::crash_at(&scenario, *victim, nth, true) {
+            Ok(outcome) => {
+                print(&format!("step {nth}: nothing is wrong after {} events\n", outcome.events))?;
+                ExitCode::SUCCESS
+            }
+            Err(failure) => {
+                print(&format!("{}\n{}\n", failure.trace.trim_end(), failure.message))?;
+                Code::Violated.into()
+            }
+        });
+    }
+    let mut runs = Vec::new();
+    for &scheme in schemes {
+        for &faults in &faults {
+            let here = victims.iter().filter(|victim| victim.is_in(scheme, faults));
+            runs.extend(here.map(|&victim| (scheme, faults, victim)));
+        }
+    }
+    if runs.is_empty() {
+        let what = "nobody of these crashes with these --faults: hosts and lock servers do with all, devices with restarts, too";
+        return Err(Failure::new(Code::Unreadable, what));
+    }
+    let mut clean = true;
+    for (scheme, faults, victim) in runs {
+        let summary = every_step::run(scheme, faults, victim, |_| {}).or_fail(Code::Violated)?;
         clean &= summary.failures.is_empty();
         print(&format!("{summary}\n"))?;
     }

@@ -119,6 +119,9 @@ pub enum MeasureError {
     /// An operation failed, although nothing was broken.
     #[error("an operation failed: {0}")]
     Operation(#[from] OpError),
+    /// A run that is checked broke a rule.
+    #[error("a rule is broken: {0}")]
+    Check(String),
 }
 
 /// More operations than come in a second wait: the array will not catch up.

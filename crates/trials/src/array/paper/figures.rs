@@ -8,6 +8,7 @@ use super::published::{LATENCY_LIMIT_MS, figure_6};
 use super::{Part, row};
 use crate::array::measure::{Case, MeasureError, Measured, SCHEMES, measure};
 use crate::array::profile::{Calibration, Profile, window};
+use crate::array::scale;
 use crate::array::workload::{Alignment, Mix, PER_HOST, SOURCES};
 
 /// All runs have this seed.
@@ -44,11 +45,11 @@ const COLLAPSE: u32 = 58;
 pub(super) fn parts() -> Vec<Part> {
     let mut parts = Vec::new();
     // The longest first, so that nobody waits for them at the end.
+    parts.extend(SCHEMES.map(at_scale));
     for scheme in SCHEMES {
         parts.extend(Alignment::ALL.map(|alignment| scaling(scheme, alignment)));
     }
     for (hits, hosts) in HITS {
-        // Server locking would not be in the figure.
         parts.extend(SCHEMES.map(|scheme| faster_disks(scheme, hits, hosts)));
     }
     for scheme in SCHEMES {
@@ -237,6 +238,19 @@ fn faster_disks(scheme: Scheme, percent: f64, hosts: &'static [u32]) -> Part {
             }
         }
         Ok(all)
+    })
+}
+
+/// Beyond the paper: ten times its array.
+fn at_scale(scheme: Scheme) -> Part {
+    Part::new(move || {
+        let found = scale::run(scheme, scale::HOSTS, scale::DEVICES, SEED)?;
+        let rows = found.rows().into_iter().map(|row| {
+            row.case(properties("scale", Alignment::Stripe, scheme))
+                .with("hosts", scale::HOSTS)
+                .with("devices", u32::from(scale::DEVICES))
+        });
+        Ok(rows.collect())
     })
 }
 
