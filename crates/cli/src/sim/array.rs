@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use lockify_array::Scheme;
 use lockify_report::Writer;
 use lockify_trials::array::every_step::{self, Victim};
+use lockify_trials::array::host::Turns;
 use lockify_trials::array::measure::{Case, SCHEMES, measure};
 use lockify_trials::array::paper;
 use lockify_trials::array::profile::{Calibration, Profile, window};
@@ -58,9 +59,10 @@ pub struct Args {
     /// Device locking: a fixed time-out of locks [default: five times the median of the host's last latencies]
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
     lock_wait: Option<std::time::Duration>,
-    /// Devices handle a request when their disk gets to it, not as it comes
-    #[arg(long)]
-    in_turn: bool,
+    /// When devices handle requests: at-once, in-turn (when their disk gets to it), or strict (and nothing behind one that waits
+    /// for a lock)
+    #[arg(long, value_name = "T", value_parser = turns, default_value = "at-once")]
+    turns: Turns,
     /// How much simulated time is counted
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "40s")]
     length: std::time::Duration,
@@ -69,7 +71,7 @@ pub struct Args {
     seed: u64,
     /// The published experiments instead
     #[arg(long, conflicts_with_all = ["scheme", "hosts", "devices", "alignment", "reads", "used", "hits", "window",
-          "positioning", "lock_wait", "in_turn", "length", "seed"])]
+          "positioning", "lock_wait", "turns", "length", "seed"])]
     paper: bool,
     /// Seeds from A up to, but without, B, instead of a load
     #[arg(long, value_name = "A..B", value_parser = span::<u64>, conflicts_with_all = LOAD)]
@@ -110,6 +112,11 @@ const LOAD: [&str; 12] = [
 fn faults(name: &str) -> Result<Faults, String> {
     let found = Faults::ALL.into_iter().find(|faults| faults.name() == name);
     found.ok_or_else(|| "there are none, interruptions, restarts and all".into())
+}
+
+fn turns(name: &str) -> Result<Turns, String> {
+    let found = Turns::ALL.into_iter().find(|turns| turns.name() == name);
+    found.ok_or_else(|| "there are at-once, in-turn and strict".into())
 }
 
 fn victim(name: &str) -> Result<Victim, String> {
@@ -253,7 +260,7 @@ fn case(args: &Args, scheme: Scheme) -> Case {
     let mut case = Case::table_1(scheme, args.hosts, mix, profile);
     case.devices = args.devices;
     case.lock_wait = args.lock_wait.map(nanos);
-    case.in_turn = args.in_turn;
+    case.turns = args.turns;
     case.length = nanos(args.length).max(1);
     case
 }

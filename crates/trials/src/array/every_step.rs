@@ -40,7 +40,9 @@ pub enum Victim {
 
 /// There is no such victim.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("nobody crashes as \"{0}\"; there are host, server, device, writing, writing-power, written and written-power")]
+#[error(
+    "nobody crashes as \"{0}\"; there are host, server, device, writing, writing-power, written and written-power"
+)]
 pub struct UnknownVictim(String);
 
 impl FromStr for Victim {
@@ -137,6 +139,8 @@ pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
         detection: 10 * MILLISECOND,
         quiet_at: 60 * MILLISECOND,
         faults,
+        // Ten times what is usual.
+        most_events: 30_000,
         #[cfg(feature = "mutations")]
         mutation: None,
     }

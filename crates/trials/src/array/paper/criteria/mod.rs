@@ -9,9 +9,10 @@ use lockify_array::Scheme::{
 };
 use lockify_report::{Metric, Row, Table, Value, metric};
 
+use super::figures::ALIGNMENT;
 use super::of;
 use super::published::{Column, figure_6};
-use crate::array::workload::Alignment;
+use crate::array::workload::{Alignment, PER_HOST};
 
 /// Something that was published or is expected, and what comes out.
 #[derive(Clone, Debug, PartialEq)]
@@ -179,7 +180,10 @@ fn order(figures: &Figures<'_>, alignment: Alignment) -> Vec<Criterion> {
     let peak = |scheme| peaks.iter().find(|(s, _)| *s == scheme).map_or(f64::NAN, |p| p.1);
     let (device, stamps) = (peak(DeviceLocking), peak(TimestampOrdering));
     all.push(criterion(
-        six(alignment, "order of peaks [1/s]: server, callback, both device protocols, zero-overhead"),
+        six(
+            alignment,
+            "order of peaks [1/s]: server, callback, both device protocols, zero-overhead",
+        ),
         listed(Scheme::ALL.map(|scheme| (scheme, figure_6(scheme).peak)), number),
         listed(peaks, number),
         peak(ServerLocking) < peak(CallbackLocking)
@@ -243,15 +247,30 @@ fn close(figures: &Figures<'_>, alignment: Alignment) -> Vec<Criterion> {
     let peak = ratio(&metric::PEAK_OPS_PER_S);
     let rate = ratio(&metric::OPS_PER_S);
     let latency = ratio(&metric::MEAN_LATENCY_MS);
+    let busy = ratio(&metric::BUSY_SHARE);
+    let in_turn = |scheme| {
+        let metric = metric::PEAK_OPS_PER_S;
+        figures.find("6, turns", ALIGNMENT, scheme, &metric, &[]) / PER_HOST
+    };
+    let because = format!(
+        "disks decide the peak, and pre-writes that are handled as they come give them {busy:.3} times as much to do as no control; \
+         where they wait in the disk's queue, as the paper's seem to, the peaks are {} and {} hosts (below)",
+        in_turn(TimestampOrdering),
+        in_turn(ZeroOverhead)
+    );
     vec![
         criterion(
             six(alignment, "timestamp ordering's peak as a share of zero-overhead's"),
             "0.94 ± 0.03 (34 of 36 hosts)",
             format!("{peak:.3}"),
             (peak - 0.94).abs() <= 0.03,
-        ),
+        )
+        .because(because),
         criterion(
-            six(alignment, "timestamp ordering at 600 operations per second: throughput within 2 % of zero-overhead's"),
+            six(
+                alignment,
+                "timestamp ordering at 600 operations per second: throughput within 2 % of zero-overhead's",
+            ),
             "0.999 of its throughput, 1.104 of its mean latency",
             format!("{rate:.3} of its throughput, {latency:.3} of its mean latency"),
             (rate - 1.0).abs() <= 0.02,

@@ -6,7 +6,9 @@ use lockify_array::Scheme::{
 use lockify_report::{Metric, Value, metric};
 
 use super::{Criterion, Figures, criterion, listed, of, percent};
+use crate::array::host::Turns;
 use crate::array::paper::figures::ALIGNMENT;
+use crate::array::workload::PER_HOST;
 
 /// All of them.
 pub(super) fn criteria(figures: &Figures<'_>) -> Vec<Criterion> {
@@ -18,6 +20,7 @@ pub(super) fn criteria(figures: &Figures<'_>) -> Vec<Criterion> {
     ];
     all.extend(late_messages(figures));
     all.extend(hits(figures));
+    all.extend(other_turns(figures));
     all
 }
 
@@ -41,7 +44,10 @@ fn fewest_messages(figures: &Figures<'_>) -> Criterion {
         "figure 10: messages per operation by percent of reads: timestamp ordering below server and device locking everywhere, and \
          as zero-overhead where all read",
         "lowest of the protected ones everywhere; the axis ends at 15.62, device locking's at 10 % reads",
-        format!("zero-overhead, timestamps, server, device at {}", texts.collect::<Vec<_>>().join("; ")),
+        format!(
+            "zero-overhead, timestamps, server, device at {}",
+            texts.collect::<Vec<_>>().join("; ")
+        ),
         !places.is_empty()
             && places.iter().all(lowest)
             && (at(TimestampOrdering, 100.0) / at(ZeroOverhead, 100.0) - 1.0).abs() <= 0.01,
@@ -68,15 +74,10 @@ fn diverges(figures: &Figures<'_>, figure: &str, scheme: Scheme) -> (bool, Strin
 fn few_blocks(figures: &Figures<'_>) -> Criterion {
     let (device, a) = diverges(figures, "8", DeviceLocking);
     let (stamps, b) = diverges(figures, "8", TimestampOrdering);
-    let at = |scheme, metric: &Metric, used| {
-        figures.find("8", ALIGNMENT, scheme, metric, &[("used_percent", used)])
-    };
     let because = format!(
-        "of the tries {} wait until the time-out, which follows the median latency; it happens with fewer stripes: of the 600 \
-         operations per second on 0.2 % of the array, device locking does {:.0}, timestamp ordering {:.0}",
-        percent(at(DeviceLocking, &metric::RETRY_SHARE, 2.0)),
-        at(DeviceLocking, &metric::OPS_PER_S, 0.2),
-        at(TimestampOrdering, &metric::OPS_PER_S, 0.2),
+        "devices handle every request as it comes, so that a deadlock holds up those at the same blocks only; no time-out from 5 ms \
+         to 3 s makes queues grow. Where a request that waits holds up all behind it, they do (below): {}",
+        strict_text(figures)
     );
     criterion(
         "figure 8: 2 % of the array",
@@ -85,6 +86,68 @@ fn few_blocks(figures: &Figures<'_>) -> Criterion {
         device && !stamps,
     )
     .because(because)
+}
+
+/// Device locking at strict devices: done per second, and mean latency.
+fn strict(figures: &Figures<'_>, used: f64) -> (f64, f64) {
+    let at = |metric: &Metric| {
+        figures.find("8, strict", ALIGNMENT, DeviceLocking, metric, &[("used_percent", used)])
+    };
+    (at(&metric::OPS_PER_S), at(&metric::MEAN_LATENCY_MS))
+}
+
+fn strict_text(figures: &Figures<'_>) -> String {
+    let texts = [2.0, 5.0, 100.0].map(|used| match strict(figures, used) {
+        (rate, latency) if latency.is_nan() => format!("{used} %: {rate:.0} per second, growing"),
+        (_, latency) => format!("{used} %: {latency:.1} ms"),
+    });
+    texts.join(", ")
+}
+
+/// What comes of devices that handle requests in another way.
+fn other_turns(figures: &Figures<'_>) -> Vec<Criterion> {
+    let peak = |scheme: Scheme, turns: Turns| {
+        let here = of(figures.0, "6, turns").find(|row| {
+            row.metric == metric::PEAK_OPS_PER_S.name
+                && row.case.get("scheme") == Some(&Value::from(scheme.name()))
+                && row.case.get("turns") == Some(&Value::from(turns.name()))
+        });
+        here.map_or(f64::NAN, |row| row.value / PER_HOST)
+    };
+    let in_turn = [ZeroOverhead, DeviceLocking, TimestampOrdering]
+        .map(|scheme| (scheme, peak(scheme, Turns::InTurn)));
+    let share = in_turn[2].1 / in_turn[0].1;
+    let few = strict(figures, 2.0);
+    let again = |hosts| {
+        let at = [("hosts", hosts)];
+        figures.find("12, strict", ALIGNMENT, DeviceLocking, &metric::RETRY_SHARE, &at)
+    };
+    vec![
+        criterion(
+            "figure 6, devices in turn: hosts at the peak",
+            "zero-overhead 36, device-locking 34, timestamp-ordering 34: 0.94 ± 0.03",
+            format!("{}: {share:.3}", listed(in_turn, |hosts| hosts.to_string())),
+            (share - 0.94).abs() <= 0.03,
+        ),
+        criterion(
+            "figure 8, strict devices, time-out fitted: device locking on 2 % of the array",
+            "queues and latency grow without bound on 2 % and not on more",
+            strict_text(figures),
+            few.0.is_finite() && few.1.is_nan() && strict(figures, 5.0).1.is_finite(),
+        ),
+        criterion(
+            "figure 12, strict devices, the same time-out: device locking with 60 % cache hits, started again",
+            "negligible with fewer hosts, 17 % (10 % or more) with 58",
+            [46.0, 50.0, 54.0, 58.0].map(|h| format!("{h} hosts {}", percent(again(h)))).join(", "),
+            again(46.0) < 0.02 && again(58.0) >= 0.1,
+        ),
+        criterion(
+            "figure 6, strict devices, the same time-out: device locking's peak in hosts",
+            "34",
+            peak(DeviceLocking, Turns::Strict).to_string(),
+            peak(DeviceLocking, Turns::Strict) == 34.0,
+        ),
+    ]
 }
 
 /// Figure 8: the order of delays wherever enough is delayed to be counted.
@@ -148,7 +211,9 @@ fn late_messages(figures: &Figures<'_>) -> Vec<Criterion> {
     let grows = |scheme: Scheme| over.iter().find(|(s, _)| *s == scheme).map_or(f64::NAN, |o| o.1);
     vec![
         criterion(
-            format!("figure 11: operations delayed by messages of up to {first} and up to {last} ms"),
+            format!(
+                "figure 11: operations delayed by messages of up to {first} and up to {last} ms"
+            ),
             "more in both device protocols",
             texts.join(", "),
             ends.iter().all(|(_, [a, b])| b > a),
