@@ -52,6 +52,11 @@ fn fewest_messages(figures: &Figures<'_>) -> Criterion {
             && places.iter().all(lowest)
             && (at(TimestampOrdering, 100.0) / at(ZeroOverhead, 100.0) - 1.0).abs() <= 0.01,
     )
+    .because(
+        "within a stripe a write has 2.25 devices that are only written, which cost timestamp ordering two messages each, a lock \
+         server four for all; the published messages make 1.85 of them, by a rule of alignment that was not published"
+            .to_owned(),
+    )
 }
 
 /// Whether a load was too much: its mean latency is not shown then, or many times that of the whole array.
@@ -179,6 +184,10 @@ fn callbacks_converge(figures: &Figures<'_>) -> Criterion {
         let latency = |scheme| figures.find("5b", ALIGNMENT, scheme, &metric::MEAN_LATENCY_MS, &at);
         latency(scheme) - latency(ZeroOverhead)
     };
+    let messages = |scheme| {
+        let at = [("used_percent", 10.0)];
+        figures.find("5b", ALIGNMENT, scheme, &metric::MESSAGES_PER_OP, &at)
+    };
     let share = |used| over(CallbackLocking, used) / over(ServerLocking, used);
     let texts = [100.0, 40.0, 20.0, 10.0, 5.0, 2.0]
         .map(|used| format!("{used} %: {:.2}", share(used)))
@@ -189,6 +198,13 @@ fn callbacks_converge(figures: &Figures<'_>) -> Criterion {
         texts,
         (0.3..=0.7).contains(&share(100.0)) && share(2.0) >= 0.8,
     )
+    .because(format!(
+        "a lock that several hosts keep is called back from each, and the lock server handles each answer: callback locking has {:.2} \
+         messages per operation on 10 % of the array, server locking {:.2}, of which its processor handles half, and at 600 \
+         operations per second it can handle 2.2; only the latter is bounded",
+        messages(CallbackLocking),
+        messages(ServerLocking)
+    ))
 }
 
 /// Figure 11.
@@ -222,10 +238,8 @@ fn late_messages(figures: &Figures<'_>) -> Vec<Criterion> {
             format!("figure 11: what messages of up to {last} ms add to the mean latency"),
             "most in the central schemes",
             listed(over, |ms| format!("{ms:+.1} ms")),
-            Scheme::ALL
-                .iter()
-                .filter(|scheme| **scheme != ServerLocking)
-                .all(|scheme| grows(ServerLocking) > grows(*scheme)),
+            grows(ServerLocking).min(grows(CallbackLocking))
+                > grows(DeviceLocking).max(grows(TimestampOrdering)),
         ),
     ]
 }
