@@ -21,6 +21,7 @@ figure { margin: 2rem 0; break-inside: avoid; } svg { width: 100%; height: auto;
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: left;
   white-space: nowrap; }
+.texts td { white-space: normal; vertical-align: top; }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 ";
 
@@ -28,6 +29,7 @@ enum Part {
     Text(String),
     Plot(Plot),
     Table(Table),
+    Texts(Table),
 }
 
 /// A page: texts, plots and tables in the order in which they were added.
@@ -60,6 +62,12 @@ impl Page {
         self
     }
 
+    /// The page, with a table of texts, whose cells take as many lines as they need.
+    pub fn texts(mut self, table: Table) -> Page {
+        self.parts.push(Part::Texts(table));
+        self
+    }
+
     /// The page as HTML; it is well-formed XML too.
     pub fn html(&self) -> String {
         let title = escape(&self.title);
@@ -78,7 +86,8 @@ impl Page {
                     escape(&plot.title),
                     svg(plot, number)
                 ),
-                Part::Table(table) => writeln!(html, "{}", table_html(table)),
+                Part::Table(table) => writeln!(html, "{}", table_html(table, "wide")),
+                Part::Texts(table) => writeln!(html, "{}", table_html(table, "wide texts")),
             };
         }
         html + "</body>\n</html>\n"
@@ -93,7 +102,7 @@ impl Page {
     }
 }
 
-fn table_html(table: &Table) -> String {
+fn table_html(table: &Table, class: &str) -> String {
     let line = |element: &str, cells: &[String]| {
         let mut html = String::from("<tr>");
         for (i, cell) in cells.iter().enumerate() {
@@ -105,6 +114,6 @@ fn table_html(table: &Table) -> String {
     let lines: String = table.lines.iter().map(|cells| line("td", cells)).collect();
     let head = line("th", &table.headings);
     format!(
-        "<div class=\"wide\"><table>\n<thead>{head}</thead>\n<tbody>\n{lines}</tbody>\n</table></div>"
+        "<div class=\"{class}\"><table>\n<thead>{head}</thead>\n<tbody>\n{lines}</tbody>\n</table></div>"
     )
 }

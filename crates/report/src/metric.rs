@@ -66,6 +66,10 @@ metrics! {
     PEAK_OPS_PER_S = "peak_ops_per_s", "1/s", "peak of operations per second";
     /// Share of the time that disks are busy.
     BUSY_SHARE = "busy_share", "1", "share of disks' time";
+    /// Operations of which everything was checked.
+    CHECKED_OPS = "checked_ops", "1", "operations checked";
+    /// Events of the simulator per second of real time.
+    EVENTS_PER_S = "events_per_s", "1/s", "simulated events per second of real time";
 }
 
 impl Metric {

@@ -67,7 +67,7 @@ fn metrics_have_the_names_that_everybody_uses() {
     let expect = "creates_per_s ratio_to_one_node round_trips_per_create messages_per_create \
         packets_per_create lock_wait_share latency_us violations resends refusals barrier_waits \
         locks_per_s ratio_to_bare verbs_per_lock retry_share messages_per_lock ops_per_s messages_per_op delayed_share \
-        mean_latency_ms peak_ops_per_s busy_share";
+        mean_latency_ms peak_ops_per_s busy_share checked_ops events_per_s";
     assert_eq!(names, expect.split_whitespace().collect::<Vec<_>>());
     assert_eq!(metric::Metric::named("latency_us"), Some(metric::LATENCY_US));
 }
@@ -116,6 +116,7 @@ fn page() -> Page {
             Plot::cdf("Distribution", "latency [us]").series(Series::cdf(name, &[1.0, 2.0, 90.0])),
         )
         .plot(Plot::new("nothing", "x", "y").x_scale(Scale::Log).series(Series::new("", [])))
+        .texts(table(&rows))
         .table(&rows)
 }
 
@@ -125,7 +126,7 @@ fn the_page_is_well_formed_and_needs_nothing_else() {
     let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
     let document = roxmltree::Document::parse_with_options(&html, options).unwrap();
     let count = |name: &str| document.descendants().filter(|n| n.has_tag_name(name)).count();
-    assert_eq!((count("svg"), count("table"), count("script")), (5, 1, 0));
+    assert_eq!((count("svg"), count("table"), count("script")), (5, 2, 0));
     for outside in ["http:", "https:", "//", "src=", "href=", "@import", "<link"] {
         assert!(!html.contains(outside), "{outside}");
     }

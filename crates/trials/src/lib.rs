@@ -7,7 +7,7 @@
 //! - [`speed`] measures the simulator with the lock manager in it.
 //! - [`model`] searches all interleavings of a small cluster.
 //! - [`mod@array`] hosts shared arrays: `lockify sim array`; [`mod@onesided`] locks in remote memory: `lockify sim onesided`.
-//!   [`seeds`] and [`paper`] are what their seeds and their papers' experiments have in common.
+//!   [`seeds`] and `paper` are what their seeds and their papers' experiments have in common.
 #![forbid(unsafe_code)]
 
 pub mod array;
@@ -20,7 +20,7 @@ pub mod model;
 pub mod note;
 pub mod observer;
 pub mod onesided;
-pub mod paper;
+mod paper;
 pub mod port;
 pub mod quiescence;
 pub mod scenario;

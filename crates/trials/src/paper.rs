@@ -1,39 +1,10 @@
-//! A paper's experiments: measuring their parts on all cores, and showing what was expected and found.
+//! A paper's experiments: measuring their parts on all cores, and writing what came out.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 
 use lockify_report::{Page, Row, Writer};
 use lockify_sim::{Seeds, run_seeds};
-
-/// An expectation.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Criterion {
-    /// What should be.
-    pub expected: String,
-    /// What is.
-    pub found: String,
-    /// Whether they agree. Where rows are missing, they do not.
-    pub met: bool,
-    /// Why not, by what was counted, where that is known.
-    pub because: Option<String>,
-}
-
-/// An expectation of which nothing is known but whether it is met.
-pub(crate) fn criterion(
-    expected: impl Into<String>,
-    found: impl Into<String>,
-    met: bool,
-) -> Criterion {
-    Criterion { expected: expected.into(), found: found.into(), met, because: None }
-}
-
-impl Criterion {
-    /// With the reason, which only counts if it is not met.
-    pub(crate) fn because(self, reason: String) -> Criterion {
-        Criterion { because: (!self.met).then_some(reason), ..self }
-    }
-}
 
 /// Runs all parts on all cores; `progress` is told how many are done.
 ///
@@ -56,30 +27,6 @@ pub(crate) fn run<P: Sync, E: Send>(
         rows.extend(part?);
     }
     Ok(rows)
-}
-
-/// What was expected, for the terminal.
-pub(crate) fn text(criteria: &[Criterion]) -> String {
-    let mut text = String::from("Expected and found:\n");
-    for criterion in criteria {
-        let met = if criterion.met { "pass       " } else { "FALLS SHORT" };
-        text += &format!("  {met}  {}: {}\n", criterion.expected, criterion.found);
-        if let Some(because) = &criterion.because {
-            text += &format!("               {because}\n");
-        }
-    }
-    text
-}
-
-/// The page, with what was expected and all rows at its end.
-pub(crate) fn finish(page: Page, criteria: &[Criterion], rows: &[Row]) -> Page {
-    let mut page = page.text("Expected and found:");
-    for criterion in criteria {
-        let met = if criterion.met { "Pass" } else { "Falls short" };
-        let because = criterion.because.as_ref().map_or_else(String::new, |b| format!("; {b}"));
-        page = page.text(format!("{met}: {}: {}{because}", criterion.expected, criterion.found));
-    }
-    page.table(rows)
 }
 
 /// Writes the rows and the page into a directory; returns where they are.

@@ -308,6 +308,11 @@ impl Device {
         self.disk.is_idle() && self.in_flight().next().is_none()
     }
 
+    /// Whether a request waits here for a lock.
+    pub fn awaits_lock(&self) -> bool {
+        self.locks.next_timer().is_some()
+    }
+
     /// Siblings that have ended and are still remembered.
     pub fn remembered(&self) -> usize {
         self.memory.len()

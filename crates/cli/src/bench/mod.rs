@@ -18,9 +18,6 @@ use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
 use crate::progress;
 
-/// Events per second of wall-clock time.
-const EVENTS_PER_S: Metric =
-    Metric { name: "events_per_s", unit: "1/s", title: "simulated events per second" };
 /// Resident memory per simulated node.
 const BYTES_PER_NODE: Metric =
     Metric { name: "bytes_per_node", unit: "B", title: "memory per simulated node" };

@@ -2,9 +2,10 @@
 
 use lockify_core::Policy;
 use lockify_report::Row;
+use lockify_report::metric::EVENTS_PER_S;
 
 use super::memory::resident;
-use super::{BYTES_PER_NODE, EVENTS_PER_S, Effort, Measured};
+use super::{BYTES_PER_NODE, Effort, Measured};
 use crate::exit::Failure;
 
 /// Nodes of the largest cluster, whose memory is measured too.

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use lockify_array::Scheme;
 use lockify_report::Writer;
+use lockify_trials::array::every_step::{self, Victim};
+use lockify_trials::array::host::Turns;
 use lockify_trials::array::measure::{Case, SCHEMES, measure};
 use lockify_trials::array::paper;
 use lockify_trials::array::profile::{Calibration, Profile, window};
@@ -21,8 +23,10 @@ use crate::sim::{Span, span};
 ///
 /// Hosts ask for 37.5 operations per second each, as in the published baseline, and do not wait for answers before they ask
 /// again. With --paper: figure 6 of the paper beside what was published, and the sweeps of figures 5, 8, 10, 11 and 12,
-/// with what was expected; what falls short does not change the exit code. With --seeds: each seed is a small array with
-/// other faults, and everything that hosts and devices did is checked; a failing seed prints the command that repeats it.
+/// with what was expected; what falls short does not change the exit code; and an array ten times the size, checked. With
+/// --seeds: each seed is a small array with other faults, and everything that hosts and devices did is checked; a failing seed
+/// prints the command that repeats it. With --every-step: a small piece of work, again and again, with a crash at another step
+/// each time, checked likewise.
 #[derive(clap::Args)]
 pub struct Args {
     /// How operations are kept apart; several as a list or by repeating [default: all that can be simulated]
@@ -55,9 +59,10 @@ pub struct Args {
     /// Device locking: a fixed time-out of locks [default: five times the median of the host's last latencies]
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
     lock_wait: Option<std::time::Duration>,
-    /// Devices handle a request when their disk gets to it, not as it comes
-    #[arg(long)]
-    in_turn: bool,
+    /// When devices handle requests: at-once, in-turn (when their disk gets to it), or strict (and nothing behind one that waits
+    /// for a lock)
+    #[arg(long, value_name = "T", value_parser = turns, default_value = "at-once")]
+    turns: Turns,
     /// How much simulated time is counted
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "40s")]
     length: std::time::Duration,
@@ -66,15 +71,21 @@ pub struct Args {
     seed: u64,
     /// The published experiments instead
     #[arg(long, conflicts_with_all = ["scheme", "hosts", "devices", "alignment", "reads", "used", "hits", "window",
-          "positioning", "lock_wait", "in_turn", "length", "seed"])]
+          "positioning", "lock_wait", "turns", "length", "seed"])]
     paper: bool,
     /// Seeds from A up to, but without, B, instead of a load
     #[arg(long, value_name = "A..B", value_parser = span::<u64>, conflicts_with_all = LOAD)]
     seeds: Option<Span<u64>>,
-    /// This seed only, with a trace if it fails
+    /// A crash after every message, and around every use of a disk, of everybody or of: host, server, device, writing,
+    /// writing-power, written, written-power
+    #[arg(long, value_name = "WHO", value_parser = victim, num_args = 0..=1, require_equals = true,
+          conflicts_with = "seeds", conflicts_with_all = LOAD)]
+    every_step: Option<Option<Victim>>,
+    /// This seed, or step, only, with a trace if it fails
     #[arg(long, value_name = "N", conflicts_with = "seeds", conflicts_with_all = LOAD)]
     replay: Option<u64>,
-    /// Which faults the seeds have [default: all]
+    /// Which faults the seeds have [default: all], or whether who crashed just comes back (restarts), or is seen to before
+    /// (all) [default: both]
     #[arg(long, value_name = "F", value_parser = faults)]
     faults: Option<Faults>,
     /// Where the results go [default: with --paper target/array, else nowhere]
@@ -103,6 +114,15 @@ fn faults(name: &str) -> Result<Faults, String> {
     found.ok_or_else(|| "there are none, interruptions, restarts and all".into())
 }
 
+fn turns(name: &str) -> Result<Turns, String> {
+    let found = Turns::ALL.into_iter().find(|turns| turns.name() == name);
+    found.ok_or_else(|| "there are at-once, in-turn and strict".into())
+}
+
+fn victim(name: &str) -> Result<Victim, String> {
+    name.parse().map_err(|e: every_step::UnknownVictim| e.to_string())
+}
+
 fn scheme(name: &str) -> Result<Scheme, String> {
     name.parse().map_err(|e: lockify_array::UnknownScheme| e.to_string())
 }
@@ -121,11 +141,14 @@ pub fn run(args: &Args) -> Ended {
     if args.paper {
         return paper(args);
     }
+    if let Some(victim) = args.every_step {
+        return crash_at_every_step(args, victim);
+    }
     match (args.replay, &args.seeds) {
         (Some(seed), _) => return check_seeds(args, seed..seed.saturating_add(1)),
         (None, Some(Span(from, to))) => return check_seeds(args, *from..*to),
         (None, None) if args.faults.is_some() => {
-            let what = "--faults goes with --seeds or --replay: a load has no faults";
+            let what = "--faults goes with --seeds, --replay or --every-step: a load has no faults";
             return Err(Failure::new(Code::Unreadable, what));
         }
         (None, None) => {}
@@ -182,6 +205,48 @@ fn check_seeds(args: &Args, seeds: std::ops::Range<u64>) -> Ended {
     Ok(if clean { ExitCode::SUCCESS } else { Code::Violated.into() })
 }
 
+fn crash_at_every_step(args: &Args, victim: Option<Victim>) -> Ended {
+    let all: Vec<Scheme> = SCHEMES.into_iter().filter(|s| *s != Scheme::ZeroOverhead).collect();
+    let schemes = if args.scheme.is_empty() { &all } else { &args.scheme };
+    let victims = victim.map_or(Victim::ALL.to_vec(), |victim| vec![victim]);
+    let faults = args.faults.map_or(vec![Faults::Restarts, Faults::All], |faults| vec![faults]);
+    if let Some(nth) = args.replay {
+        let ([scheme], [victim], [faults]) = (&schemes[..], &victims[..], &faults[..]) else {
+            let what = "--replay of a step needs one --scheme, one --every-step=WHO and one of --faults restarts and all";
+            return Err(Failure::new(Code::Unreadable, what));
+        };
+        let scenario = every_step::scenario(*scheme, *faults);
+        return Ok(match every_step::crash_at(&scenario, *victim, nth, true) {
+            Ok(outcome) => {
+                print(&format!("step {nth}: nothing is wrong after {} events\n", outcome.events))?;
+                ExitCode::SUCCESS
+            }
+            Err(failure) => {
+                print(&format!("{}\n{}\n", failure.trace.trim_end(), failure.message))?;
+                Code::Violated.into()
+            }
+        });
+    }
+    let mut runs = Vec::new();
+    for &scheme in schemes {
+        for &faults in &faults {
+            let here = victims.iter().filter(|victim| victim.is_in(scheme, faults));
+            runs.extend(here.map(|&victim| (scheme, faults, victim)));
+        }
+    }
+    if runs.is_empty() {
+        let what = "nobody of these crashes with these --faults: hosts and lock servers do with all, devices with restarts, too";
+        return Err(Failure::new(Code::Unreadable, what));
+    }
+    let mut clean = true;
+    for (scheme, faults, victim) in runs {
+        let summary = every_step::run(scheme, faults, victim, |_| {}).or_fail(Code::Violated)?;
+        clean &= summary.failures.is_empty();
+        print(&format!("{summary}\n"))?;
+    }
+    Ok(if clean { ExitCode::SUCCESS } else { Code::Violated.into() })
+}
+
 fn case(args: &Args, scheme: Scheme) -> Case {
     let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4);
     let positioning = match args.positioning {
@@ -195,7 +260,7 @@ fn case(args: &Args, scheme: Scheme) -> Case {
     let mut case = Case::table_1(scheme, args.hosts, mix, profile);
     case.devices = args.devices;
     case.lock_wait = args.lock_wait.map(nanos);
-    case.in_turn = args.in_turn;
+    case.turns = args.turns;
     case.length = nanos(args.length).max(1);
     case
 }

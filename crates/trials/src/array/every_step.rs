@@ -1,8 +1,14 @@
-//! A small fixed piece of work, with a crash after every single message and every single write to a disk.
+//! A small fixed piece of work, with a crash after every single message and around every single use of a disk:
+//! `lockify sim array --every-step`.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::str::FromStr;
 
 use lockify_array::{DeviceEvent, Layout, Redundancy, Scheme};
 use lockify_sim::{
-    Delay, Fault, FaultPlan, Inject, MICROSECOND, MILLISECOND, NodeId, Observed, Step, at_nth,
+    Delay, Failure, Fault, FaultPlan, Inject, Input, MICROSECOND, MILLISECOND, Observed,
+    SeedFailure, Seeds, Step, at_nth, run_seeds,
 };
 
 use crate::array::content::BLOCK_SIZE;
@@ -10,35 +16,96 @@ use crate::array::host::{Node, Note, Places, Role};
 use crate::array::scenario::{Faults, Scenario};
 use crate::array::trial::{Outcome, Trial};
 
+/// Lines of a failing run's trace that are kept.
+const TRACE_LINES: usize = 1_000_000;
+
 /// Who crashes, and at which steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Victim {
     /// A host, after each message that it sends.
     Host,
+    /// The lock server, after each message that it sends.
+    Server,
     /// A device, after each message that it sends.
     Device,
-    /// A device, while it writes to its disk; the process only.
-    DeviceWriting,
-    /// A device, while it writes to its disk, with the disk's cache.
-    DeviceWithoutPower,
+    /// A device, while its disk writes; the process only.
+    Writing,
+    /// A device, while its disk writes, with the disk's cache.
+    WritingPower,
+    /// A device, when its disk has ended something and before it knows: blocks, and the record that it keeps.
+    Written,
+    /// The same, with the disk's cache.
+    WrittenPower,
+}
+
+/// There is no such victim.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "nobody crashes as \"{0}\"; there are host, server, device, writing, writing-power, written and written-power"
+)]
+pub struct UnknownVictim(String);
+
+impl FromStr for Victim {
+    type Err = UnknownVictim;
+
+    fn from_str(name: &str) -> Result<Self, UnknownVictim> {
+        let found = Victim::ALL.into_iter().find(|victim| victim.name() == name);
+        found.ok_or_else(|| UnknownVictim(name.to_owned()))
+    }
 }
 
 impl Victim {
     /// All.
-    pub const ALL: [Victim; 4] =
-        [Victim::Host, Victim::Device, Victim::DeviceWriting, Victim::DeviceWithoutPower];
+    pub const ALL: [Victim; 7] = [
+        Victim::Host,
+        Victim::Server,
+        Victim::Device,
+        Victim::Writing,
+        Victim::WritingPower,
+        Victim::Written,
+        Victim::WrittenPower,
+    ];
 
-    /// Whether this is one of the steps after which it crashes.
+    /// Its name on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Victim::Host => "host",
+            Victim::Server => "server",
+            Victim::Device => "device",
+            Victim::Writing => "writing",
+            Victim::WritingPower => "writing-power",
+            Victim::Written => "written",
+            Victim::WrittenPower => "written-power",
+        }
+    }
+
+    /// Whether it exists under a scheme, and what it leaves behind is seen to with these faults: what a host or the lock
+    /// server had in flight is for others to repair.
+    pub fn is_in(self, scheme: Scheme, faults: Faults) -> bool {
+        match self {
+            Victim::Host => faults == Faults::All,
+            Victim::Server => faults == Faults::All && scheme.has_server(),
+            _ => matches!(faults, Faults::Restarts | Faults::All),
+        }
+    }
+
+    fn loses_power(self) -> bool {
+        matches!(self, Victim::WritingPower | Victim::WrittenPower)
+    }
+
+    /// Whether this is one of the steps at which it crashes.
     fn is_step(self, places: Places, observed: &Observed<'_, Node>) -> bool {
-        match (self, places.role(observed.node), &observed.step) {
+        let role = places.role(observed.node);
+        match (self, &observed.step) {
             // Host 0 is the one that repairs.
-            (Victim::Host, Role::Host(host), Step::Send { .. }) => host.0 > 0,
-            (Victim::Device, Role::Device(_), Step::Send { .. }) => true,
+            (Victim::Host, Step::Send { .. }) => matches!(role, Role::Host(host) if host.0 > 0),
+            (Victim::Server, Step::Send { .. }) => role == Role::Server,
+            (Victim::Device, Step::Send { .. }) => matches!(role, Role::Device(_)),
             (
-                Victim::DeviceWriting | Victim::DeviceWithoutPower,
-                Role::Device(_),
+                Victim::Writing | Victim::WritingPower,
                 Step::Note(Note::Event(DeviceEvent::Write { dropped: false, .. })),
             ) => true,
+            (Victim::Written | Victim::WrittenPower, Step::Input(Input::Disk(_))) => true,
             _ => false,
         }
     }
@@ -72,33 +139,128 @@ pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
         detection: 10 * MILLISECOND,
         quiet_at: 60 * MILLISECOND,
         faults,
+        // Ten times what is usual.
+        most_events: 30_000,
         #[cfg(feature = "mutations")]
         mutation: None,
     }
 }
 
-/// Crashes the victim after its `nth` step, counted from 1; `None` if there are less.
+/// Whoever crashed comes back then. Before it nothing is a step, so that everybody does.
+fn return_of_all(scenario: &Scenario) -> FaultPlan {
+    FaultPlan::new(vec![(scenario.quiet_at, Fault::HealAll)])
+}
+
+/// How many steps of a victim there are if nobody crashes.
 ///
 /// # Errors
-/// What was violated.
-pub fn crash_after(
+/// What was violated although nobody crashed.
+pub fn steps(scenario: &Scenario, victim: Victim) -> Result<u64, String> {
+    let mut trial = Trial::new(scenario, 0);
+    let places = trial.places();
+    let quiet_at = scenario.quiet_at;
+    let seen = Rc::new(Cell::new(0));
+    let counter = Rc::clone(&seen);
+    trial.sim.add_hook(Box::new(move |observed: &Observed<'_, Node>| {
+        let counts = observed.at < quiet_at && victim.is_step(places, observed);
+        counter.set(counter.get() + u64::from(counts));
+        None
+    }));
+    trial.run_with(&return_of_all(scenario))?;
+    Ok(seen.get())
+}
+
+/// Crashes the victim at its `nth` step, counted from 1.
+///
+/// # Errors
+/// What was violated, with the trace if it was kept.
+pub fn crash_at(
     scenario: &Scenario,
     victim: Victim,
     nth: u64,
-) -> Result<Option<Outcome>, String> {
-    let mut trial = Trial::new(scenario, 0);
+    trace: bool,
+) -> Result<Outcome, Failure> {
+    let mut trial = Trial::new(scenario, if trace { TRACE_LINES } else { 0 });
     let places = trial.places();
-    let power_loss = victim == Victim::DeviceWithoutPower;
-    let fault = move |node: NodeId| Inject::After(Fault::Crash { node, power_loss });
+    let quiet_at = scenario.quiet_at;
     trial.sim.add_hook(at_nth(
         nth,
-        move |observed| victim.is_step(places, observed),
-        move |observed| fault(observed.node),
+        move |observed| observed.at < quiet_at && victim.is_step(places, observed),
+        move |observed| {
+            let crash = Fault::Crash { node: observed.node, power_loss: victim.loses_power() };
+            match observed.step {
+                // What was done is not known yet.
+                Step::Input(_) => Inject::Before(crash),
+                Step::Send { .. } | Step::Note(_) => Inject::After(crash),
+            }
+        },
     ));
-    // Then whoever crashed comes back.
-    let quiet = FaultPlan::new(vec![(scenario.quiet_at, Fault::HealAll)]);
-    let outcome = trial.run_with(&quiet).map_err(|why| {
-        format!("{}, {victim:?} crashed after step {nth}: {why}", scenario.scheme)
-    })?;
-    Ok((outcome.faults > 0).then_some(outcome))
+    let outcome = trial.run_with(&return_of_all(scenario));
+    let failed = |message| Failure { message, trace: trial.sim.trace().to_string() };
+    match outcome {
+        Ok(outcome) if outcome.faults == 0 => Err("nobody crashed: there is no such step".into()),
+        Ok(outcome) => Ok(outcome),
+        Err(message) => Err(failed(message)),
+    }
+}
+
+/// What came of a crash at every step of a victim.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The victim.
+    pub victim: Victim,
+    /// Whether it is seen to, or only comes back.
+    pub faults: Faults,
+    /// Steps, each with a run of its own.
+    pub steps: u64,
+    /// All of their outcomes.
+    pub total: Outcome,
+    /// The steps that failed.
+    pub failures: Vec<SeedFailure>,
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(first) = self.failures.first() {
+            writeln!(f, "{first}")?;
+        }
+        let Summary { scheme, victim, faults, steps, total, failures } = self;
+        write!(
+            f,
+            "{scheme:<18} {:<13} {:<8} {steps:>4} steps, {} failed; {} operations, {} restarts, {} repairs, {} blocks lost",
+            victim.name(),
+            faults.name(),
+            failures.len(),
+            total.operations,
+            total.restarts,
+            total.repairs,
+            total.lost
+        )
+    }
+}
+
+/// A crash at every step of a victim, each in a run of its own, on all cores.
+///
+/// # Errors
+/// What was violated although nobody crashed.
+pub fn run(
+    scheme: Scheme,
+    faults: Faults,
+    victim: Victim,
+    progress: impl Fn(u64) + Sync,
+) -> Result<Summary, String> {
+    let scenario = || scenario(scheme, faults);
+    let steps = steps(&scenario(), victim)?;
+    let replay = format!(
+        "lockify sim array --scheme {scheme} --faults {} --every-step={} --replay {{seed}}",
+        faults.name(),
+        victim.name()
+    );
+    let seeds = Seeds { max_failures: 0, ..Seeds::new(1..steps + 1, replay) };
+    let report = run_seeds(&seeds, |nth| crash_at(&scenario(), victim, nth, false), progress);
+    let mut total = Outcome::default();
+    report.passed.iter().for_each(|(_, outcome)| total.add(outcome));
+    Ok(Summary { scheme, victim, faults, steps, total, failures: report.failures })
 }

@@ -112,6 +112,31 @@ impl Places {
     }
 }
 
+/// When devices handle the requests that come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turns {
+    /// As they come: locks and pre-writes do not wait for the disk.
+    AtOnce,
+    /// When the disk has done what came before.
+    InTurn,
+    /// Likewise, and behind a request that waits for a lock nothing is handled, not even an unlock, until its time-out.
+    Strict,
+}
+
+impl Turns {
+    /// All.
+    pub const ALL: [Turns; 3] = [Turns::AtOnce, Turns::InTurn, Turns::Strict];
+
+    /// Its name in results and on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Turns::AtOnce => "at-once",
+            Turns::InTurn => "in-turn",
+            Turns::Strict => "strict",
+        }
+    }
+}
+
 /// Changes the defaults of a machine.
 pub type Tune<C> = Rc<dyn Fn(&mut C)>;
 
@@ -132,14 +157,16 @@ pub struct Setting {
     pub sectors_per_block: usize,
     /// What a host or the lock server takes for each message that it gets.
     pub handling: Delay,
-    /// Whether devices handle a request only when their disk has done what came before, rather than at once.
-    pub in_turn: bool,
+    /// When devices handle requests.
+    pub turns: Turns,
     /// What the lock server takes to write its log.
     pub log: Delay,
     /// Whether devices' steps are noted.
     pub events: bool,
     /// Lines of trace to keep.
     pub trace_lines: usize,
+    /// The engine stops after so many events.
+    pub most_events: u64,
     /// What every host is told beside the defaults.
     pub host: Tune<HostConfig>,
     /// What every device is told beside the defaults.
@@ -159,10 +186,11 @@ impl Setting {
             disk: DiskConfig::default(),
             sectors_per_block: 1,
             handling: Delay::ZERO,
-            in_turn: false,
+            turns: Turns::AtOnce,
             log: Delay::ZERO,
             events: true,
             trace_lines: 0,
+            most_events: u64::MAX,
             host: Rc::new(|_| ()),
             device: Rc::new(|_| ()),
             server: Rc::new(|_| ()),
@@ -266,7 +294,7 @@ pub struct Node {
     /// The lock server's log: survives a crash.
     log: Vec<Bytes>,
     inbox: Inbox<Arrival>,
-    /// What waits for a device's disk ([`Setting::in_turn`]).
+    /// What waits for a device's disk ([`Setting::turns`]).
     turns: VecDeque<Arrival>,
     tick: Option<(Nanos, TimerId)>,
     /// The newest try of the host that was noted.
@@ -395,7 +423,7 @@ impl Node {
             }
             _ => 0,
         };
-        if self.setting.in_turn && self.medium.is_some() {
+        if self.setting.turns != Turns::AtOnce && self.medium.is_some() {
             self.turns.push_back(arrival);
             return self.take_turns(cx);
         }
@@ -409,10 +437,15 @@ impl Node {
 
     /// Handles what has come to a device until its disk has something to do.
     fn take_turns(&mut self, cx: &mut Context<'_, Node>) {
-        while !self.medium.as_ref().is_some_and(Medium::is_busy) {
+        while !self.medium.as_ref().is_some_and(Medium::is_busy) && !self.is_held_up() {
             let Some(arrival) = self.turns.pop_front() else { break };
             self.handle_arrival(arrival, cx);
         }
+    }
+
+    /// Whether nothing is handled before a lock is there, or has been waited for too long.
+    fn is_held_up(&self) -> bool {
+        self.setting.turns == Turns::Strict && self.device().is_some_and(Device::awaits_lock)
     }
 
     fn set_handle(&mut self, cx: &mut Context<'_, Node>) {
@@ -603,6 +636,7 @@ impl Node {
             Hosted::Starting(_) => {}
         }
         self.run(cx);
+        self.take_turns(cx);
     }
 
     fn disk(&mut self, done: DiskDone, cx: &mut Context<'_, Node>) {
@@ -700,6 +734,7 @@ pub fn cluster(seed: u64, setting: Setting) -> Sim<Node> {
     let config = Config {
         network: setting.network.clone(),
         trace_lines: setting.trace_lines,
+        event_limit: setting.most_events,
         ..Config::default()
     };
     let mut sim = Sim::new(seed, config, move |boot: Boot<Node>| Node {

@@ -8,7 +8,7 @@ use lockify_report::{Row, metric};
 use lockify_sim::{Fault, MILLISECOND, Nanos, NodeId, Report, ReportEvent, SECOND, Sim};
 use rand::RngExt as _;
 
-use crate::array::host::{Node, Note, Places, Setting, cluster};
+use crate::array::host::{Node, Note, Places, Setting, Turns, cluster};
 use crate::array::profile::Profile;
 use crate::array::workload::{self, Mix, PER_HOST, SOURCES};
 
@@ -35,8 +35,8 @@ pub struct Case {
     pub profile: Profile,
     /// Device-served locking: how long requests wait for locks; by default what hosts derive from their operations.
     pub lock_wait: Option<Nanos>,
-    /// Whether devices handle a request only when their disk has done what came before. Without control that changes nothing.
-    pub in_turn: bool,
+    /// When devices handle requests. Without control that changes nothing.
+    pub turns: Turns,
     /// What two clocks differ by at most.
     pub clock_error: Nanos,
     /// Nothing is counted before.
@@ -56,7 +56,7 @@ impl Case {
             mix,
             profile,
             lock_wait: None,
-            in_turn: false,
+            turns: Turns::AtOnce,
             clock_error: 4 * MILLISECOND,
             warm_up: 4 * SECOND,
             length: 40 * SECOND,
@@ -119,6 +119,9 @@ pub enum MeasureError {
     /// An operation failed, although nothing was broken.
     #[error("an operation failed: {0}")]
     Operation(#[from] OpError),
+    /// A run that is checked broke a rule.
+    #[error("a rule is broken: {0}")]
+    Check(String),
 }
 
 /// More operations than come in a second wait: the array will not catch up.
@@ -148,7 +151,7 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
         network: case.profile.network(),
         disk: case.profile.disk(),
         handling: case.profile.handling.clone(),
-        in_turn: case.in_turn,
+        turns: case.turns,
         events: false,
         host: Rc::new(move |config| {
             config.delta_at_half = delta_at_half;

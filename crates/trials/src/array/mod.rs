@@ -5,7 +5,8 @@
 //! - [`scenario`] is what a seed decides, [`trial`] one run, with a [`caretaker`] who has broken things repaired and a
 //!   [`recorder`] of its history, for the checker; [`seeds`] runs many: `lockify sim array --seeds`. [`every_step`] crashes
 //!   somebody after each step of a small piece of work. [`content`] is what blocks hold.
-//! - [`measure`] runs one load; [`paper`] makes of that the published figures: `lockify sim array --paper`.
+//! - [`measure`] runs one load; [`paper`] makes of that the published figures: `lockify sim array --paper`. [`scale`] is an
+//!   array ten times the paper's.
 
 pub mod caretaker;
 pub mod content;
@@ -17,6 +18,7 @@ pub mod medium;
 pub mod paper;
 pub mod profile;
 pub mod recorder;
+pub mod scale;
 pub mod scenario;
 pub mod seeds;
 pub mod trial;

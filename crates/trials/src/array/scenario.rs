@@ -81,6 +81,8 @@ pub struct Scenario {
     pub quiet_at: Nanos,
     /// Whether anything fails.
     pub faults: Faults,
+    /// A run that has more events than this does not end: somebody tries again and again.
+    pub most_events: u64,
     /// A rule to leave out.
     #[cfg(feature = "mutations")]
     pub mutation: Option<lockify_array::mutation::Mutation>,
@@ -119,6 +121,7 @@ impl Scenario {
             detection: random.random_range(10..60) * MILLISECOND,
             quiet_at: random.random_range(150..400) * MILLISECOND,
             faults,
+            most_events: u64::MAX,
             #[cfg(feature = "mutations")]
             mutation: None,
         }
@@ -142,6 +145,7 @@ impl Scenario {
         };
         setting.sectors_per_block = self.sectors_per_block;
         setting.trace_lines = trace_lines;
+        setting.most_events = self.most_events;
         #[cfg(feature = "mutations")]
         let mutation = self.mutation;
         setting.host = Rc::new(move |host| {

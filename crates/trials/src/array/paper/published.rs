@@ -32,3 +32,15 @@ pub fn figure_6(scheme: Scheme) -> Column {
 /// The top of figure 10's axis: no scheme was shown at a higher latency, so that beyond it a load counts as more than the
 /// array can do.
 pub const LATENCY_LIMIT_MS: f64 = 89.29;
+
+/// What is printed of a point of a sweep: figure 6 is the baseline's point in figures 8 and 10, and text and axes name a few more.
+pub fn published(figure: &str, scheme: Scheme, metric: &str, at: f64) -> Option<f64> {
+    match (figure, metric, at) {
+        ("8", "delayed_share", 100.0) => Some(figure_6(scheme).delayed),
+        ("10", "messages_per_op", 70.0) => Some(figure_6(scheme).messages),
+        // The axis ends there, and nothing has more messages.
+        ("10", "messages_per_op", 10.0) if scheme == Scheme::DeviceLocking => Some(15.62),
+        ("12, strict", "retry_share", 58.0) => Some(0.17),
+        _ => None,
+    }
+}

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use lockify_report::{Metric, Page, Plot, Row, Scale, Value, metric};
 
-pub use relations::relations;
+pub use relations::{Criterion, relations};
 
 use crate::onesided::measure::MeasureError;
 
@@ -74,7 +74,7 @@ pub fn text(rows: &[Row]) -> String {
         here.iter_mut().for_each(|row| drop(row.case.shift_remove("experiment")));
         text += &format!("{title}\n\n{}\n", lockify_report::table(&here));
     }
-    text + &crate::paper::text(&relations(rows))
+    text + &relations::text(&relations(rows))
 }
 
 /// The experiments by their name in rows.
@@ -147,7 +147,7 @@ fn page(rows: &[Row]) -> Page {
         )
         .plot(lines("7", "batch", "Experiment 7: writers per batch"))
         .plot(lines("8", "dies", "Experiment 8: holders that die").x_scale(Scale::Log));
-    crate::paper::finish(page, &relations(rows), rows)
+    relations::finish(page, &relations(rows), rows)
 }
 
 /// Bars of the 99th percentile.

@@ -1,12 +1,36 @@
 //! What was published, or promised, and what was found.
 
-use lockify_report::{Row, Value, metric};
+use lockify_report::{Page, Row, Value, metric};
 
 use super::n_cosed::MOST_WAITERS;
 use super::of;
 use super::shiftlock::SAMPLE;
 use crate::onesided::profile::hundred_gigabit;
-use crate::paper::{Criterion, criterion};
+
+/// An expectation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Criterion {
+    /// What should be.
+    pub expected: String,
+    /// What is.
+    pub found: String,
+    /// Whether they agree. Where rows are missing, they do not.
+    pub met: bool,
+    /// Why not, by what was counted, where that is known.
+    pub because: Option<String>,
+}
+
+/// An expectation of which nothing is known but whether it is met.
+fn criterion(expected: impl Into<String>, found: impl Into<String>, met: bool) -> Criterion {
+    Criterion { expected: expected.into(), found: found.into(), met, because: None }
+}
+
+impl Criterion {
+    /// With the reason, which only counts if it is not met.
+    fn because(self, reason: String) -> Criterion {
+        Criterion { because: (!self.met).then_some(reason), ..self }
+    }
+}
 
 /// Finds figures among the rows.
 struct Figures<'a>(&'a [Row]);
@@ -297,4 +321,28 @@ fn smallbank(figures: &Figures<'_>) -> Vec<Criterion> {
             median <= -62.9 && tail <= -95.2,
         ),
     ]
+}
+
+/// What was expected, for the terminal.
+pub(super) fn text(criteria: &[Criterion]) -> String {
+    let mut text = String::from("Expected and found:\n");
+    for criterion in criteria {
+        let met = if criterion.met { "pass       " } else { "FALLS SHORT" };
+        text += &format!("  {met}  {}: {}\n", criterion.expected, criterion.found);
+        if let Some(because) = &criterion.because {
+            text += &format!("               {because}\n");
+        }
+    }
+    text
+}
+
+/// The page, with what was expected and all rows at its end.
+pub(super) fn finish(page: Page, criteria: &[Criterion], rows: &[Row]) -> Page {
+    let mut page = page.text("Expected and found:");
+    for criterion in criteria {
+        let met = if criterion.met { "Pass" } else { "Falls short" };
+        let because = criterion.because.as_ref().map_or_else(String::new, |b| format!("; {b}"));
+        page = page.text(format!("{met}: {}: {}{because}", criterion.expected, criterion.found));
+    }
+    page.table(rows)
 }
