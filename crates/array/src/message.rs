@@ -144,6 +144,13 @@ pub enum Action {
         /// Whose.
         life: Life,
     },
+    /// Say which lives are fenced.
+    ListFences,
+    /// These lives are fenced: for a device that was away when they were.
+    LearnFences {
+        /// Of each host, the last one that is.
+        lives: Vec<Life>,
+    },
     /// This stripe has been checked and repaired: serve it again (section 3.1 rule 4).
     Repaired {
         /// The stripe.
@@ -226,6 +233,8 @@ pub enum Answer {
     Fenced,
     /// What the fenced life may have been writing, at a device: pre-written and exclusively locked blocks.
     InFlight(Vec<Extent>),
+    /// Which lives are fenced: of each host, the last one that is.
+    Fences(Vec<Life>),
     /// A voter's answer.
     Agreed(Agreed),
     /// The stripe must be checked before it is used (section 3.1 rule 4).

@@ -3,6 +3,7 @@
 mod create;
 mod device;
 mod export;
+mod lock_server;
 mod status;
 mod upkeep;
 
@@ -22,7 +23,7 @@ use crate::secure::Secure;
 /// Shared arrays of devices, without a controller
 ///
 /// Several hosts read and write one RAID-5 or mirrored array of network devices at the same time, and none of them is in
-/// charge. `create` describes an array in a file, which every process of it gets; `device` serves a device.
+/// charge. `create` describes an array in a file, which every process of it gets; `device` serves a device, `export` is a host.
 #[derive(clap::Args)]
 #[command(after_help = crate::exit::HELP)]
 pub struct Args {
@@ -34,6 +35,7 @@ pub struct Args {
 enum Command {
     Create(create::Args),
     Device(device::Args),
+    LockServer(lock_server::Args),
     Export(export::Args),
     Status(status::Args),
     Scrub(upkeep::ScrubArgs),
@@ -46,6 +48,7 @@ pub fn run(args: &Args) -> Ended {
     match &args.command {
         Command::Create(args) => create::run(args),
         Command::Device(args) => device::run(args),
+        Command::LockServer(args) => lock_server::run(args),
         Command::Export(args) => export::run(args),
         Command::Status(args) => status::run(args),
         Command::Scrub(args) => upkeep::scrub(args),
@@ -80,6 +83,9 @@ impl Which {
 
 /// How long devices may take to become ready.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long a host may take to end.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Tells an operator something.
 fn say(what: &str) {

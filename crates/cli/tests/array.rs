@@ -2,100 +2,10 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Output, Stdio};
 
-use common::{Process, User, code, stderr, stdout, wait_for};
-
-struct Array {
-    user: User,
-    /// Devices' files: on a disk, since what is in memory may refuse direct I/O.
-    disks: tempfile::TempDir,
-    security: Vec<String>,
-    devices: Vec<Option<Process>>,
-}
-
-impl Array {
-    fn create(devices: usize, more: &[&str]) -> Array {
-        // Held until all are known, so that none is given twice.
-        let held: Vec<_> =
-            (0..devices).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let here = std::env::current_exe().unwrap();
-        let disks = tempfile::tempdir_in(here.parent().unwrap()).unwrap();
-        let array = Array {
-            user: User::new(),
-            disks,
-            security: Vec::new(),
-            devices: (0..devices).map(|_| None).collect(),
-        };
-        let file = array.file();
-        let mut args = vec!["array".to_owned(), "create".into(), file];
-        args.extend(
-            ["--device-size", "4MiB", "--unit", "16KiB", "--lease", "1s"].map(str::to_owned),
-        );
-        for listener in &held {
-            args.extend(["--device".to_owned(), listener.local_addr().unwrap().to_string()]);
-        }
-        args.extend(more.iter().map(|&arg| arg.to_owned()));
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let made = array.user.lockify(&args);
-        assert_eq!(code(&made), 0, "{}", stderr(&made));
-        assert!(stdout(&made).contains("lockify array device"), "{}", stdout(&made));
-        array
-    }
-
-    fn file(&self) -> String {
-        self.user.dir().join("array.toml").to_str().unwrap().to_owned()
-    }
-
-    fn disk(&self, name: &str) -> PathBuf {
-        self.disks.path().join(name)
-    }
-
-    /// The arguments of a subcommand about this array.
-    fn args(&self, subcommand: &str, more: &[&str]) -> Vec<String> {
-        let mut args = vec!["array".to_owned(), subcommand.to_owned()];
-        args.extend(more.iter().map(|&arg| arg.to_owned()));
-        args.extend(["--array".to_owned(), self.file()]);
-        args.extend(self.security.clone());
-        args
-    }
-
-    fn lockify(&self, subcommand: &str, more: &[&str]) -> Output {
-        let args = self.args(subcommand, more);
-        self.user.lockify(&args.iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    fn start(&mut self, id: usize, disk: &str, more: &[&str]) {
-        let (disk, number) = (self.disk(disk), id.to_string());
-        let mut all = vec![disk.to_str().unwrap(), "--id", &number];
-        all.extend(more);
-        let args = self.args("device", &all);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let mut device = self.user.command(&args).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(device.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with(&format!("device {id} of array")), "it said {line:?}");
-        self.devices[id] = Some(Process(device));
-    }
-
-    fn start_all(&mut self) {
-        for id in 0..self.devices.len() {
-            self.start(id, &format!("disk{id}"), &["--create"]);
-        }
-        self.wait_until_healthy();
-    }
-
-    fn is_healthy(&self) -> bool {
-        code(&self.lockify("status", &[])) == 0
-    }
-
-    fn wait_until_healthy(&self) {
-        wait_for(|| self.is_healthy());
-    }
-}
+use common::array::Array;
+use common::{code, stderr, stdout, wait_for};
 
 #[test]
 fn an_array_is_made_served_looked_at_and_scrubbed() {

@@ -30,6 +30,36 @@ impl Clock {
     }
 }
 
+/// A clock for others' leases: while this process stands still, it does so, too. A process that was stopped must not find
+/// that everybody has been silent before it has read what they said.
+pub(crate) struct PatientClock {
+    now: Time,
+    last: u64,
+    step: Time,
+}
+
+impl PatientClock {
+    /// For leases of this length. It is to be asked twice in each [`PatientClock::step`].
+    pub fn new(lease: Duration) -> PatientClock {
+        PatientClock { now: 0, last: monotonic(), step: lease.as_nanos() as u64 / 8 }
+    }
+
+    /// The longest time that it goes on at once.
+    pub fn step(&self) -> Duration {
+        Duration::from_nanos(self.step)
+    }
+
+    pub fn now(&mut self) -> Time {
+        self.advance(monotonic())
+    }
+
+    fn advance(&mut self, monotonic: u64) -> Time {
+        self.now += monotonic.saturating_sub(self.last).min(self.step);
+        self.last = monotonic;
+        self.now
+    }
+}
+
 /// Nanoseconds since 1970.
 fn wall() -> Time {
     nanoseconds(ClockId::Realtime)
@@ -59,6 +89,14 @@ pub(crate) fn until(timer: Option<Time>, now: Time) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_for_leases_stands_still_with_its_process() {
+        let mut clock = PatientClock { now: 0, last: 1000, step: 80 };
+        assert_eq!(clock.advance(1050), 50);
+        assert_eq!(clock.advance(9_000_000), 130);
+        assert_eq!(clock.advance(9_000_010), 140);
+    }
 
     #[test]
     fn a_clock_that_is_set_back_is_waited_for_and_not_followed() {

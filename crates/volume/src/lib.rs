@@ -1,7 +1,8 @@
 //! Shared arrays as users run them.
 //!
 //! An [`ArrayFile`] describes an array: its layout, its devices and where they listen. [`host::Array`] is a host of it, as a
-//! library: it reads and writes blocks from many threads; [`device::Server`] serves a device. The protocols are in `lockify-array`; nothing here knows what
+//! library: it reads and writes blocks from many threads; [`device::Server`] serves a device, and [`lock_server::Server`] is the
+//! lock server of schemes that need one. The protocols are in `lockify-array`; nothing here knows what
 //! they say.
 #![forbid(unsafe_code)]
 
@@ -9,7 +10,9 @@ pub mod bench;
 mod clock;
 pub mod device;
 mod file;
+mod history;
 pub mod host;
+pub mod lock_server;
 pub mod nbd;
 pub mod status;
 pub mod store;
@@ -20,4 +23,5 @@ pub use file::{
     ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, FileError, LockServerEntry, Timing,
     WitnessEntry,
 };
+pub use history::HistoryError;
 pub use wire::Report;

@@ -2,16 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use lockify_array::DeviceId;
 use lockify_trust::Identity;
 
 use crate::ArrayFile;
-use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Whom};
+use crate::wire::{Event, Frame, Me, Net, Report, Role, Target};
 
 /// What a process says of itself, or why it does not.
 pub type Answer = Result<Report, String>;
 
-/// Asks every device and witness, by id.
+/// What the processes of an array say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answers {
+    /// Devices and witnesses, by id.
+    pub voters: Vec<Answer>,
+    /// The lock server, if the scheme has one.
+    pub lock_server: Option<Answer>,
+}
+
+/// Asks every device and witness, and the lock server.
 ///
 /// # Errors
 /// The system has no sockets; or an address that others can reach, without keys.
@@ -19,13 +27,8 @@ pub fn ask(
     file: &ArrayFile,
     identity: Identity,
     patience: Duration,
-) -> Result<Vec<Answer>, std::io::Error> {
-    let targets = file.voters().map(|entry| Target {
-        whom: Whom::Device(DeviceId(entry.id)),
-        address: entry.address,
-        node: entry.node,
-    });
-    let targets: Vec<Target> = targets.collect();
+) -> Result<Answers, std::io::Error> {
+    let targets = Target::all(file);
     if let Some(exposed) = targets.iter().find(|target| !identity.allows(target.address)) {
         let why = crate::host::OpenError::Exposed(exposed.address);
         return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why.to_string()));
@@ -60,5 +63,7 @@ pub fn ask(
         }
     }
     let silent = || Err("it does not answer".to_owned());
-    Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(silent)).collect())
+    let mut answers = answers.into_iter().map(|answer| answer.unwrap_or_else(silent));
+    let voters = answers.by_ref().take(file.voters().count()).collect();
+    Ok(Answers { voters, lock_server: answers.next() })
 }

@@ -9,24 +9,45 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use common::Site;
 use lockify_array::{Condition, DeviceId, Scheme, Span};
-use lockify_volume::device::ServeError;
 use lockify_volume::{BLOCK, Durability, Timing, upkeep};
 
 struct Farm {
     site: Site,
     servers: Vec<Option<Running>>,
+    lock_server: Option<Running>,
 }
 
 struct Running {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<(), ServeError>>,
+    thread: JoinHandle<Result<(), String>>,
+}
+
+impl Running {
+    fn start<E: ToString>(
+        run: impl FnOnce(&AtomicBool) -> Result<(), E> + Send + 'static,
+    ) -> Running {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let stop = stop.clone();
+            move || run(&stop).map_err(|e| e.to_string())
+        });
+        Running { stop, thread }
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Relaxed);
+        self.thread.join().unwrap().unwrap();
+    }
 }
 
 impl Farm {
     fn new(scheme: Scheme, data: u16) -> Farm {
         let timing = Timing { lease_ms: 1000, ..Timing::default() };
         let site = Site::new(scheme, data, 20, Durability::Write, timing);
-        let mut farm = Farm { site, servers: Vec::new() };
+        let mut farm = Farm { site, servers: Vec::new(), lock_server: None };
+        if scheme.has_server() {
+            farm.start_lock_server(true);
+        }
         for id in 0..=data {
             farm.servers.push(None);
             farm.start(id, true);
@@ -36,25 +57,26 @@ impl Farm {
 
     fn start(&mut self, id: u16, create: bool) {
         let server = self.site.device(id, create);
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread = std::thread::spawn({
-            let stop = stop.clone();
-            move || server.run(&stop)
-        });
-        self.servers[usize::from(id)] = Some(Running { stop, thread });
+        self.servers[usize::from(id)] = Some(Running::start(move |stop| server.run(stop)));
     }
 
     fn stop(&mut self, id: u16) {
-        if let Some(Running { stop, thread }) = self.servers[usize::from(id)].take() {
-            stop.store(true, Relaxed);
-            thread.join().unwrap().unwrap();
-        }
+        self.servers[usize::from(id)].take().into_iter().for_each(Running::stop);
+    }
+
+    fn start_lock_server(&mut self, create: bool) {
+        let server = self.site.lock_server(create);
+        self.lock_server = Some(Running::start(move |stop| server.run(stop)));
+    }
+
+    fn stop_lock_server(&mut self) {
+        self.lock_server.take().into_iter().for_each(Running::stop);
     }
 }
 
 impl Drop for Farm {
     fn drop(&mut self) {
-        for server in self.servers.iter().flatten() {
+        for server in self.servers.iter().flatten().chain(&self.lock_server) {
             server.stop.store(true, Relaxed);
         }
     }
@@ -89,7 +111,7 @@ fn what_one_host_writes_another_reads() {
 /// Each write is of one value; a reader must never see two.
 #[test]
 fn hosts_that_write_the_same_stripes_do_not_mix() {
-    for scheme in [Scheme::TimestampOrdering, Scheme::DeviceLocking] {
+    for scheme in Scheme::ALL.into_iter().filter(|scheme| *scheme != Scheme::ZeroOverhead) {
         let farm = Farm::new(scheme, 2);
         std::thread::scope(|scope| {
             for host in 1..=2_u32 {
@@ -146,4 +168,38 @@ fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
     farm.stop(0);
     assert_eq!(host.read(span(3, 30)).unwrap(), data(30, 8));
     assert_eq!(host.read(span(33, 40)).unwrap(), data(40, 7));
+}
+
+/// Hosts wait for the server, and go on with what they hold when it is back.
+#[test]
+fn a_lock_server_that_ends_is_waited_for() {
+    for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
+        let mut farm = Farm::new(scheme, 2);
+        let (one, two) = (farm.site.open(1), farm.site.open(2));
+        one.write(span(0, 20), data(20, 1)).unwrap();
+        for round in 2..6 {
+            farm.stop_lock_server();
+            std::thread::scope(|scope| {
+                let writers = [&one, &two].map(|array| {
+                    scope.spawn(move || array.write(span(3, 9), data(9, round)).unwrap())
+                });
+                farm.start_lock_server(false);
+                writers.into_iter().for_each(|writer| writer.join().unwrap());
+            });
+            assert_eq!(two.read(span(3, 9)).unwrap(), data(9, round), "{scheme}");
+            assert_eq!(one.read(span(0, 3)).unwrap(), data(3, 1), "{scheme}");
+        }
+    }
+}
+
+/// Else whoever comes next would have to wait for its lease.
+#[test]
+fn a_host_that_leaves_keeps_no_locks() {
+    let farm = Farm::new(Scheme::CallbackLocking, 2);
+    let one = farm.site.open(1);
+    one.write(span(0, 20), data(20, 1)).unwrap();
+    one.leave(common::PATIENCE);
+    let two = farm.site.open(2);
+    two.write(span(0, 20), data(20, 2)).unwrap();
+    assert_eq!(two.counts().delayed, 0);
 }

@@ -24,6 +24,7 @@ const STRIPES: u64 = 64;
 struct Farm {
     site: Site,
     stop: Arc<AtomicBool>,
+    /// Devices and lock server.
     devices: Vec<JoinHandle<()>>,
     exports: Vec<Exported>,
 }
@@ -44,6 +45,11 @@ impl Farm {
             let device = farm.site.device(id, true);
             let stop = Arc::clone(&farm.stop);
             farm.devices.push(std::thread::spawn(move || device.run(&stop).unwrap()));
+        }
+        if scheme.has_server() {
+            let server = farm.site.lock_server(true);
+            let stop = Arc::clone(&farm.stop);
+            farm.devices.push(std::thread::spawn(move || server.run(&stop).unwrap()));
         }
         for host in 1..=hosts {
             farm.export(host);
@@ -194,6 +200,16 @@ fn two_hosts_on_the_same_stripes_with_device_locking() {
 }
 
 #[test]
+fn two_hosts_on_the_same_stripes_with_server_locking() {
+    neighbours(Scheme::ServerLocking, 2);
+}
+
+#[test]
+fn two_hosts_on_the_same_stripes_with_callback_locking() {
+    neighbours(Scheme::CallbackLocking, 2);
+}
+
+#[test]
 fn four_hosts_on_the_same_blocks() {
     rivals(Scheme::TimestampOrdering, 4);
 }
@@ -201,4 +217,9 @@ fn four_hosts_on_the_same_blocks() {
 #[test]
 fn two_hosts_on_the_same_blocks_with_device_locking() {
     rivals(Scheme::DeviceLocking, 2);
+}
+
+#[test]
+fn two_hosts_on_the_same_blocks_with_callback_locking() {
+    rivals(Scheme::CallbackLocking, 2);
 }

@@ -30,14 +30,45 @@ impl Device {
         self.record.fenced.has(life)
     }
 
-    pub(super) fn fence(&mut self, now: Time, call: Call, life: Life, effects: &mut Vec<Effect>) {
-        let news = !self.is_fenced(life);
-        if news {
-            self.record.fenced.0.insert(life.host, life.incarnation);
+    /// Whether one of these lives was not fenced before.
+    fn raise(&mut self, now: Time, lives: &[Life], effects: &mut Vec<Effect>) -> bool {
+        let new: Vec<Life> = lives.iter().copied().filter(|life| !self.is_fenced(*life)).collect();
+        for life in &new {
+            let floor = self.record.fenced.0.entry(life.host).or_default();
+            *floor = (*floor).max(life.incarnation);
+        }
+        if !new.is_empty() {
             let fenced = &self.record.fenced;
             self.tso.fence(now, fenced, &mut self.memory, effects);
             self.locks.fence(fenced, effects);
         }
+        !new.is_empty()
+    }
+
+    /// Lives that were fenced while this device was away. It serves blocks only when it knows them: a write of theirs may be
+    /// under way to it yet, and nothing else than the fence keeps it out under the schemes with a lock server.
+    pub(super) fn learn_fences(
+        &mut self,
+        now: Time,
+        call: Call,
+        lives: &[Life],
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.raise(now, lives, effects) || self.is_saving() {
+            self.save(Some((call, Answer::Done)));
+        } else {
+            effects.push(Effect::answer(call, Answer::Done));
+        }
+    }
+
+    pub(super) fn list_fences(&self, call: Call, effects: &mut Vec<Effect>) {
+        let all = self.record.fenced.0.iter();
+        let lives = all.map(|(&host, &incarnation)| Life { host, incarnation }).collect();
+        effects.push(Effect::answer(call, Answer::Fences(lives)));
+    }
+
+    pub(super) fn fence(&mut self, now: Time, call: Call, life: Life, effects: &mut Vec<Effect>) {
+        let news = self.raise(now, &[life], effects);
         let theirs = self.in_flight().filter(|(holder, _)| *holder == life);
         let answer = Answer::InFlight(theirs.filter_map(|(_, extent)| extent).collect());
         // Even if it is no news: that it was fenced may still be on its way to the disk.

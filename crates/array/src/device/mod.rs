@@ -364,6 +364,8 @@ impl Device {
             Action::Agree(ask) => self.vote(call, ask, effects),
             Action::Fence { life } => self.fence(now, call, life, effects),
             Action::Clear { life } => self.clear(now, call, life, effects),
+            Action::ListFences => self.list_fences(call, effects),
+            Action::LearnFences { lives } => self.learn_fences(now, call, &lives, effects),
             Action::Repaired { stripe } => {
                 self.suspects.repaired(stripe);
                 effects.push(Effect::answer(call, Answer::Done));
@@ -400,6 +402,10 @@ impl Device {
                 }
                 (Some(blocks.extent), None)
             }
+            // By an older state a device would be left out that is back by now. That device has been told of the fences that
+            // others knew when they had its state, and whoever fences by an older one begins anew.
+            Action::Fence { .. } => (None, None),
+            Action::ListFences => (None, None),
             // They take something back or change nothing, so that they are right in any state.
             Action::Cancel
             | Action::Unlock
@@ -407,8 +413,8 @@ impl Device {
             | Action::Lease
             | Action::Install(_)
             | Action::Agree(_)
-            | Action::Fence { .. }
             | Action::Clear { .. }
+            | Action::LearnFences { .. }
             | Action::Repaired { .. }
             | Action::Doubt { .. } => return Ok(()),
         };

@@ -138,6 +138,9 @@ impl Tso {
         if let Some(seen) = self.refuses(&asked) {
             return effects.push(Effect::answer(call, Answer::Rejected { seen }));
         }
+        if self.waits_for_fenced(&asked) {
+            return effects.push(Effect::answer(call, Answer::Rejected { seen: stamp.time }));
+        }
         let read = asked.read.map(|extent| (extent, asked.headers));
         let waiting = read.is_some_and(|(extent, _)| self.is_blocked(stamp, extent, &asked.past));
         if !waiting {
@@ -167,6 +170,19 @@ impl Tso {
             }
         }
         refused.then_some(seen)
+    }
+
+    /// Whether a read would wait for what a fenced life has left. It must not: the repair that ends that has a larger timestamp,
+    /// and would wait for whatever this operation has pre-written.
+    fn waits_for_fenced(&self, asked: &Prepare) -> bool {
+        let Some(read) = asked.read else { return false };
+        self.siblings.values().any(|other| {
+            let write = other.asked.write.filter(|write| write.overlaps(read));
+            write.is_some()
+                && other.asked.stamp < asked.stamp
+                && self.fenced.has(other.asked.call.op.life)
+                && !other.is_past(&asked.past, &self.fenced)
+        })
     }
 
     /// Whether an older pre-write is in the way of a read.
@@ -277,7 +293,8 @@ impl Tso {
             let next = waiting.iter().find_map(|sibling| {
                 let Prepare { call, stamp, .. } = sibling.asked;
                 let read = sibling.asked.read?;
-                let seen = self.overtaken(stamp, read);
+                let in_vain = self.waits_for_fenced(&sibling.asked).then_some(stamp.time);
+                let seen = self.overtaken(stamp, read).or(in_vain);
                 if seen.is_some() {
                     return Some((call, read, seen));
                 }

@@ -10,8 +10,8 @@ use crate::agreement::{Proposer, Step};
 use crate::message::{Action, Answer, Past};
 use crate::plan::Columns;
 use crate::{
-    Agreed, ArrayState, Change, Condition, DeviceId, Extent, HostAnswer, Life, OpError, OpId, Peer,
-    Stamp, Ticket, Time, Work,
+    Agreed, ArrayState, Change, Condition, DeviceId, Extent, HostAnswer, HostId, Life, OpError,
+    OpId, Peer, Stamp, Ticket, Time, Work,
 };
 
 pub(super) struct Errand {
@@ -47,6 +47,10 @@ enum Stage {
     Proposing { proposer: Box<Proposer>, seq: u64 },
     /// Devices are told the state.
     Installing,
+    /// A device is to be rebuilt: the others say who is fenced.
+    Gathering(DeviceId),
+    /// And the device is told.
+    Handing { device: DeviceId, lives: Vec<Life> },
 }
 
 impl Host {
@@ -154,6 +158,22 @@ impl Host {
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
             Stage::Installing => tell(Action::Install(self.state.clone())),
+            Stage::Gathering(device) => {
+                let good = |peer: &Peer| match peer {
+                    Peer::Device(other) => other != device && self.is_good(*other),
+                    Peer::Server => false,
+                };
+                let to = serving.iter().copied().filter(good).collect();
+                Role::Tell { to, action: Action::ListFences, answers: Vec::new() }
+            }
+            Stage::Handing { device, .. } if self.is_out(*device) => {
+                let what = format!("{device} has failed again");
+                return self.over(now, id, Err(OpError::State(what)));
+            }
+            Stage::Handing { device, lives } => {
+                let action = Action::LearnFences { lives: lives.clone() };
+                Role::Tell { to: vec![Peer::Device(*device)], action, answers: Vec::new() }
+            }
             Stage::Proposing { .. } => return self.propose(now, id),
         };
         let task = Task::new(now, Owner::Errand(id), errand.work.clone(), role);
@@ -233,12 +253,24 @@ impl Host {
     fn told(&mut self, now: Time, id: u64, answers: Vec<(Peer, Answer)>) {
         let Some(errand) = self.errands.get_mut(&id) else { return };
         let mut in_flight: Vec<(DeviceId, Extent)> = Vec::new();
+        let mut fenced: BTreeMap<HostId, u64> = BTreeMap::new();
         for (peer, answer) in answers {
             match (peer, answer) {
                 (Peer::Device(device), Answer::InFlight(extents)) => {
                     in_flight.extend(extents.into_iter().map(|extent| (device, extent)));
                 }
+                (_, Answer::Fences(lives)) => {
+                    for life in lives {
+                        let floor = fenced.entry(life.host).or_default();
+                        *floor = (*floor).max(life.incarnation);
+                    }
+                }
                 (_, Answer::Done) => {}
+                // Devices have come or gone: by the new state it is others who are told.
+                (_, Answer::Stale(state)) => {
+                    self.adopt(now, state);
+                    return self.go_on(now, id);
+                }
                 (peer, answer) => {
                     let what = format!("{peer:?} answered a repair with {answer:?}");
                     return self.over(now, id, Err(OpError::State(what)));
@@ -259,8 +291,27 @@ impl Host {
                 let Found { mismatches, lost, .. } = errand.found;
                 self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
             }
+            Stage::Installing => match errand.work {
+                Work::Change { change: Change::Rebuild(device) } => {
+                    self.next_stage(now, id, Stage::Gathering(device));
+                }
+                _ => self.over(now, id, Ok(HostAnswer::Done)),
+            },
+            Stage::Gathering(device) => {
+                let life = |(host, incarnation)| Life { host, incarnation };
+                let lives = fenced.into_iter().map(life).collect();
+                let stage = Stage::Handing { device: *device, lives };
+                self.next_stage(now, id, stage);
+            }
             _ => self.over(now, id, Ok(HostAnswer::Done)),
         }
+    }
+
+    fn next_stage(&mut self, now: Time, id: u64, stage: Stage) {
+        if let Some(errand) = self.errands.get_mut(&id) {
+            errand.stage = stage;
+        }
+        self.go_on(now, id);
     }
 
     /// Stripes with these blocks, and the columns from the first to the last of them.

@@ -138,6 +138,8 @@ pub enum HostInput {
     },
     /// The array's state as it was learned elsewhere.
     State(ArrayState),
+    /// Nothing more will be submitted: locks that are only kept go back, so that nobody has to call for them.
+    Leave,
     /// [`Host::next_timer`] has come.
     Tick,
 }
@@ -280,6 +282,7 @@ impl Host {
             }
             HostInput::Disconnected { .. } => {}
             HostInput::State(state) => self.adopt(now, state),
+            HostInput::Leave => self.leave(now),
             HostInput::Tick => {}
         }
         self.expire(now);

@@ -197,6 +197,12 @@ impl Host {
         }
     }
 
+    /// Whether a device has everything.
+    pub(super) fn is_good(&self, device: DeviceId) -> bool {
+        let condition = self.state.devices.get(usize::from(device.0));
+        condition == Some(&crate::Condition::Good)
+    }
+
     /// Whether a device is in the array at all.
     pub(super) fn is_out(&self, device: DeviceId) -> bool {
         let condition = self.state.devices.get(usize::from(device.0));

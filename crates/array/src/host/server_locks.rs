@@ -445,6 +445,13 @@ impl Host {
         }
     }
 
+    /// What nobody uses goes back.
+    pub(super) fn leave(&mut self, now: Time) {
+        let cache = self.locks.as_mut().and_then(|locks| locks.cache.as_mut());
+        let freed = cache.map(|cache| cache.drop_unused(now));
+        self.freed(now, freed.unwrap_or_default());
+    }
+
     /// Nothing is held any more: this life is over.
     pub(super) fn forget_locks(&mut self) {
         self.locks = ServerLocks::of(self.config.scheme, self.config.lease);

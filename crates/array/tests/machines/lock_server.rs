@@ -1,6 +1,6 @@
 //! The lock server dies and comes back, connections to it break, and hosts die with what they hold.
 
-use lockify_array::{Layout, Scheme, Work};
+use lockify_array::{HostInput, Layout, Scheme, Work};
 use rand::RngExt as _;
 
 use crate::interleavings::{load, verdict};
@@ -91,4 +91,29 @@ fn what_a_dead_host_held_is_repaired_and_freed() {
         }
     }
     assert!(suspected > 0);
+}
+
+/// Else who comes next has to call for what it keeps, and to wait for its lease if it is gone by then.
+#[test]
+fn a_host_that_leaves_keeps_nothing() {
+    let mut world = world(Scheme::CallbackLocking, 1);
+    let span = world.random_span(10);
+    let work = world.write(span);
+    world.submit(0, work);
+    while world.done.is_empty() {
+        assert!(world.step());
+    }
+    assert!(!world.server.as_ref().unwrap().is_empty());
+    let now = world.now + world.skew[0];
+    world.hosts[0].handle(now, HostInput::Leave);
+    world.collect();
+    while !world.flights.is_empty() {
+        world.step();
+    }
+    let work = world.write(span);
+    world.submit(1, work);
+    while world.done.len() < 2 {
+        assert!(world.step());
+    }
+    assert_eq!(world.hosts[1].counts().delayed, 0);
 }

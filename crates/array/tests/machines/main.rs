@@ -2,6 +2,7 @@
 
 mod degraded;
 mod edges;
+mod fences;
 mod forgotten;
 mod interleavings;
 mod lock_server;

@@ -44,6 +44,7 @@ mod checker;
 mod event;
 mod graph;
 mod layout;
+mod merge;
 mod register;
 mod report;
 mod rules;
@@ -54,6 +55,7 @@ use std::io::BufRead;
 pub use checker::Checker;
 pub use event::{Event, Kind, Life, Stamp, Tag};
 pub use layout::{Layout, Redundancy};
+pub use merge::{MergeError, check_parts, merge};
 pub use report::Counts;
 
 use crate::file::Outcome;

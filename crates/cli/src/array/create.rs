@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockify_array::{Layout, Redundancy, Scheme};
 use lockify_volume::store::blocks_in;
-use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, Timing};
+use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, Timing};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
@@ -35,9 +35,13 @@ pub struct Args {
     /// Bytes of a stripe on each device
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_size)]
     unit: u64,
-    /// How hosts' operations are kept apart: timestamp-ordering, device-locking or zero-overhead (not at all, for measuring)
+    /// How hosts' operations are kept apart: timestamp-ordering, device-locking, server-locking, callback-locking or zero-overhead
+    /// (not at all, for measuring)
     #[arg(long, default_value = "timestamp-ordering")]
     scheme: Scheme,
+    /// Where the lock server of server-locking or callback-locking will listen
+    #[arg(long, value_name = "ADDR:PORT[@NODE]")]
+    lock_server: Option<Member>,
     /// Where a witness will listen: it votes with the devices on who is there, and has no blocks. A mirror of two devices needs
     /// one to go on without one of them
     #[arg(long = "witness", value_name = "ADDR:PORT[@NODE]")]
@@ -108,16 +112,31 @@ pub fn run(args: &Args) -> Ended {
             witness.id, witness.address
         );
     }
+    if let Some(server) = &file.lock_server {
+        text += &format!(
+            "  lockify array lock-server LOG --create --array {path}   # at {}\n",
+            server.address
+        );
+    }
     print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn describe(args: &Args) -> Result<ArrayFile, String> {
-    if args.scheme.has_server() {
-        return Err(format!(
-            "--scheme {}: hosts of this release do not have it yet; choose timestamp-ordering or device-locking",
-            args.scheme
-        ));
+    match (args.scheme.has_server(), args.lock_server) {
+        (true, None) => {
+            return Err(format!(
+                "--scheme {} needs a lock server: say where with --lock-server ADDR:PORT",
+                args.scheme
+            ));
+        }
+        (false, Some(_)) => {
+            return Err(format!(
+                "--scheme {} has no lock server: leave --lock-server away, or choose server-locking or callback-locking",
+                args.scheme
+            ));
+        }
+        _ => {}
     }
     let devices = u16::try_from(args.devices.len()).map_err(|_| "far too many devices")?;
     let groups = args.groups;
@@ -157,7 +176,9 @@ fn describe(args: &Args) -> Result<ArrayFile, String> {
         timing: Timing { lease_ms: args.lease.as_millis() as u64, ..Timing::default() },
         devices: (0..).zip(&args.devices).map(entry).collect(),
         witnesses: (devices..).zip(&args.witnesses).map(entry).collect(),
-        lock_server: None,
+        lock_server: args
+            .lock_server
+            .map(|member| LockServerEntry { address: member.address, node: member.node }),
     };
     file.check()?;
     Ok(file)

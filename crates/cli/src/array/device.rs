@@ -30,6 +30,10 @@ pub struct Args {
     /// Use the system's cache, where direct I/O is refused
     #[arg(long)]
     buffered: bool,
+    /// Write down what is done to blocks, in a new file for `lockify check`: from the first start of the array on, and for all its
+    /// processes. At the end all blocks are read; end hosts before devices
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
 }
 
 /// Runs the subcommand.
@@ -44,13 +48,16 @@ pub fn run(args: &Args) -> Ended {
         identity: args.which.secure.identity()?,
         log: say,
     };
-    let server = Server::start(&file, &serving).map_err(|e| {
+    let mut server = Server::start(&file, &serving).map_err(|e| {
         let code = match e {
             ServeError::NoDevice { .. } | ServeError::Exposed(_) => Code::Unreadable,
             _ => Code::Failed,
         };
         Failure::new(code, e)
     })?;
+    if let Some(history) = &args.history {
+        server.record(history).or_fail(Code::Failed)?;
+    }
     let address = file.voter(serving.device).map(|entry| entry.address.to_string());
     print(&format!(
         "device {} of array {} at {}\n",

@@ -12,6 +12,7 @@ use lockify_volume::host::{Array, Joining};
 use lockify_volume::nbd::{Ended as ServerEnded, Export, Listen, OPEN_TO_NETWORK, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use super::{FAREWELL, say};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
 use crate::secure::Secure;
@@ -48,6 +49,10 @@ pub struct Args {
     /// How long to wait for the array's devices at the start (as 10s)
     #[arg(long, value_name = "D", default_value = "10s", value_parser = humantime::parse_duration)]
     patience: Duration,
+    /// Write down what clients ask for and get, in a new file for `lockify check`: from the first start of the array on, and for all
+    /// its processes
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
     #[command(flatten)]
     secure: Secure,
 }
@@ -77,15 +82,11 @@ impl Args {
     }
 }
 
-fn log(what: &str) {
-    eprintln!("lockify: {what}");
-}
-
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
     let place = args.place()?;
     let file = ArrayFile::read(&args.array).or_fail(Code::Unreadable)?;
-    let server = Server::listen(&place, args.export(&file), log).or_fail(Code::Failed)?;
+    let server = Server::listen(&place, args.export(&file), say).or_fail(Code::Failed)?;
     for signal in [SIGTERM, SIGINT] {
         let stop = server.stopper().or_fail(Code::Failed)?.into_socket();
         signal_hook::low_level::pipe::register(signal, stop).or_fail(Code::Failed)?;
@@ -94,13 +95,17 @@ pub fn run(args: &Args) -> Ended {
         host: HostId(args.host),
         identity: args.secure.identity()?,
         patience: args.patience,
-        log,
+        log: say,
     };
-    let array = Array::open(&file, joining).or_fail(Code::Failed)?;
+    let opened = match &args.history {
+        Some(history) => Array::open_recorded(&file, joining, history),
+        None => Array::open(&file, joining),
+    };
+    let array = opened.or_fail(Code::Failed)?;
     let uri = server.uri().or_fail(Code::Failed)?;
     print(&format!("host {} serves the array: {uri}\n", args.host))?;
     let ended = server.run(Arc::new(array.clone())).or_fail(Code::Failed)?;
-    array.close();
+    array.leave(FAREWELL);
     match ended {
         ServerEnded::Stopped => Ok(ExitCode::SUCCESS),
         ServerEnded::Abandoned => {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lockify_array::{ArrayState, Condition};
-use lockify_volume::status::{Answer, ask};
+use lockify_volume::status::{Answer, Answers, ask};
 use lockify_volume::{ArrayFile, BLOCK};
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ const SCHEMA: u32 = 1;
 
 /// Show how an array stands
 ///
-/// Ends with 1 if a device is missing or not good.
+/// Ends with 1 if a device is missing or not good, or the lock server is missing.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -25,7 +25,7 @@ pub struct Args {
     /// As one line of JSON
     #[arg(long)]
     json: bool,
-    /// How long devices may take to answer
+    /// How long devices and lock server may take to answer
     #[arg(long, value_name = "D", default_value = "3s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 }
@@ -37,9 +37,22 @@ struct Status {
     scheme: String,
     bytes: u64,
     epoch: u64,
-    /// All devices are good and there.
+    /// All devices are good and there, and so is the lock server, if the scheme has one.
     healthy: bool,
     devices: Vec<Device>,
+    /// The lock server; nothing if the scheme has none.
+    lock_server: Option<LockServer>,
+}
+
+#[derive(Serialize)]
+struct LockServer {
+    address: String,
+    serving: bool,
+    /// Why it is not there.
+    why: Option<String>,
+    /// Hosts that are connected to it.
+    hosts: Vec<u32>,
+    requests: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -79,8 +92,8 @@ pub(super) fn newest(answers: &[Answer]) -> Option<&ArrayState> {
     answers.iter().flatten().map(|report| &report.state).max_by_key(|state| state.epoch)
 }
 
-fn status(file: &ArrayFile, answers: &[Answer]) -> Status {
-    let state = newest(answers);
+fn status(file: &ArrayFile, answers: &Answers) -> Status {
+    let state = newest(&answers.voters);
     let device = |(entry, answer): (&lockify_volume::DeviceEntry, &Answer)| {
         let condition = state.and_then(|state| state.devices.get(usize::from(entry.id)));
         let (word, done) = match condition {
@@ -102,11 +115,20 @@ fn status(file: &ArrayFile, answers: &[Answer]) -> Status {
             done,
             serving: report.is_some_and(|report| report.serving),
             why,
-            hosts: report.iter().flat_map(|r| &r.hosts).map(|(host, _)| *host).collect(),
+            hosts: hosts(answer),
             requests: report.map(|report| report.requests),
         }
     };
-    let devices: Vec<Device> = file.voters().zip(answers).map(device).collect();
+    let devices: Vec<Device> = file.voters().zip(&answers.voters).map(device).collect();
+    let server = file.lock_server.iter().zip(&answers.lock_server);
+    let mut server = server.map(|(entry, answer)| LockServer {
+        address: entry.address.to_string(),
+        serving: answer.as_ref().is_ok_and(|report| report.serving),
+        why: answer.as_ref().err().cloned(),
+        hosts: hosts(answer),
+        requests: answer.as_ref().ok().map(|report| report.requests),
+    });
+    let lock_server = server.next();
     let good = |d: &Device| d.serving && (d.witness || d.condition == Some("good"));
     Status {
         schema: SCHEMA,
@@ -114,21 +136,26 @@ fn status(file: &ArrayFile, answers: &[Answer]) -> Status {
         scheme: file.scheme.to_string(),
         bytes: file.layout.blocks() * u64::from(BLOCK),
         epoch: state.map_or(0, |state| state.epoch.0),
-        healthy: devices.iter().all(good),
+        healthy: devices.iter().all(good) && lock_server.as_ref().is_none_or(|s| s.serving),
         devices,
+        lock_server,
     }
 }
 
+fn hosts(answer: &Answer) -> Vec<u32> {
+    answer.iter().flat_map(|report| &report.hosts).map(|(host, _)| *host).collect()
+}
+
 fn text(status: &Status) -> String {
-    let Status { array, scheme, bytes, epoch, devices, .. } = status;
+    let Status { array, scheme, bytes, epoch, devices, lock_server, .. } = status;
+    let count = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let stands = |why: &Option<String>| why.clone().unwrap_or_else(|| "serves".to_owned());
     let row = |d: &Device| {
         let condition = match (d.witness, d.condition, d.done) {
             (true, ..) => "witness".to_owned(),
             (_, Some(word), Some(done)) => format!("{word}, up to stripe {done}"),
             (_, word, _) => word.unwrap_or("unknown").to_owned(),
         };
-        let stands = d.why.clone().unwrap_or_else(|| "serves".to_owned());
-        let count = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
         let hosts = d.requests.map(|_| d.hosts.len() as u64);
         vec![
             d.id.to_string(),
@@ -136,10 +163,17 @@ fn text(status: &Status) -> String {
             condition,
             count(hosts),
             count(d.requests),
-            stands,
+            stands(&d.why),
         ]
     };
-    let rows: Vec<Vec<String>> = devices.iter().map(row).collect();
+    let server_row = |s: &LockServer| {
+        let hosts = s.requests.map(|_| s.hosts.len() as u64);
+        let name = "-".to_owned();
+        let kind = "lock server".to_owned();
+        vec![name, s.address.clone(), kind, count(hosts), count(s.requests), stands(&s.why)]
+    };
+    let rows: Vec<Vec<String>> =
+        devices.iter().map(row).chain(lock_server.iter().map(server_row)).collect();
     let heading = ["DEVICE", "ADDRESS", "CONDITION", "HOSTS", "REQUESTS", "STATUS"];
     format!("array {array}, {scheme}, {bytes} bytes, epoch {epoch}\n{}", columns(&heading, &rows))
 }

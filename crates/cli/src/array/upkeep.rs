@@ -9,7 +9,7 @@ use lockify_volume::status::ask;
 use lockify_volume::upkeep::{self, stripes_of};
 
 use super::status::newest;
-use super::{PATIENCE, Which};
+use super::{FAREWELL, PATIENCE, Which};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
 use crate::progress::bar;
@@ -54,7 +54,7 @@ pub fn scrub(args: &ScrubArgs) -> Ended {
     let found = upkeep::scrub(&array, 0..stripes, args.repair, args.jobs.into(), &|| bar.inc(1));
     bar.finish_and_clear();
     let found = found.or_fail(Code::Failed)?;
-    array.close();
+    array.leave(FAREWELL);
     let upkeep::Found { stripes, unfit, lost } = found;
     let fitted = match (unfit, args.repair) {
         (0, _) => "all fit".to_owned(),
@@ -87,9 +87,9 @@ pub fn replace(args: &RebuildArgs) -> Ended {
     loop {
         let identity = args.which.secure.identity()?;
         let answers = ask(&file, identity, Duration::from_secs(3)).or_fail(Code::Failed)?;
-        let state = newest(&answers);
+        let state = newest(&answers.voters);
         let condition = state.and_then(|state| state.devices.get(usize::from(device.0)));
-        match (condition, answers.get(usize::from(device.0))) {
+        match (condition, answers.voters.get(usize::from(device.0))) {
             (_, Some(Err(why))) => {
                 let what = format!(
                     "device {0} is not there ({why}): start the new one with `lockify array device FILE --create --id {0}`",
@@ -138,7 +138,7 @@ fn rebuild_device(array: &Array, device: DeviceId, jobs: u16) -> Ended {
     let rebuilt = upkeep::rebuild(array, device, jobs.into(), &|done| bar.set_position(done));
     bar.finish_and_clear();
     rebuilt.or_fail(Code::Failed)?;
-    array.close();
+    array.leave(FAREWELL);
     print(&format!("device {} is rebuilt and good\n", device.0))?;
     Ok(ExitCode::SUCCESS)
 }

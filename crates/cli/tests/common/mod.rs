@@ -1,12 +1,17 @@
 //! What the tests of the command line share. Each test file uses a part of it.
 #![allow(dead_code)]
 
+pub mod array;
 pub mod cluster;
+#[path = "../../../volume/src/nbd/testing/client.rs"]
+pub mod nbd;
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest time that anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -54,6 +59,16 @@ impl Process {
     pub fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Ends it in order; its exit code.
+    pub fn end(&mut self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        self.0.wait().unwrap().code()
     }
 }
 

@@ -30,10 +30,9 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// All, what they are compared with first; but for those that need a lock server, of which there is no process yet.
+    /// All, what they are compared with first.
     pub fn all() -> impl Iterator<Item = Subject> {
-        let arrays = Scheme::ALL.into_iter().filter(|scheme| !scheme.has_server());
-        std::iter::once(Subject::Raw).chain(arrays.map(Subject::Array))
+        std::iter::once(Subject::Raw).chain(Scheme::ALL.map(Subject::Array))
     }
 }
 

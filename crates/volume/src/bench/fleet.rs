@@ -70,6 +70,9 @@ impl Fleet {
             let role = Role::Device { id, path, direct: !settings.buffered };
             start(format!("device {id}"), role)?;
         }
+        if file.lock_server.is_some() {
+            start("lock server".into(), Role::LockServer { log: dir.join("locks") })?;
+        }
         workers.iter_mut().try_for_each(super::ready)?;
         Ok(Fleet { array, _workers: workers })
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::work::{Doer, Done, Load, put};
 use crate::host::{Array, Joining};
 use crate::store::Access;
-use crate::{ArrayFile, device, nbd};
+use crate::{ArrayFile, device, lock_server, nbd};
 
 /// What a worker is to be.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -27,6 +27,8 @@ pub(super) struct Job {
 pub(super) enum Role {
     /// A device with a new file.
     Device { id: u16, path: PathBuf, direct: bool },
+    /// A lock server with a new log.
+    LockServer { log: PathBuf },
     /// A host that puts a load on the array.
     Host { id: u32, load: Load },
     /// A host that exports the array, when it has filled it.
@@ -62,6 +64,7 @@ fn become_it(job: &Job) -> Result<Option<Reply>, Failure> {
     let file = ArrayFile::read(&job.array)?;
     match &job.role {
         Role::Device { id, path, direct } => be_device(&file, *id, path, *direct)?,
+        Role::LockServer { log } => be_lock_server(&file, log)?,
         Role::Host { id, load } => return Ok(Some(Reply::Done(be_host(&file, *id, load)?))),
         Role::Export { id, socket } => be_export(&file, *id, socket)?,
     }
@@ -90,6 +93,17 @@ fn be_device(
         log,
     };
     let server = device::Server::start(file, &serving)?;
+    Ok(server.run(&*serves()?)?)
+}
+
+fn be_lock_server(file: &ArrayFile, log_file: &std::path::Path) -> Result<(), Failure> {
+    let serving = lock_server::Serving {
+        log_file: log_file.to_owned(),
+        create: true,
+        identity: Identity::loopback("bench", 0),
+        log,
+    };
+    let server = lock_server::Server::start(file, &serving)?;
     Ok(server.run(&*serves()?)?)
 }
 

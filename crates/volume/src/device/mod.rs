@@ -12,15 +12,16 @@ mod members;
 mod process;
 mod repairs;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use lockify_array::{BootError, DeviceId};
 use lockify_trust::{Identity, PLAIN_TEXT};
 
-use crate::ArrayFile;
 use crate::store::{Access, Store, StoreError};
+use crate::{ArrayFile, HistoryError};
 pub use repairs::OWN_HOSTS;
+pub(crate) use repairs::{Job, Repairs};
 
 /// How a device is served.
 #[derive(Clone, Debug)]
@@ -77,6 +78,9 @@ pub enum ServeError {
         /// Why.
         error: std::io::Error,
     },
+    /// Its history.
+    #[error(transparent)]
+    History(#[from] HistoryError),
     /// The system refuses.
     #[error("the system refuses: {0}")]
     System(#[from] std::io::Error),
@@ -108,6 +112,15 @@ impl Server {
             Store::open(&serving.path, file, id, serving.access)?
         };
         Ok(Server(process::Process::new(file, entry, serving, store)?))
+    }
+
+    /// Writes down, in a new file, what is done to blocks from now on, for `lockify check`. When it ends in order, it reads all of
+    /// them for the end of its history: hosts are to have ended before.
+    ///
+    /// # Errors
+    /// [`ServeError::History`].
+    pub fn record(&mut self, path: &Path) -> Result<(), ServeError> {
+        Ok(self.0.record(path)?)
     }
 
     /// Serves until `stop` is set, which is looked at ten times a second and after every signal, or the disk fails.

@@ -1,6 +1,7 @@
 //! The event loop of a device.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -16,9 +17,10 @@ use super::members::{Members, Order};
 use super::repairs::{Job, Repairs};
 use super::{ServeError, Serving};
 use crate::clock::{Clock, until};
+use crate::history::DeviceHistory;
 use crate::store::{Disk, Store};
 use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Welcome, Whom, Why};
-use crate::{ArrayFile, DeviceEntry, Durability};
+use crate::{ArrayFile, DeviceEntry, Durability, HistoryError};
 
 /// How often signals are looked at, and who is silent.
 const TICK: Duration = Duration::from_millis(100);
@@ -51,6 +53,7 @@ pub(super) struct Process {
     silent: BTreeMap<Life, Instant>,
     requests: u64,
     broken: Option<String>,
+    history: Option<DeviceHistory>,
     log: fn(&str),
 }
 
@@ -113,8 +116,14 @@ impl Process {
             silent: BTreeMap::new(),
             requests: 0,
             broken: None,
+            history: None,
             log,
         })
+    }
+
+    pub fn record(&mut self, path: &Path) -> Result<(), HistoryError> {
+        self.history = Some(DeviceHistory::create(path, &self.file, self.me, self.log)?);
+        Ok(())
     }
 
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), ServeError> {
@@ -141,6 +150,12 @@ impl Process {
             }
         }
         self.farewell();
+        if let Some(history) = self.history.take() {
+            self.disk.settle();
+            let condition = self.device.state().devices.get(usize::from(self.me.0));
+            let good = condition == Some(&Condition::Good) && self.disk.store().is_in_service();
+            history.end(self.disk.store(), good)?;
+        }
         Ok(())
     }
 
@@ -160,19 +175,23 @@ impl Process {
     }
 
     fn act(&mut self) {
+        let mut asks = Vec::new();
         while let Some(output) = self.device.poll() {
             match output {
                 DeviceOutput::Send { to, reply } => {
+                    if let Some(history) = &mut self.history {
+                        history.answered(&reply);
+                    }
                     if let Some(&key) = self.hosts.get(&to) {
                         self.net.say(key, &Frame::Reply(reply));
                     }
                 }
-                DeviceOutput::Disk(ask) => {
-                    self.asked += 1;
-                    self.disk.ask(ask);
+                DeviceOutput::Disk(ask) => asks.push(ask),
+                DeviceOutput::Event(event) => {
+                    if let Some(history) = &mut self.history {
+                        history.did(event);
+                    }
                 }
-                // For histories.
-                DeviceOutput::Event(_) => {}
                 DeviceOutput::Silent { life } => {
                     // The lowest member first; a moment for what is on its way from a host that was only slow to be heard.
                     let lease = Duration::from_millis(self.file.timing.lease_ms);
@@ -190,6 +209,11 @@ impl Process {
                 DeviceOutput::Broken(error) => self.broken = Some(error.to_string()),
             }
         }
+        if let Some(history) = &mut self.history {
+            history.flush();
+        }
+        self.asked += asks.len();
+        asks.into_iter().for_each(|ask| self.disk.ask(ask));
         self.net.hold = self.asked > DISK_OPERATIONS;
     }
 
@@ -259,6 +283,9 @@ impl Process {
                     || !is_of_blocks(&request.action)
                     || request.epoch > self.device.state().epoch;
                 if self.members.may_act() && serves {
+                    if let Some(history) = &mut self.history {
+                        history.asked(&request);
+                    }
                     self.handle(DeviceInput::Request { from, request });
                 }
             }

@@ -1,4 +1,5 @@
-//! What a device's process does as a host: fence hosts that seem dead, and have the array go on without a dead device.
+//! What a device's or lock server's process does as a host: fence hosts that seem dead, and have the array go on without a dead
+//! device.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -102,7 +103,9 @@ impl Worker {
     fn run(&self, jobs: &Receiver<Job>) {
         let mut array = None;
         while let Ok(job) = jobs.recv() {
-            if self.fenced.swap(false, Relaxed) {
+            let own = matches!(job, Job::Fence(life) if life.host == self.joining.host);
+            // As another life: nobody fences himself.
+            if self.fenced.swap(false, Relaxed) || own {
                 array = None;
             }
             if let Err(why) = self.begin(&mut array, job) {
@@ -114,7 +117,8 @@ impl Worker {
     fn begin(&self, array: &mut Option<Array>, job: Job) -> Result<(), String> {
         let open = match array.take() {
             Some(open) => open,
-            None => Array::open(&self.file, self.joining.clone()).map_err(|e| e.to_string())?,
+            None => Array::open_to_repair(&self.file, self.joining.clone())
+                .map_err(|e| e.to_string())?,
         };
         let open = array.insert(open);
         let work = match job {

@@ -110,6 +110,12 @@ impl Calls {
         state.closing && state.under_way == 0
     }
 
+    /// Waits so long until the host's thread has ended.
+    pub fn wait_for_end(&self, patience: Duration) {
+        let lives = |state: &mut State| !state.ended;
+        drop(self.changed.wait_timeout_while(self.state(), patience, lives));
+    }
+
     /// The host's thread has ended: nothing more will be done.
     pub fn end(&self) {
         let mut state = self.state();

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockify_array::{
-    ArrayState, Change, Condition, DeviceId, Host, HostInput, HostOutput, Layout, Peer, Ticket,
-    Work,
+    ArrayState, Change, Condition, DeviceId, Host, HostAnswer, HostInput, HostOutput, Layout,
+    OpError, Peer, Ticket, Work,
 };
 
 use super::calls::{Call, Calls, Done};
 use super::{Connection, Status, closed};
 use crate::clock::{Clock, until};
+use crate::history::HostHistory;
 use crate::wire::{Event, Frame, Net, Whom, Why};
 
 /// How long a device may be out of reach before somebody is told.
@@ -32,6 +33,7 @@ pub(super) struct Engine {
     status: Status,
     /// Since when a peer is out of reach, and whether that was told.
     down: BTreeMap<Whom, (Instant, bool)>,
+    history: Option<HostHistory>,
     log: fn(&str),
 }
 
@@ -48,6 +50,7 @@ impl Engine {
         layout: Layout,
         net: Net,
         calls: Arc<Calls>,
+        history: Option<HostHistory>,
         log: fn(&str),
         peers: &[Whom],
     ) -> Engine {
@@ -69,6 +72,7 @@ impl Engine {
             next: 0,
             status,
             down: peers.iter().map(|&whom| (whom, (now, false))).collect(),
+            history,
             log,
         }
     }
@@ -79,6 +83,10 @@ impl Engine {
         while !self.calls.is_over() {
             let now = self.clock.now();
             let wait = until(self.host.next_timer(), now).min(COMPLAIN);
+            // What was said is sent in there.
+            if let Some(history) = &mut self.history {
+                history.flush();
+            }
             if let Err(e) = self.net.turn(wait, &mut events) {
                 (self.log)(&format!("waiting for events failed, so this host ends: {e}"));
                 break;
@@ -126,7 +134,9 @@ impl Engine {
             {
                 self.handle(HostInput::State(state));
             }
-            Event::Answered { whom: Whom::Server, frame: Frame::Answer(_) } => {}
+            Event::Answered { whom: Whom::Server, frame: Frame::Answer(reply) } => {
+                self.handle(HostInput::Server(reply));
+            }
             Event::Answered { whom, .. } => {
                 self.net.hang_up(whom, "it says what a host is not told: is it of this release?");
             }
@@ -148,6 +158,9 @@ impl Engine {
     fn submit(&mut self, work: Work, done: Done) {
         let ticket = Ticket(self.next);
         self.next += 1;
+        if let Some(history) = &mut self.history {
+            history.asked(ticket, &work);
+        }
         self.done.insert(ticket, Waiting::Caller(done));
         self.handle(HostInput::Submit { ticket, work });
     }
@@ -157,32 +170,45 @@ impl Engine {
         while let Some(output) = self.host.poll() {
             match output {
                 HostOutput::Send { to, request } => {
+                    if let Some(history) = &mut self.history
+                        && let Some(ticket) = self.host.ticket(request.call.op)
+                    {
+                        history.tried(ticket, request.call.op, request.stamp);
+                    }
                     // If there is no connection, it is sent when there is one.
                     self.net.tell(whom(to), &Frame::Request(request));
                 }
-                // `Array::open` refuses the schemes that have a lock server.
-                HostOutput::SendServer { .. } => {}
-                HostOutput::Done { ticket, op: _, result } => match self.done.remove(&ticket) {
-                    Some(Waiting::Caller(done)) => {
-                        self.calls.answered(self.host.counts());
-                        done(result);
+                HostOutput::SendServer { request } => {
+                    self.net.tell(Whom::Server, &Frame::Ask(request));
+                }
+                HostOutput::Done { ticket, op, result } => {
+                    if let Some(history) = &mut self.history {
+                        history.answered(ticket, op, &result);
                     }
-                    Some(Waiting::Failing(device)) => match result {
-                        Ok(_) => {
-                            (self.log)(&format!("the array goes on without device {}", device.0))
-                        }
-                        Err(e) => {
-                            (self.log)(&format!("cannot go on without device {}: {e}", device.0))
-                        }
-                    },
-                    None => {}
-                },
+                    self.answered(ticket, result);
+                }
                 HostOutput::State(state) => {
                     self.status.state = state;
                     self.calls.tell(self.status.clone());
                 }
                 HostOutput::Broken(device) => self.broken(device),
             }
+        }
+    }
+
+    fn answered(&mut self, ticket: Ticket, result: Result<HostAnswer, OpError>) {
+        match (self.done.remove(&ticket), result) {
+            (Some(Waiting::Caller(done)), result) => {
+                self.calls.answered(self.host.counts());
+                done(result);
+            }
+            (Some(Waiting::Failing(device)), Ok(_)) => {
+                (self.log)(&format!("the array goes on without device {}", device.0));
+            }
+            (Some(Waiting::Failing(device)), Err(e)) => {
+                (self.log)(&format!("cannot go on without device {}: {e}", device.0));
+            }
+            (None, _) => {}
         }
     }
 
@@ -220,6 +246,10 @@ impl Engine {
     }
 
     fn end(mut self) {
+        self.handle(HostInput::Leave);
+        if let Some(history) = self.history.take().filter(|_| self.calls.is_over()) {
+            history.end();
+        }
         self.net.flush();
         let mut events = mio::Events::with_capacity(64);
         let begin = Instant::now();

@@ -3,21 +3,23 @@
 //! [`Array::open`] connects to the array's devices and gives a handle that many threads may use at once. What they ask for
 //! is done by one thread, which runs the state machine of a host; [`Array::submit`] does not wait for it, the others do.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lockify_array::{
     ArrayState, Change, DeviceId, Host, HostAnswer, HostConfig, HostCounts, HostId, Layout, Life,
-    OpError, Peer, Scheme, Span, Work,
+    OpError, Peer, Span, Work,
 };
 use lockify_trust::Identity;
 
 mod calls;
 mod engine;
 
+use crate::history::HostHistory;
 use crate::wire::{Me, Net, Role, Target, Whom};
-use crate::{ArrayFile, clock};
+use crate::{ArrayFile, HistoryError, clock};
 use calls::Calls;
 pub use calls::Done;
 use engine::Engine;
@@ -62,14 +64,12 @@ pub enum OpenError {
          --cluster-key (`lockify cluster` makes them), or --plain-text {words:?}", words = lockify_trust::PLAIN_TEXT
     )]
     Exposed(std::net::SocketAddr),
-    /// A scheme that hosts do not have yet.
-    #[error(
-        "hosts of this release do not have scheme {0}: make an array with timestamp-ordering or device-locking"
-    )]
-    Scheme(Scheme),
     /// Too few devices can be reached, or they refuse.
     #[error("cannot open the array: {0}")]
     Unreachable(String),
+    /// Its history.
+    #[error(transparent)]
+    History(#[from] HistoryError),
     /// The system refuses threads or sockets.
     #[error("the system refuses: {0}")]
     System(#[from] std::io::Error),
@@ -127,19 +127,33 @@ impl Array {
     /// # Errors
     /// [`OpenError`].
     pub fn open(file: &ArrayFile, joining: Joining) -> Result<Array, OpenError> {
-        // Without the lock server's grants they would write with no control at all.
-        if file.scheme.has_server() {
-            return Err(OpenError::Scheme(file.scheme));
-        }
-        let server = file.lock_server.iter();
-        let server =
-            server.map(|s| Target { whom: Whom::Server, address: s.address, node: s.node });
-        let devices = file.voters().map(|entry| Target {
-            whom: Whom::Device(DeviceId(entry.id)),
-            address: entry.address,
-            node: entry.node,
-        });
-        let targets: Vec<Target> = devices.chain(server).collect();
+        Array::open_with(file, joining, None, true)
+    }
+
+    /// As [`Array::open`], and writes down, in a new file, what it is asked for and answers, for `lockify check`.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_recorded(
+        file: &ArrayFile,
+        joining: Joining,
+        history: &Path,
+    ) -> Result<Array, OpenError> {
+        Array::open_with(file, joining, Some(history), true)
+    }
+
+    /// As [`Array::open`], but does not wait for the lock server: that the array goes on without a device does not need it.
+    pub(crate) fn open_to_repair(file: &ArrayFile, joining: Joining) -> Result<Array, OpenError> {
+        Array::open_with(file, joining, None, false)
+    }
+
+    fn open_with(
+        file: &ArrayFile,
+        joining: Joining,
+        history: Option<&Path>,
+        with_server: bool,
+    ) -> Result<Array, OpenError> {
+        let targets = Target::all(file);
         if let Some(target) = targets.iter().find(|t| !joining.identity.allows(t.address)) {
             return Err(OpenError::Exposed(target.address));
         }
@@ -153,20 +167,23 @@ impl Array {
         config.lease = file.timing.lease_ms * 1_000_000;
         let peers: Vec<Whom> = targets.iter().map(|target| target.whom).collect();
         let host = Host::new(config);
-        let engine = Engine::new(host, file.layout, net, calls.clone(), joining.log, &peers);
+        let log = joining.log;
+        let history = history.map(|path| HostHistory::create(path, file, life, log)).transpose()?;
+        let engine = Engine::new(host, file.layout, net, calls.clone(), history, log, &peers);
         std::thread::Builder::new().name("array".into()).spawn(move || engine.run())?;
         let _end = Arc::new(End(calls.clone()));
         let array = Array { layout: file.layout, calls, _end };
-        array.wait(joining.patience)?;
+        array.wait(joining.patience, with_server)?;
         Ok(array)
     }
 
-    /// Until enough devices are connected.
-    fn wait(&self, patience: Duration) -> Result<(), OpenError> {
+    /// Until enough is connected.
+    fn wait(&self, patience: Duration, with_server: bool) -> Result<(), OpenError> {
         let end = Instant::now() + patience;
         let mut status = self.status();
         loop {
-            let down = |c: &&Connection| c.down.is_some();
+            let down =
+                |c: &&Connection| c.down.is_some() && (with_server || c.peer != Peer::Server);
             let missing: Vec<&Connection> = status.connections.iter().filter(down).collect();
             if self.is_enough(&missing) {
                 return Ok(());
@@ -299,6 +316,13 @@ impl Array {
     /// Ends this host, when what is under way has come to an end. Other clones find it closed.
     pub fn close(&self) {
         self.calls.close();
+    }
+
+    /// As [`Array::close`], and waits for the end, but not longer than this: a process that ends at once does not give back what it
+    /// keeps at the lock server. Not to be called on the array's thread.
+    pub fn leave(&self, patience: Duration) {
+        self.calls.close();
+        self.calls.wait_for_end(patience);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the server's tests have in common: an array in memory, and a client that says whatever a test wants.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockify_array::{HostAnswer, OpError, Span, Work};
 
+pub use client::{Client, head};
+
 use super::{Backend, Ended, Export, Listen, Server, Stopper};
 use crate::host::Done;
+
+// The tests of the command line include it, too.
+mod client;
 
 /// Bytes per block.
 pub const BLOCK: u32 = 4096;
@@ -179,14 +184,7 @@ impl Running {
     /// A client that is past the handshake, without structured replies or with them.
     pub fn client(&self, structured: bool) -> Client {
         let mut client = self.stranger();
-        client.get(18);
-        client.put(&3u32.to_be_bytes());
-        if structured {
-            client.option(8, &[]);
-            assert_eq!(client.answer(), (8, 1, vec![]));
-        }
-        client.option(1, b"array");
-        client.get(10);
+        client.greet(structured);
         client
     }
 }
@@ -198,76 +196,4 @@ impl Drop for Running {
             let _ = thread.join();
         }
     }
-}
-
-/// A client, byte by byte.
-pub struct Client(pub UnixStream);
-
-impl Client {
-    pub fn put(&mut self, bytes: &[u8]) {
-        self.0.write_all(bytes).unwrap();
-    }
-
-    pub fn get(&mut self, count: usize) -> Vec<u8> {
-        let mut bytes = vec![0; count];
-        self.0.read_exact(&mut bytes).unwrap();
-        bytes
-    }
-
-    /// Whether the server has hung up.
-    pub fn is_over(&mut self) -> bool {
-        match self.0.read(&mut [0]) {
-            Ok(count) => count == 0,
-            Err(e) => e.kind() == io::ErrorKind::ConnectionReset,
-        }
-    }
-
-    pub fn option(&mut self, option: u32, data: &[u8]) {
-        let mut bytes = b"IHAVEOPT".to_vec();
-        bytes.extend(option.to_be_bytes());
-        bytes.extend((data.len() as u32).to_be_bytes());
-        bytes.extend(data);
-        self.put(&bytes);
-    }
-
-    /// Option, kind and data of an answer to an option.
-    pub fn answer(&mut self) -> (u32, u32, Vec<u8>) {
-        let head = self.get(20);
-        let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
-        assert_eq!(head[..8], 0x0003_e889_0455_65a9u64.to_be_bytes());
-        (number(8), number(12), self.get(number(16) as usize))
-    }
-
-    pub fn request(&mut self, command: (u16, u16), cookie: u64, offset: u64, length: u32) {
-        self.put(&head(command, cookie, offset, length));
-    }
-
-    /// Error and cookie of a simple reply.
-    pub fn reply(&mut self) -> (u32, u64) {
-        let bytes = self.get(16);
-        assert_eq!(bytes[..4], 0x6744_6698u32.to_be_bytes());
-        let errno = u32::from_be_bytes(bytes[4..8].try_into().unwrap());
-        (errno, u64::from_be_bytes(bytes[8..].try_into().unwrap()))
-    }
-
-    /// Type, cookie and payload of a structured reply of one chunk.
-    pub fn chunk(&mut self) -> (u16, u64, Vec<u8>) {
-        let bytes = self.get(20);
-        assert_eq!(bytes[..6], [0x66, 0x8e, 0x33, 0xef, 0, 1]);
-        let kind = u16::from_be_bytes(bytes[6..8].try_into().unwrap());
-        let cookie = u64::from_be_bytes(bytes[8..16].try_into().unwrap());
-        let length = u32::from_be_bytes(bytes[16..].try_into().unwrap());
-        (kind, cookie, self.get(length as usize))
-    }
-}
-
-/// A request's head; the command is flags and type.
-pub fn head((flags, command): (u16, u16), cookie: u64, offset: u64, length: u32) -> Vec<u8> {
-    let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
-    bytes.extend(flags.to_be_bytes());
-    bytes.extend(command.to_be_bytes());
-    bytes.extend(cookie.to_be_bytes());
-    bytes.extend(offset.to_be_bytes());
-    bytes.extend(length.to_be_bytes());
-    bytes
 }

@@ -100,8 +100,9 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
-    fn drop(&mut self) {
+impl Disk {
+    /// Waits for what is under way; nothing more is done.
+    pub fn settle(&mut self) {
         self.shared.state().stop = true;
         self.shared.work.notify_all();
         // They end by themselves; if one has panicked there is nothing to wait for.
@@ -109,6 +110,12 @@ impl Drop for Disk {
         self.shared.state().stop_sync = true;
         self.shared.sync.notify_all();
         self.syncer.take().map(JoinHandle::join);
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.settle();
     }
 }
 

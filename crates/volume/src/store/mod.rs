@@ -135,10 +135,8 @@ impl Store {
         write_superblock(&file, &first).map_err(system("write")).map_err(&at)?;
         // Its name, too.
         file.sync_all().map_err(system("sync")).map_err(&at)?;
-        if let Some(folder) = path.parent().filter(|_| kind.is_file()) {
-            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            let synced = File::open(folder).and_then(|folder| folder.sync_all());
-            synced.map_err(system("sync the folder of")).map_err(&at)?;
+        if kind.is_file() {
+            sync_folder_of(path).map_err(system("sync the folder of")).map_err(&at)?;
         }
         drop(file);
         Store::open(path, array, device, access)
@@ -198,6 +196,11 @@ impl Store {
     /// Which file it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// How many blocks it has.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
     }
 
     /// The record that was there when it was opened.
@@ -318,6 +321,12 @@ fn lock(file: &File) -> Result<(), Why> {
         rustix::io::Errno::WOULDBLOCK => Why::Locked,
         e => Why::System { what: "lock", error: e.into() },
     })
+}
+
+/// Makes a file's name durable.
+pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
 }
 
 /// The length of a file or block device.

@@ -118,7 +118,8 @@ impl Framed for Frame {
 
 #[cfg(test)]
 mod tests {
-    use lockify_array::HostId;
+    use lockify_array::message::Past;
+    use lockify_array::{Extent, Held, HostId, LockMode, LockRange, OpId, PartId};
     use lockify_trust::frame::{FrameError, MAX_TEXT, decode, decode_head, encode, encode_head};
 
     use super::*;
@@ -129,16 +130,50 @@ mod tests {
             let (to, array) = (Whom::Device(DeviceId(2)), ArrayId([4; 16]));
             Frame::Hello(Hello { cluster: "c".into(), node: 7, to, array, digest: 9, role })
         };
-        vec![
+        let others = vec![
             Frame::Refused("no".into()),
             hello(Role::Host(life)),
             hello(Role::Device { id: DeviceId(1), life: 5, in_service: true }),
             hello(Role::Watcher),
             Frame::Welcome(Welcome { life: 6, in_service: false }),
-            Frame::Ask(ServerRequest::Renew),
             Frame::Vote(Vote::Goodbye),
             Frame::Query,
-        ]
+        ];
+        others.into_iter().chain(of_locks(life)).collect()
+    }
+
+    /// All that hosts and the lock server say to each other.
+    fn of_locks(life: Life) -> impl Iterator<Item = Frame> {
+        let op = OpId { life, seq: 300 };
+        let part = PartId { op, index: 2 };
+        let extent = Extent { start: 1 << 40, count: 5 };
+        let range = LockRange { device: DeviceId(9), extent, mode: LockMode::Exclusive };
+        let lock = |past| ServerRequest::Lock { op, ranges: vec![range; 3], past };
+        let asks = [
+            ServerRequest::Register {
+                incarnation: 7,
+                held: vec![Held { part, mode: LockMode::Shared }],
+            },
+            lock(Past::Nobody),
+            lock(Past::Tries(vec![op])),
+            lock(Past::Life(life)),
+            ServerRequest::Unlock { op },
+            ServerRequest::Relinquish { free: vec![part], shared: vec![part, part] },
+            ServerRequest::Renew,
+            ServerRequest::Fence { life },
+            ServerRequest::Clear { life },
+        ];
+        let answers = [
+            ServerReply::Welcome { incarnation: 7, lease: 1 << 32 },
+            ServerReply::Granted { op, waited: true },
+            ServerReply::Unlocked { op },
+            ServerReply::Callback { parts: vec![part], shared: true },
+            ServerReply::Renewed,
+            ServerReply::Fenced { life, ranges: vec![range] },
+            ServerReply::Cleared { life },
+            ServerReply::Refused { reason: "why".into() },
+        ];
+        asks.into_iter().map(Frame::Ask).chain(answers.into_iter().map(Frame::Answer))
     }
 
     #[test]

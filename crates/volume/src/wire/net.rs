@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lockify_array::DeviceId;
 use lockify_trust::{End, Identity, Line, Security, TrustError};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 
 use super::frame::{Frame, Hello, Role, Welcome, Whom};
-use crate::{ArrayFile, ArrayId};
+use crate::{ArrayFile, ArrayId, DeviceEntry, LockServerEntry};
 
 /// Connections that have not introduced themselves.
 const STRANGERS: usize = 64;
@@ -59,6 +60,11 @@ impl Me {
         let silence = Duration::from_millis(file.timing.lease_ms);
         Me { identity, array: file.id, digest: file.digest(), role, listens_as, silence }
     }
+
+    /// The lock server: others connect to it, and it to nobody.
+    pub fn lock_server(file: &ArrayFile, identity: Identity) -> Me {
+        Me { listens_as: Some(Whom::Server), ..Me::new(file, identity, Role::Watcher) }
+    }
 }
 
 /// Somebody to be connected to, always.
@@ -68,6 +74,23 @@ pub(crate) struct Target {
     pub address: SocketAddr,
     /// The node whose keys it has to show.
     pub node: u32,
+}
+
+impl Target {
+    /// All that listen in an array: voters by id, and then the lock server.
+    pub fn all(file: &ArrayFile) -> Vec<Target> {
+        let voter = |entry: &DeviceEntry| Target {
+            whom: Whom::Device(DeviceId(entry.id)),
+            address: entry.address,
+            node: entry.node,
+        };
+        let server = |entry: &LockServerEntry| Target {
+            whom: Whom::Server,
+            address: entry.address,
+            node: entry.node,
+        };
+        file.voters().map(voter).chain(file.lock_server.iter().map(server)).collect()
+    }
 }
 
 /// What happens to connections.

@@ -9,7 +9,9 @@ use lockify_trust::Identity;
 use lockify_volume::device::{Server, Serving};
 use lockify_volume::host::{Array, Joining};
 use lockify_volume::store::Access;
-use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, Timing};
+use lockify_volume::{
+    ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, Timing, lock_server,
+};
 
 /// Longest time that anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,7 +41,12 @@ impl Site {
         let redundancy = if data == 1 { Redundancy::Mirror } else { Redundancy::Raid5 };
         let layout = Layout { redundancy, data, groups: 1, unit: 4, block_size: BLOCK, stripes };
         // Held until all are known, so that none is given twice.
-        let held: Vec<_> = (0..=data).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let held: Vec<_> = (0..=data).map(|_| free()).collect();
+        let server = scheme.has_server().then(free);
+        let lock_server = server
+            .as_ref()
+            .map(|listener| LockServerEntry { address: listener.local_addr().unwrap(), node: 0 });
         let entry = |(id, listener): (u16, &TcpListener)| DeviceEntry {
             id,
             address: listener.local_addr().unwrap(),
@@ -53,7 +60,7 @@ impl Site {
             timing,
             devices: (0..).zip(&held).map(entry).collect(),
             witnesses: Vec::new(),
-            lock_server: None,
+            lock_server,
         };
         file.check().unwrap();
         // On a disk: what is in memory may refuse direct I/O.
@@ -76,6 +83,13 @@ impl Site {
             log,
         };
         Server::start(&self.file, &serving).unwrap()
+    }
+
+    /// The lock server, ready to run.
+    pub fn lock_server(&self, create: bool) -> lock_server::Server {
+        let log_file = self.folder.path().join("locks");
+        let serving = lock_server::Serving { log_file, create, identity: identity(), log };
+        lock_server::Server::start(&self.file, &serving).unwrap()
     }
 
     pub fn open(&self, host: u32) -> Array {

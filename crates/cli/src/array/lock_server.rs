@@ -1,0 +1,49 @@
+//! `lockify array lock-server`: the lock server of an array.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use lockify_volume::lock_server::{ServeError, Server, Serving};
+
+use super::{Which, say, stop};
+use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::output::print;
+
+/// Run the lock server of an array with scheme server-locking or callback-locking
+///
+/// Hosts lock what they read and write here. What is locked is in a log, so that the server can be killed and started again: hosts
+/// wait for it. A log that is lost cannot be made anew while hosts run. SIGTERM or SIGINT ends it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The log
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+    #[command(flatten)]
+    which: Which,
+    /// Make a new log: for a new array, or when all its hosts have ended and it has no stripe that does not fit
+    #[arg(long)]
+    create: bool,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Ended {
+    let file = args.which.file()?;
+    let stop = stop()?;
+    let serving = Serving {
+        log_file: args.log.clone(),
+        create: args.create,
+        identity: args.which.secure.identity()?,
+        log: say,
+    };
+    let server = Server::start(&file, &serving).map_err(|e| {
+        let code = match e {
+            ServeError::NoServer(_) | ServeError::Exposed(_) => Code::Unreadable,
+            _ => Code::Failed,
+        };
+        Failure::new(code, e)
+    })?;
+    let address = file.lock_server.as_ref().map(|entry| entry.address.to_string());
+    print(&format!("lock server of array {} at {}\n", file.id, address.unwrap_or_default()))?;
+    server.run(&stop).or_fail(Code::Failed)?;
+    Ok(ExitCode::SUCCESS)
+}

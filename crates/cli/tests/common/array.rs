@@ -1,0 +1,210 @@
+//! An array of real processes on loopback: devices, a lock server, hosts that export it.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use super::nbd::{Client, head};
+use super::{Process, User, code, stderr, stdout, wait_for};
+
+/// Bytes per block.
+pub const BLOCK: usize = 4096;
+
+pub struct Array {
+    pub user: User,
+    /// Devices' files: on a disk, since what is in memory may refuse direct I/O.
+    disks: tempfile::TempDir,
+    pub security: Vec<String>,
+    pub devices: Vec<Option<Process>>,
+    pub lock_server: Option<Process>,
+    /// Whether processes write histories, and those that they have begun.
+    pub recorded: bool,
+    histories: Vec<PathBuf>,
+}
+
+impl Array {
+    pub fn create(devices: usize, more: &[&str]) -> Array {
+        // Held until all are known, so that none is given twice.
+        let held: Vec<_> =
+            (0..=devices).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let here = std::env::current_exe().unwrap();
+        let disks = tempfile::tempdir_in(here.parent().unwrap()).unwrap();
+        let array = Array {
+            user: User::new(),
+            disks,
+            security: Vec::new(),
+            devices: (0..devices).map(|_| None).collect(),
+            lock_server: None,
+            recorded: false,
+            histories: Vec::new(),
+        };
+        let file = array.file();
+        let mut args = vec!["array".to_owned(), "create".into(), file];
+        args.extend(
+            ["--device-size", "4MiB", "--unit", "16KiB", "--lease", "1s"].map(str::to_owned),
+        );
+        for listener in &held[..devices] {
+            args.extend(["--device".to_owned(), address(listener)]);
+        }
+        if more.iter().any(|arg| ["server-locking", "callback-locking"].contains(arg)) {
+            args.extend(["--lock-server".to_owned(), address(&held[devices])]);
+        }
+        args.extend(more.iter().map(|&arg| arg.to_owned()));
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let made = array.user.lockify(&args);
+        assert_eq!(code(&made), 0, "{}", stderr(&made));
+        assert!(stdout(&made).contains("lockify array device"), "{}", stdout(&made));
+        array
+    }
+
+    pub fn file(&self) -> String {
+        self.user.dir().join("array.toml").to_str().unwrap().to_owned()
+    }
+
+    pub fn disk(&self, name: &str) -> PathBuf {
+        self.disks.path().join(name)
+    }
+
+    /// The arguments of a subcommand about this array.
+    pub fn args(&self, subcommand: &str, more: &[&str]) -> Vec<String> {
+        let mut args = vec!["array".to_owned(), subcommand.to_owned()];
+        args.extend(more.iter().map(|&arg| arg.to_owned()));
+        args.extend(["--array".to_owned(), self.file()]);
+        args.extend(self.security.clone());
+        args
+    }
+
+    pub fn lockify(&self, subcommand: &str, more: &[&str]) -> Output {
+        let args = self.args(subcommand, more);
+        self.user.lockify(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Starts a process that tells in a line that it is ready.
+    fn spawn(&mut self, mut args: Vec<String>, says: &str) -> Process {
+        if self.recorded {
+            let history = self.user.dir().join(format!("history{}", self.histories.len()));
+            args.extend(["--history".to_owned(), history.to_str().unwrap().to_owned()]);
+            self.histories.push(history);
+        }
+        self.spawn_plain(&args, says)
+    }
+
+    fn spawn_plain(&self, args: &[String], says: &str) -> Process {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let mut process = self.user.command(&args).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with(says), "it said {line:?}");
+        Process(process)
+    }
+
+    pub fn start(&mut self, id: usize, disk: &str, more: &[&str]) {
+        let (disk, number) = (self.disk(disk), id.to_string());
+        let mut all = vec![disk.to_str().unwrap(), "--id", &number];
+        all.extend(more);
+        let args = self.args("device", &all);
+        self.devices[id] = Some(self.spawn(args, &format!("device {id} of array")));
+    }
+
+    pub fn start_lock_server(&mut self, more: &[&str]) {
+        let log = self.disk("locks");
+        let args = self.args("lock-server", &[&[log.to_str().unwrap()], more].concat());
+        self.lock_server = Some(self.spawn_plain(&args, "lock server of array"));
+    }
+
+    pub fn start_all(&mut self) {
+        for id in 0..self.devices.len() {
+            self.start(id, &format!("disk{id}"), &["--create"]);
+        }
+        if std::fs::read_to_string(self.file()).unwrap().contains("[lock_server]") {
+            self.start_lock_server(&["--create"]);
+        }
+        self.wait_until_healthy();
+    }
+
+    pub fn is_healthy(&self) -> bool {
+        code(&self.lockify("status", &[])) == 0
+    }
+
+    pub fn wait_until_healthy(&self) {
+        wait_for(|| self.is_healthy());
+    }
+
+    /// Starts a host that exports the array.
+    pub fn export(&mut self, number: u32) -> Export {
+        let socket = self.user.dir().join(format!("host{number}-{}", self.histories.len()));
+        let (host, file) = (number.to_string(), self.file());
+        let args = ["array", "export", &file, "--host", &host, "--name", "array", "--socket"];
+        let mut args: Vec<String> = args.map(str::to_owned).to_vec();
+        args.push(socket.to_str().unwrap().to_owned());
+        args.extend(self.security.clone());
+        Export { process: self.spawn(args, &format!("host {number} serves")), socket }
+    }
+
+    /// Has all stripes checked: none may be unfit or lost.
+    pub fn assert_clean(&self) {
+        let scrub = self.lockify("scrub", &[]);
+        assert_eq!(code(&scrub), 0, "{}{}", stdout(&scrub), stderr(&scrub));
+    }
+
+    /// Ends devices and lock server in order.
+    pub fn end(&mut self) {
+        for mut process in self.devices.iter_mut().filter_map(Option::take) {
+            assert_eq!(process.end(), Some(0));
+        }
+        if let Some(mut process) = self.lock_server.take() {
+            assert_eq!(process.end(), Some(0));
+        }
+    }
+
+    /// Has the histories of all processes judged together, which writes them as one.
+    pub fn check(&self, merged: &Path) -> Output {
+        let mut args = vec!["check", "--merged", merged.to_str().unwrap()];
+        args.extend(self.histories.iter().map(|path| path.to_str().unwrap()));
+        self.user.lockify(&args)
+    }
+}
+
+/// A host that exports the array.
+pub struct Export {
+    pub process: Process,
+    socket: PathBuf,
+}
+
+impl Export {
+    pub fn connect(&self) -> Blocks {
+        let stream = UnixStream::connect(&self.socket).unwrap();
+        // Far beyond what a test takes: one that waits in vain fails instead of hanging.
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut client = Client(stream);
+        client.greet(false);
+        Blocks(client)
+    }
+}
+
+/// A client that reads and writes blocks.
+pub struct Blocks(pub Client);
+
+impl Blocks {
+    /// Begins with a write; it is not answered yet.
+    pub fn begin_write(&mut self, cookie: u64, start: usize, data: &[u8]) {
+        let mut request = head((0, 1), cookie, (start * BLOCK) as u64, data.len() as u32);
+        request.extend(data);
+        self.0.put(&request);
+    }
+
+    pub fn write(&mut self, start: usize, data: &[u8]) {
+        self.begin_write(7, start, data);
+        assert_eq!(self.0.reply(), (0, 7));
+    }
+
+    pub fn read(&mut self, start: usize, count: usize) -> Vec<u8> {
+        self.0.request((0, 0), 8, (start * BLOCK) as u64, (count * BLOCK) as u32);
+        assert_eq!(self.0.reply(), (0, 8));
+        self.0.get(count * BLOCK)
+    }
+}
