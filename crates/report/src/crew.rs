@@ -18,7 +18,7 @@ use serde::{Serialize, de::DeserializeOwned};
 /// Tells replies from what else a program prints.
 const MARK: &str = "lockify-worker: ";
 
-/// How to start a worker: a program that takes a [`job`] when it has these arguments.
+/// How to start a worker: a program that does its [`work`] when it has these arguments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     /// The program.
