@@ -177,10 +177,15 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
     let begin = case.warm_up;
     let mut run =
         Run { case, layout, places, sim, under_way: HashMap::new(), next: 0, done: Vec::new() };
-    run.until(begin)?;
-    let before = run.counts();
-    run.done.clear();
-    let swamped = run.until(begin + case.length)?;
+    // What is overrun before it is counted has done what it can by then, beginning with the first operations.
+    let early = run.until(begin)?;
+    let before = if early {
+        Counts { at: SECOND, ..Counts::default() }
+    } else {
+        run.done.clear();
+        run.counts()
+    };
+    let swamped = early || run.until(begin + case.length)?;
     let after = run.counts();
     Ok(run.measured(before, after, swamped))
 }

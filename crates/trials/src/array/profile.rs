@@ -91,7 +91,7 @@ impl Calibration {
     pub fn positioning(self, alignment: Alignment) -> Nanos {
         match (self, alignment) {
             (Calibration::Peak, Alignment::Stripe) => 3_840 * MICROSECOND,
-            (Calibration::Peak, Alignment::Free) => 3_380 * MICROSECOND,
+            (Calibration::Peak, Alignment::Free) => 3_360 * MICROSECOND,
             (Calibration::Latency, Alignment::Stripe) => 6_580 * MICROSECOND,
             (Calibration::Latency, Alignment::Free) => 5_860 * MICROSECOND,
         }
