@@ -129,14 +129,14 @@ impl Tso {
                 None => Effect::granted(call, known.asked.read, asked.headers, false),
             });
         }
-        let limit = now.saturating_add(self.ahead);
-        if stamp.time > limit {
-            let answer =
-                Answer::Ahead { excess: stamp.time - limit, ahead: stamp.time.saturating_sub(now) };
+        if let Some(answer) = super::ahead(now, self.ahead, stamp) {
             return effects.push(Effect::answer(call, answer));
         }
         if let Some(seen) = self.refuses(&asked) {
             return effects.push(Effect::answer(call, Answer::Rejected { seen }));
+        }
+        if self.waits_for_fenced(&asked) {
+            return effects.push(Effect::answer(call, Answer::Rejected { seen: stamp.time }));
         }
         let read = asked.read.map(|extent| (extent, asked.headers));
         let waiting = read.is_some_and(|(extent, _)| self.is_blocked(stamp, extent, &asked.past));
@@ -167,6 +167,19 @@ impl Tso {
             }
         }
         refused.then_some(seen)
+    }
+
+    /// Whether a read would wait for what a fenced life has left. It must not: the repair that ends that has a larger timestamp,
+    /// and would wait for whatever this operation has pre-written.
+    fn waits_for_fenced(&self, asked: &Prepare) -> bool {
+        let Some(read) = asked.read else { return false };
+        self.siblings.values().any(|other| {
+            let write = other.asked.write.filter(|write| write.overlaps(read));
+            write.is_some()
+                && other.asked.stamp < asked.stamp
+                && self.fenced.has(other.asked.call.op.life)
+                && !other.is_past(&asked.past, &self.fenced)
+        })
     }
 
     /// Whether an older pre-write is in the way of a read.
@@ -277,7 +290,8 @@ impl Tso {
             let next = waiting.iter().find_map(|sibling| {
                 let Prepare { call, stamp, .. } = sibling.asked;
                 let read = sibling.asked.read?;
-                let seen = self.overtaken(stamp, read);
+                let in_vain = self.waits_for_fenced(&sibling.asked).then_some(stamp.time);
+                let seen = self.overtaken(stamp, read).or(in_vain);
                 if seen.is_some() {
                     return Some((call, read, seen));
                 }
@@ -354,6 +368,17 @@ impl Tso {
     /// Who has pre-writes or waiting reads here, and which blocks of each are pre-written.
     pub(super) fn holders(&self) -> impl Iterator<Item = (Life, Option<Extent>)> {
         self.siblings.values().map(|s| (s.asked.call.op.life, s.asked.write))
+    }
+
+    /// Pre-writes and waiting reads, for people.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = String> {
+        self.siblings.values().map(|sibling| {
+            let Prepare { call, stamp, read, write, .. } = &sibling.asked;
+            let waits = if sibling.waiting { ", its read waits" } else { "" };
+            let held = if sibling.held.is_some() { ", its write waits for reads" } else { "" };
+            let (op, time) = (call.op, stamp.time);
+            format!("{op:?} at {time}: reads {read:?}, pre-writes {write:?}{waits}{held}")
+        })
     }
 
     /// Writes of fenced lives that wait for reads are not done any more; their pre-writes stay, as of any write that did not
