@@ -155,12 +155,12 @@ pub enum Action {
     Repaired {
         /// The stripe.
         stripe: u64,
+        /// The last pass over it, which found nothing left to mend.
+        pass: OpId,
     },
-    /// This stripe is to be checked before anybody uses it: a write of it was cut short at a device that has forgotten.
-    Doubt {
-        /// The stripe.
-        stripe: u64,
-    },
+    /// On a new connection: of the writes that this life sent before, none is left without an answer. A device that has
+    /// restarted serves others only then.
+    Settled,
 }
 
 /// From a device or a lock server to a host.
@@ -197,9 +197,17 @@ pub struct Content {
 /// What came of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// What was read; lock or pre-write, if there was one to be had, is there.
+    /// What was read; the pre-write, if there was one to be had, is there.
     Content(Content),
-    /// The lock or pre-write is there; or the lock, cancelled try or lease is taken note of; or it is installed or flushed.
+    /// Device-served locking: the lock is there.
+    Locked {
+        /// The newest timestamp that the device has seen on anything written: later writes have newer ones, so that headers
+        /// tell what was written last.
+        seen: Time,
+        /// What was read, if anything was to be.
+        content: Option<Content>,
+    },
+    /// The pre-write is there; or the unlocked or cancelled try or the lease is taken note of; or it is installed or flushed.
     Done,
     /// Written, or dropped because something newer is there.
     Written,
@@ -214,7 +222,7 @@ pub enum Answer {
         /// The newest that the device has seen at these blocks.
         seen: Time,
     },
-    /// Timestamp ordering: the timestamp is too far ahead of the device's clock.
+    /// The timestamp is too far ahead of the device's clock.
     Ahead {
         /// By how much more than is allowed, in nanoseconds.
         excess: Time,
@@ -231,8 +239,16 @@ pub enum Answer {
     Behind(Epoch),
     /// This life was fenced.
     Fenced,
-    /// What the fenced life may have been writing, at a device: pre-written and exclusively locked blocks.
-    InFlight(Vec<Extent>),
+    /// What the fenced life may have been writing, at a device.
+    InFlight {
+        /// Pre-written and exclusively locked blocks.
+        in_flight: Vec<Extent>,
+        /// Blocks that it has written of late: where another device of the stripe has forgotten, what it wrote with them there
+        /// may be missing.
+        written: Vec<Extent>,
+        /// The device has restarted, and forgotten what the life had in flight here.
+        forgot: bool,
+    },
     /// Which lives are fenced: of each host, the last one that is.
     Fences(Vec<Life>),
     /// A voter's answer.

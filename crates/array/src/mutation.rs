@@ -9,21 +9,25 @@ pub enum Mutation {
     /// Timestamp ordering: a queued read is served although a newer write was applied. At devices.
     TsoKeepsQueuedReads,
     /// An operation of which a part is written starts again as a read-modify-write (section 3.4). At hosts; and devices that
-    /// restart suspect no stripe, since a repair there would make it good before it shows.
+    /// restart let nobody take up a write, and suspect no stripe, since a repair there would make it good before it shows.
     DeltaAfterPartialWrite,
     /// Device-served locking: an unlock that overtakes its lock leaves no trace. At devices.
     UnlockLeavesNoTombstone,
+    /// A device that has restarted serves everybody at once, also while writes that it had locks or pre-writes for are still to
+    /// be taken up. At devices.
+    ServesBeforeSettled,
     /// Locking: a host unlocks when it has sent its writes, not when they are answered. At hosts.
     UnlockBeforeWritten,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 5] = [
+    pub const ALL: [Mutation; 6] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
         Mutation::UnlockLeavesNoTombstone,
+        Mutation::ServesBeforeSettled,
         Mutation::UnlockBeforeWritten,
     ];
 }

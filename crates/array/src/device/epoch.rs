@@ -10,7 +10,7 @@ use super::fence::Fences;
 use super::{Device, DeviceBoot, DeviceOutput, Effect};
 use crate::agreement::Acceptor;
 use crate::message::{Answer, Call};
-use crate::{Agree, ArrayState, Condition, Time};
+use crate::{Agree, ArrayState, Condition, Life, Time};
 
 /// A device's record makes no sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -26,6 +26,8 @@ pub(super) struct Record {
     pub fenced: Fences,
     /// Regions in which a write may be under way (section 3.1 rule 3).
     pub dirty: BTreeSet<u64>,
+    /// Lives that may have locks or pre-writes here.
+    pub holders: BTreeSet<Life>,
 }
 
 impl Record {
@@ -37,8 +39,13 @@ impl Record {
     pub(super) fn at_start(boot: &DeviceBoot) -> Result<(Self, bool), BootError> {
         match &boot.record {
             None => {
-                let acceptor = Acceptor::new(boot.state.clone());
-                Ok((Record { acceptor, fenced: Fences::default(), dirty: BTreeSet::new() }, false))
+                let record = Record {
+                    acceptor: Acceptor::new(boot.state.clone()),
+                    fenced: Fences::default(),
+                    dirty: BTreeSet::new(),
+                    holders: BTreeSet::new(),
+                };
+                Ok((record, false))
             }
             Some(record) => Ok((postcard::from_bytes(record).map_err(|_| BootError)?, true)),
         }
@@ -52,6 +59,15 @@ pub(super) struct Saving {
     /// The last one that is durable; they are done in order.
     done: u64,
     answers: Vec<(u64, Call, Answer)>,
+}
+
+/// Whether a device has been out of the array between two of its conditions. The states in between need not be known here.
+fn was_out(before: Condition, after: Condition) -> bool {
+    match (before, after) {
+        (_, Condition::Failed) | (Condition::Good, Condition::Rebuilding { .. }) => true,
+        (Condition::Rebuilding { done }, Condition::Rebuilding { done: now }) => now < done,
+        _ => false,
+    }
 }
 
 impl Device {
@@ -109,15 +125,18 @@ impl Device {
         if state.epoch <= self.record.state().epoch {
             return effects.push(Effect::answer(call, Answer::Done));
         }
+        let own = usize::from(self.config.id.0);
+        let before = self.record.state().devices.get(own).copied();
         if !self.record.acceptor.install(&state) {
             return effects.push(Effect::answer(call, Answer::Invalid));
         }
+        let now_is = state.devices.get(own).copied();
         self.output.push_back(DeviceOutput::State(state));
-        let own = self.record.state().devices.get(usize::from(self.config.id.0));
-        if own == Some(&Condition::Failed) {
+        if before.zip(now_is).is_some_and(|(before, now_is)| was_out(before, now_is)) {
             // Hosts go on without this device, and will not take back what they hold here.
             self.tso.clear(now, None, &mut self.memory, effects);
             self.locks.clear(None, effects);
+            self.forget_returns();
         }
         self.save(Some((call, Answer::Done)));
     }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Device, Effect};
-use crate::message::{Answer, Call, Past};
-use crate::{HostId, Life, OpId, Time};
+use crate::message::{Action, Answer, Call, Past};
+use crate::{Extent, HostId, Life, OpId, Time};
 
 /// Fenced lives: those of these hosts up to these incarnations.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -26,6 +26,17 @@ impl Fences {
 }
 
 impl Device {
+    /// Lives that are fenced durably take nothing up any more. What they may have cut short here is in suspect stripes.
+    pub(super) fn release_fenced(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        if self.is_saving() {
+            return;
+        }
+        let fenced = self.returns.awaited().filter(|life| self.is_fenced(*life));
+        for life in fenced.collect::<Vec<_>>() {
+            self.returned(now, life, effects);
+        }
+    }
+
     pub(super) fn is_fenced(&self, life: Life) -> bool {
         self.record.fenced.has(life)
     }
@@ -67,10 +78,25 @@ impl Device {
         effects.push(Effect::answer(call, Answer::Fences(lives)));
     }
 
+    /// Who repairs what a life has left has fenced it at all devices that were in the array then; one that was out learns it
+    /// from the repair.
+    pub(super) fn learn_of_fence(&mut self, now: Time, action: &Action, effects: &mut Vec<Effect>) {
+        let (Action::Prepare { past, .. } | Action::Lock { past, .. }) = action else { return };
+        if let Past::Life(life) = past
+            && self.raise(now, &[*life], effects)
+        {
+            self.save(None);
+        }
+    }
+
     pub(super) fn fence(&mut self, now: Time, call: Call, life: Life, effects: &mut Vec<Effect>) {
         let news = self.raise(now, &[life], effects);
         let theirs = self.in_flight().filter(|(holder, _)| *holder == life);
-        let answer = Answer::InFlight(theirs.filter_map(|(_, extent)| extent).collect());
+        let in_flight = theirs.filter_map(|(_, extent)| extent).collect();
+        let mut written: Vec<Extent> = self.memory.written_by(life).collect();
+        written.sort_unstable();
+        written.dedup();
+        let answer = Answer::InFlight { in_flight, written, forgot: self.returns.forgot(life) };
         // Even if it is no news: that it was fenced may still be on its way to the disk.
         if news || self.is_saving() {
             self.save(Some((call, answer)));
@@ -87,6 +113,9 @@ impl Device {
         self.locks.clear(Some(life), effects);
         self.heard.remove(&life);
         self.reported.remove(&life);
+        // Saved with the next record: until then it is only waited for in vain, and found fenced.
+        self.record.holders.remove(&life);
+        self.returns.remembers(life);
         effects.push(Effect::answer(call, Answer::Done));
     }
 }

@@ -34,11 +34,22 @@ struct Lock {
 pub(super) struct Locks {
     queue: Vec<Lock>,
     fenced: Fences,
+    /// The newest timestamp on anything written.
+    newest: Time,
     #[cfg(feature = "mutations")]
     pub mutation: Option<Mutation>,
 }
 
 impl Locks {
+    /// Nothing that was written before is newer than `newest`.
+    pub(super) fn new(newest: Time) -> Self {
+        Locks { newest, ..Locks::default() }
+    }
+
+    pub(super) fn newest(&self) -> Time {
+        self.newest
+    }
+
     fn find(&self, call: Call) -> Option<usize> {
         let same = |other: Call| other.op == call.op && other.sibling == call.sibling;
         self.queue.iter().position(|lock| same(lock.ask.call))
@@ -56,7 +67,7 @@ impl Locks {
         }
         if let Some(index) = self.find(ask.call) {
             if self.queue[index].granted {
-                effects.push(Effect::granted(ask.call, ask.read, ask.headers, false));
+                effects.push(Effect::locked(ask.call, ask.read, ask.headers, false, self.newest));
             }
             return;
         }
@@ -82,7 +93,7 @@ impl Locks {
         let lock = &mut self.queue[index];
         lock.granted = true;
         let ask = &lock.ask;
-        effects.push(Effect::granted(ask.call, ask.read, ask.headers, waited));
+        effects.push(Effect::locked(ask.call, ask.read, ask.headers, waited, self.newest));
     }
 
     fn settle(&mut self, effects: &mut Vec<Effect>) {
@@ -138,6 +149,7 @@ impl Locks {
             return effects.push(known);
         };
         self.queue.remove(index);
+        self.newest = self.newest.max(stamp.time);
         memory.put(now, call, Ended::Written);
         let parts = vec![Part { extent: blocks.extent, applies: true }];
         effects.push(Effect::Write { call, stamp, blocks, parts, waited: false });
@@ -170,6 +182,15 @@ impl Locks {
         self.queue.iter().map(|lock| {
             let written = lock.granted && lock.ask.mode == Mode::Exclusive;
             (lock.ask.call.op.life, written.then_some(lock.ask.extent))
+        })
+    }
+
+    /// Locks and requests, in their order, for people.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = String> {
+        self.queue.iter().map(|lock| {
+            let Ask { call, extent, mode, .. } = &lock.ask;
+            let how = if lock.granted { "has" } else { "waits for" };
+            format!("{:?} {how} {mode:?} {extent:?}", call.op)
         })
     }
 

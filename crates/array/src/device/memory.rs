@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::message::Call;
-use crate::{OpId, Time};
+use crate::{Extent, Life, OpId, Time};
 
 /// How a sibling ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,13 +20,15 @@ pub(super) enum Ended {
 pub(super) struct Memory {
     keep: Time,
     ended: HashMap<(OpId, u32), Ended>,
+    /// What those that are written have written.
+    written: HashMap<(OpId, u32), Extent>,
     by_age: VecDeque<(Time, (OpId, u32))>,
 }
 
 impl Memory {
     /// Forgets after `keep`, in nanoseconds.
     pub(super) fn new(keep: Time) -> Self {
-        Memory { keep, ended: HashMap::new(), by_age: VecDeque::new() }
+        Memory { keep, ended: HashMap::new(), written: HashMap::new(), by_age: VecDeque::new() }
     }
 
     pub(super) fn put(&mut self, now: Time, call: Call, ended: Ended) {
@@ -34,6 +36,17 @@ impl Memory {
         if self.ended.insert(sibling, ended).is_none() {
             self.by_age.push_back((now.saturating_add(self.keep), sibling));
         }
+    }
+
+    /// A sibling that has ended has written this.
+    pub(super) fn wrote(&mut self, call: Call, extent: Extent) {
+        self.written.insert((call.op, call.sibling), extent);
+    }
+
+    /// What a life has written of late.
+    pub(super) fn written_by(&self, life: Life) -> impl Iterator<Item = Extent> {
+        let theirs = self.written.iter().filter(move |((op, _), _)| op.life == life);
+        theirs.map(|(_, extent)| *extent)
     }
 
     pub(super) fn get(&self, call: Call) -> Option<Ended> {
@@ -46,6 +59,7 @@ impl Memory {
                 break;
             }
             self.ended.remove(sibling);
+            self.written.remove(sibling);
             self.by_age.pop_front();
         }
     }

@@ -2,12 +2,16 @@
 //!
 //! | file | subject |
 //! |---|---|
+//! | `requests.rs` | which requests are served, and by whom |
 //! | `tso.rs` | timestamp ordering |
 //! | `locks.rs` | device-served locking |
 //! | `memory.rs` | siblings that have ended: tombstones, and requests that come twice |
 //! | `disk.rs` | the order in which the disk is used |
 //! | `epoch.rs` | the array's state, and the record that is kept durably |
+//! | `report.rs` | what is under way, for people |
 //! | `fence.rs` | lives that are fenced, and what they had in flight |
+//! | `marks.rs` | what the record has to say before a request is served |
+//! | `returns.rs` | after a restart: who had something under way takes it up again before others are served |
 //! | `suspect.rs` | stripes that have to be checked after a restart before they are used |
 //!
 //! The other schemes need nothing here: their reads and writes go to the disk as they come.
@@ -16,7 +20,11 @@ mod disk;
 mod epoch;
 mod fence;
 mod locks;
+mod marks;
 mod memory;
+mod report;
+mod requests;
+mod returns;
 mod suspect;
 mod tso;
 
@@ -24,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::message::{Action, Answer, Blocks, Call, Content, Flaw, Reply, Request};
+use crate::message::{Answer, Blocks, Call, Content, Flaw, Reply, Request};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::{
@@ -34,10 +42,12 @@ use crate::{
 
 use disk::{Begin, Disk, Job, Purpose};
 use epoch::Record;
-use locks::{Ask, Locks};
-use memory::{Ended, Memory};
+use locks::Locks;
+use marks::Marks;
+use memory::Memory;
+use returns::Returns;
 use suspect::Suspects;
-use tso::{Prepare, Tso};
+use tso::Tso;
 
 pub use epoch::BootError;
 
@@ -172,6 +182,8 @@ enum Effect {
         extent: Extent,
         headers: bool,
         waited: bool,
+        /// The read of a lock that is there now.
+        locked: bool,
     },
     Write {
         call: Call,
@@ -195,13 +207,28 @@ impl Effect {
         Effect::answer(call, Answer::NotPrepared)
     }
 
-    /// Lock or pre-write is there; what is to be read is read.
+    /// The pre-write is there; what is to be read is read.
     fn granted(call: Call, read: Option<Extent>, headers: bool, waited: bool) -> Self {
         match read {
-            Some(extent) => Effect::Read { call, extent, headers, waited },
+            Some(extent) => Effect::Read { call, extent, headers, waited, locked: false },
             None => Effect::Answer { call, waited, answer: Answer::Done },
         }
     }
+
+    /// The lock is there; what is to be read is read.
+    fn locked(call: Call, read: Option<Extent>, headers: bool, waited: bool, seen: Time) -> Self {
+        match read {
+            Some(extent) => Effect::Read { call, extent, headers, waited, locked: true },
+            None => Effect::Answer { call, waited, answer: Answer::Locked { seen, content: None } },
+        }
+    }
+}
+
+/// That a timestamp is too far ahead of the device's clock (section 2.4): what a restarted device takes for the newest that
+/// there can be counts on it.
+fn ahead(now: Time, allowed: Time, stamp: Stamp) -> Option<Answer> {
+    let excess = stamp.time.saturating_sub(now.saturating_add(allowed));
+    (excess > 0).then(|| Answer::Ahead { excess, ahead: stamp.time.saturating_sub(now) })
 }
 
 /// A device.
@@ -215,6 +242,10 @@ pub struct Device {
     locks: Locks,
     memory: Memory,
     suspects: Suspects,
+    marks: Marks,
+    returns: Returns,
+    /// Writes that were taken up again.
+    taken: u64,
     disk: Disk,
     heard: BTreeMap<Life, Time>,
     reported: BTreeMap<Life, Time>,
@@ -232,18 +263,29 @@ impl Device {
         let floor = if again { boot.now.saturating_add(config.ahead) } else { 0 };
         let starting = again && config.scheme == Scheme::TimestampOrdering;
         let suspects = Suspects::at_start(&config, &record);
+        let returns = Returns::at_start(&record.holders, &record.fenced);
+        #[cfg(feature = "mutations")]
+        let returns = match config.mutation {
+            Some(Mutation::DeltaAfterPartialWrite) => Returns::default(),
+            _ => returns,
+        };
+        // Stamps of locking were taken by what other devices had seen as well.
+        let newest = if again { floor.saturating_add(config.ahead) } else { 0 };
         let mut device = Device {
             record,
             saving: epoch::Saving::default(),
             starting_until: if starting { floor.saturating_add(1) } else { 0 },
             tso: Tso::new(config.remember, config.ahead, config.basic, floor),
-            locks: Locks::default(),
+            locks: Locks::new(newest),
             memory: Memory::new(config.remember),
             suspects,
+            marks: Marks::default(),
+            heard: returns.awaited().map(|life| (life, boot.now)).collect(),
+            silence: (!returns.is_over()).then(|| boot.now.saturating_add(config.lease)),
+            returns,
+            taken: 0,
             disk: Disk::new(config.durable),
-            heard: BTreeMap::new(),
             reported: BTreeMap::new(),
-            silence: None,
             broken: false,
             output: VecDeque::new(),
             config,
@@ -278,7 +320,7 @@ impl Device {
         }
         self.locks.expire(now, &mut self.memory, &mut effects);
         self.carry_out(effects);
-        self.tidy_regions(now);
+        self.tidy_record(now);
         self.use_disk(now);
         self.report_silent(now);
     }
@@ -318,157 +360,26 @@ impl Device {
         self.memory.len()
     }
 
+    /// Writes that hosts took up again after this device had restarted.
+    pub fn taken_up(&self) -> u64 {
+        self.taken
+    }
+
     /// Who has locks, pre-writes or waiting requests here; blocks that may be partly written by an operation under way.
     fn in_flight(&self) -> impl Iterator<Item = (Life, Option<Extent>)> {
         self.tso.holders().chain(self.locks.holders())
-    }
-
-    fn request(&mut self, now: Time, from: Life, request: Request, effects: &mut Vec<Effect>) {
-        if let Some(region) = self.clean_region(now, &request) {
-            return self.park(region, from, request);
-        }
-        let Request { call, stamp, epoch, action } = request;
-        if call.op.life != from {
-            return self.reply_to(from, call, Answer::Invalid);
-        }
-        self.heard.insert(from, now);
-        self.silence.get_or_insert(now.saturating_add(self.config.lease));
-        self.reported.remove(&from);
-        if let Err(answer) = self.admit(now, from, epoch, &action) {
-            return effects.push(Effect::answer(call, answer));
-        }
-        match action {
-            Action::Read { extent, headers } => {
-                effects.push(Effect::Read { call, extent, headers, waited: false });
-            }
-            Action::Write(blocks) => self.write(now, call, stamp, blocks, effects),
-            Action::Prepare { read, write, headers, starving, past } => {
-                let asked = Prepare { call, stamp, read, write, headers, starving, past };
-                self.tso.prepare(now, asked, &self.memory, effects);
-            }
-            Action::Commit(blocks) => {
-                self.tso.commit(now, call, blocks, &mut self.memory, effects);
-            }
-            Action::Cancel => self.tso.cancel(now, call, &mut self.memory, effects),
-            Action::Lock { extent, mode, read, headers, patience, past } => {
-                let ask = Ask { call, extent, mode, read, headers, patience, past };
-                self.locks.lock(now, ask, &self.memory, effects);
-            }
-            Action::WriteUnlock(blocks) => {
-                self.locks.write_unlock(now, call, stamp, blocks, &mut self.memory, effects);
-            }
-            Action::Unlock => self.locks.unlock(now, call, &mut self.memory, effects),
-            Action::Flush => self.disk.add(None, Job::Flush, Purpose::Flush { call }),
-            Action::Lease => effects.push(Effect::answer(call, Answer::Done)),
-            Action::Install(state) => self.install(now, call, state, effects),
-            Action::Agree(ask) => self.vote(call, ask, effects),
-            Action::Fence { life } => self.fence(now, call, life, effects),
-            Action::Clear { life } => self.clear(now, call, life, effects),
-            Action::ListFences => self.list_fences(call, effects),
-            Action::LearnFences { lives } => self.learn_fences(now, call, &lives, effects),
-            Action::Repaired { stripe } => {
-                self.suspects.repaired(stripe);
-                effects.push(Effect::answer(call, Answer::Done));
-            }
-            Action::Doubt { stripe } => {
-                self.suspects.doubt(stripe);
-                effects.push(Effect::answer(call, Answer::Done));
-            }
-        }
-    }
-
-    /// Whether a request may be served at all.
-    fn admit(
-        &self,
-        now: Time,
-        from: Life,
-        epoch: crate::Epoch,
-        action: &Action,
-    ) -> Result<(), Answer> {
-        if self.is_fenced(from) {
-            return Err(Answer::Fenced);
-        }
-        if self.broken {
-            return Err(Answer::Broken);
-        }
-        let (first, second) = match action {
-            Action::Read { extent, .. } => (Some(*extent), None),
-            Action::Prepare { read, write, .. } => (*read, *write),
-            Action::Lock { extent, read, .. } => (Some(*extent), *read),
-            Action::Write(blocks) | Action::Commit(blocks) | Action::WriteUnlock(blocks) => {
-                let length = blocks.extent.count as usize * self.config.layout.block_size as usize;
-                if blocks.data.len() != length {
-                    return Err(Answer::Invalid);
-                }
-                (Some(blocks.extent), None)
-            }
-            // By an older state a device would be left out that is back by now. That device has been told of the fences that
-            // others knew when they had its state, and whoever fences by an older one begins anew.
-            Action::Fence { .. } => (None, None),
-            Action::ListFences => (None, None),
-            // They take something back or change nothing, so that they are right in any state.
-            Action::Cancel
-            | Action::Unlock
-            | Action::Flush
-            | Action::Lease
-            | Action::Install(_)
-            | Action::Agree(_)
-            | Action::Clear { .. }
-            | Action::LearnFences { .. }
-            | Action::Repaired { .. }
-            | Action::Doubt { .. } => return Ok(()),
-        };
-        if ![first, second].into_iter().flatten().all(|extent| self.is_valid(extent)) {
-            return Err(Answer::Invalid);
-        }
-        if epoch < self.record.state().epoch {
-            return Err(Answer::Stale(self.record.state().clone()));
-        }
-        if epoch > self.record.state().epoch {
-            return Err(Answer::Behind(self.record.state().epoch));
-        }
-        let timestamped = matches!(action, Action::Prepare { .. } | Action::Commit(_));
-        if timestamped && now < self.starting_until {
-            return Err(Answer::Starting { wait: self.starting_until - now });
-        }
-        self.unsuspected(action, [first, second])
-    }
-
-    /// Extents are within one unit, so that no request makes a device keep more than that.
-    fn is_valid(&self, extent: Extent) -> bool {
-        let layout = &self.config.layout;
-        let unit = u64::from(layout.unit);
-        extent.count > 0
-            && extent.count <= layout.unit
-            && extent.start / unit == (extent.end() - 1) / unit
-            && layout.stripe_of(self.config.id, extent.start).is_some()
-    }
-
-    fn write(
-        &mut self,
-        now: Time,
-        call: Call,
-        stamp: Stamp,
-        blocks: Blocks,
-        effects: &mut Vec<Effect>,
-    ) {
-        if self.memory.get(call) == Some(Ended::Written) {
-            return effects.push(Effect::WrittenBefore { call });
-        }
-        self.memory.put(now, call, Ended::Written);
-        let parts = vec![Part { extent: blocks.extent, applies: true }];
-        effects.push(Effect::Write { call, stamp, blocks, parts, waited: false });
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
                 Effect::Answer { call, waited, answer } => self.reply(call, waited, answer),
-                Effect::Read { call, extent, headers, waited } => {
-                    let purpose = Purpose::Read { call, waited, headers };
+                Effect::Read { call, extent, headers, waited, locked } => {
+                    let purpose = Purpose::Read { call, waited, headers, locked };
                     self.disk.add(Some(call.op), Job::Read(extent), purpose);
                 }
                 Effect::Write { call, stamp, blocks, parts, waited } => {
+                    self.memory.wrote(call, blocks.extent);
                     for part in parts {
                         let purpose = Purpose::Write { call, waited };
                         let job = self.part(stamp, &blocks, part);
@@ -524,6 +435,7 @@ impl Device {
                 }
                 match purpose {
                     Purpose::Read { call, .. }
+                    | Purpose::TakeUp { call, .. }
                     | Purpose::Write { call, .. }
                     | Purpose::Flush { call } => self.reply(call, false, Answer::Broken),
                     Purpose::Save { .. } => {}
@@ -534,12 +446,21 @@ impl Device {
 
     fn answer_for(&mut self, now: Time, purpose: Purpose, answer: DiskAnswer) {
         match (purpose, answer) {
-            (Purpose::Read { call, waited, headers }, DiskAnswer::Read(blocks)) => {
+            (Purpose::Read { call, waited, headers, locked }, DiskAnswer::Read(blocks)) => {
                 let content = self.content(blocks, headers);
-                self.reply(call, waited, Answer::Content(content));
+                let answer = if locked {
+                    let seen = self.locks.newest();
+                    Answer::Locked { seen, content: Some(content) }
+                } else {
+                    Answer::Content(content)
+                };
+                self.reply(call, waited, answer);
+            }
+            (Purpose::TakeUp { call, stamp, blocks }, DiskAnswer::Read(found)) => {
+                self.taken_up_after(call, stamp, blocks, &found);
             }
             // A disk that answers a read with nothing has not read.
-            (Purpose::Read { call, .. }, DiskAnswer::Done) => {
+            (Purpose::Read { call, .. } | Purpose::TakeUp { call, .. }, DiskAnswer::Done) => {
                 self.reply(call, false, Answer::Broken);
             }
             (Purpose::Write { call, waited }, _) => {
@@ -551,6 +472,9 @@ impl Device {
             (Purpose::Save { number }, _) => {
                 self.saved(number);
                 self.unpark(now, number);
+                let mut effects = Vec::new();
+                self.release_fenced(now, &mut effects);
+                self.carry_out(effects);
             }
         }
     }
@@ -594,7 +518,7 @@ impl Device {
 
     /// When the first of those who hold something here will have been silent for a lease, and who.
     fn silent(&self) -> impl Iterator<Item = (Life, Time)> {
-        let holders = self.in_flight().map(|(life, _)| life);
+        let holders = self.in_flight().map(|(life, _)| life).chain(self.returns.awaited());
         let holders = holders.filter(|life| !self.reported.contains_key(life));
         holders.filter_map(|life| {
             let heard = self.heard.get(&life)?;
@@ -613,7 +537,8 @@ impl Device {
                 self.output.push_back(DeviceOutput::Silent { life });
             }
         }
-        let holders: BTreeSet<Life> = self.in_flight().map(|(life, _)| life).collect();
+        let holders = self.in_flight().map(|(life, _)| life).chain(self.returns.awaited());
+        let holders: BTreeSet<Life> = holders.collect();
         let lease = self.config.lease;
         self.heard.retain(|life, last| holders.contains(life) || last.saturating_add(lease) > now);
         self.reported.retain(|life, _| holders.contains(life));

@@ -3,12 +3,15 @@
 //! *regions* something was written of late: a region is marked dirty in the record before the first pre-write, lock or write
 //! in it, and clean when nothing has happened there for long.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::epoch::Record;
 use super::{Device, DeviceConfig};
-use crate::message::{Action, Answer, Mode, Request};
-use crate::{Extent, Life, Time};
+use crate::message::{Action, Answer};
+use crate::{Extent, OpId, Time};
+
+/// As many passes over a stripe are remembered: more than hosts try at once.
+const MOST_PASSES: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
@@ -16,24 +19,14 @@ pub(super) struct Suspects {
     regions: BTreeSet<u64>,
     /// Stripes of these that have been repaired.
     good: BTreeSet<u64>,
-    /// Single stripes elsewhere.
-    stripes: BTreeSet<u64>,
+    /// The last passes of repairs that have asked for a suspect stripe since the start. What was repaired before a restart says
+    /// nothing of what the restart has made suspect.
+    examined: BTreeMap<u64, VecDeque<OpId>>,
     /// When a region was last used for writing.
     used: BTreeMap<u64, Time>,
     tidied: Time,
-    /// Requests that wait until a region is marked dirty.
-    parked: Vec<Parked>,
     units: u64,
     groups: u64,
-}
-
-#[derive(Debug)]
-struct Parked {
-    /// The number of the save.
-    save: u64,
-    region: u64,
-    from: Life,
-    request: Request,
 }
 
 impl Suspects {
@@ -52,30 +45,35 @@ impl Suspects {
         }
     }
 
-    fn region(&self, stripe: u64) -> u64 {
+    pub(super) fn region(&self, stripe: u64) -> u64 {
         stripe / self.groups / self.units
     }
 
     fn is_suspect(&self, stripe: u64) -> bool {
-        self.stripes.contains(&stripe)
-            || self.regions.contains(&self.region(stripe)) && !self.good.contains(&stripe)
+        self.regions.contains(&self.region(stripe)) && !self.good.contains(&stripe)
     }
 
-    pub(super) fn repaired(&mut self, stripe: u64) {
-        self.stripes.remove(&stripe);
-        if self.regions.contains(&self.region(stripe)) {
+    /// A pass has found nothing left to mend.
+    pub(super) fn repaired(&mut self, stripe: u64, pass: OpId) {
+        if self.examined.get(&stripe).is_some_and(|passes| passes.contains(&pass)) {
+            self.examined.remove(&stripe);
             self.good.insert(stripe);
         }
     }
 
-    pub(super) fn doubt(&mut self, stripe: u64) {
-        self.good.remove(&stripe);
-        self.stripes.insert(stripe);
+    fn examines(&mut self, stripe: u64, pass: OpId) {
+        let passes = self.examined.entry(stripe).or_default();
+        if passes.back() != Some(&pass) {
+            passes.push_back(pass);
+        }
+        if passes.len() > MOST_PASSES {
+            passes.pop_front();
+        }
     }
 
-    /// Whether a region has stripes that are still to be checked.
-    fn doubted(&self, region: u64) -> bool {
-        self.regions.contains(&region) || self.stripes.iter().any(|s| self.region(*s) == region)
+    /// Something is being written in a region.
+    pub(super) fn used(&mut self, now: Time, region: u64) {
+        self.used.insert(region, now);
     }
 }
 
@@ -92,64 +90,53 @@ fn repairs(action: &Action) -> bool {
 }
 
 impl Device {
+    /// Stripes that this device serves only after they have been checked: a scrub that may repair does it. Until then a stripe
+    /// may be inconsistent, so that somebody should see to it even if nobody uses them.
+    pub fn suspects(&self) -> impl Iterator<Item = u64> {
+        let (units, groups) = (self.suspects.units, self.suspects.groups);
+        let layout = self.config.layout;
+        let group = u64::from(self.config.id.0 / layout.group_size());
+        let rows = self.suspects.regions.iter().flat_map(move |region| {
+            let first = region.saturating_mul(units);
+            first..first.saturating_add(units).min(layout.stripes.div_ceil(groups))
+        });
+        rows.map(move |row| row * groups + group)
+            .filter(move |stripe| *stripe < layout.stripes && self.is_suspect(*stripe))
+    }
+
+    /// What this device does not have yet will be rebuilt from the others: no repair reads it here.
+    fn is_suspect(&self, stripe: u64) -> bool {
+        self.suspects.is_suspect(stripe) && self.record.state().has(self.config.id, stripe)
+    }
+
     /// Refuses what touches a suspect stripe and does not repair it.
     pub(super) fn unsuspected(
-        &self,
+        &mut self,
+        op: OpId,
         action: &Action,
         extents: [Option<Extent>; 2],
     ) -> Result<(), Answer> {
-        if repairs(action) {
-            return Ok(());
-        }
+        let layout = self.config.layout;
         for extent in extents.into_iter().flatten() {
-            let stripe = self.config.layout.stripe_of(self.config.id, extent.start);
-            if let Some(stripe) = stripe.filter(|stripe| self.suspects.is_suspect(*stripe)) {
+            let stripe = layout.stripe_of(self.config.id, extent.start);
+            let Some(stripe) = stripe.filter(|stripe| self.is_suspect(*stripe)) else {
+                continue;
+            };
+            if !repairs(action) {
                 return Err(Answer::Suspect { stripe });
+            }
+            if extent.count == layout.unit {
+                self.suspects.examines(stripe, op);
             }
         }
         Ok(())
     }
 
-    /// The region that has to be marked dirty before a request may be served.
-    pub(super) fn clean_region(&mut self, now: Time, request: &Request) -> Option<u64> {
-        let extent = match &request.action {
-            Action::Prepare { write, .. } => (*write)?,
-            Action::Lock { extent, mode: Mode::Exclusive, .. } => *extent,
-            Action::Write(blocks) => blocks.extent,
-            _ => return None,
-        };
-        let stripe = self.config.layout.stripe_of(self.config.id, extent.start)?;
-        let region = self.suspects.region(stripe);
-        self.suspects.used.insert(region, now);
-        let on_its_way = self.suspects.parked.iter().any(|parked| parked.region == region);
-        (!self.record.dirty.contains(&region) || on_its_way).then_some(region)
-    }
-
-    /// Marks a region dirty; the request is served when that is durable.
-    pub(super) fn park(&mut self, region: u64, from: Life, request: Request) {
-        if self.record.dirty.insert(region) {
-            self.save(None);
-        }
-        let first = self.suspects.parked.iter().find(|parked| parked.region == region);
-        let save = first.map_or(self.last_save(), |parked| parked.save);
-        self.suspects.parked.push(Parked { save, region, from, request });
-    }
-
-    pub(super) fn unpark(&mut self, now: Time, saved: u64) {
-        let parked = std::mem::take(&mut self.suspects.parked);
-        let (ready, rest): (Vec<_>, Vec<_>) = parked.into_iter().partition(|p| p.save <= saved);
-        self.suspects.parked = rest;
-        for Parked { from, request, .. } in ready {
-            let mut effects = Vec::new();
-            self.request(now, from, request, &mut effects);
-            self.carry_out(effects);
-        }
-    }
-
-    /// Regions in which nothing is under way and nothing has been for long become clean.
-    pub(super) fn tidy_regions(&mut self, now: Time) {
+    /// Regions in which nothing is under way and nothing has been for long become clean; lives that have nothing here and have
+    /// not been heard of for long are forgotten.
+    pub(super) fn tidy_record(&mut self, now: Time) {
         let every = self.config.remember;
-        if now.saturating_sub(self.suspects.tidied) < every || !self.suspects.parked.is_empty() {
+        if now.saturating_sub(self.suspects.tidied) < every || self.is_marking() {
             return;
         }
         self.suspects.tidied = now;
@@ -160,7 +147,7 @@ impl Device {
         let idle = self.disk.is_idle();
         let mut clean = Vec::new();
         for &region in &self.record.dirty {
-            if busy.contains(&region) || self.suspects.doubted(region) || !idle {
+            if busy.contains(&region) || self.suspects.regions.contains(&region) || !idle {
                 self.suspects.used.insert(region, now);
             }
             let used = *self.suspects.used.entry(region).or_insert(now);
@@ -168,11 +155,13 @@ impl Device {
                 clean.push(region);
             }
         }
-        if !clean.is_empty() {
+        let gone = self.gone_holders(now);
+        if !clean.is_empty() || !gone.is_empty() {
             for region in clean {
                 self.record.dirty.remove(&region);
                 self.suspects.used.remove(&region);
             }
+            self.record.holders.retain(|life| !gone.contains(life));
             self.save(None);
         }
     }

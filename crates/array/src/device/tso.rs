@@ -129,10 +129,7 @@ impl Tso {
                 None => Effect::granted(call, known.asked.read, asked.headers, false),
             });
         }
-        let limit = now.saturating_add(self.ahead);
-        if stamp.time > limit {
-            let answer =
-                Answer::Ahead { excess: stamp.time - limit, ahead: stamp.time.saturating_sub(now) };
+        if let Some(answer) = super::ahead(now, self.ahead, stamp) {
             return effects.push(Effect::answer(call, answer));
         }
         if let Some(seen) = self.refuses(&asked) {
@@ -371,6 +368,17 @@ impl Tso {
     /// Who has pre-writes or waiting reads here, and which blocks of each are pre-written.
     pub(super) fn holders(&self) -> impl Iterator<Item = (Life, Option<Extent>)> {
         self.siblings.values().map(|s| (s.asked.call.op.life, s.asked.write))
+    }
+
+    /// Pre-writes and waiting reads, for people.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = String> {
+        self.siblings.values().map(|sibling| {
+            let Prepare { call, stamp, read, write, .. } = &sibling.asked;
+            let waits = if sibling.waiting { ", its read waits" } else { "" };
+            let held = if sibling.held.is_some() { ", its write waits for reads" } else { "" };
+            let (op, time) = (call.op, stamp.time);
+            format!("{op:?} at {time}: reads {read:?}, pre-writes {write:?}{waits}{held}")
+        })
     }
 
     /// Writes of fenced lives that wait for reads are not done any more; their pre-writes stay, as of any write that did not

@@ -61,7 +61,14 @@ impl Host {
             let what = format!("stripe {} has lost more units than it can", part.stripe);
             return self.fail(now, seq, OpError::Unavailable(what));
         }
-        let forgotten = this.siblings.iter().any(|s| s.refused == Some(Refused::Forgotten));
+        // What is forgotten by a device that does not count yet will be rebuilt.
+        let counts = |index: usize| {
+            let access = this.plan.accesses.get(index);
+            access.is_some_and(|access| self.state.has(access.device, access.stripe))
+        };
+        let mut siblings = this.siblings.iter().enumerate();
+        let forgotten =
+            siblings.any(|(index, s)| s.refused == Some(Refused::Forgotten) && counts(index));
         let back = this
             .plan
             .stripes
@@ -82,7 +89,7 @@ impl Host {
             let skipped = devices.find(|device| !self.state.has(*device, part.stripe));
             for index in part.accesses.clone() {
                 let sibling = &mut this.siblings[index];
-                let refused = sibling.refused.take();
+                let refused = sibling.refused.take().filter(|r| *r != Refused::Forgotten);
                 let device = usize::from(this.plan.accesses[index].device.0);
                 let condition = self.state.devices.get(device);
                 let present = condition.is_some_and(|c| *c != Condition::Failed);

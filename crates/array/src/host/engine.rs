@@ -9,8 +9,6 @@
 //!                    [Last]    the caller has its answer; locks are released, or what was given up is taken back
 //! ```
 
-use std::collections::BTreeSet;
-
 use rand::RngExt as _;
 
 use super::control::{Context, Second};
@@ -20,7 +18,7 @@ use super::{Host, HostOutput};
 use crate::message::{Action, Answer, Blocks, Call, Content, Past, Request};
 use crate::plan::{self, Access, Plan, WriteRules};
 use crate::{
-    Condition, DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
+    Condition, DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Scheme, Stamp, Ticket, Time, Work,
 };
 
 /// Where a try is.
@@ -331,6 +329,10 @@ impl Host {
             return self.restart(now, seq, 0);
         }
         let Some(this) = self.tries.get_mut(&seq) else { return };
+        if self.config.scheme == Scheme::DeviceLocking {
+            // Its place among others is where it has all its locks: newer than what devices said they had seen.
+            this.stamp = self.clock.stamp(now);
+        }
         let (plan, contents) = (&this.plan, &this.contents);
         let layout = &self.config.layout;
         if !job::complete(layout, plan, contents) {
@@ -533,19 +535,6 @@ impl Host {
         self.post(now, peer, request);
     }
 
-    pub(super) fn post(&mut self, now: Time, to: Peer, request: Request) {
-        self.heard_from_us.insert(to, now);
-        self.renewal.get_or_insert(now.saturating_add(self.config.lease / 3));
-        self.output.push_back(HostOutput::Send { to, request });
-    }
-
-    /// A new connection: what was sent on the old one may not have arrived.
-    pub(super) fn resend(&mut self, now: Time, peer: Peer) {
-        for (seq, index) in self.outstanding(|sibling| sibling.peer == peer) {
-            self.transmit(now, seq, index);
-        }
-    }
-
     pub(super) fn outstanding(&self, wanted: impl Fn(&Sibling) -> bool) -> Vec<(u64, usize)> {
         let mut found = Vec::new();
         for (seq, this) in &self.tries {
@@ -576,42 +565,8 @@ impl Host {
                 }
             }
         }
+        self.settle(now);
         self.renew(now);
         self.keep_locks(now);
-    }
-
-    /// Peers at which something may be held.
-    fn holders(&self) -> impl Iterator<Item = Peer> {
-        let siblings = self.tries.values().flat_map(|this| &this.siblings);
-        siblings.filter(|s| s.held != Held::Nothing).map(|s| s.peer)
-    }
-
-    /// When the first of them should hear of this host. It takes a look at everything under way, so that it is done when the
-    /// time may have come, not with every step.
-    fn next_renewal(&self) -> Option<Time> {
-        let last = self.holders().filter_map(|peer| self.heard_from_us.get(&peer)).min();
-        last.map(|last| last.saturating_add(self.config.lease / 3))
-    }
-
-    /// Says that this life is alive to whoever holds something for it and has not heard of it for long.
-    fn renew(&mut self, now: Time) {
-        if self.renewal.is_none_or(|time| time > now) {
-            return;
-        }
-        let due = self.holders().filter(|peer| {
-            let last = self.heard_from_us.get(peer).copied().unwrap_or(0);
-            last.saturating_add(self.config.lease / 3) <= now
-        });
-        let due: BTreeSet<Peer> = due.collect();
-        for peer in due {
-            // Not a try's: nobody looks for its answer.
-            let op = OpId { life: self.config.life, seq: 0 };
-            let call = Call { op, sibling: 0, step: 0 };
-            let stamp = Stamp { time: now, host: self.config.life.host.0 };
-            let epoch = self.state.epoch;
-            self.counts.leases += 1;
-            self.post(now, peer, Request { call, stamp, epoch, action: Action::Lease });
-        }
-        self.renewal = self.next_renewal();
     }
 }

@@ -83,9 +83,11 @@ impl Host {
             Work::Scrub { stripe, repair } => whole(stripe, repair, None),
             Work::Rebuild { device, stripe } => {
                 match self.state.devices.get(usize::from(device.0)) {
-                    Some(condition) if condition.has(stripe) => Ok(None),
-                    Some(Condition::Rebuilding { .. }) => whole(stripe, true, Some(device)),
-                    Some(_) => Err(OpError::State(format!("{device} is not being rebuilt"))),
+                    Some(Condition::Failed) => {
+                        Err(OpError::State(format!("{device} is not being rebuilt")))
+                    }
+                    // Also if it has the stripe: this host may know an old state only. Devices tell.
+                    Some(_) => whole(stripe, true, Some(device)),
                     None => Err(OpError::State(format!("the array has no device {device}"))),
                 }
             }
@@ -133,6 +135,30 @@ impl Host {
         }
     }
 
+    /// What errands are doing, for people.
+    pub(super) fn errands_under_way(&self) -> impl Iterator<Item = String> {
+        self.errands.values().map(|errand| {
+            let stage = match &errand.stage {
+                Stage::Stripe(pass) => {
+                    format!("pass {} over stripe {}", errand.passes, pass.stripe)
+                }
+                Stage::Repaired => "tells that the stripe is repaired".to_owned(),
+                Stage::Fencing(life) => format!("fences {life:?}"),
+                Stage::Repairing { life, left, pass } => {
+                    format!("repairs stripe {} after {life:?}, {} to come", pass.stripe, left.len())
+                }
+                Stage::Clearing => "clears".to_owned(),
+                Stage::Gathering(device) => format!("asks who is fenced, for {device}"),
+                Stage::Handing { device, lives } => {
+                    format!("tells {device} of {} fenced lives", lives.len())
+                }
+                Stage::Proposing { seq, .. } => format!("proposes by try {seq}"),
+                Stage::Installing => "installs".to_owned(),
+            };
+            format!("errand {stage}")
+        })
+    }
+
     /// Starts what an errand's stage consists of.
     fn go_on(&mut self, now: Time, id: u64) {
         let Some(errand) = self.errands.get(&id) else { return };
@@ -148,8 +174,10 @@ impl Host {
         };
         let role = match &errand.stage {
             Stage::Stripe(pass) | Stage::Repairing { pass, .. } => Role::Pass(pass.clone()),
-            Stage::Repaired => match errand.work {
-                Work::Scrub { stripe, .. } => tell(Action::Repaired { stripe }),
+            Stage::Repaired => match (&errand.work, errand.op) {
+                (&Work::Scrub { stripe, .. }, Some((pass, _))) => {
+                    tell(Action::Repaired { stripe, pass })
+                }
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
             Stage::Fencing(life) => tell_all(Action::Fence { life: *life }),
@@ -252,12 +280,17 @@ impl Host {
 
     fn told(&mut self, now: Time, id: u64, answers: Vec<(Peer, Answer)>) {
         let Some(errand) = self.errands.get_mut(&id) else { return };
-        let mut in_flight: Vec<(DeviceId, Extent)> = Vec::new();
+        let layout = self.config.layout;
+        let mut left: Vec<(DeviceId, Extent)> = Vec::new();
+        let mut recent: Vec<(DeviceId, Extent)> = Vec::new();
+        let mut forgetful: Vec<u16> = Vec::new();
         let mut fenced: BTreeMap<HostId, u64> = BTreeMap::new();
         for (peer, answer) in answers {
             match (peer, answer) {
-                (Peer::Device(device), Answer::InFlight(extents)) => {
-                    in_flight.extend(extents.into_iter().map(|extent| (device, extent)));
+                (Peer::Device(device), Answer::InFlight { in_flight, written, forgot }) => {
+                    left.extend(in_flight.into_iter().map(|extent| (device, extent)));
+                    recent.extend(written.into_iter().map(|extent| (device, extent)));
+                    forgetful.extend(forgot.then_some(device.0 / layout.group_size()));
                 }
                 (_, Answer::Fences(lives)) => {
                     for life in lives {
@@ -280,7 +313,10 @@ impl Host {
         match &errand.stage {
             Stage::Fencing(life) => {
                 let life = *life;
-                let left = self.affected(&in_flight);
+                // What a device has forgotten shows in what others of its group have got.
+                recent.retain(|(device, _)| forgetful.contains(&(device.0 / layout.group_size())));
+                left.append(&mut recent);
+                let left = self.affected(&left);
                 let Some(errand) = self.errands.get_mut(&id) else { return };
                 let (past, found) = (Past::Life(life), Found::default());
                 let pass = Pass { stripe: 0, columns: 0..0, repair: true, onto: None, past, found };

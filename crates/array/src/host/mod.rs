@@ -3,11 +3,13 @@
 //! | file | subject |
 //! |---|---|
 //! | `engine.rs` | the way of an operation: tries, phases, siblings; the same for every scheme |
+//! | `presence.rs` | what devices are told beside operations: that the host lives, what it has left on a new connection |
 //! | `replies.rs` | what an answer means for the try that it belongs to |
 //! | `changes.rs` | what becomes of operations when the array's state changes (sections 3.3, 3.4) |
 //! | `job.rs` | what an operation makes of what it has read: parity, answers |
 //! | `errands.rs` | repairs that consist of several transactions: scrub, rebuild, fence; changes of the array's state |
 //! | `repair.rs` | one pass of a repair over one stripe |
+//! | `report.rs` | what is under way, for people |
 //! | `control.rs` | the seam to the schemes |
 //! | `server_locks.rs` | locks from the lock server: asked for, registered, given back |
 //! | `callback.rs` | locks that are kept until the server calls them back |
@@ -20,8 +22,10 @@ mod device_locks;
 mod engine;
 mod errands;
 mod job;
+mod presence;
 mod repair;
 mod replies;
+mod report;
 mod server_locks;
 mod tso;
 mod zero;
@@ -130,6 +134,8 @@ pub enum HostInput {
     Connected {
         /// Whom to.
         peer: Peer,
+        /// Names the time since a device started: a device that has restarted has another, and has forgotten what it granted.
+        boot: u64,
     },
     /// A connection has broken.
     Disconnected {
@@ -219,6 +225,10 @@ pub struct Host {
     renewal: Option<Time>,
     /// The states that devices were told, and have not answered yet.
     installing: BTreeMap<Peer, Epoch>,
+    /// By which of its starts a device was last connected.
+    boots: BTreeMap<Peer, u64>,
+    /// Devices that are to be told when the tries before this one have no unanswered writes there.
+    settling: BTreeMap<Peer, u64>,
     fenced: bool,
     counts: HostCounts,
     output: VecDeque<HostOutput>,
@@ -227,17 +237,24 @@ pub struct Host {
 /// Gives timestamps: unique, growing, and never behind what devices have seen (section 2.4).
 struct Clock {
     last: Time,
+    /// By how much this host's clock is more ahead of a device's than it may be.
+    fast: Time,
     host: u32,
 }
 
 impl Clock {
     fn stamp(&mut self, now: Time) -> Stamp {
-        self.last = now.max(self.last + 1);
+        self.last = now.saturating_sub(self.fast).max(self.last + 1);
         Stamp { time: self.last, host: self.host }
     }
 
     fn learn(&mut self, seen: Time) {
         self.last = self.last.max(seen);
+    }
+
+    /// A device takes nothing newer than `limit` yet. To wait alone would not help: this clock goes on as that one does.
+    fn slow_down(&mut self, now: Time, limit: Time) {
+        self.fast = self.fast.max(now.saturating_sub(limit));
     }
 }
 
@@ -250,7 +267,7 @@ impl Host {
             locks: ServerLocks::of(config.scheme, config.lease),
             patience: Patience::new(config.first_patience, config.patience.clone()),
             random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
-            clock: Clock { last: 0, host: config.life.host.0 },
+            clock: Clock { last: 0, fast: 0, host: config.life.host.0 },
             next_seq: 1,
             tries: BTreeMap::new(),
             errands: BTreeMap::new(),
@@ -260,6 +277,8 @@ impl Host {
             heard_from_us: BTreeMap::new(),
             renewal: None,
             installing: BTreeMap::new(),
+            boots: BTreeMap::new(),
+            settling: BTreeMap::new(),
             fenced: false,
             counts: HostCounts::default(),
             output: VecDeque::new(),
@@ -273,13 +292,10 @@ impl Host {
             HostInput::Submit { ticket, work } => self.submit(now, ticket, work),
             HostInput::Reply { from, reply } => self.reply(now, from, reply),
             // What it is told begins when it says who it is.
-            HostInput::Connected { peer: Peer::Server }
+            HostInput::Connected { peer: Peer::Server, .. }
             | HostInput::Disconnected { peer: Peer::Server } => self.server_lost(),
             HostInput::Server(reply) => self.server_reply(now, reply),
-            HostInput::Connected { peer } => {
-                self.installing.remove(&peer);
-                self.resend(now, peer);
-            }
+            HostInput::Connected { peer, boot } => self.connected(now, peer, boot),
             HostInput::Disconnected { .. } => {}
             HostInput::State(state) => self.adopt(now, state),
             HostInput::Leave => self.leave(now),

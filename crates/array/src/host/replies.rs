@@ -77,6 +77,12 @@ impl Host {
                 sibling.held = Held::All;
                 self.phase_ends(now, seq);
             }
+            Answer::Locked { seen, content } => {
+                sibling.held = Held::All;
+                this.contents[index] = content;
+                self.clock.learn(seen);
+                self.phase_ends(now, seq);
+            }
             Answer::Rejected { seen } | Answer::Overtaken { seen } => {
                 if let Answer::Rejected { .. } = answer {
                     sibling.held = Held::Nothing;
@@ -103,10 +109,11 @@ impl Host {
                 if excess > self.config.clock_tolerance {
                     return self.fail(now, seq, OpError::Clock { ahead_ms: ahead / MS });
                 }
+                self.clock.slow_down(now, this.stamp.time.saturating_sub(excess));
                 self.restart(now, seq, excess.max(1));
             }
+            // These may also answer a request that has come before, and was granted then.
             Answer::Stale(state) => {
-                sibling.held = Held::Nothing;
                 if state.epoch > self.state.epoch {
                     self.adopt(now, state);
                 } else {
@@ -114,7 +121,6 @@ impl Host {
                 }
             }
             Answer::Suspect { stripe } => {
-                sibling.held = Held::Nothing;
                 self.repair_needed(now, seq, stripe);
             }
             _ => {

@@ -400,9 +400,11 @@ impl Host {
             let out = sibling.out.as_ref();
             sibling.peer == Peer::Server && out.is_some_and(|out| out.action == *action)
         }) {
-            let in_flight = ranges
-                .iter()
-                .map(|range| (Peer::Device(range.device), Answer::InFlight(vec![range.extent])));
+            let in_flight = ranges.iter().map(|range| {
+                let in_flight = vec![range.extent];
+                let answer = Answer::InFlight { in_flight, written: Vec::new(), forgot: false };
+                (Peer::Device(range.device), answer)
+            });
             self.answered_by_server(now, seq, index, in_flight.collect(), Answer::Done);
         }
     }

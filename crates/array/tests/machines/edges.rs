@@ -248,10 +248,20 @@ fn what_was_not_answered_is_sent_again_on_a_new_connection() {
     host.handle(START, HostInput::Submit { ticket: Ticket(1), work: read_one() });
     let sent = requests(&mut host);
     host.handle(START, HostInput::Disconnected { peer: sent[0].0 });
-    host.handle(START, HostInput::Connected { peer: sent[0].0 });
-    assert_eq!(requests(&mut host), sent);
-    host.handle(START, HostInput::Connected { peer: Peer::Server });
+    host.handle(START, HostInput::Connected { peer: sent[0].0, boot: 1 });
+    let again = requests(&mut host);
+    assert_eq!(again[..1], sent, "it is the first connection that is told");
+    // Of writes there is nothing to be taken up.
+    let [(peer, Request { action: Action::Settled, .. })] = &again[1..] else {
+        panic!("{again:?}")
+    };
+    assert_eq!(*peer, sent[0].0);
+    host.handle(START, HostInput::Connected { peer: Peer::Server, boot: 1 });
     assert_eq!(requests(&mut host), []);
+    // The device has restarted: what it may have granted is nothing any more.
+    host.handle(START, HostInput::Connected { peer: sent[0].0, boot: 2 });
+    let anew: Vec<Action> = requests(&mut host).into_iter().map(|(_, r)| r.action).collect();
+    assert_eq!(anew, [Action::Cancel, sent[0].1.action.clone(), Action::Settled]);
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! Devices that forget locks and pre-writes in the middle of operations (section 3.4).
 
-use lockify_array::{DeviceId, Layout, Scheme, Span};
+use lockify_array::{Device, DeviceId, Layout, Scheme, Span};
 use rand::RngExt as _;
 
 use crate::world::{World, raid5};
 
 /// Each host writes blocks of its own, in stripes that all share, one operation after the other; now and then a device starts
-/// anew. At the end every block is what its host wrote last, and parity fits. Returns how many operations were finished by
-/// another try.
+/// anew. At the end every block is what its host wrote last, and parity fits. Returns how many writes were taken up by a device
+/// that had forgotten them.
 pub fn restarts(world: &mut World) -> Result<u64, String> {
     let hosts = world.hosts.len() as u64;
     let own = world.layout.blocks() / hosts;
@@ -49,21 +49,21 @@ pub fn restarts(world: &mut World) -> Result<u64, String> {
             return Err(format!("block {block} is not what was written last"));
         }
     }
-    Ok(world.hosts.iter().map(|host| host.counts().mended).sum())
+    Ok(world.devices.iter().map(Device::taken_up).sum())
 }
 
 #[test]
 fn what_is_partly_written_is_finished_whatever_devices_forget() {
     let layout = Layout { stripes: 2, unit: 3, ..raid5() };
     for scheme in [Scheme::DeviceLocking, Scheme::TimestampOrdering] {
-        let mut mended = 0;
+        let mut taken_up = 0;
         for seed in 0..60 {
             let mut world = World::new(layout, scheme, 3, seed);
             match restarts(&mut world) {
-                Ok(count) => mended += count,
+                Ok(count) => taken_up += count,
                 Err(what) => panic!("{scheme} seed {seed}: {what}"),
             }
         }
-        assert!(mended > 10, "{scheme}: only {mended}");
+        assert!(taken_up > 10, "{scheme}: only {taken_up}");
     }
 }

@@ -135,6 +135,8 @@ pub struct World {
     pub events: Vec<(DeviceId, DeviceEvent)>,
     next_ticket: u64,
     next_tag: u64,
+    /// How often devices were started.
+    boots: u64,
 }
 
 impl World {
@@ -184,8 +186,16 @@ impl World {
             events: Vec::new(),
             next_ticket: 0,
             next_tag: 0,
+            boots: 0,
         };
         world.connections.resize_with(world.hosts.len(), Connection::default);
+        for host in 0..world.hosts.len() {
+            for device in 0..world.devices.len() {
+                let peer = Peer::Device(DeviceId(device as u16));
+                let now = world.host_now(host);
+                world.hosts[host].handle(now, HostInput::Connected { peer, boot: 0 });
+            }
+        }
         if world.scheme.has_server() {
             world.start_server();
         }
@@ -215,7 +225,7 @@ impl World {
         let now = self.host_now(host);
         let life = self.hosts[host].life();
         if let (Some(server), false) = (&mut self.server, self.dead_hosts.contains(&host)) {
-            self.hosts[host].handle(now, HostInput::Connected { peer: Peer::Server });
+            self.hosts[host].handle(now, HostInput::Connected { peer: Peer::Server, boot: 0 });
             server.handle(self.now, ServerInput::Connected { life });
         }
     }
@@ -486,9 +496,10 @@ impl World {
         let boot = DeviceBoot { now: self.now, record: self.disks[index].record.clone(), state };
         self.devices[index] = Device::new(self.configs[index].clone(), boot).unwrap();
         let peer = Peer::Device(DeviceId(index as u16));
+        self.boots += 1;
         for host in (0..self.hosts.len()).filter(|h| !self.dead_hosts.contains(h)) {
             let now = self.skew[host] + self.now;
-            self.hosts[host].handle(now, HostInput::Connected { peer });
+            self.hosts[host].handle(now, HostInput::Connected { peer, boot: self.boots });
         }
         self.collect();
     }

@@ -205,6 +205,8 @@ pub enum Packet {
     Request(Life, Request),
     /// From a device.
     Reply(Life, Reply),
+    /// From a device, on a new connection and when it has a newer one: the array's state.
+    State(Life, ArrayState),
     /// To the lock server.
     ServerRequest(Life, ServerRequest),
     /// From the lock server.
@@ -385,6 +387,7 @@ impl Node {
                 let life = Life { host, incarnation: cx.incarnation().into() };
                 let state = ArrayState::new(setting.layout.devices());
                 let mut config = HostConfig::new(life, setting.scheme, setting.layout, state);
+                config.witnesses = places.devices - setting.layout.devices();
                 (setting.host)(&mut config);
                 self.started(Hosted::Host(Box::new(Host::new(config))), cx);
                 let server = places.server.then(|| places.server());
@@ -477,6 +480,9 @@ impl Node {
                     host.handle(now, HostInput::Reply { from, reply });
                 }
             }
+            (Hosted::Host(host), Packet::State(to, state)) if to == host.life() => {
+                host.handle(now, HostInput::State(state));
+            }
             (Hosted::Server(server), Packet::ServerRequest(from, request)) => {
                 server.handle(now, ServerInput::Request { from, request });
             }
@@ -497,7 +503,9 @@ impl Node {
                 host.handle(
                     now,
                     match state {
-                        LinkState::Up { .. } => HostInput::Connected { peer },
+                        LinkState::Up { incarnation } => {
+                            HostInput::Connected { peer, boot: incarnation.into() }
+                        }
                         LinkState::Down => HostInput::Disconnected { peer },
                     },
                 );
@@ -513,7 +521,9 @@ impl Node {
                 self.lives.extend(come.map(|life| (node, life)));
                 match hosted {
                     Hosted::Device(device) => {
-                        if let Some(life) = gone.filter(|_| come.is_none()) {
+                        if let Some(life) = come {
+                            cx.send(node, Packet::State(life, device.state().clone()));
+                        } else if let Some(life) = gone {
                             device.handle(now, DeviceInput::Gone { life });
                         }
                     }
@@ -581,7 +591,12 @@ impl Node {
                         }
                         DeviceOutput::Event(_) => {}
                         DeviceOutput::Silent { life } => cx.note(Note::Silent(life)),
-                        DeviceOutput::State(state) => cx.note(Note::State(state)),
+                        DeviceOutput::State(state) => {
+                            for (node, life) in &self.lives {
+                                cx.send(*node, Packet::State(*life, state.clone()));
+                            }
+                            cx.note(Note::State(state));
+                        }
                         DeviceOutput::Broken(_) => {
                             if let Role::Device(device) = places.role(cx.id()) {
                                 cx.note(Note::Broken(device));
@@ -721,7 +736,13 @@ impl Machine for Node {
                     ..
                 },
             ) => blocks.data.len(),
-            Packet::Reply(_, Reply { answer: Answer::Content(content), .. }) => content.data.len(),
+            Packet::Reply(
+                _,
+                Reply {
+                    answer: Answer::Content(content) | Answer::Locked { content: Some(content), .. },
+                    ..
+                },
+            ) => content.data.len(),
             _ => 0,
         })
     }

@@ -66,6 +66,10 @@ enum Asked {
     Client,
     /// A repair.
     Repair(Repair),
+    /// A stripe that a device suspects is checked, and repaired.
+    Check,
+    /// Whether the host that sees to everything in the end is not fenced.
+    Probe,
     /// A stripe is looked at, in the end.
     Scrub(u64),
     /// A block is read, in the end.
@@ -112,6 +116,8 @@ pub struct Trial<'a> {
     /// Operations given to each host, in all its lives.
     issued: BTreeMap<NodeId, u32>,
     timed: BTreeMap<u64, Timed>,
+    /// The life of the last host that could read when all was quiet.
+    probed: Option<Life>,
     end: End,
     outcome: Outcome,
 }
@@ -137,6 +143,7 @@ impl<'a> Trial<'a> {
             working: BTreeMap::new(),
             issued: BTreeMap::new(),
             timed: BTreeMap::new(),
+            probed: None,
             end: End::NotYet,
             outcome: Outcome::default(),
         }
@@ -183,12 +190,14 @@ impl<'a> Trial<'a> {
         for event in &events {
             self.sim.trace_line(|| serde_json::to_string(event).unwrap_or_default());
         }
+        let rest = || format!("at {} ms it is not over: {}", at / MILLISECOND, self.rest());
         if !report.is_clean() {
-            return Err(report.to_string());
+            let rest = if over || verdict.is_err() { String::new() } else { rest() };
+            return Err(format!("{report}\n{rest}"));
         }
         verdict?;
         if !over {
-            return Err(format!("at {} ms it is not over: {}", at / MILLISECOND, self.rest()));
+            return Err(rest());
         }
         self.outcome.restarts = report.counts.restarts;
         self.outcome.repairs = self.caretaker.done;
@@ -203,7 +212,31 @@ impl<'a> Trial<'a> {
         let asked =
             self.asked.iter().map(|((node, _), (life, what))| format!("{node} {life:?} {what:?}"));
         let asked: Vec<String> = asked.collect();
-        format!("{:?}; unanswered: {}; {}", self.end, asked.join(", "), self.caretaker.rest())
+        let (end, caretaker) = (&self.end, self.caretaker.rest());
+        let waits = self.under_way().join("\n  ");
+        format!("{end:?}; unanswered: {}; {caretaker}\n  {waits}", asked.join(", "))
+    }
+
+    /// What is still under way at each node, and which nodes do not run.
+    fn under_way(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for node in (0..self.places.nodes()).map(NodeId) {
+            let name = match self.places.role(node) {
+                Role::Device(device) => device.to_string(),
+                Role::Server => "the lock server".to_owned(),
+                Role::Host(host) => host.to_string(),
+            };
+            let status = self.sim.status(node);
+            if status != Some(NodeStatus::Running) {
+                lines.push(format!("{name}: {status:?}"));
+            }
+            let Some(machine) = self.sim.machine(node) else { continue };
+            let host = machine.host().map(lockify_array::Host::under_way);
+            let device = machine.device().map(lockify_array::Device::under_way);
+            let all = host.into_iter().chain(device).flatten();
+            lines.extend(all.map(|line| format!("{name}: {line}")));
+        }
+        lines
     }
 
     fn report(&mut self, at: Nanos, event: ReportEvent<Note>) -> Result<(), String> {
@@ -396,6 +429,25 @@ impl<'a> Trial<'a> {
                 }
                 Ok(())
             }
+            Asked::Check => match result {
+                Ok(_) => Ok(()),
+                Err(OpError::Fenced) => {
+                    self.start_again(at, node);
+                    Ok(())
+                }
+                Err(error) => Err(format!("a suspect stripe cannot be checked: {error}")),
+            },
+            // A host that was taken for dead while it had nothing to do learns it now.
+            Asked::Probe => {
+                match result {
+                    Ok(_) | Err(OpError::Lost { .. }) => self.probed = Some(life),
+                    Err(OpError::Fenced) => self.start_again(at, node),
+                    Err(error) => {
+                        return Err(format!("block 0 cannot be read in the end: {error}"));
+                    }
+                }
+                Ok(())
+            }
             Asked::Scrub(stripe) => match result {
                 Ok(HostAnswer::Scrubbed { mismatches: 0, .. }) => self.sweep(at),
                 other => Err(format!("a scrub of stripe {stripe} in the end: {other:?}")),
@@ -473,6 +525,8 @@ impl<'a> Trial<'a> {
             .iter()
             .copied()
             .filter(|n| self.sim.status(*n) == Some(NodeStatus::Running))
+            // A node that starts at this very time takes no work yet.
+            .filter(|n| self.sim.machine(*n).is_some_and(|node| node.host().is_some()))
             .collect();
         if running.is_empty() {
             return Ok(());
@@ -486,6 +540,23 @@ impl<'a> Trial<'a> {
             && running.len() == hosts.len()
             && self.asked.is_empty()
             && self.caretaker.is_idle();
+        let last = self.places.host(lockify_array::HostId(LAST));
+        if quiet {
+            let devices = self.places.all_devices();
+            let devices = devices.filter_map(|node| self.sim.machine(node)?.device());
+            let suspects: BTreeSet<u64> = devices.flat_map(|device| device.suspects()).collect();
+            for stripe in &suspects {
+                let work = Work::Scrub { stripe: *stripe, repair: true };
+                self.repair(at, last, work, Asked::Check);
+            }
+            if !suspects.is_empty() {
+                return Ok(());
+            }
+        }
+        if quiet && self.probed != Some(self.life(last)) {
+            self.read(at, last, Span { start: 0, count: 1 }, Asked::Probe);
+            return Ok(());
+        }
         if quiet {
             let layout = &self.scenario.layout;
             // The checker judges all parity; a scrub shows that hosts find the same.

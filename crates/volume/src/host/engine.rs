@@ -111,12 +111,12 @@ impl Engine {
 
     fn happened(&mut self, event: Event) {
         match event {
-            Event::Up { whom, .. } => {
+            Event::Up { whom, welcome, .. } => {
                 self.connection(whom, None, false);
                 if let Some((_, true)) = self.down.remove(&whom) {
                     (self.log)(&format!("{whom} is back"));
                 }
-                self.handle(HostInput::Connected { peer: peer(whom) });
+                self.handle(HostInput::Connected { peer: peer(whom), boot: welcome.life });
             }
             Event::Down { whom, why, .. } => {
                 let refused = matches!(why, Why::Refused(_));

@@ -21,8 +21,12 @@ fn done(op: u64) -> Effect {
     Effect::answer(call(op), Answer::Done)
 }
 
+fn locked(op: u64) -> Effect {
+    Effect::locked(call(op), None, false, false, 0)
+}
+
 fn late(op: u64) -> Effect {
-    Effect::Answer { call: call(op), waited: true, answer: Answer::Done }
+    Effect::locked(call(op), None, false, true, 0)
 }
 
 fn denied(op: u64, waited: bool) -> Effect {
@@ -66,8 +70,8 @@ use Mode::{Exclusive as X, Shared as S};
 #[test]
 fn readers_share_and_a_writer_waits_for_all() {
     let mut rig = Rig::new();
-    assert_eq!(rig.lock(1, S), [done(1)]);
-    assert_eq!(rig.lock(2, S), [done(2)]);
+    assert_eq!(rig.lock(1, S), [locked(1)]);
+    assert_eq!(rig.lock(2, S), [locked(2)]);
     assert_eq!(rig.lock(3, X), []);
     assert_eq!(rig.unlock(1), [done(1)]);
     assert_eq!(rig.unlock(2), [done(2), late(3)]);
@@ -105,7 +109,7 @@ fn an_unlock_that_overtakes_its_lock_leaves_a_tombstone() {
     let mut rig = Rig::new();
     assert_eq!(rig.unlock(1), [done(1)]);
     assert_eq!(rig.lock(1, X), [denied(1, false)]);
-    assert_eq!(rig.lock(2, X), [done(2)]);
+    assert_eq!(rig.lock(2, X), [locked(2)]);
 }
 
 #[test]
@@ -125,7 +129,7 @@ fn a_write_needs_its_lock_exclusively_and_all_of_it() {
 fn a_lock_that_is_asked_for_twice_is_one() {
     let mut rig = Rig::new();
     rig.lock(1, X);
-    assert_eq!(rig.lock(1, X), [done(1)]);
+    assert_eq!(rig.lock(1, X), [locked(1)]);
     rig.lock(2, X);
     assert_eq!(rig.lock(2, X), []);
     assert_eq!(rig.unlock(1), [done(1), late(2)]);
@@ -139,5 +143,16 @@ fn a_try_that_goes_on_is_not_held_up_by_the_first() {
     rig.lock(2, S);
     assert_eq!(rig.ask(3, X, Past::Tries(vec![call(1).op])), []);
     rig.locks.queue.retain(|lock| lock.ask.call != call(2));
-    assert_eq!(rig.ask(4, X, Past::Tries(vec![call(1).op, call(3).op])), [done(4)]);
+    assert_eq!(rig.ask(4, X, Past::Tries(vec![call(1).op, call(3).op])), [locked(4)]);
+}
+
+#[test]
+fn who_gets_a_lock_learns_what_was_written_last() {
+    let mut rig = Rig::new();
+    rig.lock(1, X);
+    let mut effects = Vec::new();
+    let blocks = Blocks { extent: B, data: Bytes::new(), header: Header::default(), lost: vec![] };
+    let stamp = Stamp { time: 7, host: 1 };
+    rig.locks.write_unlock(0, call(1), stamp, blocks, &mut rig.memory, &mut effects);
+    assert_eq!(rig.lock(2, X), [Effect::locked(call(2), None, false, false, 7)]);
 }

@@ -1,0 +1,192 @@
+//! Which requests are served, and by whom.
+
+use super::disk::{Job, Purpose};
+use super::locks::Ask;
+use super::memory::Ended;
+use super::tso::Prepare;
+use super::{Device, Effect, Part};
+use crate::message::{Action, Answer, Blocks, Call, Request};
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
+use crate::{Epoch, Extent, Life, Stamp, Time};
+
+impl Device {
+    pub(super) fn request(
+        &mut self,
+        now: Time,
+        from: Life,
+        request: Request,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Request { call, stamp, epoch, .. } = request;
+        if call.op.life != from {
+            return self.reply_to(from, call, Answer::Invalid);
+        }
+        self.heard.insert(from, now);
+        self.silence.get_or_insert(now.saturating_add(self.config.lease));
+        self.reported.remove(&from);
+        if let Err(answer) = self.admit(from, epoch, &request.action) {
+            return effects.push(Effect::answer(call, answer));
+        }
+        self.learn_of_fence(now, &request.action, effects);
+        let first = matches!(request.action, Action::Prepare { .. } | Action::Lock { .. });
+        #[cfg(feature = "mutations")]
+        let first = first && self.config.mutation != Some(Mutation::ServesBeforeSettled);
+        if first && !self.returns.is_over() {
+            return self.returns.wait(from, request);
+        }
+        if let Err(answer) = self.ready(now, call, stamp, &request.action) {
+            return effects.push(Effect::answer(call, answer));
+        }
+        let Some(request) = self.noted(now, from, request) else { return };
+        if matches!(request.action, Action::Cancel | Action::Unlock) {
+            self.returns.give_up(call);
+        }
+        match request.action {
+            Action::Read { extent, headers } => {
+                effects.push(Effect::Read { call, extent, headers, waited: false, locked: false });
+            }
+            Action::Write(blocks) => self.write(now, call, stamp, blocks, effects),
+            Action::Prepare { read, write, headers, starving, past } => {
+                let asked = Prepare { call, stamp, read, write, headers, starving, past };
+                self.tso.prepare(now, asked, &self.memory, effects);
+            }
+            Action::Commit(blocks) | Action::WriteUnlock(blocks)
+                if self.returns.awaits(from) && self.memory.get(call).is_none() =>
+            {
+                self.take_up(now, call, stamp, blocks);
+            }
+            Action::Commit(blocks) => {
+                self.tso.commit(now, call, blocks, &mut self.memory, effects);
+            }
+            Action::Cancel => self.tso.cancel(now, call, &mut self.memory, effects),
+            Action::Lock { extent, mode, read, headers, patience, past } => {
+                let ask = Ask { call, extent, mode, read, headers, patience, past };
+                self.locks.lock(now, ask, &self.memory, effects);
+            }
+            Action::WriteUnlock(blocks) => {
+                self.locks.write_unlock(now, call, stamp, blocks, &mut self.memory, effects);
+            }
+            Action::Unlock => self.locks.unlock(now, call, &mut self.memory, effects),
+            Action::Flush => self.disk.add(None, Job::Flush, Purpose::Flush { call }),
+            Action::Lease => effects.push(Effect::answer(call, Answer::Done)),
+            Action::Install(state) => self.install(now, call, state, effects),
+            Action::Agree(ask) => self.vote(call, ask, effects),
+            Action::Fence { life } => self.fence(now, call, life, effects),
+            Action::Clear { life } => self.clear(now, call, life, effects),
+            Action::ListFences => self.list_fences(call, effects),
+            Action::LearnFences { lives } => self.learn_fences(now, call, &lives, effects),
+            Action::Repaired { stripe, pass } => {
+                self.suspects.repaired(stripe, pass);
+                effects.push(Effect::answer(call, Answer::Done));
+            }
+            Action::Settled => {
+                effects.push(Effect::answer(call, Answer::Done));
+                self.returns.remembers(from);
+                self.returned(now, from, effects);
+            }
+        }
+    }
+
+    /// Whether a request may be served at all.
+    fn admit(&self, from: Life, epoch: Epoch, action: &Action) -> Result<(), Answer> {
+        if self.is_fenced(from) {
+            return Err(Answer::Fenced);
+        }
+        if self.broken {
+            return Err(Answer::Broken);
+        }
+        let Some(extents) = extents(action) else { return Ok(()) };
+        if let Action::Write(blocks) | Action::Commit(blocks) | Action::WriteUnlock(blocks) = action
+        {
+            let length = blocks.extent.count as usize * self.config.layout.block_size as usize;
+            if blocks.data.len() != length {
+                return Err(Answer::Invalid);
+            }
+        }
+        if !extents.into_iter().flatten().all(|extent| self.is_valid(extent)) {
+            return Err(Answer::Invalid);
+        }
+        if epoch < self.record.state().epoch {
+            return Err(Answer::Stale(self.record.state().clone()));
+        }
+        if epoch > self.record.state().epoch {
+            return Err(Answer::Behind(self.record.state().epoch));
+        }
+        Ok(())
+    }
+
+    /// Whether it may be served now.
+    fn ready(
+        &mut self,
+        now: Time,
+        call: Call,
+        stamp: Stamp,
+        action: &Action,
+    ) -> Result<(), Answer> {
+        if matches!(action, Action::Prepare { .. }) && now < self.starting_until {
+            return Err(Answer::Starting { wait: self.starting_until - now });
+        }
+        if matches!(action, Action::Lock { .. })
+            && let Some(answer) = super::ahead(now, self.config.ahead, stamp)
+        {
+            return Err(answer);
+        }
+        match extents(action) {
+            Some(extents) => self.unsuspected(call.op, action, extents),
+            None => Ok(()),
+        }
+    }
+
+    /// Extents are within one unit, so that no request makes a device keep more than that.
+    fn is_valid(&self, extent: Extent) -> bool {
+        let layout = &self.config.layout;
+        let unit = u64::from(layout.unit);
+        extent.count > 0
+            && extent.count <= layout.unit
+            && extent.start / unit == (extent.end() - 1) / unit
+            && layout.stripe_of(self.config.id, extent.start).is_some()
+    }
+
+    fn write(
+        &mut self,
+        now: Time,
+        call: Call,
+        stamp: Stamp,
+        blocks: Blocks,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.memory.get(call) == Some(Ended::Written) {
+            return effects.push(Effect::WrittenBefore { call });
+        }
+        self.memory.put(now, call, Ended::Written);
+        let parts = vec![Part { extent: blocks.extent, applies: true }];
+        effects.push(Effect::Write { call, stamp, blocks, parts, waited: false });
+    }
+}
+
+/// The blocks that a request touches, if it is right in one state of the array only. The others take something back or change
+/// no block, so that they are right in any.
+fn extents(action: &Action) -> Option<[Option<Extent>; 2]> {
+    match action {
+        Action::Read { extent, .. } => Some([Some(*extent), None]),
+        Action::Prepare { read, write, .. } => Some([*read, *write]),
+        Action::Lock { extent, read, .. } => Some([Some(*extent), *read]),
+        Action::Write(blocks) | Action::Commit(blocks) | Action::WriteUnlock(blocks) => {
+            Some([Some(blocks.extent), None])
+        }
+        // By an older state a device would be left out that is back by now. That device has been told of the fences that others
+        // knew when they had its state, and whoever fences by an older one begins anew.
+        Action::Fence { .. } | Action::ListFences => Some([None, None]),
+        Action::Cancel
+        | Action::Unlock
+        | Action::Flush
+        | Action::Lease
+        | Action::Install(_)
+        | Action::Agree(_)
+        | Action::Clear { .. }
+        | Action::LearnFences { .. }
+        | Action::Repaired { .. }
+        | Action::Settled => None,
+    }
+}

@@ -1,0 +1,146 @@
+//! After a restart: who had something under way here takes it up again before anybody else is served.
+//!
+//! A device that restarts has forgotten locks and pre-writes. If it let others in at once, they could read and overwrite what
+//! an operation has written elsewhere and not here yet, and the operation would have to be done once more, over what they have
+//! written (section 3.4 has it so). Instead the record says which lives may have had something here. Each of them, on its new
+//! connection, sends its unanswered writes again, and *settles* ([`crate::message::Action::Settled`]) when they are answered;
+//! locks and pre-writes of phase 1 it asks for anew. Until all have settled, or are fenced, nothing else is served. It is what
+//! the lock server does after a crash (section 3.6), at each device.
+//!
+//! Nobody has come between such a write and what it was prepared by, so that it is as valid as before. Whether it was done
+//! before the crash, or something newer was, shows in the stamps of the blocks' headers: all blocks' stamps grow, whatever the
+//! scheme.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::disk::{Job, Purpose};
+use super::fence::Fences;
+use super::memory::Ended;
+use super::{Device, Effect, Part};
+use crate::message::{Answer, Blocks, Call, Request};
+use crate::{Block, BlockError, Extent, Life, Stamp, Time};
+
+#[derive(Debug, Default)]
+pub(super) struct Returns {
+    /// Lives that may have something to take up.
+    awaited: BTreeSet<Life>,
+    /// Lives that may have something here which they have not taken up, be it that they are fenced.
+    forgotten: BTreeSet<Life>,
+    /// Requests that are served when they have.
+    waiting: Vec<(Life, Request)>,
+    /// Stamps of what was taken up: of two writes of a block, neither may be on the disk when the other reads its header.
+    written: BTreeMap<u64, Stamp>,
+}
+
+impl Returns {
+    /// Of these lives something was forgotten; those that are fenced will not take it up.
+    pub(super) fn at_start(holders: &BTreeSet<Life>, fenced: &Fences) -> Self {
+        let awaited = holders.iter().copied().filter(|life| !fenced.has(*life)).collect();
+        Returns { awaited, forgotten: holders.clone(), ..Returns::default() }
+    }
+
+    /// Whether something of a life was forgotten and not taken up.
+    pub(super) fn forgot(&self, life: Life) -> bool {
+        self.forgotten.contains(&life)
+    }
+
+    /// It has taken up everything, or what it had left was repaired.
+    pub(super) fn remembers(&mut self, life: Life) {
+        self.forgotten.remove(&life);
+    }
+
+    pub(super) fn awaits(&self, life: Life) -> bool {
+        self.awaited.contains(&life)
+    }
+
+    /// Whom the device waits for.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = Life> {
+        self.awaited.iter().copied()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.awaited.is_empty()
+    }
+
+    pub(super) fn wait(&mut self, from: Life, request: Request) {
+        self.waiting.push((from, request));
+    }
+
+    /// What waits of a sibling is given up: it may wait for longer than siblings are remembered.
+    pub(super) fn give_up(&mut self, call: Call) {
+        let of =
+            |request: &Request| request.call.op == call.op && request.call.sibling == call.sibling;
+        self.waiting.retain(|(_, request)| !of(request));
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+impl Device {
+    /// A life has taken up what it had here, or is fenced.
+    pub(super) fn returned(&mut self, now: Time, life: Life, effects: &mut Vec<Effect>) {
+        if self.returns.awaited.remove(&life) && self.returns.is_over() {
+            self.returns.written.clear();
+            for (from, request) in std::mem::take(&mut self.returns.waiting) {
+                self.request(now, from, request, effects);
+            }
+        }
+    }
+
+    /// Nobody is waited for any more, and what waited is refused: hosts go on without this device.
+    pub(super) fn forget_returns(&mut self) {
+        let awaited = std::mem::take(&mut self.returns);
+        for (_, request) in awaited.waiting {
+            self.reply(request.call, true, Answer::Stale(self.record.state().clone()));
+        }
+    }
+
+    /// Takes up a write whose lock or pre-write was forgotten.
+    pub(super) fn take_up(&mut self, now: Time, call: Call, stamp: Stamp, blocks: Blocks) {
+        self.memory.put(now, call, Ended::Written);
+        let layout = self.config.layout;
+        if let Some(stripe) = layout.stripe_of(self.config.id, blocks.extent.start) {
+            let region = self.suspects.region(stripe);
+            self.suspects.used(now, region);
+        }
+        let job = Job::Read(blocks.extent);
+        self.disk.add(None, job, Purpose::TakeUp { call, stamp, blocks });
+    }
+
+    /// What lay there is known: writes what is older.
+    pub(super) fn taken_up_after(
+        &mut self,
+        call: Call,
+        stamp: Stamp,
+        blocks: Blocks,
+        found: &[Result<Block, BlockError>],
+    ) {
+        let mut parts: Vec<Part> = Vec::new();
+        for (block, found) in (blocks.extent.start..blocks.extent.end()).zip(found) {
+            // What was cut short is nobody's: whoever wrote it takes it up as well, or is repaired.
+            let lies = found.as_ref().map(|block| block.header.stamp).unwrap_or_default();
+            let last = self.returns.written.get(&block).copied().unwrap_or_default();
+            // It is there; or something newer, which may have come after it.
+            if lies >= stamp {
+                continue;
+            }
+            let applies = stamp > last;
+            if applies {
+                self.returns.written.insert(block, stamp);
+            }
+            match parts.last_mut() {
+                Some(part) if part.applies == applies && part.extent.end() == block => {
+                    part.extent.count += 1;
+                }
+                _ => parts.push(Part { extent: Extent { start: block, count: 1 }, applies }),
+            }
+        }
+        self.taken += 1;
+        if parts.is_empty() {
+            return self.reply(call, false, Answer::Written);
+        }
+        self.carry_out(vec![Effect::Write { call, stamp, blocks, parts, waited: false }]);
+    }
+}
