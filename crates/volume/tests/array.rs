@@ -160,7 +160,8 @@ fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
     host.write(span(3, 30), data(30, 8)).unwrap();
     std::fs::remove_file(farm.site.path(1)).unwrap();
     farm.start(1, true);
-    upkeep::rebuild(&host, DeviceId(1), 4, &|_| {}).unwrap();
+    // On a busy machine it may not be there within a lease, and is given up again.
+    assert!((0..5).any(|_| upkeep::rebuild(&host, DeviceId(1), 4, &|_| {}).is_ok()));
     assert!(host.status().state.devices.iter().all(|c| *c == Condition::Good));
     let found = upkeep::scrub(&host, 0..host.layout().stripes, false, 4, &|| {}).unwrap();
     assert_eq!(found, upkeep::Found { stripes: host.layout().stripes, unfit: 0, lost: 0 });

@@ -339,6 +339,18 @@ impl LockServer {
                 }
             }
         }
+        // What was called back before it was there to hear it has the time of a call that comes now.
+        for order in self.orders_of(from) {
+            let Some(request) = self.table.get_mut(order) else { continue };
+            let op = request.op;
+            for (index, part) in (0u16..).zip(&mut request.parts) {
+                if let Some(part) = part.as_mut().filter(|part| part.called.is_some()) {
+                    part.called = Some(expiry);
+                    self.deadlines.insert((expiry, PartId { op, index }));
+                }
+            }
+        }
+        self.call_again(from);
         self.serve_over(&released);
     }
 

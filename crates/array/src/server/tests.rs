@@ -458,3 +458,20 @@ fn what_is_called_back_again_has_the_time_of_the_second_call() {
     w.advance(2 * SECOND);
     assert_eq!(w.suspects, [1, 2]);
 }
+
+#[test]
+fn what_is_called_back_before_its_host_has_registered_is_called_again_then() {
+    let mut w = World::new(Scheme::CallbackLocking);
+    let a = w.lock(1, &[range(0, 0, 1, X)]);
+    w.restart();
+    w.register(2, 2, Vec::new());
+    let b = w.lock(2, &[range(0, 0, 1, X)]);
+    w.advance(3 * SECOND);
+    w.said.clear();
+    w.register(1, 2, vec![Held { part: part(a, 0), mode: X }]);
+    assert_eq!(w.called(1), [(part(a, 0), false)]);
+    w.advance(3 * SECOND);
+    assert!(w.suspects.is_empty(), "it has a lease from then on");
+    w.give_back(part(a, 0));
+    assert!(w.granted(b));
+}

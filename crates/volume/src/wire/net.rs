@@ -391,7 +391,8 @@ impl Net {
                 continue;
             }
             place.next = now + place.pause;
-            place.pause = (2 * place.pause).min(AGAIN[1]);
+            // Who was away for a moment is met again well within a lease.
+            place.pause = (2 * place.pause).min(AGAIN[1]).min(self.me.silence / 8);
             let target = place.target;
             if let Err(why) = self.connect(index, target) {
                 let whom = target.whom;
