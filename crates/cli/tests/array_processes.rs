@@ -179,6 +179,11 @@ fn a_killed_lock_server_under_server_locking() {
     a_killed_lock_server("server-locking");
 }
 
+#[test]
+fn a_killed_lock_server_under_callback_locking() {
+    a_killed_lock_server("callback-locking");
+}
+
 /// A host that is stopped for longer than a lease, in the middle of writes, is fenced: nothing of it lands when it goes on.
 fn a_stopped_host(scheme: &str) {
     let mut array = array(scheme);

@@ -43,7 +43,7 @@ const HOLES: [Hole; 5] = [
     hole("write unconditionally", Mutation::TsoWritesUnconditionally, Faults::None, "serializable"),
     hole("keep queued reads", Mutation::TsoKeepsQueuedReads, Faults::None, "timestamp_order"),
     hole("delta after partial write", Mutation::DeltaAfterPartialWrite, Faults::Restarts, "parity"),
-    hole("serve before settled", Mutation::ServesBeforeSettled, Faults::Restarts, "parity"),
+    hole("serve before settled", Mutation::ServesBeforeSettled, Faults::Restarts, "reads"),
 ];
 
 fn verdict(
