@@ -71,6 +71,8 @@ fn a_deadlock_that_is_searched_for_ends_for_the_younger_wait() {
     let (x, y) = (one.lock("x", Mode::EX).unwrap(), two.lock("y", Mode::EX).unwrap());
     let one_y = asks(&one, "y");
     wait_for(|| !two.who("y").unwrap().resources[0].locks[1..].is_empty());
+    // Nodes' clocks are compared by a message, so that ages are known as exactly as messages are fast.
+    std::thread::sleep(std::time::Duration::from_millis(500));
     let refused = two.lock("x", Mode::EX);
     assert!(matches!(refused, Err(Error::Deadlock)), "{refused:?}");
     y.unlock().unwrap();
