@@ -121,6 +121,11 @@ impl Host {
         task.delayed = true;
         task.restarts += 1;
         self.counts.restarts += 1;
+        self.repair_first(now, task, stripe);
+    }
+
+    /// The stripe is repaired, then the task goes on.
+    pub(super) fn repair_first(&mut self, now: Time, task: Task, stripe: u64) {
         let work = Work::Scrub { stripe, repair: true };
         match self.first_stage(&work) {
             Ok(Some(mut stage)) => {
