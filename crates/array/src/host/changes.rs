@@ -69,6 +69,10 @@ impl Host {
         let mut siblings = this.siblings.iter().enumerate();
         let forgotten =
             siblings.any(|(index, s)| s.refused == Some(Refused::Forgotten) && counts(index));
+        let suspect = this.siblings.iter().find_map(|sibling| match sibling.refused {
+            Some(Refused::Suspect { stripe }) => Some(stripe),
+            _ => None,
+        });
         let back = this
             .plan
             .stripes
@@ -78,8 +82,8 @@ impl Host {
             // A repair finds what it has written, and goes on from there.
             return self.restart(now, seq, 0);
         }
-        if forgotten || back {
-            return self.mend_by_another_try(now, seq);
+        if forgotten || back || suspect.is_some() {
+            return self.mend_by_another_try(now, seq, suspect);
         }
         this.epoch = self.state.epoch;
         let mut again = Vec::new();
@@ -109,7 +113,7 @@ impl Host {
         self.phase_ends(now, seq);
     }
 
-    fn mend_by_another_try(&mut self, now: Time, seq: u64) {
+    fn mend_by_another_try(&mut self, now: Time, seq: u64, suspect: Option<u64>) {
         #[cfg(feature = "mutations")]
         let delta_again = self.mutated(crate::mutation::Mutation::DeltaAfterPartialWrite);
         #[cfg(not(feature = "mutations"))]
@@ -121,6 +125,9 @@ impl Host {
         task.parity_unfit = !delta_again;
         task.delayed = true;
         task.superseded.push(seq);
-        self.start(now, task);
+        match suspect {
+            Some(stripe) => self.repair_first(now, task, stripe),
+            None => self.start(now, task),
+        }
     }
 }

@@ -89,6 +89,8 @@ pub(super) enum Refused {
     Epoch,
     /// The device has forgotten lock or pre-write.
     Forgotten,
+    /// The device has restarted, and the stripe is to be repaired first: by schemes whose locks are elsewhere.
+    Suspect { stripe: u64 },
     /// The device is out of the array.
     Gone,
 }

@@ -1,14 +1,13 @@
 //! Repairs that consist of several transactions, and changes of the array's state (section 3). All of it may be repeated, by
 //! any host: nobody is in charge.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::engine::{Later, Owner, Role, Task};
 use super::repair::{Found, Pass};
 use super::{Host, HostOutput};
 use crate::agreement::{Proposer, Step};
 use crate::message::{Action, Answer, Past};
-use crate::plan::Columns;
 use crate::{
     Agreed, ArrayState, Change, Condition, DeviceId, Extent, HostAnswer, HostId, Life, OpError,
     OpId, Peer, Stamp, Ticket, Time, Work,
@@ -40,7 +39,7 @@ enum Stage {
     /// Devices fence a life and say what it had in flight.
     Fencing(Life),
     /// Passes over what it had in flight.
-    Repairing { life: Life, left: BTreeMap<u64, Columns>, pass: Pass },
+    Repairing { life: Life, left: BTreeSet<u64>, pass: Pass },
     /// Devices drop what it held.
     Clearing,
     /// The array's next state is voted on.
@@ -122,6 +121,11 @@ impl Host {
         task.delayed = true;
         task.restarts += 1;
         self.counts.restarts += 1;
+        self.repair_first(now, task, stripe);
+    }
+
+    /// The stripe is repaired, then the task goes on.
+    pub(super) fn repair_first(&mut self, now: Time, task: Task, stripe: u64) {
         let work = Work::Scrub { stripe, repair: true };
         match self.first_stage(&work) {
             Ok(Some(mut stage)) => {
@@ -260,7 +264,8 @@ impl Host {
         if let Stage::Repairing { life, left, pass } = &mut errand.stage {
             match left.pop_first() {
                 None => errand.stage = Stage::Clearing,
-                Some((stripe, columns)) => {
+                Some(stripe) => {
+                    let columns = 0..layout.unit;
                     // What is rebuilt already but not known to be may miss what was written last.
                     let units = (0..layout.data).map(|unit| layout.data(stripe, unit));
                     let rebuilding = |device: &DeviceId| {
@@ -350,19 +355,12 @@ impl Host {
         self.go_on(now, id);
     }
 
-    /// Stripes with these blocks, and the columns from the first to the last of them.
-    fn affected(&self, blocks: &[(DeviceId, Extent)]) -> BTreeMap<u64, Columns> {
+    /// Stripes with these blocks. All of each: what is there of an operation may be in other columns than what is missing.
+    fn affected(&self, blocks: &[(DeviceId, Extent)]) -> BTreeSet<u64> {
         let layout = &self.config.layout;
-        let mut found: BTreeMap<u64, Columns> = BTreeMap::new();
-        for (device, extent) in blocks {
-            let Some(stripe) = layout.stripe_of(*device, extent.start) else { continue };
-            let unit = layout.unit_start(stripe);
-            let columns = extent.start.saturating_sub(unit).min(u64::from(layout.unit)) as u32
-                ..extent.end().saturating_sub(unit).min(u64::from(layout.unit)) as u32;
-            let all = found.entry(stripe).or_insert_with(|| columns.clone());
-            *all = all.start.min(columns.start)..all.end.max(columns.end);
-        }
-        found
+        let stripe =
+            |(device, extent): &(DeviceId, Extent)| layout.stripe_of(*device, extent.start);
+        blocks.iter().filter_map(stripe).collect()
     }
 
     /// Another attempt at having a change accepted.

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::message::{Blocks, Content, Flaw, Past};
 use crate::plan::{self, Access, Columns, Method, Plan, StripePlan, Unit};
-use crate::recovery::column::{Column, Mend, Seen, mended};
+use crate::recovery::column::{Column, Mend, Seen, examine, mended};
 use crate::{ArrayState, DeviceId, Header, Layout, OpError, Stamp};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,7 +78,7 @@ impl Pass {
         let mut mends: Vec<Vec<(u32, Mend)>> = vec![Vec::new(); plan.accesses.len()];
         let mut rebuilt: Vec<(u32, Mend)> = Vec::new();
         let missing = plan.accesses.iter().position(|access| access.read.is_none());
-        self.found = Found::default();
+        let mut stripe: Vec<(Column<'_>, Vec<Seen>)> = Vec::new();
         for offset in self.columns.clone() {
             let at = (offset - self.columns.start) as usize;
             let mut units = vec![Seen::Absent; usize::from(layout.data) + 1];
@@ -87,19 +87,21 @@ impl Pass {
                     units[index(access.unit)] = seen(layout, content, at);
                 }
             }
-            let column = Column { layout, stripe: self.stripe, offset };
-            let finding = column.examine(&units);
+            stripe.push((Column { layout, stripe: self.stripe, offset }, units));
+        }
+        self.found = Found::default();
+        for ((column, units), finding) in stripe.iter().zip(examine(&stripe)) {
             self.found.mismatches += u32::from(finding.mismatch);
             self.found.lost += finding.lost;
             for mend in finding.mends {
                 let access = plan.accesses.iter().position(|a| index(a.unit) == mend.unit);
                 if let Some(access) = access {
-                    mends[access].push((offset, mend));
+                    mends[access].push((column.offset, mend));
                 }
             }
             if let Some(access) = missing {
                 let unit = index(plan.accesses[access].unit);
-                rebuilt.push((offset, column.rebuild(&units, unit)));
+                rebuilt.push((column.offset, column.rebuild(units, unit)));
             }
         }
         if !self.repair {

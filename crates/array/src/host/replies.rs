@@ -151,7 +151,10 @@ impl Host {
                 self.adopt(now, state);
                 self.phase_ends(now, seq);
             }
-            // A suspect stripe's device has restarted, and forgotten.
+            Answer::Suspect { stripe } => {
+                sibling.refused = Some(Refused::Suspect { stripe });
+                self.phase_ends(now, seq);
+            }
             _ => {
                 sibling.refused = Some(Refused::Forgotten);
                 self.phase_ends(now, seq);

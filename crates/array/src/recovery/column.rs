@@ -1,15 +1,16 @@
 //! The cross-check of linkage records, and what is to be written (sections 3.1 and 3.5).
 //!
 //! A *column* is the blocks at one offset of a stripe's units: with them alone parity fits or does not. A repair is a sequence
-//! of passes, each a storage transaction of its own that holds the whole column: it reads the column, writes what
-//! [`examine`] says, and is followed by another pass until nothing is left to write. What a pass writes may be written in any
-//! order and in part: the next pass, by whomever, gets to the same end.
+//! of passes, each a storage transaction of its own that holds columns whole: it reads them, writes what [`examine`] says, and
+//! is followed by another pass until nothing is left to write. What a pass writes may be written in any order and in part: the
+//! next pass, by whomever, gets to the same end.
+//!
+//! All columns of a stripe are examined together: of an operation that wrote several, perhaps nothing is there in one of them
+//! but what its record in another says.
 //!
 //! **Lost blocks.** A data block that is lost says so itself, has zeros as content, and parity fits these zeros. If the
 //! device of a data block is missing, parity says it: a *lost* parity block means that nothing can be made of it. Parity that is
 //! lost is made good as soon as all data blocks can be read.
-
-use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
@@ -63,6 +64,66 @@ pub(crate) fn mended(stamp: Stamp) -> Header {
     Header { stamp, first: 1, last: 0, ..Header::default() }
 }
 
+/// One pass over columns of a stripe, in each of which at most one unit is absent. Units are the data units, then parity.
+pub(crate) fn examine(columns: &[(Column<'_>, Vec<Seen>)]) -> Vec<Finding> {
+    let records = || columns.iter().flat_map(|(_, units)| units).filter_map(Seen::header);
+    let one = |(column, units): &(Column<'_>, Vec<Seen>)| {
+        column.examine(units, records().any(|record| column.is_accused(units, record)))
+    };
+    let mut findings: Vec<Finding> = columns.iter().map(one).collect();
+    if findings.iter().all(|finding| finding.mends.is_empty()) {
+        // All is as it should be; now the records may say so. Not before: they are what tells that something is missing.
+        for ((_, units), finding) in columns.iter().zip(&mut findings) {
+            for (unit, seen) in units.iter().enumerate() {
+                if let Seen::There { header, data } = seen
+                    && columns.iter().any(|(column, units)| column.is_accused(units, header))
+                {
+                    finding.mends.push(Mend { unit, data: data.clone(), lost: header.lost });
+                }
+            }
+        }
+    } else {
+        keep_evidence(columns, &mut findings);
+    }
+    findings
+}
+
+/// Leaves out what would put an end to the only record by which another column is to be mended: a crash in the middle of the
+/// pass could leave that one as it is, and nothing to tell.
+fn keep_evidence(columns: &[(Column<'_>, Vec<Seen>)], findings: &mut [Finding]) {
+    let record = |at: usize, unit: usize| columns[at].1[unit].header();
+    let accuses = |at: usize, header: &Header| columns[at].0.is_accused(&columns[at].1, header);
+    let is_mended = |findings: &[Finding], at: usize, unit: usize| {
+        findings[at].mends.iter().any(|mend| mend.unit == unit)
+    };
+    let stays = |findings: &[Finding], accused: usize| {
+        columns.iter().enumerate().any(|(at, (_, units))| {
+            (0..units.len()).any(|unit| {
+                !is_mended(findings, at, unit)
+                    && record(at, unit).is_some_and(|header| accuses(accused, header))
+            })
+        })
+    };
+    let needed = |findings: &[Finding], at: usize, unit: usize| {
+        (0..columns.len()).any(|accused| {
+            accused != at
+                && !findings[accused].mends.is_empty()
+                && record(at, unit).is_some_and(|header| accuses(accused, header))
+                && !stays(findings, accused)
+        })
+    };
+    let later: Vec<(usize, usize)> = (0..columns.len())
+        .flat_map(|at| findings[at].mends.iter().map(move |mend| (at, mend.unit)))
+        .filter(|&(at, unit)| needed(findings, at, unit))
+        .collect();
+    // Two that need each other are written together.
+    if later.len() < findings.iter().map(|finding| finding.mends.len()).sum() {
+        for (at, unit) in later {
+            findings[at].mends.retain(|mend| mend.unit != unit);
+        }
+    }
+}
+
 /// Where a column is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column<'a> {
@@ -97,19 +158,11 @@ impl Column<'_> {
         (0..self.parity()).any(|unit| self.names_data(header, unit))
     }
 
-    /// Units whose record names a block that is older than they are: their operation was cut short.
-    fn accusers(&self, units: &[Seen]) -> BTreeSet<usize> {
-        let mut found = BTreeSet::new();
-        for (accuser, record) in units.iter().enumerate() {
-            let Some(record) = record.header() else { continue };
-            let accuses = |(unit, other): (usize, &Seen)| {
-                other.header().is_some_and(|h| h.stamp < record.stamp) && self.names(record, unit)
-            };
-            if units.iter().enumerate().any(accuses) {
-                found.insert(accuser);
-            }
-        }
-        found
+    /// Whether a record names a block of this column that is older: its operation was cut short.
+    fn is_accused(&self, units: &[Seen], record: &Header) -> bool {
+        units.iter().enumerate().any(|(unit, other)| {
+            other.header().is_some_and(|h| h.stamp < record.stamp) && self.names(record, unit)
+        })
     }
 
     /// The sum of all units but one; those that are not there count as zeros.
@@ -129,13 +182,12 @@ impl Column<'_> {
         vec![0; self.layout.block_size as usize].into()
     }
 
-    /// One pass over a column, of which at most one unit is absent. `units` are the data units, then parity.
-    pub fn examine(&self, units: &[Seen]) -> Finding {
+    /// One pass over it; `accused` says that a record of the stripe accuses it.
+    fn examine(&self, units: &[Seen], accused: bool) -> Finding {
         let parity = self.parity();
         let absent = units.iter().position(|seen| *seen == Seen::Absent);
         let torn: Vec<usize> = (0..=parity).filter(|unit| units[*unit] == Seen::Torn).collect();
         let torn_data: Vec<usize> = torn.iter().copied().filter(|unit| *unit < parity).collect();
-        let accusers = self.accusers(units);
         let parity_lost = units[parity].lost();
         let data_lost = (0..parity).filter(|unit| units[*unit].lost()).count() as u32;
         let absent_data = absent.filter(|unit| *unit < parity);
@@ -149,7 +201,7 @@ impl Column<'_> {
         // Of what is missing or torn, one data unit can be made of the others, if nothing says that they do not fit.
         let holes = torn.len() + usize::from(absent.is_some());
         let hole_in_data = absent_data.is_some() || !torn_data.is_empty();
-        let fits = accusers.is_empty() && !parity_lost && units[parity].header().is_some();
+        let fits = !accused && !parity_lost && units[parity].header().is_some();
         if hole_in_data && absent != Some(parity) && !parity_lost && !(fits && holes == 1) {
             // Parity first: once a torn block has been written anew, nothing else would tell.
             finding.mends = vec![new_parity(true)];
@@ -169,22 +221,10 @@ impl Column<'_> {
         } else if torn == [parity] {
             finding.mends = vec![new_parity(false)];
         }
-        if finding.mends.is_empty() {
-            // All is as it should be; now the records may say so.
-            finding.mends = accusers
-                .into_iter()
-                .filter_map(|unit| match &units[unit] {
-                    Seen::There { header, data } => {
-                        Some(Mend { unit, data: data.clone(), lost: header.lost })
-                    }
-                    _ => None,
-                })
-                .collect();
-        }
         finding
     }
 
-    /// The block of a unit that is absent, when [`Column::examine`] has nothing left to mend.
+    /// The block of a unit that is absent, when [`examine`] has nothing left to mend.
     pub fn rebuild(&self, units: &[Seen], unit: usize) -> Mend {
         if unit < self.parity() && units[self.parity()].lost() {
             return Mend { unit, data: self.zeros(), lost: true };
