@@ -12,7 +12,12 @@ use crate::array::trial::{Outcome, Trial};
 const TRACE_LINES: usize = 1_000_000;
 
 /// Schemes that keep operations apart, as far as hosts have them.
-pub const CONTROLLED: [Scheme; 2] = [Scheme::DeviceLocking, Scheme::TimestampOrdering];
+pub const CONTROLLED: [Scheme; 4] = [
+    Scheme::DeviceLocking,
+    Scheme::TimestampOrdering,
+    Scheme::ServerLocking,
+    Scheme::CallbackLocking,
+];
 
 /// What to run.
 #[derive(Clone, Debug)]
