@@ -144,7 +144,13 @@ fn neighbours(scheme: Scheme, hosts: u32) {
     let farm = Farm::new(scheme, hosts);
     let unit = STRIPE / u64::from(hosts);
     farm.fio_on_all(|number, aux| {
-        let mut args = strings(&["--rw=write", "--bs=4k", "--zonemode=strided", "--verify=crc32c"]);
+        let mut args = strings(&[
+            "--rw=write",
+            "--bs=4k",
+            "--zonemode=strided",
+            "--verify=crc32c",
+            "--verify_state_save=0",
+        ]);
         args.push(format!("--offset={}", number * unit));
         args.push(format!("--size={}", STRIPE * STRIPES - number * unit));
         args.push(format!("--io_size={}", unit * STRIPES));
