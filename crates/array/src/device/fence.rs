@@ -65,10 +65,16 @@ impl Device {
         lives: &[Life],
         effects: &mut Vec<Effect>,
     ) {
-        if self.raise(now, lives, effects) || self.is_saving() {
-            self.save(Some((call, Answer::Done)));
+        let news = self.raise(now, lives, effects);
+        self.answer_saved(news, call, Answer::Done, effects);
+    }
+
+    /// An answer that needs the fences to be durable. If they are no news, they may still be on their way to the disk.
+    fn answer_saved(&mut self, news: bool, call: Call, answer: Answer, effects: &mut Vec<Effect>) {
+        if news || self.is_saving() {
+            self.save(Some((call, answer)));
         } else {
-            effects.push(Effect::answer(call, Answer::Done));
+            effects.push(Effect::answer(call, answer));
         }
     }
 
@@ -97,12 +103,7 @@ impl Device {
         written.sort_unstable();
         written.dedup();
         let answer = Answer::InFlight { in_flight, written, forgot: self.returns.forgot(life) };
-        // Even if it is no news: that it was fenced may still be on its way to the disk.
-        if news || self.is_saving() {
-            self.save(Some((call, answer)));
-        } else {
-            effects.push(Effect::answer(call, answer));
-        }
+        self.answer_saved(news, call, answer, effects);
     }
 
     pub(super) fn clear(&mut self, now: Time, call: Call, life: Life, effects: &mut Vec<Effect>) {
