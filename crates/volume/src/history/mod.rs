@@ -17,6 +17,7 @@ use lockify_check::array::{self, Event, Kind, Tag, Writer};
 
 use crate::ArrayFile;
 use crate::clock::monotonic;
+use crate::store::is_zero;
 
 pub(crate) use device::DeviceHistory;
 pub(crate) use host::HostHistory;
@@ -104,7 +105,7 @@ fn by(life: Life) -> array::Life {
 
 /// Names a block's content: a hash, and 0 for what was never written.
 fn tag(block: &[u8]) -> Tag {
-    if block.iter().all(|byte| *byte == 0) {
+    if is_zero(block) {
         return 0;
     }
     xxhash_rust::xxh3::xxh3_64(block).max(1)

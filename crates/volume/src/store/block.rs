@@ -5,7 +5,7 @@ use bytes::Bytes;
 use lockify_array::{Block, BlockError, DeviceId, Header, Stamp};
 
 use super::superblock::Fields;
-use super::{RECORD, SECTOR};
+use super::{RECORD, SECTOR, is_zero};
 use crate::{ArrayId, BLOCK};
 
 const MAGIC: [u8; 4] = *b"LkBk";
@@ -53,8 +53,7 @@ impl Owner {
         let crc = crc32c::crc32c_append(crc32c::crc32c(content), &sector[..BODY]);
         let mut fields = Fields(sector);
         if fields.take() != MAGIC {
-            // By sectors, which is a comparison of memory; by bytes it takes longer than reading them.
-            let never = record.chunks(SECTOR).all(|sector| sector == [0; SECTOR]);
+            let never = is_zero(record);
             let block = || Block { header: Header::default(), data: record.slice(..CONTENT) };
             return never.then(block).ok_or(BlockError::Torn);
         }
