@@ -113,8 +113,9 @@ fn doctored(array: &Array, merged: &Path) {
     refused(&wrong, "parity");
 }
 
-/// Three hosts on the same stripes; one of them is killed with writes under way.
-fn a_killed_host(scheme: &str) {
+/// Three hosts on the same stripes, and what becomes of one of them while the others work. What it has held is free then,
+/// wherever it was.
+fn one_of_three(scheme: &str, becomes: impl FnOnce(&mut Array, &mut Export)) {
     let mut array = array(scheme);
     let mut hosts: Vec<Export> = (1..=3).map(|number| array.export(number)).collect();
     let mut doomed = hosts.pop().unwrap();
@@ -122,13 +123,19 @@ fn a_killed_host(scheme: &str) {
         for (seed, host) in (1..).zip(&hosts) {
             scope.spawn(move || work(host, seed, 40));
         }
-        work(&doomed, 9, 5);
+        becomes(&mut array, &mut doomed);
+    });
+    hosts[0].connect().write(0, &content(SHARED));
+    judge(array, hosts);
+}
+
+/// It is killed with writes under way.
+fn a_killed_host(scheme: &str) {
+    one_of_three(scheme, |_, doomed| {
+        work(doomed, 9, 5);
         pile(&mut doomed.connect(), 10, 24);
         doomed.process.kill();
     });
-    // What it has held is free, wherever it was.
-    hosts[0].connect().write(0, &content(SHARED));
-    judge(array, hosts);
 }
 
 #[test]
@@ -153,15 +160,9 @@ fn a_killed_host_under_callback_locking() {
 
 /// Hosts wait for the server; a host that died while it was away is found, by what the log says that it held.
 fn a_killed_lock_server(scheme: &str) {
-    let mut array = array(scheme);
-    let mut hosts: Vec<Export> = (1..=3).map(|number| array.export(number)).collect();
-    let mut doomed = hosts.pop().unwrap();
-    std::thread::scope(|scope| {
-        for (seed, host) in (1..).zip(&hosts) {
-            scope.spawn(move || work(host, seed, 40));
-        }
+    one_of_three(scheme, |array, doomed| {
         for _ in 0..3 {
-            work(&doomed, 9, 3);
+            work(doomed, 9, 3);
             array.lock_server.take().unwrap().kill();
             array.start_lock_server(&[]);
         }
@@ -170,8 +171,6 @@ fn a_killed_lock_server(scheme: &str) {
         doomed.process.kill();
         array.start_lock_server(&[]);
     });
-    hosts[0].connect().write(0, &content(SHARED));
-    judge(array, hosts);
 }
 
 #[test]
