@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from .. import net
+from ..errors import LabError
 from ..host import say
 from ..lab import Lab
 from ..options import Options
@@ -25,7 +26,7 @@ WITNESS_PORT = 7401
 KINDS = ("directories", "files")
 # mdtest on one node without mpirun
 _ALONE = "env OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_btl=self OMPI_MCA_plm=isolated"
-_LIMIT = 900.0  # seconds for one load; the slowest take a tenth of it
+_LIMIT = 600.0  # seconds for one load; the slowest take a seventh of it
 # MiB. gfs2_logd flushes without a pause while those who wait for log space want more than 2/5 of a journal: on
 # a kernel with one CPU and no preemption they never get to take it then. Fileserver's 50 writers want 26 MiB.
 _JOURNAL = 128
@@ -189,7 +190,11 @@ class Cluster:
         return f"--witness {net.cluster_address(self.members[1])}:{WITNESS_PORT}"
 
     def _sh(self, script: str, nodes: int | list[int] = ACTIVE) -> str:
-        return self.lab.sh(script, nodes, timeout=_LIMIT)
+        try:
+            return self.lab.sh(script, nodes, timeout=_LIMIT)
+        except LabError:
+            say(f"{self.setup.name}, as it stands:\n{self.lab.diagnosis()}")  # afterwards it is gone
+            raise
 
 
 def _counted(output: str) -> dict[str, int]:
