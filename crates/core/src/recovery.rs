@@ -204,8 +204,7 @@ impl Lockspace {
             return;
         }
         if old == Master::Here {
-            let name = self.name_of(key);
-            self.trace(|| Trace::Master { name, gained: false });
+            self.trace_of(key, |name| Trace::Master { name, gained: false });
             self.drop_copies(key);
         }
         for id in self.store.locks_of(key).map(|l| l.id).collect::<Vec<_>>() {

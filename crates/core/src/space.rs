@@ -255,6 +255,15 @@ impl Lockspace {
         }
     }
 
+    /// An event about a resource. Its name is read only if somebody listens: when a claim is
+    /// confirmed, the resource has left the processor's caches.
+    pub(crate) fn trace_of(&mut self, key: ResourceKey, event: impl FnOnce(Name) -> Trace) {
+        if self.config.trace {
+            let name = self.name_of(key);
+            self.trace(|| event(name));
+        }
+    }
+
     pub(crate) fn name_of(&self, key: ResourceKey) -> Name {
         self.store[key].name
     }

@@ -33,8 +33,7 @@ impl Lockspace {
 
     pub(crate) fn become_master(&mut self, key: ResourceKey) {
         self.store[key].master = Master::Here;
-        let name = self.name_of(key);
-        self.trace(|| Trace::Master { name, gained: true });
+        self.trace_of(key, |name| Trace::Master { name, gained: true });
     }
 
     /// Whether this node takes a new lock that `from` sent it as the master; `current` says that it
@@ -133,9 +132,8 @@ impl Lockspace {
     }
 
     pub(crate) fn forget(&mut self, key: ResourceKey) {
-        let name = self.name_of(key);
         if self.store[key].master == Master::Here {
-            self.trace(|| Trace::Master { name, gained: false });
+            self.trace_of(key, |name| Trace::Master { name, gained: false });
         }
         self.store.remove_resource(key);
     }

@@ -25,8 +25,7 @@ impl Lockspace {
                 State::Pending if claim.strict => {
                     self.claims.open.remove(ordinal);
                     self.store[claim.resource].claim = None;
-                    let name = self.name_of(claim.resource);
-                    self.trace(|| Trace::Drop { name, claim: ordinal });
+                    self.trace_of(claim.resource, |name| Trace::Drop { name, claim: ordinal });
                 }
                 State::Merging(master) if departed.contains(&master) => {
                     if let Some(claim) = self.claims.open.get_mut(ordinal) {

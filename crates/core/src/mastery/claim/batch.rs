@@ -83,9 +83,8 @@ impl Lockspace {
         let Some(claim) = self.claims.pending(ordinal) else { return };
         claim.tries = claim.tries.saturating_add(1);
         let key = claim.resource;
-        let name = self.name_of(key);
         self.stats.resends += 1;
-        self.trace(|| Trace::Resend { name, claim: ordinal });
+        self.trace_of(key, |name| Trace::Resend { name, claim: ordinal });
         self.gather(ordinal);
         self.flush_batch_to(self.directory_node(self.store[key].hash));
     }

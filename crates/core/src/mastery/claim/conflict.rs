@@ -14,9 +14,8 @@ impl Lockspace {
     /// The name was locked elsewhere after all: the caller's guarantee did not hold. The lock is
     /// lost, and the barrier stays closed until the caller has undone what it was creating.
     pub(super) fn conflict(&mut self, ordinal: u64, claim: Claim, master: NodeId) {
-        let name = self.name_of(claim.resource);
         self.stats.conflicts += 1;
-        self.trace(|| Trace::Conflict { name, claim: ordinal });
+        self.trace_of(claim.resource, |name| Trace::Conflict { name, claim: ordinal });
         if let Some(claim) = self.claims.open.get_mut(ordinal) {
             claim.state = State::Conflict(master);
         }
@@ -47,8 +46,7 @@ impl Lockspace {
         let open = claim.and_then(|c| self.claims.open.get(c).map(|claim| (c, *claim)));
         match open {
             Some((ordinal, claim)) if claim.lock == id => {
-                let name = self.name_of(key);
-                self.trace(|| Trace::Drop { name, claim: ordinal });
+                self.trace_of(key, |name| Trace::Drop { name, claim: ordinal });
                 self.settle(ordinal, claim);
             }
             _ => self.drop_if_unused(key),

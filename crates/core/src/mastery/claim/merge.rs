@@ -99,9 +99,12 @@ impl Lockspace {
         };
         match answer {
             Answer::Granted(granted) => {
-                let name = self.name_of(claim.resource);
                 self.stats.merges += 1;
-                self.trace(|| Trace::Merge { name, claim: ordinal, master: from });
+                self.trace_of(claim.resource, |name| Trace::Merge {
+                    name,
+                    claim: ordinal,
+                    master: from,
+                });
                 let lock = &mut self.store[lkid];
                 lock.remid = Some(remid);
                 lock.token = granted.token;

@@ -124,8 +124,7 @@ impl Lockspace {
         self.store[key].claim = Some(ordinal);
         self.stats.claims += 1;
         self.stats.unsettled_max = self.stats.unsettled_max.max(self.claims.open.len() as u64);
-        let name = self.name_of(key);
-        self.trace(|| Trace::Claim { name, claim: ordinal });
+        self.trace_of(key, |name| Trace::Claim { name, claim: ordinal });
         self.gather_claim(key, id);
         if strict {
             self.store[lock].stage = Stage::Parked;

@@ -52,9 +52,8 @@ impl Lockspace {
     /// The directory has this node on record.
     pub(super) fn confirm(&mut self, ordinal: u64) {
         let Some(claim) = self.claims.open.get(ordinal).copied() else { return };
-        let name = self.name_of(claim.resource);
         self.stats.confirmed += 1;
-        self.trace(|| Trace::Confirm { name, claim: ordinal });
+        self.trace_of(claim.resource, |name| Trace::Confirm { name, claim: ordinal });
         if claim.strict {
             self.become_master(claim.resource);
         }
@@ -71,11 +70,10 @@ impl Lockspace {
     pub(super) fn refuse(&mut self, ordinal: u64, master: NodeId) {
         let Some(claim) = self.claims.open.get(ordinal).copied() else { return };
         let key = claim.resource;
-        let name = self.name_of(key);
         self.stats.refusals += 1;
-        self.trace(|| Trace::Refuse { name, claim: ordinal, master });
+        self.trace_of(key, |name| Trace::Refuse { name, claim: ordinal, master });
         if self.store[key].master == Master::Here {
-            self.trace(|| Trace::Master { name, gained: false });
+            self.trace_of(key, |name| Trace::Master { name, gained: false });
         }
         self.store[key].master = Master::At(master);
         if claim.strict || self.store.get(claim.lock).is_none() {
