@@ -148,8 +148,9 @@ class Cluster:
             f"{self._tree_words(folder, items)} --shared --rank $NODE --kinds {kind} "
             f"--start-at {begin:.3f} --witness ${{others[$((NODE - 1))]}}:{WITNESS_PORT}"
         )
-        results = self.lab.run(script, self.members, timeout=_LIMIT)
-        return load.together([load.phases(load.require(result))[0] for result in results])
+        with self._explained():
+            results = self.lab.run(script, self.members, timeout=_LIMIT)
+            return load.together([load.phases(load.require(result))[0] for result in results])
 
     def remove_tree(self, items: int) -> Run:
         """`rm -r` of a tree that this node has just created, its locks still cached."""
@@ -190,10 +191,16 @@ class Cluster:
         return f"--witness {net.cluster_address(self.members[1])}:{WITNESS_PORT}"
 
     def _sh(self, script: str, nodes: int | list[int] = ACTIVE) -> str:
-        try:
+        with self._explained():
             return self.lab.sh(script, nodes, timeout=_LIMIT)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What fails says in which cluster, and how that stands: afterwards it is gone."""
+        try:
+            yield
         except LabError:
-            say(f"{self.setup.name}, as it stands:\n{self.lab.diagnosis()}")  # afterwards it is gone
+            say(f"{self.setup.name}, as it stands:\n{self.lab.diagnosis()}")
             raise
 
 
