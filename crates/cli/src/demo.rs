@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lockify_core::Policy;
-use lockify_demo::{Options, Source, WorkerProgram};
+use lockify_demo::{Options, Program, Source};
 
 use crate::exit::{Code, Ended, OrFail as _};
 use crate::output::print;
@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> Ended {
         batch_age: args.batch_age,
         out: args.out.clone(),
         shared: args.shared.clone(),
-        worker: WorkerProgram {
+        worker: Program {
             program: std::env::current_exe().or_fail(Code::Failed)?,
             args: vec!["demo-worker".into()],
         },

@@ -32,7 +32,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use cluster::{WorkerError, WorkerProgram};
+pub use lockify_report::crew::{Program, WorkerError};
 pub use relations::Relation;
 pub use run::RunError;
 
@@ -74,7 +74,7 @@ pub struct Options {
     /// Where to make the shared folder; `None`: in `out`.
     pub shared: Option<PathBuf>,
     /// How to start a worker.
-    pub worker: WorkerProgram,
+    pub worker: Program,
 }
 
 /// Why there is no result.

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use lockify_report::crew::Program;
 
-use crate::cluster::{Cluster, WorkerProgram};
+use crate::cluster::Cluster;
 use crate::relations::directory_round_trips;
 use crate::run::{Measured, RunError, Spec, run};
 
@@ -51,7 +52,7 @@ pub struct Plan<'a> {
     /// Where to create.
     pub scratch: &'a Path,
     /// How to start a worker.
-    pub worker: &'a WorkerProgram,
+    pub worker: &'a Program,
 }
 
 impl<'a> Plan<'a> {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use lockify_check::ReadError;
 use lockify_core::Stats;
+use lockify_report::crew::WorkerError;
 
-use crate::cluster::{Cluster, WorkerError};
+use crate::cluster::Cluster;
 use crate::wire::{Created, Prepare};
 use crate::{folder, proof};
 

@@ -1,5 +1,5 @@
-//! What the parent and its workers say to each other: one JSON object per line, commands on the
-//! worker's standard input, one reply to each on its standard output.
+//! What the parent and its workers say to each other, by [`lockify_report::crew`]: commands, and
+//! one reply to each. A worker that cannot do what it is told says why, and ends.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -117,8 +117,6 @@ pub enum Reply {
     Echoing(SocketAddr),
     /// Bare round trips in the order measured, nanoseconds.
     Pinged(Vec<u64>),
-    /// The command failed.
-    Failed(String),
 }
 
 /// What one creator measured. Times are nanoseconds of `CLOCK_MONOTONIC`.

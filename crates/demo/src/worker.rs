@@ -2,7 +2,7 @@
 //! when its parent does.
 
 use std::collections::HashMap;
-use std::io::{BufRead as _, Write as _};
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use lockify_core::{NodeId, Policy};
-use rustix::thread::CpuSet;
-
 use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId};
+use lockify_report::crew::{self, Failure};
+use rustix::thread::CpuSet;
 
 use crate::creator::Run;
 use crate::glock::Allocator;
@@ -35,33 +35,25 @@ const LEASE: Duration = Duration::from_secs(10);
 /// Long enough for an answer without added delay.
 const BUSY_POLL: Duration = Duration::from_micros(200);
 
-/// Any failure, for the parent to show.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
 /// Runs a worker on standard input and output until its input ends.
 ///
 /// # Errors
-/// What standard output and the loopback interface refuse; all else is told to the parent.
-pub fn run() -> Result<(), Failure> {
+/// Standard output cannot be written; all else is told to the parent.
+pub fn run() -> std::io::Result<()> {
+    crew::work(|(): ()| work().map(|()| None::<Reply>))
+}
+
+fn work() -> Result<(), Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    reply(&Reply::Listening(listener.local_addr()?))?;
+    crew::reply(&Reply::Listening(listener.local_addr()?))?;
     let waker = Arc::new(std::sync::Mutex::new(None));
     let commands = read_commands(waker.clone());
     let allowed = place::allowed();
     let mut worker = Worker { listener: Some(listener), waker, allowed, node: None };
     while let Some(command) = worker.next(&commands)? {
-        let answer = worker.obey(command).unwrap_or_else(|e| Reply::Failed(e.to_string()));
-        reply(&answer)?;
+        crew::reply(&worker.obey(command)?)?;
     }
     Ok(())
-}
-
-fn reply(reply: &Reply) -> Result<(), Failure> {
-    let mut line = serde_json::to_vec(reply)?;
-    line.push(b'\n');
-    let mut out = std::io::stdout().lock();
-    out.write_all(&line)?;
-    Ok(out.flush()?)
 }
 
 type SharedWaker = Arc<std::sync::Mutex<Option<Arc<mio::Waker>>>>;
@@ -70,12 +62,16 @@ type SharedWaker = Arc<std::sync::Mutex<Option<Arc<mio::Waker>>>>;
 fn read_commands(waker: SharedWaker) -> Receiver<Result<Command, String>> {
     let (send, commands) = channel();
     std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines() {
-            let command = line.map_err(|e| e.to_string()).and_then(|line| {
-                serde_json::from_str(&line).map_err(|e| format!("not a command ({e}): {line}"))
-            });
-            if send.send(command).is_err() {
-                return;
+        loop {
+            let command = match crew::line() {
+                Ok(line) => serde_json::from_str(&line)
+                    .map_err(|e| format!("not a command ({e}): {}", line.trim_end())),
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => break,
+                Err(e) => Err(e.to_string()),
+            };
+            let unread = command.is_err();
+            if send.send(command).is_err() || unread {
+                break;
             }
             wake(&waker);
         }

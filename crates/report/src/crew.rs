@@ -97,8 +97,7 @@ impl Worker {
             marked.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
         };
         std::thread::Builder::new().name("listener".into()).spawn(listen).map_err(failed)?;
-        let job = serde_json::to_string(job).map_err(|e| failed(e.into()))?;
-        worker.tell(&job)?;
+        worker.command(job)?;
         Ok(worker)
     }
 
@@ -114,6 +113,15 @@ impl Worker {
         let told = self.input.as_mut().map(|input| writeln!(input, "{line}"));
         told.unwrap_or_else(|| Err(ErrorKind::BrokenPipe.into()))
             .map_err(|e| self.gone(format!("does not listen ({e})")))
+    }
+
+    /// Tells it something in JSON.
+    ///
+    /// # Errors
+    /// It does not listen any more.
+    pub fn command(&mut self, command: &impl Serialize) -> Result<(), WorkerError> {
+        let line = serde_json::to_string(command);
+        self.tell(&line.map_err(|e| self.gone(format!("cannot be told ({e})")))?)
     }
 
     /// Its next reply, which may take so long.
