@@ -13,8 +13,9 @@ use std::{fs, io};
 use crate::Ended;
 use crate::failure::Failure;
 
-/// Longer than any recovery; a witness that does not answer must not hang a run.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Longer than any recovery, and than five nodes take for a tree that they make together on a busy machine: the
+/// directory comes to the witness between their turns. A witness that does not answer must not hang a run.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Look at directories when another node's load asks for it, until killed.
 #[derive(clap::Args)]

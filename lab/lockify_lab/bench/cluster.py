@@ -27,9 +27,6 @@ KINDS = ("directories", "files")
 # mdtest on one node without mpirun
 _ALONE = "env OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_btl=self OMPI_MCA_plm=isolated"
 _LIMIT = 600.0  # seconds for one load; the slowest take a seventh of it
-# MiB. gfs2_logd flushes without a pause while those who wait for log space want more than 2/5 of a journal: on
-# a kernel with one CPU and no preemption they never get to take it then. Fileserver's 50 writers want 26 MiB.
-_JOURNAL = 128
 
 
 @dataclass(frozen=True)
@@ -241,7 +238,7 @@ def _boot(setup: Setup, effort: Effort, programs: Programs, stack: ExitStack) ->
     options = Options(
         nodes=setup.nodes, fs="none" if is_nfs else setup.fs, stack="none" if is_nfs else setup.stack,
         claim=setup.claim, kernel=setup.kernel, memory=effort.memory, disk=effort.disk, pin=_pins(nodes),
-        tools=programs.folders, journal_size=_JOURNAL,
+        tools=programs.folders, journal_size=effort.journal,
     )  # fmt: skip
     lab.up(options, timeout=240)
     if is_nfs:

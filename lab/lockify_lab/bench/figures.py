@@ -184,7 +184,7 @@ def high_contention(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rou
     several = [cluster for cluster in clusters if cluster.setup.nodes > 1 and cluster.setup.stack == "dlm"]
     if len(several) < 2:
         return
-    for delay in effort.delays_us:
+    for delay in effort.shared_delays_us:
         rate = Table()
         for cluster in _turns(several, delay, rounds):
             for kind in KINDS:

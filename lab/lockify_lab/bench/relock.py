@@ -45,7 +45,7 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--rounds", type=int, default=5, metavar="N")
     sub.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of each program in each round")
-    sub.add_argument("--out", type=Path, default=Path("relock.jsonl"), metavar="FILE")
+    sub.add_argument("--out", type=Path, default=Path("target/relock.jsonl"), metavar="FILE")
     sub.add_argument("--timeout", type=float, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     sub.set_defaults(bench=run)
 
