@@ -97,7 +97,10 @@ pub enum OpError {
     #[error("this host was taken for dead and fenced; start it again")]
     Fenced,
     /// The clocks of host and devices are too far apart (section 2.4).
-    #[error("this host's clock is {ahead_ms} ms ahead of a device's; set the clocks (NTP)")]
+    #[error(
+        "this host's clock is {ahead_ms} ms ahead of a device's: find out which is wrong (NTP), set it right, and start this \
+         host again"
+    )]
     Clock {
         /// How far.
         ahead_ms: u64,

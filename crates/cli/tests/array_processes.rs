@@ -3,115 +3,12 @@
 
 mod common;
 
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use common::array::{Array, BLOCK, Blocks, Export};
-use common::{code, stderr, stdout, wait_for};
+use common::array::{Array, BLOCK, Export};
+use common::traffic::{
+    SHARED, a_device_comes_back, a_host_is_fenced, array, content, device, judge, pile, work,
+};
+use common::{code, stderr};
 use rustix::process::Signal;
-
-/// Blocks that hosts meet on: two stripes and a half.
-const SHARED: usize = 20;
-
-/// Numbers, the same in every run but for who comes when.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        // Knuth's MMIX.
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end
-    }
-
-    /// Where a request of blocks begins, and how many there are.
-    fn place(&mut self) -> (usize, usize) {
-        let count = 1 + self.below(9);
-        (self.below(SHARED - count + 1), count)
-    }
-}
-
-/// Content that nobody else ever writes.
-fn content(count: usize) -> Vec<u8> {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let block = |_| {
-        let number = NEXT.fetch_add(1, Relaxed).to_le_bytes();
-        number.into_iter().cycle().take(BLOCK).collect::<Vec<_>>()
-    };
-    (0..count).flat_map(block).collect()
-}
-
-/// Reads and writes, one after the other.
-fn work(export: &Export, seed: u64, operations: usize) {
-    let (mut blocks, mut numbers) = (export.connect(), Numbers(seed));
-    for _ in 0..operations {
-        let (start, count) = numbers.place();
-        if numbers.below(3) == 0 {
-            blocks.read(start, count);
-        } else {
-            blocks.write(start, &content(count));
-        }
-    }
-}
-
-/// Has so many writes under way, of which no answer is waited for.
-fn pile(blocks: &mut Blocks, seed: u64, writes: u64) {
-    let mut numbers = Numbers(seed);
-    for cookie in 0..writes {
-        let (start, count) = numbers.place();
-        blocks.begin_write(cookie, start, &content(count));
-    }
-}
-
-fn array(scheme: &str) -> Array {
-    let mut array = Array::create(3, &["--scheme", scheme]);
-    array.recorded = true;
-    array.start_all();
-    array
-}
-
-/// Everything ends in order, and the rules are kept.
-fn judge(mut array: Array, hosts: Vec<Export>) {
-    array.assert_clean();
-    for mut host in hosts {
-        assert_eq!(host.process.end(), Some(0));
-    }
-    array.end();
-    let merged = array.disk("merged");
-    let check = array.check(&merged);
-    assert_eq!(code(&check), 0, "{}{}", stdout(&check), stderr(&check));
-    for rule in ["serializable", "reads", "durability", "parity", "liveness"] {
-        assert!(stdout(&check).contains(rule), "{rule} was not judged: {}", stdout(&check));
-    }
-    doctored(&array, &merged);
-}
-
-/// What a host has read is changed, and a write of a device left out: the rules must find either.
-fn doctored(array: &Array, merged: &Path) {
-    let lines: Vec<String> =
-        std::fs::read_to_string(merged).unwrap().lines().map(str::to_owned).collect();
-    let path = array.disk("doctored");
-    let refused = |lines: &[String], rule: &str| {
-        std::fs::write(&path, lines.join("\n") + "\n").unwrap();
-        let check = array.user.lockify(&["check", path.to_str().unwrap()]);
-        assert_eq!(code(&check), 1, "{}", stdout(&check));
-        assert!(stdout(&check).contains(rule), "{rule} is not in {}", stdout(&check));
-    };
-    let read = lines.iter().rposition(|l| l.contains(r#""event":"done""#) && l.contains("tags"));
-    let mut wrong = lines.clone();
-    let line = &mut wrong[read.unwrap()];
-    *line = line.replacen("\"tags\":[", "\"tags\":[12345,", 1);
-    let from = line.find("12345,").unwrap() + 6;
-    let to = line[from..].find([',', ']']).unwrap() + from;
-    line.replace_range(from - 1..to, "");
-    refused(&wrong, "reads");
-    let dump = lines.iter().rposition(|l| l.contains(r#""event":"dump""#)).unwrap();
-    let mut wrong = lines.clone();
-    wrong[dump] = wrong[dump].replacen("\"blocks\":[\"", "\"blocks\":[\"1", 1);
-    let at = wrong[dump].find("\"blocks\":[\"1").unwrap() + 12;
-    wrong[dump].remove(at);
-    refused(&wrong, "parity");
-}
 
 /// Three hosts on the same stripes, and what becomes of one of them while the others work. What it has held is free then,
 /// wherever it was.
@@ -183,44 +80,10 @@ fn a_killed_lock_server_under_callback_locking() {
     a_killed_lock_server("callback-locking");
 }
 
-/// A host that is stopped for longer than a lease, in the middle of writes, is fenced: nothing of it lands when it goes on.
+/// A host that is stopped for longer than a lease, in the middle of writes.
 fn a_stopped_host(scheme: &str) {
-    let mut array = array(scheme);
-    let host = array.export(1);
-    let mut blocks = host.connect();
-    blocks.write(0, &content(SHARED));
-    let mut fenced = 0;
-    for round in 0..20 {
-        let mut stopped = array.export(2);
-        let mut theirs = stopped.connect();
-        // It has got going, and has more under way than can be done at once.
-        pile(&mut theirs, round, 48);
-        for _ in 0..8 {
-            assert_eq!(theirs.0.reply().0, 0);
-        }
-        stopped.process.signal(Signal::STOP);
-        // Waits for the lease of whoever holds something there, and for the repair.
-        blocks.write(0, &content(SHARED));
-        let before = blocks.read(0, SHARED);
-        stopped.process.signal(Signal::CONT);
-        // If it held nothing when it was stopped, it goes on; else it ends by itself.
-        let mut answered = 8;
-        while answered < 48 && theirs.0.reply_unless_over().is_ok_and(|(error, _)| error == 0) {
-            answered += 1;
-        }
-        if answered == 48 {
-            assert_eq!(stopped.process.end(), Some(0));
-            continue;
-        }
-        assert_eq!(stopped.process.0.wait().unwrap().code(), Some(3));
-        assert!(blocks.read(0, SHARED) == before, "what is fenced has written");
-        fenced += 1;
-        if fenced == 2 {
-            break;
-        }
-    }
-    assert!(fenced > 0, "it was never stopped in the middle");
-    judge(array, vec![host]);
+    let stop = |_: &Array, host: &Export| host.process.signal(Signal::STOP);
+    a_host_is_fenced(array(scheme), stop, |_, host| host.process.signal(Signal::CONT));
 }
 
 #[test]
@@ -243,12 +106,6 @@ fn a_stopped_host_under_callback_locking() {
     a_stopped_host("callback-locking");
 }
 
-fn condition(array: &Array, id: usize) -> String {
-    let status = array.lockify("status", &["--json"]);
-    let status: serde_json::Value = serde_json::from_str(&stdout(&status)).unwrap();
-    status["devices"][id]["condition"].as_str().unwrap_or_default().to_owned()
-}
-
 /// The array goes on without a device that stands still; when it moves again, it is not read before it has been rebuilt.
 fn a_stopped_device(scheme: &str) {
     let mut array = array(scheme);
@@ -258,19 +115,10 @@ fn a_stopped_device(scheme: &str) {
     array.devices[1].as_ref().unwrap().signal(Signal::STOP);
     blocks.write(3, &content(9));
     let before = blocks.read(0, SHARED);
-    assert_eq!(condition(&array, 1), "failed");
+    assert_eq!(device(&array, 1)["condition"], "failed");
     array.devices[1].as_ref().unwrap().signal(Signal::CONT);
     assert!(blocks.read(0, SHARED) == before);
-    wait_for(|| code(&array.lockify("rebuild", &["--id", "1"])) == 0);
-    array.wait_until_healthy();
-    // Now another one may go.
-    array.devices[0].take().unwrap().kill();
-    assert!(blocks.read(0, SHARED) == before);
-    array.start(0, "disk0", &[]);
-    wait_for(|| {
-        condition(&array, 0) != "failed" || { code(&array.lockify("rebuild", &["--id", "0"])) == 0 }
-    });
-    array.wait_until_healthy();
+    a_device_comes_back(&mut array, &mut blocks, 1);
     judge(array, vec![host]);
 }
 

@@ -1,5 +1,7 @@
 //! An array of real processes on loopback: devices, a lock server, hosts that export it.
 
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -7,7 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use lockify_volume::ArrayFile;
+
 use super::nbd::{Client, head};
+use super::relay::{Network, Place};
+use super::wall::Wall;
 use super::{Process, User, code, stderr, stdout, wait_for};
 
 /// Bytes per block.
@@ -23,6 +29,10 @@ pub struct Array {
     /// Whether processes write histories, and those that they have begun.
     pub recorded: bool,
     histories: Vec<PathBuf>,
+    /// If processes meet by way of relays.
+    pub network: Option<Network>,
+    /// Wall clocks of those that have one of their own.
+    pub walls: BTreeMap<Place, Wall>,
 }
 
 impl Array {
@@ -41,6 +51,8 @@ impl Array {
             lock_server: None,
             recorded: false,
             histories: Vec::new(),
+            network: None,
+            walls: BTreeMap::new(),
         };
         let file = array.file();
         let mut args = vec!["array".to_owned(), "create".into(), file];
@@ -65,15 +77,46 @@ impl Array {
         self.user.dir().join("array.toml").to_str().unwrap().to_owned()
     }
 
+    /// The array's file as a process needs it: where it finds the others.
+    fn file_of(&mut self, place: Place) -> String {
+        let Some(network) = &mut self.network else { return self.file() };
+        let mut file = ArrayFile::read(self.user.dir().join("array.toml").as_path()).unwrap();
+        let others =
+            file.devices.iter_mut().map(|entry| (usize::from(entry.id), &mut entry.address));
+        let others = others.map(|(id, address)| (Place::Device(id), address));
+        let server = file.lock_server.iter_mut().map(|entry| (Place::Server, &mut entry.address));
+        for (other, address) in others.chain(server).filter(|(other, _)| *other != place) {
+            *address = network.way(place, other, *address);
+        }
+        let path = self.user.dir().join(format!("{place:?}.toml"));
+        if !path.exists() {
+            file.create(&path).unwrap();
+        }
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// What the processes of a place have told operators.
+    pub fn log(&self, place: Place) -> String {
+        std::fs::read_to_string(self.log_file(place)).unwrap_or_default()
+    }
+
+    fn log_file(&self, place: Place) -> PathBuf {
+        self.user.dir().join(format!("{place:?}.log"))
+    }
+
     pub fn disk(&self, name: &str) -> PathBuf {
         self.disks.path().join(name)
     }
 
     /// The arguments of a subcommand about this array.
     pub fn args(&self, subcommand: &str, more: &[&str]) -> Vec<String> {
+        self.args_with(&self.file(), subcommand, more)
+    }
+
+    fn args_with(&self, file: &str, subcommand: &str, more: &[&str]) -> Vec<String> {
         let mut args = vec!["array".to_owned(), subcommand.to_owned()];
         args.extend(more.iter().map(|&arg| arg.to_owned()));
-        args.extend(["--array".to_owned(), self.file()]);
+        args.extend(["--array".to_owned(), file.to_owned()]);
         args.extend(self.security.clone());
         args
     }
@@ -84,18 +127,22 @@ impl Array {
     }
 
     /// Starts a process that tells in a line that it is ready.
-    fn spawn(&mut self, mut args: Vec<String>, says: &str) -> Process {
+    fn spawn(&mut self, place: Place, mut args: Vec<String>, says: &str) -> Process {
         if self.recorded {
             let history = self.user.dir().join(format!("history{}", self.histories.len()));
             args.extend(["--history".to_owned(), history.to_str().unwrap().to_owned()]);
             self.histories.push(history);
         }
-        self.spawn_plain(&args, says)
+        self.spawn_plain(place, &args, says)
     }
 
-    fn spawn_plain(&self, args: &[String], says: &str) -> Process {
+    fn spawn_plain(&self, place: Place, args: &[String], says: &str) -> Process {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let mut process = self.user.command(&args).stdout(Stdio::piped()).spawn().unwrap();
+        let log = File::options().create(true).append(true).open(self.log_file(place)).unwrap();
+        let mut command = self.user.command(&args);
+        command.stdout(Stdio::piped()).stderr(log);
+        command.envs(self.walls.get(&place).iter().flat_map(|wall| wall.environment()));
+        let mut process = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with(says), "it said {line:?}");
@@ -106,14 +153,18 @@ impl Array {
         let (disk, number) = (self.disk(disk), id.to_string());
         let mut all = vec![disk.to_str().unwrap(), "--id", &number];
         all.extend(more);
-        let args = self.args("device", &all);
-        self.devices[id] = Some(self.spawn(args, &format!("device {id} of array")));
+        let place = Place::Device(id);
+        let file = self.file_of(place);
+        let args = self.args_with(&file, "device", &all);
+        self.devices[id] = Some(self.spawn(place, args, &format!("device {id} of array")));
     }
 
     pub fn start_lock_server(&mut self, more: &[&str]) {
         let log = self.disk("locks");
-        let args = self.args("lock-server", &[&[log.to_str().unwrap()], more].concat());
-        self.lock_server = Some(self.spawn_plain(&args, "lock server of array"));
+        let file = self.file_of(Place::Server);
+        let args = self.args_with(&file, "lock-server", &[&[log.to_str().unwrap()], more].concat());
+        let process = self.spawn_plain(Place::Server, &args, "lock server of array");
+        self.lock_server = Some(process);
     }
 
     pub fn start_all(&mut self) {
@@ -137,12 +188,13 @@ impl Array {
     /// Starts a host that exports the array.
     pub fn export(&mut self, number: u32) -> Export {
         let socket = self.user.dir().join(format!("host{number}-{}", self.histories.len()));
-        let (host, file) = (number.to_string(), self.file());
+        let place = Place::Host(number);
+        let (host, file) = (number.to_string(), self.file_of(place));
         let args = ["array", "export", &file, "--host", &host, "--name", "array", "--socket"];
         let mut args: Vec<String> = args.map(str::to_owned).to_vec();
         args.push(socket.to_str().unwrap().to_owned());
         args.extend(self.security.clone());
-        Export { process: self.spawn(args, &format!("host {number} serves")), socket }
+        Export { process: self.spawn(place, args, &format!("host {number} serves")), socket }
     }
 
     /// Has all stripes checked: none may be unfit or lost.
@@ -166,6 +218,21 @@ impl Array {
         let mut args = vec!["check", "--merged", merged.to_str().unwrap()];
         args.extend(self.histories.iter().map(|path| path.to_str().unwrap()));
         self.user.lockify(&args)
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let files = std::fs::read_dir(self.user.dir()).into_iter().flatten().flatten();
+        for path in
+            files.map(|file| file.path()).filter(|p| p.extension().is_some_and(|e| e == "log"))
+        {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            eprintln!("{}:\n{text}", path.display());
+        }
     }
 }
 

@@ -5,6 +5,9 @@ pub mod array;
 pub mod cluster;
 #[path = "../../../volume/src/nbd/testing/client.rs"]
 pub mod nbd;
+pub mod relay;
+pub mod traffic;
+pub mod wall;
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;

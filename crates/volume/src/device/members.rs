@@ -176,11 +176,6 @@ impl Members {
         members.into_iter().flatten().map(|member| device(member.node)).collect()
     }
 
-    /// Whether this device is the lowest member.
-    pub fn leads(&self) -> bool {
-        self.may_act() && self.list().first() == Some(&self.me)
-    }
-
     /// Those who have not been in the view for so long; much longer if they never were, since an array's processes may be
     /// started one after the other.
     pub fn gone(&self, time: Duration) -> impl Iterator<Item = DeviceId> {

@@ -1,6 +1,7 @@
 //! The event loop of a device.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -13,10 +14,11 @@ use lockify_array::{
 use lockify_node::Mailbox;
 use lockify_node::membership::Vote;
 
+use super::clocks::{Clocks, describe as describe_clock};
 use super::members::{Members, Order};
 use super::repairs::{Job, Repairs};
 use super::{ServeError, Serving};
-use crate::clock::{Clock, until};
+use crate::clock::{Clock, monotonic, until};
 use crate::history::DeviceHistory;
 use crate::store::{Disk, Store};
 use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Welcome, Whom, Why};
@@ -43,6 +45,15 @@ pub(super) struct Process {
     members: Members,
     repairs: Repairs,
     clock: Clock,
+    clocks: Clocks,
+    /// When the others were last asked for the time.
+    asked_time: Instant,
+    /// Its clock has been found right once, since it is there with the others.
+    clock_checked: bool,
+    /// Why nobody is served: its clock.
+    off: Option<String>,
+    /// Devices whose clocks are wrong, and since when.
+    wrong_clocks: BTreeMap<DeviceId, Instant>,
     /// The connection of each host that is there.
     hosts: BTreeMap<Life, usize>,
     /// The connection of each device that has connected to this one.
@@ -77,6 +88,7 @@ impl Process {
         config.remember = file.timing.forget_ms * 1_000_000;
         config.ahead = file.timing.clock_ms * 1_000_000;
         let path = || serving.path.clone();
+        let clocks = Clocks::new(file.voters().count(), config.ahead, config.remember);
         let device =
             Device::new(config, boot).map_err(|error| ServeError::Boot { path: path(), error })?;
         let members = Members::new(file, me);
@@ -92,6 +104,7 @@ impl Process {
         let log = serving.log;
         let mut net = Net::new(Me::new(file, serving.identity.clone(), role), &below, log)?;
         net.welcome = Welcome { life: members.life(), in_service };
+        net.closed = Some("it has just started".into());
         let address = entry.address;
         net.listen(address).map_err(|error| ServeError::Listen { address, error })?;
         let answered = Mailbox::new(net.waker());
@@ -110,6 +123,11 @@ impl Process {
             members,
             repairs,
             clock,
+            clocks,
+            asked_time: Instant::now(),
+            clock_checked: false,
+            off: None,
+            wrong_clocks: BTreeMap::new(),
             hosts: BTreeMap::new(),
             callers: BTreeMap::new(),
             in_service: BTreeMap::new(),
@@ -233,16 +251,17 @@ impl Process {
                     self.net.refuse(old, "this device has connected again".into());
                 }
                 self.in_service.insert(id, in_service);
-                self.members.connected(id, life);
+                self.met(id, life);
             }
             Event::Up { whom: Whom::Device(id), welcome, .. } => {
                 self.in_service.insert(id, welcome.in_service);
-                self.members.connected(id, welcome.life);
+                self.met(id, welcome.life);
             }
             Event::Heard { key, role, frame } => self.heard(key, role, frame),
-            Event::Answered { whom: Whom::Device(id), frame: Frame::Vote(vote) } => {
-                self.members.voted(id, vote);
-            }
+            Event::Answered {
+                whom: Whom::Device(id),
+                frame: frame @ (Frame::Vote(_) | Frame::AskTime { .. } | Frame::Time { .. }),
+            } => self.heard_device(id, frame),
             Event::Answered { whom, .. } => self.net.hang_up(whom, "it says what makes no sense"),
             Event::Left { key, role: Role::Host(life) } => {
                 if self.hosts.get(&life) == Some(&key) {
@@ -253,11 +272,11 @@ impl Process {
             Event::Left { key, role: Role::Device { id, .. } } => {
                 if self.callers.get(&id) == Some(&key) {
                     self.callers.remove(&id);
-                    self.members.disconnected(id);
+                    self.lost(id);
                 }
             }
             Event::Down { whom: Whom::Device(id), why } => {
-                self.members.disconnected(id);
+                self.lost(id);
                 if let Why::Refused(why) = why {
                     (self.log)(&format!("device {}: {why}", id.0));
                 }
@@ -268,18 +287,29 @@ impl Process {
         self.follow_orders();
     }
 
+    fn met(&mut self, id: DeviceId, life: u64) {
+        self.members.connected(id, life);
+        self.ask_time(id);
+    }
+
+    fn lost(&mut self, id: DeviceId) {
+        self.members.disconnected(id);
+        self.clocks.forget(id);
+    }
+
     fn heard(&mut self, key: usize, role: Role, frame: Frame) {
         match (role, frame) {
             (Role::Host(from), Frame::Request(request)) => {
                 self.silent.remove(&from);
                 self.requests += 1;
                 // A host that was let in before this device was left behind; or a new device, whose blocks are not the
-                // array's: only what is not about blocks is for it. Who asked goes on as soon as the array's state changes. A host that
-                // knows a newer state is answered that this device is behind.
+                // array's, or one whose clock is wrong: only what is not about blocks is for it. Who asked goes on as soon as
+                // the array's state changes. A host that knows a newer state is answered that this device is behind.
                 if is_of_blocks(&request.action) {
                     self.begin_service();
                 }
-                let serves = self.disk.store().is_in_service()
+                let in_service = self.disk.store().is_in_service() && self.off.is_none();
+                let serves = in_service
                     || !is_of_blocks(&request.action)
                     || request.epoch > self.device.state().epoch;
                 if self.members.may_act() && serves {
@@ -289,12 +319,32 @@ impl Process {
                     self.handle(DeviceInput::Request { from, request });
                 }
             }
-            (Role::Device { id, .. }, Frame::Vote(vote)) => self.members.voted(id, vote),
+            (
+                Role::Device { id, .. },
+                frame @ (Frame::Vote(_) | Frame::AskTime { .. } | Frame::Time { .. }),
+            ) => self.heard_device(id, frame),
             (_, Frame::Query) => {
                 let report = self.report();
                 self.net.say(key, &Frame::Report(report));
             }
             (_, _) => self.net.refuse(key, "this is not said to a device".into()),
+        }
+    }
+
+    /// What devices say to each other.
+    fn heard_device(&mut self, from: DeviceId, frame: Frame) {
+        match frame {
+            Frame::Vote(vote) => self.members.voted(from, vote),
+            Frame::AskTime { asked } => {
+                let time = self.clock.now();
+                self.tell_device(from, &Frame::Time { asked, time });
+            }
+            Frame::Time { asked, time } => {
+                let took = monotonic().saturating_sub(asked);
+                let now = self.clock.now();
+                self.clocks.heard(from, time, now, took);
+            }
+            _ => {}
         }
     }
 
@@ -324,7 +374,7 @@ impl Process {
         if let Some(key) = self.callers.remove(&id) {
             self.net.refuse(key, why.to_owned());
         }
-        self.members.disconnected(id);
+        self.lost(id);
     }
 
     fn put_hosts_out(&mut self, why: &str) {
@@ -342,10 +392,57 @@ impl Process {
     }
 
     fn vote(&mut self, to: DeviceId, vote: Vote) {
-        let frame = Frame::Vote(vote);
+        self.tell_device(to, &Frame::Vote(vote));
+    }
+
+    fn tell_device(&mut self, to: DeviceId, frame: &Frame) {
         match self.callers.get(&to) {
-            Some(&key) => self.net.say(key, &frame),
-            None => drop(self.net.tell(Whom::Device(to), &frame)),
+            Some(&key) => self.net.say(key, frame),
+            None => drop(self.net.tell(Whom::Device(to), frame)),
+        }
+    }
+
+    fn ask_time(&mut self, of: DeviceId) {
+        self.tell_device(of, &Frame::AskTime { asked: monotonic() });
+    }
+
+    /// Finds out whose clock is wrong.
+    fn look_at_clocks(&mut self) {
+        let lease = Duration::from_millis(self.file.timing.lease_ms);
+        if self.asked_time.elapsed() >= lease / 8 {
+            self.asked_time = Instant::now();
+            let others: Vec<DeviceId> =
+                self.file.voters().map(|entry| DeviceId(entry.id)).collect();
+            // There is no connection to itself.
+            others.into_iter().for_each(|id| self.ask_time(id));
+        }
+        self.clock_checked |= self.clocks.agree();
+        let to_go = self.clock.to_go();
+        let off = self.clocks.own_error().map(|error| {
+            format!(
+                "this device's clock is {} the others': find out which is wrong (NTP), set it right, and start its device \
+                 again; until then this one serves nobody",
+                describe_clock(error.saturating_add(to_go))
+            )
+        });
+        match (&self.off, &off) {
+            (None, Some(why)) => (self.log)(why),
+            // What was not answered is asked again on a new connection.
+            (Some(_), None) => {
+                (self.log)("this device's clock is right again");
+                self.put_hosts_out("this device's clock was wrong");
+            }
+            _ => {}
+        }
+        self.off = off;
+        let wrong: BTreeMap<DeviceId, i64> = self.clocks.wrong().collect();
+        self.wrong_clocks.retain(|device, _| wrong.contains_key(device));
+        for (device, ahead) in wrong {
+            if let Entry::Vacant(new) = self.wrong_clocks.entry(device) {
+                new.insert(Instant::now());
+                let how = describe_clock(ahead);
+                (self.log)(&format!("the clock of device {} is {how} this one's", device.0));
+            }
         }
     }
 
@@ -353,12 +450,18 @@ impl Process {
         for life in self.repairs.look() {
             self.silent.insert(life, Instant::now() + FENCE_AGAIN);
         }
+        self.look_at_clocks();
         self.begin_service();
         self.net.closed = self.waits();
+        let now = Instant::now();
+        let lease = Duration::from_millis(self.file.timing.lease_ms);
+        if self.net.closed.is_some() {
+            // Who is not let in cannot be heard: he has a lease from when he is.
+            self.silent.values_mut().for_each(|at| *at = now + lease);
+        }
         if !self.members.may_act() {
             return;
         }
-        let now = Instant::now();
         let due: Vec<Life> =
             self.silent.iter().filter(|(_, at)| **at <= now).map(|(&life, _)| life).collect();
         for life in due {
@@ -374,11 +477,11 @@ impl Process {
             self.in_service.insert(DeviceId(id), true);
             self.members.excuse(DeviceId(id));
         }
-        if self.members.leads() {
-            let lease = Duration::from_millis(self.file.timing.lease_ms);
+        if self.leads() {
             let new = self.in_service.iter().filter(|(_, in_service)| !**in_service);
-            let bad: Vec<DeviceId> =
-                self.members.gone(lease).chain(new.map(|(&id, _)| id)).collect();
+            let wrong = self.wrong_clocks.iter().filter(|(_, since)| since.elapsed() >= lease);
+            let bad = self.members.gone(lease).chain(new.map(|(&id, _)| id));
+            let bad: Vec<DeviceId> = bad.chain(wrong.map(|(&id, _)| id)).collect();
             for device in bad {
                 let condition = self.device.state().devices.get(usize::from(device.0));
                 if condition.is_some_and(|condition| *condition != Condition::Failed) {
@@ -386,6 +489,12 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// Whether this is the lowest member of those whose clocks are right.
+    fn leads(&self) -> bool {
+        let right = |id: &DeviceId| !self.wrong_clocks.contains_key(id);
+        self.off.is_none() && self.members.list().into_iter().find(right) == Some(self.me)
     }
 
     /// A new device's blocks become the array's: when all are new, or when the array knows that it has nothing.
@@ -421,6 +530,10 @@ impl Process {
                 "it waits until it has agreed with more than half of the {all} devices and witnesses on who is there"
             ));
         }
+        if !self.clock_checked {
+            let unknown = || "it waits until enough others have told it the time".to_owned();
+            return Some(self.off.clone().unwrap_or_else(unknown));
+        }
         if !self.disk.store().is_in_service() && self.in_service.values().all(|used| !used) {
             return Some(
                 "the array is new: it waits until all its devices and witnesses are there".into(),
@@ -430,7 +543,7 @@ impl Process {
     }
 
     fn report(&self) -> Report {
-        let waits = self.waits();
+        let waits = self.waits().or_else(|| self.off.clone());
         Report {
             state: self.device.state().clone(),
             serving: waits.is_none(),

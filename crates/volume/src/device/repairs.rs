@@ -70,7 +70,7 @@ impl Repairs {
                     (self.log)(&format!("host {} is silent: it is fenced", life.host.0));
                 }
                 Job::Fail(device) => {
-                    (self.log)(&format!("device {} is gone: going on without it", device.0));
+                    (self.log)(&format!("going on without device {}", device.0));
                 }
             }
             // The thread ends after this.

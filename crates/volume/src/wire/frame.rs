@@ -1,7 +1,7 @@
 //! What processes of an array say to each other.
 
 use lockify_array::message::{Reply, Request};
-use lockify_array::{ArrayState, DeviceId, Life, ServerReply, ServerRequest};
+use lockify_array::{ArrayState, DeviceId, Life, ServerReply, ServerRequest, Time};
 use lockify_node::membership::Vote;
 use lockify_trust::frame::{Framed, printable};
 use serde::{Deserialize, Serialize};
@@ -87,11 +87,23 @@ pub(crate) enum Frame {
     Later(String),
     /// To a host: the array's state, as the device knows it. Who waits only for a device that is out hears of it by this.
     State(ArrayState),
+    /// Between devices: what time is it?
+    AskTime {
+        /// When it was asked, by a clock of who asks.
+        asked: u64,
+    },
+    /// The answer.
+    Time {
+        /// As in the question.
+        asked: u64,
+        /// By the clock of who answers.
+        time: Time,
+    },
 }
 
 impl Framed for Frame {
     const MAGIC: [u8; 8] = *b"LOCKIFYA";
-    const VERSION: u16 = 1;
+    const VERSION: u16 = 2;
     const SPEAKER: &'static str = "process of an array";
     const SUBJECT: &'static str = "arrays";
     const MAX_GREETING: usize = 4096;
@@ -138,6 +150,8 @@ mod tests {
             Frame::Welcome(Welcome { life: 6, in_service: false }),
             Frame::Vote(Vote::Goodbye),
             Frame::Query,
+            Frame::AskTime { asked: 7 },
+            Frame::Time { asked: 7, time: 1 << 60 },
         ];
         others.into_iter().chain(of_locks(life)).collect()
     }
@@ -193,7 +207,7 @@ mod tests {
         let mut all = Vec::new();
         encode_head::<Frame>(&mut all);
         encode(&mut all, &Frame::Refused("no".into()));
-        assert_eq!(all, b"LOCKIFYA\x01\0\x04\0\0\0\0\x02no");
+        assert_eq!(all, b"LOCKIFYA\x02\0\x04\0\0\0\0\x02no");
         assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::VERSION)));
         assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(FrameError::Tls));
         let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();
