@@ -75,8 +75,8 @@ impl Host {
             if stripe >= layout.stripes {
                 return Err(OpError::Range);
             }
-            let (columns, past, found) = (0..layout.unit, Past::Nobody, Found::default());
-            Ok(Some(Stage::Stripe(Pass { stripe, columns, repair, onto, past, found })))
+            let (past, found) = (Past::Nobody, Found::default());
+            Ok(Some(Stage::Stripe(Pass { stripe, repair, onto, past, found })))
         };
         match *work {
             Work::Scrub { stripe, repair } => whole(stripe, repair, None),
@@ -265,7 +265,6 @@ impl Host {
             match left.pop_first() {
                 None => errand.stage = Stage::Clearing,
                 Some(stripe) => {
-                    let columns = 0..layout.unit;
                     // What is rebuilt already but not known to be may miss what was written last.
                     let units = (0..layout.data).map(|unit| layout.data(stripe, unit));
                     let rebuilding = |device: &DeviceId| {
@@ -276,7 +275,7 @@ impl Host {
                     let onto = units.chain([layout.parity(stripe)]).find(rebuilding);
                     let past = Past::Life(*life);
                     let found = Found::default();
-                    *pass = Pass { stripe, columns, repair: true, onto, past, found };
+                    *pass = Pass { stripe, repair: true, onto, past, found };
                 }
             }
         }
@@ -324,7 +323,7 @@ impl Host {
                 let left = self.affected(&left);
                 let Some(errand) = self.errands.get_mut(&id) else { return };
                 let (past, found) = (Past::Life(life), Found::default());
-                let pass = Pass { stripe: 0, columns: 0..0, repair: true, onto: None, past, found };
+                let pass = Pass { stripe: 0, repair: true, onto: None, past, found };
                 errand.stage = Stage::Repairing { life, left, pass };
                 self.next_stripe(now, id);
             }
