@@ -98,7 +98,8 @@ impl Host {
                 let voters = layout.devices() + self.config.witnesses;
                 let state = self.state.clone();
                 let life = self.config.life;
-                let proposer = Box::new(Proposer::new(life, change, voters.into(), state));
+                let number = self.next_errand + 1;
+                let proposer = Box::new(Proposer::new(life, number, change, voters.into(), state));
                 Ok(Some(Stage::Proposing { proposer, seq: 0 }))
             }
             Work::Read { .. } | Work::Write { .. } | Work::Flush => Ok(None),
@@ -374,7 +375,7 @@ impl Host {
 
     /// Whether a stripe could be had without what fails.
     fn bearable(&self, state: &ArrayState, change: Change) -> Result<(), OpError> {
-        let Change::Fail(device) = change else { return Ok(()) };
+        let Change::Fail(device, _) = change else { return Ok(()) };
         let group = device.0 / self.config.layout.group_size();
         let of_group =
             |other: u16| other != device.0 && other / self.config.layout.group_size() == group;
@@ -426,6 +427,10 @@ impl Host {
                     errand.stage = Stage::Installing;
                 }
                 self.adopt(now, state);
+                // Who is out is not told with the others, and asks to be let in until it knows.
+                if let Work::Change { change: Change::LetIn(device, _) } = work {
+                    self.install_at(now, Peer::Device(device));
+                }
                 self.go_on(now, id);
             }
         }
