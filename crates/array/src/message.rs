@@ -26,7 +26,7 @@ pub struct Request {
     pub call: Call,
     /// The operation's timestamp. Schemes without timestamps have them as well, for headers.
     pub stamp: Stamp,
-    /// The array's state that the operation was planned by.
+    /// Since when devices' conditions are as the operation was planned by ([`ArrayState::since`]).
     pub epoch: Epoch,
     /// What is asked for.
     pub action: Action,
@@ -233,9 +233,9 @@ pub enum Answer {
     Denied,
     /// A write without the lock or pre-write that it needs: the device has forgotten it (section 3.4).
     NotPrepared,
-    /// The array has a newer state, this one.
+    /// The array has a newer state, this one, with other conditions of devices.
     Stale(ArrayState),
-    /// The device has only this older state: it needs [`Action::Install`] first.
+    /// The device knows only conditions that are as old as this: it needs [`Action::Install`] first.
     Behind(Epoch),
     /// This life was fenced.
     Fenced,

@@ -16,18 +16,21 @@ pub enum Mutation {
     /// A device that has restarted serves everybody at once, also while writes that it had locks or pre-writes for are still to
     /// be taken up. At devices.
     ServesBeforeSettled,
+    /// A device that has restarted serves blocks by the state of the array that it remembers, before it was let in again. At devices.
+    ServesBeforeLetIn,
     /// Locking: a host unlocks when it has sent its writes, not when they are answered. At hosts.
     UnlockBeforeWritten,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 6] = [
+    pub const ALL: [Mutation; 7] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
         Mutation::UnlockLeavesNoTombstone,
         Mutation::ServesBeforeSettled,
+        Mutation::ServesBeforeLetIn,
         Mutation::UnlockBeforeWritten,
     ];
 }

@@ -36,14 +36,36 @@ impl Condition {
 pub struct ArrayState {
     /// Grows with every change.
     pub epoch: Epoch,
+    /// The epoch of the last change of a device's condition: what was planned by it or a later one still fits.
+    pub since: Epoch,
     /// By device id.
     pub devices: Vec<Condition>,
+    /// The term of each device: it serves blocks only in the one that it has been let in for. By device id.
+    pub terms: Vec<u64>,
 }
 
 impl ArrayState {
     /// That of a new array.
     pub fn new(devices: u16) -> Self {
-        ArrayState { epoch: Epoch(1), devices: vec![Condition::Good; usize::from(devices)] }
+        let devices = usize::from(devices);
+        let (devices, terms) = (vec![Condition::Good; devices], vec![0; devices]);
+        ArrayState { epoch: Epoch(1), since: Epoch(1), devices, terms }
+    }
+
+    /// Whether it is of an array with as many devices, and of nothing else.
+    pub fn fits(&self, other: &ArrayState) -> bool {
+        let devices = other.devices.len();
+        self.devices.len() == devices && self.terms.len() == devices
+    }
+
+    /// The term of a device; 0 for one that the array does not have.
+    pub fn term(&self, device: DeviceId) -> u64 {
+        self.terms.get(usize::from(device.0)).copied().unwrap_or(0)
+    }
+
+    /// That a device is to be left out which was found to be gone by this state.
+    pub fn without(&self, device: DeviceId) -> Change {
+        Change::Fail(device, self.term(device))
     }
 
     /// Whether a device has a stripe's unit.
@@ -54,14 +76,27 @@ impl ArrayState {
     /// The state after a change; `None` if it is there already. What does not make sense is refused, with the reason.
     /// Whether the redundancy bears another failure is for who proposes it: the state does not know the layout.
     pub fn changed(&self, change: Change) -> Result<Option<ArrayState>, String> {
-        let (Change::Fail(device) | Change::Rebuild(device) | Change::Rebuilt(device, _)) = change;
+        let (Change::Fail(device, _)
+        | Change::LetIn(device, _)
+        | Change::Rebuild(device)
+        | Change::Rebuilt(device, _)) = change;
         let index = usize::from(device.0);
-        let Some(&now) = self.devices.get(index) else {
+        let (Some(&now), Some(&term)) = (self.devices.get(index), self.terms.get(index)) else {
             return Err(format!("the array has no device {device}"));
         };
+        let mut next = self.clone();
+        next.epoch.0 += 1;
         let then = match (change, now) {
-            (Change::Fail(_), Condition::Failed) => return Ok(None),
-            (Change::Fail(_), _) => Condition::Failed,
+            (Change::LetIn(_, to), _) if to <= term => return Ok(None),
+            (Change::LetIn(_, to), _) => {
+                next.terms[index] = to;
+                return Ok(Some(next));
+            }
+            (Change::Fail(..), Condition::Failed) => return Ok(None),
+            (Change::Fail(_, seen), _) if seen != term => {
+                return Err(format!("{device} has come back"));
+            }
+            (Change::Fail(..), _) => Condition::Failed,
             (Change::Rebuild(_), Condition::Failed) => Condition::Rebuilding { done: 0 },
             (Change::Rebuild(_), Condition::Rebuilding { .. }) => return Ok(None),
             (Change::Rebuild(_), Condition::Good) => {
@@ -77,7 +112,7 @@ impl ArrayState {
                 return Err(format!("{device} has failed again"));
             }
         };
-        let mut next = ArrayState { epoch: Epoch(self.epoch.0 + 1), devices: self.devices.clone() };
+        next.since = next.epoch;
         next.devices[index] = then;
         Ok(Some(next))
     }
@@ -86,8 +121,10 @@ impl ArrayState {
 /// A change of the array's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Change {
-    /// A device does not answer.
-    Fail(DeviceId),
+    /// A device is gone that was last let in for this term.
+    Fail(DeviceId, u64),
+    /// A device that was away serves again, for this term.
+    LetIn(DeviceId, u64),
     /// A device, new or returned, is to be rebuilt from the first stripe.
     Rebuild(DeviceId),
     /// It has been rebuilt up to this stripe; with `u64::MAX`, all of it.

@@ -26,8 +26,7 @@ impl Acceptor {
 
     /// A state that has been chosen. Returns whether it is news, and then has to be saved.
     pub fn install(&mut self, state: &ArrayState) -> bool {
-        let news =
-            state.epoch > self.state.epoch && state.devices.len() == self.state.devices.len();
+        let news = state.epoch > self.state.epoch && state.fits(&self.state);
         if news {
             *self = Acceptor::new(state.clone());
         }
@@ -56,7 +55,7 @@ impl Acceptor {
                 (Agreed::Promised { accepted: self.accepted.clone() }, changed)
             }
             Agree::Accept { state, .. } => {
-                if state.devices.len() != self.state.devices.len() {
+                if !state.fits(&self.state) {
                     return (Agreed::Missing(self.state.epoch), false);
                 }
                 self.promised = ballot;

@@ -27,6 +27,8 @@ pub struct Ballot {
     pub round: u64,
     /// Whose attempt it is; nobody's for the ballot below all others.
     pub by: Option<Life>,
+    /// Which of the changes that this life proposes: two at once must not take each other's votes for their own.
+    pub change: u64,
 }
 
 /// What a proposer asks of a voter.

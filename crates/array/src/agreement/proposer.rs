@@ -21,6 +21,8 @@ pub(crate) enum Step {
 /// One change on its way.
 pub(crate) struct Proposer {
     life: Life,
+    /// Of all the changes that this life proposes.
+    number: u64,
     change: Change,
     voters: usize,
     /// The newest state known to have been chosen.
@@ -41,9 +43,10 @@ enum Phase {
 }
 
 impl Proposer {
-    pub fn new(life: Life, change: Change, voters: usize, state: ArrayState) -> Self {
+    pub fn new(life: Life, number: u64, change: Change, voters: usize, state: ArrayState) -> Self {
         Proposer {
             life,
+            number,
             change,
             voters,
             state,
@@ -64,7 +67,8 @@ impl Proposer {
             Ok(None) => Step::Chosen(self.state.clone()),
             Ok(Some(next)) => {
                 self.highest += 1;
-                self.ballot = Ballot { round: self.highest, by: Some(self.life) };
+                self.ballot =
+                    Ballot { round: self.highest, by: Some(self.life), change: self.number };
                 self.attempts += 1;
                 self.ask(Phase::Promising { best: None });
                 Step::AskAll(Agree::Promise { epoch: next.epoch, ballot: self.ballot })

@@ -90,14 +90,15 @@ fn hosts_that_propose_at_once_agree_on_every_epoch_and_every_change_gets_in() {
         let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let first = ArrayState::new(5);
         let changes = [
-            Change::Fail(DeviceId(0)),
-            Change::Fail(DeviceId(1)),
-            Change::Fail(DeviceId(0)),
-            Change::Fail(DeviceId(3)),
+            Change::Fail(DeviceId(0), 0),
+            Change::Fail(DeviceId(1), 0),
+            Change::Fail(DeviceId(0), 0),
+            Change::Fail(DeviceId(3), 0),
         ];
+        // The last two are of one host.
         let hosts: Vec<Proposer> = (0u32..)
             .zip(changes)
-            .map(|(host, change)| Proposer::new(life(host), change, 5, first.clone()))
+            .map(|(n, change)| Proposer::new(life(n.min(2)), n.into(), change, 5, first.clone()))
             .collect();
         let mut w = World {
             rng,
@@ -140,15 +141,15 @@ fn hosts_that_propose_at_once_agree_on_every_epoch_and_every_change_gets_in() {
 fn what_a_majority_accepted_survives_its_proposer() {
     let first = ArrayState::new(3);
     let mut voters = vec![Acceptor::new(first.clone()); 3];
-    let dead = Ballot { round: 1, by: Some(life(1)) };
-    let state = first.changed(Change::Fail(DeviceId(2))).unwrap().unwrap();
+    let dead = Ballot { round: 1, by: Some(life(1)), change: 1 };
+    let state = first.changed(Change::Fail(DeviceId(2), 0)).unwrap().unwrap();
     for voter in &mut voters[..2] {
         voter.handle(Agree::Promise { epoch: state.epoch, ballot: dead });
         let (answer, save) = voter.handle(Agree::Accept { ballot: dead, state: state.clone() });
         assert_eq!((answer, save), (Agreed::Accepted, true));
     }
     // Another host, which knows nothing of it and reaches a different majority, has to propose the same.
-    let mut proposer = Proposer::new(life(2), Change::Fail(DeviceId(0)), 3, first);
+    let mut proposer = Proposer::new(life(2), 1, Change::Fail(DeviceId(0), 0), 3, first);
     let Step::AskAll(ask) = proposer.again() else { panic!() };
     // Its first ballot is below nobody's: the round is the same, and its life is larger.
     let mut step = None;
@@ -163,10 +164,10 @@ fn what_a_majority_accepted_survives_its_proposer() {
 #[test]
 fn changes_that_make_no_sense_are_refused() {
     let state = ArrayState::new(3);
-    assert!(state.changed(Change::Fail(DeviceId(3))).is_err());
+    assert!(state.changed(Change::Fail(DeviceId(3), 0)).is_err());
     assert!(state.changed(Change::Rebuild(DeviceId(0))).is_err());
-    let failed = state.changed(Change::Fail(DeviceId(0))).unwrap().unwrap();
-    assert_eq!(failed.changed(Change::Fail(DeviceId(0))), Ok(None));
+    let failed = state.changed(Change::Fail(DeviceId(0), 0)).unwrap().unwrap();
+    assert_eq!(failed.changed(Change::Fail(DeviceId(0), 0)), Ok(None));
     assert!(failed.changed(Change::Rebuilt(DeviceId(0), 4)).is_err());
     let rebuilding = failed.changed(Change::Rebuild(DeviceId(0))).unwrap().unwrap();
     let half = rebuilding.changed(Change::Rebuilt(DeviceId(0), 4)).unwrap().unwrap();
@@ -175,4 +176,22 @@ fn changes_that_make_no_sense_are_refused() {
     let good = half.changed(Change::Rebuilt(DeviceId(0), u64::MAX)).unwrap().unwrap();
     assert!(good.has(DeviceId(0), 1 << 40));
     assert_eq!(good.epoch, Epoch(5));
+}
+
+#[test]
+fn a_device_that_has_come_back_is_not_left_out_by_what_was_seen_before() {
+    let device = DeviceId(1);
+    let state = ArrayState::new(3);
+    let gone = state.without(device);
+    let back = state.changed(Change::LetIn(device, 1)).unwrap().unwrap();
+    assert!(back.changed(gone).is_err());
+    assert_eq!(back.changed(Change::LetIn(device, 1)), Ok(None));
+    // An earlier life's question comes late.
+    let again = back.changed(Change::LetIn(device, 3)).unwrap().unwrap();
+    assert_eq!(again.changed(Change::LetIn(device, 2)), Ok(None));
+    // What was planned before it is let in fits still.
+    assert_eq!((again.epoch, again.since), (Epoch(3), Epoch(1)));
+    let failed = again.changed(again.without(device)).unwrap().unwrap();
+    assert_eq!((failed.epoch, failed.since), (Epoch(4), Epoch(4)));
+    assert_eq!(failed.devices[1], crate::Condition::Failed);
 }

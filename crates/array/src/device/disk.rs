@@ -16,6 +16,8 @@ pub(super) enum Purpose {
     TakeUp { call: Call, stamp: Stamp, blocks: Blocks },
     /// The answer to this write is given when all of its parts are done.
     Write { call: Call, waited: bool },
+    /// What another life of the device has written, and may not have made durable.
+    Start,
     /// The answer to this flush.
     Flush { call: Call },
     /// The record with this number is saved.

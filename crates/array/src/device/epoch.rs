@@ -10,7 +10,7 @@ use super::fence::Fences;
 use super::{Device, DeviceBoot, DeviceOutput, Effect};
 use crate::agreement::Acceptor;
 use crate::message::{Answer, Call};
-use crate::{Agree, ArrayState, Condition, Life, Time};
+use crate::{Agree, ArrayState, Condition, DeviceId, Life, Time};
 
 /// A device's record makes no sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -28,6 +28,8 @@ pub(super) struct Record {
     pub dirty: BTreeSet<u64>,
     /// Lives that may have locks or pre-writes here.
     pub holders: BTreeSet<Life>,
+    /// The device's own term (`term.rs`).
+    pub term: u64,
 }
 
 impl Record {
@@ -36,7 +38,7 @@ impl Record {
     }
 
     /// The record that a device starts with, and whether it has run before.
-    pub(super) fn at_start(boot: &DeviceBoot) -> Result<(Self, bool), BootError> {
+    pub(super) fn at_start(device: DeviceId, boot: &DeviceBoot) -> Result<(Self, bool), BootError> {
         match &boot.record {
             None => {
                 let record = Record {
@@ -44,10 +46,15 @@ impl Record {
                     fenced: Fences::default(),
                     dirty: BTreeSet::new(),
                     holders: BTreeSet::new(),
+                    term: boot.state.term(device),
                 };
                 Ok((record, false))
             }
-            Some(record) => Ok((postcard::from_bytes(record).map_err(|_| BootError)?, true)),
+            Some(record) => {
+                let mut record: Record = postcard::from_bytes(record).map_err(|_| BootError)?;
+                record.begin_term(device);
+                Ok((record, true))
+            }
         }
     }
 }
@@ -76,9 +83,13 @@ impl Device {
         self.saving.next += 1;
         let number = self.saving.next;
         self.saving.answers.extend(answer.map(|(call, answer)| (number, call, answer)));
+        self.disk.add(None, Job::Save(self.record()), Purpose::Save { number });
+    }
+
+    /// The record that another life of this device goes on with.
+    pub fn record(&self) -> Bytes {
         // Serialization to memory fails only for types that have no length; a record has.
-        let record = postcard::to_allocvec(&self.record).unwrap_or_default();
-        self.disk.add(None, Job::Save(Bytes::from(record)), Purpose::Save { number });
+        Bytes::from(postcard::to_allocvec(&self.record).unwrap_or_default())
     }
 
     pub(super) fn saved(&mut self, number: u64) {
@@ -127,6 +138,7 @@ impl Device {
         }
         let own = usize::from(self.config.id.0);
         let before = self.record.state().devices.get(own).copied();
+        let served = self.is_let_in();
         if !self.record.acceptor.install(&state) {
             return effects.push(Effect::answer(call, Answer::Invalid));
         }
@@ -137,6 +149,11 @@ impl Device {
             self.tso.clear(now, None, &mut self.memory, effects);
             self.locks.clear(None, effects);
             self.forget_returns();
+        }
+        if self.is_let_in() && !served {
+            self.serve_waiting(now, effects);
+        } else if self.record.state().term(self.config.id) > self.record.term {
+            self.record.begin_term(self.config.id);
         }
         self.save(Some((call, Answer::Done)));
     }

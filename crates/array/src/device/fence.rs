@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Device, Effect};
-use crate::message::{Action, Answer, Call, Past};
+use crate::message::{Answer, Call, Past};
 use crate::{Extent, HostId, Life, OpId, Time};
 
 /// Fenced lives: those of these hosts up to these incarnations.
@@ -82,17 +82,6 @@ impl Device {
         let all = self.record.fenced.0.iter();
         let lives = all.map(|(&host, &incarnation)| Life { host, incarnation }).collect();
         effects.push(Effect::answer(call, Answer::Fences(lives)));
-    }
-
-    /// Who repairs what a life has left has fenced it at all devices that were in the array then; one that was out learns it
-    /// from the repair.
-    pub(super) fn learn_of_fence(&mut self, now: Time, action: &Action, effects: &mut Vec<Effect>) {
-        let (Action::Prepare { past, .. } | Action::Lock { past, .. }) = action else { return };
-        if let Past::Life(life) = past
-            && self.raise(now, &[*life], effects)
-        {
-            self.save(None);
-        }
     }
 
     pub(super) fn fence(&mut self, now: Time, call: Call, life: Life, effects: &mut Vec<Effect>) {

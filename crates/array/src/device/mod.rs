@@ -11,6 +11,7 @@
 //! | `report.rs` | what is under way, for people |
 //! | `fence.rs` | lives that are fenced, and what they had in flight |
 //! | `marks.rs` | what the record has to say before a request is served |
+//! | `term.rs` | after a time away: it serves when it has been let in again |
 //! | `returns.rs` | after a restart: who had something under way takes it up again before others are served |
 //! | `suspect.rs` | stripes that have to be checked after a restart before they are used |
 //!
@@ -26,6 +27,7 @@ mod report;
 mod requests;
 mod returns;
 mod suspect;
+mod term;
 mod tso;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -247,6 +249,8 @@ pub struct Device {
     /// Writes that were taken up again.
     taken: u64,
     disk: Disk,
+    /// What lay on the disk at the start is durable.
+    started: bool,
     heard: BTreeMap<Life, Time>,
     reported: BTreeMap<Life, Time>,
     /// When to look who has been silent for a lease.
@@ -258,7 +262,7 @@ pub struct Device {
 impl Device {
     /// A device that has just started. Fails if its record makes no sense.
     pub fn new(config: DeviceConfig, boot: DeviceBoot) -> Result<Self, BootError> {
-        let (record, again) = Record::at_start(&boot)?;
+        let (record, again) = Record::at_start(config.id, &boot)?;
         // Reads accepted before the restart may have had timestamps up to this; nothing older may be written now.
         let floor = if again { boot.now.saturating_add(config.ahead) } else { 0 };
         let starting = again && config.scheme == Scheme::TimestampOrdering;
@@ -285,6 +289,7 @@ impl Device {
             returns,
             taken: 0,
             disk: Disk::new(config.durable),
+            started: !again,
             reported: BTreeMap::new(),
             broken: false,
             output: VecDeque::new(),
@@ -298,10 +303,13 @@ impl Device {
             device.tso.mutation = device.config.mutation;
             device.locks.mutation = device.config.mutation;
         }
-        if !again {
-            device.save(None);
-            device.use_disk(boot.now);
+        // Its term is not durable yet.
+        device.save(None);
+        // What is found, be it by who takes up a write, must not be lost later.
+        if again {
+            device.disk.add(None, Job::Flush, Purpose::Start);
         }
+        device.use_disk(boot.now);
         Ok(device)
     }
 
@@ -438,7 +446,7 @@ impl Device {
                     | Purpose::TakeUp { call, .. }
                     | Purpose::Write { call, .. }
                     | Purpose::Flush { call } => self.reply(call, false, Answer::Broken),
-                    Purpose::Save { .. } => {}
+                    Purpose::Start | Purpose::Save { .. } => {}
                 }
             }
         }
@@ -468,6 +476,7 @@ impl Device {
                     self.reply(call, waited, Answer::Written);
                 }
             }
+            (Purpose::Start, _) => self.started = true,
             (Purpose::Flush { call }, _) => self.reply(call, false, Answer::Done),
             (Purpose::Save { number }, _) => {
                 self.saved(number);

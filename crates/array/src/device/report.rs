@@ -6,6 +6,10 @@ impl Device {
     /// What is under way, one line each.
     pub fn under_way(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.tso.under_way().chain(self.locks.under_way()).collect();
+        if !self.is_let_in() {
+            let waiting = self.returns.waiting();
+            lines.push(format!("waits to be let in, {waiting} requests behind that"));
+        }
         if !self.returns.is_over() {
             let awaited: Vec<_> = self.returns.awaited().collect();
             let waiting = self.returns.waiting();

@@ -28,7 +28,10 @@ impl Device {
         if let Err(answer) = self.admit(from, epoch, &request.action) {
             return effects.push(Effect::answer(call, answer));
         }
-        self.learn_of_fence(now, &request.action, effects);
+        let touches = extents(&request.action).is_some_and(|all| all.iter().any(Option::is_some));
+        if touches && !self.may_serve() {
+            return self.returns.wait(from, request);
+        }
         let first = matches!(request.action, Action::Prepare { .. } | Action::Lock { .. });
         #[cfg(feature = "mutations")]
         let first = first && self.config.mutation != Some(Mutation::ServesBeforeSettled);
@@ -107,11 +110,12 @@ impl Device {
         if !extents.into_iter().flatten().all(|extent| self.is_valid(extent)) {
             return Err(Answer::Invalid);
         }
-        if epoch < self.record.state().epoch {
+        let since = self.record.state().since;
+        if epoch < since {
             return Err(Answer::Stale(self.record.state().clone()));
         }
-        if epoch > self.record.state().epoch {
-            return Err(Answer::Behind(self.record.state().epoch));
+        if epoch > since {
+            return Err(Answer::Behind(since));
         }
         Ok(())
     }

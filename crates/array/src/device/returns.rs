@@ -83,9 +83,14 @@ impl Device {
     pub(super) fn returned(&mut self, now: Time, life: Life, effects: &mut Vec<Effect>) {
         if self.returns.awaited.remove(&life) && self.returns.is_over() {
             self.returns.written.clear();
-            for (from, request) in std::mem::take(&mut self.returns.waiting) {
-                self.request(now, from, request, effects);
-            }
+            self.serve_waiting(now, effects);
+        }
+    }
+
+    /// Serves what waited. What has to wait for something else is put back.
+    pub(super) fn serve_waiting(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        for (from, request) in std::mem::take(&mut self.returns.waiting) {
+            self.request(now, from, request, effects);
         }
     }
 

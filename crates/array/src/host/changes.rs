@@ -14,8 +14,12 @@ impl Host {
         if state.epoch <= self.state.epoch {
             return;
         }
+        let fits = state.since == self.state.since;
         self.state = state.clone();
         self.output.push_back(HostOutput::State(state));
+        if fits {
+            return;
+        }
         let all: Vec<u64> = self.tries.keys().copied().collect();
         for seq in all {
             let Some(this) = self.tries.get(&seq) else { continue };
@@ -85,7 +89,7 @@ impl Host {
         if forgotten || back || suspect.is_some() {
             return self.mend_by_another_try(now, seq, suspect);
         }
-        this.epoch = self.state.epoch;
+        this.epoch = self.state.since;
         let mut again = Vec::new();
         for part in &this.plan.stripes {
             let units = (0..layout.data).map(|unit| layout.data(part.stripe, unit));

@@ -226,7 +226,7 @@ impl Host {
         let peers = told.iter().flat_map(|(to, _)| to);
         siblings.extend(peers.map(|peer| sibling(*peer, false)));
         let contents = vec![None; siblings.len()];
-        let epoch = self.state.epoch;
+        let epoch = self.state.since;
         let phase = Phase::First;
         let task = Some(task);
         let this = Try { id, stamp, epoch, task, plan, phase, past, siblings, contents };

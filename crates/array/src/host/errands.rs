@@ -75,8 +75,8 @@ impl Host {
             if stripe >= layout.stripes {
                 return Err(OpError::Range);
             }
-            let (columns, past, found) = (0..layout.unit, Past::Nobody, Found::default());
-            Ok(Some(Stage::Stripe(Pass { stripe, columns, repair, onto, past, found })))
+            let (past, found) = (Past::Nobody, Found::default());
+            Ok(Some(Stage::Stripe(Pass { stripe, repair, onto, past, found })))
         };
         match *work {
             Work::Scrub { stripe, repair } => whole(stripe, repair, None),
@@ -98,7 +98,8 @@ impl Host {
                 let voters = layout.devices() + self.config.witnesses;
                 let state = self.state.clone();
                 let life = self.config.life;
-                let proposer = Box::new(Proposer::new(life, change, voters.into(), state));
+                let number = self.next_errand + 1;
+                let proposer = Box::new(Proposer::new(life, number, change, voters.into(), state));
                 Ok(Some(Stage::Proposing { proposer, seq: 0 }))
             }
             Work::Read { .. } | Work::Write { .. } | Work::Flush => Ok(None),
@@ -265,7 +266,6 @@ impl Host {
             match left.pop_first() {
                 None => errand.stage = Stage::Clearing,
                 Some(stripe) => {
-                    let columns = 0..layout.unit;
                     // What is rebuilt already but not known to be may miss what was written last.
                     let units = (0..layout.data).map(|unit| layout.data(stripe, unit));
                     let rebuilding = |device: &DeviceId| {
@@ -276,7 +276,7 @@ impl Host {
                     let onto = units.chain([layout.parity(stripe)]).find(rebuilding);
                     let past = Past::Life(*life);
                     let found = Found::default();
-                    *pass = Pass { stripe, columns, repair: true, onto, past, found };
+                    *pass = Pass { stripe, repair: true, onto, past, found };
                 }
             }
         }
@@ -324,7 +324,7 @@ impl Host {
                 let left = self.affected(&left);
                 let Some(errand) = self.errands.get_mut(&id) else { return };
                 let (past, found) = (Past::Life(life), Found::default());
-                let pass = Pass { stripe: 0, columns: 0..0, repair: true, onto: None, past, found };
+                let pass = Pass { stripe: 0, repair: true, onto: None, past, found };
                 errand.stage = Stage::Repairing { life, left, pass };
                 self.next_stripe(now, id);
             }
@@ -375,7 +375,7 @@ impl Host {
 
     /// Whether a stripe could be had without what fails.
     fn bearable(&self, state: &ArrayState, change: Change) -> Result<(), OpError> {
-        let Change::Fail(device) = change else { return Ok(()) };
+        let Change::Fail(device, _) = change else { return Ok(()) };
         let group = device.0 / self.config.layout.group_size();
         let of_group =
             |other: u16| other != device.0 && other / self.config.layout.group_size() == group;
@@ -427,6 +427,10 @@ impl Host {
                     errand.stage = Stage::Installing;
                 }
                 self.adopt(now, state);
+                // Who is out is not told with the others, and asks to be let in until it knows.
+                if let Work::Change { change: Change::LetIn(device, _) } = work {
+                    self.install_at(now, Peer::Device(device));
+                }
                 self.go_on(now, id);
             }
         }

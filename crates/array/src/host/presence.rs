@@ -19,7 +19,7 @@ impl Host {
         let op = OpId { life: self.config.life, seq: 0 };
         let call = Call { op, sibling: 0, step: 0 };
         let stamp = Stamp { time: now, host: self.config.life.host.0 };
-        self.post(now, to, Request { call, stamp, epoch: self.state.epoch, action });
+        self.post(now, to, Request { call, stamp, epoch: self.state.since, action });
     }
 
     /// There is a new connection: what was sent on the old one may not have arrived, and a device that has restarted has

@@ -1,17 +1,16 @@
-//! One pass of a repair over one stripe: a storage transaction that reads the stripe's columns from all devices that have
+//! One pass of a repair over one stripe: a storage transaction that reads all of its columns from all devices that have
 //! them, and writes what [`crate::recovery::column`] says.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::message::{Blocks, Content, Flaw, Past};
-use crate::plan::{self, Access, Columns, Method, Plan, StripePlan, Unit};
+use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
 use crate::recovery::column::{Column, Mend, Seen, examine, mended};
 use crate::{ArrayState, DeviceId, Header, Layout, OpError, Stamp};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pass {
     pub stripe: u64,
-    pub columns: Columns,
     /// Whether anything may be written.
     pub repair: bool,
     /// A device that is being rebuilt, and gets its unit if there is nothing to repair.
@@ -32,6 +31,7 @@ pub(super) struct Found {
 
 impl Pass {
     pub fn plan(&self, layout: &Layout, state: &ArrayState) -> Result<Plan, OpError> {
+        let columns = 0..layout.unit;
         if plan::missing_units(layout, state, self.stripe) > 1 {
             let what = format!("stripe {} has lost more units than it can", self.stripe);
             return Err(OpError::Unavailable(what));
@@ -46,8 +46,8 @@ impl Pass {
                     device,
                     stripe: self.stripe,
                     unit,
-                    read: has.then(|| self.columns.clone()),
-                    write: self.repair.then(|| self.columns.clone()),
+                    read: has.then(|| columns.clone()),
+                    write: self.repair.then(|| columns.clone()),
                 });
             }
         }
@@ -55,7 +55,7 @@ impl Pass {
             stripe: self.stripe,
             method: Method::Read,
             covered: Vec::new(),
-            hull: self.columns.clone(),
+            hull: columns,
             skipped: None,
             accesses: 0..accesses.len(),
         };
@@ -79,12 +79,11 @@ impl Pass {
         let mut rebuilt: Vec<(u32, Mend)> = Vec::new();
         let missing = plan.accesses.iter().position(|access| access.read.is_none());
         let mut stripe: Vec<(Column<'_>, Vec<Seen>)> = Vec::new();
-        for offset in self.columns.clone() {
-            let at = (offset - self.columns.start) as usize;
+        for offset in 0..layout.unit {
             let mut units = vec![Seen::Absent; usize::from(layout.data) + 1];
             for (access, content) in plan.accesses.iter().zip(contents) {
                 if let Some(content) = content {
-                    units[index(access.unit)] = seen(layout, content, at);
+                    units[index(access.unit)] = seen(layout, content, offset as usize);
                 }
             }
             stripe.push((Column { layout, stripe: self.stripe, offset }, units));

@@ -114,9 +114,9 @@ impl Host {
             }
             // These may also answer a request that has come before, and was granted then.
             Answer::Stale(state) => {
-                if state.epoch > self.state.epoch {
-                    self.adopt(now, state);
-                } else {
+                let planned_anew = state.since > self.state.since;
+                self.adopt(now, state);
+                if !planned_anew {
                     self.restart(now, seq, 0);
                 }
             }
@@ -164,7 +164,7 @@ impl Host {
 
     /// A device has an older state than this host: it is told, and answers what it was asked when it is asked again.
     fn install(&mut self, now: Time, to: Peer, epoch: Epoch, refused: (u64, usize)) {
-        if epoch >= self.state.epoch {
+        if epoch >= self.state.since {
             return self.transmit(now, refused.0, refused.1);
         }
         // One is enough: its answer makes everything be sent again.
@@ -180,7 +180,7 @@ impl Host {
         let call = Call { op, sibling: INSTALL, step: 0 };
         let stamp = Stamp { time: now, host: self.config.life.host.0 };
         let action = Action::Install(self.state.clone());
-        self.post(now, to, Request { call, stamp, epoch: self.state.epoch, action });
+        self.post(now, to, Request { call, stamp, epoch: self.state.since, action });
     }
 
     /// This life is over: others take it for dead, and repair what it had in flight.

@@ -1,7 +1,7 @@
 //! Without one of the devices: from the start, and from the middle of operations on.
 
 use lockify_array::{
-    ArrayState, Condition, DeviceId, HostAnswer, Layout, OpError, Scheme, Span, Work,
+    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, OpError, Scheme, Span, Work,
 };
 use rand::RngExt as _;
 
@@ -20,10 +20,7 @@ fn small(layout: Layout) -> Layout {
 }
 
 fn without(layout: &Layout, device: DeviceId) -> ArrayState {
-    let mut state = ArrayState::new(layout.devices());
-    state.epoch.0 += 1;
-    state.devices[usize::from(device.0)] = Condition::Failed;
-    state
+    ArrayState::new(layout.devices()).changed(Change::Fail(device, 0)).unwrap().unwrap()
 }
 
 #[test]

@@ -30,6 +30,14 @@ impl Rig {
         rig
     }
 
+    /// Lets it serve again after a restart.
+    fn let_in(&mut self) {
+        let change = self.device.wants_in().unwrap();
+        let state = self.device.state().changed(change).unwrap().unwrap();
+        assert_eq!(self.ask_at(START, 900, START, Action::Install(state)), [Answer::Done]);
+        assert!(self.device.is_let_in());
+    }
+
     /// What it wants done, the disk's part being done.
     fn outputs(&mut self, now: Time) -> Vec<DeviceOutput> {
         let mut outputs = Vec::new();
@@ -115,6 +123,7 @@ fn a_device_that_starts_again_serves_nothing_that_could_be_older_than_what_it_fo
     let boot =
         DeviceBoot { now: START, record: Some(first.record.clone()), state: ArrayState::new(5) };
     let mut rig = Rig::boot(Scheme::TimestampOrdering, boot.clone());
+    rig.let_in();
     let wait = 100 * MS + 1;
     assert_eq!(rig.ask_at(START, 1, START, prepare(B)), [Answer::Starting { wait }]);
     let floor = START + 100 * MS;
@@ -129,7 +138,7 @@ fn a_device_that_starts_again_serves_nothing_that_could_be_older_than_what_it_fo
 #[test]
 fn older_and_newer_states_are_told_apart() {
     let mut rig = Rig::new(Scheme::ZeroOverhead);
-    let newer = ArrayState { epoch: Epoch(3), ..ArrayState::new(5) };
+    let newer = ArrayState { epoch: Epoch(3), since: Epoch(3), ..ArrayState::new(5) };
     assert_eq!(rig.ask_at(START, 1, START, Action::Install(newer.clone())), [Answer::Done]);
     assert_eq!(rig.ask_at(START, 2, START, read(B)), [Answer::Stale(newer.clone())]);
     let call = Call { op: OpId { life: life(1), seq: 3 }, sibling: 0, step: 1 };

@@ -50,7 +50,7 @@ fn a_device_in_anothers_place_learns_the_fences_before_it_is_rebuilt() {
         run(&mut world, 2, Work::Fence { life: life(1) });
         assert!(refuses(&mut world, DEVICE, life(1)), "{scheme}");
         world.dead.insert(DEVICE);
-        change(&mut world, 2, Change::Fail(DEVICE));
+        change(&mut world, 2, Change::Fail(DEVICE, 0));
         world.dead.remove(&DEVICE);
         world.replace(DEVICE);
         assert!(!refuses(&mut world, DEVICE, life(1)), "{scheme}: it is new");
@@ -69,7 +69,7 @@ fn a_fence_by_an_older_state_reaches_the_device_that_is_back() {
     for scheme in Scheme::ALL {
         let mut world = World::new(raid5(), scheme, 3, 1);
         world.dead.insert(DEVICE);
-        change(&mut world, 2, Change::Fail(DEVICE));
+        change(&mut world, 2, Change::Fail(DEVICE, 0));
         world.dead.remove(&DEVICE);
         world.replace(DEVICE);
         let state = world.hosts[2].state().clone();

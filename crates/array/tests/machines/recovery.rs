@@ -132,7 +132,7 @@ fn a_host_that_dies_after_any_message_leaves_old_or_new_blocks_and_fitting_parit
                 judge(&mut world, &old, span, &new, false, &what);
                 // And any one device may fail now.
                 let device = DeviceId((steps % usize::from(layout.devices())) as u16);
-                let fail = Work::Change { change: Change::Fail(device) };
+                let fail = Work::Change { change: Change::Fail(device, 0) };
                 assert_eq!(run(&mut world, REPAIRER, fail), Ok(HostAnswer::Done));
                 judge(&mut world, &old, span, &new, false, &what);
             }
@@ -206,7 +206,7 @@ fn the_write_hole_is_reported_and_never_read() {
                 let span = Span { start: 1, count: 1 };
                 let Some(new) = cut_short(&mut world, span, steps) else { break };
                 let what = format!("{scheme} d{failed} after {steps}");
-                let fail = Work::Change { change: Change::Fail(DeviceId(failed)) };
+                let fail = Work::Change { change: Change::Fail(DeviceId(failed), 0) };
                 world.dead.insert(DeviceId(failed));
                 assert_eq!(run(&mut world, REPAIRER, fail), Ok(HostAnswer::Done), "{what}");
                 let fence = Work::Fence { life: life(1) };
@@ -257,12 +257,12 @@ fn rebuild(world: &mut World, device: DeviceId) {
 fn a_second_failure_in_a_group_and_nonsense_are_refused() {
     let (mut world, _) = filled(raid5(), Scheme::TimestampOrdering, 3);
     let change = |change| Work::Change { change };
-    let first = change(Change::Fail(DeviceId(1)));
+    let first = change(Change::Fail(DeviceId(1), 0));
     assert_eq!(run(&mut world, 0, first.clone()), Ok(HostAnswer::Done));
     assert_eq!(run(&mut world, REPAIRER, first), Ok(HostAnswer::Done), "it has failed already");
-    let second = run(&mut world, REPAIRER, change(Change::Fail(DeviceId(2))));
+    let second = run(&mut world, REPAIRER, change(Change::Fail(DeviceId(2), 0)));
     assert!(matches!(second, Err(OpError::Unavailable(_))), "{second:?}");
-    let unknown = run(&mut world, 0, change(Change::Fail(DeviceId(9))));
+    let unknown = run(&mut world, 0, change(Change::Fail(DeviceId(9), 0)));
     assert!(matches!(unknown, Err(OpError::State(_))));
     let own = run(&mut world, 0, Work::Fence { life: life(0) });
     assert!(matches!(own, Err(OpError::State(_))));
@@ -304,7 +304,8 @@ fn a_device_that_restarts_has_its_dirty_stripes_checked_before_they_are_used() {
         let fence = Work::Fence { life: life(1) };
         assert_eq!(run(&mut world, REPAIRER, fence), Ok(HostAnswer::Done));
         judge(&mut world, &old, span, &new, false, &format!("{seed}"));
-        let fail = Work::Change { change: Change::Fail(DeviceId((seed % 5) as u16)) };
+        let device = DeviceId((seed % 5) as u16);
+        let fail = Work::Change { change: world.hosts[2].state().without(device) };
         assert_eq!(run(&mut world, REPAIRER, fail), Ok(HostAnswer::Done));
         // The stripe was repaired when it was first used.
         judge(&mut world, &old, span, &new, false, &format!("{seed}, degraded"));
@@ -333,7 +334,7 @@ fn a_device_that_fails_under_load_and_is_rebuilt_under_load_has_everything() {
                 world.step();
             }
             world.dead.insert(device);
-            world.submit(REPAIRER, Work::Change { change: Change::Fail(device) });
+            world.submit(REPAIRER, Work::Change { change: Change::Fail(device, 0) });
             load(&mut world);
             world.run();
             world.dead.remove(&device);

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use lockify_array::message::{Action, Reply, Request};
 use lockify_array::{
-    ArrayState, Block, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId, DeviceInput,
-    DeviceOutput, DiskAnswer, DiskAsk, Header, Host, HostAnswer, HostConfig, HostId, HostInput,
-    HostOutput, Layout, Life, LockServer, LogAsk, OpError, OpId, Peer, Redundancy, Scheme,
-    ServerConfig, ServerInput, ServerOutput, ServerReply, ServerRequest, Span, Stamp, Ticket, Time,
-    Work,
+    ArrayState, Block, Change, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId,
+    DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Header, Host, HostAnswer, HostConfig, HostId,
+    HostInput, HostOutput, Layout, Life, LockServer, LogAsk, OpError, OpId, Peer, Redundancy,
+    Scheme, ServerConfig, ServerInput, ServerOutput, ServerReply, ServerRequest, Span, Stamp,
+    Ticket, Time, Work,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -137,6 +137,8 @@ pub struct World {
     next_tag: u64,
     /// How often devices were started.
     boots: u64,
+    /// Who was asked last to have a device let in again, and for which term.
+    asked_in: BTreeMap<DeviceId, (Ticket, Change)>,
 }
 
 impl World {
@@ -187,6 +189,7 @@ impl World {
             next_ticket: 0,
             next_tag: 0,
             boots: 0,
+            asked_in: BTreeMap::new(),
         };
         world.connections.resize_with(world.hosts.len(), Connection::default);
         for host in 0..world.hosts.len() {
@@ -289,6 +292,8 @@ impl World {
                         self.connections[index].to.push_back(request);
                         self.flights.push(Flight::ToServer(index));
                     }
+                    HostOutput::Done { ticket, .. }
+                        if self.asked_in.values().any(|(asked, _)| *asked == ticket) => {}
                     HostOutput::Done { ticket, op, result } => {
                         let work = self.submitted.remove(&(index, ticket)).expect("answered twice");
                         self.done.push(Done { host: index, work, op, result });
@@ -335,6 +340,28 @@ impl World {
                 }
             }
             self.collect();
+        }
+        self.let_in();
+    }
+
+    /// Has devices let in again that have restarted, by the last host that lives.
+    fn let_in(&mut self) {
+        let Some(host) = (0..self.hosts.len()).rfind(|host| !self.dead_hosts.contains(host)) else {
+            return;
+        };
+        for index in 0..self.devices.len() {
+            let id = DeviceId(index as u16);
+            let Some(change) = self.devices[index].wants_in() else { continue };
+            let asked = self.asked_in.get(&id).is_some_and(|(_, before)| *before == change);
+            if !asked && !self.dead.contains(&id) {
+                self.next_ticket += 1;
+                let ticket = Ticket(self.next_ticket);
+                self.asked_in.insert(id, (ticket, change));
+                let now = self.host_now(host);
+                let work = Work::Change { change };
+                self.hosts[host].handle(now, HostInput::Submit { ticket, work });
+                self.collect();
+            }
         }
     }
 
@@ -450,8 +477,13 @@ impl World {
         let devices = self.devices.iter().filter(|d| !d.is_idle()).map(|d| d.id().to_string());
         let who: Vec<_> = hosts.chain(devices).collect();
         let (dead, suspects, left) = (&self.dead, &self.suspects, &self.submitted);
+        let hosts = self.hosts.iter().flat_map(Host::under_way);
+        let devices = self.devices.iter().flat_map(|device| {
+            device.under_way().into_iter().map(move |line| format!("{}: {line}", device.id()))
+        });
+        let lines = hosts.chain(devices).collect::<Vec<_>>().join("\n  ");
         format!(
-            "{who:?} are not idle, {dead:?} are gone, suspects {suspects:?}, not done: {left:?}"
+            "{who:?} are not idle, {dead:?} are gone, suspects {suspects:?}, not done: {left:?}\n  {lines}"
         )
     }
 

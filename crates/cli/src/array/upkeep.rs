@@ -106,7 +106,8 @@ pub fn replace(args: &RebuildArgs) -> Ended {
                 return Err(Failure::new(Code::Failed, what));
             }
             (Some(Condition::Good), _) => {
-                array.change(Change::Fail(device)).or_fail(Code::Failed)?;
+                let Some(state) = state else { continue };
+                array.change(state.without(device)).or_fail(Code::Failed)?;
             }
             (Some(_), Some(Ok(report))) if report.in_service => break,
             // It learns of it as a voter, and its blocks are the array's from then on.

@@ -14,8 +14,10 @@ use lockify_sim::Nanos;
 pub enum Repair {
     /// Fence a life.
     Fence(Life),
-    /// Take out a device.
-    Fail(DeviceId),
+    /// Take out a device that was last let in for this term.
+    Fail(DeviceId, u64),
+    /// Let in a device that was away.
+    LetIn(DeviceId, u64),
     /// Begin to rebuild a device.
     Begin(DeviceId),
     /// Rebuild a stripe of it.
@@ -29,7 +31,8 @@ impl Repair {
     pub fn work(self) -> Work {
         match self {
             Repair::Fence(life) => Work::Fence { life },
-            Repair::Fail(device) => Work::Change { change: Change::Fail(device) },
+            Repair::Fail(device, term) => Work::Change { change: Change::Fail(device, term) },
+            Repair::LetIn(device, term) => Work::Change { change: Change::LetIn(device, term) },
             Repair::Begin(device) => Work::Change { change: Change::Rebuild(device) },
             Repair::Rebuild(device, stripe) => Work::Rebuild { device, stripe },
             Repair::Rebuilt(device, done) => Work::Change { change: Change::Rebuilt(device, done) },
@@ -100,9 +103,9 @@ impl Caretaker {
         }
     }
 
-    /// A device runs again.
-    pub fn device_runs(&mut self, device: DeviceId) {
-        self.down.remove(&device);
+    /// A device runs again. Returns whether it was away for so long that the array may go on without it.
+    pub fn device_runs(&mut self, at: Nanos, device: DeviceId) -> bool {
+        self.down.remove(&device).is_some_and(|since| since + self.detection <= at)
     }
 
     /// Whether everything is repaired.
@@ -122,7 +125,7 @@ impl Caretaker {
             due.extend(match *condition {
                 Condition::Good => {
                     let late = since.is_some_and(|since| since + self.detection <= at);
-                    late.then_some(Repair::Fail(device))
+                    late.then(|| Repair::Fail(device, self.state.term(device)))
                 }
                 _ if since.is_some() => None,
                 Condition::Failed => Some(Repair::Begin(device)),
@@ -136,12 +139,14 @@ impl Caretaker {
                 }
             });
         }
-        due.retain(|repair| {
-            let waits = self.again.get(repair).is_some_and(|time| at < *time);
-            !waits && !self.under_way.contains(repair)
-        });
-        self.under_way.extend(&due);
+        due.retain(|repair| self.begins(at, *repair));
         due
+    }
+
+    /// Whether a repair that is to be done is begun now; if so, it is under way.
+    pub fn begins(&mut self, at: Nanos, repair: Repair) -> bool {
+        let waits = self.again.get(&repair).is_some_and(|time| at < *time);
+        !waits && self.under_way.insert(repair)
     }
 
     /// A repair has ended, or whoever did it has died.
@@ -163,7 +168,7 @@ impl Caretaker {
             }
             return;
         };
-        self.done += 1;
+        self.done += u64::from(!matches!(repair, Repair::LetIn(..)));
         self.again.remove(&repair);
         match repair {
             Repair::Fence(life) => drop(self.dead.remove(&life)),
@@ -171,7 +176,7 @@ impl Caretaker {
             Repair::Rebuild(device, stripe) => {
                 self.next.entry(device).and_modify(|next| *next = (*next).max(stripe + 1));
             }
-            Repair::Fail(_) => {}
+            Repair::Fail(..) | Repair::LetIn(..) => {}
         }
     }
 

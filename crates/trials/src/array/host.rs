@@ -355,6 +355,11 @@ impl Node {
         }
     }
 
+    /// A device has lost touch for so long that it begins anew: whatever has come meanwhile is for nobody.
+    pub fn halt(&mut self) {
+        self.hosted = Hosted::Starting(Vec::new());
+    }
+
     /// Reads all that is on a device's disk, past the device; [`Note::Dump`] answers.
     pub fn dump(&mut self, cx: &mut Context<'_, Node>) {
         if let Some(medium) = &mut self.medium {

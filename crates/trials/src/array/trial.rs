@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockify_array::{ArrayState, DeviceId, HostAnswer, Life, OpError, Span, Ticket, Work};
+use lockify_array::{ArrayState, Change, DeviceId, HostAnswer, Life, OpError, Span, Ticket, Work};
 use lockify_check::array::{Kind, Tag};
 use lockify_sim::{
     Fault, FaultPlan, MILLISECOND, Nanos, NodeId, NodeStatus, Random, ReportEvent, SECOND, Sim,
@@ -311,7 +311,14 @@ impl<'a> Trial<'a> {
             {
                 self.begin(node, at + BEGIN);
             }
-            (Role::Device(device), NodeStatus::Running) => self.caretaker.device_runs(device),
+            (Role::Device(device), NodeStatus::Running) => {
+                let late = self.caretaker.device_runs(at, device) && self.repairs();
+                // It has stood still for longer than its lease.
+                if late && self.sim.machine(node).is_some_and(|node| node.device().is_some()) {
+                    self.sim.with(node, |device, _| device.halt());
+                    self.start_again(at, node);
+                }
+            }
             (Role::Device(device), stopped) => {
                 if stopped != NodeStatus::Paused {
                     self.recorder.note(at, Kind::Down { device: device.0 });
@@ -508,7 +515,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// A host that was fenced starts again, as it is told to.
+    /// A host that was fenced starts again, as it is told to; or a device that has lost its lease.
     fn start_again(&mut self, at: Nanos, node: NodeId) {
         let crash = Fault::Crash { node, power_loss: false };
         self.sim.inject_at(at, crash);
@@ -531,7 +538,9 @@ impl<'a> Trial<'a> {
         if running.is_empty() {
             return Ok(());
         }
-        let due = if self.repairs() { self.caretaker.due(at) } else { Vec::new() };
+        let mut due = if self.repairs() { self.caretaker.due(at) } else { Vec::new() };
+        let away = self.away();
+        due.extend(away.iter().copied().filter(|repair| self.caretaker.begins(at, *repair)));
         for repair in due {
             let node = running[self.random.random_range(0..running.len())];
             self.repair(at, node, repair.work(), Asked::Repair(repair));
@@ -539,6 +548,7 @@ impl<'a> Trial<'a> {
         let quiet = at > self.scenario.quiet_at
             && running.len() == hosts.len()
             && self.asked.is_empty()
+            && away.is_empty()
             && self.caretaker.is_idle();
         let last = self.places.host(lockify_array::HostId(LAST));
         if quiet {
@@ -565,6 +575,18 @@ impl<'a> Trial<'a> {
             return self.sweep(at);
         }
         Ok(())
+    }
+
+    /// Devices that run and want to be let in. On real arrays each asks by itself.
+    fn away(&self) -> Vec<Repair> {
+        let devices = self.places.all_devices();
+        let running = devices.filter(|node| self.sim.status(*node) == Some(NodeStatus::Running));
+        let wanted = running.filter_map(|node| self.sim.machine(node)?.device()?.wants_in());
+        let repair = |change| match change {
+            Change::LetIn(device, term) => Some(Repair::LetIn(device, term)),
+            _ => None,
+        };
+        wanted.filter_map(repair).collect()
     }
 
     /// The next step of the end: each stripe's parity, then each block, then what lies on the devices.

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use lockify_array::message::Action;
 use lockify_array::{
-    ArrayState, Condition, Device, DeviceBoot, DeviceConfig, DeviceId, DeviceInput, DeviceOutput,
-    DiskAnswer, DiskError, DiskToken, Life,
+    ArrayState, BootError, Change, Condition, Device, DeviceBoot, DeviceConfig, DeviceId,
+    DeviceInput, DeviceOutput, DiskAnswer, DiskError, DiskToken, Life, Time,
 };
 use lockify_node::Mailbox;
 use lockify_node::membership::Vote;
@@ -63,6 +64,10 @@ pub(super) struct Process {
     /// Hosts that the state machine has found silent, and when something is done about it.
     silent: BTreeMap<Life, Instant>,
     requests: u64,
+    /// The device begins anew when its disk has done what it was asked.
+    anew: bool,
+    /// Of the array's state that others were told of last.
+    terms: Vec<u64>,
     broken: Option<String>,
     history: Option<DeviceHistory>,
     log: fn(&str),
@@ -77,20 +82,12 @@ impl Process {
     ) -> Result<Process, ServeError> {
         let me = serving.device;
         let mut clock = Clock::new();
-        let boot = DeviceBoot {
-            now: clock.now(),
-            record: store.record(),
-            state: ArrayState::new(file.layout.devices()),
-        };
-        let mut config = DeviceConfig::new(me, file.scheme, file.layout);
-        config.durable = file.durability == Durability::Write;
-        config.lease = file.timing.lease_ms * 1_000_000;
-        config.remember = file.timing.forget_ms * 1_000_000;
-        config.ahead = file.timing.clock_ms * 1_000_000;
         let path = || serving.path.clone();
-        let clocks = Clocks::new(file.voters().count(), config.ahead, config.remember);
-        let device =
-            Device::new(config, boot).map_err(|error| ServeError::Boot { path: path(), error })?;
+        let (allowed, forget) =
+            (file.timing.clock_ms * 1_000_000, file.timing.forget_ms * 1_000_000);
+        let clocks = Clocks::new(file.voters().count(), allowed, forget);
+        let device = boot(file, me, clock.now(), store.record())
+            .map_err(|error| ServeError::Boot { path: path(), error })?;
         let members = Members::new(file, me);
         let in_service = store.is_in_service();
         let role = Role::Device { id: me, life: members.life(), in_service };
@@ -112,6 +109,7 @@ impl Process {
         let disk = Disk::start(store, Box::new(move |token, result| post.post((token, result))))?;
         let identity = serving.identity.clone();
         let repairs = Repairs::start(file, identity, me.0, net.waker(), log)?;
+        let terms = device.state().terms.clone();
         Ok(Process {
             file: file.clone(),
             me,
@@ -133,6 +131,8 @@ impl Process {
             in_service: BTreeMap::new(),
             silent: BTreeMap::new(),
             requests: 0,
+            anew: false,
+            terms,
             broken: None,
             history: None,
             log,
@@ -219,6 +219,7 @@ impl Process {
                 }
                 DeviceOutput::State(state) => {
                     (self.log)(&format!("the array's state: {}", describe(&state)));
+                    self.note_terms(&state);
                     let news = Frame::State(state);
                     for &key in self.hosts.values() {
                         self.net.say(key, &news);
@@ -311,8 +312,8 @@ impl Process {
                 let in_service = self.disk.store().is_in_service() && self.off.is_none();
                 let serves = in_service
                     || !is_of_blocks(&request.action)
-                    || request.epoch > self.device.state().epoch;
-                if self.members.may_act() && serves {
+                    || request.epoch > self.device.state().since;
+                if self.members.may_act() && serves && !self.anew {
                     if let Some(history) = &mut self.history {
                         history.asked(&request);
                     }
@@ -364,9 +365,36 @@ impl Process {
                     self.put_hosts_out("this device has lost touch with the others");
                     self.members.reborn();
                     self.introduce();
+                    self.anew = true;
                 }
             }
         }
+    }
+
+    /// What hosts have here is of no use to them after they were put out: as after a crash, the device goes on with its record
+    /// only. It serves when it has been let in again; what the others did meanwhile it knows then.
+    fn begin_anew(&mut self) {
+        if !self.anew || self.asked > 0 {
+            return;
+        }
+        match boot(&self.file, self.me, self.clock.now(), Some(self.device.record())) {
+            Ok(device) => {
+                self.anew = false;
+                self.device = device;
+                self.act();
+            }
+            Err(e) => self.broken = Some(e.to_string()),
+        }
+    }
+
+    /// Whoever has been let in again is gone only after as long as anybody.
+    fn note_terms(&mut self, state: &ArrayState) {
+        for ((id, term), known) in (0..).zip(&state.terms).zip(&self.terms) {
+            if term != known {
+                self.members.excuse(DeviceId(id));
+            }
+        }
+        self.terms.clone_from(&state.terms);
     }
 
     fn disconnect(&mut self, id: DeviceId, why: &str) {
@@ -451,6 +479,7 @@ impl Process {
             self.silent.insert(life, Instant::now() + FENCE_AGAIN);
         }
         self.look_at_clocks();
+        self.begin_anew();
         self.begin_service();
         self.net.closed = self.waits();
         let now = Instant::now();
@@ -459,7 +488,7 @@ impl Process {
             // Who is not let in cannot be heard: he has a lease from when he is.
             self.silent.values_mut().for_each(|at| *at = now + lease);
         }
-        if !self.members.may_act() {
+        if !self.members.may_act() || self.anew {
             return;
         }
         let due: Vec<Life> =
@@ -470,6 +499,9 @@ impl Process {
         }
         if !self.disk.store().is_in_service() {
             return;
+        }
+        if let Some(Change::LetIn(device, term)) = self.device.wants_in() {
+            self.repairs.ask(Job::LetIn(device, term));
         }
         // Who is out of the array is rebuilt before it is good again, and then its blocks are the array's.
         let conditions = self.device.state().devices.iter().zip(0..);
@@ -483,9 +515,10 @@ impl Process {
             let bad = self.members.gone(lease).chain(new.map(|(&id, _)| id));
             let bad: Vec<DeviceId> = bad.chain(wrong.map(|(&id, _)| id)).collect();
             for device in bad {
-                let condition = self.device.state().devices.get(usize::from(device.0));
+                let state = self.device.state();
+                let condition = state.devices.get(usize::from(device.0));
                 if condition.is_some_and(|condition| *condition != Condition::Failed) {
-                    self.repairs.ask(Job::Fail(device));
+                    self.repairs.ask(Job::Fail(device, state.term(device)));
                 }
             }
         }
@@ -506,15 +539,17 @@ impl Process {
         let all_new = self.members.list().len() == all
             && self.in_service.len() == all - 1
             && self.in_service.values().all(|in_service| !in_service);
-        let condition = self.device.state().devices.get(usize::from(self.me.0));
+        let condition = self.device.state().devices.get(usize::from(self.me.0)).copied();
         // A witness has no blocks.
-        let known = condition.is_none_or(|condition| *condition != Condition::Good);
+        let known = condition.is_none_or(|condition| condition != Condition::Good);
         if !all_new && !known {
             return;
         }
         match self.disk.store().put_in_service() {
             Ok(()) => {
                 self.introduce();
+                // In the place of one that had served: it comes back like that one.
+                self.anew = !all_new && condition.is_some();
                 // They are about to do the same; who does not will say so when it is met again.
                 self.in_service.values_mut().for_each(|in_service| *in_service = true);
             }
@@ -534,6 +569,9 @@ impl Process {
             let unknown = || "it waits until enough others have told it the time".to_owned();
             return Some(self.off.clone().unwrap_or_else(unknown));
         }
+        if self.anew {
+            return Some("it begins anew".into());
+        }
         if !self.disk.store().is_in_service() && self.in_service.values().all(|used| !used) {
             return Some(
                 "the array is new: it waits until all its devices and witnesses are there".into(),
@@ -543,7 +581,10 @@ impl Process {
     }
 
     fn report(&self) -> Report {
-        let waits = self.waits().or_else(|| self.off.clone());
+        let away =
+            "it waits until more than half of the devices and witnesses have let it in again";
+        let away = || (!self.device.is_let_in()).then(|| away.into());
+        let waits = self.waits().or_else(|| self.off.clone()).or_else(away);
         Report {
             state: self.device.state().clone(),
             serving: waits.is_none(),
@@ -554,6 +595,22 @@ impl Process {
             requests: self.requests,
         }
     }
+}
+
+/// A device that begins, with its last record if it has one.
+fn boot(
+    file: &ArrayFile,
+    me: DeviceId,
+    now: Time,
+    record: Option<Bytes>,
+) -> Result<Device, BootError> {
+    let mut config = DeviceConfig::new(me, file.scheme, file.layout);
+    config.durable = file.durability == Durability::Write;
+    config.lease = file.timing.lease_ms * 1_000_000;
+    config.remember = file.timing.forget_ms * 1_000_000;
+    config.ahead = file.timing.clock_ms * 1_000_000;
+    let state = ArrayState::new(file.layout.devices());
+    Device::new(config, DeviceBoot { now, record, state })
 }
 
 fn is_of_blocks(action: &Action) -> bool {

@@ -1,5 +1,5 @@
 //! What a device's or lock server's process does as a host: fence hosts that seem dead, and have the array go on without a dead
-//! device.
+//! device, or with one that is back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Job {
     Fence(Life),
-    Fail(DeviceId),
+    /// That was last let in for this term.
+    Fail(DeviceId, u64),
+    /// For this term.
+    LetIn(DeviceId, u64),
 }
 
 /// Begins jobs on a thread of its own. Many are under way at once: fencing a host may have to wait until another one is fenced
@@ -69,9 +72,10 @@ impl Repairs {
                 Job::Fence(life) => {
                     (self.log)(&format!("host {} is silent: it is fenced", life.host.0));
                 }
-                Job::Fail(device) => {
+                Job::Fail(device, _) => {
                     (self.log)(&format!("going on without device {}", device.0));
                 }
+                Job::LetIn(..) => {}
             }
             // The thread ends after this.
             let _ = self.jobs.send(job);
@@ -87,7 +91,8 @@ impl Repairs {
             if let Err(why) = result {
                 let what = match job {
                     Job::Fence(life) => format!("fence host {}", life.host.0),
-                    Job::Fail(device) => format!("go on without device {}", device.0),
+                    Job::Fail(device, _) => format!("go on without device {}", device.0),
+                    Job::LetIn(..) => "have this device serve again".to_owned(),
                 };
                 (self.log)(&format!("cannot {what}: {why}; it is tried again"));
                 if let Job::Fence(life) = job {
@@ -123,14 +128,15 @@ impl Worker {
         let open = array.insert(open);
         let work = match job {
             Job::Fence(life) => Work::Fence { life },
-            Job::Fail(device) => {
+            Job::LetIn(device, term) => Work::Change { change: Change::LetIn(device, term) },
+            Job::Fail(device, term) => {
                 if !can_fail(&self.file.layout, &open.status().state, device) {
                     return Err(
                         "another device of its group is not good, so nothing more can be left out"
                             .into(),
                     );
                 }
-                Work::Change { change: Change::Fail(device) }
+                Work::Change { change: Change::Fail(device, term) }
             }
         };
         let (ended, fenced) = (self.ended.clone(), Arc::clone(&self.fenced));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockify_array::{
-    ArrayState, Change, Condition, DeviceId, Host, HostAnswer, HostInput, HostOutput, Layout,
-    OpError, Peer, Ticket, Work,
+    ArrayState, Condition, DeviceId, Host, HostAnswer, HostInput, HostOutput, Layout, OpError,
+    Peer, Ticket, Work,
 };
 
 use super::calls::{Call, Calls, Done};
@@ -228,7 +228,7 @@ impl Engine {
         let ticket = Ticket(self.next);
         self.next += 1;
         self.done.insert(ticket, Waiting::Failing(device));
-        let work = Work::Change { change: Change::Fail(device) };
+        let work = Work::Change { change: self.host.state().without(device) };
         let now = self.clock.now();
         self.host.handle(now, HostInput::Submit { ticket, work });
     }
