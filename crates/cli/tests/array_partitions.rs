@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::array::Array;
+use common::array::{Array, BLOCK};
 use common::relay::{Link, Network, Place};
 use common::traffic::{
     SHARED, a_device_comes_back, a_host_is_fenced, content, device, judge, pile, start, work,
@@ -143,6 +143,36 @@ fn a_device_is_cut_off_from_devices_under_server_locking() {
 #[test]
 fn a_device_is_cut_off_from_everybody() {
     a_device_is_cut_off("timestamp-ordering", true, Link::Silent);
+}
+
+/// A host and a device that only see each other are no array: the host reads nothing there that the others have written anew.
+#[test]
+fn a_host_and_a_device_are_cut_off_together() {
+    let mut array = array("timestamp-ordering");
+    let (one, mut two) = (array.export(1), array.export(2));
+    let (mut blocks, mut theirs) = (one.connect(), two.connect());
+    blocks.write(0, &content(SHARED));
+    theirs.read(0, SHARED);
+    let apart = [Place::Device(1), Place::Host(2)];
+    set(&array, &apart, &[Place::Device(0), Place::Device(2), Place::Host(1)], Link::Silent);
+    wait_for(|| device(&array, 1)["condition"] == "failed");
+    let new = content(SHARED);
+    blocks.write(0, &new);
+    // One by one: some are on that device alone.
+    for block in 0..SHARED {
+        theirs.0.request((0, 0), block as u64, (block * BLOCK) as u64, BLOCK as u32);
+    }
+    std::thread::sleep(OUTAGE / 3);
+    heal(&array);
+    for _ in 0..SHARED {
+        let (error, block) = theirs.0.reply();
+        let start = block as usize * BLOCK;
+        assert_eq!(error, 0);
+        assert!(theirs.0.get(BLOCK) == new[start..start + BLOCK], "block {block} is an old one");
+    }
+    assert_eq!(two.process.end(), Some(0));
+    a_device_comes_back(&mut array, &mut blocks, 1);
+    judge(array, vec![one]);
 }
 
 /// Whoever has to be fenced when the lock server reaches no device is fenced later.
