@@ -13,10 +13,12 @@ pub enum Mutation {
     DeltaAfterPartialWrite,
     /// Device-served locking: an unlock that overtakes its lock leaves no trace. At devices.
     UnlockLeavesNoTombstone,
-    /// A device that has restarted serves everybody at once, also while writes that it had locks or pre-writes for are still to
+    /// A device that has restarted serves everybody at once, before it is let in, and while writes that it had locks or pre-writes
+    /// for are still to
     /// be taken up. At devices.
     ServesBeforeSettled,
-    /// A device that has restarted serves blocks by the state of the array that it remembers, before it was let in again. At devices.
+    /// A device that has restarted serves blocks by the state of the array that it remembers, and does not ask to be let in again.
+    /// At devices.
     ServesBeforeLetIn,
     /// Locking: a host unlocks when it has sent its writes, not when they are answered. At hosts.
     UnlockBeforeWritten,

@@ -44,7 +44,7 @@ fn devices_that_restart_lose_nothing() {
 #[test]
 fn dead_hosts_are_repaired_and_devices_rebuilt() {
     for scheme in WITHOUT_SERVER {
-        let summary = clean(scheme, Faults::All, 150);
+        let summary = clean(scheme, Faults::All, 160);
         assert!(summary.total.repairs > 150, "hardly anything was repaired: {summary}");
     }
 }

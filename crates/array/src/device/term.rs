@@ -44,13 +44,20 @@ impl Device {
 
     /// The change of the array's state by which it would serve; none if it does, or cannot ask yet.
     pub fn wants_in(&self) -> Option<Change> {
+        #[cfg(feature = "mutations")]
+        if self.config.mutation == Some(Mutation::ServesBeforeLetIn) {
+            return None;
+        }
         let asks = self.started && !self.is_let_in() && !self.is_saving();
         asks.then_some(Change::LetIn(self.config.id, self.record.term))
     }
 
     pub(super) fn may_serve(&self) -> bool {
         #[cfg(feature = "mutations")]
-        if self.config.mutation == Some(Mutation::ServesBeforeLetIn) {
+        if matches!(
+            self.config.mutation,
+            Some(Mutation::ServesBeforeLetIn | Mutation::ServesBeforeSettled)
+        ) {
             return true;
         }
         self.is_let_in()

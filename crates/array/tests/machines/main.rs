@@ -5,6 +5,8 @@ mod edges;
 mod fences;
 mod forgotten;
 mod interleavings;
+#[cfg(feature = "mutations")]
+mod let_in;
 mod lock_server;
 mod lost;
 mod messages;

@@ -4,7 +4,7 @@
 //! A node starts with what its disks hold, and an incarnation that is larger than the last. Work is handed to a host by
 //! [`Node::submit`] (through `Sim::with`); what comes of it, and what devices did to their blocks, comes back as [`Note`]s.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -299,8 +299,8 @@ pub struct Node {
     /// What waits for a device's disk ([`Setting::turns`]).
     turns: VecDeque<Arrival>,
     tick: Option<(Nanos, TimerId)>,
-    /// The newest try of the host that was noted.
-    newest_try: u64,
+    /// Tries of the host that were noted. Those that wait for the lock server begin in any order.
+    noted: BTreeSet<u64>,
     /// What the clock has shown at most: within a process it does not go back, whatever happens to the machine's.
     latest: Time,
     /// The life of each host that is connected.
@@ -556,9 +556,8 @@ impl Node {
                     match output {
                         HostOutput::Send { to, request } => {
                             let op = request.call.op;
-                            let begun = self.setting.events && op.seq > self.newest_try;
-                            if let Some(ticket) = host.ticket(op).filter(|_| begun) {
-                                self.newest_try = op.seq;
+                            let ticket = host.ticket(op).filter(|_| self.setting.events);
+                            if let Some(ticket) = ticket.filter(|_| self.noted.insert(op.seq)) {
                                 cx.note(Note::Begun { ticket, op, stamp: request.stamp });
                             }
                             cx.send(places.node(to), Packet::Request(life, request));
@@ -772,7 +771,7 @@ pub fn cluster(seed: u64, setting: Setting) -> Sim<Node> {
         inbox: Inbox::default(),
         turns: VecDeque::new(),
         tick: None,
-        newest_try: 0,
+        noted: BTreeSet::new(),
         latest: 0,
         lives: BTreeMap::new(),
     });

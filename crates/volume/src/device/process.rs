@@ -532,7 +532,9 @@ impl Process {
 
     /// A new device's blocks become the array's: when all are new, or when the array knows that it has nothing.
     fn begin_service(&mut self) {
-        if self.disk.store().is_in_service() || !self.members.may_act() {
+        // Without a record it would begin as a new one again.
+        let begins = self.members.may_act() && self.asked == 0;
+        if self.disk.store().is_in_service() || !begins {
             return;
         }
         let all = self.file.voters().count();

@@ -6,7 +6,7 @@ use super::SECTOR;
 use crate::ArrayId;
 
 /// The version of the format of a device's file.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"LOCKIFYD";
 /// Bytes that the checksum is of.
 const BODY: usize = 80;

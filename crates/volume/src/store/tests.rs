@@ -137,7 +137,7 @@ fn one_copy_of_the_superblock_is_enough() {
     let folder = Folder::new();
     drop(folder.create());
     SUPERBLOCKS.into_iter().for_each(|copy| folder.spoil(copy + 8));
-    assert!(matches!(folder.open(&array(), 1), Err(Why::Version(17))));
+    assert!(matches!(folder.open(&array(), 1), Err(Why::Version(18))));
 }
 
 /// A process that died between the two copies has written one of them only.

@@ -130,8 +130,11 @@ impl Framed for Frame {
 
 #[cfg(test)]
 mod tests {
-    use lockify_array::message::Past;
-    use lockify_array::{Extent, Held, HostId, LockMode, LockRange, OpId, PartId};
+    use lockify_array::message::{Action, Answer, Call, Past};
+    use lockify_array::{
+        Agree, Agreed, Ballot, Change, Extent, Held, HostId, LockMode, LockRange, OpId, PartId,
+        Stamp,
+    };
     use lockify_trust::frame::{FrameError, MAX_TEXT, decode, decode_head, encode, encode_head};
 
     use super::*;
@@ -153,7 +156,35 @@ mod tests {
             Frame::AskTime { asked: 7 },
             Frame::Time { asked: 7, time: 1 << 60 },
         ];
-        others.into_iter().chain(of_locks(life)).collect()
+        others.into_iter().chain(of_state(life)).chain(of_locks(life)).collect()
+    }
+
+    /// What the array's state is agreed on and told by.
+    fn of_state(life: Life) -> impl Iterator<Item = Frame> {
+        let state = ArrayState::new(3);
+        let state = state.changed(Change::LetIn(DeviceId(1), 1 << 33)).unwrap().unwrap();
+        let state = state.changed(state.without(DeviceId(2))).unwrap().unwrap();
+        let call = Call { op: OpId { life, seq: 300 }, sibling: 1, step: 2 };
+        let ballot = Ballot { round: 2, by: Some(life), change: 9 };
+        let asks = [
+            Action::Install(state.clone()),
+            Action::Agree(Agree::Promise { epoch: state.epoch, ballot }),
+            Action::Agree(Agree::Accept { ballot, state: state.clone() }),
+        ];
+        let answers = [
+            Answer::Stale(state.clone()),
+            Answer::Behind(state.since),
+            Answer::Agreed(Agreed::Promised { accepted: Some((ballot, state.clone())) }),
+            Answer::Agreed(Agreed::Accepted),
+            Answer::Agreed(Agreed::Outbid { ballot }),
+            Answer::Agreed(Agreed::Chosen(state.clone())),
+            Answer::Agreed(Agreed::Missing(state.epoch)),
+        ];
+        let (stamp, epoch) = (Stamp { time: 1 << 60, host: 3 }, state.since);
+        let ask = move |action| Frame::Request(Request { call, stamp, epoch, action });
+        let answer = move |answer| Frame::Reply(Reply { call, waited: true, answer });
+        let news = [Frame::State(state)];
+        asks.into_iter().map(ask).chain(answers.into_iter().map(answer)).chain(news)
     }
 
     /// All that hosts and the lock server say to each other.

@@ -1,0 +1,52 @@
+//! A device that is back while the others have gone on without it: a host that knows as little as the device does must not read
+//! what it remembers.
+
+use lockify_array::mutation::Mutation;
+use lockify_array::{
+    ArrayState, DeviceConfig, DeviceId, HostAnswer, HostConfig, Scheme, Span, Work,
+};
+
+use crate::world::{World, life, raid5};
+
+const SCHEMES: [Scheme; 4] = [
+    Scheme::ServerLocking,
+    Scheme::CallbackLocking,
+    Scheme::DeviceLocking,
+    Scheme::TimestampOrdering,
+];
+
+/// Whether a host that has heard of nothing reads what was written last.
+fn reads_the_newest(scheme: Scheme, mutation: Option<Mutation>) -> bool {
+    let layout = raid5();
+    let state = ArrayState::new(layout.devices());
+    let host = |id| HostConfig::new(life(id), scheme, layout, state.clone());
+    let device = |id| DeviceConfig { mutation, ..DeviceConfig::new(DeviceId(id), scheme, layout) };
+    let devices = (0..layout.devices()).map(device).collect();
+    let mut world = World::of((0..3).map(host).collect(), devices, 1);
+    let span = Span { start: 0, count: 1 };
+    let away = layout.place(0).device;
+    // Records are on their way to the disks.
+    world.run();
+    world.dead.insert(away);
+    let fail = world.hosts[2].state().without(away);
+    world.submit(2, Work::Change { change: fail });
+    world.run();
+    let write = world.write(span);
+    let Work::Write { data: newest, .. } = write.clone() else { unreachable!() };
+    world.submit(2, write);
+    world.run();
+    world.dead.remove(&away);
+    world.restart_device(away);
+    world.submit(0, Work::Read { span });
+    world.run();
+    let answer = world.done.pop().expect("it was answered").result;
+    matches!(answer, Ok(HostAnswer::Read { data }) if data == newest)
+}
+
+#[test]
+fn a_device_that_is_back_serves_nothing_of_what_the_others_went_on_without() {
+    for scheme in SCHEMES {
+        assert!(reads_the_newest(scheme, None), "{scheme}");
+        assert!(!reads_the_newest(scheme, Some(Mutation::ServesBeforeLetIn)), "{scheme}");
+    }
+}
