@@ -550,8 +550,12 @@ impl Process {
         match self.disk.store().put_in_service() {
             Ok(()) => {
                 self.introduce();
-                // In the place of one that had served: it comes back like that one.
+                // In the place of one that had served: it comes back like that one. What hosts have asked it was not for it, and
+                // that it is let in makes them ask nothing again: they do so on new connections.
                 self.anew = !all_new && condition.is_some();
+                if self.anew {
+                    self.put_hosts_out("this device begins");
+                }
                 // They are about to do the same; who does not will say so when it is met again.
                 self.in_service.values_mut().for_each(|in_service| *in_service = true);
             }
