@@ -4,10 +4,6 @@ use lockify_array::Scheme;
 use lockify_trials::array::scenario::Faults;
 use lockify_trials::array::seeds::{CONTROLLED, Run, Summary, run, run_one};
 
-/// Those without a lock server. With one, two writes that both wait for a repair of a stripe may block each other:
-/// `docs/array-checks.md`.
-const WITHOUT_SERVER: [Scheme; 2] = [Scheme::DeviceLocking, Scheme::TimestampOrdering];
-
 fn clean(scheme: Scheme, faults: Faults, seeds: u64) -> Summary {
     let summary = run(&Run { faults, ..Run::new(scheme, 0..seeds) }, |_| {});
     println!("{summary}");
@@ -34,7 +30,7 @@ fn interruptions_leave_nothing_to_repair() {
 
 #[test]
 fn devices_that_restart_lose_nothing() {
-    for scheme in WITHOUT_SERVER {
+    for scheme in CONTROLLED {
         let summary = clean(scheme, Faults::Restarts, 150);
         assert_eq!((summary.total.failed, summary.total.lost), (0, 0), "{summary}");
         assert!(summary.total.faults > 150 * 5, "hardly anything failed: {summary}");
@@ -43,7 +39,8 @@ fn devices_that_restart_lose_nothing() {
 
 #[test]
 fn dead_hosts_are_repaired_and_devices_rebuilt() {
-    for scheme in WITHOUT_SERVER {
+    // With callbacks, seed 41 is not: `docs/array-checks.md`.
+    for scheme in CONTROLLED.into_iter().filter(|s| *s != Scheme::CallbackLocking) {
         let summary = clean(scheme, Faults::All, 160);
         assert!(summary.total.repairs > 150, "hardly anything was repaired: {summary}");
     }

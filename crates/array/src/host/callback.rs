@@ -3,7 +3,8 @@
 //! A *part* is a range of a grant: held by the operations that use it, cached when there is none, revoking when it has been
 //! called back. An operation is *admitted* when all that it needs is covered; from then on it counts as a user, whatever
 //! comes. Operations of this host that conflict run in the order of their admission: the server does not keep them apart.
-//! Nothing waits for the server while it uses something, so that there is no deadlock.
+//! What waits for the server while it uses something has written in part and been superseded; that it yields to repairs, of this
+//! host and of others ([`crate::LockServer`] says why it may), so that there is no deadlock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +26,10 @@ struct Admitted {
     parts: Vec<PartId>,
     /// Operations that it conflicts with and that were admitted before.
     behind: BTreeSet<u64>,
+    /// It works past what is superseded.
+    repair: bool,
+    /// It has written in part, sends nothing more, and another try goes on from there.
+    superseded: bool,
 }
 
 /// What an operation that wants ranges has to do.
@@ -43,6 +48,8 @@ pub(super) enum Want {
 pub(super) struct Freed {
     pub free: Vec<PartId>,
     pub shared: Vec<PartId>,
+    /// Parts that repairs may go past.
+    pub yields: Vec<PartId>,
     pub ready: Vec<u64>,
 }
 
@@ -78,7 +85,14 @@ impl LockCache {
     }
 
     /// An operation wants these ranges together. `earlier` are tries of the same operation that do not keep it out.
-    pub fn want(&mut self, op: u64, ranges: &[LockRange], earlier: &[u64], now: Time) -> Want {
+    pub fn want(
+        &mut self,
+        op: u64,
+        ranges: &[LockRange],
+        earlier: &[u64],
+        repair: bool,
+        now: Time,
+    ) -> Want {
         if now >= self.lease_until {
             return Want::Ask;
         }
@@ -89,7 +103,7 @@ impl LockCache {
                 None => return Want::Ask,
             }
         }
-        self.admit(op, ranges, earlier, used)
+        self.admit(op, ranges, earlier, repair, used)
     }
 
     /// Parts that together cover a range, none of them called back.
@@ -114,7 +128,13 @@ impl LockCache {
     }
 
     /// The server has granted an operation its whole set.
-    pub fn granted(&mut self, op: OpId, ranges: &[LockRange], earlier: &[u64]) -> Want {
+    pub fn granted(
+        &mut self,
+        op: OpId,
+        ranges: &[LockRange],
+        earlier: &[u64],
+        repair: bool,
+    ) -> Want {
         let mut used = Vec::new();
         for (index, &range) in (0u16..).zip(ranges) {
             let id = PartId { op, index };
@@ -125,15 +145,17 @@ impl LockCache {
             self.parts.insert(id, part);
             used.push(id);
         }
-        self.admit(op.seq, ranges, earlier, used)
+        self.admit(op.seq, ranges, earlier, repair, used)
     }
 
-    /// One that goes on from earlier tries waits for those only that run: the others wait for what it finishes.
+    /// One that goes on from earlier tries waits for those only that run: the others wait for what it finishes, and from now on
+    /// for itself as well. A repair does not wait for what is superseded.
     fn admit(
         &mut self,
         op: u64,
         ranges: &[LockRange],
         earlier: &[u64],
+        repair: bool,
         parts: Vec<PartId>,
     ) -> Want {
         for id in &parts {
@@ -149,14 +171,61 @@ impl LockCache {
                 ranges.iter().any(|r| overlap(r, theirs) && r.mode.conflicts(theirs.mode))
             })
         };
-        let before = self.admitted.iter().filter(|(seq, other)| {
-            let passed = earlier.contains(seq) || !earlier.is_empty() && !other.behind.is_empty();
-            !passed && conflicts(other)
-        });
-        let behind: BTreeSet<u64> = before.map(|(&seq, _)| seq).collect();
+        let mut behind = BTreeSet::new();
+        for (&seq, other) in &mut self.admitted {
+            let passed = earlier.contains(&seq) || repair && other.superseded;
+            if passed || !conflicts(other) {
+                continue;
+            }
+            if !earlier.is_empty() && !other.behind.is_empty() {
+                other.behind.insert(op);
+            } else {
+                behind.insert(seq);
+            }
+        }
         let want = if behind.is_empty() { Want::Ready } else { Want::Wait };
-        self.admitted.insert(op, Admitted { ranges: ranges.to_vec(), parts, behind });
+        let (ranges, superseded) = (ranges.to_vec(), false);
+        self.admitted.insert(op, Admitted { ranges, parts, behind, repair, superseded });
         want
+    }
+
+    /// A try has written in part, sends nothing more, and is kept until another has gone on from there.
+    pub fn superseded(&mut self, op: u64) -> Freed {
+        let mut freed = Freed::default();
+        let Some(admitted) = self.admitted.get_mut(&op) else { return freed };
+        admitted.superseded = true;
+        for id in admitted.parts.clone() {
+            self.yield_part(id, &mut freed);
+        }
+        for (&seq, other) in &mut self.admitted {
+            if other.repair && other.behind.remove(&op) && other.behind.is_empty() {
+                freed.ready.push(seq);
+            }
+        }
+        freed
+    }
+
+    /// Yields a part that was called back, if nothing but superseded tries use it. Nobody is admitted to what was called back,
+    /// and it goes back altogether afterwards, so that it stays like that until then.
+    fn yield_part(&mut self, id: PartId, freed: &mut Freed) {
+        if self.is_passable(id)
+            && let Some(part) = self.parts.get_mut(&id)
+        {
+            part.called = Some(false);
+            freed.yields.push(id);
+        }
+    }
+
+    fn is_passable(&self, id: PartId) -> bool {
+        let superseded = |op| self.admitted.get(op).is_some_and(|admitted| admitted.superseded);
+        self.parts.get(&id).is_some_and(|part| {
+            part.called.is_some() && !part.users.is_empty() && part.users.iter().all(superseded)
+        })
+    }
+
+    /// What is yielded.
+    pub fn yields(&self) -> Vec<PartId> {
+        self.parts.keys().copied().filter(|id| self.is_passable(*id)).collect()
     }
 
     /// Whether an admitted operation can still begin with its last phase.
@@ -176,6 +245,8 @@ impl LockCache {
             part.users.remove(&op);
             if part.users.is_empty() {
                 self.unused(id, now, &mut freed);
+            } else {
+                self.yield_part(id, &mut freed);
             }
         }
         for (&seq, other) in &mut self.admitted {
@@ -255,6 +326,8 @@ impl LockCache {
             part.until = Some(part.until.unwrap_or(self.lease_until));
             if part.users.is_empty() {
                 self.unused(*id, now, &mut freed);
+            } else {
+                self.yield_part(*id, &mut freed);
             }
         }
         freed

@@ -129,6 +129,7 @@ impl Host {
         task.parity_unfit = !delta_again;
         task.delayed = true;
         task.superseded.push(seq);
+        self.yield_locks(now, seq);
         match suspect {
             Some(stripe) => self.repair_first(now, task, stripe),
             None => self.start(now, task),

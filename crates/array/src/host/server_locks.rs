@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::callback::{Freed, LockCache, Want};
-use super::engine::Phase;
+use super::engine::{Phase, Role};
 use super::{Host, HostOutput};
 use crate::message::{Action, Answer, Past};
 use crate::plan::{self, Plan};
@@ -35,12 +35,22 @@ struct LockSet {
     op: OpId,
     ranges: Vec<LockRange>,
     past: Past,
+    repair: bool,
     stage: Stage,
+    /// Server locking: repairs may go past it, for it is kept by a try that has written in part and sends nothing more.
+    yielded: bool,
     /// The last message about it, and when it was sent.
     number: u64,
     sent: Time,
     /// Parts that were called back before the grant was known here.
     called: Vec<PartId>,
+}
+
+impl LockSet {
+    fn parts(&self) -> impl Iterator<Item = PartId> {
+        let op = self.op;
+        (0u16..).zip(&self.ranges).map(move |(index, _)| PartId { op, index })
+    }
 }
 
 /// Parts that were given back by a message that may not have arrived.
@@ -123,10 +133,20 @@ impl ServerLocks {
         }
         let granted = self.sets.values().filter(|set| set.stage == Stage::Granted);
         let parts = granted.flat_map(|set| {
-            let part = |index| PartId { op: set.op, index };
-            (0u16..).zip(&set.ranges).map(move |(i, r)| Held { part: part(i), mode: r.mode })
+            set.parts().zip(&set.ranges).map(|(part, range)| Held { part, mode: range.mode })
         });
         parts.collect()
+    }
+
+    /// What repairs may go past; said on every new connection.
+    fn yields(&self) -> Vec<PartId> {
+        match &self.cache {
+            Some(cache) => cache.yields(),
+            None => {
+                let yielded = self.sets.values().filter(|set| set.yielded);
+                yielded.flat_map(LockSet::parts).collect()
+            }
+        }
     }
 
     /// An answer shows that everything up to this message has arrived.
@@ -155,6 +175,16 @@ fn earlier(past: &Past) -> Vec<u64> {
     }
 }
 
+/// Repairs of what was there. A rebuild changes which devices count, and so what those who have yielded will lock next.
+fn works_past_yielded(role: &Role) -> bool {
+    match role {
+        Role::Pass(pass) => {
+            pass.repair && (pass.onto.is_none() || matches!(pass.past, Past::Life(_)))
+        }
+        Role::Work | Role::Tell { .. } => false,
+    }
+}
+
 impl Host {
     /// Before phase 1: asks for all locks of a try together, or goes on at once if no lock server is needed.
     pub(super) fn gate(&mut self, now: Time, seq: u64) {
@@ -169,13 +199,16 @@ impl Host {
         }
         this.phase = Phase::Gate;
         let (op, past) = (this.id, this.past.clone());
+        let repair = this.task.as_ref().is_some_and(|task| works_past_yielded(&task.role));
         let want = match &mut locks.cache {
-            Some(cache) => cache.want(seq, &ranges, &earlier(&past), now),
+            Some(cache) => cache.want(seq, &ranges, &earlier(&past), repair, now),
             None => Want::Ask,
         };
         let stage = if want == Want::Ask { Stage::Asked } else { Stage::Granted };
         let (number, called) = (0, Vec::new());
-        locks.sets.insert(seq, LockSet { op, ranges, past, stage, number, sent: now, called });
+        let yielded = false;
+        let set = LockSet { op, ranges, past, repair, stage, yielded, number, sent: now, called };
+        locks.sets.insert(seq, set);
         match want {
             Want::Ask => self.say_of_set(now, seq),
             want => self.admitted(now, seq, want),
@@ -222,9 +255,31 @@ impl Host {
         }
     }
 
+    /// A try has written in part and sends nothing more; another goes on from here. What it holds is yielded to repairs.
+    pub(super) fn yield_locks(&mut self, now: Time, seq: u64) {
+        let Some(locks) = &mut self.locks else { return };
+        let Some(set) = locks.sets.get_mut(&seq).filter(|set| set.stage == Stage::Granted) else {
+            return;
+        };
+        match &mut locks.cache {
+            Some(cache) => {
+                let freed = cache.superseded(seq);
+                self.freed(now, freed);
+            }
+            None => {
+                set.yielded = true;
+                let parts = set.parts().collect();
+                self.say(ServerRequest::Yield { parts });
+            }
+        }
+    }
+
     /// Gives parts back, and lets those go on that waited for them here.
     fn freed(&mut self, now: Time, freed: Freed) {
-        let Freed { free, shared, ready } = freed;
+        let Freed { free, shared, yields, ready } = freed;
+        if !yields.is_empty() {
+            self.say(ServerRequest::Yield { parts: yields });
+        }
         if !free.is_empty() || !shared.is_empty() {
             let request = ServerRequest::Relinquish { free: free.clone(), shared: shared.clone() };
             let number = self.say(request);
@@ -256,7 +311,8 @@ impl Host {
         let op = set.op;
         let request = match set.stage {
             Stage::Asked => {
-                ServerRequest::Lock { op, ranges: set.ranges.clone(), past: set.past.clone() }
+                let (ranges, past) = (set.ranges.clone(), set.past.clone());
+                ServerRequest::Lock { op, ranges, past, repair: set.repair }
             }
             Stage::Unlocking => ServerRequest::Unlock { op },
             Stage::Granted => return,
@@ -344,8 +400,10 @@ impl Host {
         let unanswered = locks.sets.iter().filter(|(_, set)| set.stage != Stage::Granted);
         let unanswered: Vec<u64> = unanswered.map(|(seq, _)| *seq).collect();
         for Returned { free, shared, .. } in returned {
-            self.freed(now, Freed { free, shared, ready: Vec::new() });
+            self.freed(now, Freed { free, shared, ..Freed::default() });
         }
+        let yields = self.locks.as_ref().map(ServerLocks::yields).unwrap_or_default();
+        self.freed(now, Freed { yields, ..Freed::default() });
         for seq in unanswered {
             self.say_of_set(now, seq);
         }
@@ -359,13 +417,13 @@ impl Host {
         self.counts.replies += 1;
         set.stage = Stage::Granted;
         let (number, sent, called) = (set.number, set.sent, std::mem::take(&mut set.called));
-        let (ranges, earlier) = (set.ranges.clone(), earlier(&set.past));
+        let (ranges, earlier, repair) = (set.ranges.clone(), earlier(&set.past), set.repair);
         locks.arrived(number);
         let until = locks.usable_until(sent);
         let want = match &mut locks.cache {
             Some(cache) => {
                 cache.renewed(until);
-                let want = cache.granted(op, &ranges, &earlier);
+                let want = cache.granted(op, &ranges, &earlier, repair);
                 // All of them are in use.
                 cache.call_back(&called, false, now);
                 want

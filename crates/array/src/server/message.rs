@@ -70,6 +70,8 @@ pub enum ServerRequest {
         /// Whose locks do not count: those of a fenced life, under which what it had in flight is repaired (section 3.2), or of
         /// earlier tries that have written a part (section 3.4).
         past: Past,
+        /// It is a pass of a repair, which works past what was yielded.
+        repair: bool,
     },
     /// The operation needs its locks no longer, or will not wait for them.
     Unlock {
@@ -82,6 +84,12 @@ pub enum ServerRequest {
         free: Vec<PartId>,
         /// Exclusive parts that it goes on holding to read.
         shared: Vec<PartId>,
+    },
+    /// Parts that this host writes nothing under any more, and keeps only so that nobody reads or writes what its operations
+    /// have written in part before they are done: repairs may go past them. What goes on with the operation has locks of its own.
+    Yield {
+        /// Which.
+        parts: Vec<PartId>,
     },
     /// Renew the host's lease, of all that is not called back.
     Renew,

@@ -10,6 +10,21 @@
 //! what it had in flight has been repaired ([`crate::Work::Fence`]), which ends with `Clear`. A write that is late is
 //! therefore refused by its device, whatever the clocks say. A host whose lease ends while nobody wants anything keeps it.
 //!
+//! **Yielded locks.** A write that a restarted device has refused, because the stripe has to be repaired first, keeps its locks:
+//! others must not see it in part. It waits for the repair, and the repair for the whole stripe, so that two such writes in
+//! different columns of a stripe, or one beside a dead host's, would wait for each other for ever. Therefore its host *yields*
+//! these locks: repairs, and only they, are granted past them. That is safe, because
+//! - a try that yields has an answer for each of its writes, or the device that owes it is out of the array: nothing of it is
+//!   under way. It never sends another; what goes on with the operation is a try with a lock set of its own, which conflicts
+//!   with repairs like any other. Devices take nothing from connections that a life has replaced by newer ones;
+//! - a repair gives nobody what it reads and changes no block that can be read, only parity and what is torn or lost, so that
+//!   who is kept out by the yielded locks still sees nothing of the operation, and who was answered loses nothing;
+//! - the try that goes on reads anew, after the repair, and makes nothing of the old parity (section 3.4);
+//! - a repair that is granted keeps out that try, other repairs, and all others, by the ranges of its own lock.
+//!
+//! A yielded part is given back altogether, never kept to be used by others of its host. The log does not say what is yielded:
+//! after a restart hosts say so again behind `Register`.
+//!
 //! **Restart**: the table comes back from the log with a new incarnation. Each host that the table names has to register
 //! within a lease; who does not is suspect.
 
@@ -275,9 +290,12 @@ impl LockServer {
         }
         match request {
             ServerRequest::Register { .. } => {}
-            ServerRequest::Lock { op, ranges, past } => self.lock(from, op, &ranges, past),
+            ServerRequest::Lock { op, ranges, past, repair } => {
+                self.lock(from, op, &ranges, past, repair);
+            }
             ServerRequest::Unlock { op } => self.unlock(from, op),
             ServerRequest::Relinquish { free, shared } => self.relinquish(from, &free, &shared),
+            ServerRequest::Yield { parts } => self.yielded(from, &parts),
             ServerRequest::Renew => {
                 self.renew(from);
                 self.send(from, ServerReply::Renewed);
@@ -354,7 +372,7 @@ impl LockServer {
         self.serve_over(&released);
     }
 
-    fn lock(&mut self, from: Life, op: OpId, ranges: &[LockRange], past: Past) {
+    fn lock(&mut self, from: Life, op: OpId, ranges: &[LockRange], past: Past, repair: bool) {
         if let Some(reason) = refusal(from, op, ranges) {
             return self.send(from, ServerReply::Refused { reason });
         }
@@ -370,7 +388,7 @@ impl LockServer {
             }
             return;
         }
-        let order = self.table.add(op, ranges, past, false);
+        let order = self.table.add(op, ranges, past, repair, false);
         self.serve(BTreeSet::from([order]));
     }
 
@@ -407,6 +425,20 @@ impl LockServer {
             }
         }
         self.serve_over(&released);
+    }
+
+    /// Repairs that wait for these parts wait no longer.
+    fn yielded(&mut self, from: Life, parts: &[PartId]) {
+        let mut passable = Vec::new();
+        for part in parts.iter().filter(|part| part.op.life == from) {
+            let Some(order) = self.granted(part.op) else { continue };
+            let Some(request) = self.table.get_mut(order) else { continue };
+            if let Some(Some(held)) = request.parts.get_mut(usize::from(part.index)) {
+                held.yielded = true;
+                passable.push(held.range);
+            }
+        }
+        self.serve_over(&passable);
     }
 
     fn granted(&self, op: OpId) -> Option<Order> {

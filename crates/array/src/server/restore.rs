@@ -22,7 +22,7 @@ impl LockServer {
                         *slot = range;
                     }
                 }
-                let order = self.table.add(op, &padded, past, true);
+                let order = self.table.add(op, &padded, past, false, true);
                 for index in (0..=last).filter(|index| !kept.contains(index)) {
                     self.table.remove_part(order, index);
                 }

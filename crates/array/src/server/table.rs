@@ -12,11 +12,14 @@ pub(super) struct Part {
     pub range: LockRange,
     /// It has been called back, and its lease ends then: no renewal counts for it any more.
     pub called: Option<Time>,
+    /// Its host has yielded it to repairs.
+    pub yielded: bool,
 }
 
 pub(super) struct Request {
     pub op: OpId,
     pub past: Past,
+    pub repair: bool,
     pub granted: bool,
     /// It was not granted at once.
     pub waited: bool,
@@ -40,7 +43,14 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub fn add(&mut self, op: OpId, ranges: &[LockRange], past: Past, granted: bool) -> Order {
+    pub fn add(
+        &mut self,
+        op: OpId,
+        ranges: &[LockRange],
+        past: Past,
+        repair: bool,
+        granted: bool,
+    ) -> Order {
         let order = self.next;
         self.next += 1;
         for (index, range) in ranges.iter().enumerate() {
@@ -48,8 +58,9 @@ impl Table {
             intervals.by_start.insert((range.extent.start, order, index as u16));
             intervals.longest = intervals.longest.max(u64::from(range.extent.count));
         }
-        let parts = ranges.iter().map(|&range| Some(Part { range, called: None })).collect();
-        self.requests.insert(order, Request { op, past, granted, waited: false, parts });
+        let part = |&range| Some(Part { range, called: None, yielded: false });
+        let parts = ranges.iter().map(part).collect();
+        self.requests.insert(order, Request { op, past, repair, granted, waited: false, parts });
         self.orders.insert(op, order);
         order
     }
@@ -118,7 +129,8 @@ impl Table {
     /// What keeps a queued request waiting: conflicting parts of all that is granted or before it; a request that were only
     /// kept out by granted ones would let writers starve. What works past others is kept out by granted ones only: those before
     /// it wait for what it finishes. A repair waits for no fenced life, whichever it repairs: two repairs of two lives would
-    /// wait for each other. With `cached`, a life's requests do not keep each other out: the host itself sees to that.
+    /// wait for each other. Nor does a repair wait for what was yielded to it. With `cached`, a life's requests do not keep each other
+    /// out: the host itself sees to that.
     pub fn blockers(
         &self,
         order: Order,
@@ -134,7 +146,9 @@ impl Table {
                 let own = cached && theirs.op.life == request.op.life;
                 let before = other < order && request.past == Past::Nobody;
                 let repairs = matches!(request.past, Past::Life(_));
-                let passed = request.past.covers(theirs.op) || repairs && fenced(theirs.op.life);
+                let passed = request.past.covers(theirs.op)
+                    || repairs && fenced(theirs.op.life)
+                    || request.repair && their_part.yielded;
                 if (before || theirs.granted)
                     && other != order
                     && !own

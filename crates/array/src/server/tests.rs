@@ -79,7 +79,10 @@ impl World {
     fn lock(&mut self, host: u32, ranges: &[LockRange]) -> OpId {
         self.seq += 1;
         let op = OpId { life: life(host), seq: self.seq };
-        self.ask(host, ServerRequest::Lock { op, ranges: ranges.to_vec(), past: Past::Nobody });
+        self.ask(
+            host,
+            ServerRequest::Lock { op, ranges: ranges.to_vec(), past: Past::Nobody, repair: false },
+        );
         op
     }
 
@@ -163,7 +166,8 @@ fn messages_that_come_twice_or_late_change_nothing() {
     let mut w = World::new(Scheme::ServerLocking);
     let ranges = [range(0, 0, 4, X)];
     let a = w.lock(1, &ranges);
-    let again = ServerRequest::Lock { op: a, ranges: ranges.to_vec(), past: Past::Nobody };
+    let again =
+        ServerRequest::Lock { op: a, ranges: ranges.to_vec(), past: Past::Nobody, repair: false };
     w.ask(1, again.clone());
     w.unlock(a);
     w.unlock(a);
@@ -248,11 +252,19 @@ fn a_lease_that_ends_under_callback_makes_its_holder_suspect_and_is_granted_afte
     assert!(!w.granted(b), "not before the repair");
     // The repair works under the locks of the dead and ahead of those who wait for them.
     let op = OpId { life: life(3), seq: 900 };
-    w.ask(3, ServerRequest::Lock { op, ranges: ranges.clone(), past: Past::Life(life(1)) });
+    w.ask(
+        3,
+        ServerRequest::Lock {
+            op,
+            ranges: ranges.clone(),
+            past: Past::Life(life(1)),
+            repair: false,
+        },
+    );
     assert!(w.granted(op) && !w.granted(b));
     // Repairs keep each other out.
     let other = OpId { life: life(4), seq: 901 };
-    w.ask(4, ServerRequest::Lock { op: other, ranges, past: Past::Life(life(1)) });
+    w.ask(4, ServerRequest::Lock { op: other, ranges, past: Past::Life(life(1)), repair: false });
     assert!(!w.granted(other));
     w.give_back(part(op, 0));
     assert!(w.granted(other) && !w.granted(b));
@@ -403,7 +415,7 @@ fn a_second_try_goes_past_the_first_and_past_those_who_wait_for_it() {
     let waiting = w.lock(2, &[range(0, 0, 1, X), range(1, 0, 1, X)]);
     let op = OpId { life: life(1), seq: 800 };
     let ranges = vec![range(0, 0, 1, X), range(1, 0, 1, S)];
-    w.ask(1, ServerRequest::Lock { op, ranges, past: Past::Tries(vec![first]) });
+    w.ask(1, ServerRequest::Lock { op, ranges, past: Past::Tries(vec![first]), repair: false });
     assert!(w.granted(op) && !w.granted(waiting));
     w.unlock(first);
     assert!(!w.granted(waiting));
@@ -419,8 +431,12 @@ fn repairs_of_two_lives_do_not_wait_for_each_other() {
     w.lock(2, &ranges);
     w.ask(3, ServerRequest::Fence { life: life(1) });
     let op = OpId { life: life(3), seq: 800 };
-    let lock =
-        |op| ServerRequest::Lock { op, ranges: vec![range(0, 0, 1, X)], past: Past::Life(life(1)) };
+    let lock = |op| ServerRequest::Lock {
+        op,
+        ranges: vec![range(0, 0, 1, X)],
+        past: Past::Life(life(1)),
+        repair: false,
+    };
     w.ask(3, lock(op));
     assert!(!w.granted(op), "the other is alive");
     w.unlock(op);
@@ -474,4 +490,88 @@ fn what_is_called_back_before_its_host_has_registered_is_called_again_then() {
     assert!(w.suspects.is_empty(), "it has a lease from then on");
     w.give_back(part(a, 0));
     assert!(w.granted(b));
+}
+
+/// Two writes in different columns of a stripe, both refused by a device that wants the stripe repaired first.
+#[test]
+fn writes_that_wait_for_repairs_of_one_stripe_do_not_wait_for_each_other() {
+    let stripe = || (0..3).map(|device| range(device, 0, 4, X)).collect::<Vec<_>>();
+    for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
+        let mut w = World::new(scheme);
+        let column = |block| [range(0, block, 1, X), range(2, block, 1, X)];
+        let first = w.lock(1, &column(0));
+        let second = w.lock(2, &column(1));
+        let reader = w.lock(3, &[range(0, 1, 1, S)]);
+        let all = |op| Vec::from([part(op, 0), part(op, 1)]);
+        let repair = |host, seq, past| {
+            let op = OpId { life: life(host), seq };
+            let past = Past::Tries(vec![past]);
+            (op, ServerRequest::Lock { op, ranges: stripe(), past, repair: true })
+        };
+        let ((one, lock_one), (two, lock_two)) = (repair(1, 800, first), repair(2, 900, second));
+        w.ask(1, ServerRequest::Yield { parts: all(first) });
+        w.ask(1, lock_one);
+        assert!(!w.granted(one), "{scheme}: the other may still write");
+        // Nobody yields for others.
+        w.ask(1, ServerRequest::Yield { parts: all(second) });
+        assert!(!w.granted(one), "{scheme}");
+        w.ask(2, ServerRequest::Yield { parts: all(second) });
+        assert!(w.granted(one), "{scheme}");
+        w.ask(2, lock_two);
+        assert!(!w.granted(two), "{scheme}: one repair at a time");
+        // What goes on with the first write is kept out by the repair, and keeps out repairs itself.
+        w.ask(1, ServerRequest::Unlock { op: one });
+        assert!(w.granted(two), "{scheme}");
+        let again = OpId { life: life(1), seq: 801 };
+        let ranges = (0..3).map(|device| range(device, 0, 1, X)).collect();
+        let past = Past::Tries(vec![first]);
+        w.ask(1, ServerRequest::Lock { op: again, ranges, past, repair: false });
+        assert!(!w.granted(again), "{scheme}");
+        w.ask(2, ServerRequest::Unlock { op: two });
+        assert!(w.granted(again), "{scheme}");
+        let (third, lock_third) = repair(2, 901, second);
+        w.ask(2, lock_third);
+        assert!(!w.granted(third), "{scheme}");
+        w.unlock(again);
+        assert!(w.granted(third), "{scheme}");
+        w.unlock(third);
+        assert!(!w.granted(reader), "{scheme}: the second write is not done");
+        w.unlock(second);
+        assert!(w.granted(reader), "{scheme}");
+    }
+}
+
+#[test]
+fn a_write_that_waits_for_a_repair_does_not_hold_up_the_repair_of_a_dead_host() {
+    let mut w = World::new(Scheme::ServerLocking);
+    let dead = w.lock(1, &[range(0, 0, 1, X)]);
+    let write = w.lock(2, &[range(0, 1, 1, X)]);
+    w.ask(2, ServerRequest::Yield { parts: vec![part(write, 0)] });
+    let lock =
+        |op, past| ServerRequest::Lock { op, ranges: vec![range(0, 0, 4, X)], past, repair: true };
+    let own = OpId { life: life(2), seq: 800 };
+    w.ask(2, lock(own, Past::Tries(vec![write])));
+    w.ask(3, ServerRequest::Fence { life: life(1) });
+    let repair = OpId { life: life(3), seq: 800 };
+    w.ask(3, lock(repair, Past::Life(life(1))));
+    assert!(w.granted(repair) && !w.granted(own));
+    w.unlock(repair);
+    w.ask(3, ServerRequest::Clear { life: dead.life });
+    assert!(w.granted(own));
+}
+
+#[test]
+fn what_was_yielded_is_not_after_a_restart_until_its_host_says_so_again() {
+    let mut w = World::new(Scheme::ServerLocking);
+    let write = w.lock(1, &[range(0, 0, 1, X)]);
+    w.ask(1, ServerRequest::Yield { parts: vec![part(write, 0)] });
+    w.restart();
+    w.register(1, 2, vec![Held { part: part(write, 0), mode: X }]);
+    w.register(2, 2, Vec::new());
+    let op = OpId { life: life(2), seq: 800 };
+    let (ranges, past) = (vec![range(0, 0, 4, X)], Past::Nobody);
+    w.ask(2, ServerRequest::Lock { op, ranges, past, repair: true });
+    assert!(!w.granted(op));
+    w.ask(1, ServerRequest::Yield { parts: vec![part(write, 0)] });
+    assert!(w.granted(op));
 }

@@ -193,7 +193,7 @@ mod tests {
         let part = PartId { op, index: 2 };
         let extent = Extent { start: 1 << 40, count: 5 };
         let range = LockRange { device: DeviceId(9), extent, mode: LockMode::Exclusive };
-        let lock = |past| ServerRequest::Lock { op, ranges: vec![range; 3], past };
+        let lock = |past| ServerRequest::Lock { op, ranges: vec![range; 3], past, repair: true };
         let asks = [
             ServerRequest::Register {
                 incarnation: 7,
@@ -204,6 +204,7 @@ mod tests {
             lock(Past::Life(life)),
             ServerRequest::Unlock { op },
             ServerRequest::Relinquish { free: vec![part], shared: vec![part, part] },
+            ServerRequest::Yield { parts: vec![part, part] },
             ServerRequest::Renew,
             ServerRequest::Fence { life },
             ServerRequest::Clear { life },

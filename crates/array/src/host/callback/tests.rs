@@ -23,23 +23,23 @@ fn cache() -> LockCache {
 #[test]
 fn what_is_covered_costs_no_message() {
     let mut c = cache();
-    assert_eq!(c.want(1, &[range(0, 4, X)], &[], 0), Want::Ask);
-    assert_eq!(c.granted(op(1), &[range(0, 4, X), range(4, 4, S)], &[]), Want::Ready);
+    assert_eq!(c.want(1, &[range(0, 4, X)], &[], false, 0), Want::Ask);
+    assert_eq!(c.granted(op(1), &[range(0, 4, X), range(4, 4, S)], &[], false), Want::Ready);
     c.done(1, 0);
-    assert_eq!(c.want(2, &[range(2, 4, S)], &[], 0), Want::Ready);
+    assert_eq!(c.want(2, &[range(2, 4, S)], &[], false, 0), Want::Ready);
     c.done(2, 0);
-    assert_eq!(c.want(3, &[range(2, 4, X)], &[], 0), Want::Ask, "a part is only shared");
-    assert_eq!(c.want(3, &[range(6, 4, S)], &[], 0), Want::Ask, "a part is not covered");
-    assert_eq!(c.want(3, &[range(0, 1, S)], &[], 1000), Want::Ask, "the lease has ended");
+    assert_eq!(c.want(3, &[range(2, 4, X)], &[], false, 0), Want::Ask, "a part is only shared");
+    assert_eq!(c.want(3, &[range(6, 4, S)], &[], false, 0), Want::Ask, "a part is not covered");
+    assert_eq!(c.want(3, &[range(0, 1, S)], &[], false, 1000), Want::Ask, "the lease has ended");
 }
 
 #[test]
 fn operations_of_one_host_that_conflict_run_one_after_the_other() {
     let mut c = cache();
-    c.granted(op(1), &[range(0, 4, X)], &[]);
-    assert_eq!(c.want(2, &[range(0, 1, X)], &[], 0), Want::Wait);
-    assert_eq!(c.want(3, &[range(1, 1, S)], &[], 0), Want::Wait);
-    assert_eq!(c.want(4, &[range(0, 2, X)], &[], 0), Want::Wait);
+    c.granted(op(1), &[range(0, 4, X)], &[], false);
+    assert_eq!(c.want(2, &[range(0, 1, X)], &[], false, 0), Want::Wait);
+    assert_eq!(c.want(3, &[range(1, 1, S)], &[], false, 0), Want::Wait);
+    assert_eq!(c.want(4, &[range(0, 2, X)], &[], false, 0), Want::Wait);
     let ready = c.done(1, 0).ready;
     assert_eq!(ready, [2, 3]);
     assert_eq!(c.done(3, 0).ready, [0; 0]);
@@ -49,16 +49,16 @@ fn operations_of_one_host_that_conflict_run_one_after_the_other() {
 #[test]
 fn a_callback_waits_for_users_and_lets_nobody_else_in() {
     let mut c = cache();
-    c.granted(op(1), &[range(0, 4, X), range(4, 4, X)], &[]);
-    c.want(2, &[range(0, 1, X)], &[], 0);
+    c.granted(op(1), &[range(0, 4, X), range(4, 4, X)], &[], false);
+    c.want(2, &[range(0, 1, X)], &[], false, 0);
     assert_eq!(c.call_back(&[part(1, 0)], false, 0), Freed::default());
-    assert_eq!(c.want(3, &[range(1, 1, S)], &[], 0), Want::Ask);
+    assert_eq!(c.want(3, &[range(1, 1, S)], &[], false, 0), Want::Ask);
     c.renewed(9000);
     assert!(c.in_time(2, 999));
     assert!(!c.in_time(2, 1000), "no renewal counts for what was called back");
     assert_eq!(c.done(1, 0), Freed { ready: vec![2], ..Freed::default() });
     assert_eq!(c.done(2, 0).free, [part(1, 0)]);
-    assert_eq!(c.want(4, &[range(4, 4, X)], &[], 0), Want::Ready);
+    assert_eq!(c.want(4, &[range(4, 4, X)], &[], false, 0), Want::Ready);
     assert!(c.in_time(4, 8999) && !c.in_time(4, 9000));
     // What is not there any more is given back again.
     assert_eq!(c.call_back(&[part(1, 0)], false, 0).free, [part(1, 0)]);
@@ -68,16 +68,16 @@ fn a_callback_waits_for_users_and_lets_nobody_else_in() {
 #[test]
 fn what_others_want_to_read_stays_here_to_read() {
     let mut c = cache();
-    c.granted(op(1), &[range(0, 4, X)], &[]);
+    c.granted(op(1), &[range(0, 4, X)], &[], false);
     c.done(1, 0);
     assert_eq!(c.call_back(&[part(1, 0)], true, 0).shared, [part(1, 0)]);
-    assert_eq!(c.want(2, &[range(0, 4, S)], &[], 0), Want::Ready);
+    assert_eq!(c.want(2, &[range(0, 4, S)], &[], false, 0), Want::Ready);
     // Shared already, and now wanted to be written.
     c.done(2, 0);
     assert_eq!(c.call_back(&[part(1, 0)], false, 0).free, [part(1, 0)]);
     assert!(c.is_empty());
     // Called for both: the stronger counts.
-    c.granted(op(3), &[range(0, 4, X)], &[]);
+    c.granted(op(3), &[range(0, 4, X)], &[], false);
     c.call_back(&[part(3, 0)], true, 0);
     c.call_back(&[part(3, 0)], false, 0);
     assert_eq!(c.done(3, 0).free, [part(3, 0)]);
@@ -87,10 +87,10 @@ fn what_others_want_to_read_stays_here_to_read() {
 fn what_has_not_been_used_for_longest_goes_first() {
     let mut c = cache();
     for seq in 1..=2 {
-        c.granted(op(seq), &[range(seq * 10, 1, S)], &[]);
+        c.granted(op(seq), &[range(seq * 10, 1, S)], &[], false);
         c.done(seq, seq);
     }
-    c.want(3, &[range(10, 1, S)], &[], 3);
+    c.want(3, &[range(10, 1, S)], &[], false, 3);
     assert_eq!(c.drop_unused(3).free, [part(2, 0)], "the other is in use");
     c.done(3, 5);
     assert_eq!(c.oldest(), Some(5));
@@ -102,9 +102,52 @@ fn what_has_not_been_used_for_longest_goes_first() {
 #[test]
 fn a_second_try_does_not_wait_for_the_first_or_for_those_behind_it() {
     let mut c = cache();
-    c.granted(op(1), &[range(0, 4, X)], &[]);
-    assert_eq!(c.want(2, &[range(0, 1, X)], &[], 0), Want::Wait);
-    assert_eq!(c.want(3, &[range(0, 2, X)], &[1], 0), Want::Ready);
+    c.granted(op(1), &[range(0, 4, X)], &[], false);
+    assert_eq!(c.want(2, &[range(0, 1, X)], &[], false, 0), Want::Wait);
+    assert_eq!(c.want(3, &[range(0, 2, X)], &[1], false, 0), Want::Ready);
     assert_eq!(c.done(3, 0).ready, [0; 0]);
     assert_eq!(c.done(1, 0).ready, [2]);
+}
+
+#[test]
+fn writes_that_wait_for_repairs_of_one_stripe_do_not_wait_for_each_other() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 1, X)], &[], false);
+    c.granted(op(2), &[range(1, 1, X)], &[], false);
+    c.superseded(1);
+    let stripe = [range(0, 4, X)];
+    assert_eq!(c.granted(op(3), &stripe, &[1], true), Want::Wait, "the other may still write");
+    assert_eq!(c.superseded(2).ready, [3]);
+    assert_eq!(c.granted(op(4), &stripe, &[2], true), Want::Wait, "one repair at a time");
+    assert_eq!(c.done(3, 0).ready, [4]);
+    // The write goes on, and no repair comes between.
+    assert_eq!(c.want(5, &[range(0, 1, X)], &[1], false, 0), Want::Wait);
+    assert_eq!(c.done(4, 0).ready, [5]);
+    assert_eq!(c.want(6, &stripe, &[2], true, 0), Want::Wait);
+    assert_eq!(c.done(5, 0).ready, [6]);
+}
+
+#[test]
+fn who_is_passed_while_he_waits_waits_for_who_has_passed() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 1, X), range(4, 1, X)], &[], false);
+    c.granted(op(2), &[range(9, 1, X)], &[], false);
+    assert_eq!(c.granted(op(3), &[range(8, 2, X)], &[], false), Want::Wait);
+    c.superseded(1);
+    assert_eq!(c.granted(op(4), &[range(0, 9, X)], &[1], true), Want::Ready);
+    assert_eq!(c.done(2, 0).ready, [0; 0], "the repair is under way there");
+    assert_eq!(c.done(4, 0).ready, [3]);
+}
+
+#[test]
+fn what_is_called_back_is_yielded_when_only_superseded_tries_use_it() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 4, X)], &[], false);
+    c.want(2, &[range(0, 1, X)], &[1], false, 0);
+    assert_eq!(c.superseded(1), Freed::default(), "nobody wants it");
+    assert_eq!(c.call_back(&[part(1, 0)], true, 0), Freed::default(), "the other may write");
+    assert_eq!(c.done(2, 0).yields, [part(1, 0)]);
+    assert_eq!(c.yields(), [part(1, 0)]);
+    // Kept to read, it could be used while a repair works there.
+    assert_eq!(c.done(1, 0), Freed { free: vec![part(1, 0)], ..Freed::default() });
 }
