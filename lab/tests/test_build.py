@@ -80,17 +80,21 @@ def test_changes_that_would_be_lost_are_refused(tmp_path: Path) -> None:
         build._refuse_changes_elsewhere(tmp_path)
 
 
-def test_only_debug_kernels_are_mended(tmp_path: Path) -> None:
-    path = tmp_path / "arch/um/drivers/vector_kern.c"
-    path.parent.mkdir(parents=True)
+def test_what_is_mended_in_which_kernel(tmp_path: Path) -> None:
+    driver, irq = tmp_path / "arch/um/drivers/vector_kern.c", tmp_path / "arch/um/kernel/irq.c"
     locks = "\tspin_lock(&a);\n\tspin_unlock(&a);\n"
     original = f"static void vector_reset_stats(x)\n{{\n{locks * 2}}}\nint other(void)\n{{\n{locks}}}\n"
-    path.write_text(original, encoding="utf-8")
-    assert build.mended(tmp_path, Kernel())["arch/um/drivers/vector_kern.c"] == original
-    text = build.mended(tmp_path, Kernel(debug=True))["arch/um/drivers/vector_kern.c"]
+    handler = "void sigio_handler(x)\n{\n\t_sigio_handler(regs, irqs_suspended);\n}\n"
+    for path, text in ((driver, original), (irq, handler)):
+        path.parent.mkdir(parents=True)
+        path.write_text(text, encoding="utf-8")
+    plain, debug = build.mended(tmp_path, Kernel()), build.mended(tmp_path, Kernel(debug=True))
+    assert plain["arch/um/drivers/vector_kern.c"] == original
+    text = debug["arch/um/drivers/vector_kern.c"]
     assert text.count("spin_lock_bh(") == text.count("spin_unlock_bh(") == 2
     assert text.endswith(f"int other(void)\n{{\n{locks}}}\n")
-    path.write_text(original.replace("reset_stats", "forget"), encoding="utf-8")
+    assert "if (!busy) {" in plain["arch/um/kernel/irq.c"] == debug["arch/um/kernel/irq.c"]
+    driver.write_text(original.replace("reset_stats", "forget"), encoding="utf-8")
     with pytest.raises(LabError, match="see MENDED"):
         build.mended(tmp_path, Kernel(debug=True))
 
