@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockify_core::Stats;
 use lockify_report::crew::{Program, Worker, WorkerError};
 
-use crate::wire::{Command, Created, Place, Prepare, Reply};
+use crate::wire::{Command, Created, Place, Portion, Prepare, Reply};
 
 /// How long a worker may take for what is not a run: more than the nodes have to find each other.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -94,23 +94,19 @@ impl Cluster {
         Ok(())
     }
 
-    /// Has the first `active` nodes create, all at the same time.
+    /// Has the first `active` nodes create a portion, all at the same time.
     ///
     /// # Errors
     /// [`WorkerError`].
-    pub fn create(
-        &mut self,
-        active: u32,
-        budget: Duration,
-        min: u32,
-    ) -> Result<Vec<Created>, WorkerError> {
+    pub fn create(&mut self, active: u32, portion: Portion) -> Result<Vec<Created>, WorkerError> {
+        let patience = PATIENCE + Duration::from_nanos(portion.budget_ns);
         let creators = &mut self.workers[..active as usize];
         for worker in creators.iter_mut() {
-            worker.command(&Command::Go { budget_ns: budget.as_nanos() as u64, min })?;
+            worker.command(&Command::Go(portion))?;
         }
         let mut all = Vec::new();
         for worker in creators {
-            all.push(expect!(worker, PATIENCE + budget, Reply::Created(created) => created));
+            all.push(expect!(worker, patience, Reply::Created(created) => created));
         }
         Ok(all)
     }

@@ -13,7 +13,7 @@ use crate::glock::{Allocator, Glock, ROOT};
 use crate::image::{Contents, Image};
 use crate::locks::{Held, LockError, Locks};
 use crate::tree::Entry;
-use crate::wire::{Created, Prepare};
+use crate::wire::{Created, Portion, Prepare};
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
@@ -109,32 +109,37 @@ impl Run {
         Ok(run)
     }
 
-    /// Creates everything, or as much as the time allows, and passes the final barrier.
+    /// Creates a portion; if the run is over by it, passes the final barrier.
     ///
     /// # Errors
     /// [`CreateError`].
     pub fn create(
         &mut self,
         numbers: &mut Allocator,
-        budget_ns: u64,
-        min: usize,
+        portion: Portion,
         locks: &mut Locks,
     ) -> Result<Created, CreateError> {
         let began = now();
         let mut start = began;
-        for job in 0..self.jobs.len() {
-            start = self.create_one(job, start, numbers, locks)?;
-            if start - began > budget_ns && job + 1 >= min {
-                break;
+        let mut over = false;
+        while !over && self.iopens.len() < portion.pause_at as usize {
+            let job = self.iopens.len();
+            if job < self.jobs.len() {
+                start = self.create_one(job, start, numbers, locks)?;
             }
+            let spent = start - began > portion.budget_ns && job + 1 >= portion.min as usize;
+            over = spent || job + 1 >= self.jobs.len();
         }
-        // Giving the parent up waits until every claim is settled.
-        self.release_root(locks)?;
+        if over {
+            // Giving the parent up waits until every claim is settled.
+            self.release_root(locks)?;
+        }
         Ok(Created {
             began,
             ended: now(),
+            over,
             latencies: std::mem::take(&mut self.latencies),
-            lock_ns: self.lock_ns,
+            lock_ns: std::mem::take(&mut self.lock_ns),
         })
     }
 

@@ -8,7 +8,7 @@ use lockify_report::crew::Program;
 
 use crate::cluster::Cluster;
 use crate::relations::directory_round_trips;
-use crate::run::{Measured, RunError, Spec, run};
+use crate::run::{Measured, RunError, Spec, run, run_in_turn};
 
 /// Nodes of the larger cluster.
 pub const NODES: u32 = 5;
@@ -67,14 +67,14 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// A round: one node alone, and the same with five nodes, one after the other.
+/// A round: one node alone, and the same with five nodes, in turn.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// One node.
     pub one: Measured,
     /// Five nodes, one active.
     pub five: Measured,
-    /// A bare round trip right after the latter, microseconds: a mean, as times per creation are
+    /// A bare round trip right after both, microseconds: a mean, as times per creation are
     /// means.
     pub round_trip_us: f64,
 }
@@ -120,8 +120,7 @@ pub fn measure(plan: &Plan<'_>) -> Result<Vec<DelayResult>, RunError> {
     let mut results = Vec::new();
     for &delay in plan.delays {
         let five = plan.cluster(NODES, delay)?;
-        let mut at =
-            At { plan, delay, one: &mut one, five, creation: Duration::ZERO, progress: &progress };
+        let mut at = At { plan, delay, one: &mut one, five, progress: &progress };
         results.push(at.measure()?);
     }
     progress.finish_and_clear();
@@ -143,8 +142,6 @@ struct At<'a> {
     delay: Duration,
     one: &'a mut Cluster,
     five: Cluster,
-    /// What one node's creations took the last time.
-    creation: Duration,
     progress: &'a ProgressBar,
 }
 
@@ -180,10 +177,10 @@ impl At<'_> {
         Ok(DelayResult { delay: self.delay, policies })
     }
 
-    /// The mean of some bare round trips in the rhythm of creations, microseconds.
-    fn ping(&mut self) -> Result<f64, RunError> {
+    /// The mean of some bare round trips in the rhythm of creations that take so long, microseconds.
+    fn ping(&mut self, creation_us: f64) -> Result<f64, RunError> {
         // No more than about a sixth of a second of them.
-        let pause = self.creation.div_f64(directory_round_trips(NODES));
+        let pause = Duration::from_secs_f64(creation_us / 1e6 / directory_round_trips(NODES));
         let trip = self.delay * 2 + pause + Duration::from_micros(50);
         let count = (150_000 / trip.as_micros().max(1) as u32).clamp(20, PINGS);
         self.five.place(true)?;
@@ -216,41 +213,49 @@ impl At<'_> {
     }
 
     fn pair(&mut self, policy: &str, limits: Limits, one_first: bool) -> Result<Pair, RunError> {
-        if one_first {
-            let one = self.one(policy, limits)?;
-            Ok(Pair { one, five: self.five(policy, limits)?, round_trip_us: self.ping()? })
+        self.step(&format!("{policy}, 1 node and 1 active of {NODES} in turn"), 2);
+        let spec = self.plan.spec(policy, 1, self.plan.tree, limits.tree);
+        let (one, five) = ((&mut *self.one, &spec), (&mut self.five, &spec));
+        let (one, five) = if one_first {
+            run_in_turn(one, five)?
         } else {
-            let (five, round_trip_us) = (self.five(policy, limits)?, self.ping()?);
-            Ok(Pair { one: self.one(policy, limits)?, five, round_trip_us })
-        }
+            let (five, one) = run_in_turn(five, one)?;
+            (one, five)
+        };
+        self.calm_down();
+        let round_trip_us = self.ping(one.micros())?;
+        Ok(Pair { one, five, round_trip_us })
     }
 
     fn one(&mut self, policy: &str, limits: Limits) -> Result<Measured, RunError> {
-        self.step(&format!("{policy}, 1 node"));
+        self.step(&format!("{policy}, 1 node"), 1);
         let measured = run(self.one, &self.plan.spec(policy, 1, self.plan.tree, limits.tree))?;
-        self.creation = Duration::from_nanos((measured.micros() * 1e3) as u64);
-        std::thread::sleep(CALM);
+        self.calm_down();
         Ok(measured)
     }
 
     fn five(&mut self, policy: &str, limits: Limits) -> Result<Measured, RunError> {
-        self.step(&format!("{policy}, {NODES} nodes, 1 active"));
+        self.step(&format!("{policy}, {NODES} nodes, 1 active"), 1);
         self.cluster(&self.plan.spec(policy, 1, self.plan.tree, limits.tree))
     }
 
     fn all(&mut self, policy: &str, limits: Limits) -> Result<Measured, RunError> {
-        self.step(&format!("{policy}, {NODES} nodes, all active"));
+        self.step(&format!("{policy}, {NODES} nodes, all active"), 1);
         self.cluster(&self.plan.spec(policy, NODES, self.plan.flat, limits.flat))
     }
 
     fn cluster(&mut self, spec: &Spec<'_>) -> Result<Measured, RunError> {
         let measured = run(&mut self.five, spec)?;
-        std::thread::sleep(CALM + self.delay * 4);
+        self.calm_down();
         Ok(measured)
     }
 
-    fn step(&self, what: &str) {
+    fn calm_down(&self) {
+        std::thread::sleep(CALM + self.delay * 4);
+    }
+
+    fn step(&self, what: &str, runs: u64) {
         self.progress.set_message(format!("{what}, delay {:?}", self.delay));
-        self.progress.inc(1);
+        self.progress.inc(runs);
     }
 }

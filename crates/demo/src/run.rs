@@ -1,4 +1,4 @@
-//! One run: create, settle, count, release, check, clean up.
+//! One run: create, settle, count, release, check, clean up; or two runs whose creations take turns.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use lockify_core::Stats;
 use lockify_report::crew::WorkerError;
 
 use crate::cluster::Cluster;
-use crate::wire::{Created, Prepare};
+use crate::wire::{Portion, Prepare};
 use crate::{folder, proof};
 
 /// Why a run has no result.
@@ -61,12 +61,18 @@ pub struct Spec<'a> {
     pub scratch: &'a Path,
 }
 
+impl Spec<'_> {
+    fn folder_error(&self, error: std::io::Error) -> RunError {
+        RunError::Folder { path: self.scratch.to_owned(), error }
+    }
+}
+
 /// What a run measured.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// Entries created.
     pub created: u64,
-    /// From the first creation's beginning to the last final barrier, nanoseconds.
+    /// From the first creation's beginning to the last final barrier, without pauses, nanoseconds.
     pub elapsed_ns: u64,
     /// Time of each creation, nanoseconds, sorted.
     pub latencies: Vec<u64>,
@@ -115,50 +121,114 @@ fn per(value: f64, count: u64) -> f64 {
     if count == 0 { 0.0 } else { value / count as f64 }
 }
 
+/// Portions of runs that take turns. File systems change their pace within a run (ext4 by half:
+/// where it looks for inodes, what its journal does), so that runs one after the other differ by
+/// that; a portion lasts some milliseconds.
+const TURNS: u32 = 20;
+
 /// Runs once.
 ///
 /// # Errors
 /// [`RunError`].
 pub fn run(cluster: &mut Cluster, spec: &Spec<'_>) -> Result<Measured, RunError> {
-    let scratch = |error| RunError::Folder { path: spec.scratch.to_owned(), error };
-    let folder = folder::make(spec.scratch).map_err(scratch)?;
-    let prepare = Prepare {
-        policy: spec.policy.to_owned(),
-        entries: spec.entries.to_owned(),
-        limit: spec.limit,
-        folder: folder.clone(),
-        share: (0, spec.active),
-        hold_ns: spec.hold.as_nanos() as u64,
-    };
-    cluster.place(spec.active == 1)?;
-    cluster.prepare(spec.active, &prepare)?;
-    let before = cluster.stats(spec.policy)?;
-    let created = cluster.create(spec.active, spec.budget, spec.min)?;
-    let after = cluster.stats(spec.policy)?;
-    let files = cluster.release(spec.active, spec.scratch)?;
-    let mut measured = combine(created, &before, &after);
-    let found = count_below(&folder).map_err(scratch)?;
-    if found != measured.created {
-        return Err(RunError::Count { said: measured.created, found });
-    }
-    let (report, cleaned) = std::thread::scope(|both| {
-        let cleaner = both.spawn(|| folder::clean(&folder));
-        (proof::check(&files), cleaner.join())
-    });
-    cleaned.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(scratch)?;
-    let report = report?;
-    measured.events = report.counts.events;
-    measured.violations = report.violated;
-    measured.report = (!report.is_clean()).then(|| report.to_string());
-    Ok(measured)
+    let mut run = Run::begin(cluster, spec)?;
+    run.create(u32::MAX)?;
+    run.finish()
 }
 
-fn combine(created: Vec<Created>, before: &[Stats], after: &[Stats]) -> Measured {
-    let began = created.iter().map(|c| c.began).min().unwrap_or(0);
-    let ended = created.iter().map(|c| c.ended).max().unwrap_or(0);
-    let lock_ns = created.iter().map(|c| c.lock_ns).sum();
-    let mut latencies: Vec<u64> = created.into_iter().flat_map(|c| c.latencies).collect();
-    latencies.sort_unstable();
+/// Runs once on each of two clusters with one creator each, which create the same entries a portion
+/// at a time, in turn. The clock of a run stands still while the other creates.
+///
+/// # Errors
+/// [`RunError`].
+pub fn run_in_turn(
+    (one, spec): (&mut Cluster, &Spec<'_>),
+    (other, other_spec): (&mut Cluster, &Spec<'_>),
+) -> Result<(Measured, Measured), RunError> {
+    let mut runs = [Run::begin(one, spec)?, Run::begin(other, other_spec)?];
+    for turn in 1..=TURNS {
+        for run in &mut runs {
+            run.create(run.spec.limit.div_ceil(TURNS) * turn)?;
+        }
+    }
+    let [first, second] = runs;
+    Ok((first.finish()?, second.finish()?))
+}
+
+/// A run that is under way.
+struct Run<'a> {
+    cluster: &'a mut Cluster,
+    spec: &'a Spec<'a>,
+    folder: PathBuf,
+    /// Counters of all nodes, when it began.
+    before: Vec<Stats>,
+    over: bool,
+    measured: Measured,
+}
+
+impl<'a> Run<'a> {
+    fn begin(cluster: &'a mut Cluster, spec: &'a Spec<'a>) -> Result<Run<'a>, RunError> {
+        let folder = folder::make(spec.scratch).map_err(|error| spec.folder_error(error))?;
+        let prepare = Prepare {
+            policy: spec.policy.to_owned(),
+            entries: spec.entries.to_owned(),
+            limit: spec.limit,
+            folder: folder.clone(),
+            share: (0, spec.active),
+            hold_ns: spec.hold.as_nanos() as u64,
+        };
+        cluster.place(spec.active == 1)?;
+        cluster.prepare(spec.active, &prepare)?;
+        let before = cluster.stats(spec.policy)?;
+        Ok(Run { cluster, spec, folder, before, over: false, measured: Measured::default() })
+    }
+
+    /// Goes on until so many entries are there, or the run is over.
+    fn create(&mut self, pause_at: u32) -> Result<(), RunError> {
+        if self.over {
+            return Ok(());
+        }
+        let &Spec { active, budget, min, .. } = self.spec;
+        let portion = Portion { pause_at, budget_ns: budget.as_nanos() as u64, min };
+        let created = self.cluster.create(active, portion)?;
+        let began = created.iter().map(|c| c.began).min().unwrap_or(0);
+        let ended = created.iter().map(|c| c.ended).max().unwrap_or(0);
+        self.measured.elapsed_ns += ended.saturating_sub(began);
+        self.over = created.iter().all(|c| c.over);
+        for creator in created {
+            self.measured.lock_ns += creator.lock_ns;
+            self.measured.latencies.extend(creator.latencies);
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Measured, RunError> {
+        let Run { cluster, spec, folder, before, mut measured, .. } = self;
+        measured.latencies.sort_unstable();
+        measured.created = measured.latencies.len() as u64;
+        measured.stats = difference(&before, &cluster.stats(spec.policy)?);
+        let files = cluster.release(spec.active, spec.scratch)?;
+        let found = count_below(&folder).map_err(|error| spec.folder_error(error))?;
+        if found != measured.created {
+            return Err(RunError::Count { said: measured.created, found });
+        }
+        let (report, cleaned) = std::thread::scope(|both| {
+            let cleaner = both.spawn(|| folder::clean(&folder));
+            (proof::check(&files), cleaner.join())
+        });
+        cleaned
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .map_err(|error| spec.folder_error(error))?;
+        let report = report?;
+        measured.events = report.counts.events;
+        measured.violations = report.violated;
+        measured.report = (!report.is_clean()).then(|| report.to_string());
+        Ok(measured)
+    }
+}
+
+/// What all nodes did from one look at their counters to another.
+fn difference(before: &[Stats], after: &[Stats]) -> Stats {
     let mut stats = Stats::default();
     for (b, a) in before.iter().zip(after) {
         stats.messages_sent += a.messages_sent.saturating_sub(b.messages_sent);
@@ -168,9 +238,7 @@ fn combine(created: Vec<Created>, before: &[Stats], after: &[Stats]) -> Measured
         stats.refusals += a.refusals.saturating_sub(b.refusals);
         stats.barrier_waits += a.barrier_waits.saturating_sub(b.barrier_waits);
     }
-    let elapsed_ns = ended.saturating_sub(began);
-    let created = latencies.len() as u64;
-    Measured { created, elapsed_ns, latencies, lock_ns, stats, ..Measured::default() }
+    stats
 }
 
 /// How many entries are below a directory.

@@ -28,13 +28,8 @@ pub enum Command {
     Place(Place),
     /// Get ready for a run: everything that is not to be timed.
     Prepare(Prepare),
-    /// Create; the clock runs from here.
-    Go {
-        /// Stop after this time if `min` entries were created, nanoseconds.
-        budget_ns: u64,
-        /// Entries to create whatever the time.
-        min: u32,
-    },
+    /// Create; the clock runs until this is answered.
+    Go(Portion),
     /// Release every lock of the run and write its history.
     Release {
         /// To this file.
@@ -92,6 +87,18 @@ pub struct Prepare {
     pub hold_ns: u64,
 }
 
+/// How much of a run is created at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Portion {
+    /// Pause when so many entries of the run are there. Before that, the run is over when all are
+    /// there, or the time is.
+    pub pause_at: u32,
+    /// Create for no more than this time, nanoseconds…
+    pub budget_ns: u64,
+    /// …if so many entries of the run are there.
+    pub min: u32,
+}
+
 /// What a worker answers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -104,7 +111,7 @@ pub enum Reply {
     Placed,
     /// Ready for [`Command::Go`].
     Prepared,
-    /// Everything is created and settled.
+    /// A portion is created.
     Created(Created),
     /// Released; the history has so many events.
     Released {
@@ -119,13 +126,15 @@ pub enum Reply {
     Pinged(Vec<u64>),
 }
 
-/// What one creator measured. Times are nanoseconds of `CLOCK_MONOTONIC`.
+/// What one creator measured in a portion. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Created {
     /// When the first creation began.
     pub began: u64,
-    /// When the final barrier was passed.
+    /// When the last creation ended or, if the run is over, the final barrier was passed.
     pub ended: u64,
+    /// The run is over: everything is settled.
+    pub over: bool,
     /// Time of each creation.
     pub latencies: Vec<u64>,
     /// Time spent in lock calls, together.

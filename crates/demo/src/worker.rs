@@ -104,6 +104,8 @@ struct Node {
     spaces: HashMap<String, SpaceId>,
     numbers: Allocator,
     run: Option<Run>,
+    /// The run pauses: nothing may happen here, as another cluster creates meanwhile.
+    paused: bool,
     entries: HashMap<std::path::PathBuf, Vec<Entry>>,
     contents: Contents,
 }
@@ -115,7 +117,7 @@ impl Worker {
         commands: &Receiver<Result<Command, String>>,
     ) -> Result<Option<Command>, Failure> {
         loop {
-            let Some(node) = &mut self.node else {
+            let Some(node) = self.node.as_mut().filter(|n| !n.paused) else {
                 return Ok(commands.recv().ok().transpose()?);
             };
             match commands.try_recv() {
@@ -195,6 +197,7 @@ impl Worker {
             spaces,
             numbers: Allocator::new(number),
             run: None,
+            paused: false,
             entries: HashMap::new(),
             contents: Contents::default(),
         });
@@ -234,10 +237,10 @@ impl Node {
     fn obey(&mut self, command: Command) -> Result<Reply, Failure> {
         match command {
             Command::Prepare(p) => self.prepare(&p),
-            Command::Go { budget_ns, min } => {
+            Command::Go(portion) => {
                 let run = self.run.as_mut().ok_or("no run is prepared")?;
-                let made =
-                    run.create(&mut self.numbers, budget_ns, min as usize, &mut self.locks)?;
+                let made = run.create(&mut self.numbers, portion, &mut self.locks)?;
+                self.paused = !made.over;
                 Ok(Reply::Created(made))
             }
             Command::Release { history } => self.release(&history),
