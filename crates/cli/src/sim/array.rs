@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use lockify_array::Scheme;
 use lockify_report::Writer;
 use lockify_trials::array::every_step::{self, Victim};
-use lockify_trials::array::host::Turns;
 use lockify_trials::array::measure::{Case, SCHEMES, measure};
 use lockify_trials::array::paper;
 use lockify_trials::array::profile::{Calibration, Profile, window};
 use lockify_trials::array::scenario::Faults;
 use lockify_trials::array::seeds::{self, CONTROLLED};
+use lockify_trials::array::setting::Turns;
 use lockify_trials::array::workload::{Alignment, Mix};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};

@@ -12,7 +12,8 @@ use lockify_sim::{
 };
 
 use crate::array::content::BLOCK_SIZE;
-use crate::array::host::{Node, Note, Places, Role};
+use crate::array::host::{Node, Note};
+use crate::array::places::{Places, Role};
 use crate::array::scenario::{Faults, Scenario};
 use crate::array::trial::{Outcome, Trial};
 

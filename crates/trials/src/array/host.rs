@@ -1,28 +1,27 @@
-//! Hosts an array in the simulator: devices are the first nodes, the lock server is the next, if there is one, then come the
-//! hosts.
+//! Hosts an array's machines in the simulator.
 //!
 //! A node starts with what its disks hold, and an incarnation that is larger than the last. Work is handed to a host by
 //! [`Node::submit`] (through `Sim::with`); what comes of it, and what devices did to their blocks, comes back as [`Note`]s.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::rc::Rc;
 
 use bytes::Bytes;
 use lockify_array::message::{Action, Answer, Reply, Request};
 use lockify_array::{
     ArrayState, Block, BlockError, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId,
-    DeviceInput, DeviceOutput, DiskAsk, Host, HostAnswer, HostConfig, HostId, HostInput,
-    HostOutput, Layout, Life, LockServer, LogAsk, OpError, OpId, Peer, Scheme, ServerConfig,
-    ServerInput, ServerOutput, ServerReply, ServerRequest, Stamp, Ticket, Time, Work,
+    DeviceInput, DeviceOutput, DiskAsk, Host, HostAnswer, HostConfig, HostInput, HostOutput, Life,
+    LockServer, LogAsk, OpError, OpId, ServerConfig, ServerInput, ServerOutput, ServerReply,
+    ServerRequest, Stamp, Ticket, Time, Work,
 };
 use lockify_sim::{
-    Boot, Config, Context, Delay, DiskConfig, DiskDone, Input, LinkState, Machine, Nanos,
-    NetworkConfig, NodeId, Sim, TimerId,
+    Boot, Config, Context, DiskDone, Input, LinkState, Machine, Nanos, NodeId, Sim, TimerId,
 };
 
 use crate::array::inbox::Inbox;
 use crate::array::medium::{Ended, Medium, Shape};
+use crate::array::places::Role;
 use crate::array::profile::message_bytes;
+use crate::array::setting::{Setting, Turns};
 
 /// What the clocks of the machines show when a run begins; real ones do not begin at zero either.
 const BEGINNING: Time = 1_000_000_000_000_000;
@@ -32,171 +31,6 @@ const LEASE: Time = 4_000_000_000;
 
 /// How long the lock server takes a message to be under way at most.
 const MESSAGE_LIFE: Time = 5_000_000_000;
-
-/// Which node is what.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Places {
-    /// Devices, with those that only vote.
-    pub devices: u16,
-    /// Whether there is a lock server.
-    pub server: bool,
-    /// Hosts.
-    pub hosts: u32,
-}
-
-/// What a node is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Role {
-    /// This device.
-    Device(DeviceId),
-    /// The lock server.
-    Server,
-    /// This host.
-    Host(HostId),
-}
-
-impl Places {
-    /// A device's node.
-    pub fn device(self, device: DeviceId) -> NodeId {
-        NodeId(device.0.into())
-    }
-
-    /// The lock server's node, whether or not there is one.
-    pub fn server(self) -> NodeId {
-        NodeId(self.devices.into())
-    }
-
-    /// A host's node.
-    pub fn host(self, host: HostId) -> NodeId {
-        NodeId(u32::from(self.devices) + u32::from(self.server) + host.0)
-    }
-
-    /// What a node is.
-    pub fn role(self, node: NodeId) -> Role {
-        let devices = u32::from(self.devices);
-        match node.0.checked_sub(devices) {
-            None => Role::Device(DeviceId(node.0 as u16)),
-            Some(0) if self.server => Role::Server,
-            Some(n) => Role::Host(HostId(n - u32::from(self.server))),
-        }
-    }
-
-    /// How many nodes there are.
-    pub fn nodes(self) -> u32 {
-        u32::from(self.devices) + u32::from(self.server) + self.hosts
-    }
-
-    /// All nodes that are devices.
-    pub fn all_devices(self) -> impl Iterator<Item = NodeId> {
-        (0..u32::from(self.devices)).map(NodeId)
-    }
-
-    /// All nodes that are hosts.
-    pub fn all_hosts(self) -> impl Iterator<Item = NodeId> {
-        (0..self.hosts).map(move |host| self.host(HostId(host)))
-    }
-
-    fn peer(self, node: NodeId) -> Option<Peer> {
-        match self.role(node) {
-            Role::Device(device) => Some(Peer::Device(device)),
-            Role::Server => Some(Peer::Server),
-            Role::Host(_) => None,
-        }
-    }
-
-    fn node(self, peer: Peer) -> NodeId {
-        match peer {
-            Peer::Device(device) => self.device(device),
-            Peer::Server => self.server(),
-        }
-    }
-}
-
-/// When devices handle the requests that come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turns {
-    /// As they come: locks and pre-writes do not wait for the disk.
-    AtOnce,
-    /// When the disk has done what came before.
-    InTurn,
-    /// Likewise, and behind a request that waits for a lock nothing is handled, not even an unlock, until its time-out.
-    Strict,
-}
-
-impl Turns {
-    /// All.
-    pub const ALL: [Turns; 3] = [Turns::AtOnce, Turns::InTurn, Turns::Strict];
-
-    /// Its name in results and on command lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Turns::AtOnce => "at-once",
-            Turns::InTurn => "in-turn",
-            Turns::Strict => "strict",
-        }
-    }
-}
-
-/// Changes the defaults of a machine.
-pub type Tune<C> = Rc<dyn Fn(&mut C)>;
-
-/// What a simulated array is like.
-#[derive(Clone)]
-pub struct Setting {
-    /// How the array is laid out.
-    pub layout: Layout,
-    /// How operations are kept apart.
-    pub scheme: Scheme,
-    /// Which node is what. Devices behind those of the layout only vote.
-    pub places: Places,
-    /// The network.
-    pub network: NetworkConfig,
-    /// The disks of devices, but for the size and number of sectors; bandwidth counts data only.
-    pub disk: DiskConfig,
-    /// Sectors that a block takes; from 2 on a crash can tear it.
-    pub sectors_per_block: usize,
-    /// What a host or the lock server takes for each message that it gets.
-    pub handling: Delay,
-    /// When devices handle requests.
-    pub turns: Turns,
-    /// What the lock server takes to write its log.
-    pub log: Delay,
-    /// Whether devices' steps are noted.
-    pub events: bool,
-    /// Lines of trace to keep.
-    pub trace_lines: usize,
-    /// The engine stops after so many events.
-    pub most_events: u64,
-    /// What every host is told beside the defaults.
-    pub host: Tune<HostConfig>,
-    /// What every device is told beside the defaults.
-    pub device: Tune<DeviceConfig>,
-    /// What the lock server is told beside the defaults.
-    pub server: Tune<ServerConfig>,
-}
-
-impl Setting {
-    /// An array whose disks, network and processors take no time to speak of; for everything that is not about speed.
-    pub fn new(layout: Layout, scheme: Scheme, hosts: u32) -> Setting {
-        Setting {
-            layout,
-            scheme,
-            places: Places { devices: layout.devices(), server: scheme.has_server(), hosts },
-            network: NetworkConfig::default(),
-            disk: DiskConfig::default(),
-            sectors_per_block: 1,
-            handling: Delay::ZERO,
-            turns: Turns::AtOnce,
-            log: Delay::ZERO,
-            events: true,
-            trace_lines: 0,
-            most_events: u64::MAX,
-            host: Rc::new(|_| ()),
-            device: Rc::new(|_| ()),
-            server: Rc::new(|_| ()),
-        }
-    }
-}
 
 /// What travels. Each message says for which life of the host it is, so that a new one is not taken for the old.
 #[derive(Clone, Debug)]

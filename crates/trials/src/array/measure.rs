@@ -8,8 +8,10 @@ use lockify_report::{Row, metric};
 use lockify_sim::{Fault, MILLISECOND, Nanos, NodeId, Report, ReportEvent, SECOND, Sim};
 use rand::RngExt as _;
 
-use crate::array::host::{Node, Note, Places, Setting, Turns, cluster};
+use crate::array::host::{Node, Note, cluster};
+use crate::array::places::Places;
 use crate::array::profile::Profile;
+use crate::array::setting::{Setting, Turns};
 use crate::array::workload::{self, Mix, PER_HOST, SOURCES};
 
 /// The benchmark's name in rows.

@@ -10,7 +10,8 @@ use lockify_sim::{
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::array::content::BLOCK_SIZE;
-use crate::array::host::{Places, Setting};
+use crate::array::places::Places;
+use crate::array::setting::Setting;
 
 /// Before this time nothing fails: all have found each other.
 const START: Nanos = 5 * MILLISECOND;

@@ -11,7 +11,8 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::array::caretaker::{Caretaker, Repair};
 use crate::array::content;
-use crate::array::host::{Node, Note, Places, Role, cluster};
+use crate::array::host::{Node, Note, cluster};
+use crate::array::places::{Places, Role};
 use crate::array::recorder::{Recorder, by};
 use crate::array::scenario::{Faults, Scenario};
 

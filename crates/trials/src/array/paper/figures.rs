@@ -6,10 +6,10 @@ use lockify_sim::{MILLISECOND, Nanos, SECOND};
 
 use super::published::{LATENCY_LIMIT_MS, figure_6, published};
 use super::{Part, row};
-use crate::array::host::Turns;
 use crate::array::measure::{Case, MeasureError, Measured, SCHEMES, measure};
 use crate::array::profile::{Calibration, Profile, window};
 use crate::array::scale;
+use crate::array::setting::Turns;
 use crate::array::workload::{Alignment, Mix, PER_HOST};
 
 /// All runs have this seed.

@@ -6,8 +6,8 @@ use lockify_array::Scheme::{
 use lockify_report::{Metric, Value, metric};
 
 use super::{Criterion, Figures, criterion, listed, of, percent};
-use crate::array::host::Turns;
 use crate::array::paper::figures::ALIGNMENT;
+use crate::array::setting::Turns;
 use crate::array::workload::PER_HOST;
 
 /// All of them.

@@ -1,0 +1,94 @@
+//! What a simulated array is like: its layout and scheme, and what its machines are told and cost.
+
+use std::rc::Rc;
+
+use lockify_array::{DeviceConfig, HostConfig, Layout, Scheme, ServerConfig};
+use lockify_sim::{Delay, DiskConfig, NetworkConfig};
+
+use crate::array::places::Places;
+
+/// When devices handle the requests that come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turns {
+    /// As they come: locks and pre-writes do not wait for the disk.
+    AtOnce,
+    /// When the disk has done what came before.
+    InTurn,
+    /// Likewise, and behind a request that waits for a lock nothing is handled, not even an unlock, until its time-out.
+    Strict,
+}
+
+impl Turns {
+    /// All.
+    pub const ALL: [Turns; 3] = [Turns::AtOnce, Turns::InTurn, Turns::Strict];
+
+    /// Its name in results and on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Turns::AtOnce => "at-once",
+            Turns::InTurn => "in-turn",
+            Turns::Strict => "strict",
+        }
+    }
+}
+
+/// Changes the defaults of a machine.
+pub type Tune<C> = Rc<dyn Fn(&mut C)>;
+
+/// What a simulated array is like.
+#[derive(Clone)]
+pub struct Setting {
+    /// How the array is laid out.
+    pub layout: Layout,
+    /// How operations are kept apart.
+    pub scheme: Scheme,
+    /// Which node is what. Devices behind those of the layout only vote.
+    pub places: Places,
+    /// The network.
+    pub network: NetworkConfig,
+    /// The disks of devices, but for the size and number of sectors; bandwidth counts data only.
+    pub disk: DiskConfig,
+    /// Sectors that a block takes; from 2 on a crash can tear it.
+    pub sectors_per_block: usize,
+    /// What a host or the lock server takes for each message that it gets.
+    pub handling: Delay,
+    /// When devices handle requests.
+    pub turns: Turns,
+    /// What the lock server takes to write its log.
+    pub log: Delay,
+    /// Whether devices' steps are noted.
+    pub events: bool,
+    /// Lines of trace to keep.
+    pub trace_lines: usize,
+    /// The engine stops after so many events.
+    pub most_events: u64,
+    /// What every host is told beside the defaults.
+    pub host: Tune<HostConfig>,
+    /// What every device is told beside the defaults.
+    pub device: Tune<DeviceConfig>,
+    /// What the lock server is told beside the defaults.
+    pub server: Tune<ServerConfig>,
+}
+
+impl Setting {
+    /// An array whose disks, network and processors take no time to speak of; for everything that is not about speed.
+    pub fn new(layout: Layout, scheme: Scheme, hosts: u32) -> Setting {
+        Setting {
+            layout,
+            scheme,
+            places: Places { devices: layout.devices(), server: scheme.has_server(), hosts },
+            network: NetworkConfig::default(),
+            disk: DiskConfig::default(),
+            sectors_per_block: 1,
+            handling: Delay::ZERO,
+            turns: Turns::AtOnce,
+            log: Delay::ZERO,
+            events: true,
+            trace_lines: 0,
+            most_events: u64::MAX,
+            host: Rc::new(|_| ()),
+            device: Rc::new(|_| ()),
+            server: Rc::new(|_| ()),
+        }
+    }
+}
