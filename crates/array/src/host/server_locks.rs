@@ -263,7 +263,7 @@ impl Host {
         };
         match &mut locks.cache {
             Some(cache) => {
-                let freed = cache.superseded(seq);
+                let freed = cache.superseded(seq, now);
                 self.freed(now, freed);
             }
             None => {
@@ -276,7 +276,7 @@ impl Host {
 
     /// Gives parts back, and lets those go on that waited for them here.
     fn freed(&mut self, now: Time, freed: Freed) {
-        let Freed { free, shared, yields, ready } = freed;
+        let Freed { free, shared, yields, ready, expelled } = freed;
         if !yields.is_empty() {
             self.say(ServerRequest::Yield { parts: yields });
         }
@@ -287,9 +287,17 @@ impl Host {
                 locks.returned.push_back(Returned { number, free, shared });
             }
         }
+        let waits = |host: &Host, seq: u64| {
+            host.tries.get(&seq).is_some_and(|this| this.phase == Phase::Gate)
+        };
         for seq in ready {
-            if self.tries.get(&seq).is_some_and(|this| this.phase == Phase::Gate) {
+            if waits(self, seq) {
                 self.first(now, seq);
+            }
+        }
+        for seq in expelled {
+            if waits(self, seq) {
+                self.restart(now, seq, 0);
             }
         }
     }
@@ -420,20 +428,19 @@ impl Host {
         let (ranges, earlier, repair) = (set.ranges.clone(), earlier(&set.past), set.repair);
         locks.arrived(number);
         let until = locks.usable_until(sent);
-        let want = match &mut locks.cache {
+        let (want, freed) = match &mut locks.cache {
             Some(cache) => {
                 cache.renewed(until);
                 let want = cache.granted(op, &ranges, &earlier, repair);
-                // All of them are in use.
-                cache.call_back(&called, false, now);
-                want
+                (want, cache.call_back(&called, false, now))
             }
-            None => Want::Ready,
+            None => (Want::Ready, Freed::default()),
         };
         if waited {
             self.delayed(op.seq);
         }
         self.admitted(now, op.seq, want);
+        self.freed(now, freed);
     }
 
     fn called_back(&mut self, now: Time, parts: Vec<PartId>, shared: bool) {
