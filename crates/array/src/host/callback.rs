@@ -29,6 +29,8 @@ struct Admitted {
     behind: BTreeSet<u64>,
     /// It works past what is superseded.
     repair: bool,
+    /// It goes on from earlier tries, and reads past what is superseded.
+    mends: bool,
     /// It has written in part, sends nothing more, and another try goes on from there.
     superseded: bool,
 }
@@ -36,13 +38,15 @@ struct Admitted {
 impl Admitted {
     /// Whether another one keeps this one out.
     fn conflicts(&self, other: &Admitted) -> bool {
-        if self.repair && other.superseded {
-            return false;
-        }
-        let conflict = |theirs: &LockRange| {
-            self.ranges.iter().any(|r| overlap(r, theirs) && r.mode.conflicts(theirs.mode))
+        let passes = |range: &LockRange| {
+            other.superseded && (self.repair || self.mends && range.mode == LockMode::Shared)
         };
-        other.ranges.iter().any(conflict)
+        self.ranges.iter().filter(|range| !passes(range)).any(|range| {
+            other
+                .ranges
+                .iter()
+                .any(|theirs| overlap(range, theirs) && range.mode.conflicts(theirs.mode))
+        })
     }
 }
 
@@ -165,7 +169,8 @@ impl LockCache {
     }
 
     /// One that goes on from earlier tries waits for those only that run: the others wait for what it finishes, and from now on
-    /// for itself as well. A repair does not wait for what is superseded.
+    /// for itself as well. A repair does not wait for what is superseded, and
+    /// neither does it to read.
     fn admit(
         &mut self,
         op: u64,
@@ -187,13 +192,14 @@ impl LockCache {
             parts,
             behind: BTreeSet::new(),
             repair,
+            mends: !earlier.is_empty(),
             superseded: false,
         };
         for (&seq, other) in &mut self.admitted {
             if earlier.contains(&seq) || !this.conflicts(other) {
                 continue;
             }
-            if !earlier.is_empty() && !other.behind.is_empty() {
+            if this.mends && !other.behind.is_empty() {
                 other.behind.insert(op);
             } else {
                 this.behind.insert(seq);

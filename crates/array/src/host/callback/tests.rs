@@ -182,3 +182,17 @@ fn what_comes_behind_a_superseded_try_is_not_kept_when_it_is_called_back() {
     assert_eq!((freed.free, freed.expelled), (vec![part(2, 0)], vec![2]));
     assert_eq!(c.held(), [Held { part: part(1, 0), mode: X }]);
 }
+
+#[test]
+fn who_goes_on_reads_past_another_superseded_try() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 1, X)], &[], false);
+    c.granted(op(2), &[range(1, 1, X)], &[], false);
+    c.superseded(1, 0);
+    let ranges = [range(0, 1, X), range(1, 1, S)];
+    assert_eq!(c.granted(op(3), &ranges, &[1], false), Want::Wait, "the other may still write");
+    assert_eq!(c.superseded(2, 0).ready, [3]);
+    assert_eq!(c.want(4, &[range(1, 1, X)], &[1], false, 0), Want::Wait);
+    assert_eq!(c.granted(op(5), &[range(0, 1, S), range(1, 1, X)], &[2], false), Want::Wait);
+    assert_eq!(c.done(3, 0).ready, [5]);
+}
