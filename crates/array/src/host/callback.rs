@@ -168,8 +168,8 @@ impl LockCache {
         self.admit(op.seq, ranges, earlier, repair, used)
     }
 
-    /// One that goes on from earlier tries waits for those only that run: the others wait for what it finishes, and from now on
-    /// for itself as well. A repair does not wait for what is superseded, and
+    /// Repairs, and one that goes on from earlier tries, wait for those only that run: the others may wait for what they finish, and
+    /// from now on wait for them as well. A repair does not wait for what is superseded, and
     /// neither does it to read.
     fn admit(
         &mut self,
@@ -199,7 +199,7 @@ impl LockCache {
             if earlier.contains(&seq) || !this.conflicts(other) {
                 continue;
             }
-            if this.mends && !other.behind.is_empty() {
+            if (this.mends || repair) && !other.behind.is_empty() {
                 other.behind.insert(op);
             } else {
                 this.behind.insert(seq);

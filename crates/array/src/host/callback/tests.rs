@@ -196,3 +196,15 @@ fn who_goes_on_reads_past_another_superseded_try() {
     assert_eq!(c.granted(op(5), &[range(0, 1, S), range(1, 1, X)], &[2], false), Want::Wait);
     assert_eq!(c.done(3, 0).ready, [5]);
 }
+
+/// Who waits behind a superseded try may wait for another repair, and that for this one, of a dead host.
+#[test]
+fn no_repair_waits_for_who_waits() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 4, X)], &[], false);
+    assert_eq!(c.want(2, &[range(0, 1, X)], &[], false, 0), Want::Wait);
+    c.superseded(1, 0);
+    assert_eq!(c.granted(op(3), &[range(0, 4, X)], &[], true), Want::Ready);
+    assert_eq!(c.done(1, 0).ready, [0; 0], "the repair is under way");
+    assert_eq!(c.done(3, 0).ready, [2]);
+}
