@@ -164,6 +164,22 @@ pub enum BlockError {
     Torn,
 }
 
+/// A block that cannot be read, as its disk finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadBlock {
+    /// Why.
+    pub error: BlockError,
+    /// The timestamp of its linkage record, if that can be read by itself: of the write that was cut short, or of what was there
+    /// before.
+    pub stamp: Option<Stamp>,
+}
+
+impl From<BlockError> for BadBlock {
+    fn from(error: BlockError) -> Self {
+        BadBlock { error, stamp: None }
+    }
+}
+
 /// Names a disk operation until it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DiskToken(pub u64);
@@ -209,7 +225,7 @@ pub enum DiskAsk {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiskAnswer {
     /// The blocks read.
-    Read(Vec<Result<Block, BlockError>>),
+    Read(Vec<Result<Block, BadBlock>>),
     /// Written, flushed or saved.
     Done,
 }

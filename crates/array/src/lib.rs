@@ -29,8 +29,8 @@ pub use device::{BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, Devic
 pub use host::{Host, HostConfig, HostCounts, HostInput, HostOutput};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
 pub use io::{
-    Block, BlockError, DeviceEvent, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent, Header,
-    HostAnswer, OpError, Peer, Work,
+    BadBlock, Block, BlockError, DeviceEvent, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent,
+    Header, HostAnswer, OpError, Peer, Work,
 };
 pub use layout::{Layout, LayoutError, Place, Redundancy, Span};
 pub use options::{Scheme, UnknownScheme};

@@ -49,6 +49,11 @@ impl Scheme {
     pub fn has_server(self) -> bool {
         matches!(self, Scheme::ServerLocking | Scheme::CallbackLocking)
     }
+
+    /// Whether operations are kept apart by locks, wherever these are.
+    pub(crate) fn locks(self) -> bool {
+        self == Scheme::DeviceLocking || self.has_server()
+    }
 }
 
 impl fmt::Display for Scheme {

@@ -18,6 +18,11 @@ impl Fences {
         self.0.get(&life.host).is_some_and(|floor| life.incarnation <= *floor)
     }
 
+    pub(super) fn add(&mut self, life: Life) {
+        let floor = self.0.entry(life.host).or_default();
+        *floor = (*floor).max(life.incarnation);
+    }
+
     /// Whether a request does not wait for what an operation holds. A repair waits for no fenced life, whichever it repairs:
     /// two repairs of two lives would wait for each other.
     pub(super) fn is_past(&self, past: &Past, op: OpId) -> bool {
@@ -44,10 +49,7 @@ impl Device {
     /// Whether one of these lives was not fenced before.
     fn raise(&mut self, now: Time, lives: &[Life], effects: &mut Vec<Effect>) -> bool {
         let new: Vec<Life> = lives.iter().copied().filter(|life| !self.is_fenced(*life)).collect();
-        for life in &new {
-            let floor = self.record.fenced.0.entry(life.host).or_default();
-            *floor = (*floor).max(life.incarnation);
-        }
+        new.iter().for_each(|life| self.record.fenced.add(*life));
         if !new.is_empty() {
             let fenced = &self.record.fenced;
             self.tso.fence(now, fenced, &mut self.memory, effects);

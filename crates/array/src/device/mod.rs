@@ -38,8 +38,8 @@ use crate::message::{Answer, Blocks, Call, Content, Flaw, Reply, Request};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::{
-    ArrayState, Block, DeviceEvent, DeviceId, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent,
-    Header, Layout, Life, Scheme, Stamp, Time,
+    ArrayState, BadBlock, Block, DeviceEvent, DeviceId, DiskAnswer, DiskAsk, DiskError, DiskToken,
+    Extent, Header, Layout, Life, Scheme, Stamp, Time,
 };
 
 use disk::{Begin, Disk, Job, Purpose};
@@ -488,7 +488,7 @@ impl Device {
         }
     }
 
-    fn content(&self, blocks: Vec<Result<Block, crate::BlockError>>, headers: bool) -> Content {
+    fn content(&self, blocks: Vec<Result<Block, BadBlock>>, headers: bool) -> Content {
         let size = self.config.layout.block_size as usize;
         let mut data = BytesMut::with_capacity(blocks.len() * size);
         let mut content = Content { data: Bytes::new(), flaws: Vec::new(), headers: Vec::new() };
@@ -501,9 +501,9 @@ impl Device {
                     }
                     block.header
                 }
-                Err(error) => {
+                Err(bad) => {
                     data.resize(data.len() + size, 0);
-                    content.flaws.push((index as u32, Flaw::Unreadable(error)));
+                    content.flaws.push((index as u32, Flaw::Unreadable(bad.error)));
                     Header::default()
                 }
             };

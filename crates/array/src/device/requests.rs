@@ -52,7 +52,7 @@ impl Device {
             Action::Write(blocks) => self.write(now, call, stamp, blocks, effects),
             Action::Prepare { read, write, headers, starving, past } => {
                 let asked = Prepare { call, stamp, read, write, headers, starving, past };
-                self.tso.prepare(now, asked, &self.memory, effects);
+                self.tso.prepare(now, asked, &mut self.memory, effects);
             }
             Action::Commit(blocks) | Action::WriteUnlock(blocks)
                 if self.returns.awaits(from) && self.memory.get(call).is_none() =>

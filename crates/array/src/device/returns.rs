@@ -9,7 +9,7 @@
 //!
 //! Nobody has come between such a write and what it was prepared by, so that it is as valid as before. Whether it was done
 //! before the crash, or something newer was, shows in the stamps of the blocks' headers: all blocks' stamps grow, whatever the
-//! scheme.
+//! scheme. Of a block that a crash has torn the header alone may say it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use super::fence::Fences;
 use super::memory::Ended;
 use super::{Device, Effect, Part};
 use crate::message::{Answer, Blocks, Call, Request};
-use crate::{Block, BlockError, Extent, Life, Stamp, Time};
+use crate::{BadBlock, Block, Extent, Life, Stamp, Time};
 
 #[derive(Debug, Default)]
 pub(super) struct Returns {
@@ -120,15 +120,19 @@ impl Device {
         call: Call,
         stamp: Stamp,
         blocks: Blocks,
-        found: &[Result<Block, BlockError>],
+        found: &[Result<Block, BadBlock>],
     ) {
         let mut parts: Vec<Part> = Vec::new();
         for (block, found) in (blocks.extent.start..blocks.extent.end()).zip(found) {
-            // What was cut short is nobody's: whoever wrote it takes it up as well, or is repaired.
-            let lies = found.as_ref().map(|block| block.header.stamp).unwrap_or_default();
             let last = self.returns.written.get(&block).copied().unwrap_or_default();
-            // It is there; or something newer, which may have come after it.
-            if lies >= stamp {
+            let is_done = match found {
+                // It is there; or something newer, which may have come after it.
+                Ok(block) => block.header.stamp >= stamp,
+                // What was cut short was newer, and this had been done before. It must not come back in the place of what the
+                // newer one has replaced: whoever wrote that takes it up as well, or it is repaired by the other devices.
+                Err(bad) => bad.stamp.is_some_and(|cut_short| cut_short > stamp),
+            };
+            if is_done {
                 continue;
             }
             let applies = stamp > last;

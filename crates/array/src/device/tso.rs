@@ -106,12 +106,12 @@ impl Tso {
         &mut self,
         now: Time,
         asked: Prepare,
-        memory: &Memory,
+        memory: &mut Memory,
         effects: &mut Vec<Effect>,
     ) {
         let Prepare { call, stamp, .. } = asked;
         match memory.get(call) {
-            // C has overtaken it, or it has come twice.
+            // C has overtaken it, or it was rejected and has come twice.
             Some(Ended::GivenUp) => {
                 let answer = Answer::Rejected { seen: stamp.time };
                 return effects.push(Effect::answer(call, answer));
@@ -132,11 +132,11 @@ impl Tso {
         if let Some(answer) = super::ahead(now, self.ahead, stamp) {
             return effects.push(Effect::answer(call, answer));
         }
-        if let Some(seen) = self.refuses(&asked) {
+        let in_vain = || self.waits_for_fenced(&asked).then_some(stamp.time);
+        if let Some(seen) = self.refuses(&asked).or_else(in_vain) {
+            // For its host it is over. If it comes again, nothing may be in its way any more: what it left then would stay.
+            memory.put(now, call, Ended::GivenUp);
             return effects.push(Effect::answer(call, Answer::Rejected { seen }));
-        }
-        if self.waits_for_fenced(&asked) {
-            return effects.push(Effect::answer(call, Answer::Rejected { seen: stamp.time }));
         }
         let read = asked.read.map(|extent| (extent, asked.headers));
         let waiting = read.is_some_and(|(extent, _)| self.is_blocked(stamp, extent, &asked.past));
@@ -298,7 +298,7 @@ impl Tso {
                 (!self.is_blocked(stamp, read, &sibling.asked.past)).then_some((call, read, None))
             });
             if let Some((call, read, seen)) = next {
-                self.serve(call, read, seen, effects);
+                self.serve(now, call, read, seen, memory, effects);
                 continue;
             }
             let held = self.siblings.iter().filter(|(_, s)| s.held.is_some());
@@ -320,10 +320,19 @@ impl Tso {
         seen.filter(|_| overtaken)
     }
 
-    fn serve(&mut self, call: Call, read: Extent, seen: Option<Time>, effects: &mut Vec<Effect>) {
+    fn serve(
+        &mut self,
+        now: Time,
+        call: Call,
+        read: Extent,
+        seen: Option<Time>,
+        memory: &mut Memory,
+        effects: &mut Vec<Effect>,
+    ) {
         let key = (call.op, call.sibling);
         if let Some(seen) = seen {
             self.siblings.remove(&key);
+            memory.put(now, call, Ended::GivenUp);
             effects.push(Effect::Answer { call, waited: true, answer: Answer::Rejected { seen } });
             return;
         }

@@ -4,7 +4,8 @@
 //! called back. An operation is *admitted* when all that it needs is covered; from then on it counts as a user, whatever
 //! comes. Operations of this host that conflict run in the order of their admission: the server does not keep them apart.
 //! What waits for the server while it uses something has written in part and been superseded; that it yields to repairs, of this
-//! host and of others ([`crate::LockServer`] says why it may), so that there is no deadlock.
+//! host and of others ([`crate::LockServer`] says why it may). Operations that wait here for one that is superseded have begun
+//! with nothing: if others want what they use, they lose it and ask the server, behind those. So that there is no deadlock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,8 +29,25 @@ struct Admitted {
     behind: BTreeSet<u64>,
     /// It works past what is superseded.
     repair: bool,
+    /// It goes on from earlier tries, and reads past what is superseded.
+    mends: bool,
     /// It has written in part, sends nothing more, and another try goes on from there.
     superseded: bool,
+}
+
+impl Admitted {
+    /// Whether another one keeps this one out.
+    fn conflicts(&self, other: &Admitted) -> bool {
+        let passes = |range: &LockRange| {
+            other.superseded && (self.repair || self.mends && range.mode == LockMode::Shared)
+        };
+        self.ranges.iter().filter(|range| !passes(range)).any(|range| {
+            other
+                .ranges
+                .iter()
+                .any(|theirs| overlap(range, theirs) && range.mode.conflicts(theirs.mode))
+        })
+    }
 }
 
 /// What an operation that wants ranges has to do.
@@ -51,6 +69,8 @@ pub(super) struct Freed {
     /// Parts that repairs may go past.
     pub yields: Vec<PartId>,
     pub ready: Vec<u64>,
+    /// Operations that waited, and have to ask the server.
+    pub expelled: Vec<u64>,
 }
 
 /// More parts than this are not kept without users.
@@ -148,8 +168,9 @@ impl LockCache {
         self.admit(op.seq, ranges, earlier, repair, used)
     }
 
-    /// One that goes on from earlier tries waits for those only that run: the others wait for what it finishes, and from now on
-    /// for itself as well. A repair does not wait for what is superseded.
+    /// Repairs, and one that goes on from earlier tries, wait for those only that run: the others may wait for what they finish, and
+    /// from now on wait for them as well. A repair does not wait for what is superseded, and
+    /// neither does it to read.
     fn admit(
         &mut self,
         op: u64,
@@ -166,59 +187,93 @@ impl LockCache {
                 }
             }
         }
-        let conflicts = |other: &Admitted| {
-            other.ranges.iter().any(|theirs| {
-                ranges.iter().any(|r| overlap(r, theirs) && r.mode.conflicts(theirs.mode))
-            })
+        let mut this = Admitted {
+            ranges: ranges.to_vec(),
+            parts,
+            behind: BTreeSet::new(),
+            repair,
+            mends: !earlier.is_empty(),
+            superseded: false,
         };
-        let mut behind = BTreeSet::new();
         for (&seq, other) in &mut self.admitted {
-            let passed = earlier.contains(&seq) || repair && other.superseded;
-            if passed || !conflicts(other) {
+            if earlier.contains(&seq) || !this.conflicts(other) {
                 continue;
             }
-            if !earlier.is_empty() && !other.behind.is_empty() {
+            if (this.mends || repair) && !other.behind.is_empty() {
                 other.behind.insert(op);
             } else {
-                behind.insert(seq);
+                this.behind.insert(seq);
             }
         }
-        let want = if behind.is_empty() { Want::Ready } else { Want::Wait };
-        let (ranges, superseded) = (ranges.to_vec(), false);
-        self.admitted.insert(op, Admitted { ranges, parts, behind, repair, superseded });
+        let want = if this.behind.is_empty() { Want::Ready } else { Want::Wait };
+        self.admitted.insert(op, this);
         want
     }
 
     /// A try has written in part, sends nothing more, and is kept until another has gone on from there.
-    pub fn superseded(&mut self, op: u64) -> Freed {
+    pub fn superseded(&mut self, op: u64, now: Time) -> Freed {
         let mut freed = Freed::default();
-        let Some(admitted) = self.admitted.get_mut(&op) else { return freed };
-        admitted.superseded = true;
-        for id in admitted.parts.clone() {
-            self.yield_part(id, &mut freed);
-        }
+        let Some(mut this) = self.admitted.remove(&op) else { return freed };
+        this.superseded = true;
         for (&seq, other) in &mut self.admitted {
-            if other.repair && other.behind.remove(&op) && other.behind.is_empty() {
-                freed.ready.push(seq);
+            if other.behind.contains(&op) && !other.conflicts(&this) {
+                other.behind.remove(&op);
+                if other.behind.is_empty() {
+                    freed.ready.push(seq);
+                }
             }
+        }
+        self.admitted.insert(op, this);
+        // Also what is used by those who wait for it.
+        let called = self.parts.iter().filter(|(_, part)| part.called.is_some());
+        for id in called.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.yield_part(id, now, &mut freed);
         }
         freed
     }
 
-    /// Yields a part that was called back, if nothing but superseded tries use it. Nobody is admitted to what was called back,
-    /// and it goes back altogether afterwards, so that it stays like that until then.
-    fn yield_part(&mut self, id: PartId, freed: &mut Freed) {
+    /// Yields a part that was called back, if nothing but superseded tries use it, and such as wait for them, which lose it.
+    /// Nobody is admitted to what was called back, and it goes back altogether afterwards, so that it stays like that until then.
+    fn yield_part(&mut self, id: PartId, now: Time, freed: &mut Freed) {
+        let Some(part) = self.parts.get(&id).filter(|part| part.called.is_some()) else { return };
+        let waits = |op: &&u64| !self.is_superseded(**op);
+        let waiting: Vec<u64> = part.users.iter().filter(waits).copied().collect();
+        if !waiting.iter().all(|op| self.is_stuck(*op, &mut BTreeSet::new())) {
+            return;
+        }
+        for op in waiting {
+            // Perhaps it has gone with another.
+            if self.admitted.contains_key(&op) {
+                freed.expelled.push(op);
+                self.leave(op, now, freed);
+            }
+        }
         if self.is_passable(id)
             && let Some(part) = self.parts.get_mut(&id)
         {
             part.called = Some(false);
-            freed.yields.push(id);
+            if !freed.yields.contains(&id) {
+                freed.yields.push(id);
+            }
         }
     }
 
+    fn is_superseded(&self, op: u64) -> bool {
+        self.admitted.get(&op).is_some_and(|admitted| admitted.superseded)
+    }
+
+    /// Whether an operation waits here for one that is superseded, or for who does.
+    fn is_stuck(&self, op: u64, seen: &mut BTreeSet<u64>) -> bool {
+        let Some(admitted) = self.admitted.get(&op).filter(|_| seen.insert(op)) else {
+            return false;
+        };
+        let stuck = |other: &u64| self.is_superseded(*other) || self.is_stuck(*other, seen);
+        !admitted.superseded && admitted.behind.iter().any(stuck)
+    }
+
     fn is_passable(&self, id: PartId) -> bool {
-        let superseded = |op| self.admitted.get(op).is_some_and(|admitted| admitted.superseded);
         self.parts.get(&id).is_some_and(|part| {
+            let superseded = |op: &u64| self.is_superseded(*op);
             part.called.is_some() && !part.users.is_empty() && part.users.iter().all(superseded)
         })
     }
@@ -239,25 +294,29 @@ impl LockCache {
     /// An operation is done, or gives up.
     pub fn done(&mut self, op: u64, now: Time) -> Freed {
         let mut freed = Freed::default();
-        let Some(admitted) = self.admitted.remove(&op) else { return freed };
-        for id in admitted.parts {
-            let Some(part) = self.parts.get_mut(&id) else { continue };
-            part.users.remove(&op);
-            if part.users.is_empty() {
-                self.unused(id, now, &mut freed);
-            } else {
-                self.yield_part(id, &mut freed);
-            }
+        self.leave(op, now, &mut freed);
+        while self.idle.len() > MOST_IDLE {
+            self.drop_oldest(&mut freed);
         }
+        freed
+    }
+
+    fn leave(&mut self, op: u64, now: Time, freed: &mut Freed) {
+        let Some(admitted) = self.admitted.remove(&op) else { return };
         for (&seq, other) in &mut self.admitted {
             if other.behind.remove(&op) && other.behind.is_empty() {
                 freed.ready.push(seq);
             }
         }
-        while self.idle.len() > MOST_IDLE {
-            self.drop_oldest(&mut freed);
+        for id in admitted.parts {
+            let Some(part) = self.parts.get_mut(&id) else { continue };
+            part.users.remove(&op);
+            if part.users.is_empty() {
+                self.unused(id, now, freed);
+            } else {
+                self.yield_part(id, now, freed);
+            }
         }
-        freed
     }
 
     fn unused(&mut self, id: PartId, now: Time, freed: &mut Freed) {
@@ -327,7 +386,7 @@ impl LockCache {
             if part.users.is_empty() {
                 self.unused(*id, now, &mut freed);
             } else {
-                self.yield_part(*id, &mut freed);
+                self.yield_part(*id, now, &mut freed);
             }
         }
         freed

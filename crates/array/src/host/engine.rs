@@ -18,7 +18,7 @@ use super::{Host, HostOutput};
 use crate::message::{Action, Answer, Blocks, Call, Content, Past, Request};
 use crate::plan::{self, Access, Plan, WriteRules};
 use crate::{
-    Condition, DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Scheme, Stamp, Ticket, Time, Work,
+    Condition, DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
 };
 
 /// Where a try is.
@@ -331,8 +331,11 @@ impl Host {
             return self.restart(now, seq, 0);
         }
         let Some(this) = self.tries.get_mut(&seq) else { return };
-        if self.config.scheme == Scheme::DeviceLocking {
-            // Its place among others is where it has all its locks: newer than what devices said they had seen.
+        if self.config.scheme.locks() {
+            // Its place among others is where it has all its locks: newer than what devices said they had seen, and than what a
+            // repair finds. With the stamp of its beginning it would look older than what was written while it waited.
+            let headers = this.contents.iter().flatten().flat_map(|content| &content.headers);
+            headers.for_each(|header| self.clock.learn(header.stamp.time));
             this.stamp = self.clock.stamp(now);
         }
         let (plan, contents) = (&this.plan, &this.contents);

@@ -260,23 +260,14 @@ impl Host {
 
     /// The next stripe that a fenced life has left.
     fn next_stripe(&mut self, now: Time, id: u64) {
-        let (layout, state) = (self.config.layout, self.state.clone());
         let Some(errand) = self.errands.get_mut(&id) else { return };
         if let Stage::Repairing { life, left, pass } = &mut errand.stage {
             match left.pop_first() {
                 None => errand.stage = Stage::Clearing,
                 Some(stripe) => {
-                    // What is rebuilt already but not known to be may miss what was written last.
-                    let units = (0..layout.data).map(|unit| layout.data(stripe, unit));
-                    let rebuilding = |device: &DeviceId| {
-                        let condition = state.devices.get(usize::from(device.0));
-                        matches!(condition, Some(Condition::Rebuilding { .. }))
-                            && !state.has(*device, stripe)
-                    };
-                    let onto = units.chain([layout.parity(stripe)]).find(rebuilding);
                     let past = Past::Life(*life);
                     let found = Found::default();
-                    *pass = Pass { stripe, repair: true, onto, past, found };
+                    *pass = Pass { stripe, repair: true, onto: None, past, found };
                 }
             }
         }

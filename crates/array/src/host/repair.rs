@@ -6,14 +6,14 @@ use bytes::{Bytes, BytesMut};
 use crate::message::{Blocks, Content, Flaw, Past};
 use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
 use crate::recovery::column::{Column, Mend, Seen, examine, mended};
-use crate::{ArrayState, DeviceId, Header, Layout, OpError, Stamp};
+use crate::{ArrayState, Condition, DeviceId, Header, Layout, OpError, Stamp};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pass {
     pub stripe: u64,
     /// Whether anything may be written.
     pub repair: bool,
-    /// A device that is being rebuilt, and gets its unit if there is nothing to repair.
+    /// The device that a rebuild is for. It gets its unit when there is nothing to repair, as does each that is being rebuilt.
     pub onto: Option<DeviceId>,
     /// Whose locks and pre-writes do not count.
     pub past: Past,
@@ -41,7 +41,10 @@ impl Pass {
         let mut accesses = Vec::new();
         for (unit, device) in units.chain([parity]) {
             let has = state.has(device, self.stripe);
-            if has || self.onto == Some(device) {
+            // What is rebuilt already, but not known to be, must fit what is repaired.
+            let condition = state.devices.get(usize::from(device.0));
+            let rebuilding = matches!(condition, Some(Condition::Rebuilding { .. }));
+            if has || self.onto == Some(device) || self.repair && rebuilding {
                 accesses.push(Access {
                     device,
                     stripe: self.stripe,
@@ -148,5 +151,50 @@ fn seen(layout: &Layout, content: &Content, at: usize) -> Seen {
             Seen::There { header, data }
         }
         None => Seen::Torn,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Change, Redundancy};
+
+    #[test]
+    fn a_repair_writes_also_what_is_being_rebuilt() {
+        let layout = Layout {
+            redundancy: Redundancy::Raid5,
+            data: 2,
+            groups: 1,
+            unit: 2,
+            block_size: 16,
+            stripes: 2,
+        };
+        let device = layout.data(0, 1);
+        let failed = ArrayState::new(3).changed(Change::Fail(device, 0)).unwrap().unwrap();
+        let rebuilding = failed.changed(Change::Rebuild(device)).unwrap().unwrap();
+        let (past, found) = (Past::Nobody, Found::default());
+        let mut pass = Pass { stripe: 0, repair: true, onto: None, past, found };
+        assert_eq!(pass.plan(&layout, &failed).unwrap().accesses.len(), 2);
+        let plan = pass.plan(&layout, &rebuilding).unwrap();
+        assert_eq!(plan.accesses.len(), 3);
+        let written = plan.accesses.iter().find(|access| access.device == device).unwrap();
+        assert_eq!((&written.read, &written.write), (&None, &Some(0..2)));
+        // It becomes what the others make of it, also if they make nothing new.
+        let header = mended(Stamp { time: 1, host: 1 });
+        let content = |byte: u8| Content {
+            data: vec![byte; 32].into(),
+            flaws: Vec::new(),
+            headers: vec![header; 2],
+        };
+        let bytes = plan.accesses.iter().zip([5, 6, 3]);
+        let contents: Vec<_> =
+            bytes.map(|(access, byte)| access.read.as_ref().map(|_| content(byte))).collect();
+        let writes = pass.writes(&layout, &plan, &contents, Stamp { time: 2, host: 1 });
+        for (access, blocks) in plan.accesses.iter().zip(writes) {
+            let wanted = (access.device == device).then(|| vec![5 ^ 3; 32]);
+            assert_eq!(blocks.map(|blocks| blocks.data.to_vec()), wanted);
+        }
+        pass.repair = false;
+        assert_eq!(pass.plan(&layout, &rebuilding).unwrap().accesses.len(), 2);
     }
 }

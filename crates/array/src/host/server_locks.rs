@@ -37,7 +37,7 @@ struct LockSet {
     past: Past,
     repair: bool,
     stage: Stage,
-    /// Server locking: repairs may go past it, for it is kept by a try that has written in part and sends nothing more.
+    /// Server locking: repairs may go past it, and others to read, for it is kept by a try that has written in part and sends nothing more.
     yielded: bool,
     /// The last message about it, and when it was sent.
     number: u64,
@@ -157,14 +157,26 @@ impl ServerLocks {
     }
 }
 
-/// All that an operation reads or writes, parity included.
-fn lock_set(layout: &Layout, plan: &Plan) -> Vec<LockRange> {
-    let range = |access: &plan::Access| LockRange {
-        device: access.device,
-        extent: plan::extent(layout, access.stripe, &access.hull()),
-        mode: if access.write.is_some() { LockMode::Exclusive } else { LockMode::Shared },
+/// All that an operation reads or writes, parity included. One that goes on from earlier tries may read more than it may write,
+/// so that what of a unit is only read is a range of its own.
+fn lock_set(layout: &Layout, plan: &Plan, goes_on: bool) -> Vec<LockRange> {
+    let ranges = |access: &plan::Access| {
+        let range = |columns: plan::Columns, mode: LockMode| {
+            let extent = plan::extent(layout, access.stripe, &columns);
+            (!columns.is_empty()).then_some(LockRange { device: access.device, extent, mode })
+        };
+        let hull = access.hull();
+        match &access.write {
+            None => [None, range(hull, LockMode::Shared), None],
+            Some(_) if !goes_on => [None, range(hull, LockMode::Exclusive), None],
+            Some(written) => [
+                range(hull.start..written.start, LockMode::Shared),
+                range(written.clone(), LockMode::Exclusive),
+                range(written.end..hull.end, LockMode::Shared),
+            ],
+        }
     };
-    plan.accesses.iter().map(range).collect()
+    plan.accesses.iter().flat_map(ranges).flatten().collect()
 }
 
 /// Tries that have written a part of what this one goes on with.
@@ -175,14 +187,8 @@ fn earlier(past: &Past) -> Vec<u64> {
     }
 }
 
-/// Repairs of what was there. A rebuild changes which devices count, and so what those who have yielded will lock next.
 fn works_past_yielded(role: &Role) -> bool {
-    match role {
-        Role::Pass(pass) => {
-            pass.repair && (pass.onto.is_none() || matches!(pass.past, Past::Life(_)))
-        }
-        Role::Work | Role::Tell { .. } => false,
-    }
+    matches!(role, Role::Pass(pass) if pass.repair)
 }
 
 impl Host {
@@ -192,7 +198,8 @@ impl Host {
         let Some(locks) = self.locks.as_mut().filter(|_| !this.plan.accesses.is_empty()) else {
             return self.first(now, seq);
         };
-        let ranges = lock_set(&self.config.layout, &this.plan);
+        let goes_on = matches!(this.past, Past::Tries(_));
+        let ranges = lock_set(&self.config.layout, &this.plan, goes_on);
         if ranges.len() > MOST_RANGES {
             let what = format!("an operation on more than {MOST_RANGES} units cannot be locked");
             return self.fail(now, seq, OpError::State(what));
@@ -263,7 +270,7 @@ impl Host {
         };
         match &mut locks.cache {
             Some(cache) => {
-                let freed = cache.superseded(seq);
+                let freed = cache.superseded(seq, now);
                 self.freed(now, freed);
             }
             None => {
@@ -276,7 +283,7 @@ impl Host {
 
     /// Gives parts back, and lets those go on that waited for them here.
     fn freed(&mut self, now: Time, freed: Freed) {
-        let Freed { free, shared, yields, ready } = freed;
+        let Freed { free, shared, yields, ready, expelled } = freed;
         if !yields.is_empty() {
             self.say(ServerRequest::Yield { parts: yields });
         }
@@ -287,9 +294,17 @@ impl Host {
                 locks.returned.push_back(Returned { number, free, shared });
             }
         }
+        let waits = |host: &Host, seq: u64| {
+            host.tries.get(&seq).is_some_and(|this| this.phase == Phase::Gate)
+        };
         for seq in ready {
-            if self.tries.get(&seq).is_some_and(|this| this.phase == Phase::Gate) {
+            if waits(self, seq) {
                 self.first(now, seq);
+            }
+        }
+        for seq in expelled {
+            if waits(self, seq) {
+                self.restart(now, seq, 0);
             }
         }
     }
@@ -420,20 +435,19 @@ impl Host {
         let (ranges, earlier, repair) = (set.ranges.clone(), earlier(&set.past), set.repair);
         locks.arrived(number);
         let until = locks.usable_until(sent);
-        let want = match &mut locks.cache {
+        let (want, freed) = match &mut locks.cache {
             Some(cache) => {
                 cache.renewed(until);
                 let want = cache.granted(op, &ranges, &earlier, repair);
-                // All of them are in use.
-                cache.call_back(&called, false, now);
-                want
+                (want, cache.call_back(&called, false, now))
             }
-            None => Want::Ready,
+            None => (Want::Ready, Freed::default()),
         };
         if waited {
             self.delayed(op.seq);
         }
         self.admitted(now, op.seq, want);
+        self.freed(now, freed);
     }
 
     fn called_back(&mut self, now: Time, parts: Vec<PartId>, shared: bool) {
@@ -520,5 +534,42 @@ impl Host {
     /// Whom a repair has to tell of a life beside devices.
     pub(super) fn lock_server(&self) -> Option<Peer> {
         self.locks.as_ref().map(|_| Peer::Server)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Access, Unit};
+    use crate::{DeviceId, Extent, Redundancy};
+
+    #[test]
+    fn who_goes_on_locks_for_himself_only_what_he_writes() {
+        let layout = Layout {
+            redundancy: Redundancy::Raid5,
+            data: 2,
+            groups: 1,
+            unit: 4,
+            block_size: 16,
+            stripes: 2,
+        };
+        let access = |read, write| Access {
+            device: DeviceId(1),
+            stripe: 1,
+            unit: Unit::Data(0),
+            read,
+            write,
+        };
+        let accesses = vec![access(Some(0..4), Some(1..3)), access(Some(0..2), None)];
+        let plan = Plan { stripes: Vec::new(), accesses };
+        let range = |start, count, mode| LockRange {
+            device: DeviceId(1),
+            extent: Extent { start, count },
+            mode,
+        };
+        use LockMode::{Exclusive as X, Shared as S};
+        assert_eq!(lock_set(&layout, &plan, false), [range(4, 4, X), range(4, 2, S)]);
+        let apart = [range(4, 1, S), range(5, 2, X), range(7, 1, S), range(4, 2, S)];
+        assert_eq!(lock_set(&layout, &plan, true), apart);
     }
 }

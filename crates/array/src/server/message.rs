@@ -86,7 +86,8 @@ pub enum ServerRequest {
         shared: Vec<PartId>,
     },
     /// Parts that this host writes nothing under any more, and keeps only so that nobody reads or writes what its operations
-    /// have written in part before they are done: repairs may go past them. What goes on with the operation has locks of its own.
+    /// have written in part before they are done: repairs may go past them, and to read whoever goes on from another such operation.
+    /// What goes on with the operation has locks of its own.
     Yield {
         /// Which.
         parts: Vec<PartId>,

@@ -13,13 +13,16 @@
 //! **Yielded locks.** A write that a restarted device has refused, because the stripe has to be repaired first, keeps its locks:
 //! others must not see it in part. It waits for the repair, and the repair for the whole stripe, so that two such writes in
 //! different columns of a stripe, or one beside a dead host's, would wait for each other for ever. Therefore its host *yields*
-//! these locks: repairs, and only they, are granted past them. That is safe, because
+//! these locks: granted past them are repairs, and, to read, whoever goes on from another such write; nobody else. That is safe, because
 //! - a try that yields has an answer for each of its writes, or the device that owes it is out of the array: nothing of it is
 //!   under way. It never sends another; what goes on with the operation is a try with a lock set of its own, which conflicts
 //!   with repairs like any other. Devices take nothing from connections that a life has replaced by newer ones;
 //! - a repair gives nobody what it reads and changes no block that can be read, only parity and what is torn or lost, so that
 //!   who is kept out by the yielded locks still sees nothing of the operation, and who was answered loses nothing;
-//! - the try that goes on reads anew, after the repair, and makes nothing of the old parity (section 3.4);
+//! - the try that goes on reads anew, after the repair, and makes nothing of the old parity (section 3.4). It reads what it does not
+//!   write, to make parity of it, whatever that is and whoever wrote it, and answers nobody with it. Of two such tries one may have
+//!   to read what the other's operation has written in part: where a device of the stripe was missing, the operations' locks had
+//!   nothing in common, and when it is back parity needs the others' blocks;
 //! - a repair that is granted keeps out that try, other repairs, and all others, by the ranges of its own lock.
 //!
 //! A yielded part is given back altogether, never kept to be used by others of its host. The log does not say what is yielded:

@@ -138,6 +138,7 @@ impl Table {
         fenced: impl Fn(Life) -> bool,
     ) -> Vec<(Order, u16)> {
         let Some(request) = self.requests.get(&order) else { return Vec::new() };
+        let mends = matches!(request.past, Past::Tries(_));
         let mut found = Vec::new();
         for part in request.parts.iter().flatten() {
             for (other, index, theirs, their_part) in
@@ -146,9 +147,10 @@ impl Table {
                 let own = cached && theirs.op.life == request.op.life;
                 let before = other < order && request.past == Past::Nobody;
                 let repairs = matches!(request.past, Past::Life(_));
+                let reads_on = mends && part.range.mode == LockMode::Shared;
                 let passed = request.past.covers(theirs.op)
                     || repairs && fenced(theirs.op.life)
-                    || request.repair && their_part.yielded;
+                    || their_part.yielded && (request.repair || reads_on);
                 if (before || theirs.granted)
                     && other != order
                     && !own

@@ -541,6 +541,38 @@ fn writes_that_wait_for_repairs_of_one_stripe_do_not_wait_for_each_other() {
     }
 }
 
+/// Two writes of a stripe without its parity's device, whose blocks have nothing in common; it is back, and each needs the
+/// other's for the parity.
+#[test]
+fn who_goes_on_with_a_write_reads_past_what_was_yielded_and_writes_nothing_of_it() {
+    for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
+        let mut w = World::new(scheme);
+        let first = w.lock(1, &[range(0, 0, 1, X)]);
+        let second = w.lock(2, &[range(1, 0, 1, X)]);
+        let goes_on = |past: OpId, ranges| {
+            let op = OpId { seq: past.seq + 800, ..past };
+            let past = Past::Tries(vec![past]);
+            (op, ServerRequest::Lock { op, ranges, past, repair: false })
+        };
+        let (one, lock_one) =
+            goes_on(first, vec![range(0, 0, 1, X), range(1, 0, 1, S), range(2, 0, 1, X)]);
+        let (two, lock_two) =
+            goes_on(second, vec![range(0, 0, 1, S), range(1, 0, 1, X), range(2, 0, 1, X)]);
+        w.ask(1, ServerRequest::Yield { parts: vec![part(first, 0)] });
+        w.ask(1, lock_one);
+        assert!(!w.granted(one), "{scheme}: the other may still write");
+        w.ask(2, ServerRequest::Yield { parts: vec![part(second, 0)] });
+        assert!(w.granted(one), "{scheme}");
+        w.ask(2, lock_two);
+        assert!(!w.granted(two), "{scheme}: the first is under way");
+        let (writer, lock) = goes_on(OpId { seq: 50, ..first }, vec![range(1, 0, 1, X)]);
+        w.ask(1, lock);
+        w.unlock(one);
+        w.unlock(first);
+        assert!(w.granted(two) && !w.granted(writer), "{scheme}");
+    }
+}
+
 #[test]
 fn a_write_that_waits_for_a_repair_does_not_hold_up_the_repair_of_a_dead_host() {
     let mut w = World::new(Scheme::ServerLocking);

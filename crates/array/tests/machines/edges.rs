@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use lockify_array::message::{Action, Answer, Blocks, Call, Past, Reply, Request};
 use lockify_array::{
-    ArrayState, Device, DeviceBoot, DeviceConfig, DeviceId, DeviceInput, DeviceOutput, DiskAnswer,
-    DiskAsk, Epoch, Extent, Header, Host, HostConfig, HostInput, HostOutput, Life, OpError, OpId,
-    Peer, Scheme, Span, Stamp, Ticket, Time, Work,
+    ArrayState, BadBlock, Block, BlockError, Device, DeviceBoot, DeviceConfig, DeviceId,
+    DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Epoch, Extent, Header, Host, HostConfig,
+    HostInput, HostOutput, Life, OpError, OpId, Peer, Scheme, Span, Stamp, Ticket, Time, Work,
 };
 
 use crate::world::{MS, START, World, life, raid5};
@@ -14,6 +14,10 @@ use crate::world::{MS, START, World, life, raid5};
 struct Rig {
     device: Device,
     record: Bytes,
+    /// What each block is found to be.
+    found: Result<Block, BadBlock>,
+    /// Writes of blocks.
+    writes: u32,
 }
 
 impl Rig {
@@ -25,7 +29,9 @@ impl Rig {
     fn boot(scheme: Scheme, boot: DeviceBoot) -> Self {
         let record = boot.record.clone().unwrap_or_default();
         let config = DeviceConfig::new(DeviceId(0), scheme, raid5());
-        let mut rig = Rig { device: Device::new(config, boot).unwrap(), record };
+        let block = Block { header: Header::default(), data: Bytes::from(vec![0; 16]) };
+        let device = Device::new(config, boot).unwrap();
+        let mut rig = Rig { device, record, found: Ok(block), writes: 0 };
         rig.outputs(START);
         rig
     }
@@ -48,18 +54,18 @@ impl Rig {
             };
             let (token, answer) = match ask {
                 DiskAsk::Read { token, extent } => {
-                    let header = Header::default();
-                    let data = Bytes::from(vec![0; 16]);
-                    let block = lockify_array::Block { header, data };
-                    (token, DiskAnswer::Read(vec![Ok(block); extent.count as usize]))
+                    let found = vec![self.found.clone(); extent.count as usize];
+                    (token, DiskAnswer::Read(found))
                 }
                 DiskAsk::Save { token, record } => {
                     self.record = record;
                     (token, DiskAnswer::Done)
                 }
-                DiskAsk::Write { token, .. } | DiskAsk::Flush { token } => {
+                DiskAsk::Write { token, .. } => {
+                    self.writes += 1;
                     (token, DiskAnswer::Done)
                 }
+                DiskAsk::Flush { token } => (token, DiskAnswer::Done),
             };
             self.device.handle(now, DeviceInput::Disk { token, result: Ok(answer) });
         }
@@ -133,6 +139,43 @@ fn a_device_that_starts_again_serves_nothing_that_could_be_older_than_what_it_fo
     let torn = DeviceBoot { record: Some(Bytes::from_static(b"\xff\xff")), ..boot };
     let config = DeviceConfig::new(DeviceId(0), Scheme::TimestampOrdering, raid5());
     assert!(Device::new(config, torn).is_err());
+}
+
+/// A newer write was under way when the power went: had the older one not been done, the newer one would not have begun.
+#[test]
+fn an_older_write_is_not_taken_up_over_what_a_newer_one_has_torn() {
+    let stamp = |time| Stamp { time, host: 1 };
+    let torn = |time| Err(BadBlock { error: BlockError::Torn, stamp: time });
+    let lies = |time| {
+        let header = Header { stamp: stamp(time), ..Header::default() };
+        Ok(Block { header, data: Bytes::from(vec![1; 16]) })
+    };
+    let own = START + 5;
+    let cases = [
+        (lies(own - 1), 1),
+        (lies(own), 0),
+        (lies(own + 1), 0),
+        (torn(Some(stamp(own - 1))), 1),
+        // Itself was cut short; or it was done, and does no harm.
+        (torn(Some(stamp(own))), 1),
+        (torn(Some(stamp(own + 1))), 0),
+        (torn(None), 1),
+    ];
+    for (found, writes) in cases {
+        let mut rig = Rig::new(Scheme::TimestampOrdering);
+        assert_eq!(rig.ask_at(START, 1, own, prepare(B)), [Answer::Done]);
+        let boot =
+            DeviceBoot { now: START, record: Some(rig.record.clone()), state: ArrayState::new(5) };
+        let mut rig = Rig::boot(Scheme::TimestampOrdering, boot);
+        rig.let_in();
+        let what = format!("{found:?}");
+        rig.found = found;
+        let header = Header { stamp: stamp(own), ..Header::default() };
+        let blocks = Blocks { extent: B, data: vec![2; 16].into(), header, lost: vec![] };
+        let commit = Action::Commit(blocks);
+        assert_eq!(rig.ask_at(START, 1, own, commit), [Answer::Written], "{what}");
+        assert_eq!(rig.writes, writes, "{what}");
+    }
 }
 
 #[test]

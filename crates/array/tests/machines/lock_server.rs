@@ -1,6 +1,8 @@
 //! The lock server dies and comes back, connections to it break, and hosts die with what they hold.
 
-use lockify_array::{HostInput, Layout, Scheme, Work};
+use std::collections::BTreeMap;
+
+use lockify_array::{DeviceEvent, HostInput, Layout, Scheme, Work};
 use rand::RngExt as _;
 
 use crate::interleavings::{load, verdict};
@@ -91,6 +93,28 @@ fn what_a_dead_host_held_is_repaired_and_freed() {
         }
     }
     assert!(suspected > 0);
+}
+
+/// By the headers' order repairs find what was cut short.
+#[test]
+fn a_write_that_has_waited_for_locks_is_newer_than_what_it_has_waited_for() {
+    for scheme in SCHEMES {
+        for seed in 0..10 {
+            let mut world = world(scheme, seed);
+            world.skew.fill(0);
+            load(&mut world, 30);
+            world.run();
+            let mut newest = BTreeMap::new();
+            for (device, event) in &world.events {
+                let DeviceEvent::Write { extent, stamp, .. } = event else { continue };
+                for block in extent.start..extent.end() {
+                    let before = newest.insert((*device, block), stamp.time);
+                    assert!(before.is_none_or(|time| time <= stamp.time), "{scheme} seed {seed}");
+                }
+            }
+            assert!(!newest.is_empty());
+        }
+    }
 }
 
 /// Else who comes next has to call for what it keeps, and to wait for its lease if it is gone by then.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use lockify_array::message::{Action, Answer, Reply, Request};
 use lockify_array::{
-    ArrayState, Block, BlockError, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId,
+    ArrayState, BadBlock, Block, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId,
     DeviceInput, DeviceOutput, DiskAsk, Host, HostAnswer, HostConfig, HostInput, HostOutput, Life,
     LockServer, LogAsk, OpError, OpId, ServerConfig, ServerInput, ServerOutput, ServerReply,
     ServerRequest, Stamp, Ticket, Time, Work,
@@ -90,7 +90,7 @@ pub enum Note {
     /// The lock server takes a host for dead.
     Suspect(Life),
     /// What lies on a device, all of it; as [`Node::dump`] asks for.
-    Dump(Vec<Result<Block, BlockError>>),
+    Dump(Vec<Result<Block, BadBlock>>),
     /// A machine could not start.
     Failed(String),
 }

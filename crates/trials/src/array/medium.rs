@@ -1,6 +1,6 @@
 //! What a simulated device's disks hold: blocks with their headers on one, the device's record on another.
 //!
-//! A block is stored as checksum, header and data, spread over as many sectors as [`Shape`] says: one, and a crash leaves it
+//! A block is stored as its checksum, that of the header, header and data, spread over as many sectors as [`Shape`] says: one, and a crash leaves it
 //! either old or new; more, and a crash can tear it. The record has a small disk of its own, as a controller's non-volatile
 //! memory, so that keeping it does not take time from the disk that experiments measure; it has two slots that are written
 //! in turn.
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use lockify_array::{
-    Block, BlockError, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent, Header, Layout,
+    BadBlock, Block, BlockError, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent, Header, Layout,
 };
 use lockify_sim::{Context, Delay, DiskConfig, DiskDone, DiskId, Machine};
 use xxhash_rust::xxh3::xxh3_64;
@@ -51,7 +51,7 @@ impl Shape {
     }
 
     fn sector_size(&self) -> usize {
-        (CHECKSUM + HEADER + self.block_size).div_ceil(self.sectors_per_block)
+        (2 * CHECKSUM + HEADER + self.block_size).div_ceil(self.sectors_per_block)
     }
 
     fn stored(&self) -> usize {
@@ -89,26 +89,31 @@ impl Shape {
             return Err(format!("a block of {} bytes is to be written", block.data.len()));
         }
         let mut stored = vec![0; self.stored()];
-        let (checksum, content) = stored.split_at_mut(CHECKSUM);
+        let (checksums, content) = stored.split_at_mut(2 * CHECKSUM);
         postcard::to_slice(&block.header, &mut content[..HEADER])
             .map_err(|e| format!("a header cannot be stored: {e}"))?;
         content[HEADER..HEADER + self.block_size].copy_from_slice(&block.data);
-        checksum.copy_from_slice(&xxh3_64(content).to_le_bytes());
+        checksums[..CHECKSUM].copy_from_slice(&xxh3_64(content).to_le_bytes());
+        checksums[CHECKSUM..].copy_from_slice(&xxh3_64(&content[..HEADER]).to_le_bytes());
         Ok(stored)
     }
 
-    fn decode(&self, stored: &[u8]) -> Result<Block, BlockError> {
-        let (checksum, content) = stored.split_at(CHECKSUM);
+    fn decode(&self, stored: &[u8]) -> Result<Block, BadBlock> {
+        let (checksums, content) = stored.split_at(2 * CHECKSUM);
+        let (checksum, of_header) = checksums.split_at(CHECKSUM);
+        let header = postcard::from_bytes::<Header>(content);
         let data = || Bytes::copy_from_slice(&content[HEADER..HEADER + self.block_size]);
         if checksum == xxh3_64(content).to_le_bytes() {
-            let header = postcard::from_bytes(content).map_err(|_| BlockError::Torn)?;
+            let header = header.map_err(|_| BlockError::Torn)?;
             return Ok(Block { header, data: data() });
         }
         // Never written.
         if stored.iter().all(|byte| *byte == 0) {
             return Ok(Block { header: Header::default(), data: data() });
         }
-        Err(BlockError::Torn)
+        let whole = of_header == xxh3_64(&content[..HEADER]).to_le_bytes();
+        let stamp = header.ok().filter(|_| whole).map(|header| header.stamp);
+        Err(BadBlock { error: BlockError::Torn, stamp })
     }
 }
 
@@ -141,7 +146,7 @@ pub enum Ended {
     /// The record has been read: the device can start.
     Booted(Option<Bytes>),
     /// All blocks, as [`Medium::dump`] asks for.
-    Dumped(Vec<Result<Block, BlockError>>),
+    Dumped(Vec<Result<Block, BadBlock>>),
 }
 
 /// A device's disks, as its machine uses them. Lost in a crash, unlike what is on them.
@@ -286,7 +291,7 @@ impl Medium {
         Some(Ended::Answer(token, answer.map_err(DiskError)))
     }
 
-    fn blocks(&self, bytes: &[u8]) -> Vec<Result<Block, BlockError>> {
+    fn blocks(&self, bytes: &[u8]) -> Vec<Result<Block, BadBlock>> {
         let stored = bytes.chunks_exact(self.shape.stored());
         stored.map(|stored| self.shape.decode(stored)).collect()
     }
@@ -344,10 +349,23 @@ mod tests {
         let stored = SHAPE.encode(&block()).unwrap();
         let (first, second) = stored.split_at(SHAPE.sector_size());
         let zero = vec![0; first.len()];
-        assert_eq!(SHAPE.decode(&[first, &zero].concat()), Err(BlockError::Torn));
-        assert_eq!(SHAPE.decode(&[&zero, second].concat()), Err(BlockError::Torn));
+        let torn = |stamp| Err(BadBlock { error: BlockError::Torn, stamp });
+        assert_eq!(SHAPE.decode(&[first, &zero].concat()), torn(None));
+        assert_eq!(SHAPE.decode(&[&zero, second].concat()), torn(None));
         let empty = SHAPE.decode(&[&zero[..], &zero].concat()).unwrap();
         assert_eq!((empty.header, &empty.data[..]), (Header::default(), &[0; 16][..]));
+    }
+
+    #[test]
+    fn a_torn_block_says_by_its_header_who_wrote_that() {
+        let older = Block { header: Header::default(), data: Bytes::from_static(&[7; 16]) };
+        let stamp = Stamp { time: 5, host: 1 };
+        let newer = Block { header: Header { stamp, ..Header::default() }, ..block() };
+        let (old, new) = (SHAPE.encode(&older).unwrap(), SHAPE.encode(&newer).unwrap());
+        let half = SHAPE.sector_size();
+        let torn = |stamp| Err(BadBlock { error: BlockError::Torn, stamp: Some(stamp) });
+        assert_eq!(SHAPE.decode(&[&new[..half], &old[half..]].concat()), torn(stamp));
+        assert_eq!(SHAPE.decode(&[&old[..half], &new[half..]].concat()), torn(Stamp::default()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockify_array::{
-    Block, BlockError, DeviceEvent, DeviceId, HostAnswer, Layout, Life, OpError, OpId, Redundancy,
+    BadBlock, Block, DeviceEvent, DeviceId, HostAnswer, Layout, Life, OpError, OpId, Redundancy,
     Scheme, Span, Stamp, Ticket,
 };
 use lockify_check::array::{self, Checker, Event, Kind, Report, Tag};
@@ -118,12 +118,12 @@ impl Recorder {
     }
 
     /// What lies on a device in the end. What cannot be read counts as lost.
-    pub fn lies(&mut self, at: Nanos, device: DeviceId, blocks: &[Result<Block, BlockError>]) {
-        let content = |block: &Result<Block, BlockError>| {
+    pub fn lies(&mut self, at: Nanos, device: DeviceId, blocks: &[Result<Block, BadBlock>]) {
+        let content = |block: &Result<Block, BadBlock>| {
             let bytes = block.as_ref().map_or(&[][..], |block| &block.data);
             bytes.iter().map(|byte| format!("{byte:02x}")).collect()
         };
-        let is_lost = |block: &Result<Block, BlockError>| {
+        let is_lost = |block: &Result<Block, BadBlock>| {
             block.as_ref().map_or(true, |block| block.header.lost)
         };
         let lost = (0..).zip(blocks).filter(|(_, block)| is_lost(block)).map(|(i, _)| i).collect();

@@ -1,8 +1,9 @@
-//! A block on the medium: its content, and behind it a sector that says which block it is, who wrote it, and the checksum
-//! of both, so that n blocks are one contiguous write.
+//! A block on the medium: its content, and behind it a sector that says which block it is, who wrote it, the checksum of both,
+//! and that of what the sector says, so that n blocks are one contiguous write. The sector lands as a whole or not at all: of a
+//! block that was cut short it says who wrote it, or who had before.
 
 use bytes::Bytes;
-use lockify_array::{Block, BlockError, DeviceId, Header, Stamp};
+use lockify_array::{BadBlock, Block, BlockError, DeviceId, Header, Stamp};
 
 use super::superblock::Fields;
 use super::{RECORD, SECTOR, is_zero};
@@ -43,11 +44,12 @@ impl Owner {
         sector[..BODY].copy_from_slice(&all);
         let crc = crc32c::crc32c_append(crc32c::crc32c(content), &all);
         sector[BODY..BODY + 4].copy_from_slice(&crc.to_le_bytes());
-        sector[BODY + 4..].fill(0);
+        sector[BODY + 4..BODY + 8].copy_from_slice(&crc32c::crc32c(&all).to_le_bytes());
+        sector[BODY + 8..].fill(0);
     }
 
     /// The block in `RECORD` bytes. Zeros are a block that was never written.
-    pub fn decode(self, number: u64, record: &Bytes) -> Result<Block, BlockError> {
+    pub fn decode(self, number: u64, record: &Bytes) -> Result<Block, BadBlock> {
         debug_assert_eq!(record.len(), RECORD);
         let (content, sector) = record.split_at(CONTENT);
         let crc = crc32c::crc32c_append(crc32c::crc32c(content), &sector[..BODY]);
@@ -55,7 +57,7 @@ impl Owner {
         if fields.take() != MAGIC {
             let never = is_zero(record);
             let block = || Block { header: Header::default(), data: record.slice(..CONTENT) };
-            return never.then(block).ok_or(BlockError::Torn);
+            return never.then(block).ok_or(BlockError::Torn.into());
         }
         let array = ArrayId(fields.take());
         let device = u16::from_le_bytes(fields.take());
@@ -68,11 +70,15 @@ impl Owner {
         let [lost] = fields.take();
         // A write that went astray is as bad as one that was cut short.
         let is_here = array == self.array && device == self.device && found == number;
+        let stamp = Stamp { time, host };
         if !is_here || sector.get(BODY..BODY + 4) != Some(&crc.to_le_bytes()) {
-            return Err(BlockError::Torn);
+            // Blocks that were written before the sector had a checksum of its own have zeros there.
+            let own = crc32c::crc32c(&sector[..BODY]).to_le_bytes();
+            let whole = is_here && sector.get(BODY + 4..BODY + 8) == Some(&own);
+            return Err(BadBlock { error: BlockError::Torn, stamp: whole.then_some(stamp) });
         }
         let header = Header {
-            stamp: Stamp { time, host },
+            stamp,
             first,
             last,
             skipped: (skipped != NONE).then_some(DeviceId(skipped)),
@@ -82,7 +88,7 @@ impl Owner {
     }
 }
 
-const _: () = assert!(RECORD == CONTENT + SECTOR && BODY + 4 <= SECTOR);
+const _: () = assert!(RECORD == CONTENT + SECTOR && BODY + 8 <= SECTOR);
 
 #[cfg(test)]
 mod tests {
@@ -118,10 +124,13 @@ mod tests {
     #[test]
     fn torn_damaged_and_stray_blocks_are_found() {
         let torn = Err(BlockError::Torn);
+        let decode = |owner: Owner, number, record: Vec<u8>| {
+            owner.decode(number, &record.into()).map_err(|bad| bad.error)
+        };
         for at in (0..CONTENT + BODY + 4).step_by(7).chain([CONTENT, CONTENT + BODY + 3]) {
             let mut bad = record();
             bad[at] ^= 1;
-            assert_eq!(OWNER.decode(9, &bad.into()), torn, "byte {at}");
+            assert_eq!(decode(OWNER, 9, bad), torn, "byte {at}");
         }
         // A write over an older one that was cut after any sector.
         let mut older = block();
@@ -131,10 +140,28 @@ mod tests {
             let mut mixed = vec![0; RECORD];
             OWNER.encode(9, &older, &mut mixed);
             mixed[..sectors * SECTOR].copy_from_slice(&record()[..sectors * SECTOR]);
-            assert_eq!(OWNER.decode(9, &mixed.into()), torn, "{sectors} sectors");
+            let stamp = Some(older.header.stamp);
+            let bad = BadBlock { error: BlockError::Torn, stamp };
+            assert_eq!(OWNER.decode(9, &mixed.into()), Err(bad), "{sectors} sectors");
         }
-        assert_eq!(OWNER.decode(8, &record().into()), torn);
-        assert_eq!(Owner { device: 1, ..OWNER }.decode(9, &record().into()), torn);
-        assert_eq!(Owner { array: ArrayId([6; 16]), ..OWNER }.decode(9, &record().into()), torn);
+        assert_eq!(decode(OWNER, 8, record()), torn);
+        assert_eq!(decode(Owner { device: 1, ..OWNER }, 9, record()), torn);
+        assert_eq!(decode(Owner { array: ArrayId([6; 16]), ..OWNER }, 9, record()), torn);
+    }
+
+    #[test]
+    fn the_sector_alone_says_who_wrote_it() {
+        let stamp = |record: Vec<u8>| OWNER.decode(9, &record.into()).unwrap_err().stamp;
+        let mut bad = record();
+        bad[0] ^= 1;
+        assert_eq!(stamp(bad.clone()), Some(block().header.stamp));
+        // As blocks were written before.
+        bad[CONTENT + BODY + 4..].fill(0);
+        assert_eq!(stamp(bad), None);
+        for at in CONTENT..CONTENT + BODY {
+            let mut bad = record();
+            bad[at] ^= 1;
+            assert_eq!(stamp(bad), None, "byte {at}");
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! 4096    superblock, the copy
 //! 8192    record, 1 MiB          what the protocol keeps (epoch, fenced lives, ...), in turn here
 //! + 1 MiB record, 1 MiB          and here
-//! + 1 MiB blocks, 4608 bytes each: 4096 of content, then a sector with linkage record and CRC32C of both (section 6)
+//! + 1 MiB blocks, 4608 bytes each: 4096 of content, then a sector with linkage record, CRC32C of both, and of it (section 6)
 //! ```
 //! Everything is written in multiples of 512 bytes at multiples of 512, with O_DIRECT. A write is durable after an
 //! fdatasync(2) that began after it; several writes share one ([`Disk`]).
@@ -24,7 +24,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use lockify_array::{Block, BlockError, Extent};
+use lockify_array::{BadBlock, Block, BlockError, Extent};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 
 use crate::{ArrayFile, BLOCK};
@@ -241,7 +241,7 @@ impl Store {
     ///
     /// # Errors
     /// The system's, if the medium does not work at all; a block of its own that cannot be read is torn.
-    pub fn read(&self, extent: Extent) -> io::Result<Vec<Result<Block, BlockError>>> {
+    pub fn read(&self, extent: Extent) -> io::Result<Vec<Result<Block, BadBlock>>> {
         let offset = self.offset(extent.start, extent.count.into())?;
         let mut buffer = Buffer::new(extent.count as usize * RECORD);
         if self.file.read_exact_at(&mut buffer, offset).is_err() {
@@ -256,13 +256,13 @@ impl Store {
     }
 
     /// Somewhere in the extent the medium fails: which blocks are affected?
-    fn read_singly(&self, extent: Extent) -> io::Result<Vec<Result<Block, BlockError>>> {
+    fn read_singly(&self, extent: Extent) -> io::Result<Vec<Result<Block, BadBlock>>> {
         // If not even this can be read, it is not a matter of some blocks.
         self.file.read_exact_at(&mut Buffer::new(SECTOR), SUPERBLOCKS[0])?;
         let blocks = (extent.start..extent.start + u64::from(extent.count)).map(|number| {
             let mut buffer = Buffer::new(RECORD);
             let read = self.file.read_exact_at(&mut buffer, file_size(number));
-            read.map_err(|_| BlockError::Torn)
+            read.map_err(|_| BlockError::Torn.into())
                 .and_then(|()| self.owner.decode(number, &buffer.freeze()))
         });
         Ok(blocks.collect())

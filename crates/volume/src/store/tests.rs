@@ -92,7 +92,8 @@ fn a_torn_block_is_found_and_its_neighbours_are_not_affected() {
     store.write(0, &[block(1), block(2), block(3)]).unwrap();
     folder.spoil(BLOCKS + RECORD as u64 + 700);
     let found = store.read(Extent { start: 0, count: 3 }).unwrap();
-    assert_eq!(found, [Ok(block(1)), Err(BlockError::Torn), Ok(block(3))]);
+    let bad = BadBlock { error: BlockError::Torn, stamp: Some(block(2).header.stamp) };
+    assert_eq!(found, [Ok(block(1)), Err(bad), Ok(block(3))]);
 }
 
 #[test]

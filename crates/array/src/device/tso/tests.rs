@@ -59,7 +59,7 @@ impl Rig {
 
     fn ask(&mut self, asked: Prepare) -> Vec<Effect> {
         let mut effects = Vec::new();
-        self.tso.prepare(self.now, asked, &self.memory, &mut effects);
+        self.tso.prepare(self.now, asked, &mut self.memory, &mut effects);
         effects
     }
 
@@ -231,6 +231,24 @@ fn a_cancel_serves_the_queue_and_a_late_request_is_refused() {
     rig.c(60);
     let (_, others) = parts(rig.w(50, B));
     assert_eq!(others, []);
+}
+
+/// Its host takes it for over: a second copy, which comes when nothing is in its way any more, must leave nothing.
+#[test]
+fn what_was_rejected_stays_rejected_when_it_comes_again() {
+    let mut rig = Rig::new();
+    let dead = Life { host: HostId(2), incarnation: 1 };
+    let mut left = asked(101, None, Some(B));
+    left.call.op.life = dead;
+    rig.ask(left);
+    let mut fenced = Fences::default();
+    fenced.add(dead);
+    rig.tso.fence(rig.now, &fenced, &mut rig.memory, &mut Vec::new());
+    assert_eq!(rig.rp(110, B), rejected(110, 110));
+    rig.tso.clear(rig.now, Some(dead), &mut rig.memory, &mut Vec::new());
+    assert_eq!(rig.rp(110, B), rejected(110, 110));
+    assert_eq!(rig.rp(111, B), data(111, B));
+    assert_eq!(rig.tso.holders().count(), 1);
 }
 
 #[test]

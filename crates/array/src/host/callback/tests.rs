@@ -114,10 +114,10 @@ fn writes_that_wait_for_repairs_of_one_stripe_do_not_wait_for_each_other() {
     let mut c = cache();
     c.granted(op(1), &[range(0, 1, X)], &[], false);
     c.granted(op(2), &[range(1, 1, X)], &[], false);
-    c.superseded(1);
+    c.superseded(1, 0);
     let stripe = [range(0, 4, X)];
     assert_eq!(c.granted(op(3), &stripe, &[1], true), Want::Wait, "the other may still write");
-    assert_eq!(c.superseded(2).ready, [3]);
+    assert_eq!(c.superseded(2, 0).ready, [3]);
     assert_eq!(c.granted(op(4), &stripe, &[2], true), Want::Wait, "one repair at a time");
     assert_eq!(c.done(3, 0).ready, [4]);
     // The write goes on, and no repair comes between.
@@ -133,7 +133,7 @@ fn who_is_passed_while_he_waits_waits_for_who_has_passed() {
     c.granted(op(1), &[range(0, 1, X), range(4, 1, X)], &[], false);
     c.granted(op(2), &[range(9, 1, X)], &[], false);
     assert_eq!(c.granted(op(3), &[range(8, 2, X)], &[], false), Want::Wait);
-    c.superseded(1);
+    c.superseded(1, 0);
     assert_eq!(c.granted(op(4), &[range(0, 9, X)], &[1], true), Want::Ready);
     assert_eq!(c.done(2, 0).ready, [0; 0], "the repair is under way there");
     assert_eq!(c.done(4, 0).ready, [3]);
@@ -144,10 +144,67 @@ fn what_is_called_back_is_yielded_when_only_superseded_tries_use_it() {
     let mut c = cache();
     c.granted(op(1), &[range(0, 4, X)], &[], false);
     c.want(2, &[range(0, 1, X)], &[1], false, 0);
-    assert_eq!(c.superseded(1), Freed::default(), "nobody wants it");
+    assert_eq!(c.superseded(1, 0), Freed::default(), "nobody wants it");
     assert_eq!(c.call_back(&[part(1, 0)], true, 0), Freed::default(), "the other may write");
     assert_eq!(c.done(2, 0).yields, [part(1, 0)]);
     assert_eq!(c.yields(), [part(1, 0)]);
     // Kept to read, it could be used while a repair works there.
     assert_eq!(c.done(1, 0), Freed { free: vec![part(1, 0)], ..Freed::default() });
+}
+
+#[test]
+fn who_waits_for_a_superseded_try_loses_what_others_want() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 4, X)], &[], false);
+    assert_eq!(c.want(2, &[range(2, 1, S)], &[], false, 0), Want::Wait);
+    assert_eq!(c.granted(op(3), &[range(2, 6, X)], &[], false), Want::Wait);
+    assert_eq!(
+        c.call_back(&[part(1, 0), part(3, 0)], false, 0),
+        Freed::default(),
+        "they may be done soon"
+    );
+    // Not any more: the repair that the first waits for may wait for these parts.
+    let freed = c.superseded(1, 0);
+    assert_eq!((freed.yields, freed.free), (vec![part(1, 0)], vec![part(3, 0)]));
+    assert_eq!(freed.expelled, [2, 3]);
+    assert_eq!(c.done(2, 0), Freed::default());
+    assert_eq!(c.done(1, 0).free, [part(1, 0)]);
+    assert!(c.is_empty());
+}
+
+#[test]
+fn what_comes_behind_a_superseded_try_is_not_kept_when_it_is_called_back() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 4, X)], &[], false);
+    c.superseded(1, 0);
+    assert_eq!(c.granted(op(2), &[range(0, 8, X)], &[], false), Want::Wait);
+    let freed = c.call_back(&[part(2, 0)], false, 0);
+    assert_eq!((freed.free, freed.expelled), (vec![part(2, 0)], vec![2]));
+    assert_eq!(c.held(), [Held { part: part(1, 0), mode: X }]);
+}
+
+#[test]
+fn who_goes_on_reads_past_another_superseded_try() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 1, X)], &[], false);
+    c.granted(op(2), &[range(1, 1, X)], &[], false);
+    c.superseded(1, 0);
+    let ranges = [range(0, 1, X), range(1, 1, S)];
+    assert_eq!(c.granted(op(3), &ranges, &[1], false), Want::Wait, "the other may still write");
+    assert_eq!(c.superseded(2, 0).ready, [3]);
+    assert_eq!(c.want(4, &[range(1, 1, X)], &[1], false, 0), Want::Wait);
+    assert_eq!(c.granted(op(5), &[range(0, 1, S), range(1, 1, X)], &[2], false), Want::Wait);
+    assert_eq!(c.done(3, 0).ready, [5]);
+}
+
+/// Who waits behind a superseded try may wait for another repair, and that for this one, of a dead host.
+#[test]
+fn no_repair_waits_for_who_waits() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 4, X)], &[], false);
+    assert_eq!(c.want(2, &[range(0, 1, X)], &[], false, 0), Want::Wait);
+    c.superseded(1, 0);
+    assert_eq!(c.granted(op(3), &[range(0, 4, X)], &[], true), Want::Ready);
+    assert_eq!(c.done(1, 0).ready, [0; 0], "the repair is under way");
+    assert_eq!(c.done(3, 0).ready, [2]);
 }
