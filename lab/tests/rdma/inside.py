@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-MARK = "lockify-worker: "  # as in crates/remote/src/worker.rs
+MARK = "lockify-worker: "  # as in crates/report/src/crew.rs
 PATIENCE = 100.0  # seconds; the caller has less
 
 
@@ -25,7 +25,8 @@ def replies(process: subprocess.Popen[str]) -> Iterator[Any]:
     assert process.stdout
     for line in process.stdout:
         if line.startswith(MARK):
-            yield json.loads(line[len(MARK) :])
+            reply = json.loads(line[len(MARK) :])
+            yield reply.get("Ok", reply)  # one that failed says why: `Err`
 
 
 def wait_until(what: Callable[[], bool]) -> None:
