@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::{ArrayState, Condition, DeviceId, Extent, Layout, OpError, Span};
+use crate::{ArrayState, DeviceId, Extent, Layout, OpError, Span};
 
 /// Columns of a stripe: offsets of blocks in its units.
 pub type Columns = Range<u32>;
@@ -294,10 +294,7 @@ pub fn write(
             return Err(unavailable(part.stripe));
         }
         // A device that is being rebuilt is written but not read, so that what has been rebuilt stays right until all know.
-        let rebuilding = |device: DeviceId| {
-            let condition = state.devices.get(usize::from(device.0));
-            matches!(condition, Some(Condition::Rebuilding { .. }))
-        };
+        let rebuilding = |device: DeviceId| state.is_rebuilding(device);
         if missing.parity && rebuilding(layout.parity(part.stripe)) {
             return Ok((part.sum(None), None));
         }

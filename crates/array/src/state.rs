@@ -68,6 +68,12 @@ impl ArrayState {
         Change::Fail(device, self.term(device))
     }
 
+    /// Whether a device is being rebuilt.
+    pub fn is_rebuilding(&self, device: DeviceId) -> bool {
+        let condition = self.devices.get(usize::from(device.0));
+        matches!(condition, Some(Condition::Rebuilding { .. }))
+    }
+
     /// Whether a device has a stripe's unit.
     pub fn has(&self, device: DeviceId, stripe: u64) -> bool {
         self.devices.get(usize::from(device.0)).is_some_and(|c| c.has(stripe))

@@ -168,9 +168,9 @@ impl LockCache {
         self.admit(op.seq, ranges, earlier, repair, used)
     }
 
-    /// Repairs, and one that goes on from earlier tries, wait for those only that run: the others may wait for what they finish, and
-    /// from now on wait for them as well. A repair does not wait for what is superseded, and
-    /// neither does it to read.
+    /// Repairs, and one that goes on from earlier tries, wait for those only that run: the others may wait for what they finish,
+    /// and from now on wait for them as well. A repair does not wait for what is superseded, and neither does one that goes on
+    /// for what it only reads.
     fn admit(
         &mut self,
         op: u64,

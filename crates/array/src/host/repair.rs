@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use crate::message::{Blocks, Content, Flaw, Past};
 use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
 use crate::recovery::column::{Column, Mend, Seen, examine, mended};
-use crate::{ArrayState, Condition, DeviceId, Header, Layout, OpError, Stamp};
+use crate::{ArrayState, DeviceId, Header, Layout, OpError, Stamp};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pass {
@@ -42,9 +42,8 @@ impl Pass {
         for (unit, device) in units.chain([parity]) {
             let has = state.has(device, self.stripe);
             // What is rebuilt already, but not known to be, must fit what is repaired.
-            let condition = state.devices.get(usize::from(device.0));
-            let rebuilding = matches!(condition, Some(Condition::Rebuilding { .. }));
-            if has || self.onto == Some(device) || self.repair && rebuilding {
+            let rebuilding = self.repair && state.is_rebuilding(device);
+            if has || self.onto == Some(device) || rebuilding {
                 accesses.push(Access {
                     device,
                     stripe: self.stripe,
