@@ -144,16 +144,17 @@ impl Cluster {
         Ok(all)
     }
 
-    /// Bare round trips from the first worker to the others in turn, nanoseconds, with work between
-    /// them for `pause`.
+    /// Bare round trips from the first worker to the others in turn, nanoseconds, between `count`
+    /// creations in a folder.
     ///
     /// # Errors
     /// [`WorkerError`].
     pub fn ping(
         &mut self,
         delay: Duration,
-        pause: Duration,
+        entries: &Path,
         count: u32,
+        folder: &Path,
     ) -> Result<Vec<u64>, WorkerError> {
         let delay_ns = delay.as_nanos() as u64;
         let Some((first, others)) = self.workers.split_first_mut() else { return Ok(Vec::new()) };
@@ -162,8 +163,8 @@ impl Cluster {
             worker.command(&Command::Echo { delay_ns })?;
             peers.push(expect!(worker, Reply::Echoing(address) => address));
         }
-        let pause_ns = pause.as_nanos() as u64;
-        first.command(&Command::Ping { peers, delay_ns, pause_ns, count })?;
+        let (entries, folder) = (entries.to_owned(), folder.to_owned());
+        first.command(&Command::Ping { peers, delay_ns, entries, count, folder })?;
         Ok(expect!(first, Reply::Pinged(trips) => trips))
     }
 }

@@ -10,7 +10,7 @@ use lockify_core::{LockFlags, Mode};
 
 use crate::clock::now;
 use crate::glock::{Allocator, Glock, ROOT};
-use crate::image::{Contents, Image};
+use crate::image::{Contents, Image, ImageError};
 use crate::locks::{Held, LockError, Locks};
 use crate::tree::Entry;
 use crate::wire::{Created, Portion, Prepare};
@@ -30,18 +30,8 @@ pub enum CreateError {
         error: std::io::Error,
     },
     /// An entry cannot be created.
-    #[error(
-        "cannot create {path} in the shared folder: {error}; choose a file system with room for it with --shared DIR"
-    )]
-    Create {
-        /// The entry.
-        path: String,
-        /// Why.
-        error: rustix::io::Errno,
-    },
-    /// A path cannot be used.
-    #[error("a path of the tree holds a NUL byte")]
-    Nul,
+    #[error(transparent)]
+    Create(#[from] ImageError),
 }
 
 /// What is to be created.
@@ -121,15 +111,16 @@ impl Run {
     ) -> Result<Created, CreateError> {
         let began = now();
         let mut start = began;
-        let mut over = false;
-        while !over && self.iopens.len() < portion.pause_at as usize {
-            let job = self.iopens.len();
-            if job < self.jobs.len() {
-                start = self.create_one(job, start, numbers, locks)?;
+        let mut spent = false;
+        let first = self.iopens.len();
+        for job in first..self.jobs.len().min(portion.pause_at as usize) {
+            start = self.create_one(job, start, numbers, locks)?;
+            spent = start - began > portion.budget_ns && job + 1 >= portion.min as usize;
+            if spent {
+                break;
             }
-            let spent = start - began > portion.budget_ns && job + 1 >= portion.min as usize;
-            over = spent || job + 1 >= self.jobs.len();
         }
+        let over = spent || self.iopens.len() == self.jobs.len();
         if over {
             // Giving the parent up waits until every claim is settled.
             self.release_root(locks)?;
@@ -168,7 +159,7 @@ impl Run {
         self.inodes.push(inode);
         self.iopens.push(iopen);
         let locked = now();
-        self.make(job)?;
+        self.jobs[job].image.create(&self.folder)?;
         let made = now();
         locks.turn()?;
         if self.root.is_some_and(|r| locks.wanted(r.held) && now() >= r.since + self.hold_ns) {
@@ -178,13 +169,6 @@ impl Run {
         self.lock_ns += (locked - start) + (end - made);
         self.latencies.push(end - start);
         Ok(end)
-    }
-
-    fn make(&self, job: usize) -> Result<(), CreateError> {
-        let image = &self.jobs[job].image;
-        image
-            .create(&self.folder)
-            .map_err(|error| CreateError::Create { path: image.to_string(), error })
     }
 
     fn take_root(&mut self, locks: &mut Locks) -> Result<(), CreateError> {
@@ -216,12 +200,9 @@ impl Run {
 }
 
 /// This creator's share of the entries.
-fn jobs(p: &Prepare, entries: &[Entry], contents: &mut Contents) -> Result<Vec<Job>, CreateError> {
+fn jobs(p: &Prepare, entries: &[Entry], contents: &mut Contents) -> Result<Vec<Job>, ImageError> {
     let (first, step) = (p.share.0 as usize, p.share.1.max(1) as usize);
     let mine = entries.iter().take(p.limit as usize).skip(first).step_by(step);
-    mine.map(|e| {
-        let image = Image::load(e, contents).map_err(|_| CreateError::Nul)?;
-        Ok(Job { image, in_root: e.parent.is_none() })
-    })
-    .collect()
+    mine.map(|e| Ok(Job { image: Image::load(e, contents)?, in_root: e.parent.is_none() }))
+        .collect()
 }

@@ -1,7 +1,7 @@
 //! An entry as it is in memory before the clock starts, and its creation.
 
 use std::collections::HashMap;
-use std::ffi::{CString, NulError};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::AsFd;
@@ -36,6 +36,24 @@ fn read(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Why an entry cannot be created.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The file system refuses it.
+    #[error(
+        "cannot create {path} in the shared folder: {error}; choose a file system with room for it with --shared DIR"
+    )]
+    Create {
+        /// The entry.
+        path: String,
+        /// Why.
+        error: Errno,
+    },
+    /// A path cannot be used.
+    #[error("a path of the tree holds a NUL byte")]
+    Nul,
+}
+
 #[derive(Debug)]
 enum What {
     Directory,
@@ -51,19 +69,14 @@ pub struct Image {
     attributes: Option<(Mode, Timestamps)>,
 }
 
-impl std::fmt::Display for Image {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.path.to_string_lossy())
-    }
-}
-
 impl Image {
     /// Reads what the entry needs.
     ///
     /// # Errors
-    /// A path holds a NUL byte.
-    pub fn load(entry: &Entry, contents: &mut Contents) -> Result<Image, NulError> {
-        let text = |path: &Path| CString::new(path.as_os_str().as_bytes());
+    /// [`ImageError::Nul`].
+    pub fn load(entry: &Entry, contents: &mut Contents) -> Result<Image, ImageError> {
+        let text =
+            |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(|_| ImageError::Nul);
         let what = match &entry.kind {
             Kind::Directory => What::Directory,
             Kind::Symlink(target) => What::Symlink(text(target)?),
@@ -77,8 +90,13 @@ impl Image {
     /// Creates it in a folder, as `cp -a` does.
     ///
     /// # Errors
-    /// Those of the file system.
-    pub fn create(&self, folder: &File) -> Result<(), Errno> {
+    /// [`ImageError::Create`].
+    pub fn create(&self, folder: &File) -> Result<(), ImageError> {
+        let path = || self.path.to_string_lossy().into_owned();
+        self.try_create(folder).map_err(|error| ImageError::Create { path: path(), error })
+    }
+
+    fn try_create(&self, folder: &File) -> Result<(), Errno> {
         match &self.what {
             What::Directory => {
                 rustix::fs::mkdirat(folder, &self.path, Mode::from_raw_mode(0o755))?;

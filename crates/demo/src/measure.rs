@@ -8,7 +8,7 @@ use lockify_report::crew::Program;
 
 use crate::cluster::Cluster;
 use crate::relations::directory_round_trips;
-use crate::run::{Measured, RunError, Spec, run, run_in_turn};
+use crate::run::{Measured, RunError, Spec, ping, run, run_in_turn};
 
 /// Nodes of the larger cluster.
 pub const NODES: u32 = 5;
@@ -21,8 +21,10 @@ const MIN_ENTRIES: u32 = 200;
 /// `TOSS_AFTER_NS`); a message's delay comes on top, four times, for an answer each way.
 const CALM: Duration = Duration::from_millis(20);
 
-/// Bare round trips measured at a time.
-const PINGS: u32 = 400;
+/// How long bare round trips are measured at a time, about…
+const PING_TIME: Duration = Duration::from_millis(150);
+/// …and between how many creations at most.
+const PING_CREATIONS: u32 = 250;
 
 /// Pairs of one node and five that a round of claims has: what is expected of them is decided by
 /// 5 %, and such short runs differ by more.
@@ -177,14 +179,13 @@ impl At<'_> {
         Ok(DelayResult { delay: self.delay, policies })
     }
 
-    /// The mean of some bare round trips in the rhythm of creations that take so long, microseconds.
-    fn ping(&mut self, creation_us: f64) -> Result<f64, RunError> {
-        // No more than about a sixth of a second of them.
-        let pause = Duration::from_secs_f64(creation_us / 1e6 / directory_round_trips(NODES));
-        let trip = self.delay * 2 + pause + Duration::from_micros(50);
-        let count = (150_000 / trip.as_micros().max(1) as u32).clamp(20, PINGS);
-        self.five.place(true)?;
-        let trips = self.five.ping(self.delay, pause, count)?;
+    /// The mean of some bare round trips in the rhythm of creations, microseconds.
+    fn ping(&mut self) -> Result<f64, RunError> {
+        let trip = self.delay * 2 + Duration::from_micros(50);
+        let creation = trip.as_secs_f64() * directory_round_trips(NODES);
+        let count = ((PING_TIME.as_secs_f64() / creation) as u32).clamp(20, PING_CREATIONS);
+        let &Plan { tree, scratch, .. } = self.plan;
+        let trips = ping(&mut self.five, self.delay, tree, count, scratch)?;
         Ok(trips.iter().sum::<u64>() as f64 / 1e3 / trips.len().max(1) as f64)
     }
 
@@ -215,15 +216,14 @@ impl At<'_> {
     fn pair(&mut self, policy: &str, limits: Limits, one_first: bool) -> Result<Pair, RunError> {
         self.step(&format!("{policy}, 1 node and 1 active of {NODES} in turn"), 2);
         let spec = self.plan.spec(policy, 1, self.plan.tree, limits.tree);
-        let (one, five) = ((&mut *self.one, &spec), (&mut self.five, &spec));
         let (one, five) = if one_first {
-            run_in_turn(one, five)?
+            run_in_turn(self.one, &mut self.five, &spec)?
         } else {
-            let (five, one) = run_in_turn(five, one)?;
+            let (five, one) = run_in_turn(&mut self.five, self.one, &spec)?;
             (one, five)
         };
         self.calm_down();
-        let round_trip_us = self.ping(one.micros())?;
+        let round_trip_us = self.ping()?;
         Ok(Pair { one, five, round_trip_us })
     }
 

@@ -2,16 +2,19 @@
 //!
 //! Both sides do what a node's event loop does for a message and nothing else: wait for readiness,
 //! read, hold the message for the delay, write. The pinger polls before it sleeps, as a creator
-//! does; who answers sleeps, as a directory node does that is asked now and then. The pinger goes round its peers, because a lock manager
-//! does not ask the same peer all the time either; and it is busy between two trips for as long as a
-//! creator is, because a processor that has been idle for longer takes longer to wake.
+//! does; who answers sleeps, as a directory node does that is asked now and then. The pinger asks
+//! whom a creator would, and creates what a creator does: between creations a round trip takes
+//! longer than in a loop, because the file system has had the caches, and the processors of those
+//! who answer have been idle.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
 use lockify_node::Poller;
+use lockify_report::crew::Failure;
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -21,6 +24,7 @@ use rustix::time::{
 };
 
 use crate::clock::now;
+use crate::image::Image;
 
 /// Bytes of a message: about those of a lookup.
 const MESSAGE: usize = 64;
@@ -60,8 +64,9 @@ fn answer(mut listener: TcpListener, delay: Duration) -> io::Result<()> {
     }
 }
 
-/// Measures `count` round trips to `peers` in turn, in nanoseconds, after a few that do not count,
-/// with work for `pause` nanoseconds before each; polls for up to `busy` before it sleeps.
+/// Creates everything in a folder and measures round trips, in nanoseconds: before each creation
+/// one for each of its two locks, whose directory nodes are the peers and the creator in turn.
+/// Polls for up to `busy` before it sleeps.
 ///
 /// # Errors
 /// Those of the system calls, and a peer that went away.
@@ -69,9 +74,9 @@ pub fn measure(
     peers: &[SocketAddr],
     delay: Duration,
     busy: Duration,
-    pause: u64,
-    count: u32,
-) -> io::Result<Vec<u64>> {
+    folder: &File,
+    images: &[Image],
+) -> Result<Vec<u64>, Failure> {
     let connect = |&address| -> io::Result<Bare> {
         let stream = std::net::TcpStream::connect(address)?;
         stream.set_nonblocking(true)?;
@@ -81,13 +86,7 @@ pub fn measure(
     let mut events = Events::with_capacity(8);
     let mut hold = Hold::new(delay)?;
     let mut trip = |peer: &mut Bare| -> io::Result<u64> {
-        let idle = now();
-        let start = loop {
-            match now() {
-                t if t - idle >= pause => break t,
-                _ => std::hint::spin_loop(),
-            }
-        };
+        let start = now();
         peer.send()?;
         peer.receive(&mut events)?;
         hold.wait()?;
@@ -96,8 +95,18 @@ pub fn measure(
     for peer in &mut peers {
         trip(peer)?;
     }
-    let turns = peers.len().max(1);
-    (0..count as usize).map(|i| trip(&mut peers[i % turns])).collect()
+    // After the last peer, the creator itself.
+    let mut nodes = (0..=peers.len()).cycle();
+    let mut trips = Vec::with_capacity(2 * images.len());
+    for image in images {
+        for node in nodes.by_ref().take(2) {
+            if let Some(peer) = peers.get_mut(node) {
+                trips.push(trip(peer)?);
+            }
+        }
+        image.create(folder)?;
+    }
+    Ok(trips)
 }
 
 /// One side of a connection.
@@ -176,14 +185,25 @@ impl Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::Contents;
 
     #[test]
     fn a_round_trip_takes_both_delays() {
         let delay = Duration::from_millis(2);
         let busy = Duration::from_micros(100);
         let peers = [echo(delay).unwrap(), echo(delay).unwrap()];
-        let trips = measure(&peers, delay, busy, 0, 6).unwrap();
-        assert_eq!(trips.len(), 6);
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for name in ["a", "b", "c"] {
+            std::fs::write(from.path().join(name), name).unwrap();
+        }
+        let entries = crate::tree::read(from.path(), 3).unwrap();
+        let images: Vec<Image> =
+            entries.iter().map(|e| Image::load(e, &mut Contents::default()).unwrap()).collect();
+        let folder = File::open(to.path()).unwrap();
+        let trips = measure(&peers, delay, busy, &folder, &images).unwrap();
+        assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 3);
+        // Two locks each, of which every third is the creator's own.
+        assert_eq!(trips.len(), 4);
         assert!(trips.iter().all(|&t| t >= 4_000_000), "{trips:?}");
     }
 }

@@ -142,17 +142,36 @@ pub fn run(cluster: &mut Cluster, spec: &Spec<'_>) -> Result<Measured, RunError>
 /// # Errors
 /// [`RunError`].
 pub fn run_in_turn(
-    (one, spec): (&mut Cluster, &Spec<'_>),
-    (other, other_spec): (&mut Cluster, &Spec<'_>),
+    first: &mut Cluster,
+    second: &mut Cluster,
+    spec: &Spec<'_>,
 ) -> Result<(Measured, Measured), RunError> {
-    let mut runs = [Run::begin(one, spec)?, Run::begin(other, other_spec)?];
+    let (mut first, mut second) = (Run::begin(first, spec)?, Run::begin(second, spec)?);
     for turn in 1..=TURNS {
-        for run in &mut runs {
-            run.create(run.spec.limit.div_ceil(TURNS) * turn)?;
-        }
+        let pause_at = spec.limit.div_ceil(TURNS) * turn;
+        first.create(pause_at)?;
+        second.create(pause_at)?;
     }
-    let [first, second] = runs;
     Ok((first.finish()?, second.finish()?))
+}
+
+/// Bare round trips between creations of the first node's, nanoseconds.
+///
+/// # Errors
+/// [`RunError`].
+pub fn ping(
+    cluster: &mut Cluster,
+    delay: Duration,
+    entries: &Path,
+    count: u32,
+    scratch: &Path,
+) -> Result<Vec<u64>, RunError> {
+    let folder_error = |error| RunError::Folder { path: scratch.to_owned(), error };
+    let folder = folder::make(scratch).map_err(folder_error)?;
+    cluster.place(true)?;
+    let trips = cluster.ping(delay, entries, count, &folder)?;
+    folder::clean(&folder).map_err(folder_error)?;
+    Ok(trips)
 }
 
 /// A run that is under way.

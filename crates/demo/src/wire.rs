@@ -45,16 +45,18 @@ pub enum Command {
         /// After this long, nanoseconds.
         delay_ns: u64,
     },
-    /// Measure bare round trips.
+    /// Measure bare round trips between creations.
     Ping {
         /// To these in turn.
         peers: Vec<SocketAddr>,
         /// Each message is delayed by this, nanoseconds.
         delay_ns: u64,
-        /// Work between two of them, nanoseconds.
-        pause_ns: u64,
-        /// How many.
+        /// Create from this file of entries…
+        entries: PathBuf,
+        /// …so many…
         count: u32,
+        /// …in this folder.
+        folder: PathBuf,
     },
 }
 

@@ -2,9 +2,10 @@
 //! when its parent does.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use rustix::thread::CpuSet;
 
 use crate::creator::Run;
 use crate::glock::Allocator;
-use crate::image::Contents;
+use crate::image::{Contents, Image};
 use crate::locks::Locks;
 use crate::tree::Entry;
 use crate::wire::{Command, Prepare, Reply};
@@ -106,8 +107,21 @@ struct Node {
     run: Option<Run>,
     /// The run pauses: nothing may happen here, as another cluster creates meanwhile.
     paused: bool,
-    entries: HashMap<std::path::PathBuf, Vec<Entry>>,
+    entries: EntryFiles,
     contents: Contents,
+}
+
+/// Files of entries that were read already.
+#[derive(Default)]
+struct EntryFiles(HashMap<PathBuf, Vec<Entry>>);
+
+impl EntryFiles {
+    fn read(&mut self, file: &Path) -> Result<&[Entry], Failure> {
+        if !self.0.contains_key(file) {
+            self.0.insert(file.to_owned(), serde_json::from_slice(&std::fs::read(file)?)?);
+        }
+        Ok(&self.0[file])
+    }
 }
 
 impl Worker {
@@ -141,19 +155,19 @@ impl Worker {
             Command::Echo { delay_ns } => {
                 Ok(Reply::Echoing(pingpong::echo(Duration::from_nanos(delay_ns))?))
             }
-            Command::Ping { peers, delay_ns, pause_ns, count } => {
-                let delay = Duration::from_nanos(delay_ns);
-                Ok(Reply::Pinged(pingpong::measure(
-                    &peers,
-                    delay,
-                    self.busy_poll(),
-                    pause_ns,
-                    count,
-                )?))
-            }
             command => {
+                let busy_poll = self.busy_poll();
                 let node = self.node.as_mut().ok_or("this worker has not joined a cluster yet")?;
-                node.obey(command)
+                match command {
+                    Command::Ping { peers, delay_ns, entries, count, folder } => {
+                        let folder = File::open(folder)?;
+                        let images = node.images(&entries, count)?;
+                        let delay = Duration::from_nanos(delay_ns);
+                        let trips = pingpong::measure(&peers, delay, busy_poll, &folder, &images)?;
+                        Ok(Reply::Pinged(trips))
+                    }
+                    command => node.obey(command),
+                }
             }
         }
     }
@@ -198,7 +212,7 @@ impl Worker {
             numbers: Allocator::new(number),
             run: None,
             paused: false,
-            entries: HashMap::new(),
+            entries: EntryFiles::default(),
             contents: Contents::default(),
         });
         Ok(Reply::Joined)
@@ -261,13 +275,15 @@ impl Node {
     fn prepare(&mut self, p: &Prepare) -> Result<Reply, Failure> {
         let space = self.space(&p.policy)?;
         self.locks.switch(space);
-        if !self.entries.contains_key(&p.entries) {
-            let entries = serde_json::from_slice(&std::fs::read(&p.entries)?)?;
-            self.entries.insert(p.entries.clone(), entries);
-        }
-        let entries = &self.entries[&p.entries];
+        let entries = self.entries.read(&p.entries)?;
         self.run = Some(Run::prepare(p, entries, &mut self.contents, &mut self.locks)?);
         Ok(Reply::Prepared)
+    }
+
+    /// The first entries of a file, ready to be created.
+    fn images(&mut self, entries: &Path, count: u32) -> Result<Vec<Image>, Failure> {
+        let entries = self.entries.read(entries)?.iter().take(count as usize);
+        Ok(entries.map(|e| Image::load(e, &mut self.contents)).collect::<Result<_, _>>()?)
     }
 
     fn release(&mut self, history: &Path) -> Result<Reply, Failure> {
