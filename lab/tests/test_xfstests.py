@@ -12,6 +12,7 @@ from lockify_lab import LabError, UsageError
 from lockify_lab.cli import main
 from lockify_lab.xfstests import checkout
 from lockify_lab.xfstests.results import DIED, FAILED, HUNG, NOT_RUN, PASSED, Progress, Result, Run, compare
+from lockify_lab.xfstests.shares import shares
 
 # As `check` writes it: the name when a test starts, the rest of the line when it has ended.
 TOLD = """FSTYP         -- gfs2
@@ -127,6 +128,21 @@ def test_the_list_is_tests_without_repetition() -> None:
     tests = checkout.default_tests()
     assert len(tests) == len(set(tests)) == 93
     assert all(test.startswith("generic/") for test in tests)
+
+
+def test_tests_with_a_common_file_are_one_nodes(tmp_path: Path) -> None:
+    names = {
+        "a": "out=$TEST_DIR/fsx", "b": "$TEST_DIR/other", "c": 'rm -rf "${TEST_DIR}/fsx"',
+        "d": "$TEST_DIR/$seq.1", "e": ">$TEST_DIR/$seq.1", "f": "$TEST_DIR/x $TEST_DIR/other",
+        "g": "$TEST_DIR/x|cat",
+    }  # fmt: skip
+    (tmp_path / "tests").mkdir()
+    for test, script in names.items():
+        (tmp_path / "tests" / test).write_text(script)
+    assert shares(tmp_path, list(names), 1) == [list("abcdefg")]
+    given = shares(tmp_path, list(names), 3)
+    assert sorted("".join(share) for share in given) == ["ac", "bdfg", "e"]
+    assert shares(tmp_path, ["a"], 2) == [["a"], []]
 
 
 def _checkout(folder: Path, built: bool) -> Path:

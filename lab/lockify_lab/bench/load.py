@@ -76,6 +76,14 @@ class Phase:
         """Per second; the clock stopped after the final barrier."""
         return self.operations / self.settled_seconds
 
+    @property
+    def rate_before_barrier(self) -> float:
+        return self.operations / self.seconds
+
+    @property
+    def barrier_ms(self) -> float:
+        return (self.settled_seconds - self.seconds) * 1000
+
 
 def phases(output: str) -> list[Phase]:
     """Reads the one line of JSON in a load's output."""

@@ -81,8 +81,8 @@ def run(given: argparse.Namespace) -> int:
 def _put(folder: Path, lockify: Path, libraries: list[Path]) -> None:
     """What the node runs; it sees this folder as /run/lab."""
     for library, flags in _LINKED.items():
-        words = ["cc", "-std=gnu11", "-O2", *flags, "-o", folder / f"relock.{library}", _SOURCE, f"-l{library}"]
-        subprocess.run(words, check=True, timeout=60)
+        output: list[str | Path] = ["-o", folder / f"relock.{library}", _SOURCE, f"-l{library}"]
+        subprocess.run(["cc", "-std=gnu11", "-O2", *flags, *output], check=True, timeout=60)
     (folder / "lib").mkdir()
     for path in libraries:
         shutil.copy(path, folder / "lib")

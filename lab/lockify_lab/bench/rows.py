@@ -14,7 +14,12 @@ UNITS = {
     "ops_per_s": "1/s",
     "locks_per_s": "1/s",
     "latency_us": "us",
+    "create_us": "us",
     "lock_wait_us_per_create": "us",
+    "lock_wait_us_typical": "us",
+    "lock_wait_us_beyond_one_node": "us",
+    "lock_wait_us_typical_beyond_one_node": "us",
+    "final_barrier_ms": "ms",
 }
 
 Case = dict[str, str | int]

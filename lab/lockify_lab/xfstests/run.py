@@ -16,6 +16,7 @@ from ..host import say
 from ..jobs import Result as Job
 from ..lab import Lab
 from .results import DIED, HUNG, Progress, Result, Run
+from .shares import shares
 
 _SETTLE = 300.0  # seconds for a reboot of a node, which may wait for the others' recovery, or for all to leave
 # What every process in the node waits for, before a test that hangs goes with it.
@@ -76,17 +77,15 @@ def run(plan: Plan, name: str, fs: str, claim: str) -> Run:
 
 def _share(plan: Plan, lab: Lab, about: Run, out: Path) -> dict[str, Result]:
     """Every active node runs its share of the tests, the same in each run."""
-    nodes = range(1, plan.active + 1)
+    given = shares(plan.checkout, plan.tests, plan.active)
     with ThreadPoolExecutor(plan.active) as pool:
-        shares = [
-            pool.submit(
-                _Active(plan, lab, node, about, out / str(node)).run, plan.tests[node - 1 :: plan.active]
-            )
-            for node in nodes
+        runs = [
+            pool.submit(_Active(plan, lab, node, about, out / str(node)).run, tests)
+            for node, tests in enumerate(given, 1)
         ]
         results: dict[str, Result] = {}
-        for share in shares:
-            results |= share.result()
+        for each in runs:
+            results |= each.result()
     return {test: results[test] for test in plan.tests}
 
 
