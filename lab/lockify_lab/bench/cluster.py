@@ -67,6 +67,7 @@ class Cluster:
     lab: Lab
     programs: Programs
     members: list[int]
+    most_rounds: int
     delay_us: int = 0
     packets: Counter | None = None
     _tree: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -244,7 +245,8 @@ def _boot(setup: Setup, effort: Effort, programs: Programs, stack: ExitStack) ->
     if is_nfs:
         nfs.start(lab)
         nodes = [nfs.CLIENT]  # the server mounts nothing
-    cluster = Cluster(setup, lab, programs, nodes)
+    most_rounds = effort.rounds if setup.stack == "dlm" else effort.baseline_rounds
+    cluster = Cluster(setup, lab, programs, nodes, most_rounds)
     cluster.start()
     return cluster
 

@@ -11,11 +11,13 @@ class Effort:
 
     name: str
     rounds: int  # paired and alternated, for every comparison
+    baseline_rounds: int  # for O2CB, which takes 100 times as long, and NFS: no gate is about them
     application_rounds: int  # the same for Postmark and Filebench's loads
     items: int  # of each kind in each of the tree's seven directories (mdtest -I)
     # The same for each of five active nodes. GFS2 keeps a lock that others want for at least 10 jiffies,
     # which are 0.1 s here: a node that has created its share earlier lets all wait for a lock of no use.
     shared_items: int
+    ocfs2_shared_items: int  # it hands a lock over at once, and without the claim waits for most of the time
     shared_delays_us: tuple[int, ...]
     traced_items: int  # the same when tracepoints are on
     delays_us: tuple[int, ...]
@@ -32,17 +34,20 @@ class Effort:
 
 
 FULL = Effort(
-    name="full", rounds=15, application_rounds=15, items=5000, shared_items=1000, shared_delays_us=(0, 100),
+    name="full", rounds=15, baseline_rounds=15, application_rounds=15, items=5000,
+    shared_items=1000, ocfs2_shared_items=1000, shared_delays_us=(0, 100),
     traced_items=1000, delays_us=(0, 100), sizes=(4, 3, 2), postmark=500_000, files=10_000, seconds=60,
     memory="2G", disk="24G", journal=512,
 )  # fmt: skip
 QUICK = Effort(
-    name="quick", rounds=5, application_rounds=3, items=300, shared_items=500, shared_delays_us=(100,),
+    name="quick", rounds=5, baseline_rounds=2, application_rounds=3, items=300,
+    shared_items=500, ocfs2_shared_items=100, shared_delays_us=(100,),
     traced_items=150, delays_us=(0, 100), sizes=(3,), postmark=3_000, files=500, seconds=3,
     memory="768M", disk="6G", journal=512,
 )  # fmt: skip
 SMOKE = Effort(
-    name="smoke", rounds=3, application_rounds=3, items=100, shared_items=20, shared_delays_us=(100,),
+    name="smoke", rounds=3, baseline_rounds=3, application_rounds=3, items=100,
+    shared_items=20, ocfs2_shared_items=20, shared_delays_us=(100,),
     traced_items=50, delays_us=(100,), sizes=(), postmark=500, files=200, seconds=1,
     memory="512M", disk="2G", journal=128,
 )  # fmt: skip

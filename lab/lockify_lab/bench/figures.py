@@ -51,7 +51,8 @@ class Table:
             other = self.values.get((base(name), workload))
             if base(name) != name and other:
                 case = self.cases[name, workload]
-                rows.add(bench, case, metric, ratios(values, other), published(case))
+                # A baseline runs in the first rounds only.
+                rows.add(bench, case, metric, ratios(values, other[: len(values)]), published(case))
 
 
 def one_of(name: str) -> str:
@@ -190,11 +191,12 @@ def high_contention(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rou
     several = [cluster for cluster in clusters if cluster.setup.nodes > 1 and cluster.setup.stack == "dlm"]
     if len(several) < 2:
         return
+    items = {"gfs2": effort.shared_items, "ocfs2": effort.ocfs2_shared_items}
     for delay in effort.shared_delays_us:
         rate = Table()
         for cluster in _turns(several, delay, rounds):
             for kind in KINDS:
-                value = cluster.shared_tree(effort.shared_items, kind)
+                value = cluster.shared_tree(items[cluster.setup.fs], kind)
                 rate.add(cluster, kind, value, active=len(cluster.members))
         rate.write(rows, "8", "creates_per_s")
         rate.write_ratios(
@@ -278,7 +280,7 @@ def _turns(clusters: Sequence[Cluster], delay_us: int, rounds: int) -> Iterator[
     for cluster in clusters:
         cluster.set_delay(delay_us)
     for turn in range(rounds):
-        yield from alternated(clusters, turn)
+        yield from (cluster for cluster in alternated(clusters, turn) if turn < cluster.most_rounds)
         _rest(clusters)
 
 
