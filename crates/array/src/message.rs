@@ -241,11 +241,13 @@ pub enum Answer {
     Fenced,
     /// What the fenced life may have been writing, at a device.
     InFlight {
-        /// Pre-written and exclusively locked blocks.
-        in_flight: Vec<Extent>,
-        /// Blocks that it has written of late: where another device of the stripe has forgotten, what it wrote with them there
-        /// may be missing.
-        written: Vec<Extent>,
+        /// Pre-written and exclusively locked blocks, with the timestamps under which they were asked for.
+        in_flight: Vec<(Extent, Stamp)>,
+        /// Blocks that it has written of late, with their linkage records: by those, what it wrote with them on other devices may
+        /// be missing. On the disk others may have written over them.
+        written: Vec<(Extent, Header)>,
+        /// What was written with timestamps up to this may be missing in `written`.
+        forgotten: Time,
         /// The device has restarted, and forgotten what the life had in flight here.
         forgot: bool,
     },

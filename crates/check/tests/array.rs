@@ -199,6 +199,63 @@ fn a_write_is_not_dropped_where_nothing_newer_is() {
     assert_eq!(rules(&report), ["timestamp_order"], "{report}");
 }
 
+/// Host 1 reads block 1 at device 1, and host 2 writes it, after that by timestamps and by locks; its write does not get to device 1.
+fn missed(then: &[&str]) -> Vec<String> {
+    let begin = "w 2 1 1 7, try 2 1 1 100, W 1 2 1 0 100, W 2 2 1 0 100, ok 2 1, r 1 1 1 1, w 2 2 1 8, try 2 2 2 300, \
+         try 1 1 1 200, R 0 2 2 0, R 1 1 1 0, W 2 2 2 0 300";
+    lines(begin, then)
+}
+
+#[test]
+fn a_write_that_did_not_get_to_a_device_follows_what_was_read_there() {
+    for scheme in [TSO, LOCKS] {
+        let report = judge(scheme, &missed(&["ok 1 1 7", "ok 2 2", "end"]));
+        assert!(report.is_clean(), "{scheme}: {report}");
+    }
+    // That is no excuse for who reads later.
+    let old = ["ok 2 2", "r 1 2 1 1", "try 1 2 2 400", "R 1 1 2 0", "ok 1 2 7", "ok 1 1 7", "end"];
+    for scheme in [TSO, LOCKS] {
+        let report = judge(scheme, &missed(&old));
+        assert!(rules(&report).contains(&"durability"), "{scheme}: {report}");
+    }
+}
+
+#[test]
+fn a_write_that_did_not_get_to_a_device_is_not_read_in_half() {
+    // Block 0 as it was after, block 1 as it was before.
+    let half = "w 1 1 0 7 8, r 2 1 0 2, try 1 1 1 100, try 2 1 1 200, W 0 1 1 0 100, W 2 1 1 0 100, R 0 2 1 0, R 1 2 1 0, W 1 3 1 1 90";
+    let report = judge(LOCKS, &lines(half, &["ok 1 1", "ok 2 1 7 0", "end"]));
+    assert_eq!(rules(&report), ["serializable"], "{report}");
+    let report = judge(TSO, &lines(half, &["ok 1 1", "ok 2 1 7 0", "end"]));
+    assert_eq!(rules(&report), ["reads"], "{report}");
+}
+
+#[test]
+fn what_a_device_reads_for_a_request_that_came_twice_goes_to_nobody() {
+    let twice = |last: &'static str| {
+        let begin = "r 2 1 0 2, try 2 1 1 100, R 0 2 1 0, R 1 2 1 0";
+        let write = ["w 1 1 0 7 8", "try 1 1 1 200", "W 0 1 1 0 200", "R 0 2 1 0", last];
+        let end = ["W 1 1 1 0 200", "W 2 1 1 0 200", "ok 1 1", "end"];
+        (begin.to_owned(), [write.as_slice(), &end].concat())
+    };
+    let (begin, then) = twice("left 0");
+    let report = judge(LOCKS, &lines(&(begin.clone() + ", ok 2 1 0 0"), &then));
+    assert!(report.is_clean(), "{report}");
+    // Before the answer it may be what the answer says.
+    let (_, then) = twice("ok 2 1 7 0");
+    let report = judge(LOCKS, &lines(&begin, &then));
+    assert_eq!(rules(&report), ["serializable"], "{report}");
+}
+
+#[test]
+fn a_drop_has_its_place_behind_what_was_lost_with_the_device() {
+    // The write at 500 was under way when the device went down; those of before are done by who takes them up.
+    let begin = "w 1 1 0 5 5, w 2 1 0 7 7, w 3 1 0 9 9, w 4 1 0 3 3, try 1 1 1 500, try 2 1 1 300, try 3 1 1 400, try 4 1 1 600, W 0 1 1 0 500, down 0, \
+                 W 0 2 1 0 300, W 0 4 1 0 600, D 0 3 1 0 400, D 0 1 1 0 500, ok 1 1, ok 2 1, ok 3 1, ok 4 1, end";
+    let report = judge(TSO, &lines(begin, &[]));
+    assert!(report.is_clean(), "{report}");
+}
+
 #[test]
 fn a_read_returns_the_last_write_before_it() {
     // The devices were read in a good order, but what was answered is not what was there.

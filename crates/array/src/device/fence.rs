@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Device, Effect};
 use crate::message::{Answer, Call, Past};
-use crate::{Extent, HostId, Life, OpId, Time};
+use crate::{Extent, Header, HostId, Life, OpId, Time};
 
 /// Fenced lives: those of these hosts up to these incarnations.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -88,12 +88,14 @@ impl Device {
 
     pub(super) fn fence(&mut self, now: Time, call: Call, life: Life, effects: &mut Vec<Effect>) {
         let news = self.raise(now, &[life], effects);
-        let theirs = self.in_flight().filter(|(holder, _)| *holder == life);
-        let in_flight = theirs.filter_map(|(_, extent)| extent).collect();
-        let mut written: Vec<Extent> = self.memory.written_by(life).collect();
-        written.sort_unstable();
+        let theirs = self.in_flight().filter(|held| held.life == life);
+        let in_flight = theirs.filter_map(|held| Some((held.writes?, held.stamp))).collect();
+        // In one order, whatever the table's: simulations are to repeat.
+        let mut written: Vec<(Extent, Header)> = self.memory.written_by(life).collect();
+        written.sort_unstable_by_key(|(extent, header)| (*extent, header.stamp));
         written.dedup();
-        let answer = Answer::InFlight { in_flight, written, forgot: self.returns.forgot(life) };
+        let (forgotten, forgot) = (self.memory.forgotten(), self.returns.forgot(life));
+        let answer = Answer::InFlight { in_flight, written, forgotten, forgot };
         self.answer_saved(news, call, answer, effects);
     }
 

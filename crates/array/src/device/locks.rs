@@ -3,7 +3,7 @@
 
 use super::fence::Fences;
 use super::memory::{Ended, Memory};
-use super::{Effect, Part};
+use super::{Effect, Holding, Part};
 use crate::message::{Answer, Blocks, Call, Mode, Past};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
@@ -13,6 +13,8 @@ use crate::{Extent, Life, Stamp, Time};
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub call: Call,
+    /// Older than what is written under it.
+    pub stamp: Stamp,
     pub extent: Extent,
     pub mode: Mode,
     pub read: Option<Extent>,
@@ -177,11 +179,12 @@ impl Locks {
         self.queue.iter().filter(|lock| !lock.granted).map(|lock| lock.until).min()
     }
 
-    /// Who has locks or waits for some, and which blocks of each are locked exclusively.
-    pub(super) fn holders(&self) -> impl Iterator<Item = (Life, Option<Extent>)> {
+    /// Locks and requests; what is locked exclusively may be written.
+    pub(super) fn holders(&self) -> impl Iterator<Item = Holding> {
         self.queue.iter().map(|lock| {
-            let written = lock.granted && lock.ask.mode == Mode::Exclusive;
-            (lock.ask.call.op.life, written.then_some(lock.ask.extent))
+            let Ask { call, stamp, extent, mode, .. } = lock.ask;
+            let written = lock.granted && mode == Mode::Exclusive;
+            Holding { life: call.op.life, writes: written.then_some(extent), stamp }
         })
     }
 

@@ -101,7 +101,7 @@ impl Device {
     /// they had under way was answered, or is not asked for again.
     pub(super) fn gone_holders(&mut self, now: Time) -> Vec<Life> {
         let keep = self.config.remember;
-        let holding: Vec<Life> = self.in_flight().map(|(life, _)| life).collect();
+        let holding: Vec<Life> = self.in_flight().map(|held| held.life).collect();
         let mut gone = Vec::new();
         for &life in &self.record.holders {
             let heard = *self.marks.heard.entry(life).or_insert(now);

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::message::Call;
-use crate::{Extent, Life, OpId, Time};
+use crate::{Extent, Header, Life, OpId, Time};
 
 /// How a sibling ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,16 +19,27 @@ pub(super) enum Ended {
 #[derive(Debug)]
 pub(super) struct Memory {
     keep: Time,
+    /// How far ahead of the clock timestamps may be.
+    ahead: Time,
+    /// What was written with timestamps up to this may be forgotten.
+    forgotten: Time,
     ended: HashMap<(OpId, u32), Ended>,
-    /// What those that are written have written.
-    written: HashMap<(OpId, u32), Extent>,
+    /// What those that are written have written, and by which linkage record.
+    written: HashMap<(OpId, u32), (Extent, Header)>,
     by_age: VecDeque<(Time, (OpId, u32))>,
 }
 
 impl Memory {
-    /// Forgets after `keep`, in nanoseconds.
-    pub(super) fn new(keep: Time) -> Self {
-        Memory { keep, ended: HashMap::new(), written: HashMap::new(), by_age: VecDeque::new() }
+    /// Forgets after `keep`, in nanoseconds; what was written with timestamps up to `forgotten` it may have forgotten already.
+    pub(super) fn new(keep: Time, ahead: Time, forgotten: Time) -> Self {
+        Memory {
+            keep,
+            ahead,
+            forgotten,
+            ended: HashMap::new(),
+            written: HashMap::new(),
+            by_age: VecDeque::new(),
+        }
     }
 
     pub(super) fn put(&mut self, now: Time, call: Call, ended: Ended) {
@@ -39,14 +50,18 @@ impl Memory {
     }
 
     /// A sibling that has ended has written this.
-    pub(super) fn wrote(&mut self, call: Call, extent: Extent) {
-        self.written.insert((call.op, call.sibling), extent);
+    pub(super) fn wrote(&mut self, call: Call, extent: Extent, header: Header) {
+        self.written.insert((call.op, call.sibling), (extent, header));
     }
 
     /// What a life has written of late.
-    pub(super) fn written_by(&self, life: Life) -> impl Iterator<Item = Extent> {
+    pub(super) fn written_by(&self, life: Life) -> impl Iterator<Item = (Extent, Header)> {
         let theirs = self.written.iter().filter(move |((op, _), _)| op.life == life);
-        theirs.map(|(_, extent)| *extent)
+        theirs.map(|(_, written)| *written)
+    }
+
+    pub(super) fn forgotten(&self) -> Time {
+        self.forgotten
     }
 
     pub(super) fn get(&self, call: Call) -> Option<Ended> {
@@ -59,7 +74,11 @@ impl Memory {
                 break;
             }
             self.ended.remove(sibling);
-            self.written.remove(sibling);
+            if self.written.remove(sibling).is_some() {
+                // Its timestamp was not further ahead of the clock than that when it was prepared.
+                let newest = until.saturating_sub(self.keep).saturating_add(self.ahead);
+                self.forgotten = self.forgotten.max(newest);
+            }
             self.by_age.pop_front();
         }
     }

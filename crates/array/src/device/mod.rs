@@ -163,6 +163,16 @@ pub enum DeviceOutput {
     Broken(DiskError),
 }
 
+/// What a life has here: a lock, a pre-write or a waiting request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Holding {
+    life: Life,
+    /// Blocks that it may write.
+    writes: Option<Extent>,
+    /// Under which it asked for that.
+    stamp: Stamp,
+}
+
 /// A piece of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Part {
@@ -281,7 +291,7 @@ impl Device {
             starting_until: if starting { floor.saturating_add(1) } else { 0 },
             tso: Tso::new(config.remember, config.ahead, config.basic, floor),
             locks: Locks::new(newest),
-            memory: Memory::new(config.remember),
+            memory: Memory::new(config.remember, config.ahead, floor),
             suspects,
             marks: Marks::default(),
             heard: returns.awaited().map(|life| (life, boot.now)).collect(),
@@ -373,8 +383,8 @@ impl Device {
         self.taken
     }
 
-    /// Who has locks, pre-writes or waiting requests here; blocks that may be partly written by an operation under way.
-    fn in_flight(&self) -> impl Iterator<Item = (Life, Option<Extent>)> {
+    /// Locks, pre-writes and waiting requests.
+    fn in_flight(&self) -> impl Iterator<Item = Holding> {
         self.tso.holders().chain(self.locks.holders())
     }
 
@@ -387,7 +397,7 @@ impl Device {
                     self.disk.add(Some(call.op), Job::Read(extent), purpose);
                 }
                 Effect::Write { call, stamp, blocks, parts, waited } => {
-                    self.memory.wrote(call, blocks.extent);
+                    self.memory.wrote(call, blocks.extent, blocks.header);
                     for part in parts {
                         let purpose = Purpose::Write { call, waited };
                         let job = self.part(stamp, &blocks, part);
@@ -527,7 +537,7 @@ impl Device {
 
     /// When the first of those who hold something here will have been silent for a lease, and who.
     fn silent(&self) -> impl Iterator<Item = (Life, Time)> {
-        let holders = self.in_flight().map(|(life, _)| life).chain(self.returns.awaited());
+        let holders = self.in_flight().map(|held| held.life).chain(self.returns.awaited());
         let holders = holders.filter(|life| !self.reported.contains_key(life));
         holders.filter_map(|life| {
             let heard = self.heard.get(&life)?;
@@ -546,7 +556,7 @@ impl Device {
                 self.output.push_back(DeviceOutput::Silent { life });
             }
         }
-        let holders = self.in_flight().map(|(life, _)| life).chain(self.returns.awaited());
+        let holders = self.in_flight().map(|held| held.life).chain(self.returns.awaited());
         let holders: BTreeSet<Life> = holders.collect();
         let lease = self.config.lease;
         self.heard.retain(|life, last| holders.contains(life) || last.saturating_add(lease) > now);

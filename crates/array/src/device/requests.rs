@@ -64,7 +64,7 @@ impl Device {
             }
             Action::Cancel => self.tso.cancel(now, call, &mut self.memory, effects),
             Action::Lock { extent, mode, read, headers, patience, past } => {
-                let ask = Ask { call, extent, mode, read, headers, patience, past };
+                let ask = Ask { call, stamp, extent, mode, read, headers, patience, past };
                 self.locks.lock(now, ask, &self.memory, effects);
             }
             Action::WriteUnlock(blocks) => {

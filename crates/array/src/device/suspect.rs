@@ -141,7 +141,7 @@ impl Device {
         }
         self.suspects.tidied = now;
         let layout = self.config.layout;
-        let extents = self.in_flight().filter_map(|(_, extent)| extent);
+        let extents = self.in_flight().filter_map(|held| held.writes);
         let stripes = extents.filter_map(|e| layout.stripe_of(self.config.id, e.start));
         let busy: BTreeSet<u64> = stripes.map(|stripe| self.suspects.region(stripe)).collect();
         let idle = self.disk.is_idle();

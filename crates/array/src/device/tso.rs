@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::fence::Fences;
 use super::memory::{Ended, Memory};
-use super::{Effect, Part};
+use super::{Effect, Holding, Part};
 use crate::message::{Answer, Blocks, Call, Past};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
@@ -374,9 +374,12 @@ impl Tso {
         siblings.flat_map(|s| [s.asked.read, s.asked.write]).flatten().collect()
     }
 
-    /// Who has pre-writes or waiting reads here, and which blocks of each are pre-written.
-    pub(super) fn holders(&self) -> impl Iterator<Item = (Life, Option<Extent>)> {
-        self.siblings.values().map(|s| (s.asked.call.op.life, s.asked.write))
+    /// Pre-writes and waiting reads.
+    pub(super) fn holders(&self) -> impl Iterator<Item = Holding> {
+        self.siblings.values().map(|sibling| {
+            let Prepare { call, stamp, write, .. } = sibling.asked;
+            Holding { life: call.op.life, writes: write, stamp }
+        })
     }
 
     /// Pre-writes and waiting reads, for people.

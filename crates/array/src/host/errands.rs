@@ -8,9 +8,10 @@ use super::repair::{Found, Pass};
 use super::{Host, HostOutput};
 use crate::agreement::{Proposer, Step};
 use crate::message::{Action, Answer, Past};
+use crate::recovery::column::Trace;
 use crate::{
-    Agreed, ArrayState, Change, Condition, DeviceId, Extent, HostAnswer, HostId, Life, OpError,
-    OpId, Peer, Stamp, Ticket, Time, Work,
+    Agreed, ArrayState, Change, Condition, DeviceId, Extent, Header, HostAnswer, HostId, Layout,
+    Life, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
 };
 
 pub(super) struct Errand {
@@ -39,7 +40,7 @@ enum Stage {
     /// Devices fence a life and say what it had in flight.
     Fencing(Life),
     /// Passes over what it had in flight.
-    Repairing { life: Life, left: BTreeSet<u64>, pass: Pass },
+    Repairing { life: Life, left: BTreeMap<u64, Vec<Trace>>, pass: Pass },
     /// Devices drop what it held.
     Clearing,
     /// The array's next state is voted on.
@@ -50,6 +51,65 @@ enum Stage {
     Gathering(DeviceId),
     /// And the device is told.
     Handing { device: DeviceId, lives: Vec<Life> },
+}
+
+/// What devices say that a fenced life has left.
+#[derive(Default)]
+struct Left {
+    /// Pre-written or locked.
+    awaited: Vec<(DeviceId, Extent, Stamp)>,
+    written: Vec<(DeviceId, Extent, Header)>,
+    /// Up to which timestamps each device may have forgotten what it has written.
+    forgotten: BTreeMap<DeviceId, Time>,
+    /// Groups with a device that has forgotten what it was to write.
+    forgetful: BTreeSet<u16>,
+}
+
+impl Left {
+    /// Stripes to be repaired, with what there is to know of each. All of each: what is there of an operation may be in other
+    /// columns than what is missing.
+    fn stripes(&self, layout: &Layout) -> BTreeMap<u64, Vec<Trace>> {
+        let mut stripes: BTreeMap<u64, Vec<Trace>> = BTreeMap::new();
+        for &(device, extent, stamp) in &self.awaited {
+            let Some(stripe) = layout.stripe_of(device, extent.start) else { continue };
+            let traces = stripes.entry(stripe).or_default();
+            let data = (0..layout.data).find(|unit| layout.data(stripe, *unit) == device);
+            if let Some(unit) = data
+                && self.may_be_in_parity(layout, stripe, extent, stamp)
+            {
+                let start = (extent.start - layout.unit_start(stripe)) as u32;
+                let (unit, columns) =
+                    (usize::from(unit), start..start.saturating_add(extent.count));
+                traces.push(Trace::Awaited { unit, columns, stamp });
+            }
+        }
+        for &(device, extent, header) in &self.written {
+            let Some(stripe) = layout.stripe_of(device, extent.start) else { continue };
+            // What a device has forgotten shows in what others of its group have got.
+            if self.forgetful.contains(&(device.0 / layout.group_size())) {
+                stripes.entry(stripe).or_default();
+            }
+            if let Some(traces) = stripes.get_mut(&stripe) {
+                let trace = Trace::Written(header);
+                if !traces.contains(&trace) {
+                    traces.push(trace);
+                }
+            }
+        }
+        stripes
+    }
+
+    /// Whether a write that a data unit waits for may have got to the stripe's parity without anybody remembering it.
+    fn may_be_in_parity(&self, layout: &Layout, stripe: u64, data: Extent, stamp: Stamp) -> bool {
+        let parity = layout.parity(stripe);
+        let waits = |&(device, extent, other): &(DeviceId, Extent, Stamp)| {
+            (device, other) == (parity, stamp)
+                && extent.start <= data.start
+                && data.end() <= extent.end()
+        };
+        let forgotten = self.forgotten.get(&parity).is_some_and(|time| *time >= stamp.time);
+        forgotten && !self.awaited.iter().any(waits)
+    }
 }
 
 impl Host {
@@ -75,8 +135,8 @@ impl Host {
             if stripe >= layout.stripes {
                 return Err(OpError::Range);
             }
-            let (past, found) = (Past::Nobody, Found::default());
-            Ok(Some(Stage::Stripe(Pass { stripe, repair, onto, past, found })))
+            let (past, traces, found) = (Past::Nobody, Vec::new(), Found::default());
+            Ok(Some(Stage::Stripe(Pass { stripe, repair, onto, past, traces, found })))
         };
         match *work {
             Work::Scrub { stripe, repair } => whole(stripe, repair, None),
@@ -264,10 +324,10 @@ impl Host {
         if let Stage::Repairing { life, left, pass } = &mut errand.stage {
             match left.pop_first() {
                 None => errand.stage = Stage::Clearing,
-                Some(stripe) => {
+                Some((stripe, traces)) => {
                     let past = Past::Life(*life);
                     let found = Found::default();
-                    *pass = Pass { stripe, repair: true, onto: None, past, found };
+                    *pass = Pass { stripe, repair: true, onto: None, past, traces, found };
                 }
             }
         }
@@ -277,16 +337,21 @@ impl Host {
     fn told(&mut self, now: Time, id: u64, answers: Vec<(Peer, Answer)>) {
         let Some(errand) = self.errands.get_mut(&id) else { return };
         let layout = self.config.layout;
-        let mut left: Vec<(DeviceId, Extent)> = Vec::new();
-        let mut recent: Vec<(DeviceId, Extent)> = Vec::new();
-        let mut forgetful: Vec<u16> = Vec::new();
+        let mut left = Left::default();
         let mut fenced: BTreeMap<HostId, u64> = BTreeMap::new();
         for (peer, answer) in answers {
             match (peer, answer) {
-                (Peer::Device(device), Answer::InFlight { in_flight, written, forgot }) => {
-                    left.extend(in_flight.into_iter().map(|extent| (device, extent)));
-                    recent.extend(written.into_iter().map(|extent| (device, extent)));
-                    forgetful.extend(forgot.then_some(device.0 / layout.group_size()));
+                (
+                    Peer::Device(device),
+                    Answer::InFlight { in_flight, written, forgotten, forgot },
+                ) => {
+                    let awaited = in_flight.into_iter();
+                    left.awaited.extend(awaited.map(|(extent, stamp)| (device, extent, stamp)));
+                    let written = written.into_iter();
+                    left.written.extend(written.map(|(extent, header)| (device, extent, header)));
+                    let known = left.forgotten.entry(device).or_default();
+                    *known = forgotten.max(*known);
+                    left.forgetful.extend(forgot.then_some(device.0 / layout.group_size()));
                 }
                 (_, Answer::Fences(lives)) => {
                     for life in lives {
@@ -309,13 +374,17 @@ impl Host {
         match &errand.stage {
             Stage::Fencing(life) => {
                 let life = *life;
-                // What a device has forgotten shows in what others of its group have got.
-                recent.retain(|(device, _)| forgetful.contains(&(device.0 / layout.group_size())));
-                left.append(&mut recent);
-                let left = self.affected(&left);
-                let Some(errand) = self.errands.get_mut(&id) else { return };
-                let (past, found) = (Past::Life(life), Found::default());
-                let pass = Pass { stripe: 0, repair: true, onto: None, past, found };
+                let mut left = left.stripes(&layout);
+                if self.locks.is_some() {
+                    // Nobody comes over what a dead host has locked at the server, and stamps are in order only as far as
+                    // hosts' clocks are.
+                    left.values_mut().for_each(Vec::clear);
+                }
+                // What is mended must be newer than that of which there are traces.
+                let stamps = left.values().flatten().map(Trace::stamp);
+                stamps.for_each(|stamp| self.clock.learn(stamp.time));
+                let (past, traces, found) = (Past::Life(life), Vec::new(), Found::default());
+                let pass = Pass { stripe: 0, repair: true, onto: None, past, traces, found };
                 errand.stage = Stage::Repairing { life, left, pass };
                 self.next_stripe(now, id);
             }
@@ -344,14 +413,6 @@ impl Host {
             errand.stage = stage;
         }
         self.go_on(now, id);
-    }
-
-    /// Stripes with these blocks. All of each: what is there of an operation may be in other columns than what is missing.
-    fn affected(&self, blocks: &[(DeviceId, Extent)]) -> BTreeSet<u64> {
-        let layout = &self.config.layout;
-        let stripe =
-            |(device, extent): &(DeviceId, Extent)| layout.stripe_of(*device, extent.start);
-        blocks.iter().filter_map(stripe).collect()
     }
 
     /// Another attempt at having a change accepted.

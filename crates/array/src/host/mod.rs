@@ -244,7 +244,7 @@ struct Clock {
 
 impl Clock {
     fn stamp(&mut self, now: Time) -> Stamp {
-        self.last = now.saturating_sub(self.fast).max(self.last + 1);
+        self.last = now.saturating_sub(self.fast).max(self.last.saturating_add(1));
         Stamp { time: self.last, host: self.host }
     }
 

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::message::{Blocks, Content, Flaw, Past};
 use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
-use crate::recovery::column::{Column, Mend, Seen, examine, mended};
+use crate::recovery::column::{Column, Mend, Seen, Trace, examine, mended};
 use crate::{ArrayState, DeviceId, Header, Layout, OpError, Stamp};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,6 +17,8 @@ pub(super) struct Pass {
     pub onto: Option<DeviceId>,
     /// Whose locks and pre-writes do not count.
     pub past: Past,
+    /// What devices remember beside headers.
+    pub traces: Vec<Trace>,
     pub found: Found,
 }
 
@@ -91,7 +93,7 @@ impl Pass {
             stripe.push((Column { layout, stripe: self.stripe, offset }, units));
         }
         self.found = Found::default();
-        for ((column, units), finding) in stripe.iter().zip(examine(&stripe)) {
+        for ((column, units), finding) in stripe.iter().zip(examine(&stripe, &self.traces)) {
             self.found.mismatches += u32::from(finding.mismatch);
             self.found.lost += finding.lost;
             for mend in finding.mends {
@@ -172,7 +174,8 @@ mod tests {
         let failed = ArrayState::new(3).changed(Change::Fail(device, 0)).unwrap().unwrap();
         let rebuilding = failed.changed(Change::Rebuild(device)).unwrap().unwrap();
         let (past, found) = (Past::Nobody, Found::default());
-        let mut pass = Pass { stripe: 0, repair: true, onto: None, past, found };
+        let traces = Vec::new();
+        let mut pass = Pass { stripe: 0, repair: true, onto: None, past, traces, found };
         assert_eq!(pass.plan(&layout, &failed).unwrap().accesses.len(), 2);
         let plan = pass.plan(&layout, &rebuilding).unwrap();
         assert_eq!(plan.accesses.len(), 3);

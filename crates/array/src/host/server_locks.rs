@@ -14,7 +14,7 @@ use crate::message::{Action, Answer, Past};
 use crate::plan::{self, Plan};
 use crate::{
     Held, Layout, LockMode, LockRange, OpError, OpId, PartId, Peer, Scheme, ServerReply,
-    ServerRequest, Time,
+    ServerRequest, Stamp, Time,
 };
 
 /// More ranges than a lock server takes in one lock set.
@@ -473,8 +473,9 @@ impl Host {
             sibling.peer == Peer::Server && out.is_some_and(|out| out.action == *action)
         }) {
             let in_flight = ranges.iter().map(|range| {
-                let in_flight = vec![range.extent];
-                let answer = Answer::InFlight { in_flight, written: Vec::new(), forgot: false };
+                let in_flight = vec![(range.extent, Stamp::default())];
+                let (written, forgotten, forgot) = (Vec::new(), 0, false);
+                let answer = Answer::InFlight { in_flight, written, forgotten, forgot };
                 (Peer::Device(range.device), answer)
             });
             self.answered_by_server(now, seq, index, in_flight.collect(), Answer::Done);

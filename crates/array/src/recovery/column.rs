@@ -8,12 +8,19 @@
 //! All columns of a stripe are examined together: of an operation that wrote several, perhaps nothing is there in one of them
 //! but what its record in another says.
 //!
+//! **What headers do not tell.** A read-modify-write goes on from whatever parity there is, and leaves its own record there. If
+//! it came over a write that had got to parity and not to its data, which others than the writer of that data do not read, then
+//! no header says so any more, and what is made of parity is what nobody wrote. (No other writes hide anything: each reads, or
+//! writes anew, all data units of its columns, and waits for what is under way there; and none gets to parity while a write is
+//! under way there.) Who repairs after a host therefore also has its [`Trace`]s.
+//!
 //! **Lost blocks.** A data block that is lost says so itself, has zeros as content, and parity fits these zeros. If the
 //! device of a data block is missing, parity says it: a *lost* parity block means that nothing can be made of it. Parity that is
 //! lost is made good as soon as all data blocks can be read.
 
 use bytes::Bytes;
 
+use crate::plan::Columns;
 use crate::{Header, Layout, Stamp};
 
 /// A block of a column, as a repair finds it.
@@ -59,24 +66,55 @@ pub(crate) struct Finding {
     pub mends: Vec<Mend>,
 }
 
+/// What devices remember of a fenced life's writes. It lasts until the blocks that have missed them have been written anew, so
+/// that it may come again and accuses nobody twice.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Trace {
+    /// A device has written this record.
+    Written(Header),
+    /// A data unit's device still waits for this write, and parity's may have got it and does not remember.
+    Awaited {
+        unit: usize,
+        columns: Columns,
+        /// Not newer than what would be written.
+        stamp: Stamp,
+    },
+}
+
+impl Trace {
+    pub fn stamp(&self) -> Stamp {
+        match self {
+            Trace::Written(header) => header.stamp,
+            Trace::Awaited { stamp, .. } => *stamp,
+        }
+    }
+}
+
 /// The header of what a repair writes: it names nothing, so that it accuses nobody.
 pub(crate) fn mended(stamp: Stamp) -> Header {
     Header { stamp, first: 1, last: 0, ..Header::default() }
 }
 
 /// One pass over columns of a stripe, in each of which at most one unit is absent. Units are the data units, then parity.
-pub(crate) fn examine(columns: &[(Column<'_>, Vec<Seen>)]) -> Vec<Finding> {
+pub(crate) fn examine(columns: &[(Column<'_>, Vec<Seen>)], traces: &[Trace]) -> Vec<Finding> {
     let records = || columns.iter().flat_map(|(_, units)| units).filter_map(Seen::header);
+    let missed = |column: &Column<'_>, units: &[Seen], unit: usize| {
+        traces.iter().any(|trace| column.has_missed(units, unit, trace))
+    };
     let one = |(column, units): &(Column<'_>, Vec<Seen>)| {
-        column.examine(units, records().any(|record| column.is_accused(units, record)))
+        let accused = records().any(|record| column.is_accused(units, record));
+        let missed = (0..units.len()).any(|unit| missed(column, units, unit));
+        column.examine(units, accused || missed)
     };
     let mut findings: Vec<Finding> = columns.iter().map(one).collect();
     if findings.iter().all(|finding| finding.mends.is_empty()) {
         // All is as it should be; now the records may say so. Not before: they are what tells that something is missing.
-        for ((_, units), finding) in columns.iter().zip(&mut findings) {
-            for (unit, seen) in units.iter().enumerate() {
-                if let Seen::There { header, data } = seen
-                    && columns.iter().any(|(column, units)| column.is_accused(units, header))
+        for ((here, seen), finding) in columns.iter().zip(&mut findings) {
+            for (unit, block) in seen.iter().enumerate() {
+                let accuses =
+                    |header| columns.iter().any(|(column, units)| column.is_accused(units, header));
+                if let Seen::There { header, data } = block
+                    && (accuses(header) || missed(here, seen, unit))
                 {
                     finding.mends.push(Mend { unit, data: data.clone(), lost: header.lost });
                 }
@@ -160,9 +198,27 @@ impl Column<'_> {
 
     /// Whether a record names a block of this column that is older: its operation was cut short.
     fn is_accused(&self, units: &[Seen], record: &Header) -> bool {
-        units.iter().enumerate().any(|(unit, other)| {
-            other.header().is_some_and(|h| h.stamp < record.stamp) && self.names(record, unit)
-        })
+        (0..units.len()).any(|unit| self.is_behind(units, unit, record))
+    }
+
+    /// Whether a record names a unit's block of this column, and that is older.
+    fn is_behind(&self, units: &[Seen], unit: usize, record: &Header) -> bool {
+        units[unit].header().is_some_and(|h| h.stamp < record.stamp) && self.names(record, unit)
+    }
+
+    /// Whether a unit's block has missed a write that others of the column may have got.
+    fn has_missed(&self, units: &[Seen], unit: usize, trace: &Trace) -> bool {
+        match trace {
+            Trace::Written(record) => self.is_behind(units, unit, record),
+            // Others that are all older have not got it, and nothing has come over it there.
+            Trace::Awaited { unit: waiting, columns, stamp } => {
+                let newer = |seen: &Seen| seen.header().is_some_and(|h| h.stamp > *stamp);
+                *waiting == unit
+                    && columns.contains(&self.offset)
+                    && units[unit].header().is_some_and(|h| h.stamp < *stamp)
+                    && units.iter().any(newer)
+            }
+        }
     }
 
     /// The sum of all units but one; those that are not there count as zeros.

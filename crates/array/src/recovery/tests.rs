@@ -91,7 +91,7 @@ fn read(units: &[Seen], unit: usize) -> Option<Bytes> {
 
 /// A column of which nothing is in others.
 fn alone(column: Column<'_>, units: &[Seen]) -> Finding {
-    examine(&[(column, units.to_vec())]).remove(0)
+    examine(&[(column, units.to_vec())], &[]).remove(0)
 }
 
 /// Repairs, and at every pass that writes several blocks tries every part of them being written before a crash, too.
@@ -211,7 +211,7 @@ fn repair_both(both: [Vec<Seen>; 2], pass: u64, visit: &mut dyn FnMut(&[Vec<Seen
     let column = |offset: u32| {
         (Column { layout: &layout, stripe: STRIPE, offset }, both[offset as usize].clone())
     };
-    let findings = examine(&[column(0), column(1)]);
+    let findings = examine(&[column(0), column(1)], &[]);
     let mends: Vec<(usize, Mend)> =
         (0..2).flat_map(|c| findings[c].mends.iter().map(move |mend| (c, mend.clone()))).collect();
     if mends.is_empty() {

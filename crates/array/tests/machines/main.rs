@@ -4,6 +4,7 @@ mod degraded;
 mod edges;
 mod fences;
 mod forgotten;
+mod hidden;
 mod interleavings;
 #[cfg(feature = "mutations")]
 mod let_in;

@@ -3,16 +3,22 @@
 //! A transaction is the last try of an operation that was answered well; what other tries wrote (given up, crashed, failed) is a
 //! transaction of its own per block, as nothing is promised of it but that (no atomicity). A write that was dropped stands where
 //! its timestamp belongs. A write that was under way when its device went down may never have happened, and orders nothing.
+//! What was read after the operation was answered went to nobody: the request had come twice.
+//!
+//! **Writes that did not get to a device**, because that was out, or had something newer already when they came again after a
+//! restart: what was read there before still came before them. With timestamp ordering their timestamps say so, as the serial order
+//! is that of the timestamps wherever the graph leaves a choice. Otherwise it is told by the time: nobody gets to a block between a
+//! write's first block and its last. That says nothing of writes, as one that was before may arrive later where nobody waits for it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use petgraph::algo::kosaraju_scc;
 use petgraph::graphmap::DiGraphMap;
 
 use crate::array::event::Stamp;
-use crate::array::run::{Access, Did, Run};
+use crate::array::run::{Access, Did, Run, What};
 
 /// What is ordered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -54,6 +60,8 @@ pub struct Graph {
     pub wrong_drops: Vec<(u16, u64, u64)>,
     /// Tries whose writes at a device may or may not have happened, with the block.
     pub uncertain: Vec<(usize, u16, u64)>,
+    /// The order of timestamps is to be a serial order.
+    by_stamp: bool,
     ids: HashMap<Transaction, u32>,
 }
 
@@ -75,14 +83,23 @@ struct Reader {
 impl Graph {
     /// The graph of a run.
     pub fn new(run: &Run) -> Graph {
-        let mut graph = Graph::default();
+        let by_stamp = run.scheme == "timestamp-ordering";
+        let mut graph = Graph { by_stamp, ..Graph::default() };
+        let missed = if by_stamp { BTreeMap::new() } else { missed(run) };
         for (&at, accesses) in &run.blocks {
-            graph.add_block(run, at, accesses);
+            let missed = missed.get(&at).map_or(&[][..], |missed| missed);
+            graph.add_block(run, at, accesses, missed);
         }
         graph
     }
 
-    fn add_block(&mut self, run: &Run, at: (u16, u64), accesses: &[Access]) {
+    fn add_block(
+        &mut self,
+        run: &Run,
+        at: (u16, u64),
+        accesses: &[Access],
+        missed: &[(usize, u64)],
+    ) {
         let (device, block) = at;
         // The order of versions, oldest first. Version 0 is what was there at first.
         let mut chain: Vec<Version> = Vec::new();
@@ -93,6 +110,7 @@ impl Graph {
             let whole = run.whole(attempt);
             match (did, whole) {
                 (Did::Read, None) => {} // nobody got to see it
+                (Did::Read, Some(op)) if run.was_answered(op, line) => {} // nor this
                 (Did::Read, Some(op)) => {
                     let node = self.node(run, Transaction::Whole(op), attempt, line);
                     readers.push(Reader { version: current, node, line });
@@ -115,8 +133,13 @@ impl Graph {
                     if let Did::Write(_) = did {
                         current = version.id;
                         chain.push(version);
-                    } else if let Some(newer) = chain.iter().position(|v| v.stamp > stamp) {
-                        chain.insert(newer, version);
+                        continue;
+                    }
+                    // What is newer than this and was lost with its device may be before what is older.
+                    let older = chain.iter().rposition(|v| v.stamp < stamp);
+                    let place = older.map_or(0, |older| older + 1);
+                    if chain[place..].iter().any(|v| v.stamp > stamp) {
+                        chain.insert(place, version);
                     } else {
                         self.wrong_drops.push((device, block, line));
                     }
@@ -125,6 +148,17 @@ impl Graph {
         }
         for pair in chain.iter().filter(|v| v.certain).collect::<Vec<_>>().windows(2) {
             self.edge(pair[0].node, pair[1].node, at, [pair[0].line, pair[1].line]);
+        }
+        for &(attempt, line) in missed {
+            let Some(op) = run.whole(attempt) else { continue };
+            let node = self.node(run, Transaction::Whole(op), attempt, line);
+            let written =
+                |access: &&Access| matches!(access.did, Did::Write(_)) && access.line < line;
+            let last = accesses.iter().rfind(written).map(|access| access.line);
+            let version = chain.iter().find(|v| Some(v.line) == last).map_or(0, |v| v.id);
+            for reader in readers.iter().filter(|reader| reader.version == version) {
+                self.edge(reader.node, node, at, [reader.line, line]);
+            }
         }
         for Reader { version, node, line } in readers {
             let place = chain.iter().position(|v| v.id == version).map_or(0, |i| i + 1);
@@ -162,7 +196,8 @@ impl Graph {
         circles
     }
 
-    /// All transactions in an order that the graph allows, earlier lines first; `None` if there is none.
+    /// All transactions in an order that the graph allows, smaller timestamps first if these tell, else earlier lines; `None` if
+    /// there is none.
     pub fn serial_order(&self) -> Option<Vec<u32>> {
         let mut before = vec![0_usize; self.nodes.len()];
         let mut after = vec![Vec::new(); self.nodes.len()];
@@ -170,13 +205,16 @@ impl Graph {
             before[to as usize] += 1;
             after[from as usize].push(to);
         }
-        let place = |id: u32| Reverse((self.nodes[id as usize].line, id));
+        let place = |id: u32| {
+            let node = &self.nodes[id as usize];
+            Reverse((node.stamp.filter(|_| self.by_stamp), node.line, id))
+        };
         let mut free: BinaryHeap<_> = (0..self.nodes.len() as u32)
             .filter(|id| before[*id as usize] == 0)
             .map(place)
             .collect();
         let mut order = Vec::with_capacity(self.nodes.len());
-        while let Some(Reverse((_, id))) = free.pop() {
+        while let Some(Reverse((.., id))) = free.pop() {
             order.push(id);
             for &to in &after[id as usize] {
                 before[to as usize] -= 1;
@@ -201,6 +239,34 @@ impl Graph {
             }
         }
     }
+}
+
+/// By the block where each should have got to: tries of operations that were answered well and have written elsewhere only, each
+/// with the line of its first write.
+fn missed(run: &Run) -> BTreeMap<(u16, u64), Vec<(usize, u64)>> {
+    let mut first: HashMap<usize, u64> = HashMap::new();
+    let mut written: HashSet<(usize, (u16, u64))> = HashSet::new();
+    let mut places: HashMap<u64, (u16, u64)> = HashMap::new();
+    for (&at, accesses) in &run.blocks {
+        places.extend(run.layout.logical(at.0, at.1).map(|block| (block, at)));
+        for access in accesses.iter().filter(|access| access.did != Did::Read) {
+            let line = first.entry(access.attempt).or_insert(access.line);
+            *line = access.line.min(*line);
+            written.insert((access.attempt, at));
+        }
+    }
+    let mut missed: BTreeMap<(u16, u64), Vec<(usize, u64)>> = BTreeMap::new();
+    for op in run.ops.iter().filter(|op| op.is_done() && matches!(op.what, What::Write(_))) {
+        let Some((&attempt, &line)) = op.tries.last().and_then(|t| first.get_key_value(t)) else {
+            continue;
+        };
+        for at in (op.start..op.start + op.count).filter_map(|block| places.get(&block)) {
+            if !written.contains(&(attempt, *at)) {
+                missed.entry(*at).or_default().push((attempt, line));
+            }
+        }
+    }
+    missed
 }
 
 /// A shortest circle through the lowest node of a knot.

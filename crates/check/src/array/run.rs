@@ -185,6 +185,11 @@ impl Run {
         (self.ops[op].is_done() && self.ops[op].tries.last() == Some(&attempt)).then_some(op)
     }
 
+    /// Whether an operation was answered before this line.
+    pub fn was_answered(&self, op: usize, line: u64) -> bool {
+        self.ops[op].answer.as_ref().is_some_and(|answer| answer.line < line)
+    }
+
     /// Whether a device went down after this line.
     pub fn down_after(&self, device: u16, line: u64) -> Option<u64> {
         self.downs.get(&device)?.iter().copied().find(|down| *down > line)

@@ -103,7 +103,7 @@ pub(crate) enum Frame {
 
 impl Framed for Frame {
     const MAGIC: [u8; 8] = *b"LOCKIFYA";
-    const VERSION: u16 = 2;
+    const VERSION: u16 = 3;
     const SPEAKER: &'static str = "process of an array";
     const SUBJECT: &'static str = "arrays";
     const MAX_GREETING: usize = 4096;

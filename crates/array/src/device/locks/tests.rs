@@ -35,12 +35,12 @@ fn denied(op: u64, waited: bool) -> Effect {
 
 impl Rig {
     fn new() -> Self {
-        Rig { locks: Locks::default(), memory: Memory::new(1_000) }
+        Rig { locks: Locks::default(), memory: Memory::new(1_000, 0, 0) }
     }
 
     fn ask(&mut self, op: u64, mode: Mode, past: Past) -> Vec<Effect> {
-        let (call, extent) = (call(op), B);
-        let ask = Ask { call, extent, mode, read: None, headers: false, patience: 10, past };
+        let (call, extent, stamp) = (call(op), B, Stamp::default());
+        let ask = Ask { call, stamp, extent, mode, read: None, headers: false, patience: 10, past };
         let mut effects = Vec::new();
         self.locks.lock(0, ask, &self.memory, &mut effects);
         effects

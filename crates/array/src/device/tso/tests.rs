@@ -54,7 +54,7 @@ fn data_late(stamp: Time, extent: Extent) -> Effect {
 
 impl Rig {
     fn new() -> Self {
-        Rig { tso: Tso::new(T, AHEAD, false, 0), memory: Memory::new(T), now: 100 }
+        Rig { tso: Tso::new(T, AHEAD, false, 0), memory: Memory::new(T, AHEAD, 0), now: 100 }
     }
 
     fn ask(&mut self, asked: Prepare) -> Vec<Effect> {
