@@ -9,7 +9,8 @@ use crate::{ArrayState, Condition, OpError, Peer, Time};
 
 /// Stripes in which parity need not fit, after a part of what a try wrote was refused: those of which devices that count have
 /// written some and refused some, and those for which a device counts again that was left out. Where all has been written, or
-/// nothing, parity fits.
+/// nothing, parity fits; what a device has written without saying so, because it restarted, is under suspicion there and
+/// repaired first.
 fn torn_stripes(this: &Try, state: &ArrayState) -> impl Iterator<Item = u64> {
     let torn = this.plan.stripes.iter().filter(|part| {
         let counts = |device| state.has(device, part.stripe);
