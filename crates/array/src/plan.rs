@@ -4,6 +4,7 @@
 //! Partial units are handled in whole blocks. A read-modify-write touches the blocks that the operation covers, and the parity
 //! of the columns from the first of them to the last; the other methods touch all units in these columns.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::{ArrayState, DeviceId, Extent, Layout, OpError, Span};
@@ -98,13 +99,13 @@ pub struct Plan {
 }
 
 /// What a write may do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WriteRules {
     /// Half of the data units is written: read-modify-write rather than reconstruct-write. The paper does not say.
     pub delta_at_half: bool,
-    /// A part of this operation is written already, so that old data and parity need not fit: nothing may be made of the old
-    /// parity (section 3.4).
-    pub parity_unfit: bool,
+    /// In these stripes a part of this operation is written already, so that old data and parity need not fit: nothing may be made
+    /// of the old parity (section 3.4).
+    pub parity_unfit: BTreeSet<u64>,
 }
 
 struct Stripe<'a> {
@@ -285,11 +286,12 @@ pub fn write(
     layout: &Layout,
     state: &ArrayState,
     span: Span,
-    rules: WriteRules,
+    rules: &WriteRules,
 ) -> Result<Plan, OpError> {
     let lost = |stripe: u64, unit: u16| OpError::Lost { block: layout.logical(stripe, unit) };
     build(layout, span, |part| {
         let missing = Missing::of(layout, state, part.stripe);
+        let parity_unfit = rules.parity_unfit.contains(&part.stripe);
         if missing.count() > 1 {
             return Err(unavailable(part.stripe));
         }
@@ -304,7 +306,7 @@ pub fn write(
         if let Some(&unit) = missing.data.first() {
             let device = layout.data(part.stripe, unit);
             let whole = part.covered(unit).is_some() && part.rest(unit).is_none();
-            if rules.parity_unfit && !whole {
+            if parity_unfit && !whole {
                 return Err(lost(part.stripe, unit));
             }
             // Nothing but parity knows what the missing unit holds: unless it is written, parity may only change by as much as
@@ -324,7 +326,7 @@ pub fn write(
         let (touched, data) = (part.covered.len() * 2, usize::from(layout.data));
         let delta = touched < data || touched == data && rules.delta_at_half;
         // Of a mirror's only data unit, half is not one.
-        if delta && !rules.parity_unfit && data > 1 {
+        if delta && !parity_unfit && data > 1 {
             Ok((part.delta(), None))
         } else {
             Ok((part.sum(None), None))

@@ -1,11 +1,28 @@
 //! What becomes of operations under way when the array's state changes, or when devices have forgotten what they hold
 //! (sections 3.3, 3.4).
 
-use super::engine::{Phase, Refused, Role, Task};
+use super::engine::{Phase, Refused, Role, Task, Try};
 use super::{Host, HostOutput};
 use crate::message::Action;
 use crate::plan;
 use crate::{ArrayState, Condition, OpError, Peer, Time};
+
+/// Stripes in which parity need not fit, after a part of what a try wrote was refused: those of which devices that count have
+/// written some and refused some, and those for which a device counts again that was left out. Where all has been written, or
+/// nothing, parity fits; what a device has written without saying so, because it restarted, is under suspicion there and
+/// repaired first.
+fn torn_stripes(this: &Try, state: &ArrayState) -> impl Iterator<Item = u64> {
+    let torn = this.plan.stripes.iter().filter(|part| {
+        let counts = |device| state.has(device, part.stripe);
+        let accesses = this.plan.accesses.iter().zip(&this.siblings).take(part.accesses.end);
+        let accesses = accesses.skip(part.accesses.start);
+        let written =
+            accesses.filter(|(access, _)| access.write.is_some() && counts(access.device));
+        let refused: Vec<bool> = written.map(|(_, sibling)| sibling.refused.is_some()).collect();
+        part.skipped.is_some_and(counts) || refused.contains(&true) && refused.contains(&false)
+    });
+    torn.map(|part| part.stripe)
+}
 
 impl Host {
     /// Goes on by a newer state of the array: what has not written yet starts again, what has does not wait for devices that
@@ -123,10 +140,13 @@ impl Host {
         #[cfg(not(feature = "mutations"))]
         let delta_again = false;
         let Some(this) = self.tries.get_mut(&seq) else { return };
+        let torn: Vec<u64> = torn_stripes(this, &self.state).collect();
         let Some(mut task) = this.task.take() else { return };
         this.phase = Phase::Superseded;
         self.counts.mended += 1;
-        task.parity_unfit = !delta_again;
+        if !delta_again {
+            task.parity_unfit.extend(torn);
+        }
         task.delayed = true;
         task.superseded.push(seq);
         self.yield_locks(now, seq);

@@ -9,6 +9,8 @@
 //!                    [Last]    the caller has its answer; locks are released, or what was given up is taken back
 //! ```
 
+use std::collections::BTreeSet;
+
 use rand::RngExt as _;
 
 use super::control::{Context, Second};
@@ -65,8 +67,8 @@ pub(super) struct Task {
     pub rejections: u32,
     pub denials: u32,
     pub delayed: bool,
-    /// Parts of it are written: parity need not fit (section 3.4).
-    pub parity_unfit: bool,
+    /// Stripes of which parts are written: parity need not fit (section 3.4).
+    pub parity_unfit: BTreeSet<u64>,
     /// The tries that wrote them.
     pub superseded: Vec<u64>,
 }
@@ -169,7 +171,7 @@ impl Task {
             rejections: 0,
             denials: 0,
             delayed: false,
-            parity_unfit: false,
+            parity_unfit: BTreeSet::new(),
             superseded: Vec::new(),
         }
     }
@@ -266,9 +268,9 @@ impl Host {
                 }
                 let rules = WriteRules {
                     delta_at_half: self.config.delta_at_half,
-                    parity_unfit: task.parity_unfit,
+                    parity_unfit: task.parity_unfit.clone(),
                 };
-                plan::write(layout, &self.state, *span, rules)
+                plan::write(layout, &self.state, *span, &rules)
             }
             _ => Ok(Plan::default()),
         }

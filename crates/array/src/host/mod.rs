@@ -248,6 +248,11 @@ impl Clock {
         Stamp { time: self.last, host: self.host }
     }
 
+    /// No stamp that was given is newer.
+    fn newest(&self) -> Time {
+        self.last
+    }
+
     fn learn(&mut self, seen: Time) {
         self.last = self.last.max(seen);
     }

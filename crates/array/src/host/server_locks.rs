@@ -288,7 +288,9 @@ impl Host {
             self.say(ServerRequest::Yield { parts: yields });
         }
         if !free.is_empty() || !shared.is_empty() {
-            let request = ServerRequest::Relinquish { free: free.clone(), shared: shared.clone() };
+            let newest = self.clock.newest();
+            let (back, read) = (free.clone(), shared.clone());
+            let request = ServerRequest::Relinquish { free: back, shared: read, newest };
             let number = self.say(request);
             if let Some(locks) = &mut self.locks {
                 locks.returned.push_back(Returned { number, free, shared });
@@ -329,7 +331,7 @@ impl Host {
                 let (ranges, past) = (set.ranges.clone(), set.past.clone());
                 ServerRequest::Lock { op, ranges, past, repair: set.repair }
             }
-            Stage::Unlocking => ServerRequest::Unlock { op },
+            Stage::Unlocking => ServerRequest::Unlock { op, newest: self.clock.newest() },
             Stage::Granted => return,
         };
         let asks = set.stage == Stage::Asked;
@@ -368,7 +370,10 @@ impl Host {
         }
         match reply {
             ServerReply::Welcome { incarnation, lease } => self.register(now, incarnation, lease),
-            ServerReply::Granted { op, waited } => self.set_granted(now, op, waited),
+            ServerReply::Granted { op, waited, newest } => {
+                self.clock.learn(newest);
+                self.set_granted(now, op, waited);
+            }
             ServerReply::Unlocked { op } => {
                 let Some(locks) = &mut self.locks else { return };
                 let unlocking = |set: &&LockSet| set.op == op && set.stage == Stage::Unlocking;
@@ -409,7 +414,8 @@ impl Host {
         locks.registered = true;
         locks.renewal = None;
         locks.renewed = now;
-        let request = ServerRequest::Register { incarnation, held: locks.held() };
+        let (held, newest) = (locks.held(), self.clock.newest());
+        let request = ServerRequest::Register { incarnation, held, newest };
         self.output.push_back(HostOutput::SendServer { request });
         let returned = std::mem::take(&mut locks.returned);
         let unanswered = locks.sets.iter().filter(|(_, set)| set.stage != Stage::Granted);

@@ -33,7 +33,7 @@ fn ios(plan: &Plan) -> (usize, usize) {
     (reads, plan.accesses.iter().filter(|a| a.write.is_some()).count())
 }
 
-fn plan(units: u64, rules: WriteRules) -> Plan {
+fn plan(units: u64, rules: &WriteRules) -> Plan {
     let layout = raid5();
     write(&layout, &without(&layout, &[]), span(0, units * 8), rules).unwrap()
 }
@@ -41,12 +41,12 @@ fn plan(units: u64, rules: WriteRules) -> Plan {
 #[test]
 fn ios_of_whole_units_are_those_of_the_table() {
     let reconstruct = WriteRules::default();
-    let delta = WriteRules { delta_at_half: true, ..reconstruct };
-    assert_eq!(ios(&plan(1, reconstruct)), (2, 2));
-    assert_eq!(ios(&plan(2, delta)), (3, 3));
-    assert_eq!(ios(&plan(2, reconstruct)), (2, 3));
-    assert_eq!(ios(&plan(3, reconstruct)), (1, 4));
-    assert_eq!(ios(&plan(4, reconstruct)), (0, 5));
+    let delta = WriteRules { delta_at_half: true, ..WriteRules::default() };
+    assert_eq!(ios(&plan(1, &reconstruct)), (2, 2));
+    assert_eq!(ios(&plan(2, &delta)), (3, 3));
+    assert_eq!(ios(&plan(2, &reconstruct)), (2, 3));
+    assert_eq!(ios(&plan(3, &reconstruct)), (1, 4));
+    assert_eq!(ios(&plan(4, &reconstruct)), (0, 5));
     let layout = raid5();
     for m in 1..=4 {
         let read = read(&layout, &without(&layout, &[]), span(0, m * 8)).unwrap();
@@ -57,20 +57,20 @@ fn ios_of_whole_units_are_those_of_the_table() {
 #[test]
 fn methods_are_those_of_the_table() {
     let rules = WriteRules::default();
-    let delta = WriteRules { delta_at_half: true, ..rules };
-    assert_eq!(plan(1, rules).stripes[0].method, Method::Delta);
-    assert_eq!(plan(2, rules).stripes[0].method, Method::Sum);
-    assert_eq!(plan(2, delta).stripes[0].method, Method::Delta);
-    assert_eq!(plan(3, delta).stripes[0].method, Method::Sum);
-    assert_eq!(plan(4, delta).stripes[0].method, Method::Sum);
+    let delta = WriteRules { delta_at_half: true, ..WriteRules::default() };
+    assert_eq!(plan(1, &rules).stripes[0].method, Method::Delta);
+    assert_eq!(plan(2, &rules).stripes[0].method, Method::Sum);
+    assert_eq!(plan(2, &delta).stripes[0].method, Method::Delta);
+    assert_eq!(plan(3, &delta).stripes[0].method, Method::Sum);
+    assert_eq!(plan(4, &delta).stripes[0].method, Method::Sum);
 }
 
 #[test]
 fn a_mirror_is_written_without_reading_whatever_the_switch() {
     let layout = mirror();
     for delta_at_half in [false, true] {
-        let rules = WriteRules { delta_at_half, parity_unfit: false };
-        let plan = write(&layout, &without(&layout, &[]), span(3, 2), rules).unwrap();
+        let rules = WriteRules { delta_at_half, ..WriteRules::default() };
+        let plan = write(&layout, &without(&layout, &[]), span(3, 2), &rules).unwrap();
         assert_eq!(ios(&plan), (0, 2));
         assert!(plan.accesses.iter().all(|a| a.write == Some(3..5)));
     }
@@ -80,12 +80,12 @@ fn a_mirror_is_written_without_reading_whatever_the_switch() {
 fn a_partial_unit_touches_only_its_columns() {
     let layout = raid5();
     let state = without(&layout, &[]);
-    let one = write(&layout, &state, span(2, 3), WriteRules::default()).unwrap();
+    let one = write(&layout, &state, span(2, 3), &WriteRules::default()).unwrap();
     for access in &one.accesses {
         assert_eq!((access.read.clone(), access.write.clone()), (Some(2..5), Some(2..5)));
     }
     // The end of one unit and the start of the next, reconstructed: their rests are read, and all of the two others.
-    let two = write(&layout, &state, span(6, 4), WriteRules::default()).unwrap();
+    let two = write(&layout, &state, span(6, 4), &WriteRules::default()).unwrap();
     let of = |unit| two.accesses.iter().find(|a| a.unit == unit).unwrap();
     assert_eq!(of(Unit::Data(0)).read, Some(0..6));
     assert_eq!(of(Unit::Data(0)).write, Some(6..8));
@@ -100,7 +100,8 @@ fn a_partial_unit_touches_only_its_columns() {
 #[test]
 fn an_operation_over_stripes_is_one_plan() {
     let layout = raid5();
-    let plan = write(&layout, &without(&layout, &[]), span(24, 48), WriteRules::default()).unwrap();
+    let plan =
+        write(&layout, &without(&layout, &[]), span(24, 48), &WriteRules::default()).unwrap();
     let methods: Vec<_> = plan.stripes.iter().map(|s| s.method).collect();
     assert_eq!(methods, [Method::Delta, Method::Sum, Method::Delta]);
     let parts: Vec<_> = plan.stripes.iter().map(|s| s.accesses.clone()).collect();
@@ -130,13 +131,13 @@ fn a_write_to_a_missing_unit_reads_the_untouched_ones() {
     let state = without(&layout, &[layout.data(0, 1)]);
     let rules = WriteRules::default();
     for (units, expected) in [(1, (3, 1)), (2, (2, 2)), (3, (1, 3))] {
-        let plan = write(&layout, &state, span(8, units * 8), rules).unwrap();
+        let plan = write(&layout, &state, span(8, units * 8), &rules).unwrap();
         assert_eq!(plan.stripes[0].method, Method::Sum);
         assert_eq!(ios(&plan), expected, "{units} units");
         assert_eq!(plan.stripes[0].skipped, Some(layout.data(0, 1)));
     }
     // Units 1 and 2, of 1 only the end: its old bytes are the sum of all others, parity included.
-    let plan = write(&layout, &state, span(12, 12), rules).unwrap();
+    let plan = write(&layout, &state, span(12, 12), &rules).unwrap();
     assert_eq!(plan.stripes[0].method, Method::SumMissing(1));
     assert_eq!(ios(&plan), (4, 2));
     assert!(plan.accesses.iter().all(|a| a.read == Some(0..8)));
@@ -147,7 +148,7 @@ fn a_write_beside_a_missing_unit_is_always_a_read_modify_write() {
     let layout = raid5();
     let state = without(&layout, &[layout.data(0, 3)]);
     for units in 1..=3 {
-        let plan = write(&layout, &state, span(0, units * 8), WriteRules::default()).unwrap();
+        let plan = write(&layout, &state, span(0, units * 8), &WriteRules::default()).unwrap();
         assert_eq!(plan.stripes[0].method, Method::Delta);
         let count = units as usize + 1;
         assert_eq!(ios(&plan), (count, count));
@@ -159,7 +160,7 @@ fn without_parity_only_data_is_written() {
     let layout = raid5();
     let state = without(&layout, &[layout.parity(0)]);
     for units in 1..=4 {
-        let plan = write(&layout, &state, span(0, units * 8), WriteRules::default()).unwrap();
+        let plan = write(&layout, &state, span(0, units * 8), &WriteRules::default()).unwrap();
         assert_eq!(plan.stripes[0].method, Method::NoParity);
         assert_eq!(ios(&plan), (0, units as usize));
         assert_eq!(plan.stripes[0].skipped, Some(layout.parity(0)));
@@ -171,7 +172,7 @@ fn half_a_mirror_is_enough() {
     let layout = mirror();
     for gone in [layout.data(0, 0), layout.parity(0)] {
         let state = without(&layout, &[gone]);
-        let plan = write(&layout, &state, span(2, 3), WriteRules::default()).unwrap();
+        let plan = write(&layout, &state, span(2, 3), &WriteRules::default()).unwrap();
         assert_eq!(ios(&plan), (0, 1));
         assert_ne!(plan.accesses[0].device, gone);
         let plan = read(&layout, &state, span(2, 3)).unwrap();
@@ -187,7 +188,7 @@ fn what_two_missing_units_leave() {
     assert!(matches!(read(&layout, &state, span(0, 1)), Err(OpError::Unavailable(_))));
     assert!(read(&layout, &state, span(16, 16)).is_ok());
     let rules = WriteRules::default();
-    assert!(matches!(write(&layout, &state, span(16, 1), rules), Err(OpError::Unavailable(_))));
+    assert!(matches!(write(&layout, &state, span(16, 1), &rules), Err(OpError::Unavailable(_))));
 }
 
 #[test]
@@ -204,15 +205,19 @@ fn a_stripe_that_is_rebuilt_is_whole() {
 #[test]
 fn unfit_parity_is_not_built_upon() {
     let layout = raid5();
-    let rules = WriteRules { parity_unfit: true, delta_at_half: true };
+    let rules = WriteRules { parity_unfit: BTreeSet::from([0]), delta_at_half: true };
     let whole = without(&layout, &[]);
-    let plan = write(&layout, &whole, span(2, 3), rules).unwrap();
+    let plan = write(&layout, &whole, span(2, 3), &rules).unwrap();
     assert_eq!(plan.stripes[0].method, Method::Sum);
     assert!(plan.accesses.iter().all(|a| a.unit != Unit::Parity || a.read.is_none()));
     let missing = without(&layout, &[layout.data(0, 1)]);
-    let lost = write(&layout, &missing, span(0, 8), rules);
+    let lost = write(&layout, &missing, span(0, 8), &rules);
     assert_eq!(lost, Err(OpError::Lost { block: layout.logical(0, 1) }));
-    assert!(write(&layout, &missing, span(8, 8), rules).is_ok());
+    assert!(write(&layout, &missing, span(8, 8), &rules).is_ok());
+    // In another stripe it fits.
+    let next = layout.logical(1, 0);
+    let plan = write(&layout, &missing, span(next, 1), &rules).unwrap();
+    assert_eq!(plan.stripes[0].method, Method::Delta);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::Past;
 use crate::server::message::{LockRange, PartId, ServerReply};
-use crate::{HostId, Life, OpId};
+use crate::{HostId, Life, OpId, Time};
 
 /// Names a write of the log until it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -60,6 +60,10 @@ pub(super) enum Entry {
     Floor {
         host: HostId,
         incarnation: u64,
+    },
+    /// Timestamps up to this have been given; before the entry of what was given back with it.
+    Newest {
+        time: Time,
     },
 }
 

@@ -60,6 +60,8 @@ pub enum ServerRequest {
         incarnation: u64,
         /// Parts that it holds.
         held: Vec<Held>,
+        /// No timestamp that it has given to a write is newer.
+        newest: Time,
     },
     /// Lock all of these ranges together. Renews the host's lease.
     Lock {
@@ -77,6 +79,8 @@ pub enum ServerRequest {
     Unlock {
         /// Which.
         op: OpId,
+        /// No timestamp that its host has given to a write is newer.
+        newest: Time,
     },
     /// Parts that a host gives back, called or not (callback locking).
     Relinquish {
@@ -84,6 +88,8 @@ pub enum ServerRequest {
         free: Vec<PartId>,
         /// Exclusive parts that it goes on holding to read.
         shared: Vec<PartId>,
+        /// No timestamp that the host has given to a write is newer.
+        newest: Time,
     },
     /// Parts that this host writes nothing under any more, and keeps only so that nobody reads or writes what its operations
     /// have written in part before they are done: repairs may go past them, and to read whoever goes on from another such operation.
@@ -122,6 +128,9 @@ pub enum ServerReply {
         op: OpId,
         /// It waited for others.
         waited: bool,
+        /// Nothing that was written under locks that are free now has a newer timestamp: what is written under these is to have
+        /// one.
+        newest: Time,
     },
     /// The operation holds and waits for nothing more.
     Unlocked {

@@ -28,6 +28,12 @@
 //! A yielded part is given back altogether, never kept to be used by others of its host. The log does not say what is yielded:
 //! after a restart hosts say so again behind `Register`.
 //!
+//! **Timestamps** tell by blocks' headers what was written last, and hosts' clocks differ. So hosts say with what they give back how
+//! far their timestamps have come, and each grant says how far those have come of whoever had these blocks before: who is granted
+//! them goes on from there. One number for all is enough, as timestamps need only grow. It is in the log before each release: after a
+//! restart either both are there, or the release is not, and then its owner registers, and says it again, or is repaired after, by
+//! whoever reads the headers of all that it held.
+//!
 //! **Restart**: the table comes back from the log with a new incarnation. Each host that the table names has to register
 //! within a lease; who does not is suspect.
 
@@ -151,6 +157,8 @@ pub struct LockServer {
     /// Operations that were unlocked, until a late `Lock` of theirs cannot come any more.
     ended: BTreeMap<OpId, Time>,
     ended_at: VecDeque<(Time, OpId)>,
+    /// The newest timestamp that a host has told.
+    newest: Time,
     journal: Journal,
     outputs: VecDeque<ServerOutput>,
 }
@@ -174,6 +182,7 @@ impl LockServer {
             deadlines: BTreeSet::new(),
             ended: BTreeMap::new(),
             ended_at: VecDeque::new(),
+            newest: 0,
             journal: Journal::default(),
             outputs: VecDeque::new(),
         };
@@ -285,7 +294,8 @@ impl LockServer {
         if self.is_fenced(from) {
             return self.send(from, ServerReply::Fenced { life: from, ranges: Vec::new() });
         }
-        if let ServerRequest::Register { incarnation, held } = request {
+        if let ServerRequest::Register { incarnation, held, newest } = request {
+            self.learn(newest);
             return self.register(from, incarnation, &held);
         }
         if !self.hosts.get(&from).is_some_and(|host| host.registered) {
@@ -296,8 +306,14 @@ impl LockServer {
             ServerRequest::Lock { op, ranges, past, repair } => {
                 self.lock(from, op, &ranges, past, repair);
             }
-            ServerRequest::Unlock { op } => self.unlock(from, op),
-            ServerRequest::Relinquish { free, shared } => self.relinquish(from, &free, &shared),
+            ServerRequest::Unlock { op, newest } => {
+                self.learn(newest);
+                self.unlock(from, op);
+            }
+            ServerRequest::Relinquish { free, shared, newest } => {
+                self.learn(newest);
+                self.relinquish(from, &free, &shared);
+            }
             ServerRequest::Yield { parts } => self.yielded(from, &parts),
             ServerRequest::Renew => {
                 self.renew(from);
@@ -305,6 +321,13 @@ impl LockServer {
             }
             ServerRequest::Fence { life } => self.fence(from, life),
             ServerRequest::Clear { life } => self.clear(from, life),
+        }
+    }
+
+    fn learn(&mut self, newest: Time) {
+        if newest > self.newest {
+            self.newest = newest;
+            self.journal.note(Entry::Newest { time: newest });
         }
     }
 
@@ -386,8 +409,8 @@ impl LockServer {
         if let Some(order) = self.table.order_of(op) {
             // It came twice. If the answer is on its way, it is so twice.
             if let Some(request) = self.table.get(order).filter(|request| request.granted) {
-                let waited = request.waited;
-                self.journal.after(Some((from, ServerReply::Granted { op, waited })));
+                let (waited, newest) = (request.waited, self.newest);
+                self.journal.after(Some((from, ServerReply::Granted { op, waited, newest })));
             }
             return;
         }
@@ -532,7 +555,8 @@ impl LockServer {
             let ranges =
                 ranges.filter_map(|(i, part)| part.as_ref().map(|p| (i as u16, p.range))).collect();
             let entry = Entry::Granted { op, ranges, past: request.past.clone() };
-            self.journal.commit(entry, Some((op.life, ServerReply::Granted { op, waited })));
+            let reply = ServerReply::Granted { op, waited, newest: self.newest };
+            self.journal.commit(entry, Some((op.life, reply)));
         }
     }
 

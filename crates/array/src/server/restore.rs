@@ -53,6 +53,7 @@ impl LockServer {
                 }
             }
             Entry::Floor { host, incarnation } => self.raise(Life { host, incarnation }),
+            Entry::Newest { time } => self.newest = self.newest.max(time),
         }
     }
 
@@ -61,6 +62,7 @@ impl LockServer {
         entries.extend(
             self.fenced.iter().map(|(&host, &incarnation)| Entry::Floor { host, incarnation }),
         );
+        entries.push(Entry::Newest { time: self.newest });
         entries.extend(self.uncleared.iter().map(|&life| Entry::Fenced { life }));
         entries.extend(self.table.iter().filter(|(_, r)| r.granted).map(|(_, request)| {
             let ranges = request.parts.iter().enumerate();

@@ -73,7 +73,7 @@ impl World {
     }
 
     fn register(&mut self, host: u32, incarnation: u64, held: Vec<Held>) {
-        self.ask(host, ServerRequest::Register { incarnation, held });
+        self.ask(host, ServerRequest::Register { incarnation, held, newest: 0 });
     }
 
     fn lock(&mut self, host: u32, ranges: &[LockRange]) -> OpId {
@@ -87,17 +87,32 @@ impl World {
     }
 
     fn unlock(&mut self, op: OpId) {
-        self.ask(op.life.host.0, ServerRequest::Unlock { op });
+        self.unlock_at(op, 0);
+    }
+
+    /// The same, of a host whose timestamps have come so far.
+    fn unlock_at(&mut self, op: OpId, newest: Time) {
+        self.ask(op.life.host.0, ServerRequest::Unlock { op, newest });
     }
 
     fn give_back(&mut self, part: PartId) {
-        let request = ServerRequest::Relinquish { free: vec![part], shared: Vec::new() };
+        let (free, shared) = (vec![part], Vec::new());
+        let request = ServerRequest::Relinquish { free, shared, newest: 0 };
         self.ask(part.op.life.host.0, request);
     }
 
     fn granted(&self, op: OpId) -> bool {
-        let granted = |waited| (op.life.host.0, ServerReply::Granted { op, waited });
-        self.said.contains(&granted(false)) || self.said.contains(&granted(true))
+        self.granted_at(op).is_some()
+    }
+
+    /// How far timestamps had come when it was granted.
+    fn granted_at(&self, op: OpId) -> Option<Time> {
+        self.said.iter().find_map(|(to, reply)| match *reply {
+            ServerReply::Granted { op: other, newest, .. } => {
+                ((*to, other) == (op.life.host.0, op)).then_some(newest)
+            }
+            _ => None,
+        })
     }
 
     fn advance(&mut self, by: Time) {
@@ -176,7 +191,7 @@ fn messages_that_come_twice_or_late_change_nothing() {
     let b = w.lock(2, &ranges);
     assert!(w.granted(b));
     // Nobody unlocks for others.
-    w.ask(1, ServerRequest::Unlock { op: b });
+    w.ask(1, ServerRequest::Unlock { op: b, newest: 0 });
     let c = w.lock(3, &ranges);
     assert!(!w.granted(c));
 }
@@ -215,7 +230,8 @@ fn a_grant_is_kept_by_its_host_until_it_is_called_back() {
     let reader = w.lock(2, &[range(0, 0, 1, S)]);
     assert!(!w.granted(reader));
     assert_eq!(w.called(1), [(part(a, 0), true)]);
-    w.ask(1, ServerRequest::Relinquish { free: Vec::new(), shared: vec![part(a, 0)] });
+    let (free, shared) = (Vec::new(), vec![part(a, 0)]);
+    w.ask(1, ServerRequest::Relinquish { free, shared, newest: 0 });
     assert!(w.granted(reader));
     // Now both share; a writer calls both, and the part that nobody wants is left alone.
     w.said.clear();
@@ -340,7 +356,7 @@ fn a_newer_life_of_a_host_makes_the_older_one_suspect() {
     let mut w = World::new(Scheme::ServerLocking);
     w.lock(1, &[range(0, 0, 1, X)]);
     let newer = Life { host: HostId(1), incarnation: 2 };
-    let request = ServerRequest::Register { incarnation: 1, held: Vec::new() };
+    let request = ServerRequest::Register { incarnation: 1, held: Vec::new(), newest: 0 };
     w.server.handle(0, ServerInput::Request { from: newer, request });
     w.run();
     assert_eq!(w.suspects, [1]);
@@ -404,8 +420,11 @@ fn a_dead_host_that_others_wait_for_is_suspect_when_its_lease_has_ended() {
     assert!(!w.granted(b));
     w.ask(2, ServerRequest::Fence { life: life(1) });
     w.ask(2, ServerRequest::Clear { life: life(1) });
-    assert!(w.granted(b) && w.said.contains(&(2, ServerReply::Granted { op: b, waited: true })));
-    assert!(w.said.contains(&(1, ServerReply::Granted { op: a, waited: false })));
+    assert!(
+        w.granted(b)
+            && w.said.contains(&(2, ServerReply::Granted { op: b, waited: true, newest: 0 }))
+    );
+    assert!(w.said.contains(&(1, ServerReply::Granted { op: a, waited: false, newest: 0 })));
 }
 
 #[test]
@@ -462,7 +481,8 @@ fn what_is_called_back_again_has_the_time_of_the_second_call() {
     let mut w = World::new(Scheme::CallbackLocking);
     let a = w.lock(1, &[range(0, 0, 1, X)]);
     w.lock(2, &[range(0, 0, 1, S)]);
-    let shared = ServerRequest::Relinquish { free: Vec::new(), shared: vec![part(a, 0)] };
+    let (free, shared) = (Vec::new(), vec![part(a, 0)]);
+    let shared = ServerRequest::Relinquish { free, shared, newest: 0 };
     w.ask(1, shared);
     w.advance(3 * SECOND);
     for host in [1, 2] {
@@ -520,14 +540,14 @@ fn writes_that_wait_for_repairs_of_one_stripe_do_not_wait_for_each_other() {
         w.ask(2, lock_two);
         assert!(!w.granted(two), "{scheme}: one repair at a time");
         // What goes on with the first write is kept out by the repair, and keeps out repairs itself.
-        w.ask(1, ServerRequest::Unlock { op: one });
+        w.ask(1, ServerRequest::Unlock { op: one, newest: 0 });
         assert!(w.granted(two), "{scheme}");
         let again = OpId { life: life(1), seq: 801 };
         let ranges = (0..3).map(|device| range(device, 0, 1, X)).collect();
         let past = Past::Tries(vec![first]);
         w.ask(1, ServerRequest::Lock { op: again, ranges, past, repair: false });
         assert!(!w.granted(again), "{scheme}");
-        w.ask(2, ServerRequest::Unlock { op: two });
+        w.ask(2, ServerRequest::Unlock { op: two, newest: 0 });
         assert!(w.granted(again), "{scheme}");
         let (third, lock_third) = repair(2, 901, second);
         w.ask(2, lock_third);
@@ -606,4 +626,41 @@ fn what_was_yielded_is_not_after_a_restart_until_its_host_says_so_again() {
     assert!(!w.granted(op));
     w.ask(1, ServerRequest::Yield { parts: vec![part(write, 0)] });
     assert!(w.granted(op));
+}
+
+#[test]
+fn who_is_granted_a_lock_hears_how_far_timestamps_had_come_before() {
+    let blocks = [range(0, 0, 4, X)];
+    let mut w = World::new(Scheme::ServerLocking);
+    let a = w.lock(1, &blocks);
+    let b = w.lock(2, &blocks);
+    assert_eq!(w.granted_at(a), Some(0));
+    w.unlock_at(a, 700);
+    assert_eq!(w.granted_at(b), Some(700));
+    // Of a clock that is behind.
+    w.unlock_at(b, 500);
+    let c = w.lock(3, &blocks);
+    assert_eq!(w.granted_at(c), Some(700));
+    // What is in the log as given back has its timestamp there.
+    w.unlock_at(c, 900);
+    w.lock(1, &[range(1, 0, 1, S)]);
+    w.restart();
+    (1..=4).for_each(|host| w.register(host, 2, Vec::new()));
+    let d = w.lock(4, &blocks);
+    assert_eq!(w.granted_at(d), Some(900));
+}
+
+#[test]
+fn after_a_restart_hosts_say_again_how_far_their_timestamps_had_come() {
+    let blocks = [range(0, 0, 4, X)];
+    let mut w = World::new(Scheme::CallbackLocking);
+    let a = w.lock(1, &blocks);
+    let (free, shared) = (vec![part(a, 0)], Vec::new());
+    w.ask(1, ServerRequest::Relinquish { free, shared, newest: 800 });
+    w.restart();
+    w.register(2, 2, Vec::new());
+    let b = w.lock(2, &blocks);
+    assert!(!w.granted(b), "host 1 may have it yet");
+    w.ask(1, ServerRequest::Register { incarnation: 2, held: Vec::new(), newest: 800 });
+    assert_eq!(w.granted_at(b), Some(800));
 }

@@ -198,12 +198,13 @@ mod tests {
             ServerRequest::Register {
                 incarnation: 7,
                 held: vec![Held { part, mode: LockMode::Shared }],
+                newest: 1 << 60,
             },
             lock(Past::Nobody),
             lock(Past::Tries(vec![op])),
             lock(Past::Life(life)),
-            ServerRequest::Unlock { op },
-            ServerRequest::Relinquish { free: vec![part], shared: vec![part, part] },
+            ServerRequest::Unlock { op, newest: 1 << 60 },
+            ServerRequest::Relinquish { free: vec![part], shared: vec![part, part], newest: 0 },
             ServerRequest::Yield { parts: vec![part, part] },
             ServerRequest::Renew,
             ServerRequest::Fence { life },
@@ -211,7 +212,7 @@ mod tests {
         ];
         let answers = [
             ServerReply::Welcome { incarnation: 7, lease: 1 << 32 },
-            ServerReply::Granted { op, waited: true },
+            ServerReply::Granted { op, waited: true, newest: 1 << 60 },
             ServerReply::Unlocked { op },
             ServerReply::Callback { parts: vec![part], shared: true },
             ServerReply::Renewed,
