@@ -80,6 +80,8 @@ impl Drop for Reserved {
     fn drop(&mut self) {
         // The lock file stays: removing it would let two daemons lock two files of one name.
         let _ = std::fs::remove_file(&self.path);
+        // Closing it would not do while a process that another thread is just starting has it, too.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
 

@@ -124,10 +124,10 @@ enum Key {
 
 /// A key, if one is pressed soon: then it is time to see whether there is a new look.
 fn key() -> Result<Option<Key>, Failure> {
-    if !event::poll(Duration::from_millis(100)).or_fail(Code::Failed)? {
+    if !event::poll(Duration::from_millis(100)).map_err(terminal::failed)? {
         return Ok(None);
     }
-    let Event::Key(key) = event::read().or_fail(Code::Failed)? else {
+    let Event::Key(key) = event::read().map_err(terminal::failed)? else {
         return Ok(Some(Key::Other));
     };
     let control = key.modifiers.contains(KeyModifiers::CONTROL);

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::{io, process, thread};
 
 use ratatui::Frame;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -22,13 +22,13 @@ impl Terminal {
         // Also restores it if the process panics.
         ratatui::try_init().map(Terminal).map_err(|e| {
             restore();
-            Failure::new(Code::Failed, format!("cannot use the terminal: {e}; try --once"))
+            failed(io::Error::other(format!("cannot use the terminal: {e}; try --once")))
         })
     }
 
     /// Draws the screen.
     pub fn draw(&mut self, screen: impl FnOnce(&mut Frame<'_>)) -> Result<(), Failure> {
-        self.0.draw(screen).map(drop).or_fail(Code::Failed)
+        self.0.draw(screen).map(drop).map_err(failed)
     }
 }
 
@@ -41,6 +41,14 @@ impl Drop for Terminal {
 /// A terminal that is gone needs no restoring, and there is nobody to be told.
 fn restore() {
     let _ = ratatui::try_restore();
+}
+
+/// What the terminal could not do. If it is gone, the program ends here: the thread that watches it may be later.
+pub fn failed(error: io::Error) -> Failure {
+    if has_ended(&io::stdin(), Some(&Timespec::default())) {
+        end(SIGHUP);
+    }
+    Failure::new(Code::Failed, error)
 }
 
 /// Signals end the program on a thread of their own, as the others may be busy for seconds.
@@ -58,11 +66,16 @@ fn end_with_signals() -> io::Result<()> {
 /// the process's controlling one, and crossterm 0.29 then reads it again and again for ever.
 fn end_with(terminal: impl AsFd + Send + 'static) {
     thread::spawn(move || {
-        // Without any flag, only its end is told.
-        let mut ended = [PollFd::new(&terminal, PollFlags::empty())];
-        while poll(&mut ended, None).is_err() {}
+        while !has_ended(&terminal, None) {}
         end(SIGHUP);
     });
+}
+
+/// Waits for so long.
+fn has_ended(terminal: &impl AsFd, patience: Option<&Timespec>) -> bool {
+    // Without any flag, only its end is told.
+    let mut ended = [PollFd::new(terminal, PollFlags::empty())];
+    poll(&mut ended, patience).is_ok_and(|ended| ended > 0)
 }
 
 fn end(signal: i32) -> ! {
