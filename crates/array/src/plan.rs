@@ -89,6 +89,13 @@ pub struct StripePlan {
     pub accesses: Range<usize>,
 }
 
+impl StripePlan {
+    /// Whether a device counts again that was left out.
+    pub(crate) fn is_back(&self, state: &ArrayState) -> bool {
+        self.skipped.is_some_and(|device| state.has(device, self.stripe))
+    }
+}
+
 /// An operation's siblings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {

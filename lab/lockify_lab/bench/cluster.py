@@ -67,7 +67,7 @@ class Cluster:
     lab: Lab
     programs: Programs
     members: list[int]
-    most_rounds: int
+    most_rounds: int  # of a comparison
     delay_us: int = 0
     packets: Counter | None = None
     _tree: Iterator[int] = field(default_factory=lambda: itertools.count(1))

@@ -48,7 +48,8 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     paper.add_argument(
         "--fs", action="append", default=[], choices=("gfs2", "ocfs2", "nfs"), help="nfs goes with gfs2 (all)"
     )
-    paper.add_argument("--rounds", type=int, default=0, metavar="N", help="of every comparison; fewer with O2CB and NFS in --quick")
+    about = "of every comparison; fewer with O2CB and NFS in --quick"
+    paper.add_argument("--rounds", type=int, default=0, metavar="N", help=about)
     paper.add_argument("--out", type=Path, default=Path("target/bench-paper"), metavar="DIR", help="(%(default)s)")
     paper.add_argument("--kernel", default="claim", help="as for `up`: a name or a path (%(default)s)")
     paper.add_argument("--load", type=Path, metavar="PROGRAM", help="a lockify-load that is built already")

@@ -535,10 +535,14 @@ impl Device {
         self.output.push_back(DeviceOutput::Send { to, reply });
     }
 
-    /// When the first of those who hold something here will have been silent for a lease, and who.
+    /// Who holds something here, or is awaited after a restart: each has to be heard from.
+    fn holders(&self) -> impl Iterator<Item = Life> {
+        self.in_flight().map(|held| held.life).chain(self.returns.awaited())
+    }
+
+    /// When the first of those will have been silent for a lease, and who.
     fn silent(&self) -> impl Iterator<Item = (Life, Time)> {
-        let holders = self.in_flight().map(|held| held.life).chain(self.returns.awaited());
-        let holders = holders.filter(|life| !self.reported.contains_key(life));
+        let holders = self.holders().filter(|life| !self.reported.contains_key(life));
         holders.filter_map(|life| {
             let heard = self.heard.get(&life)?;
             Some((life, heard.saturating_add(self.config.lease)))
@@ -556,8 +560,7 @@ impl Device {
                 self.output.push_back(DeviceOutput::Silent { life });
             }
         }
-        let holders = self.in_flight().map(|held| held.life).chain(self.returns.awaited());
-        let holders: BTreeSet<Life> = holders.collect();
+        let holders: BTreeSet<Life> = self.holders().collect();
         let lease = self.config.lease;
         self.heard.retain(|life, last| holders.contains(life) || last.saturating_add(lease) > now);
         self.reported.retain(|life, _| holders.contains(life));

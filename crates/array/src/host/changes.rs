@@ -19,7 +19,7 @@ fn torn_stripes(this: &Try, state: &ArrayState) -> impl Iterator<Item = u64> {
         let written =
             accesses.filter(|(access, _)| access.write.is_some() && counts(access.device));
         let refused: Vec<bool> = written.map(|(_, sibling)| sibling.refused.is_some()).collect();
-        part.skipped.is_some_and(counts) || refused.contains(&true) && refused.contains(&false)
+        part.is_back(state) || refused.contains(&true) && refused.contains(&false)
     });
     torn.map(|part| part.stripe)
 }
@@ -94,11 +94,7 @@ impl Host {
             Some(Refused::Suspect { stripe }) => Some(stripe),
             _ => None,
         });
-        let back = this
-            .plan
-            .stripes
-            .iter()
-            .any(|part| part.skipped.is_some_and(|device| self.state.has(device, part.stripe)));
+        let back = this.plan.stripes.iter().any(|part| part.is_back(&self.state));
         if matches!(this.task, Some(Task { role: Role::Pass(_), .. })) {
             // A repair finds what it has written, and goes on from there.
             return self.restart(now, seq, 0);

@@ -325,9 +325,7 @@ impl Host {
             match left.pop_first() {
                 None => errand.stage = Stage::Clearing,
                 Some((stripe, traces)) => {
-                    let past = Past::Life(*life);
-                    let found = Found::default();
-                    *pass = Pass { stripe, repair: true, onto: None, past, traces, found };
+                    *pass = Pass::after(*life, stripe, traces);
                 }
             }
         }
@@ -376,15 +374,13 @@ impl Host {
                 let life = *life;
                 let mut left = left.stripes(&layout);
                 if self.locks.is_some() {
-                    // Nobody comes over what a dead host has locked at the server, and stamps are in order only as far as
-                    // hosts' clocks are.
+                    // Nobody comes over what a dead host has locked at the server: headers tell everything.
                     left.values_mut().for_each(Vec::clear);
                 }
                 // What is mended must be newer than that of which there are traces.
                 let stamps = left.values().flatten().map(Trace::stamp);
                 stamps.for_each(|stamp| self.clock.learn(stamp.time));
-                let (past, traces, found) = (Past::Life(life), Vec::new(), Found::default());
-                let pass = Pass { stripe: 0, repair: true, onto: None, past, traces, found };
+                let pass = Pass::after(life, 0, Vec::new());
                 errand.stage = Stage::Repairing { life, left, pass };
                 self.next_stripe(now, id);
             }

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use crate::message::{Blocks, Content, Flaw, Past};
 use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
 use crate::recovery::column::{Column, Mend, Seen, Trace, examine, mended};
-use crate::{ArrayState, DeviceId, Header, Layout, OpError, Stamp};
+use crate::{ArrayState, DeviceId, Header, Layout, Life, OpError, Stamp};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pass {
@@ -32,6 +32,12 @@ pub(super) struct Found {
 }
 
 impl Pass {
+    /// One that repairs after a fenced life.
+    pub fn after(life: Life, stripe: u64, traces: Vec<Trace>) -> Pass {
+        let (past, found) = (Past::Life(life), Found::default());
+        Pass { stripe, repair: true, onto: None, past, traces, found }
+    }
+
     pub fn plan(&self, layout: &Layout, state: &ArrayState) -> Result<Plan, OpError> {
         let columns = 0..layout.unit;
         if plan::missing_units(layout, state, self.stripe) > 1 {
