@@ -4,10 +4,11 @@
 mod common;
 
 use common::array::{Array, BLOCK, Export};
+use common::relay::Place;
 use common::traffic::{
     SHARED, a_device_comes_back, a_host_is_fenced, array, content, device, judge, pile, work,
 };
-use common::{code, stderr};
+use common::{code, stderr, wait_for};
 use rustix::process::Signal;
 
 /// Three hosts on the same stripes, and what becomes of one of them while the others work. What it has held is free then,
@@ -130,6 +131,40 @@ fn a_stopped_device_under_timestamp_ordering() {
 #[test]
 fn a_stopped_device_under_callback_locking() {
     a_stopped_device("callback-locking");
+}
+
+/// What was being written when all devices were killed is checked, even where nobody uses it.
+fn killed_devices(scheme: &str) {
+    let mut array = array(scheme);
+    let host = array.export(1);
+    let mut blocks = host.connect();
+    blocks.write(0, &content(SHARED));
+    pile(&mut blocks, 11, 24);
+    array.devices.iter_mut().for_each(|device| device.take().unwrap().kill());
+    for id in 0..3 {
+        array.start(id, &format!("disk{id}"), &[]);
+    }
+    assert_ne!(device(&array, 0)["unchecked"], 0);
+    for _ in 0..24 {
+        assert_eq!(blocks.0.reply().0, 0);
+    }
+    wait_for(|| (0..3).all(|id| device(&array, id)["unchecked"] == 0));
+    wait_for(|| {
+        let logs = (0..3).map(|id| array.log(Place::Device(id)));
+        logs.into_iter().all(|log| log.contains("all these stripes have been checked"))
+    });
+    blocks.read(0, SHARED);
+    judge(array, vec![host]);
+}
+
+#[test]
+fn killed_devices_under_timestamp_ordering() {
+    killed_devices("timestamp-ordering");
+}
+
+#[test]
+fn killed_devices_under_callback_locking() {
+    killed_devices("callback-locking");
 }
 
 /// A block whose checksum is wrong is not returned: its content comes from the others, and a scrub writes it anew.

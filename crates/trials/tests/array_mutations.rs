@@ -15,7 +15,7 @@ use lockify_trials::array::scenario::Faults;
 use lockify_trials::array::seeds::{Run, run_one};
 
 /// Seeds that a hole is looked for in.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 1000;
 
 /// A hole, and where it shows.
 struct Hole {

@@ -12,10 +12,12 @@ use crate::{Extent, OpId, Time};
 
 /// As many passes over a stripe are remembered: more than hosts try at once.
 const MOST_PASSES: usize = 64;
+/// As many stripes are put in order to be checked in the background.
+const NEXT: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
-    /// Regions that were dirty at the start.
+    /// Regions that were dirty at the start, without those of which all has been repaired.
     regions: BTreeSet<u64>,
     /// Stripes of these that have been repaired.
     good: BTreeSet<u64>,
@@ -27,6 +29,10 @@ pub(super) struct Suspects {
     tidied: Time,
     units: u64,
     groups: u64,
+    /// This device's group.
+    group: u64,
+    /// All of the array.
+    stripes: u64,
 }
 
 impl Suspects {
@@ -41,12 +47,22 @@ impl Suspects {
             regions,
             units: config.region_units.max(1),
             groups: u64::from(config.layout.groups),
+            group: u64::from(config.id.0 / config.layout.group_size()),
+            stripes: config.layout.stripes,
             ..Suspects::default()
         }
     }
 
     pub(super) fn region(&self, stripe: u64) -> u64 {
         stripe / self.groups / self.units
+    }
+
+    /// The stripes of a region of which this device has a unit.
+    fn stripes(&self, region: u64) -> impl Iterator<Item = u64> + use<> {
+        let (groups, group, stripes) = (self.groups, self.group, self.stripes);
+        let first = region.saturating_mul(self.units);
+        let rows = first..first.saturating_add(self.units).min(stripes.div_ceil(groups));
+        rows.map(move |row| row * groups + group).filter(move |stripe| *stripe < stripes)
     }
 
     fn is_suspect(&self, stripe: u64) -> bool {
@@ -58,6 +74,11 @@ impl Suspects {
         if self.examined.get(&stripe).is_some_and(|passes| passes.contains(&pass)) {
             self.examined.remove(&stripe);
             self.good.insert(stripe);
+            let region = self.region(stripe);
+            if self.stripes(region).all(|stripe| self.good.contains(&stripe)) {
+                self.regions.remove(&region);
+                self.good.retain(|stripe| *stripe / self.groups / self.units != region);
+            }
         }
     }
 
@@ -93,19 +114,22 @@ impl Device {
     /// Stripes that this device serves only after they have been checked: a scrub that may repair does it. Until then a stripe
     /// may be inconsistent, so that somebody should see to it even if nobody uses them.
     pub fn suspects(&self) -> impl Iterator<Item = u64> {
-        let (units, groups) = (self.suspects.units, self.suspects.groups);
-        let layout = self.config.layout;
-        let group = u64::from(self.config.id.0 / layout.group_size());
-        let rows = self.suspects.regions.iter().flat_map(move |region| {
-            let first = region.saturating_mul(units);
-            first..first.saturating_add(units).min(layout.stripes.div_ceil(groups))
-        });
-        rows.map(move |row| row * groups + group)
-            .filter(move |stripe| *stripe < layout.stripes && self.is_suspect(*stripe))
+        let regions = self.suspects.regions.iter();
+        let stripes = regions.flat_map(|region| self.suspects.stripes(*region));
+        stripes.filter(|stripe| self.suspects_stripe(*stripe))
     }
 
-    /// What this device does not have yet will be rebuilt from the others: no repair reads it here.
-    fn is_suspect(&self, stripe: u64) -> bool {
+    /// Those of them that are to be checked next, in order; none if there are none. If several devices have started again, each
+    /// begins with others: those whose parity it has.
+    pub fn next_suspects(&self) -> Vec<u64> {
+        let mut next: Vec<u64> = self.suspects().take(NEXT).collect();
+        next.sort_by_key(|stripe| (self.config.layout.parity(*stripe) != self.config.id, *stripe));
+        next
+    }
+
+    /// Whether a stripe is one of them. What this device does not have yet will be rebuilt from the others: no repair reads it
+    /// here.
+    pub fn suspects_stripe(&self, stripe: u64) -> bool {
         self.suspects.is_suspect(stripe) && self.record.state().has(self.config.id, stripe)
     }
 
@@ -119,7 +143,7 @@ impl Device {
         let layout = self.config.layout;
         for extent in extents.into_iter().flatten() {
             let stripe = layout.stripe_of(self.config.id, extent.start);
-            let Some(stripe) = stripe.filter(|stripe| self.is_suspect(*stripe)) else {
+            let Some(stripe) = stripe.filter(|stripe| self.suspects_stripe(*stripe)) else {
                 continue;
             };
             if !repairs(action) {

@@ -3,7 +3,8 @@
 
 use bytes::Bytes;
 use lockify_array::{
-    ArrayState, Change, Condition, DeviceId, HostAnswer, OpError, Redundancy, Scheme, Span, Work,
+    ArrayState, Change, Condition, DeviceId, DeviceInput, HostAnswer, OpError, Redundancy, Scheme,
+    Span, Work,
 };
 use rand::RngExt as _;
 
@@ -310,6 +311,43 @@ fn a_device_that_restarts_has_its_dirty_stripes_checked_before_they_are_used() {
         // The stripe was repaired when it was first used.
         judge(&mut world, &old, span, &new, false, &format!("{seed}, degraded"));
     }
+}
+
+#[test]
+fn what_a_restarted_device_suspects_is_over_when_all_of_it_is_checked() {
+    let (mut world, old) = filled(raid5(), Scheme::TimestampOrdering, 1);
+    for device in 0..5 {
+        world.restart_device(DeviceId(device));
+    }
+    world.run();
+    for (index, device) in world.devices.iter().enumerate() {
+        let next = device.next_suspects();
+        assert_eq!(next.len() as u64, world.layout.stripes);
+        assert_eq!(usize::from(world.layout.parity(next[0]).0), index, "each begins with its own");
+    }
+    for stripe in world.devices[0].next_suspects() {
+        let found = run(&mut world, REPAIRER, Work::Scrub { stripe, repair: true });
+        assert_eq!(found, Ok(HostAnswer::Scrubbed { mismatches: 0, lost: 0 }));
+        assert!(world.devices.iter().all(|device| !device.next_suspects().contains(&stripe)));
+    }
+    // A restart after that suspects it again, unless nothing was written there for long.
+    world.restart_device(DeviceId(0));
+    world.run();
+    assert_eq!(world.devices[0].suspects().count() as u64, world.layout.stripes);
+    for stripe in world.devices[0].next_suspects() {
+        run(&mut world, REPAIRER, Work::Scrub { stripe, repair: true }).unwrap();
+    }
+    for _ in 0..3 {
+        world.now += world.configs[0].remember;
+        world.devices[0].handle(world.now, DeviceInput::Tick);
+        world.collect();
+        world.run();
+    }
+    world.restart_device(DeviceId(0));
+    world.run();
+    assert_eq!(world.devices[0].suspects().count(), 0);
+    let all = Span { start: 0, count: world.layout.blocks() };
+    assert_eq!(read(&mut world, all), Ok(old));
 }
 
 #[test]

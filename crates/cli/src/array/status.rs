@@ -71,6 +71,8 @@ struct Device {
     /// Hosts that are connected to it.
     hosts: Vec<u32>,
     requests: Option<u64>,
+    /// Stripes that may have been written in when it stopped: it checks them in the background.
+    unchecked: Option<u64>,
 }
 
 /// Runs the subcommand.
@@ -117,6 +119,7 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
             why,
             hosts: hosts(answer),
             requests: report.map(|report| report.requests),
+            unchecked: report.map(|report| report.unchecked),
         }
     };
     let devices: Vec<Device> = file.voters().zip(&answers.voters).map(device).collect();
@@ -163,7 +166,10 @@ fn text(status: &Status) -> String {
             condition,
             count(hosts),
             count(d.requests),
-            stands(&d.why),
+            match (&d.why, d.unchecked) {
+                (None, Some(left @ 1..)) => format!("serves; {left} stripes to be checked"),
+                _ => stands(&d.why),
+            },
         ]
     };
     let server_row = |s: &LockServer| {

@@ -24,6 +24,8 @@ pub enum Repair {
     Rebuild(DeviceId, u64),
     /// Say how far it is; `u64::MAX` when it is rebuilt.
     Rebuilt(DeviceId, u64),
+    /// Check a stripe that a device suspects.
+    Check(u64),
 }
 
 impl Repair {
@@ -36,6 +38,7 @@ impl Repair {
             Repair::Begin(device) => Work::Change { change: Change::Rebuild(device) },
             Repair::Rebuild(device, stripe) => Work::Rebuild { device, stripe },
             Repair::Rebuilt(device, done) => Work::Change { change: Change::Rebuilt(device, done) },
+            Repair::Check(stripe) => Work::Scrub { stripe, repair: true },
         }
     }
 }
@@ -168,7 +171,7 @@ impl Caretaker {
             }
             return;
         };
-        self.done += u64::from(!matches!(repair, Repair::LetIn(..)));
+        self.done += u64::from(!matches!(repair, Repair::LetIn(..) | Repair::Check(_)));
         self.again.remove(&repair);
         match repair {
             Repair::Fence(life) => drop(self.dead.remove(&life)),
@@ -176,7 +179,7 @@ impl Caretaker {
             Repair::Rebuild(device, stripe) => {
                 self.next.entry(device).and_modify(|next| *next = (*next).max(stripe + 1));
             }
-            Repair::Fail(..) | Repair::LetIn(..) => {}
+            Repair::Fail(..) | Repair::LetIn(..) | Repair::Check(_) => {}
         }
     }
 

@@ -141,6 +141,7 @@ pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
         quiet_at: 60 * MILLISECOND,
         faults,
         // Ten times what is usual.
+        checks: true,
         most_events: 30_000,
         #[cfg(feature = "mutations")]
         mutation: None,

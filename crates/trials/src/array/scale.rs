@@ -54,6 +54,7 @@ fn scenario(scheme: Scheme, hosts: u32, layout: Layout, seed: u64) -> Scenario {
         detection: 20 * MILLISECOND,
         quiet_at: 2 * SECOND,
         faults: Faults::Interruptions,
+        checks: false,
         most_events: u64::MAX,
         #[cfg(feature = "mutations")]
         mutation: None,

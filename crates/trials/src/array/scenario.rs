@@ -82,6 +82,8 @@ pub struct Scenario {
     pub quiet_at: Nanos,
     /// Whether anything fails.
     pub faults: Faults,
+    /// Devices have what they suspect checked in the background; else it is left to who uses it.
+    pub checks: bool,
     /// A run that has more events than this does not end: somebody tries again and again.
     pub most_events: u64,
     /// A rule to leave out.
@@ -122,6 +124,7 @@ impl Scenario {
             detection: random.random_range(10..60) * MILLISECOND,
             quiet_at: random.random_range(150..400) * MILLISECOND,
             faults,
+            checks: random.random_bool(0.5),
             most_events: u64::MAX,
             #[cfg(feature = "mutations")]
             mutation: None,

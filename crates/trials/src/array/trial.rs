@@ -67,8 +67,6 @@ enum Asked {
     Client,
     /// A repair.
     Repair(Repair),
-    /// A stripe that a device suspects is checked, and repaired.
-    Check,
     /// Whether the host that sees to everything in the end is not fenced.
     Probe,
     /// A stripe is looked at, in the end.
@@ -437,14 +435,6 @@ impl<'a> Trial<'a> {
                 }
                 Ok(())
             }
-            Asked::Check => match result {
-                Ok(_) => Ok(()),
-                Err(OpError::Fenced) => {
-                    self.start_again(at, node);
-                    Ok(())
-                }
-                Err(error) => Err(format!("a suspect stripe cannot be checked: {error}")),
-            },
             // A host that was taken for dead while it had nothing to do learns it now.
             Asked::Probe => {
                 match result {
@@ -541,7 +531,9 @@ impl<'a> Trial<'a> {
         }
         let mut due = if self.repairs() { self.caretaker.due(at) } else { Vec::new() };
         let away = self.away();
-        due.extend(away.iter().copied().filter(|repair| self.caretaker.begins(at, *repair)));
+        let suspects = self.suspects(at);
+        let wanted = away.iter().chain(&suspects).copied();
+        due.extend(wanted.filter(|repair| self.caretaker.begins(at, *repair)));
         for repair in due {
             let node = running[self.random.random_range(0..running.len())];
             self.repair(at, node, repair.work(), Asked::Repair(repair));
@@ -550,20 +542,9 @@ impl<'a> Trial<'a> {
             && running.len() == hosts.len()
             && self.asked.is_empty()
             && away.is_empty()
+            && suspects.is_empty()
             && self.caretaker.is_idle();
         let last = self.places.host(lockify_array::HostId(LAST));
-        if quiet {
-            let devices = self.places.all_devices();
-            let devices = devices.filter_map(|node| self.sim.machine(node)?.device());
-            let suspects: BTreeSet<u64> = devices.flat_map(|device| device.suspects()).collect();
-            for stripe in &suspects {
-                let work = Work::Scrub { stripe: *stripe, repair: true };
-                self.repair(at, last, work, Asked::Check);
-            }
-            if !suspects.is_empty() {
-                return Ok(());
-            }
-        }
         if quiet && self.probed != Some(self.life(last)) {
             self.read(at, last, Span { start: 0, count: 1 }, Asked::Probe);
             return Ok(());
@@ -588,6 +569,23 @@ impl<'a> Trial<'a> {
             _ => None,
         };
         wanted.filter_map(repair).collect()
+    }
+
+    /// Stripes that devices have checked in the background, now and then while there is work: some are to be repaired by who uses
+    /// them. On real arrays each device sees to its own.
+    fn suspects(&mut self, at: Nanos) -> Vec<Repair> {
+        let mut next = Vec::new();
+        let devices = self.places.all_devices();
+        for node in devices.filter(|node| self.sim.status(*node) == Some(NodeStatus::Running)) {
+            let Some(device) = self.sim.machine(node).and_then(Node::device) else { continue };
+            let Some(stripe) = device.next_suspects().first().copied() else { continue };
+            let quiet = at > self.scenario.quiet_at;
+            let mut now = || self.scenario.checks && self.random.random_bool(0.1);
+            if device.is_let_in() && (quiet || now()) {
+                next.push(Repair::Check(stripe));
+            }
+        }
+        next
     }
 
     /// The next step of the end: each stripe's parity, then each block, then what lies on the devices.

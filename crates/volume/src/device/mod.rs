@@ -6,9 +6,11 @@
 //! - A device that has been out of the view for a lease is taken out of the array by the lowest member.
 //! - A host that holds something at a device and is silent for a lease is fenced: by that device, after a pause that is the
 //!   longer the higher its number, so that mostly one does it.
+//! - A device that has restarted checks what was being written when it stopped (`checks.rs`).
 //! - A device whose clock is wrong serves nobody, and is taken out of the array as well (`clocks.rs`).
 //! - A new device's blocks are the array's only if all are new, or when the array has been told that it missed everything.
 
+mod checks;
 mod clocks;
 mod members;
 mod process;

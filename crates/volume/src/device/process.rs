@@ -15,6 +15,7 @@ use lockify_array::{
 use lockify_node::Mailbox;
 use lockify_node::membership::Vote;
 
+use super::checks::Checks;
 use super::clocks::{Clocks, describe as describe_clock};
 use super::members::{Members, Order};
 use super::repairs::{Job, Repairs};
@@ -45,6 +46,7 @@ pub(super) struct Process {
     asked: usize,
     members: Members,
     repairs: Repairs,
+    checks: Checks,
     clock: Clock,
     clocks: Clocks,
     /// When the others were last asked for the time.
@@ -120,6 +122,7 @@ impl Process {
             asked: 0,
             members,
             repairs,
+            checks: Checks::new(log),
             clock,
             clocks,
             asked_time: Instant::now(),
@@ -150,6 +153,7 @@ impl Process {
         while !stop.load(Relaxed) {
             let now = self.clock.now();
             let wait = until(self.device.next_timer(), now).min(self.members.wait()).min(TICK);
+            let wait = self.checks.rests().map_or(wait, |rest| wait.min(rest));
             self.net.turn(wait, &mut events)?;
             while let Some(event) = self.net.event() {
                 self.happened(event);
@@ -475,8 +479,14 @@ impl Process {
     }
 
     fn look_around(&mut self) {
-        for life in self.repairs.look() {
-            self.silent.insert(life, Instant::now() + FENCE_AGAIN);
+        for ended in self.repairs.look() {
+            match ended {
+                (Job::Fence(life), Err(_)) => {
+                    self.silent.insert(life, Instant::now() + FENCE_AGAIN);
+                }
+                (Job::Check(stripe), result) => self.checks.ended(stripe, result),
+                _ => {}
+            }
         }
         self.look_at_clocks();
         self.begin_anew();
@@ -502,6 +512,15 @@ impl Process {
         }
         if let Some(Change::LetIn(device, term)) = self.device.wants_in() {
             self.repairs.ask(Job::LetIn(device, term));
+        }
+        let condition = self.device.state().devices.get(usize::from(self.me.0));
+        let counts = condition.is_some_and(|condition| *condition != Condition::Failed);
+        if counts
+            && self.device.is_let_in()
+            && self.off.is_none()
+            && let Some(stripe) = self.checks.due(&self.device)
+        {
+            self.repairs.ask(Job::Check(stripe));
         }
         // Who is out of the array is rebuilt before it is good again, and then its blocks are the array's.
         let conditions = self.device.state().devices.iter().zip(0..);
@@ -599,6 +618,7 @@ impl Process {
             members: self.members.list().into_iter().map(|id| id.0).collect(),
             hosts: self.hosts.keys().map(|life| (life.host.0, life.incarnation)).collect(),
             requests: self.requests,
+            unchecked: self.device.suspects().count() as u64,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a device's or lock server's process does as a host: fence hosts that seem dead, and have the array go on without a dead
-//! device, or with one that is back.
+//! What a device's or lock server's process does as a host: fence hosts that seem dead, have the array go on without a dead
+//! device, or with one that is back, and check what was being written when a device stopped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,21 +27,26 @@ pub(crate) enum Job {
     Fail(DeviceId, u64),
     /// For this term.
     LetIn(DeviceId, u64),
+    /// A stripe, and repair it.
+    Check(u64),
 }
+
+/// A piece of work, and what came of it.
+pub(crate) type Ended = (Job, Result<HostAnswer, String>);
 
 /// Begins jobs on a thread of its own. Many are under way at once: fencing a host may have to wait until another one is fenced
 /// as well, or until the array goes on without a device.
 pub(crate) struct Repairs {
     jobs: Sender<Job>,
     under_way: BTreeSet<Job>,
-    ended: Mailbox<(Job, Result<(), String>)>,
+    ended: Mailbox<Ended>,
     log: fn(&str),
 }
 
 struct Worker {
     file: ArrayFile,
     joining: Joining,
-    ended: Mailbox<(Job, Result<(), String>)>,
+    ended: Mailbox<Ended>,
     /// The others have taken this host for dead: it has to begin anew.
     fenced: Arc<AtomicBool>,
 }
@@ -75,32 +80,31 @@ impl Repairs {
                 Job::Fail(device, _) => {
                     (self.log)(&format!("going on without device {}", device.0));
                 }
-                Job::LetIn(..) => {}
+                Job::LetIn(..) | Job::Check(_) => {}
             }
             // The thread ends after this.
             let _ = self.jobs.send(job);
         }
     }
 
-    /// Takes what has come to an end. Hosts that could not be fenced are given back, to be asked for again; of devices it is seen
-    /// again that they are gone.
-    pub fn look(&mut self) -> Vec<Life> {
-        let mut left = Vec::new();
-        for (job, result) in self.ended.take() {
-            self.under_way.remove(&job);
+    /// Takes what has come to an end. Who asked asks again for what has failed: that a device is gone, or wants to be let in, is
+    /// seen again.
+    pub fn look(&mut self) -> Vec<Ended> {
+        let ended = self.ended.take();
+        for (job, result) in &ended {
+            self.under_way.remove(job);
             if let Err(why) = result {
                 let what = match job {
                     Job::Fence(life) => format!("fence host {}", life.host.0),
                     Job::Fail(device, _) => format!("go on without device {}", device.0),
                     Job::LetIn(..) => "have this device serve again".to_owned(),
+                    // There may be many: who asked says it once.
+                    Job::Check(_) => continue,
                 };
                 (self.log)(&format!("cannot {what}: {why}; it is tried again"));
-                if let Job::Fence(life) = job {
-                    left.push(life);
-                }
             }
         }
-        left
+        ended
     }
 }
 
@@ -129,6 +133,7 @@ impl Worker {
         let work = match job {
             Job::Fence(life) => Work::Fence { life },
             Job::LetIn(device, term) => Work::Change { change: Change::LetIn(device, term) },
+            Job::Check(stripe) => Work::Scrub { stripe, repair: true },
             Job::Fail(device, term) => {
                 if !can_fail(&self.file.layout, &open.status().state, device) {
                     return Err(
@@ -144,7 +149,7 @@ impl Worker {
             if result == Err(OpError::Fenced) {
                 fenced.store(true, Relaxed);
             }
-            ended.post((job, result.map(drop).map_err(|e| e.to_string())));
+            ended.post((job, result.map_err(|e| e.to_string())));
         };
         open.submit(work, Box::new(done));
         Ok(())

@@ -175,6 +175,7 @@ impl Process {
             members: Vec::new(),
             hosts: self.hosts.keys().map(|life| (life.host.0, life.incarnation)).collect(),
             requests: self.requests,
+            unchecked: 0,
         }
     }
 }

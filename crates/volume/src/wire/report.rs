@@ -20,4 +20,6 @@ pub struct Report {
     pub hosts: Vec<(u32, u64)>,
     /// Requests of hosts that it has handled.
     pub requests: u64,
+    /// Stripes that may have been written in when this device stopped, and have to be checked yet.
+    pub unchecked: u64,
 }

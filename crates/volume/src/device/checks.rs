@@ -1,0 +1,116 @@
+//! Stripes in which something was being written when the device stopped (section 3.1 rules 3 and 4) are checked one after the
+//! other, even if nobody uses them: until then a dead device of the group could cost what was in flight there.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use lockify_array::{Device, HostAnswer};
+
+/// How long after a stripe could not be checked the next one is tried.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+pub(super) struct Checks {
+    next: VecDeque<u64>,
+    /// The stripe that is being checked, and since when.
+    under_way: Option<(u64, Instant)>,
+    rests_until: Instant,
+    /// What was found since it was said that stripes are checked.
+    found: Option<Found>,
+    /// It has been said that it does not work.
+    failed: bool,
+    log: fn(&str),
+}
+
+#[derive(Default)]
+struct Found {
+    stripes: u64,
+    unfit: u64,
+    lost: u64,
+}
+
+impl Checks {
+    pub fn new(log: fn(&str)) -> Checks {
+        Checks {
+            next: VecDeque::new(),
+            under_way: None,
+            rests_until: Instant::now(),
+            found: None,
+            failed: false,
+            log,
+        }
+    }
+
+    /// The stripe to be checked now, if any. It is under way until [`Checks::ended`].
+    pub fn due(&mut self, device: &Device) -> Option<u64> {
+        let now = Instant::now();
+        if self.under_way.is_some() || now < self.rests_until {
+            return None;
+        }
+        if self.next.is_empty() {
+            self.next = device.next_suspects().into();
+            match (&self.found, self.next.is_empty()) {
+                (Some(_), true) => self.all_checked(),
+                (None, false) => {
+                    let count = device.suspects().count();
+                    (self.log)(&format!(
+                        "{count} stripes may have been written in when this device stopped: they are checked in the background"
+                    ));
+                    self.found = Some(Found::default());
+                }
+                _ => {}
+            }
+        }
+        while let Some(stripe) = self.next.pop_front() {
+            // Somebody else may have seen to it.
+            if device.suspects_stripe(stripe) {
+                self.under_way = Some((stripe, now));
+                return Some(stripe);
+            }
+        }
+        None
+    }
+
+    /// A stripe has been checked. There is a rest for as long as it took: hosts come first.
+    pub fn ended(&mut self, stripe: u64, result: Result<HostAnswer, String>) {
+        let Some((_, since)) = self.under_way.take_if(|(under_way, _)| *under_way == stripe) else {
+            return;
+        };
+        let mut rest = since.elapsed();
+        match result {
+            Ok(answer) => {
+                self.failed = false;
+                if let (Some(found), HostAnswer::Scrubbed { mismatches, lost }) =
+                    (&mut self.found, answer)
+                {
+                    found.stripes += 1;
+                    found.unfit += u64::from(mismatches > 0);
+                    found.lost += u64::from(lost);
+                }
+            }
+            Err(why) => {
+                rest = AFTER_FAILURE;
+                if !std::mem::replace(&mut self.failed, true) {
+                    (self.log)(&format!("cannot check stripe {stripe}: {why}; it is tried again"));
+                }
+            }
+        }
+        self.rests_until = Instant::now() + rest;
+    }
+
+    /// For how long it rests yet.
+    pub fn rests(&self) -> Option<Duration> {
+        let left = self.rests_until.checked_duration_since(Instant::now());
+        left.filter(|left| !left.is_zero())
+    }
+
+    fn all_checked(&mut self) {
+        let Some(Found { stripes, unfit, lost }) = self.found.take() else { return };
+        let lost = match lost {
+            0 => String::new(),
+            n => format!("; {n} blocks are lost: write them anew, or restore them from a backup"),
+        };
+        (self.log)(&format!(
+            "all these stripes have been checked, {stripes} of them by this device: {unfit} did not fit, and do now{lost}"
+        ));
+    }
+}
