@@ -36,6 +36,9 @@ PATCHED = ("Makefile", "fs/dlm", "fs/gfs2", "fs/ocfs2", "include/linux", "includ
 # (`epoll_events` in os-Linux/irq.c), and each event comes but once: one that is lost is a disk that never answers. With
 # 50 writers and a flood of pings on two nodes, a node lost 100 in a minute. The one inside may as well do nothing, for
 # the one outside asks for events until there are none.
+# And it keeps 2696 bytes of a process's vector registers, as many as processors without AMX have. The host takes only all
+# of them back, or the first process dies with `ptrace set fp regs failed, errno = 14`: what nodes do not use are zeros,
+# and of a buffer that is too long the host takes as much as it has.
 MENDED = (
     (
         "arch/um/kernel/irq.c",
@@ -44,6 +47,14 @@ MENDED = (
         1,
         "{\n\t\tstatic bool busy;\n\n\t\tif (!busy) {\n\t\t\tbusy = true;\n"
         "\t\t\t_sigio_handler(regs, irqs_suspended);\n\t\t\tbusy = false;\n\t\t}\n\t}",
+    ),
+    (
+        "arch/x86/um/os-Linux/registers.c",
+        "int restore_fp_registers(",
+        "iov.iov_base = fp_regs;\n\t\tiov.iov_len = FP_SIZE * sizeof(unsigned long);",
+        1,
+        "static unsigned long all[4096];\n\n\t\t__builtin_memcpy(all, fp_regs, FP_SIZE * sizeof(unsigned long));\n"
+        "\t\tiov.iov_base = all;\n\t\tiov.iov_len = sizeof(all);",
     ),
 )
 # lockdep switches itself off after its first report, so one about user-mode Linux itself would hide all others. Its

@@ -85,7 +85,12 @@ def test_what_is_mended_in_which_kernel(tmp_path: Path) -> None:
     locks = "\tspin_lock(&a);\n\tspin_unlock(&a);\n"
     original = f"static void vector_reset_stats(x)\n{{\n{locks * 2}}}\nint other(void)\n{{\n{locks}}}\n"
     handler = "void sigio_handler(x)\n{\n\t_sigio_handler(regs, irqs_suspended);\n}\n"
-    for path, text in ((driver, original), (irq, handler)):
+    registers = tmp_path / "arch/x86/um/os-Linux/registers.c"
+    restore = (
+        "int restore_fp_registers(x)\n{\n\t\tiov.iov_base = fp_regs;\n"
+        "\t\tiov.iov_len = FP_SIZE * sizeof(unsigned long);\n}\n"
+    )
+    for path, text in ((driver, original), (irq, handler), (registers, restore)):
         path.parent.mkdir(parents=True)
         path.write_text(text, encoding="utf-8")
     plain, debug = build.mended(tmp_path, Kernel()), build.mended(tmp_path, Kernel(debug=True))
@@ -94,6 +99,7 @@ def test_what_is_mended_in_which_kernel(tmp_path: Path) -> None:
     assert text.count("spin_lock_bh(") == text.count("spin_unlock_bh(") == 2
     assert text.endswith(f"int other(void)\n{{\n{locks}}}\n")
     assert "if (!busy) {" in plain["arch/um/kernel/irq.c"] == debug["arch/um/kernel/irq.c"]
+    assert "iov.iov_len = sizeof(all);" in plain["arch/x86/um/os-Linux/registers.c"]
     driver.write_text(original.replace("reset_stats", "forget"), encoding="utf-8")
     with pytest.raises(LabError, match="see MENDED"):
         build.mended(tmp_path, Kernel(debug=True))
