@@ -25,6 +25,23 @@ pub struct Found {
     pub lost: u64,
 }
 
+impl Found {
+    /// Counts one more stripe.
+    pub(crate) fn add(&mut self, mismatches: u32, lost: u32) {
+        self.stripes += 1;
+        self.unfit += u64::from(mismatches > 0);
+        self.lost += u64::from(lost);
+    }
+
+    /// What to do about lost blocks, for the end of a sentence; nothing if there are none.
+    pub fn of_lost(&self) -> String {
+        match self.lost {
+            0 => String::new(),
+            n => format!("; {n} blocks are lost: write them anew, or restore them from a backup"),
+        }
+    }
+}
+
 /// Checks stripes, `jobs` at a time; `progress` is called after each.
 ///
 /// # Errors
@@ -40,9 +57,7 @@ pub fn scrub(
     each(stripes, jobs, |stripe| {
         let scrubbed = array.scrub(stripe, repair)?;
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.stripes += 1;
-        found.unfit += u64::from(scrubbed.mismatches > 0);
-        found.lost += u64::from(scrubbed.lost);
+        found.add(scrubbed.mismatches, scrubbed.lost);
         progress();
         Ok(())
     })?;

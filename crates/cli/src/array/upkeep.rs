@@ -61,10 +61,7 @@ pub fn scrub(args: &ScrubArgs) -> Ended {
         (n, true) => format!("{n} did not fit, and do now"),
         (n, false) => format!("{n} do not fit: give --repair"),
     };
-    let lost_text = match lost {
-        0 => String::new(),
-        n => format!("; {n} blocks are lost: write them anew, or restore them from a backup"),
-    };
+    let lost_text = found.of_lost();
     print(&format!("{stripes} stripes: {fitted}{lost_text}\n"))?;
     let clean = unfit == 0 && lost == 0;
     Ok(if clean { ExitCode::SUCCESS } else { Code::Violated.into() })

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use lockify_array::{Device, HostAnswer};
 
+use crate::upkeep::Found;
+
 /// How long after a stripe could not be checked the next one is tried.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
@@ -19,13 +21,6 @@ pub(super) struct Checks {
     /// It has been said that it does not work.
     failed: bool,
     log: fn(&str),
-}
-
-#[derive(Default)]
-struct Found {
-    stripes: u64,
-    unfit: u64,
-    lost: u64,
 }
 
 impl Checks {
@@ -82,9 +77,7 @@ impl Checks {
                 if let (Some(found), HostAnswer::Scrubbed { mismatches, lost }) =
                     (&mut self.found, answer)
                 {
-                    found.stripes += 1;
-                    found.unfit += u64::from(mismatches > 0);
-                    found.lost += u64::from(lost);
+                    found.add(mismatches, lost);
                 }
             }
             Err(why) => {
@@ -104,11 +97,9 @@ impl Checks {
     }
 
     fn all_checked(&mut self) {
-        let Some(Found { stripes, unfit, lost }) = self.found.take() else { return };
-        let lost = match lost {
-            0 => String::new(),
-            n => format!("; {n} blocks are lost: write them anew, or restore them from a backup"),
-        };
+        let Some(found) = self.found.take() else { return };
+        let Found { stripes, unfit, .. } = found;
+        let lost = found.of_lost();
         (self.log)(&format!(
             "all these stripes have been checked, {stripes} of them by this device: {unfit} did not fit, and do now{lost}"
         ));
