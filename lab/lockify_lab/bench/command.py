@@ -177,7 +177,7 @@ def _about(effort: Effort, programs: Programs, load_before: float, seconds: floa
         f"Effort: {effort.name}, {effort.rounds} rounds, paired and in alternating order; medians, with "
         f"quartiles in brackets. {seconds / 60:.1f} minutes; load of the machine before: {load_before:.1f} "
         f"({os.cpu_count()} CPUs), after: {os.getloadavg()[0]:.1f}.",
-        f"The tree is made by {programs.tree}, -z 2 -b 2 -I {effort.items}; fileserver and webproxy by "
+        f"The tree is made by {programs.tree}, -z 2 -b 2 -I {_items(effort)}; fileserver and webproxy by "
         "lockify-load with Filebench's parameters. The clock stops after the final barrier: the last parent "
         "directory is synced (on one node, too) and then seen by another node, which takes its lock from "
         "the creator.",
@@ -185,6 +185,12 @@ def _about(effort: Effort, programs: Programs, load_before: float, seconds: floa
         "lock manager's port, both directions, at the active node. Rates of user-mode kernels compare only "
         "with each other.",
     ]
+
+
+def _items(effort: Effort) -> str:
+    if not effort.shortest:
+        return str(effort.items)
+    return f"{effort.items} to {effort.most_items}, for {effort.shortest} s on one node"
 
 
 def _publish(out: Path, programs: Programs, about: list[str], verdicts: list[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..host import say
 from .cluster import KINDS, Cluster, Run, alternated
-from .effort import Effort
+from .effort import TREE_FOLDERS, Effort
 from .load import Phase
 from .rows import Case, Rows, ratios
 
@@ -70,17 +70,21 @@ def _low(case: Case) -> float | None:
 
 def low_contention(clusters: Sequence[Cluster], effort: Effort, rows: Rows, rounds: int) -> None:
     """Figures 2b, 5, 7 and 11, and packets: mdtest's tree, one active node."""
+    compared = _items(clusters, effort)
     for delay in effort.delays_us:
-        rate, counts = Table(), _Counts()
+        rate, created, counts = Table(), Table(), _Counts()
         # The final barrier takes as long after few creations as after many: in short runs it counts for more.
         before, barrier = Table(), Table()
         for cluster in _turns(clusters, delay, rounds):
-            for kind, run in cluster.tree(effort.items).items():
+            items = compared if cluster.setup.stack == "dlm" else effort.items
+            for kind, run in cluster.tree(items).items():
+                created.add(cluster, kind, run.phase.operations)
                 rate.add(cluster, kind, run.phase.rate)
                 before.add(cluster, kind, run.phase.rate_before_barrier)
                 barrier.add(cluster, kind, run.phase.barrier_ms)
                 counts.add(cluster, kind, run)
         rate.write(rows, "7", "creates_per_s")
+        created.write(rows, "7", "creations")
         rate.write_ratios(rows, "7", "ratio_to_one_node", one_of)
         rate.write_ratios(rows, "7", "ratio_to_stock", stock_of, _low)
         before.write_ratios(rows, "7", "ratio_to_one_node_before_barrier", one_of)
@@ -94,6 +98,16 @@ def low_contention(clusters: Sequence[Cluster], effort: Effort, rows: Rows, roun
                     rows.add(
                         "11", rate.cases[key], "ratio_to_one_node", ratios(values, base), _PUBLISHED_RDMA
                     )
+
+
+def _items(clusters: Sequence[Cluster], effort: Effort) -> int:
+    """How many a cluster of the lock manager makes in each directory: as one node needs `shortest` for."""
+    one = [cluster for cluster in clusters if cluster.setup.nodes == 1]
+    if not effort.shortest or not one:
+        return effort.items
+    fastest = max(run.phase.rate_before_barrier for run in one[0].tree(effort.items).values())
+    items = round(fastest * effort.shortest / TREE_FOLDERS)
+    return min(max(items, effort.items), effort.most_items)
 
 
 class _Counts:
