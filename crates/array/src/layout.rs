@@ -107,6 +107,14 @@ impl Layout {
         self.data + 1
     }
 
+    /// The other devices of a device's group.
+    pub fn beside(&self, device: DeviceId) -> impl Iterator<Item = DeviceId> {
+        let group = device.0 / self.group_size();
+        let all = (0..self.devices()).filter(move |other| *other != device.0);
+        let size = self.group_size();
+        all.filter(move |other| other / size == group).map(DeviceId)
+    }
+
     /// Devices in all.
     pub fn devices(&self) -> u16 {
         self.groups * self.group_size()

@@ -20,19 +20,23 @@ pub enum Mutation {
     /// A device that has restarted serves blocks by the state of the array that it remembers, and does not ask to be let in again.
     /// At devices.
     ServesBeforeLetIn,
+    /// A device is given up while another one of its group has restarted and does not know what a host was writing there. At
+    /// devices, which do not say it.
+    GivesUpBesideUnsettled,
     /// Locking: a host unlocks when it has sent its writes, not when they are answered. At hosts.
     UnlockBeforeWritten,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 7] = [
+    pub const ALL: [Mutation; 8] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
         Mutation::UnlockLeavesNoTombstone,
         Mutation::ServesBeforeSettled,
         Mutation::ServesBeforeLetIn,
+        Mutation::GivesUpBesideUnsettled,
         Mutation::UnlockBeforeWritten,
     ];
 }

@@ -74,6 +74,11 @@ impl ArrayState {
         matches!(condition, Some(Condition::Rebuilding { .. }))
     }
 
+    /// Whether a device has everything.
+    pub fn is_good(&self, device: DeviceId) -> bool {
+        self.devices.get(usize::from(device.0)) == Some(&Condition::Good)
+    }
+
     /// Whether a device has a stripe's unit.
     pub fn has(&self, device: DeviceId, stripe: u64) -> bool {
         self.devices.get(usize::from(device.0)).is_some_and(|c| c.has(stripe))

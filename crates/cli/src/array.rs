@@ -40,7 +40,7 @@ enum Command {
     Status(status::Args),
     Scrub(upkeep::ScrubArgs),
     Rebuild(upkeep::RebuildArgs),
-    Replace(upkeep::RebuildArgs),
+    Replace(upkeep::ReplaceArgs),
 }
 
 /// Runs the subcommand.

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::array::{Array, BLOCK, Export};
 use common::relay::Place;
 use common::traffic::{
@@ -165,6 +167,52 @@ fn killed_devices_under_timestamp_ordering() {
 #[test]
 fn killed_devices_under_callback_locking() {
     killed_devices("callback-locking");
+}
+
+/// A device is killed with a host that has writes under way there, and is back when another device is gone. Only that one
+/// may have what the host has written, so that nobody gives it up.
+fn one_is_gone_beside_an_unsettled_one(array: &mut Array) -> Export {
+    let host = array.export(1);
+    host.connect().write(0, &content(SHARED));
+    let mut lost = array.export(2);
+    pile(&mut lost.connect(), 12, 24);
+    lost.process.kill();
+    array.devices[1].take().unwrap().kill();
+    array.devices[2].take().unwrap().kill();
+    array.start(1, "disk1", &[]);
+    wait_for(|| {
+        array.log(Place::Device(0)).contains("the array waits for device 2, since device 1")
+    });
+    assert_eq!(device(array, 1)["unsettled"], true);
+    // As long as it takes to give one up beside settled ones, and twice that.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(device(array, 2)["condition"], "good");
+    host
+}
+
+#[test]
+fn no_device_is_given_up_beside_an_unsettled_one() {
+    let mut array = array("device-locking");
+    let host = one_is_gone_beside_an_unsettled_one(&mut array);
+    array.start(2, "disk2", &[]);
+    array.wait_until_healthy();
+    host.connect().write(0, &content(SHARED));
+    judge(array, vec![host]);
+}
+
+#[test]
+fn a_device_beside_an_unsettled_one_is_replaced_when_an_operator_says_so() {
+    let mut array = Array::create(3, &[]);
+    array.start_all();
+    let _host = one_is_gone_beside_an_unsettled_one(&mut array);
+    array.start(2, "disk2-new", &["--create"]);
+    let refused = array.lockify("replace", &["--id", "2"]);
+    assert_eq!(code(&refused), 3);
+    assert!(stderr(&refused).contains("or give --accept-loss"), "{}", stderr(&refused));
+    assert_eq!(device(&array, 2)["condition"], "good");
+    let replaced = array.lockify("replace", &["--id", "2", "--accept-loss"]);
+    assert_eq!(code(&replaced), 0, "{}", stderr(&replaced));
+    array.wait_until_healthy();
 }
 
 /// A block whose checksum is wrong is not returned: its content comes from the others, and a scrub writes it anew.

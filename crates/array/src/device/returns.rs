@@ -18,6 +18,8 @@ use super::fence::Fences;
 use super::memory::Ended;
 use super::{Device, Effect, Part};
 use crate::message::{Answer, Blocks, Call, Request};
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
 use crate::{BadBlock, Block, Extent, Life, Stamp, Time};
 
 #[derive(Debug, Default)]
@@ -79,6 +81,18 @@ impl Returns {
 }
 
 impl Device {
+    /// Whether something that a host wrote may be known to other devices of this one's group only: this one has restarted, that
+    /// host has not taken up what it had here, and not all of what it may have been writing has been checked. Its other
+    /// units may have been read meanwhile. If one of the group is given up now, the old content of its blocks comes back from
+    /// the others, which fit each other. So who gives up devices waits until this one is settled, or an operator insists.
+    pub fn is_unsettled(&self) -> bool {
+        #[cfg(feature = "mutations")]
+        if self.config.mutation == Some(Mutation::GivesUpBesideUnsettled) {
+            return false;
+        }
+        !self.returns.forgotten.is_empty() && self.suspects().next().is_some()
+    }
+
     /// A life has taken up what it had here, or is fenced.
     pub(super) fn returned(&mut self, now: Time, life: Life, effects: &mut Vec<Effect>) {
         if self.returns.awaited.remove(&life) && self.returns.is_over() {

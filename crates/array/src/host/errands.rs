@@ -424,16 +424,11 @@ impl Host {
     /// Whether a stripe could be had without what fails.
     fn bearable(&self, state: &ArrayState, change: Change) -> Result<(), OpError> {
         let Change::Fail(device, _) = change else { return Ok(()) };
-        let group = device.0 / self.config.layout.group_size();
-        let of_group =
-            |other: u16| other != device.0 && other / self.config.layout.group_size() == group;
-        let all = (0u16..).zip(&state.devices);
-        let other = all.filter(|(id, c)| of_group(*id) && **c != Condition::Good).map(|(id, _)| id);
-        match other.min() {
+        let mut beside = self.config.layout.beside(device);
+        match beside.find(|other| !state.is_good(*other)) {
             None => Ok(()),
             Some(other) => Err(OpError::Unavailable(format!(
-                "{device} cannot be given up, because {} is not whole",
-                DeviceId(other)
+                "{device} cannot be given up, because {other} is not whole"
             ))),
         }
     }

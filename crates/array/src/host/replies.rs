@@ -208,8 +208,7 @@ impl Host {
 
     /// Whether a device has everything.
     pub(super) fn is_good(&self, device: DeviceId) -> bool {
-        let condition = self.state.devices.get(usize::from(device.0));
-        condition == Some(&crate::Condition::Good)
+        self.state.is_good(device)
     }
 
     /// Whether a device is in the array at all.

@@ -73,6 +73,8 @@ struct Device {
     requests: Option<u64>,
     /// Stripes that may have been written in when it stopped: it checks them in the background.
     unchecked: Option<u64>,
+    /// It has restarted and does not know yet what hosts were writing then: no other of its group is given up.
+    unsettled: Option<bool>,
 }
 
 /// Runs the subcommand.
@@ -120,6 +122,7 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
             hosts: hosts(answer),
             requests: report.map(|report| report.requests),
             unchecked: report.map(|report| report.unchecked),
+            unsettled: report.map(|report| report.unsettled),
         }
     };
     let devices: Vec<Device> = file.voters().zip(&answers.voters).map(device).collect();

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use lockify_array::{Change, Condition, DeviceId};
+use lockify_volume::ArrayFile;
 use lockify_volume::host::Array;
-use lockify_volume::status::ask;
+use lockify_volume::status::{Answers, ask};
 use lockify_volume::upkeep::{self, stripes_of};
 
 use super::status::newest;
@@ -31,8 +32,8 @@ pub struct ScrubArgs {
 
 /// Rebuild a device that has failed, or is new, from the others
 ///
-/// `replace` is for a new device (`lockify array device --create`) in the place of one that had content; `rebuild` is for one
-/// that failed and is back, or goes on with a rebuild that was interrupted. Hosts may go on meanwhile.
+/// For one that failed and is back, or to go on with a rebuild that was interrupted; `replace` is for a new device in the place
+/// of one that had content. Hosts may go on meanwhile.
 #[derive(clap::Args)]
 pub struct RebuildArgs {
     #[command(flatten)]
@@ -43,6 +44,21 @@ pub struct RebuildArgs {
     /// How many stripes at a time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
+}
+
+/// Have a new device take the place of one that had content, and rebuild it from the others
+///
+/// The new one runs already: `lockify array device NEWFILE --create --id N`. Hosts may go on meanwhile.
+#[derive(clap::Args)]
+pub struct ReplaceArgs {
+    #[command(flatten)]
+    rebuild: RebuildArgs,
+    /// Do without the old device even if what a host has written may be on it alone
+    ///
+    /// That may be so where another device of its group is not there, or has restarted and does not know yet what hosts were
+    /// writing when it stopped. Blocks may then have the content that they had before.
+    #[arg(long)]
+    accept_loss: bool,
 }
 
 /// Checks all stripes.
@@ -76,7 +92,8 @@ pub fn rebuild(args: &RebuildArgs) -> Ended {
 }
 
 /// Has the array count a new device as failed, and rebuilds it.
-pub fn replace(args: &RebuildArgs) -> Ended {
+pub fn replace(args: &ReplaceArgs) -> Ended {
+    let ReplaceArgs { rebuild: args, accept_loss } = args;
     let file = args.which.file()?;
     let device = existing(args, file.layout.devices())?;
     let array = args.which.open(&file, None)?;
@@ -86,6 +103,7 @@ pub fn replace(args: &RebuildArgs) -> Ended {
         let answers = ask(&file, identity, Duration::from_secs(3)).or_fail(Code::Failed)?;
         let state = newest(&answers.voters);
         let condition = state.and_then(|state| state.devices.get(usize::from(device.0)));
+        let mut waits = None;
         match (condition, answers.voters.get(usize::from(device.0))) {
             (_, Some(Err(why))) => {
                 let what = format!(
@@ -104,7 +122,11 @@ pub fn replace(args: &RebuildArgs) -> Ended {
             }
             (Some(Condition::Good), _) => {
                 let Some(state) = state else { continue };
-                array.change(state.without(device)).or_fail(Code::Failed)?;
+                let alone = what_may_be_there_alone(&file, &answers, device);
+                if alone.is_none() || *accept_loss {
+                    array.change(state.without(device)).or_fail(Code::Failed)?;
+                }
+                waits = alone.filter(|_| !accept_loss);
             }
             (Some(_), Some(Ok(report))) if report.in_service => break,
             // It learns of it as a voter, and its blocks are the array's from then on.
@@ -115,12 +137,38 @@ pub fn replace(args: &RebuildArgs) -> Ended {
             _ => {}
         }
         if Instant::now() > end {
-            let what = format!("device {} does not become ready: see its log", args.id);
-            return Err(Failure::new(Code::Failed, what));
+            let unready = || format!("device {} does not become ready: see its log", args.id);
+            return Err(Failure::new(Code::Failed, waits.unwrap_or_else(unready)));
         }
         std::thread::sleep(Duration::from_millis(100));
     }
     rebuild_device(&array, device, args.jobs)
+}
+
+/// Why something may have been written to a device and be known to none of its group.
+fn what_may_be_there_alone(
+    file: &ArrayFile,
+    answers: &Answers,
+    device: DeviceId,
+) -> Option<String> {
+    let beside = file.layout.beside(device);
+    let mut unknown = beside.filter_map(|other| {
+        let why = match answers.voters.get(usize::from(other.0)) {
+            Some(Ok(report)) if report.unsettled => {
+                "has restarted and does not know yet what hosts were writing when it stopped"
+            }
+            Some(Ok(_)) => return None,
+            _ => "does not answer",
+        };
+        Some((other, why))
+    });
+    unknown.next().map(|(other, why)| {
+        format!(
+            "what hosts have written may be on the old device {0} only, since device {1} {why}: bring back the old device {0}, or \
+             device {1}; or give --accept-loss to do without what only device {0} has",
+            device.0, other.0
+        )
+    })
 }
 
 fn existing(args: &RebuildArgs, devices: u16) -> Result<DeviceId, Failure> {

@@ -117,8 +117,9 @@ impl Caretaker {
         good && self.dead.is_empty() && self.down.is_empty() && self.under_way.is_empty()
     }
 
-    /// What is to be begun now. It is under way until [`Caretaker::ended`].
-    pub fn due(&mut self, at: Nanos) -> Vec<Repair> {
+    /// What is to be begun now. It is under way until [`Caretaker::ended`]. `settled` says which devices are there and know what
+    /// hosts were writing: beside another one none of its group is given up.
+    pub fn due(&mut self, at: Nanos, settled: impl Fn(DeviceId) -> bool) -> Vec<Repair> {
         let mut due = Vec::new();
         let fences = self.dead.iter().filter(|(_, from)| **from <= at);
         due.extend(fences.map(|(life, _)| Repair::Fence(*life)));
@@ -128,7 +129,8 @@ impl Caretaker {
             due.extend(match *condition {
                 Condition::Good => {
                     let late = since.is_some_and(|since| since + self.detection <= at);
-                    late.then(|| Repair::Fail(device, self.state.term(device)))
+                    let beside = self.layout.beside(device).all(&settled);
+                    (late && beside).then(|| Repair::Fail(device, self.state.term(device)))
                 }
                 _ if since.is_some() => None,
                 Condition::Failed => Some(Repair::Begin(device)),

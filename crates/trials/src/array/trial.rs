@@ -529,7 +529,13 @@ impl<'a> Trial<'a> {
         if running.is_empty() {
             return Ok(());
         }
-        let mut due = if self.repairs() { self.caretaker.due(at) } else { Vec::new() };
+        let settled = |device| {
+            let node = self.places.device(device);
+            let runs = self.sim.status(node) == Some(NodeStatus::Running);
+            let machine = self.sim.machine(node).and_then(Node::device);
+            runs && machine.is_some_and(|device| !device.is_unsettled())
+        };
+        let mut due = if self.repairs() { self.caretaker.due(at, settled) } else { Vec::new() };
         let away = self.away();
         let suspects = self.suspects(at);
         let wanted = away.iter().chain(&suspects).copied();

@@ -15,6 +15,7 @@ mod clocks;
 mod members;
 mod process;
 mod repairs;
+mod settled;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;

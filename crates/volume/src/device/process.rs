@@ -19,6 +19,7 @@ use super::checks::Checks;
 use super::clocks::{Clocks, describe as describe_clock};
 use super::members::{Members, Order};
 use super::repairs::{Job, Repairs};
+use super::settled::Settled;
 use super::{ServeError, Serving};
 use crate::clock::{Clock, monotonic, until};
 use crate::history::DeviceHistory;
@@ -63,6 +64,7 @@ pub(super) struct Process {
     callers: BTreeMap<DeviceId, usize>,
     /// Whether other devices had served before, when they were met.
     in_service: BTreeMap<DeviceId, bool>,
+    settled: Settled,
     /// Hosts that the state machine has found silent, and when something is done about it.
     silent: BTreeMap<Life, Instant>,
     requests: u64,
@@ -132,6 +134,7 @@ impl Process {
             hosts: BTreeMap::new(),
             callers: BTreeMap::new(),
             in_service: BTreeMap::new(),
+            settled: Settled::new(file.layout, me, log),
             silent: BTreeMap::new(),
             requests: 0,
             anew: false,
@@ -265,7 +268,11 @@ impl Process {
             Event::Heard { key, role, frame } => self.heard(key, role, frame),
             Event::Answered {
                 whom: Whom::Device(id),
-                frame: frame @ (Frame::Vote(_) | Frame::AskTime { .. } | Frame::Time { .. }),
+                frame:
+                    frame @ (Frame::Vote(_)
+                    | Frame::AskTime { .. }
+                    | Frame::Time { .. }
+                    | Frame::Settled(_)),
             } => self.heard_device(id, frame),
             Event::Answered { whom, .. } => self.net.hang_up(whom, "it says what makes no sense"),
             Event::Left { key, role: Role::Host(life) } => {
@@ -295,11 +302,13 @@ impl Process {
     fn met(&mut self, id: DeviceId, life: u64) {
         self.members.connected(id, life);
         self.ask_time(id);
+        self.settled.met(id);
     }
 
     fn lost(&mut self, id: DeviceId) {
         self.members.disconnected(id);
         self.clocks.forget(id);
+        self.settled.lost(id);
     }
 
     fn heard(&mut self, key: usize, role: Role, frame: Frame) {
@@ -326,7 +335,10 @@ impl Process {
             }
             (
                 Role::Device { id, .. },
-                frame @ (Frame::Vote(_) | Frame::AskTime { .. } | Frame::Time { .. }),
+                frame @ (Frame::Vote(_)
+                | Frame::AskTime { .. }
+                | Frame::Time { .. }
+                | Frame::Settled(_)),
             ) => self.heard_device(id, frame),
             (_, Frame::Query) => {
                 let report = self.report();
@@ -349,6 +361,7 @@ impl Process {
                 let now = self.clock.now();
                 self.clocks.heard(from, time, now, took);
             }
+            Frame::Settled(is) => self.settled.heard(from, is),
             _ => {}
         }
     }
@@ -434,6 +447,15 @@ impl Process {
         }
     }
 
+    /// To those who have not heard it yet.
+    fn tell_settled(&mut self) {
+        // One that is about to begin anew knows no more than after a restart.
+        let is = !self.anew && !self.device.is_unsettled();
+        for device in self.settled.whom_to_tell(is) {
+            self.tell_device(device, &Frame::Settled(is));
+        }
+    }
+
     fn ask_time(&mut self, of: DeviceId) {
         self.tell_device(of, &Frame::AskTime { asked: monotonic() });
     }
@@ -489,6 +511,7 @@ impl Process {
             }
         }
         self.look_at_clocks();
+        self.tell_settled();
         self.begin_anew();
         self.begin_service();
         self.net.closed = self.waits();
@@ -536,7 +559,9 @@ impl Process {
             for device in bad {
                 let state = self.device.state();
                 let condition = state.devices.get(usize::from(device.0));
-                if condition.is_some_and(|condition| *condition != Condition::Failed) {
+                if condition.is_some_and(|condition| *condition != Condition::Failed)
+                    && self.settled.may_give_up(device)
+                {
                     self.repairs.ask(Job::Fail(device, state.term(device)));
                 }
             }
@@ -619,6 +644,7 @@ impl Process {
             hosts: self.hosts.keys().map(|life| (life.host.0, life.incarnation)).collect(),
             requests: self.requests,
             unchecked: self.device.suspects().count() as u64,
+            unsettled: self.device.is_unsettled(),
         }
     }
 }

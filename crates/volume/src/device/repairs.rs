@@ -12,7 +12,7 @@ use lockify_node::Mailbox;
 use lockify_trust::Identity;
 
 use crate::ArrayFile;
-use crate::host::{Array, Joining, can_fail};
+use crate::host::{Array, Joining};
 
 /// Hosts' numbers from this one on are those of processes of the array itself.
 pub const OWN_HOSTS: u32 = 0xffff_0000;
@@ -134,15 +134,7 @@ impl Worker {
             Job::Fence(life) => Work::Fence { life },
             Job::LetIn(device, term) => Work::Change { change: Change::LetIn(device, term) },
             Job::Check(stripe) => Work::Scrub { stripe, repair: true },
-            Job::Fail(device, term) => {
-                if !can_fail(&self.file.layout, &open.status().state, device) {
-                    return Err(
-                        "another device of its group is not good, so nothing more can be left out"
-                            .into(),
-                    );
-                }
-                Work::Change { change: Change::Fail(device, term) }
-            }
+            Job::Fail(device, term) => Work::Change { change: Change::Fail(device, term) },
         };
         let (ended, fenced) = (self.ended.clone(), Arc::clone(&self.fenced));
         let done = move |result: Result<HostAnswer, OpError>| {

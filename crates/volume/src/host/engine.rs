@@ -1,13 +1,12 @@
 //! A host's thread: the state machine, its connections and its clock.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockify_array::{
-    ArrayState, Condition, DeviceId, Host, HostAnswer, HostInput, HostOutput, Layout, OpError,
-    Peer, Ticket, Work,
+    DeviceId, Host, HostAnswer, HostInput, HostOutput, Layout, OpError, Peer, Ticket, Work,
 };
 
 use super::calls::{Call, Calls, Done};
@@ -28,20 +27,15 @@ pub(super) struct Engine {
     net: Net,
     clock: Clock,
     calls: Arc<Calls>,
-    done: BTreeMap<Ticket, Waiting>,
+    done: BTreeMap<Ticket, Done>,
     next: u64,
     status: Status,
     /// Since when a peer is out of reach, and whether that was told.
     down: BTreeMap<Whom, (Instant, bool)>,
+    /// Devices that say that their disks have failed, on this connection.
+    broken: BTreeSet<DeviceId>,
     history: Option<HostHistory>,
     log: fn(&str),
-}
-
-enum Waiting {
-    /// Somebody has asked for it.
-    Caller(Done),
-    /// This engine itself.
-    Failing(DeviceId),
 }
 
 impl Engine {
@@ -72,6 +66,7 @@ impl Engine {
             next: 0,
             status,
             down: peers.iter().map(|&whom| (whom, (now, false))).collect(),
+            broken: BTreeSet::new(),
             history,
             log,
         }
@@ -113,6 +108,9 @@ impl Engine {
         match event {
             Event::Up { whom, welcome, .. } => {
                 self.connection(whom, None, false);
+                if let Whom::Device(device) = whom {
+                    self.broken.remove(&device);
+                }
                 if let Some((_, true)) = self.down.remove(&whom) {
                     (self.log)(&format!("{whom} is back"));
                 }
@@ -161,7 +159,7 @@ impl Engine {
         if let Some(history) = &mut self.history {
             history.asked(ticket, &work);
         }
-        self.done.insert(ticket, Waiting::Caller(done));
+        self.done.insert(ticket, done);
         self.handle(HostInput::Submit { ticket, work });
     }
 
@@ -197,40 +195,21 @@ impl Engine {
     }
 
     fn answered(&mut self, ticket: Ticket, result: Result<HostAnswer, OpError>) {
-        match (self.done.remove(&ticket), result) {
-            (Some(Waiting::Caller(done)), result) => {
-                self.calls.answered(self.host.counts());
-                done(result);
-            }
-            (Some(Waiting::Failing(device)), Ok(_)) => {
-                (self.log)(&format!("the array goes on without device {}", device.0));
-            }
-            (Some(Waiting::Failing(device)), Err(e)) => {
-                (self.log)(&format!("cannot go on without device {}: {e}", device.0));
-            }
-            (None, _) => {}
+        if let Some(done) = self.done.remove(&ticket) {
+            self.calls.answered(self.host.counts());
+            done(result);
         }
     }
 
-    /// A device says that its disk has failed.
+    /// A device says that its disk has failed. It ends, and the other devices find it gone.
     fn broken(&mut self, device: DeviceId) {
-        let under_way = |w: &Waiting| matches!(w, Waiting::Failing(other) if *other == device);
-        if self.done.values().any(under_way) {
+        if !self.broken.insert(device) {
             return;
         }
-        if !can_fail(&self.layout, self.host.state(), device) {
-            (self.log)(&format!(
-                "device {} says that its disk has failed, and another of its group is not good: nothing more can be left out",
-                device.0
-            ));
-            return;
-        }
-        let ticket = Ticket(self.next);
-        self.next += 1;
-        self.done.insert(ticket, Waiting::Failing(device));
-        let work = Work::Change { change: self.host.state().without(device) };
-        let now = self.clock.now();
-        self.host.handle(now, HostInput::Submit { ticket, work });
+        (self.log)(&format!(
+            "device {} says that its disk has failed: what needs it waits until the array goes on without it",
+            device.0
+        ));
     }
 
     /// Says who has been out of reach for long.
@@ -259,25 +238,12 @@ impl Engine {
             }
             while self.net.event().is_some() {}
         }
-        for waiting in std::mem::take(&mut self.done).into_values() {
-            if let Waiting::Caller(done) = waiting {
-                self.calls.answered(self.host.counts());
-                done(Err(closed()));
-            }
+        for done in std::mem::take(&mut self.done).into_values() {
+            self.calls.answered(self.host.counts());
+            done(Err(closed()));
         }
         self.calls.end();
     }
-}
-
-/// Whether the redundancy bears that a device is left out.
-pub(crate) fn can_fail(layout: &Layout, state: &ArrayState, device: DeviceId) -> bool {
-    let group = device.0 / layout.group_size();
-    let others = state
-        .devices
-        .iter()
-        .zip(0..)
-        .filter(|&(_, id)| id != device.0 && id / layout.group_size() == group);
-    others.into_iter().all(|(condition, _)| *condition == Condition::Good)
 }
 
 fn peer(whom: Whom) -> Peer {

@@ -23,7 +23,6 @@ use crate::{ArrayFile, HistoryError, clock};
 use calls::Calls;
 pub use calls::Done;
 use engine::Engine;
-pub(crate) use engine::can_fail;
 
 /// Pieces of work that are under way at most; who submits more waits.
 pub const IN_FLIGHT: usize = 256;

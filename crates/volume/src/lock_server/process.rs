@@ -176,6 +176,7 @@ impl Process {
             hosts: self.hosts.keys().map(|life| (life.host.0, life.incarnation)).collect(),
             requests: self.requests,
             unchecked: 0,
+            unsettled: false,
         }
     }
 }

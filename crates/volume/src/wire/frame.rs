@@ -99,11 +99,14 @@ pub(crate) enum Frame {
         /// By the clock of who answers.
         time: Time,
     },
+    /// Between devices: whether the sender is settled, so that another one of its group may be given up. Said on each new
+    /// connection, and when it changes.
+    Settled(bool),
 }
 
 impl Framed for Frame {
     const MAGIC: [u8; 8] = *b"LOCKIFYA";
-    const VERSION: u16 = 3;
+    const VERSION: u16 = 4;
     const SPEAKER: &'static str = "process of an array";
     const SUBJECT: &'static str = "arrays";
     const MAX_GREETING: usize = 4096;
@@ -155,6 +158,7 @@ mod tests {
             Frame::Query,
             Frame::AskTime { asked: 7 },
             Frame::Time { asked: 7, time: 1 << 60 },
+            Frame::Settled(true),
         ];
         others.into_iter().chain(of_state(life)).chain(of_locks(life)).collect()
     }
@@ -240,7 +244,7 @@ mod tests {
         let mut all = Vec::new();
         encode_head::<Frame>(&mut all);
         encode(&mut all, &Frame::Refused("no".into()));
-        assert_eq!(all, b"LOCKIFYA\x03\0\x04\0\0\0\0\x02no");
+        assert_eq!(all, b"LOCKIFYA\x04\0\x04\0\0\0\0\x02no");
         assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::VERSION)));
         assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(FrameError::Tls));
         let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();

@@ -22,4 +22,7 @@ pub struct Report {
     pub requests: u64,
     /// Stripes that may have been written in when this device stopped, and have to be checked yet.
     pub unchecked: u64,
+    /// It has restarted, and hosts that were writing then have not told it yet what that was: no other device of its group is
+    /// given up meanwhile.
+    pub unsettled: bool,
 }
