@@ -257,4 +257,10 @@ pub enum DeviceEvent {
         /// Nothing was written.
         dropped: bool,
     },
+    /// A life is fenced for good: what it had in flight here has been repaired, or was not for this device, and nothing of it is
+    /// written any more.
+    Fenced {
+        /// Which.
+        life: Life,
+    },
 }

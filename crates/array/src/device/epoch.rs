@@ -10,7 +10,7 @@ use super::fence::Fences;
 use super::{Device, DeviceBoot, DeviceOutput, Effect};
 use crate::agreement::Acceptor;
 use crate::message::{Answer, Call};
-use crate::{Agree, ArrayState, Condition, DeviceId, Life, Time};
+use crate::{Agree, ArrayState, Condition, DeviceEvent, DeviceId, Life, Time};
 
 /// A device's record makes no sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -66,6 +66,8 @@ pub(super) struct Saving {
     /// The last one that is durable; they are done in order.
     done: u64,
     answers: Vec<(u64, Call, Answer)>,
+    /// Lives that are fenced for good when these are done.
+    fenced: Vec<(u64, Life)>,
 }
 
 /// Whether a device has been out of the array between two of its conditions. The states in between need not be known here.
@@ -94,6 +96,13 @@ impl Device {
 
     pub(super) fn saved(&mut self, number: u64) {
         self.saving.done = number;
+        for (wanted, life) in std::mem::take(&mut self.saving.fenced) {
+            if wanted <= number {
+                self.note_fenced(life);
+            } else {
+                self.saving.fenced.push((wanted, life));
+            }
+        }
         let all = std::mem::take(&mut self.saving.answers);
         for (wanted, call, answer) in all {
             if wanted == number {
@@ -102,6 +111,20 @@ impl Device {
                 self.saving.answers.push((wanted, call, answer));
             }
         }
+    }
+
+    /// Tells histories of lives that are fenced when what is being saved is durable.
+    pub(super) fn note_fenced_when_saved(&mut self, lives: &[Life]) {
+        if self.is_saving() {
+            let number = self.saving.next;
+            self.saving.fenced.extend(lives.iter().map(|life| (number, *life)));
+        } else {
+            lives.iter().for_each(|life| self.note_fenced(*life));
+        }
+    }
+
+    pub(super) fn note_fenced(&mut self, life: Life) {
+        self.output.push_back(DeviceOutput::Event(DeviceEvent::Fenced { life }));
     }
 
     pub(super) fn last_save(&self) -> u64 {

@@ -69,6 +69,7 @@ impl Device {
     ) {
         let news = self.raise(now, lives, effects);
         self.answer_saved(news, call, Answer::Done, effects);
+        self.note_fenced_when_saved(lives);
     }
 
     /// An answer that needs the fences to be durable. If they are no news, they may still be on their way to the disk.
@@ -110,6 +111,7 @@ impl Device {
         // Saved with the next record: until then it is only waited for in vain, and found fenced.
         self.record.holders.remove(&life);
         self.returns.remembers(life);
+        self.note_fenced(life);
         effects.push(Effect::answer(call, Answer::Done));
     }
 }

@@ -378,6 +378,16 @@ impl Device {
         self.memory.len()
     }
 
+    /// What is kept here for hosts: kinds, and how much of each. All of it is nothing when hosts have been idle for as long as
+    /// siblings that have ended are remembered.
+    pub fn kept(&self) -> [(&'static str, usize); 3] {
+        [
+            ("locks, pre-writes and waiting requests", self.in_flight().count()),
+            ("disk operations", usize::from(!self.disk.is_idle())),
+            ("siblings that have ended", self.remembered()),
+        ]
+    }
+
     /// Writes that hosts took up again after this device had restarted.
     pub fn taken_up(&self) -> u64 {
         self.taken

@@ -268,6 +268,15 @@ impl LockServer {
             && self.journal.idle()
     }
 
+    /// What is kept here for hosts, as [`crate::Device::kept`].
+    pub fn kept(&self) -> [(&'static str, usize); 3] {
+        [
+            ("locks and waiting requests", self.table.len().0),
+            ("operations that have ended", self.ended.len()),
+            ("lives to be fenced or cleared", self.suspects.len() + self.uncleared.len()),
+        ]
+    }
+
     /// Lives that the log names and that have not said what they hold.
     fn unregistered(&self) -> impl Iterator<Item = (Life, Time)> {
         self.hosts

@@ -641,6 +641,7 @@ impl World {
                 DeviceEvent::Write { op, extent, stamp, dropped } => {
                     (op, extent, stamp, true, dropped)
                 }
+                DeviceEvent::Fenced { .. } => continue,
             };
             for block in extent.start..extent.end() {
                 let steps = blocks.entry((*device, block)).or_default();

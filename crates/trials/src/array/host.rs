@@ -479,7 +479,8 @@ impl Node {
         self.tick = at.map(|at| (at, cx.set_timer_at(at, Alarm::Tick)));
     }
 
-    fn tick(&mut self, cx: &mut Context<'_, Node>) {
+    /// Has it look at its clock.
+    pub fn tick(&mut self, cx: &mut Context<'_, Node>) {
         self.tick = None;
         let now = self.now(cx);
         match &mut self.hosted {

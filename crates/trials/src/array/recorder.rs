@@ -113,8 +113,17 @@ impl Recorder {
                     stamp: Some((stamp.time, stamp.host)),
                     dropped,
                 },
+                DeviceEvent::Fenced { life } => Kind::Fenced { device, by: by(life) },
             },
         );
+    }
+
+    /// What somebody keeps in the end.
+    pub fn keeps(&mut self, at: Nanos, whom: &str, kept: [(&str, usize); 3]) {
+        for (what, count) in kept {
+            let (at_whom, what) = (whom.to_owned(), what.to_owned());
+            self.note(at, Kind::Left { at: at_whom, what, count: count as u64 });
+        }
     }
 
     /// What lies on a device in the end. What cannot be read counts as lost.

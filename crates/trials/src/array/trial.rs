@@ -20,6 +20,8 @@ use crate::array::scenario::{Faults, Scenario};
 const PATIENCE: Nanos = 60 * SECOND;
 /// How often is looked at what is to be repaired.
 const ROUND: Nanos = 2 * MILLISECOND;
+/// After the end, devices remember siblings that have ended for no longer than this.
+const REST: Nanos = SECOND;
 /// Before this time hosts do nothing: all have found each other.
 const BEGIN: Nanos = 2 * MILLISECOND;
 /// The host that sees to everything in the end.
@@ -82,6 +84,7 @@ enum Asked {
 enum Timed {
     Issue(NodeId, u32),
     Round,
+    Rested,
 }
 
 /// What is left to do in the end.
@@ -93,6 +96,8 @@ enum End {
     Sweep(Vec<u64>, Vec<u64>),
     /// What lies on the devices is asked for.
     Dump(BTreeSet<NodeId>),
+    /// Nothing happens, until nobody needs to remember anything.
+    Rest,
     /// Nothing.
     Over,
 }
@@ -251,6 +256,7 @@ impl<'a> Trial<'a> {
                     self.round(at)?;
                     self.wake(at + ROUND, Timed::Round);
                 }
+                Some(Timed::Rested) => self.rested(at),
                 None => {}
             },
         }
@@ -272,7 +278,8 @@ impl<'a> Trial<'a> {
                 if let End::Dump(missing) = &mut self.end {
                     missing.remove(&node);
                     if missing.is_empty() {
-                        self.end = End::Over;
+                        self.end = End::Rest;
+                        self.wake(at + REST, Timed::Rested);
                     }
                 }
             }
@@ -326,6 +333,22 @@ impl<'a> Trial<'a> {
             }
             _ => {}
         }
+    }
+
+    /// Writes down what is kept for hosts that have nothing under way.
+    fn rested(&mut self, at: Nanos) {
+        for node in (0..self.places.nodes()).map(NodeId) {
+            // What is too old is dropped when something happens.
+            self.sim.with(node, |machine, cx| machine.tick(cx));
+            let Some(machine) = self.sim.machine(node) else { continue };
+            let server =
+                machine.server().map(|server| ("the lock server".to_owned(), server.kept()));
+            let device = machine.device().map(|device| (device.id().to_string(), device.kept()));
+            if let Some((whom, kept)) = server.or(device) {
+                self.recorder.keeps(at, &whom, kept);
+            }
+        }
+        self.end = End::Over;
     }
 
     fn life(&self, node: NodeId) -> Life {

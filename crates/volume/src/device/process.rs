@@ -204,9 +204,6 @@ impl Process {
         while let Some(output) = self.device.poll() {
             match output {
                 DeviceOutput::Send { to, reply } => {
-                    if let Some(history) = &mut self.history {
-                        history.answered(&reply);
-                    }
                     if let Some(&key) = self.hosts.get(&to) {
                         self.net.say(key, &Frame::Reply(reply));
                     }
@@ -327,9 +324,6 @@ impl Process {
                     || !is_of_blocks(&request.action)
                     || request.epoch > self.device.state().since;
                 if self.members.may_act() && serves && !self.anew {
-                    if let Some(history) = &mut self.history {
-                        history.asked(&request);
-                    }
                     self.handle(DeviceInput::Request { from, request });
                 }
             }

@@ -1,11 +1,9 @@
 //! What a device did to its blocks, and whom it refuses.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use lockify_array::message::{Action, Answer, Call, Reply, Request};
-use lockify_array::{DeviceEvent, DeviceId, Extent, Life};
+use lockify_array::{DeviceEvent, DeviceId, Extent};
 use lockify_check::array::Kind;
 
 use super::{History, HistoryError, by, digest};
@@ -19,8 +17,6 @@ const PIECE: u32 = 256;
 pub(crate) struct DeviceHistory {
     history: History,
     device: DeviceId,
-    /// Lives that are fenced here for good when these calls are answered.
-    fencing: BTreeMap<Call, Vec<Life>>,
 }
 
 impl DeviceHistory {
@@ -31,7 +27,7 @@ impl DeviceHistory {
         log: fn(&str),
     ) -> Result<DeviceHistory, HistoryError> {
         let history = History::create(path, file, log)?;
-        Ok(DeviceHistory { history, device, fencing: BTreeMap::new() })
+        Ok(DeviceHistory { history, device })
     }
 
     /// It did something to blocks.
@@ -53,28 +49,8 @@ impl DeviceHistory {
                     dropped,
                 }
             }
+            DeviceEvent::Fenced { life } => Kind::Fenced { device, by: by(life) },
         });
-    }
-
-    /// A request has come. What a life had sent before it was fenced may be written yet; what it had in flight has been repaired
-    /// when it is cleared, and from then on there is nothing of it.
-    pub fn asked(&mut self, request: &Request) {
-        let lives = match &request.action {
-            Action::Clear { life } => vec![*life],
-            Action::LearnFences { lives } => lives.clone(),
-            _ => return,
-        };
-        self.fencing.insert(request.call, lives);
-    }
-
-    /// An answer is sent.
-    pub fn answered(&mut self, reply: &Reply) {
-        let Some(lives) = self.fencing.remove(&reply.call) else { return };
-        if reply.answer == Answer::Done {
-            for life in lives {
-                self.history.note(Kind::Fenced { device: self.device.0, by: by(life) });
-            }
-        }
     }
 
     /// Before the disk is asked, and before anything is sent.
