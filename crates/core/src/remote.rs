@@ -623,3 +623,7 @@ pub(crate) enum Accepts {
     Later(ResourceKey),
     No,
 }
+
+#[cfg(test)]
+#[path = "protocol_page.rs"]
+mod protocol_page;

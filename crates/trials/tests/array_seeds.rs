@@ -39,8 +39,7 @@ fn devices_that_restart_lose_nothing() {
 
 #[test]
 fn dead_hosts_are_repaired_and_devices_rebuilt() {
-    // With callbacks, seed 41 is not: `docs/array-checks.md`.
-    for scheme in CONTROLLED.into_iter().filter(|s| *s != Scheme::CallbackLocking) {
+    for scheme in CONTROLLED {
         let summary = clean(scheme, Faults::All, 160);
         assert!(summary.total.repairs > 150, "hardly anything was repaired: {summary}");
     }

@@ -20,7 +20,7 @@ use crate::progress;
 /// was found; speed never changes the exit code.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Fewer workloads, and fewer and shorter rounds: about three minutes
+    /// Fewer workloads, and fewer and shorter rounds: about two minutes
     #[arg(long)]
     quick: bool,
     /// Have each write durable when it is answered: what is measured then is mostly the disk
