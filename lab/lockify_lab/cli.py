@@ -81,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     down.add_argument("--all", action="store_true", help="every lab, also those left behind by a kill")
     status = _named(add("status", _status, 30, "what runs, what died and why"))
     status.add_argument("--all", action="store_true", help="every lab")
-    bench.arguments(add("bench", bench.run, 4 * 3600, "measure: `bench paper` is the paper's evaluation"))
+    sub = add("bench", bench.run, 4 * 3600, "measure: `bench paper` is the paper's evaluation")
+    bench.arguments(sub)
+    sub.set_defaults(timeout=None)  # what it is depends on how much is measured
     tell = _named(
         add("history", _history, 300, "write what happened to locks, for `lockify check`; ends tracing")
     )
