@@ -404,8 +404,8 @@ def _test(arguments: argparse.Namespace) -> int:
 
 
 def _pytest(words: list[str], limit: float, as_json: bool) -> int:
-    """pytest's output is this command's; it ends with pytest's own closing line. With `as_json` that is progress, and the
-    result its report in one object."""
+    """pytest's output is this command's; it ends with pytest's own closing line. With `as_json` that is progress, and
+    the result one object."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         code = _run_pytest([*words, f"--junit-xml={report}"] if as_json else words, limit, to_stderr=as_json)

@@ -40,8 +40,8 @@ def pytest_runtest_makereport(
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Not in the middle of an hour of tests: programs that modules have in BUILT, and kernels for those that import Lab
-    or have KERNELS there."""
+    """Builds, and not in the middle of an hour of tests: programs that modules have in BUILT, and kernels for those
+    that import Lab or have KERNELS there."""
     if not os.environ.get(build.MISSING_VARIABLE) or session.config.option.collectonly:
         return
     modules = {item.module for item in session.items if isinstance(item, pytest.Function)}

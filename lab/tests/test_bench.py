@@ -12,6 +12,7 @@ import pytest
 from lockify_lab.bench import cluster, command, dlmtrace, effort, figures, gates, generators, load
 from lockify_lab.bench.packets import attach
 from lockify_lab.bench.rows import Row, Rows, quartiles, ratios
+from lockify_lab.cluster import MOUNTED
 from lockify_lab.errors import LabError, UsageError
 
 LAB = Path(__file__).resolve().parents[1] / "lab"
@@ -118,8 +119,12 @@ def _program(folder: Path, name: str, text: str) -> Path:
 
 
 def _programs(folder: Path, mdtest: bool = False, filebench: bool = False) -> load.Programs:
-    made = [_program(folder, name, "") if there else None for name, there in (("mdtest", mdtest), ("fb", filebench))]
-    return load.Programs(Path("/bin/lockify-load"), *made, "/usr/bin/postmark")
+    return load.Programs(
+        Path("/bin/lockify-load"),
+        _program(folder, "mdtest", "") if mdtest else None,
+        _program(folder, "fb", "") if filebench else None,
+        "/usr/bin/postmark",
+    )
 
 
 def test_programs_are_found_on_path_or_by_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +193,8 @@ def test_mdtest_makes_the_tree_of_one_active_node(tmp_path: Path) -> None:
     told = _told(_programs(tmp_path, mdtest=True), _MDTEST + _EXEC)
     run = told.tree(300, ["files"])["files"]
     assert "mdtest -d $MNT/tree1/mdtest-files -C -F -z 2 -b 2 -I 300 2>&1" in told.scripts[-1]
-    assert "lockify-load exec --at $MNT/tree1" in told.scripts[-1] and "--witness 10.77.0.2:" in told.scripts[-1]
+    assert "lockify-load exec --at $MNT/tree1" in told.scripts[-1]
+    assert "--witness 10.77.0.2:" in told.scripts[-1]
     assert run.phase.operations == 2100 and run.phase.seconds == pytest.approx(1)
     assert run.phase.settled_seconds == pytest.approx(1.5), "the barrier is lockify-load's"
     with pytest.raises(LabError, match="did not tell a rate of `Directory creation`"):
@@ -205,7 +211,7 @@ def test_filebench_makes_its_loads_by_its_own_language(tmp_path: Path) -> None:
     run = told.filebench("webproxy", 500, 3)
     assert run.phase.operations == 5927 and run.phase.rate == pytest.approx(5927 / 2.5)
     file, load_, removed = told.scripts
-    assert "path=$MNT/webproxy1,size=$size,entries=500,dirwidth=1000000,prealloc=80" in file
+    assert f"path={MOUNTED}/webproxy1,size=$size,entries=500,dirwidth=1000000,prealloc=80" in file
     assert "instances=100" in file and file.count("readwholefile ") == 5 and "\nrun 3\n" in file
     assert "-- fb -f /run/load.f 2>&1" in load_ and removed == "rm -r $MNT/webproxy1"
     told.answer = _EXEC
@@ -237,14 +243,17 @@ class _Fast(_Told):
 
     def tree(self, items: int, kinds: object = (), traced: bool = False) -> dict[str, cluster.Run]:
         self.scripts.append(str(items))
-        slow = _phase(0, items * 7 / (self.speed / 2), items * 7)
-        fast = load.Phase(items * 7, items * 7 / self.speed, 1000, 0, {})
-        return {kind: cluster.Run(phase, 0, {}, None) for kind, phase in (("directories", slow), ("files", fast))}
+        phases = {
+            "directories": _phase(0, items * 7 / (self.speed / 2), items * 7),
+            "files": load.Phase(items * 7, items * 7 / self.speed, 1000, 0, {}),
+        }
+        return {kind: cluster.Run(phase, 0, {}, None) for kind, phase in phases.items()}
 
 
 @pytest.mark.parametrize(("speed", "items"), [(10_500, 600), (100, 300), (1_000_000, 1500)])
-def test_a_quick_run_makes_what_one_node_needs_long_enough_for(tmp_path: Path, speed: float, items: int) -> None:
-    one = _Fast(cluster.Setup("gfs2-one", "gfs2", "dlm", "off", 1), None, _programs(tmp_path), [1], 5)  # type: ignore[arg-type]
+def test_a_quick_run_makes_what_takes_one_node_long_enough(tmp_path: Path, speed: float, items: int) -> None:
+    setup = cluster.Setup("gfs2-one", "gfs2", "dlm", "off", 1)
+    one = _Fast(setup, None, _programs(tmp_path), [1], 5)  # type: ignore[arg-type]
     one.scripts, one.speed = [], speed
     five = _told(_programs(tmp_path), "")
     assert figures._items([five, one], effort.QUICK) == items
@@ -342,7 +351,8 @@ def test_an_unpatched_kernel_is_of_the_same_version() -> None:
 
 
 def test_what_was_measured_becomes_a_report_when_the_time_is_over(rows: Rows, tmp_path: Path) -> None:
-    page = _program(tmp_path, "lockify-load", "echo a table; while [ $# -gt 1 ]; do [ $1 != --html ] || >$2; shift; done")
+    writes = "echo a table; while [ $# -gt 1 ]; do [ $1 != --html ] || >$2; shift; done"
+    page = _program(tmp_path, "lockify-load", writes)
     report = command._Report(tmp_path, effort.FULL, load.Programs(page, None, None, None), rows)
     report.publish_what_there_is(LabError("the time limit is over"))
     assert not (tmp_path / "report.txt").exists(), "nothing was measured"

@@ -123,5 +123,6 @@ def test_the_history_of_a_real_cluster_is_clean(lab: Lab, tmp_path: Path, claim:
     assert lab.history(out) > 1000
     if claim == "on":
         assert any(json.loads(line)["event"] == "claim" for line in out.open()), "nothing was claimed"
-    checked = subprocess.run([programs.need("lockify"), "check", out], capture_output=True, text=True, timeout=120)
+    words = [programs.need("lockify"), "check", out]
+    checked = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert checked.returncode == 0, checked.stdout + checked.stderr

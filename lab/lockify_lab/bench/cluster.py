@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from .. import net
+from ..cluster import MOUNTED
 from ..errors import LabError
 from ..host import say
 from ..lab import Lab
@@ -175,9 +176,10 @@ class Cluster:
             words = f"{self.programs.load.name} {profile} {self._witness()} --at {folder}"
             run = self.counted(f"{words} --files {files} --seconds {seconds}")
         else:
+            text = generators.filebench_file(profile, folder.replace("$MNT", MOUNTED), files, seconds)
             # Its processes share memory at one address.
-            text = generators.filebench_file(profile, folder, files, seconds)
-            self._sh(f"mkdir {folder}\necho 0 >/proc/sys/kernel/randomize_va_space\ncat >/run/load.f <<'END'\n{text}END")
+            first = f"mkdir {folder}\necho 0 >/proc/sys/kernel/randomize_va_space"
+            self._sh(f"{first}\ncat >/run/load.f <<'END'\n{text}END")
             words = f"{self.programs.filebench.name} -f /run/load.f"
             run = self.told(folder, words, generators.filebench_said)
         self._sh(f"rm -r {folder}")
@@ -249,7 +251,8 @@ def end_labs() -> None:
 
 
 def _boot(setup: Setup, effort: Effort, programs: Programs, stack: ExitStack) -> Cluster:
-    say(f"booting {setup.name}: {setup.nodes} nodes, {setup.fs} on {setup.stack}, claim {setup.claim}, {setup.kernel}")
+    about = f"{setup.nodes} nodes, {setup.fs} on {setup.stack}, claim {setup.claim}, kernel {setup.kernel}"
+    say(f"booting {setup.name}: {about}")
     lab = stack.enter_context(Lab(f"paper{os.getpid()}-{setup.name}"))
     _labs.append(lab)
     stack.callback(_labs.remove, lab)

@@ -61,7 +61,7 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     about = "for fileserver and webproxy, instead of our generator; found on PATH, too"
     paper.add_argument("--filebench", metavar="PROGRAM", help=about)
     paper.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    limits = ", ".join(f"{effort.limit:g} {effort.name}" for effort in (efforts.FULL, efforts.QUICK, efforts.SMOKE))
+    limits = ", ".join(f"{effort.limit:g} {effort.name}" for effort in efforts.ALL)
     about = f"time limit in seconds ({limits}); rows that there are then become a report, too"
     paper.add_argument("--timeout", type=float, default=argparse.SUPPRESS, metavar="S", help=about)
     paper.set_defaults(bench=_paper, limit=lambda given: _effort(given).limit)
@@ -243,14 +243,14 @@ class _Report:
             f"Effort: {effort.name}, {effort.rounds} rounds, paired and in alternating order; medians, with "
             f"quartiles in brackets. {self.seconds / 60:.1f} minutes; load of the machine before: "
             f"{self._load_before:.1f} ({os.cpu_count()} CPUs), after: {os.getloadavg()[0]:.1f}.",
-            f"The tree of one active node (-z 2 -b 2 -I {_items(effort)}) is made by {made_by('files', 1)}, that "
-            f"of five by {made_by('files', 5)}; fileserver and webproxy by {made_by('webproxy', 1)}. lockify-load "
-            "has mdtest's and Filebench's parameters and is not them. The clock stops after the final barrier: "
-            "the last parent directory is synced (on one node, too) and then seen by another node, which takes "
-            "its lock from the creator.",
-            "Claim off is the stock protocol, message for message. Packets are TCP segments with payload on the "
-            "lock manager's port, both directions, at the active node. Rates of user-mode kernels compare only "
-            "with each other.",
+            f"The tree of one active node (-z 2 -b 2 -I {_items(effort)}) is made by {made_by('files', 1)}, "
+            f"that of five by {made_by('files', 5)}; fileserver and webproxy by {made_by('webproxy', 1)}. "
+            "lockify-load has mdtest's and Filebench's parameters and is not them. The clock stops after the "
+            "final barrier: the last parent directory is synced (on one node, too) and then seen by another "
+            "node, which takes its lock from the creator.",
+            "Claim off is the stock protocol, message for message. Packets are TCP segments with payload on "
+            "the lock manager's port, both directions, at the active node. Rates of user-mode kernels compare "
+            "only with each other.",
         ]
 
 

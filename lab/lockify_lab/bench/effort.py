@@ -63,6 +63,8 @@ SMOKE = Effort(
     memory="512M", disk="2G", journal=128,
 )  # fmt: skip
 
+ALL = (FULL, QUICK, SMOKE)
+
 TREE_FOLDERS = 7  # mdtest -z 2 -b 2
 DEPTH = BRANCH = 2
 KINDS = ("directories", "files")

@@ -1,7 +1,7 @@
 """Programs of others that make load: what they are told, and what they say about it.
 
-lockify-load runs them, counts nothing and adds the final barrier. Operations and seconds are the program's own: starting
-MPI, or filling a set of files, is no part of a load.
+lockify-load runs them, counts nothing and adds the final barrier. Operations and seconds are the program's own:
+starting MPI, or filling a set of files, is no part of a load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def mdtest_words(program: str, at: str, kind: str, items: int) -> str:
 
 
 def mdtest_said(kind: str, items: int) -> Said:
-    """Of its summary the first column of the creation, which with one process and one iteration are all equal."""
+    """Of its summary, in which all columns but the last are equal with one process and one iteration."""
     heading = {"directories": "Directory", "files": "File"}[kind]
     line = re.compile(rf"^\s*{heading} creation\s*:?\s+([0-9.]+)", re.MULTILINE)
 
@@ -52,14 +52,15 @@ class Personality:
 
 
 _SET = "filesetname=big"
-_READ = (f"openfile {_SET},fd=1", "readwholefile fd=1,iosize=1m", "closefile fd=1")
+_CLOSE = "closefile fd=1"
+_READ = (f"openfile {_SET},fd=1", "readwholefile fd=1,iosize=1m", _CLOSE)
 # As `lockify-load` has them (crates/load/src/profile.rs).
 PERSONALITIES = {
     "fileserver": Personality(
         50, 20, "128k",
         (
-            f"createfile {_SET},fd=1", "writewholefile srcfd=1,fd=1,iosize=1m", "closefile fd=1",
-            f"openfile {_SET},fd=1", "appendfilerand iosize=16k,fd=1", "closefile fd=1",
+            f"createfile {_SET},fd=1", "writewholefile srcfd=1,fd=1,iosize=1m", _CLOSE,
+            f"openfile {_SET},fd=1", "appendfilerand iosize=16k,fd=1", _CLOSE,
             *_READ,
             f"deletefile {_SET}", f"statfile {_SET}",
         ),
@@ -67,7 +68,7 @@ PERSONALITIES = {
     "webproxy": Personality(
         100, 1_000_000, "16k",
         (
-            f"deletefile {_SET}", f"createfile {_SET},fd=1", "appendfilerand iosize=16k,fd=1", "closefile fd=1",
+            f"deletefile {_SET}", f"createfile {_SET},fd=1", "appendfilerand iosize=16k,fd=1", _CLOSE,
             *(_READ * 5),
             "appendfilerand filesetname=small,iosize=16k,fd=2",
         ),
