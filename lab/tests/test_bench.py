@@ -208,11 +208,11 @@ def test_mdtests_newer_summary_is_read_too() -> None:
 
 def test_filebench_makes_its_loads_by_its_own_language(tmp_path: Path) -> None:
     told = _told(_programs(tmp_path, filebench=True), _FILEBENCH + _EXEC)
-    run = told.filebench("webproxy", 500, 3)
+    run = told.filebench("webproxy", 500, 30)
     assert run.phase.operations == 5927 and run.phase.rate == pytest.approx(5927 / 2.5)
     file, load_, removed = told.scripts
     assert f"path={MOUNTED}/webproxy1,size=$size,entries=500,dirwidth=1000000,prealloc=80" in file
-    assert "instances=100" in file and file.count("readwholefile ") == 5 and "\nrun 3\n" in file
+    assert "instances=100" in file and file.count("readwholefile ") == 5 and "\nrun 30\n" in file
     assert "-- fb -f /run/load.f 2>&1" in load_ and removed == "rm -r $MNT/webproxy1"
     told.answer = _EXEC
     with pytest.raises(LabError, match="IO Summary"):
@@ -220,8 +220,9 @@ def test_filebench_makes_its_loads_by_its_own_language(tmp_path: Path) -> None:
 
 
 def test_filebenchs_file_has_the_fileservers_parameters() -> None:
-    text = generators.filebench_file("fileserver", "/mnt/x", 10_000, 60)
+    text = generators.filebench_file("fileserver", "/mnt/x", 10_000, 3)
     assert "mean:131072;gamma:1.5" in text and "dirwidth=20," in text and "instances=50 {" in text
+    assert text.endswith("\nrun 10\n"), "it needs some seconds to begin with"
     assert [line.split()[1] for line in text.splitlines() if "flowop" in line] == [
         "createfile", "writewholefile", "closefile", "openfile", "appendfilerand", "closefile",
         "openfile", "readwholefile", "closefile", "deletefile", "statfile",

@@ -51,6 +51,7 @@ class Personality:
     steps: tuple[str, ...]
 
 
+FEWEST_SECONDS = 10  # of Filebench's loads
 _SET = "filesetname=big"
 _CLOSE = "closefile fd=1"
 _READ = (f"openfile {_SET},fd=1", "readwholefile fd=1,iosize=1m", _CLOSE)
@@ -77,7 +78,11 @@ PERSONALITIES = {
 
 
 def filebench_file(profile: str, at: str, files: int, seconds: float) -> str:
-    """The load in Filebench's own language (of 1.5). It counts whole seconds."""
+    """The load in Filebench's own language (of 1.5), which counts whole seconds.
+
+    A thread's memory is as much as one read needs, and not the usual 10 MiB: all threads fill theirs first, and
+    for a node that took longer than a load runs. Not all of the first seconds is load even so.
+    """
     load = PERSONALITIES[profile]
     size = f"cvar(type=cvar-gamma,parameters=mean:{_bytes(load.mean_size)};gamma:1.5)"
     lines = [
@@ -85,12 +90,12 @@ def filebench_file(profile: str, at: str, files: int, seconds: float) -> str:
         f"define fileset name=big,path={at},size=$size,entries={files},dirwidth={load.width},prealloc=80",
         f"define fileset name=small,path={at},size=0,entries=1,dirwidth=1,prealloc",
         "define process name=load,instances=1 {",
-        f"  thread name=load,memsize=10m,instances={load.threads} {{",
+        f"  thread name=load,memsize=1m,instances={load.threads} {{",
     ]
     for number, step in enumerate(load.steps, 1):
         what, _, rest = step.partition(" ")
         lines.append(f"    flowop {what} name={what}{number},{rest}")
-    return "\n".join([*lines, "  }", "}", f"run {max(1, round(seconds))}", ""])
+    return "\n".join([*lines, "  }", "}", f"run {max(FEWEST_SECONDS, round(seconds))}", ""])
 
 
 def _bytes(size: str) -> int:
