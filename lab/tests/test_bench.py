@@ -82,8 +82,15 @@ def test_a_trace_tells_waits_of_new_locks_and_messages() -> None:
     trace = dlmtrace.parse(_TRACE)
     assert trace.waits_us == pytest.approx([500, 20]), "a conversion is no new lock"
     assert trace.typical_wait_us == pytest.approx(520)
+    assert trace.waiting_us == pytest.approx(520)
     assert trace.messages == {"sent LOOKUP": 1, "received LOOKUP_REPLY": 1, "sent CLAIM": 1}
     assert trace.synchronous == 1
+
+
+def test_locks_waited_for_together_are_waited_for_once() -> None:
+    waits = [(0.0, 100.0), (10.0, 50.0), (90.0, 120.0), (200.0, 210.0)]
+    trace = dlmtrace.Trace(waits=waits)
+    assert sum(trace.waits_us) == 180 and trace.waiting_us == 130
 
 
 def test_a_trace_that_lost_events_is_refused() -> None:
