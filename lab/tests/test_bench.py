@@ -372,6 +372,20 @@ def test_what_was_measured_becomes_a_report_when_the_time_is_over(rows: Rows, tm
     assert (tmp_path / "report.html").exists()
 
 
+def test_a_lab_that_was_ended_does_not_hide_why(tmp_path: Path) -> None:
+    class Ended:
+        def sh(self, *_: object, **__: object) -> str:
+            raise LabError("the time limit is over")
+
+        def diagnosis(self) -> str:
+            raise LabError("the lab is not running")
+
+    setup = cluster.Setup("gfs2-one", "gfs2", "dlm", "off", 1)
+    one = cluster.Cluster(setup, Ended(), _programs(tmp_path), [1], 5)  # type: ignore[arg-type]
+    with pytest.raises(LabError, match="the time limit is over"):
+        one.rest()
+
+
 def test_a_verdict_says_what_falls_short() -> None:
     row = Row("8", _case(active=5), "ratio_to_stock", [2.0, 2.0, 2.5])
     bound = next(bound for bound in gates.BOUNDS if bound.bench == "8" and bound.kind == "gate")

@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from .. import net
@@ -219,7 +219,8 @@ class Cluster:
         try:
             yield
         except LabError:
-            say(f"{self.setup.name}, as it stands:\n{self.lab.diagnosis()}")
+            with suppress(LabError):  # the lab was ended, because the time is over for example
+                say(f"{self.setup.name}, as it stands:\n{self.lab.diagnosis()}")
             raise
 
 
