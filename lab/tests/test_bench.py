@@ -359,7 +359,7 @@ def test_an_unpatched_kernel_is_of_the_same_version() -> None:
 
 
 def test_what_was_measured_becomes_a_report_when_the_time_is_over(rows: Rows, tmp_path: Path) -> None:
-    writes = "echo a table; while [ $# -gt 1 ]; do [ $1 != --html ] || >$2; shift; done"
+    writes = 'echo a table; while [ $# -gt 1 ]; do [ "$1" != --html ] || : >"$2"; shift; done'
     page = _program(tmp_path, "lockify-load", writes)
     report = command._Report(tmp_path, effort.FULL, load.Programs(page, None, None, None), rows)
     report.publish_what_there_is(LabError("the time limit is over"))
