@@ -27,6 +27,8 @@ VERSIONS = ("6.12", "6.1")
 
 # Names the kernel that labs use unless they are told otherwise: `lab/lab test --debug` is for all tests.
 DEFAULT_VARIABLE = "LOCKIFY_LAB_KERNEL"
+# Set by `lab/lab test`: what the chosen tests lack is built before the first of them. pytest alone does not.
+MISSING_VARIABLE = "LOCKIFY_LAB_BUILD"
 
 # All that kernel/apply may touch; anything else that it changed would be lost, so it is checked.
 PATCHED = ("Makefile", "fs/dlm", "fs/gfs2", "fs/ocfs2", "include/linux", "include/trace", "include/uapi")

@@ -1,14 +1,18 @@
-"""Fixtures for tests that need a cluster, and what its nodes say when a test fails."""
+"""Fixtures for tests that need a cluster, what its nodes say when a test fails, and what tests need built."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from . import Lab, LabError
+from . import Kernel, Lab, LabError, build, programs
+
+KERNELS = "kernels"  # with the claim and without, as all labs of the tests have them
+_LIMIT = 3600.0  # seconds, for each; `lab/lab test` has its own for everything
 
 
 @pytest.fixture
@@ -33,3 +37,22 @@ def pytest_runtest_makereport(
                 except LabError as error:
                     told = str(error)
                 report.sections.append((f"the nodes of {name}", told))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Builds, and not in the middle of an hour of tests: programs that modules have in BUILT, and kernels for those
+    that import Lab or have KERNELS there."""
+    if not os.environ.get(build.MISSING_VARIABLE) or session.config.option.collectonly:
+        return
+    modules = {item.module for item in session.items if isinstance(item, pytest.Function)}
+    wanted = {name for module in modules for name in getattr(module, "BUILT", ())}
+    try:
+        if KERNELS in wanted or any(hasattr(module, "Lab") for module in modules):
+            for stock in (True, False):
+                kernel = replace(Kernel.default(), stock=stock)
+                build.build(kernel, _LIMIT, os.cpu_count() or 1)
+        for name in sorted(wanted - {KERNELS}):
+            if programs.built(name) is None:
+                programs.build(name, _LIMIT)
+    except LabError as error:
+        pytest.exit(str(error), int(error.code))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lockify_lab import Lab, LabError, history, host
+from lockify_lab import Lab, LabError, history, programs
+
+BUILT = ("lockify",)  # the checker
 
 NAME = b"       2              17".hex()
 
@@ -112,15 +113,6 @@ def test_a_trace_that_lost_its_beginning_is_refused(tmp_path: Path) -> None:
         history.check_complete(tmp_path, 1)
 
 
-def lockify() -> Path:
-    """The checker, which is built with the rest of the project."""
-    target = Path(os.environ.get("CARGO_TARGET_DIR") or host.REPOSITORY / "target")
-    found = [target / kind / "lockify" for kind in ("release", "debug")]
-    found = [path for path in found if path.exists()]
-    assert found, "the checker is missing: run `cargo build --release` first"
-    return found[0]
-
-
 @pytest.mark.parametrize("claim", ["off", "on"])
 def test_the_history_of_a_real_cluster_is_clean(lab: Lab, tmp_path: Path, claim: str) -> None:
     lab.up(nodes=3, claim=claim, trace=True)
@@ -131,5 +123,6 @@ def test_the_history_of_a_real_cluster_is_clean(lab: Lab, tmp_path: Path, claim:
     assert lab.history(out) > 1000
     if claim == "on":
         assert any(json.loads(line)["event"] == "claim" for line in out.open()), "nothing was claimed"
-    checked = subprocess.run([lockify(), "check", out], capture_output=True, text=True, timeout=120)
+    words = [programs.need("lockify"), "check", out]
+    checked = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -6,26 +6,25 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from .. import net
+from ..cluster import MOUNTED
 from ..errors import LabError
 from ..host import say
 from ..lab import Lab
 from ..options import Options
-from . import dlmtrace, load, nfs
+from . import dlmtrace, generators, load, nfs
 from .dlmtrace import Trace
-from .effort import BRANCH, DEPTH, TREE_FOLDERS, Effort
+from .effort import BRANCH, DEPTH, KINDS, TREE_FOLDERS, Effort
+from .generators import Said
 from .load import Phase, Programs
 from .packets import DLM_PORT, O2NET_PORT, Counter
 from .rows import Case
 
 ACTIVE = 1
 WITNESS_PORT = 7401
-KINDS = ("directories", "files")
-# mdtest on one node without mpirun
-_ALONE = "env OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_btl=self OMPI_MCA_plm=isolated"
 _LIMIT = 600.0  # seconds for one load; the slowest take a seventh of it
 
 
@@ -33,12 +32,17 @@ _LIMIT = 600.0  # seconds for one load; the slowest take a seventh of it
 class Setup:
     """What distinguishes the compared clusters."""
 
-    name: str
+    name: str  # FS-KIND, by which figures know what to compare it with
     fs: str
     stack: str
     claim: str
     nodes: int
     kernel: str = ""  # another than that of the other clusters
+
+    @property
+    def unpatched(self) -> bool:
+        """Its kernel does not know the claim; it is there to show that the claim switched off is the same."""
+        return self.name.endswith("-unpatched")
 
     @property
     def port(self) -> int:
@@ -77,6 +81,8 @@ class Cluster:
         return {
             "fs": setup.fs, "stack": setup.stack, "claim": setup.claim, "nodes": len(self.members),
             "active": active, "delay_us": self.delay_us, "workload": workload,
+            "generator": self.programs.generator(workload, active),
+            "kernel": "unpatched" if setup.unpatched else "patched",
         }  # fmt: skip
 
     # -- the cluster ---------------------------------------------------------------------------
@@ -125,15 +131,15 @@ class Cluster:
         """Creates a new tree on the active node, one kind after the other, each counted by itself."""
         folder = self.new_folder("tree")
         self._sh(f"{self._tree_words(folder, items)} --prepare")
-        return {kind: self.counted(self._create(folder, items, kind), traced) for kind in kinds}
+        return {kind: self._create(folder, items, kind, traced) for kind in kinds}
 
-    def _create(self, folder: str, items: int, kind: str) -> str:
-        if self.programs.mdtest:
-            letter = "-D" if kind == "directories" else "-F"
-            words = f"{_ALONE} {self.programs.mdtest.name} -d {folder}/mdtest-{kind} -C {letter}"
-            words += f" -z {DEPTH} -b {BRANCH} -I {items}"
-            return self.wrapped(folder, items * TREE_FOLDERS, words)
-        return f"{self._tree_words(folder, items)} --shared --kinds {kind} {self._witness()}"
+    def _create(self, folder: str, items: int, kind: str, traced: bool) -> Run:
+        if self.programs.generator(kind, active=1) == "mdtest":
+            assert self.programs.mdtest
+            words = generators.mdtest_words(self.programs.mdtest.name, f"{folder}/mdtest-{kind}", kind, items)
+            return self.told(folder, words, generators.mdtest_said(kind, items), traced)
+        script = f"{self._tree_words(folder, items)} --shared --kinds {kind} {self._witness()}"
+        return self.counted(script, traced)
 
     def shared_tree(self, items: int, kind: str) -> float:
         """All members create in one tree at once; operations per second of all together."""
@@ -160,7 +166,26 @@ class Cluster:
         """Any command as a load: lockify-load takes the time and adds the final barrier."""
         return f"{self.programs.load.name} exec --at {at} --operations {operations} {self._witness()} -- {words}"
 
-    def counted(self, script: str, traced: bool = False) -> Run:
+    def told(self, at: str, words: str, said: Said, traced: bool = False) -> Run:
+        """Another's program as a load, by what it says of itself."""
+        return self.counted(f"{self.wrapped(at, 0, words)} 2>&1", traced, said)
+
+    def filebench(self, profile: str, files: int, seconds: float) -> Run:
+        folder = self.new_folder(profile)
+        if self.programs.filebench is None:
+            words = f"{self.programs.load.name} {profile} {self._witness()} --at {folder}"
+            run = self.counted(f"{words} --files {files} --seconds {seconds}")
+        else:
+            text = generators.filebench_file(profile, folder.replace("$MNT", MOUNTED), files, seconds)
+            # Its processes share memory at one address.
+            first = f"mkdir {folder}\necho 0 >/proc/sys/kernel/randomize_va_space"
+            self._sh(f"{first}\ncat >/run/load.f <<'END'\n{text}END")
+            words = f"{self.programs.filebench.name} -f /run/load.f"
+            run = self.told(folder, words, generators.filebench_said)
+        self._sh(f"rm -r {folder}")
+        return run
+
+    def counted(self, script: str, traced: bool = False, said: Said | None = None) -> Run:
         """Runs one load on the active node and counts packets, claims and, if asked, everything."""
         counters = "/sys/kernel/debug/dlm/*_claim"
         count = f"for f in {counters}; do [ ! -e $f ] || sed s/^/counter-WHEN-/ $f; done"
@@ -172,13 +197,9 @@ class Cluster:
         packets = self.packets.read() if self.packets else 0
         trace = dlmtrace.parse(output) if traced else None
         (phase,) = load.phases(output)
+        if said:
+            phase = phase.by_own_clock(*said(output))
         return Run(phase, packets, _counted(output), trace)
-
-    def load_words(self, profile: str) -> str:
-        return f"{self.programs.load.name} {profile} {self._witness()}"
-
-    def remove(self, folder: str) -> None:
-        self._sh(f"rm -r {folder}")
 
     def _tree_words(self, folder: str, items: int) -> str:
         return f"{self.programs.load.name} tree --at {folder} --depth {DEPTH} --branch {BRANCH} --items {items}"
@@ -198,7 +219,8 @@ class Cluster:
         try:
             yield
         except LabError:
-            say(f"{self.setup.name}, as it stands:\n{self.lab.diagnosis()}")
+            with suppress(LabError):  # the lab was ended, because the time is over for example
+                say(f"{self.setup.name}, as it stands:\n{self.lab.diagnosis()}")
             raise
 
 
@@ -230,7 +252,8 @@ def end_labs() -> None:
 
 
 def _boot(setup: Setup, effort: Effort, programs: Programs, stack: ExitStack) -> Cluster:
-    say(f"booting {setup.name}: {setup.nodes} nodes, {setup.fs} on {setup.stack}, claim {setup.claim}")
+    about = f"{setup.nodes} nodes, {setup.fs} on {setup.stack}, claim {setup.claim}, kernel {setup.kernel}"
+    say(f"booting {setup.name}: {about}")
     lab = stack.enter_context(Lab(f"paper{os.getpid()}-{setup.name}"))
     _labs.append(lab)
     stack.callback(_labs.remove, lab)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ..build import Kernel
 from ..errors import Exit, LabError, UsageError
 from ..host import command, need_root, say
 from ..options import Options
@@ -48,15 +49,22 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     paper.add_argument(
         "--fs", action="append", default=[], choices=("gfs2", "ocfs2", "nfs"), help="nfs goes with gfs2 (all)"
     )
-    about = "of every comparison; fewer with O2CB and NFS in --quick"
+    about = "of every comparison; fewer with O2CB and NFS"
     paper.add_argument("--rounds", type=int, default=0, metavar="N", help=about)
     paper.add_argument("--out", type=Path, default=Path("target/bench-paper"), metavar="DIR", help="(%(default)s)")
     paper.add_argument("--kernel", default="claim", help="as for `up`: a name or a path (%(default)s)")
+    about = "compares the claim switched off with a kernel that has none; always without --quick and --smoke"
+    paper.add_argument("--unpatched", action="store_true", help=about)
     paper.add_argument("--load", type=Path, metavar="PROGRAM", help="a lockify-load that is built already")
-    paper.add_argument("--mdtest", metavar="PROGRAM", help="instead of our generator; found on PATH, too")
+    about = "instead of our generator where one node is active; found on PATH, too"
+    paper.add_argument("--mdtest", metavar="PROGRAM", help=about)
+    about = "for fileserver and webproxy, instead of our generator; found on PATH, too"
+    paper.add_argument("--filebench", metavar="PROGRAM", help=about)
     paper.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    paper.add_argument("--timeout", type=float, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    paper.set_defaults(bench=_paper)
+    limits = ", ".join(f"{effort.limit:g} {effort.name}" for effort in efforts.ALL)
+    about = f"time limit in seconds ({limits}); rows that there are then become a report, too"
+    paper.add_argument("--timeout", type=float, default=argparse.SUPPRESS, metavar="S", help=about)
+    paper.set_defaults(bench=_paper, limit=lambda given: _effort(given).limit)
     relock.arguments(benches.add_parser("relock", help="a local re-lock: the kernel's lock manager and Lockify"))
 
 
@@ -69,9 +77,12 @@ def run(given: argparse.Namespace) -> int:
             raise LabError("the benchmark's time limit is over: give it more with --timeout", Exit.TIMEOUT)
         raise KeyboardInterrupt
 
+    limit = given.limit(given) if given.timeout is None else given.timeout
+    if not limit > 0:
+        raise UsageError("--timeout is more than 0")
     for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, over)
-    signal.setitimer(signal.ITIMER_REAL, given.timeout)
+    signal.setitimer(signal.ITIMER_REAL, limit)
     try:
         code: int = given.bench(given)
     finally:
@@ -79,36 +90,56 @@ def run(given: argparse.Namespace) -> int:
     return code
 
 
+def _effort(given: argparse.Namespace) -> Effort:
+    return efforts.chosen(given.quick, given.smoke, given.rounds)
+
+
 def _paper(given: argparse.Namespace) -> int:
     need_root()
     if given.rounds < 0:
         raise UsageError("--rounds is at least 1")
-    effort = efforts.chosen(given.quick, given.smoke, given.rounds)
+    effort = _effort(given)
     wanted = _wanted(given.only, given.smoke)
-    programs = load.find(given.load, given.mdtest, given.smoke)
-    Options(kernel=given.kernel).kernel_for(1)  # said before anything is booted, if it is missing
+    unpatched = _unpatched(given, effort)
+    programs = load.find(given.load, given.mdtest, given.filebench, given.smoke)
+    for kernel in filter(None, (given.kernel, unpatched)):
+        Options(kernel=kernel).kernel_for(1)  # said before anything is booted, if it is missing
     given.out.mkdir(parents=True, exist_ok=True)
     rows = Rows(given.out / "report.jsonl")
-    begin, load_before = time.monotonic(), os.getloadavg()[0]
-    for group in _groups(given.fs or ["gfs2", "nfs", "ocfs2"], effort, given.smoke):
-        setups = [setup if setup.kernel else replace(setup, kernel=given.kernel) for setup in group]
-        with booted(setups, effort, programs) as clusters:
-            _measure(clusters, wanted, effort, rows)
-            _must_be_well(clusters)
-    rows.close()
-    verdicts = list(gates.judge(rows, counts_only=given.smoke))
-    text = [verdict.line() for verdict in verdicts]
-    about = _about(effort, programs, load_before, time.monotonic() - begin)
-    _publish(given.out, programs, about, text)
+    report = _Report(given.out, effort, programs, rows)
+    try:
+        for group in _groups(given.fs or ["gfs2", "nfs", "ocfs2"], unpatched, given.smoke):
+            setups = [setup if setup.kernel else replace(setup, kernel=given.kernel) for setup in group]
+            with booted(setups, effort, programs) as clusters:
+                _measure(clusters, wanted, effort, rows)
+                _must_be_well(clusters)
+    except BaseException as error:
+        report.publish_what_there_is(error)
+        raise
+    finally:
+        rows.close()
+    verdicts = report.verdicts()
+    table = report.publish()
     if given.json:
         told = [{"passed": verdict.passed, "line": verdict.line()} for verdict in verdicts]
-        print(json.dumps({"seconds": time.monotonic() - begin, "out": str(given.out), "verdicts": told}))
+        print(json.dumps({"seconds": report.seconds, "out": str(given.out), "verdicts": told}))
     else:
-        print("\n".join([*about, "", *text]))
+        print("\n".join([*report.about(), "", table, *(verdict.line() for verdict in verdicts)]))
     if not verdicts:
         raise LabError("nothing was measured that a gate is about: see --only and --fs")
     missed = [verdict for verdict in verdicts if not verdict.passed and verdict.bound.kind == "gate"]
     return Exit.SCRIPT if missed else Exit.OK
+
+
+def _unpatched(given: argparse.Namespace, effort: Effort) -> str:
+    """The kernel without the claim that the claim switched off is compared with, if it is."""
+    if not given.unpatched and effort.name != "full":
+        return ""
+    if "/" not in given.kernel:
+        return str(replace(Kernel.parse(given.kernel, Kernel.default()), stock=True))
+    if given.unpatched:
+        raise UsageError("--unpatched needs a --kernel by its name: nobody knows what another was made of")
+    return ""
 
 
 def _wanted(only: list[str], smoke: bool) -> list[str]:
@@ -122,32 +153,27 @@ def _wanted(only: list[str], smoke: bool) -> list[str]:
     return [name for name in FIGURES if name in names]
 
 
-def _groups(systems: list[str], effort: Effort, smoke: bool) -> list[list[Setup]]:
+def _groups(systems: list[str], unpatched: str, smoke: bool) -> list[list[Setup]]:
     """Clusters that run at the same time and are compared with each other."""
     groups = []
-    if "gfs2" in systems:
+    for fs in ("gfs2", "ocfs2"):
+        if fs not in systems or (smoke and fs != "gfs2"):
+            continue
         setups = [
-            Setup("gfs2-one", "gfs2", "dlm", "off", 1),
-            Setup("gfs2-stock", "gfs2", "dlm", "off", 5),
-            Setup("gfs2-claim", "gfs2", "dlm", "on", 5),
+            Setup(f"{fs}-one", fs, "dlm", "off", 1),
+            Setup(f"{fs}-stock", fs, "dlm", "off", 5),
+            Setup(f"{fs}-claim", fs, "dlm", "on", 5),
         ]
-        if effort is efforts.FULL:  # shows once that the claim switched off is the stock kernel
-            setups.append(Setup("gfs2-unpatched", "gfs2", "dlm", "off", 5, kernel="stock"))
-        if "nfs" in systems and not smoke:
+        if unpatched:
+            setups.append(Setup(f"{fs}-unpatched", fs, "dlm", "off", 5, kernel=unpatched))
+        if fs == "ocfs2":
+            setups.append(Setup("ocfs2-o2cb", fs, "o2cb", "off", 5))
+        elif "nfs" in systems and not smoke:
             if lacking := nfs.missing():
                 say(f"no NFS baseline: {', '.join(lacking)} missing; run `lab/lab setup`")
             else:
                 setups.append(Setup("gfs2-nfs", "nfs", "nfs", "off", 2))
         groups.append(setups[1:] if smoke else setups)
-    if "ocfs2" in systems and not smoke:
-        groups.append(
-            [
-                Setup("ocfs2-one", "ocfs2", "dlm", "off", 1),
-                Setup("ocfs2-stock", "ocfs2", "dlm", "off", 5),
-                Setup("ocfs2-claim", "ocfs2", "dlm", "on", 5),
-                Setup("ocfs2-o2cb", "ocfs2", "o2cb", "off", 5),
-            ]
-        )
     return groups
 
 
@@ -155,15 +181,18 @@ def _measure(clusters: Sequence[Cluster], wanted: list[str], effort: Effort, row
     for name in wanted:
         begin = time.monotonic()
         say(f"figure {name}")
-        FIGURES[name](clusters, effort, rows, _rounds(name, effort))
+        # That the claim switched off is the unpatched kernel is shown where packets are counted.
+        compared = [cluster for cluster in clusters if name == "7" or not cluster.setup.unpatched]
+        FIGURES[name](compared, effort, rows, _rounds(name, effort))
         say(f"figure {name}: {time.monotonic() - begin:.0f} s")
 
 
 def _rounds(figure: str, effort: Effort) -> int:
     if figure == "10":
         return effort.application_rounds
-    # Fewer nodes are compared with fewer rounds: the gates are about five.
-    return max(2, effort.rounds // 2) if figure == "sizes" else effort.rounds
+    if figure == "sizes" and effort.name == "quick":
+        return max(2, effort.rounds // 2)
+    return effort.rounds
 
 
 def _must_be_well(clusters: Sequence[Cluster]) -> None:
@@ -172,29 +201,60 @@ def _must_be_well(clusters: Sequence[Cluster]) -> None:
             raise LabError(f"{cluster.setup.name}, node {node}: its kernel complained: {lines[0]}", Exit.NODE)
 
 
-def _about(effort: Effort, programs: Programs, load_before: float, seconds: float) -> list[str]:
-    return [
-        f"Effort: {effort.name}, {effort.rounds} rounds, paired and in alternating order; medians, with "
-        f"quartiles in brackets. {seconds / 60:.1f} minutes; load of the machine before: {load_before:.1f} "
-        f"({os.cpu_count()} CPUs), after: {os.getloadavg()[0]:.1f}.",
-        f"The tree is made by {programs.tree}, -z 2 -b 2 -I {_items(effort)}; fileserver and webproxy by "
-        "lockify-load with Filebench's parameters. The clock stops after the final barrier: the last parent "
-        "directory is synced (on one node, too) and then seen by another node, which takes its lock from "
-        "the creator.",
-        "Claim off is the stock protocol, message for message. Packets are TCP segments with payload on the "
-        "lock manager's port, both directions, at the active node. Rates of user-mode kernels compare only "
-        "with each other.",
-    ]
+class _Report:
+    """What `--out` holds in the end, however that comes: report.txt and report.html of the rows so far."""
+
+    def __init__(self, out: Path, effort: Effort, programs: Programs, rows: Rows) -> None:
+        self._out, self._effort, self._programs, self._rows = out, effort, programs, rows
+        self._begin, self._load_before = time.monotonic(), os.getloadavg()[0]
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begin
+
+    def verdicts(self) -> list[gates.Verdict]:
+        return list(gates.judge(self._rows, counts_only=self._effort.name == "smoke"))
+
+    def publish(self, *first: str) -> str:
+        """Writes both, with these paragraphs at the top; returns the table."""
+        about = [*first, *self.about()]
+        verdicts = [verdict.line() for verdict in self.verdicts()]
+        texts = [word for line in [*about, *verdicts] for word in ("--text", line)]
+        words: list[str | Path] = [self._programs.load, "page", self._out / "report.jsonl"]
+        table = command([*words, "--html", self._out / "report.html", *texts], 60)
+        (self._out / "report.txt").write_text("\n".join([*about, "", *verdicts, "", table]), "utf-8")
+        return table
+
+    def publish_what_there_is(self, error: BaseException) -> None:
+        """Hours of measuring are not lost with the last minute; the error is what ends the command."""
+        if not self._rows.all:
+            return
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        try:
+            self.publish(f"NOT COMPLETE: {why}")
+        except LabError as another:
+            say(f"the report of what was measured cannot be written: {another}")
+        else:
+            say(f"what was measured until then: {self._out / 'report.txt'}")
+
+    def about(self) -> list[str]:
+        effort, made_by = self._effort, self._programs.generator
+        return [
+            f"Effort: {effort.name}, {effort.rounds} rounds, paired and in alternating order; medians, with "
+            f"quartiles in brackets. {self.seconds / 60:.1f} minutes; load of the machine before: "
+            f"{self._load_before:.1f} ({os.cpu_count()} CPUs), after: {os.getloadavg()[0]:.1f}.",
+            f"The tree of one active node (-z 2 -b 2 -I {_items(effort)}) is made by {made_by('files', 1)}, "
+            f"that of five by {made_by('files', 5)}; fileserver and webproxy by {made_by('webproxy', 1)}. "
+            "lockify-load has mdtest's and Filebench's parameters and is not them. The clock stops after the "
+            "final barrier: the last parent directory is synced (on one node, too) and then seen by another "
+            "node, which takes its lock from the creator.",
+            "Claim off is the stock protocol, message for message. Packets are TCP segments with payload on "
+            "the lock manager's port, both directions, at the active node. Rates of user-mode kernels compare "
+            "only with each other.",
+        ]
 
 
 def _items(effort: Effort) -> str:
     if not effort.shortest:
         return str(effort.items)
     return f"{effort.items} to {effort.most_items}, for {effort.shortest} s on one node"
-
-
-def _publish(out: Path, programs: Programs, about: list[str], verdicts: list[str]) -> None:
-    texts = [word for line in [*about, *verdicts] for word in ("--text", line)]
-    words: list[str | Path] = [programs.load, "page", out / "report.jsonl"]
-    words += ["--html", out / "report.html", *texts]
-    (out / "report.txt").write_text("\n".join([*about, "", *verdicts, "", command(words, 60)]), "utf-8")

@@ -6,13 +6,16 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import LabError
-from ..host import REPOSITORY, command, say
+from .. import programs
+from ..errors import LabError, UsageError
+from ..host import say
 from ..jobs import Result
+from .effort import KINDS
+from .generators import PERSONALITIES
 
 BUILD_LIMIT = 900.0
 
@@ -23,42 +26,40 @@ class Programs:
 
     load: Path
     mdtest: Path | None
+    filebench: Path | None
     postmark: str | None
 
     @property
     def folders(self) -> tuple[str, ...]:
         """For the nodes' PATH: below /tmp, for one, a node does not see what the host has there."""
-        programs = [self.load, self.mdtest] if self.mdtest else [self.load]
+        programs = [program for program in (self.load, self.mdtest, self.filebench) if program]
         return tuple(dict.fromkeys(str(program.parent) for program in programs))
 
-    @property
-    def tree(self) -> str:
-        """How rows and pages call the tree's generator."""
-        return "mdtest" if self.mdtest else "lockify-load tree (mdtest's parameters)"
+    def generator(self, workload: str, active: int) -> str:
+        """Who makes a load, as rows call it. Several processes of one mdtest would need MPI among the nodes."""
+        if workload == "postmark":
+            return "postmark"
+        if workload in PERSONALITIES:
+            return "filebench" if self.filebench else "lockify-load"
+        return "mdtest" if self.mdtest and workload in KINDS and active == 1 else "lockify-load"
 
 
-def find(given: Path | None, mdtest: str | None, smoke: bool) -> Programs:
+def find(given: Path | None, mdtest: str | None, filebench: str | None, smoke: bool) -> Programs:
     """`given` is a lockify-load that is built already."""
-    load = given or _build()
+    load = given or programs.build("lockify-load", BUILD_LIMIT)
     if not os.access(load, os.X_OK):
         raise LabError(f"{load} is no program: build it with `cargo build --release -p lockify-load`")
     postmark = shutil.which("postmark")
     if postmark is None and not smoke:
         say("postmark is missing: figure 10 goes without it; install it with `lab/lab setup`")
-    found = mdtest or shutil.which("mdtest")
-    return Programs(load.resolve(), Path(found).resolve() if found else None, postmark)
+    return Programs(load.resolve(), _optional("mdtest", mdtest), _optional("filebench", filebench), postmark)
 
 
-def _build() -> Path:
-    cargo = shutil.which("cargo") or str(Path.home() / ".cargo/bin/cargo")
-    if not os.access(cargo, os.X_OK):
-        raise LabError("cargo is missing: install Rust (https://rustup.rs), or give --load PROGRAM")
-    say("building lockify-load")
-    command(
-        [cargo, "build", "--release", "--locked", "-q", "-p", "lockify-load"], BUILD_LIMIT, cwd=REPOSITORY
-    )
-    target = Path(os.environ.get("CARGO_TARGET_DIR") or REPOSITORY / "target")
-    return target / "release" / "lockify-load"
+def _optional(name: str, given: str | None) -> Path | None:
+    found = shutil.which(given or name)
+    if given and not found:
+        raise UsageError(f"--{name}: {given} is no program")
+    return Path(found).resolve() if found else None
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ class Phase:
     @property
     def rate_before_barrier(self) -> float:
         return self.operations / self.seconds
+
+    def by_own_clock(self, operations: int, seconds: float) -> Phase:
+        """As the program told that lockify-load ran; the barrier came after it."""
+        settled = seconds + self.settled_seconds - self.seconds
+        return replace(self, operations=operations, seconds=seconds, settled_seconds=settled)
 
     @property
     def barrier_ms(self) -> float:

@@ -16,6 +16,7 @@ UNITS = {
     "latency_us": "us",
     "create_us": "us",
     "lock_wait_us_per_create": "us",
+    "lock_waiting_us_per_create": "us",
     "lock_wait_us_typical": "us",
     "lock_wait_us_beyond_one_node": "us",
     "lock_wait_us_typical_beyond_one_node": "us",

@@ -6,6 +6,7 @@ import pytest
 import scenario
 from ocfs2 import LOCKS, counters, ocfs2
 
+BUILT = ("kernels",)
 FILES = 600
 NODES = 5
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import scenario
 from ocfs2 import ocfs2
 
+BUILT = ("kernels",)
 FILES = 60
 
 

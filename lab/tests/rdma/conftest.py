@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crews import built
-from lockify_lab import Lab
+from lockify_lab import Lab, programs
 
 HERE = Path(__file__).parent
 
@@ -20,7 +19,7 @@ def lab() -> Iterator[Lab]:
         # The largest packet of RDMA is 4096 bytes, and its headers.
         made.up(nodes=3, fs="none", stack="none", memory="512M", mtu=4300)
         made.sh("rdma link add rxe0 type rxe netdev vec0")
-        for program in (built("lockify"), built("examples/verbs"), HERE / "inside.py"):
+        for program in (programs.need("lockify"), programs.need("examples/verbs"), HERE / "inside.py"):
             shutil.copy(program, made.folder)  # the nodes see this folder as /run/lab
         compiled = ["cc", "-O2", "-Wall", "-o", made.folder / "clock", HERE / "clock.c"]
         subprocess.run(compiled, check=True, timeout=60)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clocks import Difference
-from lockify_lab import Lab, host
+from lockify_lab import Lab, programs
 
 PROTOCOLS = (
     "srsl", "dqnl", "n-cosed", "cas-spin", "dslr", "mcs", "shiftlock", "shiftlock+", "rma-rw", "drtm", "shiftlock-s",
@@ -29,15 +28,6 @@ LOCKS = 16
 HOLD_NS = 200_000
 # How many a victim is given before it dies.
 GRANTS = 5
-
-
-def built(*names: str) -> Path:
-    """A program of this project that is built already."""
-    target = Path(os.environ.get("CARGO_TARGET_DIR") or host.REPOSITORY / "target")
-    found = [target / kind / name for kind in ("release", "debug") for name in names]
-    found = [path for path in found if path.exists()]
-    assert found, f"{names[0]} is missing: run `cargo build --workspace --bins --examples` first"
-    return max(found, key=lambda path: path.stat().st_mtime)
 
 
 @contextmanager
@@ -176,7 +166,7 @@ def judge(lab: Lab, workers: list[Worker], clocks: dict[int, Difference], out: P
     whole = [{**begins[0], "t": merged[0]["t"]}, *merged, {"t": merged[-1]["t"], "event": "end"}]
     out.write_text("".join(json.dumps(event) + "\n" for event in whole), "utf-8")
     checked = subprocess.run(
-        [built("lockify"), "check", "--json", out], capture_output=True, text=True, timeout=120
+        [programs.need("lockify"), "check", "--json", out], capture_output=True, text=True, timeout=120
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     report: dict[str, Any] = json.loads(checked.stdout)["report"]

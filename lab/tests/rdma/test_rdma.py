@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 from clocks import Difference, differences
-from crews import CLOCKED, HOME, PLAIN_TEXT, PROTOCOLS, UNREPAIRED, Worker, built, judge, run, server
-from lockify_lab import Lab, host
+from crews import CLOCKED, HOME, PLAIN_TEXT, PROTOCOLS, UNREPAIRED, Worker, judge, run, server
+from lockify_lab import Lab, host, programs
 
 HEADER = Path("/usr/include/infiniband/verbs.h")
 TABLE = host.REPOSITORY / "crates" / "fabric" / "src" / "verbs" / "abi.txt"
 
 # Not in CI: now and then a client waits for ever (docs/onesided-verbs.md, "What is checked").
 pytestmark = pytest.mark.long
+BUILT = ("lockify", "examples/verbs")
 
 # Long enough that who lives is rarely evicted because the machine is busy.
 LEASE_MS = 400
@@ -44,7 +45,7 @@ def test_the_fabric_does_what_it_promises(lab: Lab) -> None:
 
 
 def test_no_protocol_is_left_out() -> None:
-    command = [built("lockify"), "memory-server", "--protocol", "none"]
+    command = [programs.need("lockify"), "memory-server", "--protocol", "none"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
     assert tuple(said.split("use one of: ")[1].split("\n")[0].split(", ")) == PROTOCOLS, said
 
