@@ -380,10 +380,9 @@ impl Device {
 
     /// What is kept here for hosts: kinds, and how much of each. All of it is nothing when hosts have been idle for as long as
     /// siblings that have ended are remembered.
-    pub fn kept(&self) -> [(&'static str, usize); 3] {
-        [
+    pub fn kept(&self) -> Vec<(&'static str, usize)> {
+        vec![
             ("locks, pre-writes and waiting requests", self.in_flight().count()),
-            ("disk operations", usize::from(!self.disk.is_idle())),
             ("siblings that have ended", self.remembered()),
         ]
     }

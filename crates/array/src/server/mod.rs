@@ -269,8 +269,8 @@ impl LockServer {
     }
 
     /// What is kept here for hosts, as [`crate::Device::kept`].
-    pub fn kept(&self) -> [(&'static str, usize); 3] {
-        [
+    pub fn kept(&self) -> Vec<(&'static str, usize)> {
+        vec![
             ("locks and waiting requests", self.table.len().0),
             ("operations that have ended", self.ended.len()),
             ("lives to be fenced or cleared", self.suspects.len() + self.uncleared.len()),

@@ -27,10 +27,10 @@ use crate::array::setting::{Setting, Turns};
 const BEGINNING: Time = 1_000_000_000_000_000;
 
 /// How long the lock server's leases last, as in the paper.
-const LEASE: Time = 4_000_000_000;
+pub(super) const LEASE: Time = 4_000_000_000;
 
 /// How long the lock server takes a message to be under way at most.
-const MESSAGE_LIFE: Time = 5_000_000_000;
+pub(super) const MESSAGE_LIFE: Time = 5_000_000_000;
 
 /// What travels. Each message says for which life of the host it is, so that a new one is not taken for the old.
 #[derive(Clone, Debug)]

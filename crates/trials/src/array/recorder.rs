@@ -119,7 +119,7 @@ impl Recorder {
     }
 
     /// What somebody keeps in the end.
-    pub fn keeps(&mut self, at: Nanos, whom: &str, kept: [(&str, usize); 3]) {
+    pub fn keeps(&mut self, at: Nanos, whom: &str, kept: Vec<(&str, usize)>) {
         for (what, count) in kept {
             let (at_whom, what) = (whom.to_owned(), what.to_owned());
             self.note(at, Kind::Left { at: at_whom, what, count: count as u64 });

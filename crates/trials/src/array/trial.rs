@@ -11,7 +11,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::array::caretaker::{Caretaker, Repair};
 use crate::array::content;
-use crate::array::host::{Node, Note, cluster};
+use crate::array::host::{LEASE, MESSAGE_LIFE, Node, Note, cluster};
 use crate::array::places::{Places, Role};
 use crate::array::recorder::{Recorder, by};
 use crate::array::scenario::{Faults, Scenario};
@@ -20,8 +20,9 @@ use crate::array::scenario::{Faults, Scenario};
 const PATIENCE: Nanos = 60 * SECOND;
 /// How often is looked at what is to be repaired.
 const ROUND: Nanos = 2 * MILLISECOND;
-/// After the end, devices remember siblings that have ended for no longer than this.
-const REST: Nanos = SECOND;
+/// After the end nobody keeps anything for longer than this: the lock server remembers what has ended for a message's life,
+/// and hosts keep locks that they do not use for a lease.
+const REST: Nanos = MESSAGE_LIFE + 2 * LEASE;
 /// Before this time hosts do nothing: all have found each other.
 const BEGIN: Nanos = 2 * MILLISECOND;
 /// The host that sees to everything in the end.
@@ -254,7 +255,9 @@ impl<'a> Trial<'a> {
                 Some(Timed::Issue(node, incarnation)) => self.issue(at, node, incarnation),
                 Some(Timed::Round) => {
                     self.round(at)?;
-                    self.wake(at + ROUND, Timed::Round);
+                    if !matches!(self.end, End::Rest) {
+                        self.wake(at + ROUND, Timed::Round);
+                    }
                 }
                 Some(Timed::Rested) => self.rested(at),
                 None => {}
