@@ -75,7 +75,7 @@ def load(node: int) -> str:
         for ((d = 0; d < 2000; d++)); do
             [ ! -e /run/enough ] || break
             mkdir $MNT/load.{node}/$d && create load.{node}/$d {EACH} x || exit 1
-            sleep 0.1
+            sleep 0.2
         done
         echo $d
     """
@@ -104,7 +104,7 @@ def test_a_cluster_is_upgraded_under_load() -> None:
             )
 
         with Background(lab) as background:
-            loads = {node: background.start(load(node), node, 2 * LONG) for node in OURS}
+            loads = {node: background.start(load(node), node, 3 * LONG) for node in OURS}
             go_on("lookups")
             lab.leave(OLD[0], LONG)
             go_on("lookups")
