@@ -7,13 +7,15 @@ import time
 import pytest
 import scenario
 from ocfs2 import counters, ocfs2
-from scenario import CREATOR, DIRECTORY, ON_BUT_LONG_OFF, READER, Background, check_at_rest, succeeded
+from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, succeeded
+
+pytestmark = pytest.mark.long
 
 FILES = 400
 LONG = 150  # corosync's token, the DLM's recovery, the journal's replay
 
 
-@pytest.mark.parametrize("claim", ON_BUT_LONG_OFF)
+@pytest.mark.parametrize("claim", ["on", "off"])
 def test_claimer_dies_with_claims_pending(claim: str) -> None:
     """Nobody has seen what it had just made; what was there before is, and the others go on in its folder."""
     with ocfs2(f"crash-{claim}", 3, claim=claim, token=5000) as lab:
