@@ -349,19 +349,22 @@ def _fault_arguments(add: Callable[..., argparse.ArgumentParser]) -> None:
         choices=("crash", "stall", "resume", "blackhole", "unblackhole", "netem", "leave", "join"),
         help="crash: end at once; stall, resume: stop and go on; blackhole: lose what --node sends to --to; "
         "netem: delay and lose what --node sends, nothing given ends it; leave: unmount and leave the "
-        "cluster; join: come back, also after a crash",
+        "cluster; join: come back, also after a crash, and with --kernel if you like",
     )
     sub.add_argument("--node", required=True, help="a number, numbers joined by commas, or all")
     sub.add_argument("--to", default="all", help="for blackhole: the receivers (all others)")
     sub.add_argument("--delay", default="", help="for netem, for example 100us")
     sub.add_argument("--loss", default="", help="for netem, for example 1%%")
+    sub.add_argument("--kernel", default="", help="for join: boot the node with this one, named as for `up`")
 
 
 def _fault(arguments: argparse.Namespace) -> int:
+    kind = arguments.kind
+    if arguments.kernel and kind != "join":
+        raise UsageError("--kernel is for join, which boots a node with it")
     lab = Lab(arguments.name)
     nodes = _list(lab, arguments.node)
     receivers = _list(lab, arguments.to)
-    kind = arguments.kind
     if kind == "netem":
         lab.netem(nodes, delay=arguments.delay, loss=arguments.loss)
     elif kind in ("crash", "stall", "resume"):
@@ -369,9 +372,12 @@ def _fault(arguments: argparse.Namespace) -> int:
     elif kind in ("blackhole", "unblackhole"):
         for node in nodes:
             getattr(lab, kind)(node, *receivers)
+    elif kind == "join":
+        for node in nodes:
+            lab.join(node, arguments.timeout, kernel=arguments.kernel)
     else:
         for node in nodes:
-            getattr(lab, kind)(node, timeout=arguments.timeout)
+            lab.leave(node, arguments.timeout)
     _tell(arguments, {"fault": kind, "nodes": nodes}, f"{kind}: node {', '.join(map(str, nodes))}")
     return Exit.OK
 

@@ -227,9 +227,13 @@ class Lab:
         if options.stack != "none":
             self._step(cluster.stop_membership(options.stack, _STEP), [number], clock)
 
-    def join(self, number: int, timeout: float = 120) -> None:
-        """Brings a node back that left or died: boots it if need be, and mounts."""
-        options, clock = self.options, _Clock(timeout)
+    def join(self, number: int, timeout: float = 120, *, kernel: str = "") -> None:
+        """Brings a node back that left or died: boots it if need be, and mounts. With another
+        kernel, if one is named; it keeps that."""
+        clock = _Clock(timeout)
+        if kernel:
+            self._replace_kernel(number, kernel, clock)
+        options = self.options
         if number not in self._running():
             control.request(self.folder, "start", node=number)
         self._wait_up([number], clock)
@@ -444,6 +448,22 @@ class Lab:
     def _step(self, script: str, numbers: Sequence[int], clock: _Clock) -> None:
         for result in jobs.run(self.folder, numbers, script, clock.left(), self._environment):
             _require(result, "a step towards the cluster failed")
+
+    def _replace_kernel(self, number: int, kernel: str, clock: _Clock) -> None:
+        """The node starts with that kernel from now on. If it runs it ends, for which it has to be out of the
+        cluster."""
+        [number] = self._choose(number)
+        options = self.options
+        options = replace(options, kernel_of={**options.kernel_of, number: kernel})
+        path = options.kernel_for(number)
+        if number in self._running():
+            inside = f"! mountpoint -q {cluster.MOUNTED} && ! pidof -q corosync"
+            [result] = jobs.run(self.folder, [number], inside, clock.left(), self._environment)
+            if not result.ok:
+                raise LabError(f"node {number} is in the cluster: `leave` or `crash` it before it gets another kernel")
+            self.crash(number)
+        control.request(self.folder, "kernel", node=number, kernel=str(path))
+        options.save(self.folder)
 
     def _members(self, options: Options, clock: _Clock) -> list[int]:
         """Nodes that are in the cluster now."""

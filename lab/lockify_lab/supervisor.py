@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,6 +42,7 @@ class Supervisor:
         self.mtu = int(plan["mtu"])
         self.actions: dict[str, Callable[[dict[str, Any]], Reply]] = {
             "start": self._on_node(Node.start),
+            "kernel": self._set_kernel,
             "crash": self._on_node(Node.crash),
             "stall": self._on_node(Node.stall),
             "resume": self._on_node(Node.resume),
@@ -117,6 +119,12 @@ class Supervisor:
             return {"ok": True}, []
 
         return act
+
+    def _set_kernel(self, request: dict[str, Any]) -> Reply:
+        """What the node is started with from now on; one that runs goes on with what it has."""
+        node = self._node(request)
+        node.spec = replace(node.spec, kernel=request["kernel"])
+        return {"ok": True}, []
 
     def _node(self, request: dict[str, Any]) -> Node:
         node = self.nodes.get(request["node"])

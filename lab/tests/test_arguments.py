@@ -49,6 +49,7 @@ def _lab(*words: str) -> "subprocess.CompletedProcess[str]":
         ("run --node one -c true", "--node is a number"),
         ("fault melt --node 1", "invalid choice: 'melt'"),
         ("fault crash", "--node"),
+        ("fault leave --node 1 --kernel stock", "--kernel is for join"),
         ("build --kernel 5.10", "invalid choice: '5.10'"),
     ],
 )

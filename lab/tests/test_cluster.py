@@ -117,6 +117,24 @@ def test_kernels_are_mixed(lab: Lab) -> None:
     assert lab.sh("cat $MNT/1 $MNT/2") == "1\n2\n" * 2
 
 
+def test_a_node_comes_back_with_another_kernel(lab: Lab) -> None:
+    """After it left, and after a crash."""
+    claim = "[ -e /sys/kernel/dlm/fs/claim ]"
+    lab.up(nodes=2, fs="gfs2", token=2000, kernel_of={2: "stock"})
+    with pytest.raises(LabError, match="node 2 is in the cluster"):
+        lab.join(2, kernel="claim")
+    with pytest.raises(LabError, match="no such kernel"):
+        lab.join(2, kernel="other")
+    lab.sh("echo stock >$MNT/file", 2)
+    lab.leave(2)
+    lab.join(2, kernel="claim")
+    assert lab.sh(f"{claim} && cat $MNT/file", 2) == "stock\n"
+    assert lab.options.kernel_of == {2: "claim"}
+    lab.crash(2)
+    lab.join(2, kernel="stock")
+    assert lab.sh(f"! {claim} && cat $MNT/file", 2) == "stock\n"
+
+
 def test_options_reach_the_nodes(lab: Lab, tmp_path: Path) -> None:
     tool = tmp_path / "a-tool"
     tool.write_text("#!/bin/sh\necho used\n", encoding="utf-8")

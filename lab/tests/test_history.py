@@ -113,9 +113,9 @@ def test_a_trace_that_lost_its_beginning_is_refused(tmp_path: Path) -> None:
         history.check_complete(tmp_path, 1)
 
 
-@pytest.mark.parametrize("claim", ["off", "on"])
-def test_the_history_of_a_real_cluster_is_clean(lab: Lab, tmp_path: Path, claim: str) -> None:
-    lab.up(nodes=3, claim=claim, trace=True)
+@pytest.mark.parametrize(("fs", "claim"), [("gfs2", "off"), ("gfs2", "on"), ("ocfs2", "on")])
+def test_the_history_of_a_real_cluster_is_clean(lab: Lab, tmp_path: Path, fs: str, claim: str) -> None:
+    lab.up(nodes=3, fs=fs, claim=claim, trace=True)
     script = "mkdir -p $MNT/d && for i in $(seq 100); do echo $NODE.$i > $MNT/d/$NODE.$i; done && cat $MNT/d/*"
     lab.sh(script, timeout=120)
     lab.sh("rm -f $MNT/d/$NODE.*", timeout=120)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import scenario
 from lockify_lab.lab import Lab
+from scenario import ON_BUT_LONG_OFF
 
 CLAIMS = ("on", "off")
 
@@ -20,13 +21,13 @@ def booted(claim: str, nodes: int, **options: object) -> Iterator[Lab]:
 @pytest.fixture(scope="module", params=CLAIMS)
 def three(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Three nodes for all scenarios of a file that leave them alive, however long one stalls."""
-    yield from booted(request.param, 3, token=20_000)
+    yield from unharmed(request)
 
 
 @pytest.fixture(params=CLAIMS)
 def mortal(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Three nodes for one scenario, which may end some."""
-    yield from booted(request.param, 3, token=20_000)
+    yield from unharmed(request)
 
 
 @pytest.fixture(params=CLAIMS)
@@ -44,9 +45,6 @@ def unharmed(request: pytest.FixtureRequest, **options: object) -> Iterator[Lab]
         yield lab
         if request.session.testsfailed == failed:
             scenario.unmount_and_check(lab)
-
-
-ON_BUT_LONG_OFF = ["on", pytest.param("off", marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module", params=ON_BUT_LONG_OFF)

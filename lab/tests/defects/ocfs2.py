@@ -12,9 +12,9 @@ TOKEN = 30000  # ms; a cluster must not fall apart because the machine has much 
 
 
 @contextmanager
-def ocfs2(name: str, nodes: int, **options: object) -> Iterator[Lab]:
+def ocfs2(name: str, nodes: int, token: int = TOKEN, **options: object) -> Iterator[Lab]:
     with Lab(f"ocfs2-{name}") as lab:
-        lab.up(nodes=nodes, fs="ocfs2", memory="512M", token=TOKEN, **options)
+        lab.up(nodes=nodes, fs="ocfs2", memory="512M", token=token, **options)
         yield lab
 
 

@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 
+import pytest
 from lockify_lab.fs_gfs2 import LOCKSPACE
 from lockify_lab.jobs import Result
 from lockify_lab.lab import Lab
 from lockify_lab.tables import check_single_master
 
 CREATOR, READER, DIRECTORY = 1, 2, 3
+
+# Of a test with its control CI runs the former.
+ON_BUT_LONG_OFF = ["on", pytest.param("off", marks=pytest.mark.long)]
 
 # A file says which one it is, so that a reader can tell another's content from its own.
 CREATE = """
@@ -134,6 +138,12 @@ def stalled(lab: Lab, node: int) -> Iterator[None]:
         yield
     finally:
         lab.resume(node)
+
+
+def stop_lockspace(lab: Lab, node: int) -> None:
+    """As in a recovery, what is sent to the node's DLM is kept and not answered, until the next recovery is over. Other
+    than one that is stalled, the node sees who dies, and takes part in what follows."""
+    lab.sh("for space in /sys/kernel/dlm/*/control; do echo 0 >$space; done", node)
 
 
 @contextmanager

@@ -1,7 +1,10 @@
-"""D11: O2CB knows no claims. What OCFS2 asks for must not reach it as something it does not have."""
+"""D11: O2CB knows no claims. What OCFS2 asks for must not reach it as something it does not have.
+
+The control is an unchanged kernel."""
 
 from __future__ import annotations
 
+import pytest
 import scenario
 from ocfs2 import ocfs2
 
@@ -9,8 +12,9 @@ BUILT = ("kernels",)
 FILES = 60
 
 
-def test_o2cb_works_as_before() -> None:
-    with ocfs2("o2cb", 2, stack="o2cb") as lab:
+@pytest.mark.parametrize("kernel", ["claim", pytest.param("stock", marks=pytest.mark.long)])
+def test_o2cb_works_as_before(kernel: str) -> None:
+    with ocfs2(f"o2cb-{kernel}", 2, stack="o2cb", kernel=kernel) as lab:
         assert lab.sh("ls /sys/kernel/dlm 2>/dev/null || true") == "", "this is not o2cb"
         lab.sh("mkdir $MNT/d11", 1)
         lab.sh(scenario.create("d11", FILES), 1, timeout=120)
@@ -25,3 +29,4 @@ def test_o2cb_works_as_before() -> None:
         lab.sh(scenario.create("d11", FILES, "again"), 2, timeout=120)
         lab.sh(scenario.verify("d11", FILES, "again"), 1, timeout=120)
         assert lab.complaints() == {}
+        scenario.unmount_and_check(lab)

@@ -1,4 +1,7 @@
-"""Locks that wait for claims must not keep OCFS2's one downconvert thread from its other work."""
+"""Locks that wait for claims must not keep OCFS2's one downconvert thread from its other work.
+
+There is no control: where nothing is claimed the creation itself waits for the stalled node, so that no lock of what it
+has made does."""
 
 from __future__ import annotations
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
+from lockify_lab.devices import DEVICES
 from lockify_lab.lab import Lab
 
 import scenario
-from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, claims, stalled, succeeded
+import user_locks
+from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, claims, stalled, succeeded, wait_until
 
 FILES = 250
 
@@ -142,4 +145,42 @@ def test_nobody_sees_another_folder_before_the_answer(three: Lab) -> None:
         for reading in readings:
             assert succeeded(reading).out.strip() == "20"
     three.sh(read, [READER, DIRECTORY])
+    check_at_rest(three)
+
+
+def test_programs_do_not_give_locks_up_before_the_answer(three: Lab) -> None:
+    """A program can have locks in the file system's lockspace, too. None that it may have used to keep others out is
+    given up while claims are pending, in whichever way."""
+    scenario.warm_up(three, "user")
+    program = f"""
+        rm -f /run/go /run/holds.* /run/did.* /run/ended.*
+        {DEVICES}
+        /usr/bin/python3 -B {Path(user_locks.__file__).resolve()}; status=$?
+        kill $devices; exit $status
+    """
+    ways = len(user_locks.WAYS)
+
+    def marks(kind: str) -> int:
+        return int(three.sh(f"ls /run | grep -c '^{kind}[.]' || :", CREATOR))
+
+    with Background(three) as background:
+        locking = background.start(program, CREATOR)
+        wait_until("all have their locks", lambda: marks("holds") == ways)
+        with stalled(three, DIRECTORY):
+            creation = background.start(scenario.create("user", FILES), CREATOR)
+            if claims(three):
+                succeeded(creation)
+                assert scenario.pending(three) > 0
+            three.sh("touch /run/go", CREATOR)
+            if claims(three):
+                time.sleep(2)
+                # The one that just ends has nothing to call.
+                assert (marks("did"), marks("ended")) == (1, 0), "a lock was given up while claims were pending"
+                assert scenario.pending(three) > 0
+            else:
+                wait_until("all have given their locks up", lambda: marks("ended") == ways)
+        succeeded(creation)
+        succeeded(locking)
+    assert marks("did") == marks("ended") == ways
+    three.sh(scenario.verify("user", FILES), [READER, DIRECTORY])
     check_at_rest(three)

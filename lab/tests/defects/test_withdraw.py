@@ -41,7 +41,6 @@ def test_withdraw_behind_a_closed_barrier(mortal: Lab, silence: str) -> None:
     wait_settled(mortal)
     wait_until("single masters", lambda: not check_single_master(mortal.dlm_tables()))
     check_complaints(mortal)
-    scenario.unmount_and_check(mortal)
 
 
 def check_what_is_left(lab: Lab, folder: str) -> None:
