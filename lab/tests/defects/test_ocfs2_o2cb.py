@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import scenario
-from ocfs2 import ocfs2
+from ocfs2 import check_double_lock, expect_double_lock, ocfs2
 
 FILES = 60
 
 
 def test_o2cb_works_as_before() -> None:
     with ocfs2("o2cb", 2, stack="o2cb") as lab:
+        expect_double_lock(lab)
         assert lab.sh("ls /sys/kernel/dlm 2>/dev/null || true") == "", "this is not o2cb"
         lab.sh("mkdir $MNT/d11", 1)
         lab.sh(scenario.create("d11", FILES), 1, timeout=120)
@@ -23,4 +24,5 @@ def test_o2cb_works_as_before() -> None:
         lab.sh("rm -r $MNT/d11/*", 1, timeout=120)
         lab.sh(scenario.create("d11", FILES, "again"), 2, timeout=120)
         lab.sh(scenario.verify("d11", FILES, "again"), 1, timeout=120)
-        assert lab.complaints() == {}
+        assert lab.unexpected() == {}
+        check_double_lock(lab)
