@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from . import Lab, LabError
+from . import Lab, LabError, build
+
+_NEEDS_DEBUG: list[pytest.Item] = []
 
 
 @pytest.fixture
@@ -16,6 +18,23 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab of the test's own, not yet up."""
     with Lab(f"test-{os.getpid()}") as made:
         yield made
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of debug kernels are no part of a run with others; it says which they are."""
+    if build.Kernel.default().debug:
+        return
+    _NEEDS_DEBUG[:] = [item for item in items if item.get_closest_marker("debug")]
+    if _NEEDS_DEBUG:
+        items[:] = [item for item in items if item not in _NEEDS_DEBUG]
+        config.hook.pytest_deselected(items=_NEEDS_DEBUG)
+
+
+def pytest_report_collectionfinish() -> list[str]:
+    files = sorted({item.path.name for item in _NEEDS_DEBUG})
+    if not files:
+        return []
+    return [f"{len(_NEEDS_DEBUG)} tests need a debug kernel (lab/lab test --debug): {', '.join(files)}"]
 
 
 @pytest.hookimpl(hookwrapper=True)
