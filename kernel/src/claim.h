@@ -122,12 +122,12 @@ void dlm_claim_wait(struct dlm_ls *ls);
 
 /* In lock.c: the stock entry points, and what only lock.c can do. */
 int dlm_stock_lock(dlm_lockspace_t *lockspace, int mode, struct dlm_lksb *lksb,
-		   uint32_t flags, const void *name, unsigned int namelen,
-		   uint32_t parent_lkid, void (*ast)(void *astarg),
+		   u32 flags, const void *name, unsigned int namelen,
+		   u32 parent_lkid, void (*ast)(void *astarg),
 		   void *astarg, void (*bast)(void *astarg, int mode));
-int dlm_stock_unlock(dlm_lockspace_t *lockspace, uint32_t lkid, uint32_t flags,
+int dlm_stock_unlock(dlm_lockspace_t *lockspace, u32 lkid, u32 flags,
 		     struct dlm_lksb *lksb, void *astarg);
-int dlm_claim_find_lkb(struct dlm_ls *ls, uint32_t lkid, struct dlm_lkb **lkb);
+int dlm_claim_find_lkb(struct dlm_ls *ls, u32 lkid, struct dlm_lkb **lkb);
 bool dlm_claim_valid_lock(int mode, struct dlm_lksb *lksb, u32 flags,
 			  void (*ast)(void *astarg), void *astarg,
 			  void (*bast)(void *astarg, int mode));

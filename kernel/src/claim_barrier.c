@@ -299,8 +299,8 @@ void claim_parked_work(struct work_struct *work)
 }
 
 int dlm_lock(dlm_lockspace_t *lockspace, int mode, struct dlm_lksb *lksb,
-	     uint32_t flags, const void *name, unsigned int namelen,
-	     uint32_t parent_lkid, void (*ast)(void *astarg), void *astarg,
+	     u32 flags, const void *name, unsigned int namelen,
+	     u32 parent_lkid, void (*ast)(void *astarg), void *astarg,
 	     void (*bast)(void *astarg, int mode))
 {
 	struct claim_parked op = {
@@ -320,7 +320,7 @@ int dlm_lock(dlm_lockspace_t *lockspace, int mode, struct dlm_lksb *lksb,
 	return pass_or_park(&op, flags & DLM_LKF_FREED);
 }
 
-int dlm_unlock(dlm_lockspace_t *lockspace, uint32_t lkid, uint32_t flags,
+int dlm_unlock(dlm_lockspace_t *lockspace, u32 lkid, u32 flags,
 	       struct dlm_lksb *lksb, void *astarg)
 {
 	struct claim_parked op = {

@@ -271,6 +271,17 @@ class Lab:
         found = {int(console.stem): node.complaints(console) for console in consoles}
         return {number: lines for number, lines in found.items() if lines}
 
+    def unexpected(self) -> dict[int, list[str]]:
+        """The complaints that `expect` did not announce."""
+        found = {
+            number: [line for line in lines if not self._is_expected(line)]
+            for number, lines in self.complaints().items()
+        }
+        return {number: lines for number, lines in found.items() if lines}
+
+    def _is_expected(self, complaint: str) -> bool:
+        return any(text in complaint for text in self._expected)
+
     def diagnosis(self, lines: int = 40, timeout: float = 20) -> str:
         """How every node stands: its console's end, its DLM's messages and waiters, and who waits in the kernel."""
         said = []
@@ -364,7 +375,7 @@ class Lab:
             return  # never up, or down already
         options = Options.load(self.folder)
         debug = [number for number in options.all_nodes if options.debugs(number)]
-        found = {number: lines for number, lines in self.complaints().items() if number in debug}
+        found = {number: lines for number, lines in self.unexpected().items() if number in debug}
         if control.alive(self.folder):
             running = [s["node"] for s in self._states() if s["state"] == "running" and s["node"] in debug]
             for result in self.run(checks.SCRIPT, running, timeout=checks.LIMIT):
@@ -374,7 +385,7 @@ class Lab:
             f"node {number}: {line}"
             for number, lines in sorted(found.items())
             for line in lines
-            if not any(text in line for text in self._expected)
+            if not self._is_expected(line)
         ]
         if told:
             raise LabError("debug kernels complained:\n" + "\n".join(told[:40]), Exit.NODE)

@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
+<<<<<<< HEAD
 from . import Kernel, Lab, LabError, build, programs
 
 KERNELS = "kernels"  # with the claim and without, as all labs of the tests have them
 _LIMIT = 3600.0  # seconds, for each; `lab/lab test` has its own for everything
+=======
+from . import Lab, LabError, build
+
+_NEEDS_DEBUG: list[pytest.Item] = []
+>>>>>>> k3
 
 
 @pytest.fixture
@@ -20,6 +26,23 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab of the test's own, not yet up."""
     with Lab(f"test-{os.getpid()}") as made:
         yield made
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of debug kernels are no part of a run with others; it says which they are."""
+    if build.Kernel.default().debug:
+        return
+    _NEEDS_DEBUG[:] = [item for item in items if item.get_closest_marker("debug")]
+    if _NEEDS_DEBUG:
+        items[:] = [item for item in items if item not in _NEEDS_DEBUG]
+        config.hook.pytest_deselected(items=_NEEDS_DEBUG)
+
+
+def pytest_report_collectionfinish() -> list[str]:
+    files = sorted({item.path.name for item in _NEEDS_DEBUG})
+    if not files:
+        return []
+    return [f"{len(_NEEDS_DEBUG)} tests need a debug kernel (lab/lab test --debug): {', '.join(files)}"]
 
 
 @pytest.hookimpl(hookwrapper=True)

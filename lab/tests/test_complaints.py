@@ -77,6 +77,8 @@ def _ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, expecte
         (lab.folder / "nodes" / "1.console").write_text(f"{COMPLAINTS[0]}\n")
         if expected:
             lab.expect(expected)
+        assert lab.complaints() == {1: [COMPLAINTS[0]]}
+        assert lab.unexpected() == ({} if expected else lab.complaints())
 
 
 def test_a_debug_kernels_lab_fails_by_a_complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

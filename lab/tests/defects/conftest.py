@@ -53,6 +53,12 @@ def checked(request: pytest.FixtureRequest) -> Iterator[Lab]:
     yield from unharmed(request, **scenario.SMALL_DISK)
 
 
+@pytest.fixture(scope="module", params=["on"])
+def poor(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """The same for scenarios that only the claim has."""
+    yield from unharmed(request, **scenario.SMALL_DISK)
+
+
 @pytest.fixture(params=ON_BUT_LONG_OFF)
 def patient(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Three nodes for one scenario, in which no time limit of theirs has a part, however long the machine

@@ -98,7 +98,7 @@ def check_at_rest(lab: Lab) -> None:
     """Every claim has ended, one master each, compatible grants, and no kernel complained."""
     wait_settled(lab)
     wait_until("single masters", lambda: not check_single_master(lab.dlm_tables()), seconds=10)
-    assert lab.complaints() == {}
+    assert lab.unexpected() == {}
 
 
 def check_on_disk(lab: Lab) -> None:

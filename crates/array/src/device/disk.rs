@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::message::{Blocks, Call};
-use crate::{Block, DeviceEvent, DiskAsk, DiskToken, Extent, OpId, Stamp};
+use crate::{Block, DeviceEvent, DiskAsk, DiskToken, Extent, Life, OpId, Stamp};
 
 /// Whom a disk operation is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -149,6 +149,13 @@ impl Disk {
             }
             _ => false,
         })
+    }
+
+    /// Whether a life's write waits for others.
+    pub(super) fn waits_with_writes_of(&self, life: Life) -> bool {
+        let of = |entry: &Entry| entry.op.is_some_and(|op| op.life == life);
+        let writes = |entry: &Entry| matches!(entry.job, Job::Write { .. });
+        self.waiting.iter().any(|entry| of(entry) && writes(entry))
     }
 
     /// How many operations are under way, and how many wait for others.

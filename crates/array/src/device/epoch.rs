@@ -124,7 +124,18 @@ impl Device {
     }
 
     pub(super) fn note_fenced(&mut self, life: Life) {
-        self.output.push_back(DeviceOutput::Event(DeviceEvent::Fenced { life }));
+        self.fencing.push(life);
+    }
+
+    /// Tells it of those of whom no write waits for the disk: whatever comes to its blocks now comes after it.
+    pub(super) fn tell_fenced(&mut self) {
+        for life in std::mem::take(&mut self.fencing) {
+            if self.disk.waits_with_writes_of(life) {
+                self.fencing.push(life);
+            } else {
+                self.output.push_back(DeviceOutput::Event(DeviceEvent::Fenced { life }));
+            }
+        }
     }
 
     pub(super) fn last_save(&self) -> u64 {

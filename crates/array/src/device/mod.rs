@@ -266,6 +266,8 @@ pub struct Device {
     /// When to look who has been silent for a lease.
     silence: Option<Time>,
     broken: bool,
+    /// Lives that are fenced for good, of which histories have not been told.
+    fencing: Vec<Life>,
     output: VecDeque<DeviceOutput>,
 }
 
@@ -302,6 +304,7 @@ impl Device {
             started: !again,
             reported: BTreeMap::new(),
             broken: false,
+            fencing: Vec::new(),
             output: VecDeque::new(),
             config,
         };
@@ -450,6 +453,7 @@ impl Device {
                 }
             }
         }
+        self.tell_fenced();
     }
 
     fn disk_done(&mut self, now: Time, token: DiskToken, result: Result<DiskAnswer, DiskError>) {

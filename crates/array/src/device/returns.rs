@@ -136,6 +136,10 @@ impl Device {
         blocks: Blocks,
         found: &[Result<Block, BadBlock>],
     ) {
+        // Fenced while its blocks were read: repairs may have looked at them, too, and go by what lies there.
+        if self.is_fenced(call.op.life) {
+            return self.reply(call, false, Answer::Fenced);
+        }
         let mut parts: Vec<Part> = Vec::new();
         for (block, found) in (blocks.extent.start..blocks.extent.end()).zip(found) {
             let last = self.returns.written.get(&block).copied().unwrap_or_default();
