@@ -108,9 +108,11 @@ impl Device {
         self.locks.clear(Some(life), effects);
         self.heard.remove(&life);
         self.reported.remove(&life);
-        // Saved with the next record: until then it is only waited for in vain, and found fenced.
-        self.record.holders.remove(&life);
-        self.returns.remembers(life);
+        if !self.is_unsure_of(life) {
+            // Saved with the next record: until then it is only waited for in vain, and found fenced.
+            self.record.holders.remove(&life);
+        }
+        self.returns.repaired(life);
         self.note_fenced(life);
         effects.push(Effect::answer(call, Answer::Done));
     }

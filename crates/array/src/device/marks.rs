@@ -106,7 +106,8 @@ impl Device {
         for &life in &self.record.holders {
             let heard = *self.marks.heard.entry(life).or_insert(now);
             let busy = holding.contains(&life) || self.returns.awaits(life);
-            if !busy && now.saturating_sub(heard) >= keep {
+            let unsure = self.is_unsure_of(life);
+            if !busy && !unsure && now.saturating_sub(heard) >= keep {
                 gone.push(life);
             }
         }

@@ -28,6 +28,8 @@ pub(super) struct Returns {
     awaited: BTreeSet<Life>,
     /// Lives that may have something here which they have not taken up, be it that they are fenced.
     forgotten: BTreeSet<Life>,
+    /// Lives that have not taken up what they may have had here, even if what they left was repaired where somebody knew of it.
+    unsure: BTreeSet<Life>,
     /// Requests that are served when they have.
     waiting: Vec<(Life, Request)>,
     /// Stamps of what was taken up: of two writes of a block, neither may be on the disk when the other reads its header.
@@ -38,7 +40,12 @@ impl Returns {
     /// Of these lives something was forgotten; those that are fenced will not take it up.
     pub(super) fn at_start(holders: &BTreeSet<Life>, fenced: &Fences) -> Self {
         let awaited = holders.iter().copied().filter(|life| !fenced.has(*life)).collect();
-        Returns { awaited, forgotten: holders.clone(), ..Returns::default() }
+        Returns {
+            awaited,
+            forgotten: holders.clone(),
+            unsure: holders.clone(),
+            ..Returns::default()
+        }
     }
 
     /// Whether something of a life was forgotten and not taken up.
@@ -46,9 +53,15 @@ impl Returns {
         self.forgotten.contains(&life)
     }
 
-    /// It has taken up everything, or what it had left was repaired.
+    /// What it had left was repaired, as far as anybody knew of it.
+    pub(super) fn repaired(&mut self, life: Life) {
+        self.forgotten.remove(&life);
+    }
+
+    /// It has taken up everything.
     pub(super) fn remembers(&mut self, life: Life) {
         self.forgotten.remove(&life);
+        self.unsure.remove(&life);
     }
 
     pub(super) fn awaits(&self, life: Life) -> bool {
@@ -83,14 +96,21 @@ impl Returns {
 impl Device {
     /// Whether something that a host wrote may be known to other devices of this one's group only: this one has restarted, that
     /// host has not taken up what it had here, and not all of what it may have been writing has been checked. Its other
-    /// units may have been read meanwhile. If one of the group is given up now, the old content of its blocks comes back from
+    /// units may have been read. That the host was fenced is not enough: a device that has restarted as well, or is new, knows
+    /// of nothing to repair. If one of the group is given up now, the old content of its blocks comes back from
     /// the others, which fit each other. So who gives up devices waits until this one is settled, or an operator insists.
     pub fn is_unsettled(&self) -> bool {
         #[cfg(feature = "mutations")]
         if self.config.mutation == Some(Mutation::GivesUpBesideUnsettled) {
             return false;
         }
-        !self.returns.forgotten.is_empty() && self.suspects().next().is_some()
+        !self.returns.unsure.is_empty() && self.suspects().next().is_some()
+    }
+
+    /// Whether the record has to name a life for as long as stripes are suspect: after another restart it is still not known what
+    /// the life wrote elsewhere.
+    pub(super) fn is_unsure_of(&self, life: Life) -> bool {
+        self.returns.unsure.contains(&life) && self.suspects().next().is_some()
     }
 
     /// A life has taken up what it had here, or is fenced.
