@@ -2,7 +2,7 @@
 //! seed found which.
 //!
 //! One hole cannot show here: an unlock overtakes its lock only where connections do not keep order
-//! (`crates/array/tests/machines/mutations.rs`). Nor can one of locking by a server, before hosts ask one.
+//! (`crates/array/tests/machines/mutations.rs`).
 //!
 //! Has no test harness, so that its table is seen in the output of `cargo test`.
 
@@ -36,7 +36,7 @@ const fn hole(name: &'static str, mutation: Mutation, faults: Faults, rule: &'st
     Hole { name, open: (scheme, Some(mutation)), closed: scheme, faults, rule, seeds: 0..SEEDS }
 }
 
-const HOLES: [Hole; 6] = [
+const HOLES: [Hole; 7] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -49,6 +49,14 @@ const HOLES: [Hole; 6] = [
     hole("keep queued reads", Mutation::TsoKeepsQueuedReads, Faults::None, "timestamp_order"),
     hole("delta after partial write", Mutation::DeltaAfterPartialWrite, Faults::Restarts, "parity"),
     hole("serve before settled", Mutation::ServesBeforeSettled, Faults::Restarts, "reads"),
+    Hole {
+        name: "unlock before written",
+        open: (Scheme::ServerLocking, Some(Mutation::UnlockBeforeWritten)),
+        closed: Scheme::ServerLocking,
+        faults: Faults::None,
+        rule: "serializable",
+        seeds: 0..SEEDS,
+    },
     // Takes three faults at once, which few seeds have.
     Hole {
         name: "give up beside unsettled",
