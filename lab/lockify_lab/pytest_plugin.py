@@ -9,16 +9,11 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
 from . import Kernel, Lab, LabError, build, programs
 
 KERNELS = "kernels"  # with the claim and without, as all labs of the tests have them
 _LIMIT = 3600.0  # seconds, for each; `lab/lab test` has its own for everything
-=======
-from . import Lab, LabError, build
-
 _NEEDS_DEBUG: list[pytest.Item] = []
->>>>>>> k3
 
 
 @pytest.fixture
