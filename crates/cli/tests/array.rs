@@ -4,7 +4,7 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::array::Array;
+use common::array::{Array, BLOCK};
 use common::{code, stderr, stdout, wait_for};
 
 #[test]
@@ -79,6 +79,9 @@ fn with_keys_only_those_who_have_them_take_part() {
     };
     array.security = keys(&key);
     array.start_all();
+    let host = array.export(1);
+    host.connect().write(0, &[7; BLOCK]);
+    assert_eq!(host.connect().read(0, 1), [7; BLOCK]);
     array.security = keys(&array.user.dir().join("other"));
     let status = array.lockify("status", &[]);
     assert_eq!(code(&status), 1);

@@ -37,9 +37,15 @@ pub struct Array {
 
 impl Array {
     pub fn create(devices: usize, more: &[&str]) -> Array {
+        Array::with_witnesses(devices, 0, more)
+    }
+
+    /// Witnesses come after the devices, and are started as they are.
+    pub fn with_witnesses(devices: usize, witnesses: usize, more: &[&str]) -> Array {
+        let voters = devices + witnesses;
         // Held until all are known, so that none is given twice.
         let held: Vec<_> =
-            (0..=devices).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+            (0..=voters).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
         let here = std::env::current_exe().unwrap();
         let disks = tempfile::tempdir_in(here.parent().unwrap()).unwrap();
@@ -47,7 +53,7 @@ impl Array {
             user: User::new(),
             disks,
             security: Vec::new(),
-            devices: (0..devices).map(|_| None).collect(),
+            devices: (0..voters).map(|_| None).collect(),
             lock_server: None,
             recorded: false,
             histories: Vec::new(),
@@ -62,8 +68,11 @@ impl Array {
         for listener in &held[..devices] {
             args.extend(["--device".to_owned(), address(listener)]);
         }
+        for listener in &held[devices..voters] {
+            args.extend(["--witness".to_owned(), address(listener)]);
+        }
         if more.iter().any(|arg| ["server-locking", "callback-locking"].contains(arg)) {
-            args.extend(["--lock-server".to_owned(), address(&held[devices])]);
+            args.extend(["--lock-server".to_owned(), address(&held[voters])]);
         }
         args.extend(more.iter().map(|&arg| arg.to_owned()));
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -243,6 +252,11 @@ pub struct Export {
 }
 
 impl Export {
+    /// Where clients of block devices find it.
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///array?socket={}", self.socket.display())
+    }
+
     pub fn connect(&self) -> Blocks {
         let stream = UnixStream::connect(&self.socket).unwrap();
         // Far beyond what a test takes: one that waits in vain fails instead of hanging.
