@@ -10,7 +10,7 @@ use common::relay::Place;
 use common::traffic::{
     SHARED, a_device_comes_back, a_host_is_fenced, array, content, device, judge, pile, work,
 };
-use common::{code, stderr, wait_for};
+use common::{code, stderr, stdout, wait_for};
 use rustix::process::Signal;
 
 /// Three hosts on the same stripes, and what becomes of one of them while the others work. What it has held is free then,
@@ -214,6 +214,55 @@ fn a_device_beside_an_unsettled_one_is_replaced_when_an_operator_says_so() {
     array.wait_until_healthy();
 }
 
+/// A device is ended, and its first four blocks are torn.
+fn tear(array: &mut Array, id: usize) {
+    array.devices[id].take().unwrap().end();
+    let name = format!("disk{id}");
+    let disk = array.disk(&name);
+    let mut bytes = std::fs::read(&disk).unwrap();
+    // They are in front of all others behind two superblocks and two records.
+    let first = 8192 + (2 << 20);
+    for block in 0..4 {
+        bytes[first + block * (BLOCK + 512) + 100] ^= 1;
+    }
+    std::fs::write(&disk, bytes).unwrap();
+    array.start(id, &name, &[]);
+}
+
+/// Two units of a stripe are torn: nobody knows what was there. Reading it is an error, a scrub says so and ends with 1, and
+/// what is written anew is there again.
+#[test]
+fn content_that_cannot_be_known_is_an_error_and_not_data() {
+    let mut array = array("timestamp-ordering");
+    let host = array.export(1);
+    let mut blocks = host.connect();
+    let written = content(SHARED);
+    blocks.write(0, &written);
+    tear(&mut array, 0);
+    array.wait_until_healthy();
+    tear(&mut array, 1);
+    array.wait_until_healthy();
+    let mut lost = Vec::new();
+    for block in 0..SHARED {
+        blocks.0.request((0, 0), 9, (block * BLOCK) as u64, BLOCK as u32);
+        match blocks.0.reply() {
+            (0, 9) => assert!(blocks.0.get(BLOCK) == written[block * BLOCK..][..BLOCK]),
+            (error, _) => {
+                assert_eq!(error, 5, "EIO");
+                lost.push(block);
+            }
+        }
+    }
+    assert!(!lost.is_empty() && lost.iter().all(|block| *block < 8), "{lost:?}");
+    let scrub = array.lockify("scrub", &["--repair"]);
+    assert_eq!(code(&scrub), 1, "{}", stderr(&scrub));
+    assert!(stdout(&scrub).contains("lost"), "{}", stdout(&scrub));
+    let anew = content(SHARED);
+    blocks.write(0, &anew);
+    assert!(blocks.read(0, SHARED) == anew);
+    array.assert_clean();
+}
+
 /// A block whose checksum is wrong is not returned: its content comes from the others, and a scrub writes it anew.
 #[test]
 fn a_torn_block_is_read_from_the_others() {
@@ -222,16 +271,7 @@ fn a_torn_block_is_read_from_the_others() {
     let mut blocks = host.connect();
     blocks.write(0, &content(SHARED));
     let before = blocks.read(0, SHARED);
-    array.devices[1].take().unwrap().end();
-    // Somewhere in the first blocks, which are in front of all others behind two superblocks and two records.
-    let disk = array.disk("disk1");
-    let mut bytes = std::fs::read(&disk).unwrap();
-    let first = 8192 + (2 << 20);
-    for block in 0..4 {
-        bytes[first + block * (BLOCK + 512) + 100] ^= 1;
-    }
-    std::fs::write(&disk, bytes).unwrap();
-    array.start(1, "disk1", &[]);
+    tear(&mut array, 1);
     array.wait_until_healthy();
     assert!(blocks.read(0, SHARED) == before);
     let scrub = array.lockify("scrub", &["--repair"]);
