@@ -203,6 +203,9 @@ def test_an_agent_is_the_proof() -> None:
         time.sleep(2)
         assert waiter.poll() is None
         assert yard.members(1) == [1, 2, 3]
+        assert "waits for the fencing of node 3" in yard.says(1, "doctor", "held")
+        assert "node 3 has no quorum: no lock is granted there" in yard.says(3, "status")
+        assert "node 3 has no quorum" in yard.says(3, "doctor", "held")
         (folder / "switch-works").touch()
         node.deaths.append(time.monotonic_ns())
         yard.until_members([1, 2])
@@ -242,6 +245,7 @@ def test_without_fencing_the_operator_is_warned_and_nothing_is_waited_for() -> N
     with Yard(3, config='fence = "none"\n') as yard:
         yard.until_members([1, 2, 3])
         assert yard.nodes[1].said('fence = "none"') == 1
+        assert 'node 1 does not wait for fencing (fence = "none")' in yard.says(1, "status")
         yard.hold(3, "held")
         time.sleep(2.5)
         yard.kill_machine(3)

@@ -341,6 +341,11 @@ history = "{node.folder}/history-{node.starts:03}.jsonl"
 
     # Looking.
 
+    def says(self, number: int, *command: str) -> str:
+        """What a command of `lockify` tells on a node, whatever its exit code."""
+        line = [str(LOCKIFY), *command, "--socket", str(self.nodes[number].socket)]
+        return subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False).stdout
+
     def members(self, number: int) -> list[int]:
         """The nodes in the view of a node, in the words of its log."""
         log = self.nodes[number].log.read_text(encoding="utf-8", errors="replace")
