@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -251,6 +252,22 @@ def test_without_fencing_the_operator_is_warned_and_nothing_is_waited_for() -> N
         yard.kill_machine(3)
         yard.until_members([1, 2])
         yard.lock(1, "held")
+
+
+def test_an_unprivileged_daemon_with_certificates() -> None:
+    """As the packages run it: its user may use corosync because corosync's configuration says so."""
+    with Yard(3, user="nobody") as yard, loaded(yard) as load:
+        yard.until_members([1, 2, 3])
+        daemon = yard.nodes[1].daemon
+        assert daemon is not None and Path(f"/proc/{daemon.pid}").owner() == "nobody"
+        assert yard.nodes[1].said("nodes prove to each other who they are") == 1
+        load.quiet.add(3)
+        yard.partition([3])
+        yard.until_members([1, 2])
+        yard.heal()
+        yard.until_members([1, 2, 3])
+        yard.lock(3, "after")
+        yard.check()
 
 
 def restart(yard: Yard, number: int) -> subprocess.CompletedProcess[str]:

@@ -95,11 +95,18 @@ class Yard:
     STOP, GO_ON = signal.SIGSTOP, signal.SIGCONT
 
     def __init__(
-        self, size: int, times: Times = Times(), config: str = "", corosync: str = "", own_programs: bool = False
+        self,
+        size: int,
+        times: Times = Times(),
+        config: str = "",
+        corosync: str = "",
+        own_programs: bool = False,
+        user: str = "",
     ) -> None:
-        """With `own_programs`, each daemon is a program file of its own, which can be broken."""
+        """With `own_programs`, each daemon is a program file of its own, which can be broken. With a `user`, daemons are
+        that user's, as the packages have them, and prove to each other by certificates who they are."""
         self.size, self.times, self.config, self.extra = size, times, config, corosync
-        self.own_programs = own_programs
+        self.own_programs, self.user = own_programs or bool(user), user
         self.folder = Path(tempfile.mkdtemp(prefix="lockify-netns-"))
         self.hub = self._holder("--net")
         self.nodes: dict[int, Node] = {}
@@ -113,6 +120,8 @@ class Yard:
                 self._make_node(number)
             for node in self.nodes.values():
                 self.start_corosync(node.number)
+            if self.user:
+                self._make_keys()
             for node in self.nodes.values():
                 self.start_daemon(node.number)
         except BaseException:
@@ -179,6 +188,7 @@ mount --bind {folder}/lib /var/lib/corosync
             f"  node {{\n    ring0_addr: 10.77.0.{n}\n    nodeid: {n}\n    name: node{n}\n  }}\n"
             for n in range(1, self.size + 1)
         )
+        uidgid = f"uidgid {{\n  uid: {self.user}\n}}\n" if self.user else ""
         # Corosync runs with real-time priority: its time-outs do not depend on what else runs.
         return f"""totem {{
   version: 2
@@ -192,7 +202,7 @@ mount --bind {folder}/lib /var/lib/corosync
 system {{
   move_to_root_cgroup: no
 }}
-quorum {{
+{uidgid}quorum {{
   provider: corosync_votequorum
 {self.extra}}}
 logging {{
@@ -202,6 +212,18 @@ logging {{
 nodelist {{
 {nodes}}}
 """
+
+    def _make_keys(self) -> None:
+        authority = self.folder / "ca"
+        run(LOCKIFY, "cluster", "init", authority)
+        run(LOCKIFY, "cluster", "add-node", authority, *map(str, self.nodes))
+        self.folder.chmod(0o711)
+        for node in self.nodes.values():
+            for name in ("ca.pem", "node.pem"):
+                shutil.copy2(authority / f"node-{node.number}" / name, node.folder)
+            self.program(node.number)
+            for path in [node.folder, *node.folder.iterdir()]:
+                shutil.chown(path, self.user)
 
     # Starting and stopping.
 
@@ -218,10 +240,13 @@ nodelist {{
     def start_daemon(self, number: int, config: str = "") -> None:
         node = self.nodes[number]
         node.starts += 1
+        security = 'plain_text = "anybody who reaches the network may take and break locks"'
+        if self.user:
+            security = 'ca = "ca.pem"\nsecurity.identity = "node.pem"'
         text = f"""membership = "corosync"
 lease = "{self.times.lease}"
 socket = "{node.socket}"
-security.plain_text = "anybody who reaches the network may take and break locks"
+security.{security}
 history = "{node.folder}/history-{node.starts:03}.jsonl"
 {config or self.config}
 """
@@ -229,7 +254,9 @@ history = "{node.folder}/history-{node.starts:03}.jsonl"
         path.write_text(text, encoding="utf-8")
         before = node.said("serves clients")
         with node.log.open("ab") as log:
-            node.daemon = subprocess.Popen(node.inside(self.program(number), path), stdout=log, stderr=log)
+            as_user = ["setpriv", f"--reuid={self.user}", "--clear-groups"] if self.user else []
+            command = node.inside(*as_user, self.program(number), path)
+            node.daemon = subprocess.Popen(command, stdout=log, stderr=log)
         self.until(f"daemon {number} serves clients", lambda: node.said("serves clients") > before)
 
     def program(self, number: int) -> Path:
