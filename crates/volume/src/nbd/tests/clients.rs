@@ -146,6 +146,7 @@ fn fio_verifies_what_it_wrote_over_several_connections() {
             "--size=4M",
             "--verify=crc32c",
             "--verify_fatal=1",
+            "--verify_state_save=0",
             "--fsync=32",
             "--output-format=json",
         ],
