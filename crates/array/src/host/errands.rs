@@ -253,7 +253,7 @@ impl Host {
             Stage::Installing => tell(Action::Install(self.state.clone())),
             Stage::Gathering(device) => {
                 let good = |peer: &Peer| match peer {
-                    Peer::Device(other) => other != device && self.is_good(*other),
+                    Peer::Device(other) => other != device && self.state.is_good(*other),
                     Peer::Server => false,
                 };
                 let to = serving.iter().copied().filter(good).collect();

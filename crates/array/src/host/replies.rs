@@ -206,11 +206,6 @@ impl Host {
         }
     }
 
-    /// Whether a device has everything.
-    pub(super) fn is_good(&self, device: DeviceId) -> bool {
-        self.state.is_good(device)
-    }
-
     /// Whether a device is in the array at all.
     pub(super) fn is_out(&self, device: DeviceId) -> bool {
         let condition = self.state.devices.get(usize::from(device.0));

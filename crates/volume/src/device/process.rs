@@ -263,14 +263,9 @@ impl Process {
                 self.met(id, welcome.life);
             }
             Event::Heard { key, role, frame } => self.heard(key, role, frame),
-            Event::Answered {
-                whom: Whom::Device(id),
-                frame:
-                    frame @ (Frame::Vote(_)
-                    | Frame::AskTime { .. }
-                    | Frame::Time { .. }
-                    | Frame::Settled(_)),
-            } => self.heard_device(id, frame),
+            Event::Answered { whom: Whom::Device(id), frame } if frame.is_between_devices() => {
+                self.heard_device(id, frame);
+            }
             Event::Answered { whom, .. } => self.net.hang_up(whom, "it says what makes no sense"),
             Event::Left { key, role: Role::Host(life) } => {
                 if self.hosts.get(&life) == Some(&key) {
@@ -327,13 +322,9 @@ impl Process {
                     self.handle(DeviceInput::Request { from, request });
                 }
             }
-            (
-                Role::Device { id, .. },
-                frame @ (Frame::Vote(_)
-                | Frame::AskTime { .. }
-                | Frame::Time { .. }
-                | Frame::Settled(_)),
-            ) => self.heard_device(id, frame),
+            (Role::Device { id, .. }, frame) if frame.is_between_devices() => {
+                self.heard_device(id, frame);
+            }
             (_, Frame::Query) => {
                 let report = self.report();
                 self.net.say(key, &Frame::Report(report));

@@ -104,6 +104,14 @@ pub(crate) enum Frame {
     Settled(bool),
 }
 
+impl Frame {
+    /// Whether devices say it to each other.
+    pub fn is_between_devices(&self) -> bool {
+        use Frame::{AskTime, Settled, Time, Vote};
+        matches!(self, Vote(_) | AskTime { .. } | Time { .. } | Settled(_))
+    }
+}
+
 impl Framed for Frame {
     const MAGIC: [u8; 8] = *b"LOCKIFYA";
     const VERSION: u16 = 4;
