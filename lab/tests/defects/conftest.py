@@ -10,6 +10,7 @@ from lockify_lab.lab import Lab
 from scenario import ON_BUT_LONG_OFF
 
 CLAIMS = ("on", "off")
+LONG_TOKEN = 300_000  # ms: no silent node is declared dead, however busy the machine is
 
 
 def booted(claim: str, nodes: int, **options: object) -> Iterator[Lab]:
@@ -21,16 +22,18 @@ def booted(claim: str, nodes: int, **options: object) -> Iterator[Lab]:
 @pytest.fixture(scope="module", params=CLAIMS)
 def three(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Three nodes for all scenarios of a file that leave them alive, however long one stalls."""
-    yield from unharmed(request)
+    for lab in unharmed(request):
+        lab.set_token(LONG_TOKEN)
+        yield lab
 
 
-@pytest.fixture(params=CLAIMS)
+@pytest.fixture(params=ON_BUT_LONG_OFF)
 def mortal(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Three nodes for one scenario, which may end some."""
     yield from unharmed(request)
 
 
-@pytest.fixture(params=CLAIMS)
+@pytest.fixture(params=ON_BUT_LONG_OFF)
 def full(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Three nodes and a small disk, on which blocks are used again soon."""
     yield from booted(
@@ -64,5 +67,5 @@ def patient(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Three nodes for one scenario, in which no time limit of theirs has a part, however long the machine
     takes: silent nodes stay members, and claims are not sent again because their answers are late."""
     for lab in unharmed(request, append=("dlm.claim_resend_ms=600000",)):
-        lab.set_token(300_000)
+        lab.set_token(LONG_TOKEN)
         yield lab

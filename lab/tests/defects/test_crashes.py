@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
 import scenario
 from lockify_lab.lab import Lab
 from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, succeeded
@@ -85,7 +84,6 @@ def test_claimer_dies_with_claims_pending(mortal: Lab) -> None:
     check_at_rest(mortal)
 
 
-@pytest.mark.parametrize("mortal", scenario.ON_BUT_LONG_OFF, indirect=True)
 def test_a_third_node_dies_with_claims_pending(mortal: Lab) -> None:
     """Neither the claimer nor the node that its claims are at, which has to see the third one die."""
     on = scenario.claims(mortal)
