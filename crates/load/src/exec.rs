@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::Ended;
+use crate::barrier::settle;
 use crate::failure::{Failure, OnFile as _};
 use crate::latency::Sampler;
 use crate::outcome::{Outcome, Phase};
 use crate::start::{Clock, wait_until};
-use crate::witness::{Witness, settle};
+use crate::witness::Witness;
 
 /// Run another program and time it as a load.
 #[derive(clap::Args)]

@@ -4,6 +4,7 @@
 //! programs whose parameters they take. Results go to standard output as one line of JSON.
 #![forbid(unsafe_code)]
 
+mod barrier;
 mod exec;
 mod failure;
 mod fileset;

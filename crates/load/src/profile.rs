@@ -15,12 +15,13 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::Ended;
+use crate::barrier::settle;
 use crate::failure::{Failure, OnFile as _};
 use crate::fileset::Fileset;
 use crate::latency::Sampler;
 use crate::outcome::{Outcome, Phase};
 use crate::start::{Clock, wait_until};
-use crate::witness::{Witness, settle};
+use crate::witness::Witness;
 
 /// Create, append to, read, delete and stat whole files, with Filebench's fileserver parameters.
 #[derive(clap::Args)]

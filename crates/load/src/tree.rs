@@ -7,11 +7,12 @@ use std::{fs, io};
 use clap::ValueEnum;
 
 use crate::Ended;
+use crate::barrier::settle;
 use crate::failure::{Failure, OnFile as _};
 use crate::latency::Sampler;
 use crate::outcome::{Outcome, Phase};
 use crate::start::{Clock, wait_until};
-use crate::witness::{Witness, settle};
+use crate::witness::Witness;
 
 /// Create, stat and remove directories and files in a tree, with mdtest's parameters.
 #[derive(clap::Args)]

@@ -6,7 +6,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use std::{fs, io};
 
@@ -112,21 +112,4 @@ impl Witness {
         }
         Ok(answer)
     }
-}
-
-/// The final barrier: the directories' blocks are on disk, and the witness has seen them.
-pub fn settle(folders: &[PathBuf], witness: Option<&mut Witness>) -> Result<(), Failure> {
-    use crate::failure::OnFile as _;
-    // The same work as giving up the locks is without a witness: that is what makes one node, which
-    // has nobody to give them up to, comparable.
-    for folder in folders {
-        let open = fs::File::open(folder).on("open", folder)?;
-        open.sync_all().on("sync", folder)?;
-    }
-    if let Some(witness) = witness {
-        for folder in folders {
-            witness.sees(folder)?;
-        }
-    }
-    Ok(())
 }

@@ -50,7 +50,7 @@ FULL = Effort(
 )  # fmt: skip
 QUICK = Effort(
     name="quick", limit=2 * 3600, rounds=5, baseline_rounds=2, application_rounds=3,
-    items=300, baseline_items=300, sizes_items=300,
+    items=300, baseline_items=150, sizes_items=300,
     shared_items=500, ocfs2_shared_items=100, shared_delays_us=(100,),
     traced_items=150, delays_us=(0, 100), sizes=(3,), postmark=3_000, files=500, seconds=3,
     memory="2G", disk="12G", journal=512, shortest=0.4, most_items=1500,
