@@ -103,13 +103,13 @@ fn all_devices_die_at_a_step_each() {
         pile(&mut blocks, seed, 24);
         // The others do not get so far when one is gone.
         wait_for(|| devices.iter().any(|device| array.fuses[device].has_burnt_down()));
-        for id in 0..3 {
+        for (id, place) in devices.iter().enumerate() {
             let mut device = array.devices[id].take().unwrap();
-            match array.fuses[&devices[id]].has_burnt_down() {
+            match array.fuses[place].has_burnt_down() {
                 true => dies(&mut device, &format!("device {id}, {moment:?}")),
                 false => device.kill(),
             }
-            array.fuses[&devices[id]].light(0, moment);
+            array.fuses[place].light(0, moment);
         }
         // What it writes first is its record, and what is to be checked.
         array.fuses[&devices[0]].light(3, moment);
