@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 
 use lockify_trust::{Identity, PLAIN_TEXT, Source};
+use signal_hook::consts::SIGHUP;
+use signal_hook::iterator::Signals;
 
 use crate::exit::{Code, Failure, OrFail as _};
 
@@ -36,25 +38,55 @@ impl Secure {
     pub fn identity(&self) -> Result<Identity, Failure> {
         // What it is does not matter then, but that both sides say the same.
         let node = self.node.unwrap_or(0);
-        let keys = match (&self.ca, &self.identity, &self.cluster_key) {
-            (Some(ca), Some(identity), _) => {
-                Source::Certificates { ca: ca.clone(), identity: identity.clone() }
+        if let Some(keys) = self.keys() {
+            return Identity::tls(&self.cluster, node, &keys).or_fail(Code::Unreadable);
+        }
+        match self.plain_text.as_deref() {
+            None => Ok(Identity::loopback(&self.cluster, node)),
+            Some(PLAIN_TEXT) => Ok(Identity::plain_text(&self.cluster, node)),
+            Some(_) => {
+                let what = format!(
+                    "for plain text between machines write --plain-text \"{PLAIN_TEXT}\", or use keys (`lockify cluster`)"
+                );
+                Err(Failure::new(Code::Unreadable, what))
             }
-            (_, _, Some(key)) => Source::SharedKey(key.clone()),
-            _ => {
-                return match self.plain_text.as_deref() {
-                    None => Ok(Identity::loopback(&self.cluster, node)),
-                    Some(PLAIN_TEXT) => Ok(Identity::plain_text(&self.cluster, node)),
-                    Some(_) => {
-                        let what = format!(
-                            "for plain text between machines write --plain-text \"{PLAIN_TEXT}\", or use keys (`lockify \
-                             cluster`)"
-                        );
-                        Err(Failure::new(Code::Unreadable, what))
+        }
+    }
+
+    fn keys(&self) -> Option<Source> {
+        match (&self.ca, &self.identity, &self.cluster_key) {
+            (Some(ca), Some(identity), _) => {
+                Some(Source::Certificates { ca: ca.clone(), identity: identity.clone() })
+            }
+            (_, _, Some(key)) => Some(Source::SharedKey(key.clone())),
+            _ => None,
+        }
+    }
+
+    /// What [`Secure::identity`] says, for a process that runs for long: at SIGHUP it reads its keys again, as a daemon does, and
+    /// uses them for connections from then on. Without keys the signal keeps its meaning.
+    pub fn renewed_identity(&self, tell: fn(&str)) -> Result<Identity, Failure> {
+        let identity = self.identity()?;
+        let (Some(keys), Some(keyring)) = (self.keys(), identity.keyring().cloned()) else {
+            return Ok(identity);
+        };
+        let (cluster, node) = (identity.cluster().to_owned(), identity.node());
+        let mut signals = Signals::new([SIGHUP]).or_fail(Code::Failed)?;
+        let renew = move || {
+            for _ in signals.forever() {
+                match keys.read(&cluster, node) {
+                    Ok(credentials) => {
+                        let until = credentials.until();
+                        tell(&format!(
+                            "the keys have been read again; this process proves who it is until {until}"
+                        ));
+                        keyring.replace(credentials);
                     }
-                };
+                    Err(error) => tell(&format!("the keys stay as they are: {error}")),
+                }
             }
         };
-        Identity::tls(&self.cluster, node, &keys).or_fail(Code::Unreadable)
+        std::thread::Builder::new().name("keys".into()).spawn(renew).or_fail(Code::Failed)?;
+        Ok(identity)
     }
 }

@@ -2,9 +2,7 @@
 
 mod common;
 
-use std::path::PathBuf;
-
-use common::array::{Array, BLOCK};
+use common::array::Array;
 use common::{code, stderr, stdout, wait_for};
 
 #[test]
@@ -63,34 +61,4 @@ fn what_does_not_belong_together_is_refused_with_a_reason() {
     let status = array.lockify("status", &[]);
     assert_eq!(code(&status), 2);
     assert!(stderr(&status).contains("layout.unit_bytes = 100"), "{}", stderr(&status));
-}
-
-#[test]
-fn with_keys_only_those_who_have_them_take_part() {
-    let mut array = Array::create(3, &[]);
-    let key = array.user.dir().join("key");
-    for name in ["key", "other"] {
-        let path = array.user.dir().join(name);
-        let made = array.user.lockify(&["cluster", "key", path.to_str().unwrap()]);
-        assert_eq!(code(&made), 0, "{}", stderr(&made));
-    }
-    let keys = |key: &PathBuf| {
-        ["--cluster-key", key.to_str().unwrap(), "--node", "0"].map(str::to_owned).to_vec()
-    };
-    array.security = keys(&key);
-    array.start_all();
-    let host = array.export(1);
-    host.connect().write(0, &[7; BLOCK]);
-    assert_eq!(host.connect().read(0, 1), [7; BLOCK]);
-    array.security = keys(&array.user.dir().join("other"));
-    let status = array.lockify("status", &[]);
-    assert_eq!(code(&status), 1);
-    assert!(!stdout(&status).contains("serves"), "{}", stdout(&status));
-    array.security = Vec::new();
-    let status = array.lockify("status", &[]);
-    assert_eq!(code(&status), 1);
-    assert!(!stdout(&status).contains("serves"), "{}", stdout(&status));
-    let scrub = array.lockify("scrub", &[]);
-    assert_eq!(code(&scrub), 3);
-    assert!(stderr(&scrub).contains("TLS"), "{}", stderr(&scrub));
 }

@@ -266,7 +266,7 @@ pub enum Body {
         /// The mode wanted.
         mode: Mode,
     },
-    /// Drop the orphans of a client of the receiver (all of them if `None`).
+    /// Drop the orphans of these clients of the receiver; of all of them if [`Clients::ALL`].
     Purge(Clients),
 
     /// Broadcast mastery: who masters this? (O2CB's MASTER_REQUEST)

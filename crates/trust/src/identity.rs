@@ -45,6 +45,11 @@ impl Identity {
         self.node
     }
 
+    /// Whether others who look for this node at its address would find it here; without keys they believe anybody.
+    pub fn is_found_as(&self, node: u32) -> bool {
+        !matches!(self.security, Security::Tls(_)) || self.node == node
+    }
+
     /// How it is proved.
     pub fn security(&self) -> &Security {
         &self.security

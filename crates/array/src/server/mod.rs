@@ -543,8 +543,8 @@ impl LockServer {
     }
 
     /// Grants what can be granted; calls back what is in the way of the rest.
-    fn serve(&mut self, candidates: BTreeSet<Order>) {
-        for order in candidates {
+    fn serve(&mut self, mut candidates: BTreeSet<Order>) {
+        while let Some(order) = candidates.pop_first() {
             let blockers = self.table.blockers(order, self.callback(), |life| self.is_fenced(life));
             if !blockers.is_empty() {
                 if let Some(request) = self.table.get_mut(order) {
@@ -561,11 +561,15 @@ impl LockServer {
             request.granted = true;
             let (op, waited) = (request.op, request.waited);
             let ranges = request.parts.iter().enumerate();
-            let ranges =
+            let ranges: Vec<(u16, LockRange)> =
                 ranges.filter_map(|(i, part)| part.as_ref().map(|p| (i as u16, p.range))).collect();
+            let granted: Vec<LockRange> = ranges.iter().map(|(_, range)| *range).collect();
             let entry = Entry::Granted { op, ranges, past: request.past.clone() };
             let reply = ServerReply::Granted { op, waited, newest: self.newest };
             self.journal.commit(entry, Some((op.life, reply)));
+            // Who has waited behind this one waits for a holder from now on, whom somebody has to ask, also for what nobody has
+            // given back just now.
+            candidates.extend(self.table.queued_over(&granted));
         }
     }
 

@@ -465,6 +465,20 @@ fn repairs_of_two_lives_do_not_wait_for_each_other() {
     assert!(w.granted(op));
 }
 
+/// What it waits for had no holder before, and nobody gives back anything of it.
+#[test]
+fn who_waits_behind_a_request_has_it_called_back_when_that_is_granted() {
+    let mut w = World::new(Scheme::CallbackLocking);
+    let a = w.lock(1, &[range(0, 0, 1, X)]);
+    let b = w.lock(2, &[range(0, 0, 1, X), range(1, 0, 1, X)]);
+    let c = w.lock(3, &[range(1, 0, 1, X)]);
+    w.give_back(part(a, 0));
+    assert!(w.granted(b) && !w.granted(c));
+    assert_eq!(w.called(2), [(part(b, 1), false)]);
+    w.give_back(part(b, 1));
+    assert!(w.granted(c));
+}
+
 #[test]
 fn a_callback_that_was_lost_with_a_connection_is_said_again() {
     let mut w = World::new(Scheme::CallbackLocking);

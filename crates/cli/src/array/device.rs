@@ -45,12 +45,14 @@ pub fn run(args: &Args) -> Ended {
         path: args.file.clone(),
         create: args.create,
         access: if args.buffered { Access::Buffered } else { Access::Direct },
-        identity: args.which.secure.identity()?,
+        identity: args.which.secure.renewed_identity(say)?,
         log: say,
     };
     let mut server = Server::start(&file, &serving).map_err(|e| {
         let code = match e {
-            ServeError::NoDevice { .. } | ServeError::Exposed(_) => Code::Unreadable,
+            ServeError::NoDevice { .. } | ServeError::Exposed(_) | ServeError::OtherNode { .. } => {
+                Code::Unreadable
+            }
             _ => Code::Failed,
         };
         Failure::new(code, e)

@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Ended {
     }
     let joining = Joining {
         host: HostId(args.host),
-        identity: args.secure.identity()?,
+        identity: args.secure.renewed_identity(say)?,
         patience: args.patience,
         log: say,
     };

@@ -32,12 +32,14 @@ pub fn run(args: &Args) -> Ended {
     let serving = Serving {
         log_file: args.log.clone(),
         create: args.create,
-        identity: args.which.secure.identity()?,
+        identity: args.which.secure.renewed_identity(say)?,
         log: say,
     };
     let server = Server::start(&file, &serving).map_err(|e| {
         let code = match e {
-            ServeError::NoServer(_) | ServeError::Exposed(_) => Code::Unreadable,
+            ServeError::NoServer(_) | ServeError::Exposed(_) | ServeError::OtherNode { .. } => {
+                Code::Unreadable
+            }
             _ => Code::Failed,
         };
         Failure::new(code, e)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockify_report::Writer;
 use lockify_report::crew::Program;
-use lockify_volume::bench::{Settings, goals, measure, page, rows, steps};
+use lockify_volume::bench::{Effort, Settings, goals, measure, page, rows, steps};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
@@ -16,13 +16,16 @@ use crate::progress;
 ///
 /// Hosts and devices are processes of their own, on the loopback interface, over files. By numbers of hosts, contention and
 /// shares of reads: throughput, latency, messages per operation and the share of operations that others delayed. Also its
-/// block device, next to nbdkit's (needs fio and nbdkit). The schemes take turns in every round. Prints the goals, with what
+/// block device, next to nbdkit's (if fio and nbdkit are installed). The schemes take turns in every round. Prints the goals, with what
 /// was found; speed never changes the exit code.
 #[derive(clap::Args)]
 pub struct Args {
     /// Fewer workloads, and fewer and shorter rounds: about two minutes
     #[arg(long)]
     quick: bool,
+    /// One very short round of one workload, to see that everything works: within half a minute
+    #[arg(long, conflicts_with = "quick")]
+    smoke: bool,
     /// Have each write durable when it is answered: what is measured then is mostly the disk
     #[arg(long)]
     durable: bool,
@@ -39,14 +42,18 @@ pub struct Args {
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
-    let (rounds, millis) = if args.quick { (3, 500) } else { (7, 2000) };
+    let (effort, rounds, millis, stripes) = match (args.smoke, args.quick) {
+        (true, _) => (Effort::Smoke, 1, 100, 128),
+        (_, true) => (Effort::Quick, 3, 500, 1024),
+        _ => (Effort::Full, 7, 2000, 1024),
+    };
     let settings = Settings {
         rounds,
         duration: Duration::from_millis(millis),
-        quick: args.quick,
+        workloads: effort.workloads(),
         durable: args.durable,
         buffered: args.buffered,
-        stripes: 1024,
+        stripes,
         folder: args.folder.clone().unwrap_or_else(std::env::temp_dir),
     };
     let program = std::env::current_exe().or_fail(Code::Failed)?;
@@ -58,6 +65,11 @@ pub fn run(args: &Args) -> Ended {
     print(&lockify_report::table(&rows).to_string())?;
     let list: Vec<String> = goals.iter().map(|goal| format!("{goal}\n")).collect();
     print(&format!("\nGoals:\n{}", list.concat()))?;
+    if let Some(program) = results.proxies.lacking {
+        print(&format!(
+            "\nNot measured: reads by NBD beside nbdkit's. {program} is not installed: apt-get install {program}\n"
+        ))?;
+    }
     if let Some(dir) = &args.out {
         let cannot = |e: &dyn std::fmt::Display| {
             let what = format!("cannot write into {}: {e}; give a folder with room", dir.display());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use lockify_volume::ArrayFile;
 
+use super::fuse::Fuse;
 use super::nbd::{Client, head};
 use super::relay::{Network, Place};
 use super::wall::Wall;
@@ -33,6 +34,8 @@ pub struct Array {
     pub network: Option<Network>,
     /// Wall clocks of those that have one of their own.
     pub walls: BTreeMap<Place, Wall>,
+    /// What some die of, at a step that the test chooses; who has a clock of its own has none.
+    pub fuses: BTreeMap<Place, Fuse>,
 }
 
 impl Array {
@@ -42,11 +45,25 @@ impl Array {
 
     /// Witnesses come after the devices, and are started as they are.
     pub fn with_witnesses(devices: usize, witnesses: usize, more: &[&str]) -> Array {
+        Array::describe(devices, witnesses, |_| String::new(), more)
+    }
+
+    /// Each device has to prove that it is a node of its own, and so has the lock server: 1 and so on, in this order.
+    pub fn of_nodes(devices: usize, more: &[&str]) -> Array {
+        Array::describe(devices, 0, |index| format!("@{}", index + 1), more)
+    }
+
+    fn describe(
+        devices: usize,
+        witnesses: usize,
+        node: impl Fn(usize) -> String,
+        more: &[&str],
+    ) -> Array {
         let voters = devices + witnesses;
         // Held until all are known, so that none is given twice.
         let held: Vec<_> =
             (0..=voters).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let place = |index: usize| format!("{}{}", held[index].local_addr().unwrap(), node(index));
         let here = std::env::current_exe().unwrap();
         let disks = tempfile::tempdir_in(here.parent().unwrap()).unwrap();
         let array = Array {
@@ -59,20 +76,21 @@ impl Array {
             histories: Vec::new(),
             network: None,
             walls: BTreeMap::new(),
+            fuses: BTreeMap::new(),
         };
         let file = array.file();
         let mut args = vec!["array".to_owned(), "create".into(), file];
         args.extend(
             ["--device-size", "4MiB", "--unit", "16KiB", "--lease", "1s"].map(str::to_owned),
         );
-        for listener in &held[..devices] {
-            args.extend(["--device".to_owned(), address(listener)]);
+        for device in 0..devices {
+            args.extend(["--device".to_owned(), place(device)]);
         }
-        for listener in &held[devices..voters] {
-            args.extend(["--witness".to_owned(), address(listener)]);
+        for witness in devices..voters {
+            args.extend(["--witness".to_owned(), place(witness)]);
         }
         if more.iter().any(|arg| ["server-locking", "callback-locking"].contains(arg)) {
-            args.extend(["--lock-server".to_owned(), address(&held[voters])]);
+            args.extend(["--lock-server".to_owned(), place(voters)]);
         }
         args.extend(more.iter().map(|&arg| arg.to_owned()));
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -151,6 +169,7 @@ impl Array {
         let mut command = self.user.command(&args);
         command.stdout(Stdio::piped()).stderr(log);
         command.envs(self.walls.get(&place).iter().flat_map(|wall| wall.environment()));
+        command.envs(self.fuses.get(&place).iter().flat_map(|fuse| fuse.environment()));
         let mut process = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -273,9 +292,19 @@ pub struct Blocks(pub Client);
 impl Blocks {
     /// Begins with a write; it is not answered yet.
     pub fn begin_write(&mut self, cookie: u64, start: usize, data: &[u8]) {
+        self.try_begin_write(cookie, start, data).unwrap();
+    }
+
+    /// The same; an error if the host is gone.
+    pub fn try_begin_write(
+        &mut self,
+        cookie: u64,
+        start: usize,
+        data: &[u8],
+    ) -> std::io::Result<()> {
         let mut request = head((0, 1), cookie, (start * BLOCK) as u64, data.len() as u32);
         request.extend(data);
-        self.0.put(&request);
+        self.0.0.write_all(&request)
     }
 
     pub fn write(&mut self, start: usize, data: &[u8]) {

@@ -3,8 +3,10 @@
 
 pub mod array;
 pub mod cluster;
+pub mod fuse;
 #[path = "../../../volume/src/nbd/testing/client.rs"]
 pub mod nbd;
+pub mod preload;
 pub mod relay;
 pub mod traffic;
 pub mod wall;

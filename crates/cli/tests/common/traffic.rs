@@ -60,6 +60,17 @@ pub fn pile(blocks: &mut Blocks, seed: u64, writes: u64) {
     }
 }
 
+/// The same, until the host is gone.
+pub fn pile_while_it_lives(blocks: &mut Blocks, seed: u64, writes: u64) {
+    let mut numbers = Numbers(seed);
+    for cookie in 0..writes {
+        let (start, count) = numbers.place();
+        if blocks.try_begin_write(cookie, start, &content(count)).is_err() {
+            return;
+        }
+    }
+}
+
 /// Three devices, and a lock server if the scheme has one, that write histories.
 pub fn array(scheme: &str) -> Array {
     start(scheme, |_| {})

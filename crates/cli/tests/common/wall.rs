@@ -5,7 +5,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use super::preload;
 
 /// The clock of one process, or of several.
 pub struct Wall {
@@ -17,14 +18,7 @@ pub struct Wall {
 impl Wall {
     /// A clock that is right, in a folder for its files.
     pub fn new(folder: &Path, name: &str) -> Wall {
-        let library = folder.join(format!("{name}.so"));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/wall.c");
-        let compiled = Command::new("cc")
-            .args(["-shared", "-fPIC", "-Wall", "-Werror", "-O1", "-o"])
-            .args([library.as_os_str(), source.as_ref()])
-            .status()
-            .expect("these tests need a C compiler: apt-get install gcc libc6-dev");
-        assert!(compiled.success());
+        let library = preload::library(folder, name, "wall.c");
         let path = folder.join(name);
         let file = File::create(&path).unwrap();
         let wall = Wall { library, path, file };

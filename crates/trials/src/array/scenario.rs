@@ -10,11 +10,16 @@ use lockify_sim::{
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::array::content::BLOCK_SIZE;
+use crate::array::host::LEASE as SERVER_LEASE;
 use crate::array::places::Places;
 use crate::array::setting::Setting;
 
 /// Before this time nothing fails: all have found each other.
 const START: Nanos = 5 * MILLISECOND;
+/// Leases of hosts and devices.
+const LEASE: Time = 40 * MILLISECOND;
+/// How long devices remember what is over.
+const REMEMBER: Time = 400 * MILLISECOND;
 /// Hosts' clocks differ by no more than this, unless a clock is stepped.
 const AHEAD: Time = 20 * MILLISECOND;
 
@@ -153,7 +158,7 @@ impl Scenario {
         #[cfg(feature = "mutations")]
         let mutation = self.mutation;
         setting.host = Rc::new(move |host| {
-            host.lease = 40 * MILLISECOND;
+            host.lease = LEASE;
             host.backoff = MILLISECOND;
             host.first_patience = 5 * MILLISECOND;
             host.patience = MILLISECOND..=30 * MILLISECOND;
@@ -163,8 +168,8 @@ impl Scenario {
             }
         });
         setting.device = Rc::new(move |device| {
-            device.lease = 40 * MILLISECOND;
-            device.remember = 400 * MILLISECOND;
+            device.lease = LEASE;
+            device.remember = REMEMBER;
             device.ahead = AHEAD;
             #[cfg(feature = "mutations")]
             {
@@ -172,6 +177,14 @@ impl Scenario {
             }
         });
         setting
+    }
+
+    /// The longest time that an operation of a host that lives may take when nothing fails any more: it may be one of several
+    /// that wait for each other's repairs, each of which waits for leases and for what devices remember; and with a lock
+    /// server for whoever has not said by the end of its lease what it holds.
+    pub fn longest_wait(&self) -> Nanos {
+        let server = if self.scheme.has_server() { SERVER_LEASE } else { 0 };
+        server + 10 * REMEMBER
     }
 
     /// What goes wrong over time. Host 0 is spared, so that somebody can repair.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use lockify_array::Scheme;
-use lockify_sim::{Failure, Seeds};
+use lockify_sim::{Failure, MILLISECOND, Seeds};
 
 use crate::array::scenario::{Faults, Scenario};
 use crate::array::trial::{Outcome, Trial};
@@ -76,11 +76,14 @@ impl crate::seeds::Outcome for Outcome {
 
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Outcome { operations, failed, restarts, repairs, lost, faults, events, .. } = self;
+        let Outcome {
+            operations, failed, restarts, repairs, lost, faults, events, longest, ..
+        } = self;
         write!(
             f,
             "{operations} operations, {failed} failed, {restarts} restarts, {repairs} repairs, {lost} blocks lost, \
-             {faults} faults, {events} events"
+             {faults} faults, {events} events, at most {} ms for an operation afterwards",
+            longest / MILLISECOND
         )
     }
 }

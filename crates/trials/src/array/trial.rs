@@ -45,6 +45,8 @@ pub struct Outcome {
     pub faults: u64,
     /// Events that the engine handled.
     pub events: u64,
+    /// The longest time that an operation took after the end of all faults.
+    pub longest: Nanos,
     /// All that happened, in a number.
     pub digest: u64,
 }
@@ -59,6 +61,7 @@ impl Outcome {
         self.repairs += other.repairs;
         self.faults += other.faults;
         self.events += other.events;
+        self.longest = self.longest.max(other.longest);
         self.digest ^= other.digest;
     }
 }
@@ -115,7 +118,7 @@ pub struct Trial<'a> {
     next_ticket: u64,
     next_tag: Tag,
     next_wake: u64,
-    asked: BTreeMap<(NodeId, Ticket), (Life, Asked)>,
+    asked: BTreeMap<(NodeId, Ticket), (Life, Nanos, Asked)>,
     /// The life of each host that has begun to work.
     working: BTreeMap<NodeId, u32>,
     /// Operations given to each host, in all its lives.
@@ -214,8 +217,10 @@ impl<'a> Trial<'a> {
     }
 
     fn rest(&self) -> String {
-        let asked =
-            self.asked.iter().map(|((node, _), (life, what))| format!("{node} {life:?} {what:?}"));
+        let asked = self
+            .asked
+            .iter()
+            .map(|((node, _), (life, _, what))| format!("{node} {life:?} {what:?}"));
         let asked: Vec<String> = asked.collect();
         let (end, caretaker) = (&self.end, self.caretaker.rest());
         let waits = self.under_way().join("\n  ");
@@ -309,7 +314,7 @@ impl<'a> Trial<'a> {
                 self.caretaker.host_died(at, life);
                 let gone: Vec<_> = self.asked.keys().filter(|(n, _)| *n == node).copied().collect();
                 for key in gone {
-                    if let Some((_, Asked::Repair(repair))) = self.asked.remove(&key) {
+                    if let Some((.., Asked::Repair(repair))) = self.asked.remove(&key) {
                         self.caretaker.ended(at, repair, None);
                     }
                 }
@@ -409,22 +414,22 @@ impl<'a> Trial<'a> {
         Span { start, count: self.random.random_range(1..=most) }
     }
 
-    fn ticket(&mut self, node: NodeId, asked: Asked) -> (Life, Ticket) {
+    fn ticket(&mut self, at: Nanos, node: NodeId, asked: Asked) -> (Life, Ticket) {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let life = self.life(node);
-        self.asked.insert((node, ticket), (life, asked));
+        self.asked.insert((node, ticket), (life, at, asked));
         (life, ticket)
     }
 
     fn read(&mut self, at: Nanos, node: NodeId, span: Span, asked: Asked) {
-        let (life, ticket) = self.ticket(node, asked);
+        let (life, ticket) = self.ticket(at, node, asked);
         self.recorder.reads(at, life, ticket, span);
         self.submit(node, ticket, Work::Read { span });
     }
 
     fn write(&mut self, at: Nanos, node: NodeId, span: Span, asked: Asked) {
-        let (life, ticket) = self.ticket(node, asked);
+        let (life, ticket) = self.ticket(at, node, asked);
         let tags = vec![self.next_tag; span.count as usize];
         self.next_tag += 1;
         self.recorder.writes(at, life, ticket, span.start, &tags);
@@ -432,7 +437,7 @@ impl<'a> Trial<'a> {
     }
 
     fn repair(&mut self, at: Nanos, node: NodeId, work: Work, asked: Asked) {
-        let (life, ticket) = self.ticket(node, asked);
+        let (life, ticket) = self.ticket(at, node, asked);
         self.recorder.repairs(at, life, ticket, format!("{work:?}"));
         self.submit(node, ticket, work);
     }
@@ -448,10 +453,11 @@ impl<'a> Trial<'a> {
         ticket: Ticket,
         result: Result<HostAnswer, OpError>,
     ) -> Result<(), String> {
-        let Some((life, asked)) = self.asked.remove(&(node, ticket)) else {
+        let Some((life, since, asked)) = self.asked.remove(&(node, ticket)) else {
             return Err(format!("{node} answers what it was not asked: {ticket:?}"));
         };
         self.recorder.answers(at, life, ticket, &result);
+        self.took(at.saturating_sub(since.max(self.scenario.quiet_at)), life, &asked)?;
         match asked {
             Asked::Client => self.client(at, node, life, result),
             Asked::Repair(repair) => {
@@ -495,6 +501,23 @@ impl<'a> Trial<'a> {
                 Err(error) => Err(format!("lost block {block} cannot be written anew: {error}")),
             },
         }
+    }
+
+    /// An operation was answered this long after it was asked for, or after the end of all faults. Repairs are not judged: they
+    /// are many, and some wait for others.
+    fn took(&mut self, time: Nanos, life: Life, asked: &Asked) -> Result<(), String> {
+        if matches!(asked, Asked::Repair(_)) {
+            return Ok(());
+        }
+        self.outcome.longest = self.outcome.longest.max(time);
+        let most = self.scenario.longest_wait();
+        if time <= most {
+            return Ok(());
+        }
+        let [time, most] = [time, most].map(|time| time / MILLISECOND);
+        Err(format!(
+            "{life:?}: {asked:?} took {time} ms after the end of all faults, and {most} ms are the most"
+        ))
     }
 
     /// Whether anything is left to repair.

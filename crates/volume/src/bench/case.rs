@@ -45,18 +45,35 @@ impl fmt::Display for Subject {
     }
 }
 
-/// The workloads: hosts, then contention, then shares of reads.
-pub fn workloads(quick: bool) -> Vec<Workload> {
-    let base = Workload { hosts: 1, addressed: 1.0, reads: 0.7 };
-    let mut list = vec![base, Workload { hosts: 2, ..base }, Workload { hosts: 4, ..base }];
-    list.push(Workload { hosts: 4, addressed: 0.02, ..base });
-    if !quick {
-        list.extend([0.1, 0.005].map(|addressed| Workload { hosts: 4, addressed, ..base }));
-        list.extend([0.1, 0.4, 0.9, 1.0].map(|reads| Workload { hosts: 2, reads, ..base }));
-    } else {
-        list.push(Workload { hosts: 2, reads: 0.1, ..base });
+/// How much is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effort {
+    /// One workload, to see that everything works.
+    Smoke,
+    /// The most telling ones.
+    Quick,
+    /// All.
+    Full,
+}
+
+impl Effort {
+    /// The workloads: hosts, then contention, then shares of reads.
+    pub fn workloads(self) -> Vec<Workload> {
+        let base = Workload { hosts: 1, addressed: 1.0, reads: 0.7 };
+        let contended = |addressed| Workload { hosts: 4, addressed, ..base };
+        let mixed = |reads| Workload { hosts: 2, reads, ..base };
+        let hosts = [1, 2, 4].map(|hosts| Workload { hosts, ..base });
+        match self {
+            // Two that meet, in two of three operations with a write: everything that is counted happens.
+            Effort::Smoke => vec![Workload { addressed: 0.02, ..mixed(0.4) }],
+            Effort::Quick => hosts.into_iter().chain([contended(0.02), mixed(0.1)]).collect(),
+            Effort::Full => {
+                let contended = [0.02, 0.1, 0.005].map(contended);
+                let mixed = [0.1, 0.4, 0.9, 1.0].map(mixed);
+                hosts.into_iter().chain(contended).chain(mixed).collect()
+            }
+        }
     }
-    list
 }
 
 /// Messages of an operation on `touched` units that nothing disturbs (section 2): a request and its reply are two. Locking

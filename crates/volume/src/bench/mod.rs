@@ -19,7 +19,7 @@ use hdrhistogram::Histogram;
 use lockify_array::{OpError, Scheme};
 use lockify_report::crew::{Program, Worker, WorkerError};
 
-pub use case::{DEPTH, Subject, Workload, workloads};
+pub use case::{DEPTH, Effort, Subject, Workload};
 pub use goals::{Goal, goals};
 pub use proxies::{Export, Proxies};
 pub use rows::{page, rows};
@@ -40,8 +40,8 @@ pub struct Settings {
     pub rounds: u32,
     /// How long each time.
     pub duration: Duration,
-    /// Fewer workloads.
-    pub quick: bool,
+    /// What hosts do.
+    pub workloads: Vec<Workload>,
     /// Each write is durable when it is answered; else after a flush.
     pub durable: bool,
     /// Through the system's cache.
@@ -121,7 +121,7 @@ pub struct Results {
 
 /// How many measurements there will be, for whoever shows progress.
 pub fn steps(settings: &Settings) -> u64 {
-    let cases = workloads(settings.quick).len() * Subject::all().count();
+    let cases = settings.workloads.len() * Subject::all().count();
     u64::from(settings.rounds) * (cases as u64 + 1)
 }
 
@@ -137,15 +137,17 @@ pub fn measure(
     let outcome = |workload| {
         Subject::all().map(move |subject| Outcome { subject, workload, rounds: Vec::new() })
     };
-    let outcomes = workloads(settings.quick).into_iter().flat_map(outcome).collect();
-    let mut results = Results { outcomes, proxies: Proxies::default() };
+    let outcomes = settings.workloads.iter().copied().flat_map(outcome).collect();
+    let mut results = Results { outcomes, proxies: Proxies::new() };
     for round in 0..settings.rounds {
         for outcome in &mut results.outcomes {
             let Outcome { subject, workload, rounds } = outcome;
             rounds.push(once(*subject, *workload, round, settings, how)?);
             step();
         }
-        results.proxies.measure(settings, how)?;
+        if results.proxies.lacking.is_none() {
+            results.proxies.measure(settings, how)?;
+        }
         step();
     }
     Ok(results)

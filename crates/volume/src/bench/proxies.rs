@@ -40,9 +40,20 @@ pub struct Proxies {
     pub lockify: Vec<f64>,
     /// Through nbdkit.
     pub nbdkit: Vec<f64>,
+    /// What is not installed, so that neither is measured: a program, which is its Debian package's name as well.
+    pub lacking: Option<&'static str>,
 }
 
 impl Proxies {
+    /// Nothing is measured yet; known is whether it can be.
+    pub(super) fn new() -> Proxies {
+        let runs = |program: &&str| {
+            Command::new(program).arg("--version").stdin(Stdio::null()).output().is_ok()
+        };
+        let lacking = ["fio", "nbdkit"].into_iter().find(|program| !runs(program));
+        Proxies { lacking, ..Proxies::default() }
+    }
+
     /// A round of both.
     pub(super) fn measure(&mut self, settings: &Settings, how: &Program) -> Result<(), BenchError> {
         self.lockify.push(lockify(settings, how)?);

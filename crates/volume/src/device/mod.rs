@@ -62,6 +62,19 @@ pub enum ServeError {
          --cluster-key (`lockify cluster` makes them), or --plain-text {PLAIN_TEXT:?}"
     )]
     Exposed(std::net::SocketAddr),
+    /// The keys of another node than that of the array's file, as which nobody would believe it.
+    #[error(
+        "the array's file says that device {id} is node {entry}'s, and --node is {node}: correct `node` there, for all \
+         processes, or --node and the keys"
+    )]
+    OtherNode {
+        /// Which device.
+        id: u16,
+        /// Whose it is.
+        entry: u32,
+        /// Who would serve it.
+        node: u32,
+    },
     /// Its file.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -110,6 +123,10 @@ impl Server {
         let entry = file.voter(serving.device).ok_or(ServeError::NoDevice { id, last })?;
         if let Some(exposed) = file.voters().find(|e| !serving.identity.allows(e.address)) {
             return Err(ServeError::Exposed(exposed.address));
+        }
+        if !serving.identity.is_found_as(entry.node) {
+            let node = serving.identity.node();
+            return Err(ServeError::OtherNode { id, entry: entry.node, node });
         }
         let store = if serving.create {
             Store::create(&serving.path, file, id, serving.access)?

@@ -46,6 +46,17 @@ pub enum ServeError {
          or --cluster-key (`lockify cluster` makes them), or --plain-text {PLAIN_TEXT:?}"
     )]
     Exposed(SocketAddr),
+    /// The keys of another node than that of the array's file, as which nobody would believe it.
+    #[error(
+        "the array's file says that the lock server is node {entry}'s, and --node is {node}: correct `node` there, for all \
+         processes, or --node and the keys"
+    )]
+    OtherNode {
+        /// Whose it is.
+        entry: u32,
+        /// Who would serve it.
+        node: u32,
+    },
     /// Its log.
     #[error(transparent)]
     Log(#[from] LogError),
@@ -91,6 +102,10 @@ impl Server {
             file.voters().map(|voter| voter.address).chain(std::iter::once(entry.address));
         if let Some(exposed) = addresses.find(|address| !serving.identity.allows(*address)) {
             return Err(ServeError::Exposed(exposed));
+        }
+        if !serving.identity.is_found_as(entry.node) {
+            let node = serving.identity.node();
+            return Err(ServeError::OtherNode { entry: entry.node, node });
         }
         Ok(Server(process::Process::new(file, entry.address, serving)?))
     }

@@ -34,12 +34,24 @@ pub enum Why {
     },
     /// It holds something.
     #[error(
-        "it is a device of array {0} already; to begin anew, remove it (or zero the first 8 KiB of a block device)"
+        "it is a device of array {0} already; to begin anew, remove it (or zero the first 128 KiB of a block device)"
     )]
     IsDevice(ArrayId),
     /// A regular file with something in it.
     #[error("it exists and is not empty; name a new file, an empty one or a block device")]
     NotEmpty,
+    /// A block device with something at its beginning.
+    #[error(
+        "its first 128 KiB are not zero, so that it may hold a file system, partitions or the like; if nobody needs what is on \
+         it, zero them: dd if=/dev/zero of=DEVICE bs=128K count=1"
+    )]
+    InUse,
+    /// A block device that is mounted, or that another process or device has.
+    #[error(
+        "it is in use: mounted, as swap, as a part of another device, or as a device of an array that is served already; `lsblk` \
+         shows the first three"
+    )]
+    Claimed,
     /// Neither a file nor a block device.
     #[error("it is neither a regular file nor a block device")]
     Kind,
@@ -81,7 +93,10 @@ pub enum Why {
     )]
     OtherLayout,
     /// The array does not fit.
-    #[error("it has {found} bytes, and the array needs {needed} on each device: was it cut?")]
+    #[error(
+        "it has {found} bytes, and the array needs {needed} on each device: was it cut, or is it smaller than the --device-size \
+         of the array?"
+    )]
     TooSmall {
         /// What there is.
         found: u64,

@@ -53,6 +53,9 @@ const SLOT_MAGIC: [u8; 8] = *b"LkRecord";
 pub const LONGEST_RECORD: usize = SLOT as usize - SLOT_HEAD;
 /// What is zeroed at once where the system cannot do it.
 const ZEROS: usize = 1 << 20;
+/// A block device is not empty if something is here: file systems, partition tables, swap and volume managers all have
+/// something to know them by within it.
+const SIGNATURES: usize = 128 * 1024;
 
 /// How a device's file is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -104,15 +107,16 @@ impl Store {
     ) -> Result<Store, StoreError> {
         let at = StoreError::at(path);
         let system = |what| move |error| Why::System { what, error };
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(OFlags::CLOEXEC.bits() as i32)
-            .open(path);
-        let file = opened.map_err(system("make")).map_err(&at)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let opened = match is_block_device(path) {
+            true => claim(&options, OFlags::CLOEXEC, path),
+            false => {
+                options.create(true).truncate(false).mode(0o600);
+                options.custom_flags(OFlags::CLOEXEC.bits() as i32).open(path)
+            }
+        };
+        let file = opened.map_err(refusal("make")).map_err(&at)?;
         lock(&file).map_err(&at)?;
         let kind = file.metadata().map_err(system("look at")).map_err(&at)?;
         let blocks = blocks_of(array, device);
@@ -125,6 +129,12 @@ impl Store {
             if let Ok(found) = read_superblock(&file) {
                 return Err(at(Why::IsDevice(found.array)));
             }
+            let mut first = Buffer::new(SIGNATURES);
+            file.read_exact_at(&mut first, 0).map_err(system("read")).map_err(&at)?;
+            if !is_zero(&first) {
+                return Err(at(Why::InUse));
+            }
+            try_access(path, access).map_err(&at)?;
             zero(&file, needed).map_err(system("zero")).map_err(&at)?;
         } else if kind.is_file() {
             if kind.len() > 0 {
@@ -132,6 +142,11 @@ impl Store {
                 return Err(at(found.map_or(Why::NotEmpty, |found| Why::IsDevice(found.array))));
             }
             file.set_len(needed).map_err(system("lengthen")).map_err(&at)?;
+            if let Err(why) = try_access(path, access) {
+                // As it was, for the next attempt.
+                file.set_len(0).map_err(system("empty")).map_err(&at)?;
+                return Err(at(why));
+            }
         } else {
             return Err(at(Why::Kind));
         }
@@ -159,15 +174,15 @@ impl Store {
     ) -> Result<Store, StoreError> {
         let at = StoreError::at(path);
         let system = |what| move |error| Why::System { what, error };
-        let mut flags = OFlags::CLOEXEC;
-        if access == Access::Direct {
-            flags |= OFlags::DIRECT;
-        }
-        let flags = flags.bits() as i32;
-        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let opened = match is_block_device(path) {
+            true => claim(&options, flags(access), path),
+            false => options.custom_flags(flags(access).bits() as i32).open(path),
+        };
         let file = opened.map_err(|error| match (access, error.kind()) {
             (Access::Direct, ErrorKind::InvalidInput) => at(Why::Direct(error)),
-            _ => at(Why::System { what: "open", error }),
+            _ => at(refusal("open")(error)),
         })?;
         lock(&file).map_err(&at)?;
         let found = read_superblock(&file).map_err(&at)?;
@@ -319,6 +334,44 @@ impl Store {
 fn blocks_of(array: &ArrayFile, device: u16) -> u64 {
     // Witnesses have none.
     if device < array.layout.devices() { array.layout.device_blocks() } else { 0 }
+}
+
+fn flags(access: Access) -> OFlags {
+    match access {
+        Access::Direct => OFlags::CLOEXEC | OFlags::DIRECT,
+        Access::Buffered => OFlags::CLOEXEC,
+    }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// Opens a block device that nobody has claimed, and claims it: O_EXCL without O_CREAT is for that (open(2)). Mounting it and
+/// using it for swap or as a part of another device are claims as well, which the lock on it says nothing of.
+fn claim(options: &OpenOptions, flags: OFlags, path: &Path) -> io::Result<File> {
+    options.clone().custom_flags((flags | OFlags::EXCL).bits() as i32).open(path)
+}
+
+fn refusal(what: &'static str) -> impl FnOnce(io::Error) -> Why {
+    move |error| match error.kind() {
+        ErrorKind::ResourceBusy => Why::Claimed,
+        _ => Why::System { what, error },
+    }
+}
+
+/// Whether a file that is long enough can be read as it will be, before anything is written to it: past the cache in pieces of
+/// 512 bytes, which file systems and media may refuse.
+fn try_access(path: &Path, access: Access) -> Result<(), Why> {
+    if access == Access::Buffered {
+        return Ok(());
+    }
+    let opened = OpenOptions::new().read(true).custom_flags(flags(access).bits() as i32).open(path);
+    let read = opened.and_then(|file| file.read_exact_at(&mut Buffer::new(SECTOR), SECTOR as u64));
+    read.map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => Why::Direct(error),
+        _ => Why::System { what: "read", error },
+    })
 }
 
 fn lock(file: &File) -> Result<(), Why> {

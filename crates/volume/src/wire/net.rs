@@ -1,6 +1,6 @@
 //! The connections of one process: those that come, and those that it makes and makes again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,6 +47,9 @@ pub(crate) struct Me {
     pub role: Role,
     /// As what others connect to it, if it listens.
     pub listens_as: Option<Whom>,
+    /// The node whose keys a device has to show when it connects. Any node of the cluster may be a host, but who passes for a
+    /// device has its vote.
+    pub nodes: BTreeMap<DeviceId, u32>,
     /// How long another machine may not answer.
     pub silence: Duration,
 }
@@ -58,7 +61,8 @@ impl Me {
             Role::Host(_) | Role::Watcher => None,
         };
         let silence = Duration::from_millis(file.timing.lease_ms);
-        Me { identity, array: file.id, digest: file.digest(), role, listens_as, silence }
+        let nodes = file.voters().map(|entry| (DeviceId(entry.id), entry.node)).collect();
+        Me { identity, array: file.id, digest: file.digest(), role, listens_as, nodes, silence }
     }
 
     /// The lock server: others connect to it, and it to nobody.
@@ -523,7 +527,7 @@ impl Net {
 
     /// Whether a stranger may take part.
     fn why_not(&self, key: usize, hello: &Hello) -> Result<(), String> {
-        let Me { identity, array, digest, listens_as, .. } = &self.me;
+        let Me { identity, array, digest, listens_as, nodes, .. } = &self.me;
         let Hello { cluster, node, to, .. } = hello;
         if cluster != identity.cluster() {
             return Err(format!(
@@ -554,6 +558,18 @@ impl Net {
                 "the array's files differ in scheme, layout, durability, timing or the number of devices: give all the same"
                     .into(),
             );
+        }
+        // Without keys the number is proved by nothing, and need not even be given.
+        if let Role::Device { id, .. } = hello.role
+            && let Some(entry) = nodes.get(&id)
+            && entry != node
+            && matches!(identity.security(), Security::Tls(_))
+        {
+            return Err(format!(
+                "device {} is node {entry}'s here, and this is node {node}: give all processes the same array's file, and \
+                 correct --node",
+                id.0
+            ));
         }
         Ok(())
     }
