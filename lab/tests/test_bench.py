@@ -456,10 +456,11 @@ def test_locks_are_measured(tmp_path: Path) -> None:
     command = [LAB, "bench", "locks", "--rounds", "1", "--seconds", "0.1", *words, "--timeout", "300"]
     subprocess.run(command, check=True, timeout=330)
     rows = [json.loads(line) for line in (tmp_path / "rows").read_text("utf-8").splitlines()]
-    found = {(row["case"]["nodes"], row["case"]["task"], row["case"]["service"], row["case"]["by"]) for row in rows}
+    found = {tuple(row["case"][name] for name in ("nodes", "task", "service", "by")) for row in rows}
     tasks = [(nodes, task.title) for task in locks.TASKS for nodes in task.clusters]
     assert len(tasks) == 15
     expected = {(*task, service, "dlm_lt") for task in tasks for service in ("kernel", "lockify")}
-    again = {(1, "local re-lock", *way) for way in (("kernel", "dlm"), ("lockify", "dlm"), ("lockify", "embedded"))}
+    ways = [("kernel", "dlm"), ("lockify", "dlm"), ("lockify", "embedded")]
+    again = {(1, "local re-lock", *way) for way in ways}
     assert found == expected | again
     assert all(value > 0 for row in rows for value in row["rounds"])

@@ -77,7 +77,16 @@ static void lock(const char *name, int mode, struct dlm_lksb *lksb)
 
 static void unlock(struct dlm_lksb *lksb)
 {
+	uint64_t end = now() + PATIENCE_NS;
+
 	dlm_ls_unlock_wait(ls, lksb->sb_lkid, 0, lksb);
+	/* With libdlm_lt on the kernel, a blocking routine that is called meanwhile ends the wait. */
+	while (lksb->sb_status == 0 && now() < end) {
+		struct pollfd p = { .fd = dlm_ls_get_fd(ls), .events = POLLIN };
+
+		if (poll(&p, 1, 100) == 1)
+			dlm_dispatch(p.fd);
+	}
 	if (lksb->sb_status != EUNLOCK) {
 		fprintf(stderr, "unlock: status %d\n", lksb->sb_status);
 		exit(1);

@@ -1,15 +1,17 @@
 """`lab/lab bench locks`: the kernel's lock manager and Lockify's, in nodes of a lab, by one program.
 
-What `lockify bench peers` has every lock service do, `locks.c` does through libdlm. It runs in nodes with Debian's
-library, whose lock manager is the kernel's, and with Lockify's, whose lock manager is a daemon in the same node, in
-alternating order: on one node, and on three. `lockify bench relock` is Lockify's node inside the process. All of it runs
-on the same user-mode kernels, on which a system call, a switch between processes and a packet cost far more than on
-machines: only ratios mean anything, and they are worse for whoever needs more of them.
+What `lockify bench peers` has every lock service do, `locks.c` does through libdlm. It runs in nodes with
+Debian's library, whose lock manager is the kernel's, and with Lockify's, whose lock manager is a daemon in
+the same node, in alternating order: on one node, and on three. `lockify bench relock` is Lockify's node
+inside the process. All of it runs on the same user-mode kernels, on which a system call, a switch between
+processes and a packet cost far more than on machines: only ratios mean anything, and they are worse for
+whoever needs more of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import subprocess
@@ -28,6 +30,7 @@ _SOURCE = Path(__file__).with_suffix(".c")
 # The library that a program is linked with, and what has it use the library's thread.
 _LINKED = {"dlm_lt": [], "dlm": ["-DWITH_THREAD", "-D_REENTRANT", "-pthread"]}
 _CLUSTERS = (1, 3)
+_NUMBERS = itertools.count()
 _PLAIN = "anybody who reaches the network may take and break locks"
 
 
@@ -148,7 +151,8 @@ def _put(folder: Path, lockify: Path, libraries: list[Path]) -> None:
     """What the nodes run; they see this folder as /run/lab."""
     for library, flags in _LINKED.items():
         output: list[str | Path] = ["-o", folder / f"locks.{library}", _SOURCE, f"-l{library}"]
-        subprocess.run(["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", *flags, *output], check=True, timeout=60)
+        command = ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", *flags, *output]
+        subprocess.run(command, check=True, timeout=60)
     for name in ("lib", "out"):
         (folder / name).mkdir()
     for path in libraries:
@@ -165,27 +169,29 @@ def _put(folder: Path, lockify: Path, libraries: list[Path]) -> None:
 
 
 def _start(lab: Lab) -> None:
-    """Daemons, and who keeps the lockspaces: one node's, and that of all of them. The last node is the master of the names
-    that two nodes want from each other, or one from it."""
+    """Daemons, and who keeps the lockspaces: one node's, and that of all of them. The last node is the master
+    of the names that two nodes want from each other, or one from it."""
     lab.sh(DEVICES)
     for nodes in _CLUSTERS:
         members = list(range(1, nodes + 1))
         listed = ",".join(map(str, members))
-        lab.sh(
-            f"/run/lab/lockify serve --config /run/lab/lockify{nodes}.$NODE.toml >/run/lab/log{nodes}.$NODE 2>&1 &",
-            members,
-        )
+        file = f"/run/lab/lockify{nodes}.$NODE.toml"
+        log = f"/run/lab/out/log.daemon{nodes}.$NODE"
+        lab.sh(f"/run/lab/lockify serve --config {file} >{log} 2>&1 &", members)
         status = f"/run/lab/lockify status --socket {_socket(nodes)} 2>/dev/null | grep -q '{listed}.*runs'"
-        lab.sh(
-            f"for i in $(seq 300); do {status} && exit; sleep 0.1; done; cat /run/lab/log{nodes}.$NODE; exit 1", members
-        )
+        _await(lab, status, log, members)
         for service in _SERVICES[:2]:
             held = f"/run/lab/out/{service.name}{nodes}"
             run = f"{service.environment(nodes)} /run/lab/locks.dlm_lt hold {_space(nodes)} {held}.$NODE"
             log = f"/run/lab/out/log.{service.name}{nodes}.$NODE"
             lab.sh(f"names=\n[ $NODE != {nodes} ] || names='far wanted'\n{run} $names >{log} 2>&1 &", members)
-            there = f"[ -e {held}.$NODE ] && exit"
-            lab.sh(f"for i in $(seq 300); do {there}; sleep 0.1; done; cat {log}; exit 1", members, timeout=60)
+            _await(lab, f"[ -e {held}.$NODE ]", log, members)
+
+
+def _await(lab: Lab, condition: str, log: str, members: list[int]) -> None:
+    """Until the condition holds on all nodes; else the error has the log."""
+    script = f"for i in $(seq 300); do {condition} && exit; sleep 0.1; done; cat {log} >&2; exit 1"
+    lab.sh(script, members, timeout=60)
 
 
 def _measure(lab: Lab, nodes: int, task: Task, rounds: int, seconds: float, rows: Rows) -> None:
@@ -196,23 +202,23 @@ def _measure(lab: Lab, nodes: int, task: Task, rounds: int, seconds: float, rows
         for service in services[first:] + services[:first]:
             turns[service].append(_turn(lab, nodes, task, service, seconds))
     for service, found in turns.items():
-        case: dict[str, str | int] = {"nodes": nodes, "task": task.title, "service": service.name, "by": service.by}
+        way = {"service": service.name, "by": service.by}
+        case: dict[str, str | int] = {"nodes": nodes, "task": task.title, **way}
         rows.add("locks", case, "locks_per_s", [turn.per_second for turn in found])
         rows.add("locks", {**case, "percentile": 50}, "latency_us", [turn.median_us for turn in found])
         rows.add("locks", {**case, "percentile": 99}, "latency_us", [turn.tail_us for turn in found])
         typical = sorted(turn.median_us for turn in found)[len(found) // 2]
-        say(f"{nodes} nodes, {task.title}, {service.name} by {service.by}: {typical:.0f} us")
+        say(f"nodes: {nodes}, {task.title}, {service.name} by {service.by}: {typical:.0f} us")
 
 
 def _turn(lab: Lab, nodes: int, task: Task, service: Service, seconds: float) -> Turn:
     """Client N is one of node N, counted around."""
-    out = lab.folder / "out"
-    for old in out.glob("result*"):
-        old.unlink()
+    # A name that no turn has had: nodes may remember files that are gone.
+    result = lab.folder / "out" / f"result{next(_NUMBERS)}"
     scripts: dict[int, str] = {}
     for client in range(task.clients):
         node = client % nodes + 1
-        command = service.command(task, nodes, seconds, "/run/lab/out/result", client)
+        command = service.command(task, nodes, seconds, f"/run/lab/out/{result.name}", client)
         scripts[node] = scripts.get(node, "") + f"{command} & all=\"$all $!\"\n"
     cases = "".join(f"{node})\n{script};;\n" for node, script in scripts.items())
     ends = "for one in $all; do wait $one || exit; done"
@@ -220,7 +226,8 @@ def _turn(lab: Lab, nodes: int, task: Task, service: Service, seconds: float) ->
     if service.by == "embedded":
         per_second, median, tail = map(float, said.split())
         return Turn(per_second, median, tail)
-    results = [(out / f"result.{client}").read_text("utf-8") for client in range(task.clients)]
+    files = [result.with_suffix(f".{client}") for client in range(task.clients)]
+    results = [file.read_text("utf-8") for file in files]
     return handed_over(results) if task.word == "wanted" else together(results)
 
 
