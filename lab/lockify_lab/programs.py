@@ -13,6 +13,8 @@ from .host import REPOSITORY, command, say
 _CARGO = {
     "lockify": ("-p", "lockify-cli", "--bin", "lockify"),
     "lockify-load": ("-p", "lockify-load"),
+    "libdlm.so": ("-p", "libdlm"),
+    "libdlm_lt.so": ("-p", "libdlm_lt"),
     "examples/verbs": ("-p", "lockify-fabric", "--example", "verbs"),
 }
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -9,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from lockify_lab.bench import cluster, command, dlmtrace, effort, figures, gates, generators, load
+from lockify_lab import programs
+from lockify_lab.bench import cluster, command, dlmtrace, effort, figures, gates, generators, load, locks
 from lockify_lab.bench.packets import attach
 from lockify_lab.bench.rows import Row, Rows, quartiles, ratios
 from lockify_lab.cluster import MOUNTED
 from lockify_lab.errors import LabError, UsageError
 
 LAB = Path(__file__).resolve().parents[1] / "lab"
+BUILT = ("kernels", "lockify", "libdlm.so", "libdlm_lt.so")
 
 
 @pytest.fixture
@@ -407,9 +410,9 @@ def test_a_verdict_says_what_falls_short() -> None:
         ("bench paper --timeout 0", "--timeout is more than 0"),
         ("bench paper --filebench /nowhere --load /bin/true", "--filebench: /nowhere is no program"),
         ("bench paper --fs ext4", "invalid choice: 'ext4'"),
-        ("bench relock --rounds 0", "--rounds is at least 1"),
-        ("bench relock --seconds 0", "--seconds more than 0"),
-        ("bench relock --lockify /nowhere", "/nowhere is missing: `make release`"),
+        ("bench locks --rounds 0", "--rounds is at least 1"),
+        ("bench locks --seconds 0", "--seconds more than 0"),
+        ("bench locks --lockify /nowhere", "/nowhere is missing: `make release`"),
         ("bench", "required: BENCH"),
     ],
 )
@@ -417,3 +420,47 @@ def test_bad_input_is_refused(words: str, told: str) -> None:
     result = subprocess.run([LAB, *words.split()], capture_output=True, text=True, timeout=60)
     assert told in result.stderr
     assert result.returncode == 2
+
+
+# -- the kernel's lock manager and Lockify's ---------------------------------------------------------
+
+
+def test_clients_of_a_turn_are_added() -> None:
+    slow = "100 1.0\n" + "2000\n" * 100
+    quick = "300 1.0\n" + "1000\n" * 300
+    turn = locks.together([slow, quick])
+    assert (turn.per_second, turn.median_us, turn.tail_us) == (400, 1, 2)
+    with pytest.raises(LabError, match="measured nothing, or not all"):
+        locks.together([slow, "300 1.0\n1000\n"])
+    with pytest.raises(LabError, match="measured nothing, or not all"):
+        locks.together(["0 1.0\n"])
+
+
+def test_hand_overs_are_from_unlock_to_grant() -> None:
+    # Half a nanosecond a count. Nobody waited for the third: the next one came when it liked.
+    one = "2 1.0 0.5\n1000 2000 1\n9000 10000 0\n"
+    two = "2 1.0 0.5\n4000 5000 1\n90000 91000 1\n"
+    turn = locks.handed_over([one, two])
+    assert (turn.per_second, turn.tail_us) == (1e9 / 1500, 2)
+    with pytest.raises(LabError, match="0 hand-overs"):
+        locks.handed_over([one, "0 1.0 0.5\n"])
+    with pytest.raises(LabError, match="the quickest took -"):
+        locks.handed_over([one, "1 1.0 0.5\n1500 1600 1\n"])
+
+
+def test_locks_are_measured(tmp_path: Path) -> None:
+    """Every task of both lock managers, on one node and on three."""
+    for library in ("libdlm", "libdlm_lt"):
+        shutil.copy(programs.need(f"{library}.so"), tmp_path / f"{library}.so.3")
+    words = ["--lockify", programs.need("lockify"), "--libraries", tmp_path, "--out", tmp_path / "rows"]
+    command = [LAB, "bench", "locks", "--rounds", "1", "--seconds", "0.1", *words, "--timeout", "300"]
+    subprocess.run(command, check=True, timeout=330)
+    rows = [json.loads(line) for line in (tmp_path / "rows").read_text("utf-8").splitlines()]
+    found = {tuple(row["case"][name] for name in ("nodes", "task", "service", "by")) for row in rows}
+    tasks = [(nodes, task.title) for task in locks.TASKS for nodes in task.clusters]
+    assert len(tasks) == 15
+    expected = {(*task, service, "dlm_lt") for task in tasks for service in ("kernel", "lockify")}
+    ways = [("kernel", "dlm"), ("lockify", "dlm"), ("lockify", "embedded")]
+    again = {(1, "local re-lock", *way) for way in ways}
+    assert found == expected | again
+    assert all(value > 0 for row in rows for value in row["rounds"])

@@ -10,7 +10,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from lockify_lab import Lab
+import pytest
+
+from lockify_lab import Lab, net
 from lockify_lab.devices import DEVICES
 
 PROGRAMS = Path(__file__).parents[2] / "crates" / "dlm" / "tests" / "programs"
@@ -35,8 +37,16 @@ def _compile(folder: Path, program: str, library: str) -> Path:
     return out
 
 
-def test_programs_print_what_is_expected(lab: Lab) -> None:
+def _expected(program: str) -> str:
+    return (PROGRAMS / f"{program}.expected").read_text("utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _compiler() -> None:
     assert Path("/usr/include/libdlm.h").exists() and shutil.which("cc"), "run `lab/lab setup`"
+
+
+def test_programs_print_what_is_expected(lab: Lab) -> None:
     lab.expect("validate_lock_args")  # The kernel warns of each invalid argument; some are the test's.
     lab.expect("validate_unlock_args")
     lab.up(nodes=1, fs="none", stack="dlm")
@@ -46,4 +56,13 @@ def test_programs_print_what_is_expected(lab: Lab) -> None:
     lab.sh(f"{DEVICES}\n{runs}kill $devices", timeout=300)
     for (program, _), name in zip(CASES, names, strict=True):
         said = (lab.folder / f"{name}.out").read_text("utf-8")
-        assert said == (PROGRAMS / f"{program}.expected").read_text("utf-8"), name
+        assert said == _expected(program), name
+
+
+def test_clients_of_two_nodes_print_what_is_expected(lab: Lab) -> None:
+    lab.up(nodes=2, fs="none", stack="dlm")
+    program = _compile(lab.folder, "nodes", "dlm_lt").name
+    client = f"timeout 60 /run/lab/{program} $role {net.cluster_address(1)} 7500"
+    role = "role=one; [ $NODE = 1 ] || role=two"
+    lab.sh(f"{DEVICES}\n{role}\n{client} >/run/lab/out.$NODE; kill $devices", timeout=120)
+    assert (lab.folder / "out.1").read_text("utf-8") == _expected("nodes")

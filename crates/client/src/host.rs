@@ -1,6 +1,7 @@
 //! Serving clients from an engine: the same for a daemon's sessions and for an embedded node.
 
 mod access;
+mod departed;
 mod elsewhere;
 mod handover;
 mod hosted;
@@ -27,6 +28,8 @@ use crate::protocol::{
 };
 
 pub use access::{Access, Rights, Who};
+use departed::Departed;
+pub use departed::DepartedImage;
 pub use elsewhere::{Elsewhere, Told};
 pub use handover::{ClientImage, HostImage};
 pub use hosted::{HostedClient, Quota};
@@ -60,6 +63,8 @@ pub struct Host {
     joined: bool,
     /// Clients that wait until a lockspace runs, or has been left.
     settling: Vec<Settling>,
+    /// Clients that are gone, but not all of their locks.
+    departed: Departed,
     /// Measures, if anybody wants to know.
     meter: Option<Box<Meter>>,
 }
@@ -118,6 +123,7 @@ impl Host {
             waiting: Vec::new(),
             joined: false,
             settling: Vec::new(),
+            departed: Departed::default(),
             meter: None,
         }
     }
@@ -185,12 +191,21 @@ impl Host {
         }
     }
 
-    /// Everything of a client goes: it has ended its session, or died.
-    pub fn client_gone(&mut self, engine: &mut Engine, client: ClientId, out: &mut Outbox) {
+    /// Everything of a client goes: it has ended its session, or died. What it leaves behind counts
+    /// as its user's until that is gone, too.
+    pub fn client_gone(&mut self, engine: &mut Engine, client: HostedClient, out: &mut Outbox) {
+        let id = client.id;
+        self.departed.add(client);
         for i in 0..self.spaces.len() {
-            // Refused only if the node is no member: then it holds nothing.
-            let _ = self.call(engine, self.spaces[i].id, Input::ClientGone(client));
+            let space = self.spaces[i].id;
+            let asked = self.call(engine, space, Input::ClientGone(id));
+            // Refused only if the node is no member: then it holds nothing. Where locks are not the
+            // engine's, there are no orphans.
+            if asked.is_err() || self.elsewhere(space).is_some() {
+                self.departed.recount(id, i, |_| 0);
+            }
         }
+        let client = id;
         self.queries.retain(|_, asked| asked.client != client);
         self.waiting.retain(|w| w.client != client);
         self.settling.retain(|s| s.client != client);
@@ -200,6 +215,11 @@ impl Host {
         let before = out.len();
         self.collect(engine, out);
         self.note_ended(engine, &out[before..]);
+    }
+
+    /// Whether this client is gone, but not all of its locks.
+    pub fn has_departed(&self, client: ClientId) -> bool {
+        self.departed.contains(client)
     }
 
     /// One turn of the engine ([`Engine::run_once`]); appends what clients are told to `out` and
@@ -255,6 +275,16 @@ impl Host {
             HostEvent::Settled { client, tag, token, .. } => {
                 out.push((To::Client(client), Event::Settled { tag, token }));
             }
+            HostEvent::Departed { space, client, orphans } => {
+                if let Some(i) = self.number(space) {
+                    self.departed.recount(client, i, |_| orphans);
+                }
+            }
+            HostEvent::OrphanGone { space, client } => {
+                if let Some(i) = self.number(space) {
+                    self.departed.recount(client, i, |left| left.saturating_sub(1));
+                }
+            }
             HostEvent::Recovering { space, .. } => self.running(space, false, out),
             HostEvent::Running { space, .. } => self.running(space, true, out),
             HostEvent::Halted { space } => {
@@ -262,6 +292,7 @@ impl Host {
                     let hosted = &mut self.spaces[i];
                     hosted.life += 1;
                     hosted.member = false;
+                    self.departed.forget_space(i);
                     let event = Event::Halted { space: Space(i as u32), life: hosted.life };
                     out.push((To::All, event));
                 }

@@ -375,8 +375,9 @@ pub enum Refusal {
     Failed(String),
     /// The sessions of the user have as many locks as those of one user may have.
     #[error(
-        "this user holds {0} locks, as many as a user may: unlock some, or raise \
-             max_locks_per_user in the daemon's configuration"
+        "this user holds {0} locks, as many as a user may; PERSISTENT ones that ended sessions have \
+             left count, too: unlock or purge some, or raise max_locks_per_user in the daemon's \
+             configuration"
     )]
     TooManyLocksOfUser(u32),
     /// The lockspace's permissions do not let this user take locks.

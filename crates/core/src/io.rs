@@ -223,6 +223,20 @@ pub enum Output {
         /// The fencing token from now on.
         token: u64,
     },
+    /// What [`Input::ClientGone`] asked for is done: all locks of the client are on their way to be
+    /// unlocked, but these, which it has left as orphans.
+    Departed {
+        /// The client.
+        client: ClientId,
+        /// How many; an [`Output::OrphanGone`] will come for each.
+        orphans: u32,
+    },
+    /// An orphan is one no more: it was adopted or purged, or its conversion or request has ended
+    /// as one that takes the lock along.
+    OrphanGone {
+        /// Who left it.
+        client: ClientId,
+    },
     /// Every claim made before the [`Input::Fence`] of this number is settled.
     Fenced(u64),
     /// Recovery of this view began: callbacks stop, calls wait (recover_prep).

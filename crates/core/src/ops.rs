@@ -140,15 +140,18 @@ impl Lockspace {
 
     pub(crate) fn release_client(&mut self, client: ClientId) {
         let locks = self.locks_where(|l| l.owner == Owner::Local(client));
+        let mut orphans = 0;
         // First all of them: the end of one may grant another, which nobody is to be told.
         for &id in &locks {
             let lock = &mut self.store[id];
             if lock.flags.contains(LockFlags::PERSISTENT) && lock.op != Op::Unlock {
                 lock.owner = Owner::Orphan(client);
+                orphans += 1;
             } else {
                 self.store.disown(id);
             }
         }
+        self.out.push_back(Output::Departed { client, orphans });
         for id in locks {
             // An earlier one's end may have taken this one along.
             match self.store.get(id).map(|lock| lock.owner) {
@@ -161,6 +164,7 @@ impl Lockspace {
 
     /// Unlocks in whatever state, invalidating what the lock could have written, and tells nobody.
     pub(crate) fn release(&mut self, id: LockId) {
+        self.tell_orphan_gone(self.store[id].owner);
         self.store.disown(id);
         let lock = &self.store[id];
         if lock.lost {
@@ -215,6 +219,7 @@ impl Lockspace {
             }
         }
         let id = found.ok_or(others)?;
+        self.tell_orphan_gone(self.store[id].owner);
         let lock = &mut self.store[id];
         lock.owner = Owner::Local(args.client);
         lock.tag = args.tag;
@@ -537,12 +542,22 @@ impl Lockspace {
 
     /// Forgets a lock; its resource may go too.
     pub(crate) fn drop_lock(&mut self, id: LockId) {
-        let key = self.store.remove(id).resource;
+        let lock = self.store.remove(id);
+        let key = lock.resource;
+        self.tell_orphan_gone(lock.owner);
         #[cfg(feature = "mutations")]
         if mutated!(self, RemoveWhilePending) {
             self.remove_while_pending(key);
         }
         self.drop_if_unused(key);
+    }
+
+    /// If a lock of this owner was an orphan: it is to be one no more. Who limits how many a user may
+    /// have counts them.
+    pub(crate) fn tell_orphan_gone(&mut self, owner: Owner) {
+        if let Owner::Orphan(client) = owner {
+            self.out.push_back(Output::OrphanGone { client });
+        }
     }
 
     pub(crate) fn run_pending_if_exists(&mut self, key: u32) {

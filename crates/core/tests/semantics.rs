@@ -1072,6 +1072,33 @@ fn orphans_stay_in_force_until_purged() {
     }
 }
 
+/// A client's exit: whoever counts locks hears how many are left, and of each one's end as an orphan,
+/// whether it is adopted, purged, or was a request that now ends.
+#[test]
+fn orphans_are_counted() {
+    for place in ONE_OWNER {
+        let mut s = Stage::new(place);
+        let kept: Vec<At> = (0..3).map(|_| s.request(Mode::CR, LockFlags::PERSISTENT)).collect();
+        let dropped = s.hold(Mode::CR);
+        let waiter = s.request(Mode::EX, LockFlags::PERSISTENT);
+        s.waits(waiter);
+        assert_eq!(s.cluster.orphans(node(1), ClientId(1)), []);
+        gone(&mut s, node(1));
+        assert_eq!(s.cluster.orphans(node(1), ClientId(1)), [4, -1], "the request cannot stay");
+        let adopted = adopt(&mut s, node(1), 2, Mode::CR).unwrap();
+        assert!(kept.iter().any(|k| k.lock == adopted.lock) && dropped.lock != adopted.lock);
+        assert_eq!(s.cluster.orphans(node(1), ClientId(1)), [-1]);
+        let purge = Input::Purge { node: node(1), clients: Clients::ALL };
+        s.cluster.input(node(1), purge).unwrap();
+        s.cluster.run();
+        assert_eq!(s.cluster.orphans(node(1), ClientId(1)), [-1, -1]);
+        s.cluster.input(node(1), Input::ClientGone(ClientId(2))).unwrap();
+        s.cluster.run();
+        assert_eq!(s.cluster.orphans(node(1), ClientId(2)), [1], "it is still PERSISTENT");
+        assert_eq!(s.cluster.orphans(node(1), ClientId(1)), []);
+    }
+}
+
 /// Purge of another node's orphans is forwarded; of no member's, ENOENT.
 #[test]
 fn purge_of_another_node() {

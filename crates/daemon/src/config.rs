@@ -228,8 +228,8 @@ pub struct Limits {
     /// Locks, and requests for locks, of a session. Names (64 bytes), value blocks (`lvb_len`) and
     /// queries (32) of a session are limited, too.
     pub max_locks: u32,
-    /// Locks, and requests for locks, of all sessions of one user. Root and the daemon's user are
-    /// not limited.
+    /// Locks, and requests for locks, of all sessions of one user, and the orphans that ended ones
+    /// have left. Root and the daemon's user are not limited.
     pub max_locks_per_user: u32,
     /// Bytes of events that a session may leave unread before it is disconnected.
     pub max_unread: usize,

@@ -57,6 +57,7 @@ pub(crate) struct ShardSetup {
 /// What a user that is neither root nor the daemon's own uses.
 struct UserUse {
     sessions: u32,
+    /// Those that it has left as orphans included.
     locks: Arc<AtomicU32>,
 }
 
@@ -293,13 +294,10 @@ impl Shard {
         let token = Token(FIRST_SESSION + entry.key());
         match self.engine.registry().register(&mut session.socket, token, Interest::READABLE) {
             Ok(()) => {
-                if !session.user.who.trusted {
-                    let locks = session.client.of_user();
-                    let new = || UserUse { sessions: 0, locks };
-                    self.users.entry(session.user.who.uid).or_insert_with(new).sessions += 1;
-                }
-                let index = entry.key();
+                let (index, user, locks) =
+                    (entry.key(), session.user.clone(), session.client.of_user());
                 entry.insert(session);
+                self.count(&user, locks);
                 self.past.opened += 1;
                 self.schedule(index);
             }
@@ -330,6 +328,14 @@ impl Shard {
         let used = self.users.get(&user.who.uid).map(|used| used.locks.clone()).unwrap_or_default();
         let of_user = if user.who.trusted { u32::MAX } else { max_locks_per_user };
         Quota { locks: max_locks, of_user, user: used }
+    }
+
+    /// Locks of this user's count as these, from its first session on.
+    fn count(&mut self, user: &User, locks: Arc<AtomicU32>) {
+        if !user.who.trusted {
+            let new = || UserUse { sessions: 0, locks };
+            self.users.entry(user.who.uid).or_insert_with(new).sessions += 1;
+        }
     }
 
     /// Gives every session with requests its turn, once.
@@ -414,7 +420,7 @@ impl Shard {
             let number =
                 self.sessions_ever.wrapping_mul(shards).wrapping_add(self.setup.index.into());
             let id = client_id(pid, number);
-            if !self.clients.contains_key(&id) {
+            if !self.clients.contains_key(&id) && !self.host.has_departed(id) {
                 break id;
             }
         };
@@ -499,7 +505,6 @@ impl Shard {
             return;
         };
         session.part(end);
-        self.depart(&session.user);
         let _ = self.engine.registry().deregister(&mut session.socket);
         let id = session.client.id;
         self.past.bytes_received += session.received;
@@ -512,23 +517,24 @@ impl Shard {
                 session.client.locks()
             ));
         }
-        if session.greeted && self.clients.remove(&id).is_some() {
-            self.host.client_gone(&mut self.engine, id, &mut self.out);
+        let Session { client, user, socket, greeted, .. } = session;
+        if greeted && self.clients.remove(&id).is_some() {
+            self.host.client_gone(&mut self.engine, client, &mut self.out);
         }
-        drop(session);
+        self.depart(&user);
+        drop(socket);
         if self.accept_again {
             self.accept();
         }
     }
 
-    /// One session of this user less.
+    /// One session of this user less. Users without sessions are remembered as long as they have left
+    /// locks; when the last of those goes, nobody says so, so that all are looked at.
     fn depart(&mut self, user: &User) {
         if let Some(used) = self.users.get_mut(&user.who.uid) {
             used.sessions -= 1;
-            if used.sessions == 0 {
-                self.users.remove(&user.who.uid);
-            }
         }
+        self.users.retain(|_, used| used.sessions > 0 || used.locks.load(Ordering::Relaxed) > 0);
     }
 
     /// Tells the clients, gives those with locks some time, then leaves the cluster.

@@ -38,7 +38,7 @@ impl User {
 }
 
 /// Root, or the user that the daemon runs as: either could do to the daemon what it likes.
-fn trusted(uid: u32) -> bool {
+pub(crate) fn trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 

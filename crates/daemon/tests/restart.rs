@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::process::{ALONE, Process, SERVES, judge, nodes};
-use common::{PATIENCE, eventually};
-use lockify_client::{Client, Error, Guard, Lockspace, Mode};
+use common::{PATIENCE, as_user, eventually, may_be_others, open_to_all};
+use lockify_client::protocol::Refusal;
+use lockify_client::{Client, Error, Guard, LockFlags, Lockspace, Mode, NodeId};
+
 use rustix::process::Signal;
 
 /// A daemon with a program file of its own, which can be replaced.
@@ -301,4 +303,32 @@ fn what_cannot_be_taken_is_lost_and_listed() {
     // The node has begun anew, in the same process.
     eventually("the new daemon", || Client::connect(&daemon.socket).is_ok());
     drop(daemon.space().lock("a", Mode::EX).unwrap());
+}
+
+/// What clients have left that are gone is still their user's afterwards.
+#[test]
+fn locks_that_outlive_their_session_are_still_counted() {
+    if !may_be_others() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    open_to_all(dir.path());
+    let config = "socket_mode = \"666\"\nlimits.max_locks_per_user = 2";
+    let daemon = Replaceable::alone(dir.path(), config);
+    let leave = |name: u8| {
+        as_user(64_001, 1, &[], || {
+            let request = daemon.space().request([name], Mode::PR);
+            request.flags(LockFlags::PERSISTENT).lock().map(Guard::keep)
+        })
+    };
+    let is_the_limit =
+        |result| matches!(result, Err(Error::Refused(Refusal::TooManyLocksOfUser(2))));
+    (1..=2).for_each(|name| leave(name).unwrap());
+    for _ in 0..2 {
+        daemon.restart();
+        assert!(is_the_limit(leave(3)));
+    }
+    daemon.space().purge(NodeId(1), None).unwrap();
+    (1..=2).for_each(|name| leave(name).unwrap());
+    assert!(is_the_limit(leave(3)));
 }

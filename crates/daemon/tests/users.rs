@@ -5,11 +5,12 @@ mod common;
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use common::{Alone, as_user, eventually, may_be_others, open_to_all};
 use lockify_client::codec;
 use lockify_client::protocol::{Event, LockRequest, Query, Refusal, Request, Space, pid_of};
-use lockify_client::{Client, Error, LockFlags, Mode, Name};
+use lockify_client::{Client, Error, Guard, LockFlags, Mode, Name, NodeId};
 
 /// Users and groups that are nobody's.
 const ALICE: u32 = 64_001;
@@ -211,6 +212,62 @@ fn a_user_has_a_limited_number_of_sessions_and_locks() {
     let guards: Vec<_> =
         (0..8).map(|i| all[i % 4].lock([1 + i as u8], Mode::PR).unwrap()).collect();
     drop(guards);
+}
+
+/// Takes a PERSISTENT lock as Alice, in a session that ends at once.
+fn leave_behind(socket: &Path, space: &str, name: u8) -> Result<(), Error> {
+    as_user(ALICE, 1, &[], || {
+        let space = Client::connect(socket).and_then(|client| client.lockspace(space))?;
+        space.request([name], Mode::PR).flags(LockFlags::PERSISTENT).lock().map(Guard::keep)
+    })
+}
+
+fn is_the_limit(result: Result<(), Error>) -> bool {
+    matches!(result, Err(Error::Refused(Refusal::TooManyLocksOfUser(_))))
+}
+
+#[test]
+fn locks_that_outlive_their_session_count_as_their_users() {
+    if !may_be_others() {
+        return;
+    }
+    let alone = open("limits.max_locks_per_user = 3\n");
+    let leave = |name| leave_behind(&alone.socket, "everybodys", name);
+    (1..=3).for_each(|name| leave(name).unwrap());
+    for name in 4..20 {
+        assert!(is_the_limit(leave(name)), "lock {name}");
+    }
+    let words = leave(20).unwrap_err().to_string();
+    assert!(words.contains("PERSISTENT") && words.contains("max_locks_per_user"), "{words}");
+    let space = alone.client().lockspace("everybodys").unwrap();
+    let there = || space.locks().unwrap().resources.iter().filter(|r| !r.locks.is_empty()).count();
+    eventually("no more than three locks", || there() == 3);
+    // Adopted, one counts as its adopter's.
+    let bobs = as_user(BOB, 1, &[], || alone.client().lockspace("everybodys").unwrap());
+    let adopted = bobs.request([1], Mode::PR).flags(LockFlags::ORPHAN).lock().unwrap();
+    leave(5).unwrap();
+    assert!(is_the_limit(leave(6)));
+    adopted.unlock().unwrap();
+    assert!(is_the_limit(leave(6)));
+    // Purged, they are gone.
+    space.purge(NodeId(1), None).unwrap();
+    (6..9).for_each(|name| leave(name).unwrap());
+    assert!(is_the_limit(leave(9)));
+}
+
+#[test]
+fn who_has_left_locks_may_take_others_when_their_lockspace_goes() {
+    if !may_be_others() {
+        return;
+    }
+    let alone = open("limits.max_locks_per_user = 2\n");
+    let root = alone.client();
+    root.create_lockspace_with_mode("made", true, 0o666).unwrap();
+    (1..=2).for_each(|name| leave_behind(&alone.socket, "made", name).unwrap());
+    assert!(is_the_limit(leave_behind(&alone.socket, "everybodys", 3)));
+    root.release_lockspace("made", true).unwrap();
+    (1..=2).for_each(|name| leave_behind(&alone.socket, "everybodys", name).unwrap());
+    assert!(is_the_limit(leave_behind(&alone.socket, "everybodys", 3)));
 }
 
 #[test]

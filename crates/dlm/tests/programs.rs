@@ -12,7 +12,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
-use common::{Compiler, Running, debian, said};
+use common::{Compiler, Running, debian, free_port, said};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
@@ -99,11 +99,25 @@ fn transactions() {
 #[test]
 fn two_nodes() {
     let dir = tempfile::tempdir().unwrap();
-    let compiler = Compiler::ours(dir.path());
-    let compiled = compiler.compile(&folder().join("nodes.c"), "nodes", "libdlm");
-    let [one, two] = Running::two(dir.path());
+    let mut compilers = vec![("ours", Compiler::ours(dir.path()))];
+    compilers.extend(debian().map(|_| ("debian", Compiler::debian(dir.path()))));
     let expected = std::fs::read_to_string(folder().join("nodes.expected")).unwrap();
-    assert_eq!(said(compiler.command(&compiled).args([&one.socket, &two.socket])), expected);
+    for (name, compiler) in compilers {
+        let compiled = compiler.compile(&folder().join("nodes.c"), name, "libdlm_lt");
+        let [one, two] = Running::two(dir.path());
+        let port = free_port().to_string();
+        let client = |role, node: &Running| {
+            let mut command = compiler.command(&compiled);
+            command.args([role, "127.0.0.1", &port]).env("LOCKIFY_SOCKET", &node.socket);
+            command
+        };
+        let other = std::thread::spawn({
+            let mut command = client("two", &two);
+            move || said(&mut command)
+        });
+        assert_eq!(said(&mut client("one", &one)), expected, "{name}");
+        other.join().unwrap();
+    }
 }
 
 /// Runs a program that loses its locks: the daemon goes as soon as it waits.

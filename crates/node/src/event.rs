@@ -60,6 +60,24 @@ pub enum HostEvent {
         /// The fencing token from now on.
         token: u64,
     },
+    /// A client is gone from the lockspace, as [`Input::ClientGone`](lockify_core::Input::ClientGone)
+    /// asked for.
+    Departed {
+        /// The lockspace.
+        space: SpaceId,
+        /// The client.
+        client: ClientId,
+        /// How many orphans it has left; a [`HostEvent::OrphanGone`] will come for each, unless the
+        /// lockspace is halted or left.
+        orphans: u32,
+    },
+    /// An orphan is one no more: it was adopted or purged, or has gone.
+    OrphanGone {
+        /// The lockspace.
+        space: SpaceId,
+        /// Who left it.
+        client: ClientId,
+    },
     /// The lockspace stopped for a recovery: calls are accepted and wait.
     Recovering {
         /// The lockspace.

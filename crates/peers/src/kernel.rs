@@ -1,4 +1,4 @@
-//! The kernel's lock manager through libdlm, in a node of the lab, and Lockify in the same node.
+//! The kernel's lock manager through libdlm, in nodes of the lab, and Lockify in the same nodes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,10 @@ pub struct Kernel {
     pub libraries: PathBuf,
 }
 
-/// The result rows of `lab/lab bench relock`.
+/// The benchmark's name in the lab's rows.
+pub const BENCH: &str = "locks";
+
+/// The result rows of `lab/lab bench locks`.
 ///
 /// # Errors
 /// The lab or the libraries are not there, or it fails: what it said last.
@@ -29,20 +32,21 @@ pub fn measure_in_lab(
     kernel: &Kernel,
     lockify: &Path,
     effort: Effort,
+    limit: Duration,
     folder: &Path,
 ) -> Result<Vec<Row>, Error> {
     if !kernel.lab.is_file() {
         let lab = kernel.lab.display();
         return Err(Error::new(format!("{lab} is missing: run this in a checkout, as root")));
     }
-    let out = folder.join("relock.jsonl");
+    let out = folder.join("locks.jsonl");
     let mut command = Command::new(&kernel.lab);
-    command.args(["bench", "relock", "--rounds", &effort.rounds.to_string()]);
+    command.args(["bench", "locks", "--rounds", &effort.rounds.to_string()]);
     command.args(["--seconds", &effort.turn.as_secs_f64().to_string()]);
     command.arg("--lockify").arg(lockify).arg("--libraries").arg(&kernel.libraries);
     command.arg("--out").arg(&out);
     let mut lab = Process::start(command, &folder.join("lab.log"), Place::Anywhere)?;
-    lab.await_end(Duration::from_secs(300))?;
+    lab.await_end(limit)?;
     lockify_report::read_file(out).during("the lab's results")
 }
 
@@ -53,8 +57,10 @@ pub fn judge(rows: &[Row]) -> Vec<Goal> {
         let of = |row: &&Row| {
             let is =
                 |key: &str, value: &str| row.case.get(key).is_some_and(|v| v.to_string() == value);
-            row.bench == "relock"
+            row.bench == BENCH
                 && row.metric == metric::LATENCY_US.name
+                && is("nodes", "1")
+                && is("task", &Task::Relock.name())
                 && is("service", service)
                 && is("by", by)
                 && is("percentile", "50")

@@ -106,11 +106,12 @@ pub fn run(
     let mut goals: Vec<Goal> = goals::judge(&series);
     let mut rows: Vec<Row> = series.iter().flat_map(Series::rows).collect();
     if let Some(kernel) = &options.kernel {
-        started("local re-lock on the kernel's lock manager", 0);
-        match kernel::measure_in_lab(kernel, &options.lockify, options.effort, folder.path()) {
-            Ok(relocks) => {
-                goals.extend(kernel::judge(&relocks));
-                rows.extend(relocks);
+        started("the kernel's lock manager, in the lab", 0);
+        let Options { lockify, effort, limit, .. } = options;
+        match kernel::measure_in_lab(kernel, lockify, *effort, *limit, folder.path()) {
+            Ok(in_lab) => {
+                goals.extend(kernel::judge(&in_lab));
+                rows.extend(in_lab);
             }
             Err(e) => failures.push(e.to_string()),
         }

@@ -285,7 +285,11 @@ impl Observer {
                 return Err(format!("node {} must withdraw: {reason:?}", place.node));
             }
             Output::Trace(trace) => protocol_event(place, trace),
-            Output::Send { .. } | Output::Fenced(_) | Output::RecoveryBegun(_) => return Ok(()),
+            Output::Send { .. }
+            | Output::Departed { .. }
+            | Output::OrphanGone { .. }
+            | Output::Fenced(_)
+            | Output::RecoveryBegun(_) => return Ok(()),
         };
         let life = (place.node, place.incarnation);
         if self.dead.contains(&life) || (self.leaving.contains(&life) && event.client.is_some()) {

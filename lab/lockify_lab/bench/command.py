@@ -16,7 +16,7 @@ from ..errors import Exit, LabError, UsageError
 from ..host import command, need_root, say
 from ..options import Options
 from . import effort as efforts
-from . import figures, gates, load, nfs, relock
+from . import figures, gates, load, locks, nfs
 from .cluster import Cluster, Setup, booted, end_labs
 from .effort import Effort
 from .load import Programs
@@ -65,14 +65,14 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     about = f"time limit in seconds ({limits}); rows that there are then become a report, too"
     paper.add_argument("--timeout", type=float, default=argparse.SUPPRESS, metavar="S", help=about)
     paper.set_defaults(bench=_paper, limit=lambda given: _effort(given).limit)
-    relock.arguments(benches.add_parser("relock", help="a local re-lock: the kernel's lock manager and Lockify"))
+    locks.arguments(benches.add_parser("locks", help="what lock services do: the kernel's lock manager and Lockify"))
 
 
 def run(given: argparse.Namespace) -> int:
     """One time limit for all. However it ends, the labs are ended and what was measured is kept."""
 
     def over(number: int, _: object) -> None:
-        end_labs()  # Those of `paper`; that of `relock` ends with its `with`.
+        end_labs()  # Those of `paper`; that of `locks` ends with its `with`.
         if number == signal.SIGALRM:
             raise LabError("the benchmark's time limit is over: give it more with --timeout", Exit.TIMEOUT)
         raise KeyboardInterrupt

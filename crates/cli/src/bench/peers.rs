@@ -26,8 +26,8 @@ pub struct Args {
     /// One very short round, to see that everything works: within a minute
     #[arg(long, conflicts_with = "quick")]
     smoke: bool,
-    /// Also measure a local re-lock on the kernel's lock manager, through libdlm, in a node of the
-    /// lab: as root, in a checkout, after `lab/lab setup`, `lab/lab build` and `make lib`
+    /// Also measure the kernel's lock manager, through libdlm, in nodes of the lab: as root, in a
+    /// checkout, after `lab/lab setup`, `lab/lab build` and `make lib`
     #[arg(long)]
     kernel: bool,
     /// Fail if one of them is not installed
@@ -42,7 +42,7 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// Re-lock on an embedded node: what `lab/lab bench relock` runs beside the kernel's lock manager.
+/// Re-lock on an embedded node: what `lab/lab bench locks` runs beside the kernel's lock manager.
 #[derive(clap::Args)]
 pub struct Relock {
     /// How long

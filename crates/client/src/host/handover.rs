@@ -6,7 +6,7 @@ use lockify_node::{Engine, HostEvent};
 use serde::{Deserialize, Serialize};
 
 use super::spaces::Settling;
-use super::{Host, HostedClient, HostedSpace, Outbox, Quota, Waiting};
+use super::{DepartedImage, Host, HostedClient, HostedSpace, Outbox, Quota, Waiting};
 
 /// What a host knows; see [`Host::image`].
 #[derive(Serialize, Deserialize)]
@@ -15,6 +15,7 @@ pub struct HostImage {
     waiting: Vec<Waiting>,
     joined: bool,
     settling: Vec<Settling>,
+    departed: Vec<DepartedImage>,
 }
 
 /// A client of a host.
@@ -58,6 +59,7 @@ impl Host {
             waiting,
             joined,
             settling,
+            departed,
             meter: _,
         } = self;
         if !queries.is_empty() || !unclaimed.is_empty() {
@@ -73,13 +75,24 @@ impl Host {
             waiting: waiting.clone(),
             joined: *joined,
             settling: settling.clone(),
+            departed: departed.images(),
         })
     }
 
-    /// Goes on as the host of which this is the image, with its engine, which has been resumed.
-    pub fn resume(engine: &Engine, image: HostImage) -> Host {
-        let HostImage { spaces, waiting, joined, settling } = image;
-        Host { spaces, waiting, joined, settling, ..Host::empty(engine) }
+    /// Goes on as the host of which this is the image, with its engine, which has been resumed. The
+    /// clients that it gives, too, are for [`Host::resume_departed`].
+    pub fn resume(engine: &Engine, image: HostImage) -> (Host, Vec<DepartedImage>) {
+        let HostImage { spaces, waiting, joined, settling, departed } = image;
+        (Host { spaces, waiting, joined, settling, ..Host::empty(engine) }, departed)
+    }
+
+    /// Goes on counting what these clients have left, which are gone; `quota` is that of a user.
+    pub fn resume_departed(
+        &mut self,
+        departed: Vec<DepartedImage>,
+        quota: impl FnMut(Option<u32>) -> Quota,
+    ) {
+        self.departed.resume(departed, quota);
     }
 }
 

@@ -26,7 +26,8 @@ impl Quota {
     }
 }
 
-/// A client as its host knows it. Dropped, its locks no longer count as its user's.
+/// A client as its host knows it. Dropped, its locks no longer count as its user's: give it to
+/// [`Host::client_gone`](super::Host::client_gone), which knows which of them are left.
 #[derive(Debug)]
 pub struct HostedClient {
     /// Unique on the node.
@@ -107,6 +108,15 @@ impl HostedClient {
         }
         self.locks[index] += 1;
         self.quota.user.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Corrects how many locks it has in the lockspace of this number, from how many were known.
+    pub(super) fn recount(&mut self, space: usize, locks: impl FnOnce(u32) -> u32) {
+        if let Some(count) = self.locks.get_mut(space) {
+            let known = std::mem::replace(count, locks(*count));
+            self.quota.user.fetch_add(*count, Ordering::Relaxed);
+            self.quota.user.fetch_sub(known, Ordering::Relaxed);
+        }
     }
 
     /// What it may do in the lockspace of this number.

@@ -166,6 +166,7 @@ impl Host {
         space.life += 1;
         let life = space.life;
         let number = Space(i as u32);
+        self.departed.forget_space(i);
         self.waiting.retain(|w| w.request.space != number);
         out.push((To::All, Event::Halted { space: number, life }));
     }

@@ -196,6 +196,17 @@ impl Cluster {
         })
     }
 
+    /// How the number of orphans that a client has left changed since the last call, step by step.
+    pub fn orphans(&mut self, n: NodeId, client: ClientId) -> Vec<i64> {
+        self.take(|at, output| match output {
+            Output::Departed { client: c, orphans } if *at == n && *c == client => {
+                Some(i64::from(*orphans))
+            }
+            Output::OrphanGone { client: c } if *at == n && *c == client => Some(-1),
+            _ => None,
+        })
+    }
+
     fn take<T>(&mut self, wanted: impl Fn(&NodeId, &Output) -> Option<T>) -> Vec<T> {
         let mut found = Vec::new();
         self.told.retain(|(n, output)| match wanted(n, output) {

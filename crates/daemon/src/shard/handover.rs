@@ -5,9 +5,10 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use lockify_client::host::{Host, HostImage, HostedClient, To};
+use lockify_client::host::{DepartedImage, Host, HostImage, HostedClient, Quota, To};
 use lockify_client::protocol::{Answer, Event, Refusal, pid_of};
 use lockify_core::ClientId;
 use lockify_node::{Engine, EngineImage, NodeConfig};
@@ -18,7 +19,7 @@ use super::{FIRST_SESSION, Shard, ShardSetup, UserUse};
 use crate::handover::{Order, Outlet, Written};
 use crate::listener::Listener;
 use crate::session::{Session, SessionImage};
-use crate::user::User;
+use crate::user::{User, trusted};
 
 /// Turns in which a shard comes to rest: what is to be done at once is done in the first few.
 const TURNS: usize = 64;
@@ -143,7 +144,7 @@ impl Shard {
             node.listener = Some(TcpListener::from(next()?));
         }
         let engine = Engine::resume(node, engine).map_err(|e| e.to_string())?;
-        let host = Host::resume(&engine, host);
+        let (host, departed) = Host::resume(&engine, host);
         let shard = Shard::new(setup, engine, host, listener);
         let mut shard = shard.map_err(|e| format!("cannot watch the clients' socket: {e}"))?;
         shard.sessions_ever = sessions_ever;
@@ -153,6 +154,7 @@ impl Shard {
                 .take_session(session, socket)
                 .map_err(|e| format!("a session is of no use: {e}"))?;
         }
+        shard.take_departed(departed);
         for (client, id) in askers {
             let (answer, more) = (Answer::Done, false);
             shard.out.push((To::Client(client), Event::Answer { id, answer, more }));
@@ -170,11 +172,6 @@ impl Shard {
         let mut session = Session::resume(image, socket, user, max_unread, |known| {
             HostedClient::resume(known, quota).of(who, rights)
         });
-        if !session.user.who.trusted {
-            let locks = session.client.of_user();
-            let new = || UserUse { sessions: 0, locks };
-            self.users.entry(session.user.who.uid).or_insert_with(new).sessions += 1;
-        }
         session.awaits_room = session.unread() > 0;
         let interest = match session.awaits_room {
             true => Interest::READABLE | Interest::WRITABLE,
@@ -186,8 +183,23 @@ impl Shard {
         if session.greeted {
             self.clients.insert(session.client.id, index);
         }
+        let (user, locks) = (session.user.clone(), session.client.of_user());
         entry.insert(session);
+        self.count(&user, locks);
         self.schedule(index);
         Ok(())
+    }
+
+    /// Goes on counting what clients of the program before have left that are gone.
+    fn take_departed(&mut self, departed: Vec<DepartedImage>) {
+        let users = &mut self.users;
+        self.host.resume_departed(departed, |uid| {
+            // Root and the daemon's user are not counted: they may leave as much as they like.
+            let of_user = uid.filter(|uid| !trusted(*uid)).map(|uid| {
+                let new = || UserUse { sessions: 0, locks: Arc::default() };
+                users.entry(uid).or_insert_with(new).locks.clone()
+            });
+            Quota { user: of_user.unwrap_or_default(), ..Quota::unlimited() }
+        });
     }
 }

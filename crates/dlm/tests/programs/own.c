@@ -84,6 +84,7 @@ int main(void)
 	printf("open: %s\n", dlm_open_lockspace("own") ? "a lockspace" : word(errno));
 	said("a lock of another handle",
 	     dlm_ls_unlock(dlm_open_lockspace("own"), a.sb_lkid, 0, &a, NULL));
+	said("purge of no node", dlm_ls_purge(ls, 9, 0));
 	said("closes", dlm_close_lockspace(ls));
 	said("closes once", dlm_close_lockspace(ls));
 	return 0;

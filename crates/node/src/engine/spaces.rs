@@ -289,6 +289,12 @@ impl Engine {
                 Output::Settled { client, lock, tag, token } => {
                     self.pending.push(HostEvent::Settled { space, client, lock, tag, token });
                 }
+                Output::Departed { client, orphans } => {
+                    self.pending.push(HostEvent::Departed { space, client, orphans });
+                }
+                Output::OrphanGone { client } => {
+                    self.pending.push(HostEvent::OrphanGone { space, client });
+                }
                 Output::Fenced(number) => self.fenced(at, number, now),
                 Output::RecoveryBegun(view) => {
                     self.pending.push(HostEvent::Recovering { space, view })

@@ -42,7 +42,8 @@ impl Lockspace {
         let key = self.store[id].resource;
         let claim = self.store[key].claim;
         self.complete(id, Status::Unlocked);
-        self.store.remove(id);
+        let owner = self.store.remove(id).owner;
+        self.tell_orphan_gone(owner);
         let open = claim.and_then(|c| self.claims.open.get(c).map(|claim| (c, *claim)));
         match open {
             Some((ordinal, claim)) if claim.lock == id => {
