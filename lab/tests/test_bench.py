@@ -448,6 +448,7 @@ def test_hand_overs_are_from_unlock_to_grant() -> None:
         locks.handed_over([one, "1 1.0 0.5\n1500 1600 1\n"])
 
 
+@pytest.mark.long
 def test_locks_are_measured(tmp_path: Path) -> None:
     """Every task of both lock managers, on one node and on three."""
     for library in ("libdlm", "libdlm_lt"):
