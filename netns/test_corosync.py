@@ -68,6 +68,30 @@ def crash(yard: Yard, load: Load, number: int, kill: Callable[[int], None]) -> N
     kill(number)
 
 
+def machine_dies_and_comes_back(yard: Yard, load: Load, number: int, other: int) -> None:
+    rest = [node for node in yard.nodes if node != number]
+    crash(yard, load, number, yard.kill_machine)
+    yard.until_members(rest)
+    yard.lock(other, f"held-by-{number}")
+    yard.start_corosync(number)
+    yard.start_daemon(number)
+    load.quiet.clear()
+    yard.until_members(all_of(yard))
+
+
+def daemon_stops_and_goes_on(yard: Yard, load: Load, number: int, other: int) -> None:
+    client = yard.hold(number, f"stopped-on-{number}")
+    load.quiet.add(number)
+    time.sleep(2.5)
+    yard.stop_daemon(number)
+    yard.until_members([node for node in yard.nodes if node != number])
+    yard.lock(other, f"stopped-on-{number}")
+    yard.signal_daemon(number, signal.SIGCONT)
+    assert client.wait(60) == LOST
+    load.quiet.clear()
+    yard.until_members(all_of(yard))
+
+
 def test_three_nodes_and_everything_that_can_die_on_one() -> None:
     with Yard(3) as yard, loaded(yard) as load:
         yard.until_members([1, 2, 3])
@@ -89,13 +113,7 @@ def test_three_nodes_and_everything_that_can_die_on_one() -> None:
         yard.start_corosync(3)
         yard.until_members([1, 2, 3])
         # The machine: its lease has to be waited for.
-        crash(yard, load, 1, yard.kill_machine)
-        yard.until_members([2, 3])
-        yard.lock(3, "held-by-1")
-        yard.start_corosync(1)
-        yard.start_daemon(1)
-        load.quiet.clear()
-        yard.until_members([1, 2, 3])
+        machine_dies_and_comes_back(yard, load, 1, other=3)
         load.stop.set()
         assert yard.check()["counts"]["crashes"] >= 3  # type: ignore[index]
 
@@ -103,17 +121,8 @@ def test_three_nodes_and_everything_that_can_die_on_one() -> None:
 def test_a_stopped_daemon_is_left_behind_and_finds_its_locks_lost() -> None:
     with Yard(3) as yard, loaded(yard) as load:
         yard.until_members([1, 2, 3])
-        client = yard.hold(1, "held")
-        load.quiet.add(1)
-        time.sleep(2.5)
-        yard.stop_daemon(1)
-        yard.until_members([2, 3])
-        yard.lock(2, "held")
-        yard.signal_daemon(1, signal.SIGCONT)
-        assert client.wait(60) == LOST
-        yard.until_members([1, 2, 3])
+        daemon_stops_and_goes_on(yard, load, 1, other=2)
         # Corosync stopped: the daemon hears nothing wrong, and its lease ends all the same.
-        load.quiet.clear()
         client = yard.hold(2, "held")
         yard.signal_corosync(2, signal.SIGSTOP)
         assert client.wait(60) == LOST
@@ -151,17 +160,20 @@ def test_five_nodes_cut_into_parts() -> None:
         yard.check()
 
 
+def test_machines_die_and_daemons_stop_among_five() -> None:
+    with Yard(5) as yard, loaded(yard) as load:
+        yard.until_members(all_of(yard))
+        machine_dies_and_comes_back(yard, load, 4, other=1)
+        daemon_stops_and_goes_on(yard, load, 2, other=5)
+        load.stop.set()
+        assert yard.check()["counts"]["crashes"] >= 1  # type: ignore[index]
+
+
 def test_sixteen_nodes() -> None:
     with Yard(16, Times(token=5000, lease="8s")) as yard, loaded(yard) as load:
         yard.until_members(all_of(yard))
-        crash(yard, load, 16, yard.kill_machine)
-        rest = list(range(1, 16))
-        yard.until_members(rest)
-        yard.lock(1, "held-by-16")
-        yard.start_corosync(16)
-        yard.start_daemon(16)
-        load.quiet.clear()
-        yard.until_members(all_of(yard))
+        machine_dies_and_comes_back(yard, load, 16, other=1)
+        daemon_stops_and_goes_on(yard, load, 9, other=2)
         client = yard.hold(3, "held")
         yard.partition(list(range(1, 8)))
         assert client.wait(60) == LOST
