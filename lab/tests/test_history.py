@@ -113,7 +113,9 @@ def test_a_trace_that_lost_its_beginning_is_refused(tmp_path: Path) -> None:
         history.check_complete(tmp_path, 1)
 
 
-@pytest.mark.parametrize(("fs", "claim"), [("gfs2", "off"), ("gfs2", "on"), ("ocfs2", "on")])
+@pytest.mark.parametrize(
+    ("fs", "claim"), [pytest.param("gfs2", "off", marks=pytest.mark.long), ("gfs2", "on"), ("ocfs2", "on")]
+)
 def test_the_history_of_a_real_cluster_is_clean(lab: Lab, tmp_path: Path, fs: str, claim: str) -> None:
     lab.up(nodes=3, fs=fs, claim=claim, trace=True)
     script = "mkdir -p $MNT/d && for i in $(seq 100); do echo $NODE.$i > $MNT/d/$NODE.$i; done && cat $MNT/d/*"

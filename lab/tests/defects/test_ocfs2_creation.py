@@ -11,7 +11,7 @@ FILES = 600
 NODES = 5
 
 
-@pytest.mark.parametrize("claim", ["on", "strict", "off"])
+@pytest.mark.parametrize("claim", [*scenario.ON_BUT_LONG_OFF, "strict"])
 def test_no_creation_waits_for_a_lookup(claim: str) -> None:
     with ocfs2(f"creation-{claim}", NODES, claim=claim) as lab:
         scenario.warm_up(lab, "files")
