@@ -180,11 +180,12 @@ impl Scenario {
     }
 
     /// The longest time that an operation of a host that lives may take when nothing fails any more: it may be one of several
-    /// that wait for each other's repairs, each of which waits for leases and for what devices remember; and with a lock
-    /// server for whoever has not said by the end of its lease what it holds.
+    /// that wait for each other's repairs, each of which waits for leases and for what devices remember, and begins anew after
+    /// a random time when it meets another; and with a lock server for whoever has not said by the end of its lease what it
+    /// holds. Of 8000 runs with all faults one had an operation of 4.1 s, no other more than 3 s.
     pub fn longest_wait(&self) -> Nanos {
         let server = if self.scheme.has_server() { SERVER_LEASE } else { 0 };
-        server + 10 * REMEMBER
+        server + 20 * REMEMBER
     }
 
     /// What goes wrong over time. Host 0 is spared, so that somebody can repair.
