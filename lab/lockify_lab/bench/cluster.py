@@ -26,7 +26,7 @@ from .rows import Case
 ACTIVE = 1
 WITNESS_PORT = 7401
 _MAKE_ROOM = """
-awk '/^MemTotal/ { total = $2 } /^MemFree/ { exit ($2 < total / 2) }' /proc/meminfo || echo 2 >/proc/sys/vm/drop_caches
+awk '/^MemTotal/ { total = $2 } /^MemFree/ { exit ($2 < total / 2) }' /proc/meminfo || echo 3 >/proc/sys/vm/drop_caches
 """
 _LIMIT = 600.0  # seconds for one load; the slowest take a seventh of it
 
@@ -123,7 +123,8 @@ class Cluster:
         Inodes and locks stay cached: GFS2 flushes its log for each inode that it gives up, which would take
         longer than all that is measured. On OCFS2 they go once half of the memory is used: a node that is full of
         earlier rounds' inodes gives their locks up while the next ones are created, which took up to 0.7
-        packets a creation after 200,000 inodes.
+        packets a creation after 200,000 inodes; and the stock DLM, which takes memory for locks where it cannot wait
+        for any (GFP_ATOMIC), was refused it in the end.
         """
         self._sh("sync", self.members)
         if self.setup.fs == "ocfs2":

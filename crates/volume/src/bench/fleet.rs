@@ -24,10 +24,10 @@ pub(super) fn file(scheme: Scheme, settings: &Settings) -> std::io::Result<Array
         block_size: BLOCK,
         stripes: settings.stripes,
     };
-    let devices = (0..layout.devices()).map(|id| Ok(DeviceEntry { id, address: free()?, node: 0 }));
-    let devices = devices.collect::<std::io::Result<_>>()?;
-    let server =
-        scheme.has_server().then(|| Ok(LockServerEntry { address: free()?, node: 0 })).transpose();
+    let mut free = free(usize::from(layout.devices()) + 1)?.into_iter();
+    let devices = (0..layout.devices()).zip(free.by_ref());
+    let devices = devices.map(|(id, address)| DeviceEntry { id, address, node: 0 }).collect();
+    let server = free.next().filter(|_| scheme.has_server());
     Ok(ArrayFile {
         id: ArrayId::random()?,
         scheme,
@@ -36,12 +36,16 @@ pub(super) fn file(scheme: Scheme, settings: &Settings) -> std::io::Result<Array
         timing: Timing::default(),
         devices,
         witnesses: Vec::new(),
-        lock_server: server.map_err(|e: std::io::Error| e)?,
+        lock_server: server.map(|address| LockServerEntry { address, node: 0 }),
     })
 }
 
-fn free() -> std::io::Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr())
+/// Each stays taken until all have been found: otherwise one may be found twice.
+fn free(count: usize) -> std::io::Result<Vec<SocketAddr>> {
+    let taken = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0"))
+        .collect::<std::io::Result<Vec<_>>>()?;
+    taken.iter().map(TcpListener::local_addr).collect()
 }
 
 /// The processes of an array, until they are dropped.
