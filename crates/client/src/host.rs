@@ -193,19 +193,18 @@ impl Host {
 
     /// Everything of a client goes: it has ended its session, or died. What it leaves behind counts
     /// as its user's until that is gone, too.
-    pub fn client_gone(&mut self, engine: &mut Engine, client: HostedClient, out: &mut Outbox) {
-        let id = client.id;
-        self.departed.add(client);
+    pub fn client_gone(&mut self, engine: &mut Engine, gone: HostedClient, out: &mut Outbox) {
+        let client = gone.id;
+        self.departed.add(gone);
         for i in 0..self.spaces.len() {
             let space = self.spaces[i].id;
-            let asked = self.call(engine, space, Input::ClientGone(id));
+            let asked = self.call(engine, space, Input::ClientGone(client));
             // Refused only if the node is no member: then it holds nothing. Where locks are not the
             // engine's, there are no orphans.
             if asked.is_err() || self.elsewhere(space).is_some() {
-                self.departed.recount(id, i, |_| 0);
+                self.departed.recount(client, i, |_| 0);
             }
         }
-        let client = id;
         self.queries.retain(|_, asked| asked.client != client);
         self.waiting.retain(|w| w.client != client);
         self.settling.retain(|s| s.client != client);

@@ -563,7 +563,7 @@ impl Net {
         if let Role::Device { id, .. } = hello.role
             && let Some(entry) = nodes.get(&id)
             && entry != node
-            && matches!(identity.security(), Security::Tls(_))
+            && identity.keyring().is_some()
         {
             return Err(format!(
                 "device {} is node {entry}'s here, and this is node {node}: give all processes the same array's file, and \
