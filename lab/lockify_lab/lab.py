@@ -341,15 +341,18 @@ class Lab:
         self.sh("corosync-cfgtool -R >/dev/null", self._running()[0])  # lets all of them read their files
         self.sh(cluster.has_token(milliseconds, _STEP), timeout=_STEP + 10)
 
-    def fsck(self, timeout: float = 300) -> str:
-        """Checks the file system, which no node may have mounted; raises if it has an error."""
+    def fsck(self, timeout: float = 300, *, unlinked: bool = False) -> str:
+        """Checks the file system, which no node may have mounted; raises if it has an error.
+
+        With `unlinked`, which is for GFS2, dinodes without a name that no node has deleted are none (README.md, "Limits").
+        """
         options = self.options
         if options.fs == "none":
             raise UsageError(f"lab {self.name} has no file system")
         for result in self.run(f"mountpoint -q {cluster.MOUNTED}", self._running(), timeout=10):
             if result.status == 0 or result.status is None:
                 raise LabError(f"node {result.node} has the file system mounted: `leave` or `crash` it first")
-        told: str = _FS[options.fs].check(self.disk, timeout)
+        told: str = _FS[options.fs].check(self.disk, timeout, **({"unlinked": True} if unlinked else {}))
         return told
 
     @property

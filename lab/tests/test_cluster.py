@@ -1,5 +1,6 @@
 """Real clusters: nodes that share a file system, and what happens to them."""
 
+import subprocess
 import time
 from pathlib import Path
 
@@ -50,11 +51,18 @@ def test_a_crashed_node_is_recovered_and_comes_back(lab: Lab) -> None:
         lab.fsck()
     inode = int(lab.sh("sync; stat -c %i $MNT/file", 2))
     lab.leave(2)
+    lab.sh("(exec >$MNT/open </dev/null 2>&0; rm $MNT/open; sync; sleep 1000) & sleep 1", 1)
     lab.crash(1)
+    copy = lab.disk.with_suffix(".copy")
+    subprocess.run(["cp", "--sparse=always", lab.disk, copy], check=True)
+    with pytest.raises(LabError, match="Cleaned: 1 "):
+        lab.fsck()
+    copy.replace(lab.disk)
+    assert "Cleaned: 1 " in lab.fsck(unlinked=True)
     lab.fsck()
     _damage(lab, inode)
     with pytest.raises(LabError, match="found errors"):
-        lab.fsck()
+        lab.fsck(unlinked=True)
 
 
 def _damage(lab: Lab, inode: int, block: int = 4096) -> None:

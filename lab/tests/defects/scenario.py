@@ -102,11 +102,12 @@ def check_at_rest(lab: Lab) -> None:
     assert lab.unexpected() == {}
 
 
-def check_on_disk(lab: Lab) -> None:
-    """Once no node has it mounted, the file system has no error, and no deletion was left undone."""
+def check_on_disk(lab: Lab, *, unlinked: bool = False) -> None:
+    """Once no node has it mounted, the file system has no error, and no deletion was left undone, but for what
+    `unlinked` lets pass."""
     for number in lab.options.all_nodes:
         lab.leave(number)
-    lab.fsck()
+    lab.fsck(unlinked=unlinked)
 
 
 def warm_up(lab: Lab, folder: str) -> None:
