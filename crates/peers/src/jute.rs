@@ -3,7 +3,7 @@
 //! The published clients are async, with 100 crates; here a call is a write and a read, so that
 //! ZooKeeper is measured with the least that a client can cost.
 
-use std::io::{BufReader, Read as _, Write as _};
+use std::io::{BufReader, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -187,14 +187,24 @@ impl Session {
 
     fn receive(&mut self) -> Result<Vec<u8>, Error> {
         let mut length = [0; 4];
-        self.stream.read_exact(&mut length).during(WHAT)?;
+        self.read(&mut length)?;
         let length = u32::from_be_bytes(length) as usize;
         if length > LONGEST {
             return Err(Error::new(format!("zookeeper announces an answer of {length} bytes")));
         }
         let mut answer = vec![0; length];
-        self.stream.read_exact(&mut answer).during(WHAT)?;
+        self.read(&mut answer)?;
         Ok(answer)
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
+        self.stream.read_exact(bytes).map_err(|e| match e.kind() {
+            // What the time limit of a socket is told as.
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                Error::new("zookeeper does not answer: is its disk, or the machine, too busy?")
+            }
+            _ => Error::new(format!("{WHAT}: {e}")),
+        })
     }
 }
 
