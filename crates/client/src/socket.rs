@@ -147,11 +147,11 @@ impl SocketReceiver {
         }
     }
 
-    fn receive(&mut self) -> Result<(), Error> {
-        match self.inbox.fill(&mut Receiving(&self.stream)) {
+    fn receive(&mut self, flags: RecvFlags) -> Result<(), Error> {
+        match self.inbox.fill(&mut Receiving(&self.stream, flags)) {
             Ok(0) => Err(Error::Disconnected("the daemon is gone".into())),
             Ok(_) => Ok(()),
-            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => Ok(()),
             Err(e) => Err(Error::disconnected(&e)),
         }
     }
@@ -166,11 +166,11 @@ impl SocketReceiver {
     }
 }
 
-struct Receiving<'a>(&'a UnixStream);
+struct Receiving<'a>(&'a UnixStream, RecvFlags);
 
 impl Read for Receiving<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(recv(self.0, buffer, RecvFlags::empty()).map(|(n, _)| n)?)
+        Ok(recv(self.0, buffer, self.1).map(|(n, _)| n)?)
     }
 }
 
@@ -180,13 +180,14 @@ impl Drive for SocketReceiver {
         timeout: Option<Duration>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
-        // Without a timeout the read itself waits: one system call, not two.
-        if let Some(timeout) = timeout
-            && !self.readable(timeout)?
-        {
-            return Ok(());
-        }
-        self.receive()?;
+        // The read itself waits, or looks whether there is something: one system call, not two.
+        let flags = match timeout {
+            None => RecvFlags::empty(),
+            Some(Duration::ZERO) => RecvFlags::DONTWAIT,
+            Some(timeout) if !self.readable(timeout)? => return Ok(()),
+            Some(_) => RecvFlags::empty(),
+        };
+        self.receive(flags)?;
         self.decode(events)
     }
 

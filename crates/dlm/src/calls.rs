@@ -204,7 +204,7 @@ impl Handle {
     ) -> Result<Option<u64>, c_int> {
         let ours = LockFlags::ORPHAN | LockFlags::FREED;
         let flags = LockFlags::from_bits_truncate(call.flags) - ours;
-        self.catch_up();
+        self.catch_up_with(lkid);
         let (shard, waiter, request) = {
             let mut state = self.state();
             let waiter = (call.flags & LKF_WAIT != 0).then(|| state.waiter());
@@ -252,7 +252,7 @@ impl Handle {
             return Err(libc::EINVAL);
         }
         let waits = call.flags & LKF_WAIT != 0;
-        self.catch_up();
+        self.catch_up_with(call.lkid);
         let mut requests = Requests::new();
         let waiter = match call.flags & LKF_CANCEL {
             0 => self.begin_unlock(call, lvb, &mut requests)?,
@@ -334,7 +334,7 @@ impl Handle {
         if lkid == 0 {
             return Err(libc::EINVAL);
         }
-        self.catch_up();
+        self.catch_up_with(lkid);
         let mut state = self.state();
         let lock = state.locks.get(lkid).ok_or(libc::ENOENT)?;
         let (Op::Request | Op::Convert, Some(reference)) = (lock.op, lock.reference) else {

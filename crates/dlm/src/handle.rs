@@ -13,7 +13,7 @@ use lockify_client::{Name, NodeId};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
 use crate::errno;
-use crate::locks::{Due, Ended, Locks};
+use crate::locks::{Due, Ended, Locks, Op};
 
 /// How long a daemon may take to accept a call, to make a lockspace or to leave it. What takes
 /// longer fails with ETIMEDOUT. Waiting for a lock has no limit of its own.
@@ -49,6 +49,8 @@ pub(crate) struct State {
     next_waiter: u64,
     /// Some thread reads the sessions, or waits for them to be readable.
     reading: bool,
+    /// Threads that sleep until the state changes: without any, nobody need be woken.
+    sleeping: usize,
     closing: bool,
     /// A session has ended.
     over: bool,
@@ -147,39 +149,67 @@ impl Handle {
     ) -> Result<T, c_int> {
         let end = patience.map(|p| Instant::now() + p);
         let mut state = self.state();
-        loop {
+        let mut reader = false;
+        let result = loop {
             if let Some(found) = ready(&mut state) {
-                return Ok(found);
+                break Ok(found);
             }
             if dispatches
                 && !state.closing
                 && let Some(due) = state.locks.next_due()
             {
+                // A callback may take long, or wait for something itself.
+                if std::mem::take(&mut reader) {
+                    self.let_others_read(&mut state);
+                }
                 drop(state);
                 call_back(due);
                 state = self.state();
                 continue;
             }
             if state.over || state.closing {
-                return Err(libc::ENOTCONN);
+                break Err(libc::ENOTCONN);
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                return Err(libc::ETIMEDOUT);
+                break Err(libc::ETIMEDOUT);
             }
-            if state.reading {
+            if state.reading && !reader {
                 // The reader wakes whom its news may concern; the limit is for the patience.
-                let left = left.unwrap_or(PATIENCE);
-                let (woken, _) =
-                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
-                state = woken;
+                state = self.sleep(state, left.unwrap_or(PATIENCE));
             } else {
+                reader = true;
                 state = self.read(state, left);
             }
+        };
+        if reader {
+            self.let_others_read(&mut state);
+        }
+        result
+    }
+
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        limit: Duration,
+    ) -> MutexGuard<'a, State> {
+        state.sleeping += 1;
+        let (mut state, _) =
+            self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner);
+        state.sleeping -= 1;
+        state
+    }
+
+    /// The reader goes, and one of those who sleep may take its place.
+    fn let_others_read(&self, state: &mut State) {
+        state.reading = false;
+        if state.sleeping > 0 {
+            self.changed.notify_all();
         }
     }
 
-    /// Reads the sessions once, waiting for something to read for at most `timeout`.
+    /// Reads the sessions once, waiting for something to read for at most `timeout`. The caller
+    /// is the reader then.
     fn read<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -211,12 +241,16 @@ impl Handle {
         if std::mem::take(&mut state.locks.losses) > 0 {
             lost(&self.name);
         }
-        state.reading = false;
         if state.locks.any_due() && state.dispatcher.is_none() {
             // Fails only if it rings already.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
-        self.changed.notify_all();
+        if state.sleeping > 0 {
+            // Whoever wakes finds the state free.
+            drop(state);
+            self.changed.notify_all();
+            state = self.state();
+        }
         state
     }
 
@@ -236,10 +270,20 @@ impl Handle {
     }
 
     /// Reads what has come already, unless somebody else is about to.
-    pub(crate) fn catch_up(&self) {
+    fn catch_up(&self) {
         let state = self.state();
         if !state.reading && !state.over && !state.closing {
-            drop(self.read(state, Some(Duration::ZERO)));
+            let mut state = self.read(state, Some(Duration::ZERO));
+            self.let_others_read(&mut state);
+        }
+    }
+
+    /// The same, before what the program asks of this lock is judged. Of a lock that is at rest
+    /// nothing can have come that would matter.
+    pub(crate) fn catch_up_with(&self, lkid: u32) {
+        let at_rest = self.state().locks.get(lkid).is_some_and(|lock| lock.op == Op::None);
+        if !at_rest {
+            self.catch_up();
         }
     }
 
@@ -298,9 +342,7 @@ impl Handle {
         }
         let mut state = self.state();
         while state.reading {
-            let (woken, _) =
-                self.changed.wait_timeout(state, PARTING).unwrap_or_else(PoisonError::into_inner);
-            state = woken;
+            state = self.sleep(state, PARTING);
         }
         state.locks.drop_due();
         drop(state);

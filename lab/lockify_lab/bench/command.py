@@ -191,7 +191,7 @@ def _rounds(figure: str, effort: Effort) -> int:
     if figure == "10":
         return effort.application_rounds
     if figure == "sizes" and effort.name == "quick":
-        return max(2, effort.rounds // 2)
+        return max(3, effort.rounds // 2)  # the median of fewer says nothing
     return effort.rounds
 
 
