@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lockify_lab import programs
+from lockify_lab import build, programs
 from lockify_lab.bench import cluster, command, dlmtrace, effort, figures, gates, generators, load, locks
 from lockify_lab.bench.packets import attach
 from lockify_lab.bench.rows import Row, Rows, quartiles, ratios
@@ -347,7 +347,9 @@ def test_the_claim_switched_off_has_to_be_the_unpatched_kernel(rows: Rows) -> No
     assert _verdicts(rows, counts_only=True) == {f"gate {gates._SAME}packets": False}
 
 
-def test_an_unpatched_kernel_is_of_the_same_version() -> None:
+def test_an_unpatched_kernel_is_of_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(build.DEFAULT_VARIABLE, raising=False)
+
     def kernel(*words: str) -> str:
         parser = argparse.ArgumentParser()
         command.arguments(parser)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockify_lab import Lab, LabError, Options, checks, node
+from lockify_lab import Lab, LabError, Options, build, checks, node
 
 COMPLAINTS = """
 [   12.3] WARNING: CPU: 0 PID: 7 at fs/some/file.c:12 function+0x1/0x2
@@ -71,6 +71,7 @@ def test_leaks_are_told_with_who_allocated() -> None:
 def _ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, expected: str = "") -> None:
     """A lab that ends after its only node has died."""
     monkeypatch.setenv("LOCKIFY_LAB_DIR", str(tmp_path))
+    monkeypatch.delenv(build.DEFAULT_VARIABLE, raising=False)  # what the kernel's name leaves open
     with Lab("ended") as lab:
         (lab.folder / "nodes").mkdir(parents=True)
         (lab.folder / "options.json").write_text(json.dumps(asdict(Options(nodes=1, kernel=kernel))))

@@ -137,6 +137,7 @@ def test_a_failed_up_ends_everything_and_shows_the_console(lab: Lab) -> None:
         "--timeout",
         "30",
     ]
+    lab.expect("Requested init /no/such/init failed")
     result = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert result.returncode != 0
     assert "No working init found" in result.stderr or "Requested init" in result.stderr

@@ -18,19 +18,28 @@ def ocfs2(name: str, nodes: int, token: int = TOKEN, **options: object) -> Itera
         yield lab
 
 
-def expect_double_lock(lab: Lab) -> None:
-    """The stock kernel takes the inode locks of two directories with one class of lockdep, when a link or a rename
-    needs both. lockdep takes that for a deadlock, and switches itself off: it watches only until then."""
-    lab.expect("possible recursive locking detected")
-    lab.expect("lockdep has switched itself off")
+# What lockdep tells of the stock kernel, and the function that it is about: OCFS2 takes the inode locks of two
+# directories with one class when a link or a rename needs both; O2CB's heartbeat flushes the queue whose work waits
+# for the heartbeat's callbacks.
+_STOCK_REPORTS = {
+    "possible recursive locking detected": "ocfs2_double_lock",
+    "possible circular locking dependency detected": "o2net_disconnect_node",
+}
 
 
-def check_double_lock(lab: Lab) -> None:
-    """It was that and no other lock, where there was a report."""
+def expect_stock_reports(lab: Lab) -> None:
+    """lockdep switches itself off with its first report: it watches only until then."""
+    for report in (*_STOCK_REPORTS, "lockdep has switched itself off"):
+        lab.expect(report)
+
+
+def check_stock_reports(lab: Lab) -> None:
+    """They were about nothing else, where there were any."""
     for console in (lab.folder / "nodes").glob("*.console"):
-        _, *reports = console.read_text(errors="replace").split("possible recursive locking detected")
-        for report in reports:
-            assert "ocfs2_double_lock" in report[:8000], f"{console.name}: {report[:8000]}"
+        for told, function in _STOCK_REPORTS.items():
+            _, *reports = console.read_text(errors="replace").split(told)
+            for report in reports:
+                assert function in report[:8000], f"{console.name}: {report[:8000]}"
 
 
 def counters(lab: Lab, node: int) -> dict[str, int]:

@@ -187,12 +187,12 @@ def unmount_and_check(lab: Lab, timeout: float = 60) -> None:
     Without their caches of names: where one of these keeps a deleted directory, another node's umount waits for it,
     in the unchanged kernel, too.
     """
-    before = lab.complaints()
+    before = lab.unexpected()
     alive = [state["node"] for state in lab.status()["nodes"] if state["state"] != "crashed"]
     lab.sh("echo 2 >/proc/sys/vm/drop_caches", alive, timeout=timeout)
     for node in alive:
         lab.sh("cd / && ! mountpoint -q $MNT || umount $MNT", node, timeout=timeout)
-    after = lab.complaints()
+    after = lab.unexpected()
     assert after == before, f"consoles complain: {after}, before unmounting: {before}\n{lab.diagnosis()}"
     lab.fsck()
 

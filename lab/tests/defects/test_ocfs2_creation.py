@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import scenario
-from ocfs2 import LOCKS, check_double_lock, counters, expect_double_lock, ocfs2
+from ocfs2 import LOCKS, check_stock_reports, counters, expect_stock_reports, ocfs2
 
 BUILT = ("kernels",)
 FILES = 600
@@ -36,7 +36,7 @@ def test_all_nodes_create_in_one_directory() -> None:
     """Everybody's names are there for everybody, also links, and removal by another node works."""
     each = 60
     with ocfs2("together", 3, claim="on") as lab:
-        expect_double_lock(lab)
+        expect_stock_reports(lab)
         lab.sh("mkdir $MNT/all", 1)
         lab.sh(
             f"""
@@ -64,4 +64,4 @@ def test_all_nodes_create_in_one_directory() -> None:
         lab.sh("cd $MNT/all && rm -r *.$((NODE % 3 + 1)).* $((NODE % 3 + 1)).*", timeout=180)
         lab.sh('[ -z "$(ls $MNT/all)" ]')
         scenario.check_at_rest(lab)
-        check_double_lock(lab)
+        check_stock_reports(lab)
