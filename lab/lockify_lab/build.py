@@ -38,7 +38,7 @@ PATCHED = ("Makefile", "fs/dlm", "fs/gfs2", "fs/ocfs2", "include/linux", "includ
 # (`epoll_events` in os-Linux/irq.c), and each event comes but once: one that is lost is a disk that never answers. With
 # 50 writers and a flood of pings on two nodes, a node lost 100 in a minute. The one inside may as well do nothing, for
 # the one outside asks for events until there are none.
-# And it keeps 2696 bytes of a process's vector registers, as many as processors without AMX have. The host takes only all
+# And it keeps 2696 bytes of a process's vector registers, as processors without AMX have. The host takes only all
 # of them back, or the first process dies with `ptrace set fp regs failed, errno = 14`: what nodes do not use are zeros,
 # and of a buffer that is too long the host takes as much as it has.
 MENDED = (
@@ -252,7 +252,8 @@ def mended(stock: Path, kernel: Kernel) -> dict[str, str]:
         end = text.find("\n}", begin)
         found = text.count(old, begin, end) if begin >= 0 else 0
         if found != count:
-            raise LabError(f"{name}: {found} times `{old}` in `{function}` instead of {count}: see MENDED in {__file__}")
+            times = f"{found} times `{old}` in `{function}` instead of {count}"
+            raise LabError(f"{name}: {times}: see MENDED in {__file__}")
         texts[name] = text[:begin] + text[begin:end].replace(old, new) + text[end:]
     return texts
 

@@ -319,7 +319,7 @@ class Lab:
             }
             try:
                 with open(out, "w", encoding="utf-8") as file:
-                    for count, line in enumerate(history.histories(traces), 1):
+                    for count, line in enumerate(history.histories(traces), 1):  # noqa: B007 - it is returned
                         file.write(line + "\n")
             except OSError as error:
                 raise LabError(f"cannot write the history {out}: {error}") from error
@@ -344,7 +344,8 @@ class Lab:
     def fsck(self, timeout: float = 300, *, unlinked: bool = False) -> str:
         """Checks the file system, which no node may have mounted; raises if it has an error.
 
-        With `unlinked`, which is for GFS2, dinodes without a name that no node has deleted are none (README.md, "Limits").
+        With `unlinked`, which is for GFS2, dinodes without a name that no node has deleted are none (README.md,
+        "Limits").
         """
         options = self.options
         if options.fs == "none":

@@ -233,7 +233,8 @@ def _turn(lab: Lab, nodes: int, task: Task, service: Service, seconds: float) ->
 
 def together(results: Sequence[str]) -> Turn:
     """What clients found that worked at the same time."""
-    per_second, times = 0.0, []
+    per_second = 0.0
+    times: list[int] = []
     for result in results:
         first, *lines = result.splitlines()
         count, seconds = first.split()

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import scenario
-from lockify_lab.lab import Lab
 from scenario import ON_BUT_LONG_OFF
+
+from lockify_lab.lab import Lab
 
 CLAIMS = ("on", "off")
 LONG_TOKEN = 300_000  # ms: no silent node is declared dead, however busy the machine is

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
+
 from lockify_lab.fs_gfs2 import LOCKSPACE
 from lockify_lab.jobs import Result
 from lockify_lab.lab import Lab

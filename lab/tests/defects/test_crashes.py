@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 import scenario
-from lockify_lab.lab import Lab
 from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, succeeded
+
+from lockify_lab.lab import Lab
 
 FILES = 400
 LONG = 150  # corosync's token, the DLM's recovery, the journal's replay

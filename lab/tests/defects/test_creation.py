@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import scenario
+
 from lockify_lab.lab import Lab
 
 FILES = 2000

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 import scenario
-from lockify_lab.lab import Lab
 from scenario import (
     CREATOR,
     DIRECTORY,
@@ -18,6 +17,8 @@ from scenario import (
     succeeded,
     wait_until,
 )
+
+from lockify_lab.lab import Lab
 
 FILES = 400
 LONG = 120

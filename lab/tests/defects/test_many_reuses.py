@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import scenario
-from lockify_lab.lab import Lab
 from scenario import check_at_rest, fill
+
+from lockify_lab.lab import Lab
 
 pytestmark = pytest.mark.long
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import scenario
-from lockify_lab.lab import Lab
 from scenario import CREATOR, READER, Background, check_at_rest, succeeded, verify, wait_until
+
+from lockify_lab.lab import Lab
 
 STOCK = 3
 FILES = 300
@@ -51,7 +52,8 @@ def test_stock_member_comes_and_goes(mixed: Lab) -> None:
     mixed.sh(verify("without", FILES), READER)
 
     scenario.warm_up(mixed, "again")
-    many = f"{scenario.CREATE.format()}\nfor d in {{1..40}}; do mkdir $MNT/again/$d && create again/$d 50 x || exit 1; done"
+    one = "mkdir $MNT/again/$d && create again/$d 50 x || exit 1"
+    many = f"{scenario.CREATE.format()}\nfor d in {{1..40}}; do {one}; done"
     with Background(mixed) as background:
         creation = background.start(many, CREATOR, 120)
         mixed.join(STOCK)

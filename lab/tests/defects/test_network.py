@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 import pytest
 import scenario
-from lockify_lab import faults
-from lockify_lab.lab import Lab
 from scenario import (
     CREATOR,
     DIRECTORY,
@@ -30,6 +28,9 @@ from scenario import (
     wait_settled,
     wait_until,
 )
+
+from lockify_lab import faults
+from lockify_lab.lab import Lab
 
 FILES = 400
 LONG = 120

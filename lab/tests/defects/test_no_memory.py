@@ -13,7 +13,6 @@ from contextlib import contextmanager
 
 import pytest
 import scenario
-from lockify_lab.lab import Lab
 from scenario import (
     CREATOR,
     DIRECTORY,
@@ -28,6 +27,8 @@ from scenario import (
     wait_settled,
     wait_until,
 )
+
+from lockify_lab.lab import Lab
 
 pytestmark = pytest.mark.debug
 

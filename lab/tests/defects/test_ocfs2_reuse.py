@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 import scenario
-from lockify_lab.lab import Lab
 from ocfs2 import ocfs2
 from scenario import Background, check_at_rest, succeeded
+
+from lockify_lab.lab import Lab
 
 pytestmark = pytest.mark.long
 

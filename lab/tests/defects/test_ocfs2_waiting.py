@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 import scenario
-from lockify_lab.lab import Lab
 from ocfs2 import counters, ocfs2
 from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, stalled, succeeded, wait_until
+
+from lockify_lab.lab import Lab
 
 pytestmark = pytest.mark.long
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import time
 
-from lockify_lab.lab import Lab
-
 import scenario
 from scenario import CREATOR, READER, Background, check_at_rest, check_on_disk, fill, stalled, succeeded
+
+from lockify_lab.lab import Lab
 
 FILES = 400
 ROUNDS = 9

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 import scenario
-from lockify_lab.lab import Lab
 from scenario import (
     CREATOR,
     DIRECTORY,
@@ -23,6 +22,8 @@ from scenario import (
     succeeded,
     wait_settled,
 )
+
+from lockify_lab.lab import Lab
 
 FILES = 400
 NODES = 3

@@ -9,9 +9,10 @@ from concurrent.futures import Future
 
 import pytest
 import scenario
+from scenario import ON_BUT_LONG_OFF, Background, check_at_rest, claims, counters, pending, succeeded
+
 from lockify_lab.jobs import Result
 from lockify_lab.lab import Lab
-from scenario import ON_BUT_LONG_OFF, Background, check_at_rest, claims, counters, pending, succeeded
 
 CLAIMER, SURVIVOR, READER = 1, 2, 3
 SILENT = (4, 5)  # directory nodes of two fifths of the names
@@ -32,7 +33,8 @@ def five(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 def own_folders(lab: Lab, claimers: list[int]) -> None:
     """Each claimer has a folder in another resource group: of one group, one would stand at the other's barrier
-    until the silent nodes are given up. GFS2 places at random what is made in the root; a folder's files lie near it."""
+    until the silent nodes are given up. GFS2 places at random what is made in the root; a folder's files lie
+    near it."""
     groups: list[int] = []
     for claimer in claimers:
         for attempt in range(20):

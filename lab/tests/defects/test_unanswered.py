@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lockify_lab.devices import DEVICES
-from lockify_lab.lab import Lab
-
 import scenario
 import user_locks
 from scenario import CREATOR, DIRECTORY, READER, Background, check_at_rest, claims, stalled, succeeded, wait_until
+
+from lockify_lab.devices import DEVICES
+from lockify_lab.lab import Lab
 
 FILES = 250
 

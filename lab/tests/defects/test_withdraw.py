@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import pytest
 import scenario
+from scenario import CREATOR, DIRECTORY, READER, SILENCES, wait_settled, wait_until
+
 from lockify_lab.lab import Lab
 from lockify_lab.tables import check_single_master
-from scenario import CREATOR, DIRECTORY, READER, SILENCES, wait_settled, wait_until
 
 pytestmark = pytest.mark.long
 

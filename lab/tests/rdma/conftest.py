@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from lockify_lab import Lab, programs
 
 HERE = Path(__file__).parent

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clocks import Difference
+
 from lockify_lab import Lab, programs
 
 PROTOCOLS = (
@@ -40,7 +41,8 @@ def server(
     start = f"""
         : >{said}
         setsid /run/lab/lockify memory-server --fabric verbs --listen 10.77.0.{HOME}:0 {proof} \
-            --ack-timeout 16 --protocol '{protocol}' --lease {lease_ms}ms --locks {LOCKS} --clients 16 >{said} 2>&1 </dev/null &
+            --ack-timeout 16 --protocol '{protocol}' --lease {lease_ms}ms --locks {LOCKS} --clients 16 \
+            >{said} 2>&1 </dev/null &
         echo $! >/run/server.pid
         for i in $(seq 200); do
             grep -q 'try: lockify' {said} && exit 0
@@ -142,8 +144,9 @@ def events(lab: Lab, worker: Worker) -> list[dict[str, Any]]:
 
 
 def on_one_clock(part: list[dict[str, Any]], clock: Difference) -> list[dict[str, Any]]:
-    """A worker's history by the host's clock. Of each hold that is left which lasted for certain, since clocks are known to
-    some microseconds only: a violation that is found is one, and one that is longer than twice that is found."""
+    """A worker's history by the host's clock. Of each hold that is left which lasted for certain, since clocks are
+    known to some microseconds only: a violation that is found is one, and one that is longer than twice that is
+    found."""
     assert 4 * clock.error < HOLD_NS, f"clocks are known to {clock.error} ns only: the machine is too busy"
     certain = {"grant": clock.error, "unlock": -clock.error, "lost": -clock.error, "gone": -clock.error}
     moved = []

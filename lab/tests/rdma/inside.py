@@ -1,7 +1,7 @@
 """Runs a node's workers: `python3 inside.py PLAN`. Kills those that the plan says, and prints what became of each.
 
-Workers of all nodes begin when all of them are connected, however busy the machine is. Where one is killed, that is when
-it has had some locks; the others go on until each of them has been given one after that.
+Workers of all nodes begin when all of them are connected, however busy the machine is. Where one is killed, that is
+when it has had some locks; the others go on until each of them has been given one after that.
 
 Stand-alone: a node has Python's standard library and this file. All nodes see one folder, the plan's.
 """
@@ -79,7 +79,7 @@ def main() -> None:
     told: list[dict[str, Any]] = [{} for _ in plan["workers"]]
     threads = [
         threading.Thread(target=work, args=(plan, worker, result))
-        for worker, result in zip(plan["workers"], told)
+        for worker, result in zip(plan["workers"], told, strict=True)
     ]
     for thread in threads:
         thread.start()

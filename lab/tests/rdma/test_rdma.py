@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from clocks import Difference, differences
 from crews import CLOCKED, HOME, PLAIN_TEXT, PROTOCOLS, UNREPAIRED, Worker, judge, run, server
+
 from lockify_lab import Lab, host, programs
 
 HEADER = Path("/usr/include/infiniband/verbs.h")
@@ -80,8 +81,8 @@ def during(lab: Lab, before: dict[int, Difference]) -> dict[int, Difference]:
     return {node: before[node].or_else(now) for node, now in differences(lab).items()}
 
 
-# Per lock and unlock that nobody else wants, as in section 1 of the protocols' specification and docs/onesided.md; a swap is a CAS
-# here. Where `shared` says nothing, locks are exclusive only.
+# Per lock and unlock that nobody else wants, as in section 1 of the protocols' specification and docs/onesided.md; a
+# swap is a CAS here. Where `shared` says nothing, locks are exclusive only.
 COSTS: dict[str, dict[str, dict[str, int]]] = {
     "srsl": {"exclusive": {"messages": 2}, "shared": {"messages": 2}},  # and a grant, which the home sends
     "dqnl": {"exclusive": {"cas": 2}},
