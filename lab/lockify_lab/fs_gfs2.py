@@ -22,10 +22,8 @@ _USUAL = re.compile(
 
 # And of dinodes that have no name any more and that no node has deleted: it reclaims them, in resource groups without
 # any other error.
-_RECLAIMED = re.compile(
-    r"RGs: Consistent: \d+ +Cleaned: \d+ +Inconsistent: 0 +Fixed: 0 |Resource group counts updated"
-    r"|RG #\d+ \(0x[0-9a-f]+\) Inode count inconsistent"
-)
+_CLEANED = re.compile(r"RGs: Consistent: \d+ +Cleaned: \d+ +Inconsistent: 0 +Fixed: 0 ")
+_RECLAIMED = re.compile(r"RG #\d+ \(0x[0-9a-f]+\) Inode count inconsistent|Resource group counts updated")
 
 
 def make(disk: Path, options: Options, limit: float) -> None:
@@ -44,8 +42,8 @@ def check(disk: Path, limit: float, unlinked: bool = False) -> str:
     """
     told = command(["fsck.gfs2", "-y", disk], limit, accept=(0, 1), merge=True)
     repaired = [line for line in told.splitlines() if not _USUAL.match(line)]
-    if repaired and unlinked and _RECLAIMED.match(repaired[0]):
-        repaired = [line for line in repaired if not _RECLAIMED.match(line)]
+    if repaired and unlinked and _CLEANED.match(repaired[0]):
+        repaired = [line for line in repaired[1:] if not _RECLAIMED.match(line)]
     if repaired:
         raise LabError("fsck.gfs2 found errors:\n" + "\n".join(repaired[:40]), Exit.SCRIPT)
     return told

@@ -6,7 +6,7 @@ import json
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -353,8 +353,8 @@ class Lab:
         for result in self.run(f"mountpoint -q {cluster.MOUNTED}", self._running(), timeout=10):
             if result.status == 0 or result.status is None:
                 raise LabError(f"node {result.node} has the file system mounted: `leave` or `crash` it first")
-        told: str = _FS[options.fs].check(self.disk, timeout, **({"unlinked": True} if unlinked else {}))
-        return told
+        check: Callable[..., str] = _FS[options.fs].check
+        return check(self.disk, timeout, unlinked=True) if unlinked else check(self.disk, timeout)
 
     @property
     def options(self) -> Options:
