@@ -182,10 +182,9 @@ impl Drive for SocketReceiver {
     ) -> Result<(), Error> {
         // The read itself waits, or looks whether there is something: one system call, not two.
         let flags = match timeout {
-            None => RecvFlags::empty(),
             Some(Duration::ZERO) => RecvFlags::DONTWAIT,
             Some(timeout) if !self.readable(timeout)? => return Ok(()),
-            Some(_) => RecvFlags::empty(),
+            _ => RecvFlags::empty(),
         };
         self.receive(flags)?;
         self.decode(events)

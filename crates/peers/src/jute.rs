@@ -198,13 +198,14 @@ impl Session {
     }
 
     fn read(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
-        self.stream.read_exact(bytes).map_err(|e| match e.kind() {
+        let read = self.stream.read_exact(bytes).map_err(|e| match e.kind() {
             // What the time limit of a socket is told as.
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                Error::new("zookeeper does not answer: is its disk, or the machine, too busy?")
+                std::io::Error::other("no answer: is its disk, or the machine, too busy?")
             }
-            _ => Error::new(format!("{WHAT}: {e}")),
-        })
+            _ => e,
+        });
+        read.during(WHAT)
     }
 }
 
