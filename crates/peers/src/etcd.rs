@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::grpc::{Connection, Field, Message, bytes, fields, number};
 use crate::process::{Place, Process, free_port};
-use crate::service::{Client, Service};
+use crate::service::{Client, RECOVERY, Service};
 
 /// A lease's life in seconds: longer than any turn, so that nobody has to renew it.
 const LEASE: i64 = 600;
@@ -75,6 +75,10 @@ impl Service for Etcd {
     /// etcd 3.4 wakes a waiter whose watch is new only in its next sweep, every 100 ms.
     fn rest(&self) -> Duration {
         Duration::from_millis(150)
+    }
+
+    fn recovery(&self) -> Duration {
+        RECOVERY
     }
 
     fn client(&self, number: usize) -> Result<Box<dyn Client>, Error> {

@@ -79,9 +79,6 @@ const TASKS: [Task; 7] = [
     Task::Create { file: true },
 ];
 
-/// How long another service has to find itself again after a turn that failed.
-const RECOVERY: Duration = Duration::from_secs(5);
-
 impl Group {
     /// One node of each service.
     pub fn one(lockify: &Path, programs: &Programs, folder: &Path) -> (Group, Failures) {
@@ -122,7 +119,7 @@ impl Group {
         self.tasks.iter().map(|task| self.members.iter().filter(|m| m.does(*task)).count()).sum()
     }
 
-    /// Measures all tasks. A member that fails, another service twice in turn, is left out from then on.
+    /// Measures all tasks. A member that fails, or fails again after its recovery, is left out from then on.
     pub fn measure(
         mut self,
         effort: Effort,
@@ -143,9 +140,9 @@ impl Group {
                     }
                     number += 1;
                     let mut measured = self.members[i].turn(task, effort, number, folder);
-                    // An ensemble may lose its leader, as it may for its users; Lockify has no excuse.
-                    if measured.is_err() && !self.members[i].service.name().starts_with("lockify") {
-                        std::thread::sleep(RECOVERY);
+                    let recovery = self.members[i].service.recovery();
+                    if measured.is_err() && !recovery.is_zero() {
+                        std::thread::sleep(recovery);
                         number += 1;
                         measured = self.members[i].turn(task, effort, number, folder);
                     }

@@ -10,6 +10,9 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest time of a server's start.
 pub const START: Duration = Duration::from_secs(60);
 
+/// How long an ensemble has to elect another leader.
+pub const RECOVERY: Duration = Duration::from_secs(5);
+
 /// A lock service that runs. Dropped, it ends.
 pub trait Service {
     /// Its name in tables.
@@ -29,6 +32,12 @@ pub trait Service {
     /// How long it takes at most until a request that waits is where it will be woken.
     fn rest(&self) -> Duration {
         Duration::from_millis(1)
+    }
+
+    /// How long it may need to find itself again after a turn that failed, as an ensemble that has
+    /// lost its leader. Zero: it has no second chance.
+    fn recovery(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Client number `number`; with several nodes, of node `number % nodes`.

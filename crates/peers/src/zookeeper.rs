@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::{During as _, Error};
 use crate::jute::{Kind, Session};
 use crate::process::{Place, Process, free_port};
-use crate::service::{Client, PATIENCE, Service};
+use crate::service::{Client, PATIENCE, RECOVERY, Service};
 
 /// An ensemble.
 pub struct ZooKeeper {
@@ -74,6 +74,10 @@ impl Service for ZooKeeper {
             1 => "synced to disk before the answer",
             _ => "synced to disk by a majority before the answer",
         }
+    }
+
+    fn recovery(&self) -> Duration {
+        RECOVERY
     }
 
     fn client(&self, number: usize) -> Result<Box<dyn Client>, Error> {
