@@ -33,9 +33,15 @@ impl<T> Mailbox<T> {
 
     /// Puts a letter in, and wakes the event loop.
     pub fn post(&self, letter: T) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push(letter);
-        // Fails only if the event queue is gone, and with it whoever would read.
-        let _ = self.waker.wake();
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.push(letter);
+        // Who has put in the first one wakes the loop for those behind it, too.
+        let first = letters.len() == 1;
+        drop(letters);
+        if first {
+            // Fails only if the event queue is gone, and with it whoever would read.
+            let _ = self.waker.wake();
+        }
     }
 
     /// Takes all letters out.

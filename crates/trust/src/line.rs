@@ -53,6 +53,10 @@ pub struct Line<F> {
     version: Option<u16>,
     /// It has introduced itself, and may say more at once.
     greeted: bool,
+    /// The last read took all that the socket had.
+    drained: bool,
+    /// The socket's end has been seen: a read that takes all there is does not mean that nothing is left.
+    closing: bool,
     ended: Option<End>,
     /// Bytes for the socket: those from `sent` on it has not taken.
     out: Vec<u8>,
@@ -83,6 +87,8 @@ impl<F: Framed> Line<F> {
             end: 0,
             version: None,
             greeted: false,
+            drained: false,
+            closing: false,
             ended: None,
             out,
             sent: 0,
@@ -161,6 +167,13 @@ impl<F: Framed> Line<F> {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
+    /// The socket has told that there is something to read. Who is told so once only (epoll(7), "edge-triggered") has to say
+    /// it each time. `closing`: it has told of its end, too, which may come with data before it, as one event.
+    pub fn woken(&mut self, closing: bool) {
+        self.drained = false;
+        self.closing |= closing;
+    }
+
     /// The next frame; `None` if it is not there yet, and everything that is has been read.
     ///
     /// # Errors
@@ -173,7 +186,8 @@ impl<F: Framed> Line<F> {
             if let Some(end) = &self.ended {
                 return Err(end.clone());
             }
-            if !self.read() {
+            // That nothing is left need not be asked of the socket.
+            if std::mem::take(&mut self.drained) || !self.read() {
                 return Ok(None);
             }
         }
@@ -207,8 +221,8 @@ impl<F: Framed> Line<F> {
         let mut room = [0; 4096];
         loop {
             match read(&mut self.stream, &mut room) {
-                (_, Reading::More) => {}
-                (_, Reading::Drained) => return false,
+                (0, Reading::Drained) => return false,
+                (_, Reading::More | Reading::Drained) => {}
                 _ => return true,
             }
         }
@@ -238,7 +252,10 @@ impl<F: Framed> Line<F> {
         };
         self.end += came;
         self.ended = match reading {
-            Reading::Drained => return came > 0,
+            Reading::Drained => {
+                self.drained = came > 0 && !self.closing;
+                return came > 0;
+            }
             Reading::More => return true,
             Reading::Closed(error) => Some(End::Closed(error)),
             Reading::Distrusted(why) => Some(End::Distrusted(why)),
@@ -271,6 +288,7 @@ fn read(stream: &mut TcpStream, room: &mut [u8]) -> (usize, Reading) {
     loop {
         match stream.read(room) {
             Ok(0) => return (0, Reading::Closed(None)),
+            Ok(n) if n < room.len() => return (n, Reading::Drained),
             Ok(n) => return (n, Reading::More),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) if e.kind() == ErrorKind::WouldBlock => return (0, Reading::Drained),
@@ -398,6 +416,32 @@ mod tests {
         words.iter().for_each(|said| assert_eq!(word(&mut here).as_ref(), Ok(said)));
         drop(there);
         assert_eq!(word(&mut here), Err(End::Closed(None)));
+    }
+
+    /// Who is told once only (epoll's edges): what came with the end, as one event, and then the end.
+    #[test]
+    fn the_end_is_heard_that_came_with_the_last_word() {
+        let (mut there, mut here) = connected();
+        let mut poll = mio::Poll::new().unwrap();
+        let both = mio::Interest::READABLE | mio::Interest::WRITABLE;
+        poll.registry().register(&mut here.stream, mio::Token(0), both).unwrap();
+        let mut events = mio::Events::with_capacity(8);
+        let mut woken = |here: &mut Line<Word>, wanted: fn(&mio::event::Event) -> bool| {
+            while !events.iter().any(wanted) {
+                poll.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+            }
+            here.woken(events.iter().any(|event| event.is_read_closed()));
+            events.clear();
+        };
+        there.write_all(&[head(3), framed(&Word::Yes(vec![1]))].concat()).unwrap();
+        woken(&mut here, |event| event.is_readable());
+        assert_eq!(here.hear(), Ok(Some(Word::Yes(vec![1]))));
+        assert_eq!(here.hear(), Ok(None));
+        there.write_all(&framed(&Word::Yes(vec![2]))).unwrap();
+        drop(there);
+        woken(&mut here, |event| event.is_read_closed());
+        assert_eq!(here.hear(), Ok(Some(Word::Yes(vec![2]))));
+        assert_eq!(here.hear(), Err(End::Closed(None)));
     }
 
     /// More than a socket takes at once, and more than is kept: both sides have to go on by turns.

@@ -1,7 +1,9 @@
 //! What a device remembers of requests that are over, so that one that arrives late or twice does nothing (section 2: messages
 //! of a broken connection, and of a new one, come in any order).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
 
 use crate::message::Call;
 use crate::{Extent, Header, Life, OpId, Time};

@@ -4,7 +4,9 @@
 //! operation here: a pre-write, a read that waits for older pre-writes, or both. All waiting is for smaller timestamps, so that
 //! nobody waits in a circle.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
 
 use super::fence::Fences;
 use super::memory::{Ended, Memory};

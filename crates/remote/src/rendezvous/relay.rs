@@ -104,6 +104,7 @@ impl Relay {
                     Token(key) => {
                         if let Some(member) = self.members.get_mut(key) {
                             member.speaks = true;
+                            member.line.woken(event.is_read_closed() || event.is_error());
                         }
                     }
                 }

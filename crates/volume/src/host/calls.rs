@@ -60,8 +60,12 @@ impl Calls {
         }
         state.under_way += 1;
         state.waiting.push_back(Call { work, done });
+        // Who asks first wakes the host for those behind it, too.
+        let first = state.waiting.len() == 1;
         drop(state);
-        self.wake();
+        if first {
+            self.wake();
+        }
     }
 
     /// Everything that was asked for since the last time.

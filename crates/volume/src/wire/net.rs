@@ -308,6 +308,7 @@ impl Net {
                 Token(key) => {
                     if let Some(connection) = self.connections.get_mut(key) {
                         connection.speaks = true;
+                        connection.line.woken(event.is_read_closed() || event.is_error());
                         connection.line.flush();
                     }
                 }
