@@ -11,6 +11,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const START: Duration = Duration::from_secs(60);
 
 /// How long an ensemble has to elect another leader.
+#[cfg(feature = "clients")]
 pub const RECOVERY: Duration = Duration::from_secs(5);
 
 /// A lock service that runs. Dropped, it ends.

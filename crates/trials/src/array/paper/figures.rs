@@ -4,7 +4,7 @@ use lockify_array::Scheme;
 use lockify_report::{Case as Properties, Row, Value, metric};
 use lockify_sim::{MILLISECOND, Nanos, SECOND};
 
-use super::published::{LATENCY_LIMIT_MS, figure_6, published};
+use super::published::{COLLAPSED, LATENCY_LIMIT_MS, figure_6, published};
 use super::{Part, row};
 use crate::array::measure::{Case, MeasureError, Measured, SCHEMES, measure};
 use crate::array::profile::{Calibration, Profile, window};
@@ -45,13 +45,17 @@ const LOCK_WAITS: [u64; 5] = [5, 10, 20, 150, 3000];
 /// Where they are tried: shares of the array that are used, in percent.
 const FEW: [f64; 5] = [0.2, 0.5, 1.0, 2.0, 5.0];
 /// And hosts, with 60 % cache hits: where the paper's device locking collapses.
-const COLLAPSE: u32 = 58;
+pub(super) const COLLAPSE: u32 = 58;
 
 /// The time-out of locks at strict devices. The paper gives none; this one is *fitted* to its figure 8: of 2, 5, 7 and 10 ms the
 /// one with which queues grow without bound on 2 % of the array and not on 5 %.
 const STRICT_WAIT: Nanos = 5 * MILLISECOND;
-/// Hosts for them, with 60 % cache hits.
-const STRICT_HOSTS: [u32; 6] = [40, 46, 50, 54, 56, 58];
+
+/// When the paper's devices handle requests: "when conflicting requests build up in the disk queues" (its section 4.7); with locks
+/// also "requests … queued behind the blocked (deadlocked) requests until time-outs unlock" (4.4).
+fn papers_turns(scheme: Scheme) -> Turns {
+    if scheme == Scheme::DeviceLocking { Turns::Strict } else { Turns::InTurn }
+}
 
 /// All parts.
 pub(super) fn parts() -> Vec<Part> {
@@ -72,11 +76,10 @@ pub(super) fn parts() -> Vec<Part> {
         parts.extend(WINDOWS.map(|longest| skew(scheme, longest)));
     }
     for scheme in [Scheme::ZeroOverhead, Scheme::DeviceLocking, Scheme::TimestampOrdering] {
-        parts.push(other_turns(scheme, Turns::InTurn));
+        parts.push(other_turns(scheme, Turns::AtOnce));
+        parts.extend(USED.map(|used| contention_at_once(scheme, used)));
     }
-    parts.push(other_turns(Scheme::DeviceLocking, Turns::Strict));
-    parts.extend(USED.map(strict_contention));
-    parts.extend(STRICT_HOSTS.map(strict_hosts));
+    parts.push(other_turns(Scheme::DeviceLocking, Turns::InTurn));
     for lock_wait in LOCK_WAITS {
         parts.extend(FEW.map(|used| lock_waits(lock_wait, used)));
         parts.push(many_hosts(lock_wait));
@@ -84,9 +87,11 @@ pub(super) fn parts() -> Vec<Part> {
     parts
 }
 
+/// A case with the paper's devices.
 fn table_1(scheme: Scheme, hosts: u32, alignment: Alignment, calibration: Calibration) -> Case {
     let profile = Profile::table_1(calibration.positioning(alignment));
-    Case::table_1(scheme, hosts, Mix::table_1(alignment), profile)
+    let case = Case::table_1(scheme, hosts, Mix::table_1(alignment), profile);
+    of_turns(case, papers_turns(scheme))
 }
 
 /// What the rows of a measurement have in common.
@@ -190,10 +195,9 @@ fn other_turns(scheme: Scheme, turns: Turns) -> Part {
     })
 }
 
-/// A case with devices that handle requests in this way.
+/// A case with devices that handle requests in this way. Only at strict ones is the time-out fixed.
 fn of_turns(case: Case, turns: Turns) -> Case {
-    let lock_wait = if turns == Turns::Strict { Some(STRICT_WAIT) } else { case.lock_wait };
-    Case { turns, lock_wait, ..case }
+    Case { turns, lock_wait: (turns == Turns::Strict).then_some(STRICT_WAIT), ..case }
 }
 
 /// One point of a figure.
@@ -238,9 +242,18 @@ fn contention(
     point(figure, "used_percent", percent, case)
 }
 
-/// Beside figure 8: device locking with a fixed time-out.
+/// Beside figure 8: devices that handle requests as they come.
+fn contention_at_once(scheme: Scheme, percent: f64) -> Part {
+    let mut case = table_1(scheme, HOSTS, ALIGNMENT, Calibration::Latency);
+    case.mix.used = percent / 100.0;
+    case.length = SHORT;
+    point("8, at once", "used_percent", percent, of_turns(case, Turns::AtOnce))
+}
+
+/// Beside figure 8: the same, device locking with a fixed time-out.
 fn lock_waits(lock_wait_ms: u64, percent: f64) -> Part {
-    let mut case = table_1(Scheme::DeviceLocking, HOSTS, ALIGNMENT, Calibration::Latency);
+    let case = table_1(Scheme::DeviceLocking, HOSTS, ALIGNMENT, Calibration::Latency);
+    let mut case = of_turns(case, Turns::AtOnce);
     case.mix.used = percent / 100.0;
     case.lock_wait = Some(lock_wait_ms * MILLISECOND);
     case.length = SHORT;
@@ -250,7 +263,8 @@ fn lock_waits(lock_wait_ms: u64, percent: f64) -> Part {
 
 /// Beside figure 12: the same with 60 % cache hits, and as many hosts as in the paper's collapse.
 fn many_hosts(lock_wait_ms: u64) -> Part {
-    let mut case = table_1(Scheme::DeviceLocking, COLLAPSE, ALIGNMENT, Calibration::Peak);
+    let case = table_1(Scheme::DeviceLocking, COLLAPSE, ALIGNMENT, Calibration::Peak);
+    let mut case = of_turns(case, Turns::AtOnce);
     case.profile.hits = 0.6;
     case.lock_wait = Some(lock_wait_ms * MILLISECOND);
     case.length = SHORT;
@@ -273,7 +287,8 @@ fn skew(scheme: Scheme, longest_ms: Nanos) -> Part {
     point("11", "window_ms", longest_ms as f64, case)
 }
 
-/// Figure 12: disks with caches, and more and more hosts.
+/// Figure 12: disks with caches, and more and more hosts, up to the first number that is too much; but to where the paper's device
+/// locking collapses in any case.
 fn faster_disks(scheme: Scheme, percent: f64, hosts: &'static [u32]) -> Part {
     Part::new(move || {
         let mut all = Vec::new();
@@ -283,30 +298,20 @@ fn faster_disks(scheme: Scheme, percent: f64, hosts: &'static [u32]) -> Part {
             case.length = SHORT;
             let found = measure(&case, SEED)?;
             let shared = properties("12", ALIGNMENT, scheme);
-            let here = rows(&found, &shared).into_iter();
-            all.extend(here.map(|row| row.with("hits_percent", percent).with("hosts", hosts)));
-            if !keeps_up(&found) {
+            let collapses = scheme == Scheme::DeviceLocking && percent == 60.0;
+            all.extend(rows(&found, &shared).into_iter().map(|row| {
+                let known =
+                    collapses && hosts == COLLAPSE && row.metric == metric::RETRY_SHARE.name;
+                let row = row.with("hits_percent", percent).with("hosts", hosts);
+                Row { published: known.then_some(COLLAPSED), ..row }
+            }));
+            let goes_on = keeps_up(&found) || collapses && hosts < COLLAPSE;
+            if !goes_on {
                 break;
             }
         }
         Ok(all)
     })
-}
-
-/// Beside figure 8: devices that handle requests in the strict order of their queues.
-fn strict_contention(percent: f64) -> Part {
-    let mut case = table_1(Scheme::DeviceLocking, HOSTS, ALIGNMENT, Calibration::Latency);
-    case.mix.used = percent / 100.0;
-    case.length = SHORT;
-    point("8, strict", "used_percent", percent, of_turns(case, Turns::Strict))
-}
-
-/// Beside figure 12, right: the same with 60 % cache hits.
-fn strict_hosts(hosts: u32) -> Part {
-    let mut case = table_1(Scheme::DeviceLocking, hosts, ALIGNMENT, Calibration::Peak);
-    case.profile.hits = 0.6;
-    case.length = SHORT;
-    point("12, strict", "hosts", hosts, of_turns(case, Turns::Strict))
 }
 
 /// Beyond the paper: ten times its array.
