@@ -3,6 +3,7 @@
 use lockify_array::Scheme;
 use lockify_trials::array::scenario::Faults;
 use lockify_trials::array::seeds::{CONTROLLED, Run, Summary, run, run_one};
+use lockify_trials::array::setting::Variants;
 
 fn clean(scheme: Scheme, faults: Faults, seeds: u64) -> Summary {
     let summary = run(&Run { faults, ..Run::new(scheme, 0..seeds) }, |_| {});
@@ -42,6 +43,21 @@ fn dead_hosts_are_repaired_and_devices_rebuilt() {
     for scheme in CONTROLLED {
         let summary = clean(scheme, Faults::All, 160);
         assert!(summary.total.repairs > 150, "hardly anything was repaired: {summary}");
+    }
+}
+
+/// Writes that wait for older reads, and writes of half a stripe that read what they replace.
+#[test]
+fn variants_of_the_schemes_are_as_clean() {
+    let half = Variants { delta_at_half: true, basic: false };
+    let basic = Variants { delta_at_half: true, basic: true };
+    let all = CONTROLLED.map(|scheme| (scheme, half));
+    for (scheme, variants) in all.into_iter().chain([(Scheme::TimestampOrdering, basic)]) {
+        for faults in [Faults::Restarts, Faults::All] {
+            let run_of = Run { faults, variants, ..Run::new(scheme, 0..60) };
+            let summary = run(&run_of, |_| {});
+            assert!(summary.failures.is_empty(), "{variants:?}: {summary}");
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use lockify_trials::array::paper;
 use lockify_trials::array::profile::{Calibration, Profile, window};
 use lockify_trials::array::scenario::Faults;
 use lockify_trials::array::seeds::{self, CONTROLLED};
-use lockify_trials::array::setting::Turns;
+use lockify_trials::array::setting::{Turns, Variants};
 use lockify_trials::array::workload::{Alignment, Mix};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
@@ -63,6 +63,13 @@ pub struct Args {
     /// for a lock)
     #[arg(long, value_name = "T", value_parser = turns, default_value = "at-once")]
     turns: Turns,
+    /// Timestamp ordering without its optimisation: a write waits for all reads with smaller timestamps
+    #[arg(long)]
+    basic: bool,
+    /// How half a stripe is written: read-modify-write, or reconstruct [default: with seeds reconstruct, else by the alignment: within
+    /// a stripe read-modify-write, as the published messages say]
+    #[arg(long, value_name = "HOW", value_parser = half_stripe)]
+    half_stripe: Option<HalfStripe>,
     /// How much simulated time is counted
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "40s")]
     length: std::time::Duration,
@@ -71,7 +78,7 @@ pub struct Args {
     seed: u64,
     /// The published experiments instead
     #[arg(long, conflicts_with_all = ["scheme", "hosts", "devices", "alignment", "reads", "used", "hits", "window",
-          "positioning", "lock_wait", "turns", "length", "seed"])]
+          "positioning", "lock_wait", "turns", "basic", "half_stripe", "length", "seed"])]
     paper: bool,
     /// Seeds from A up to, but without, B, instead of a load
     #[arg(long, value_name = "A..B", value_parser = span::<u64>, conflicts_with_all = LOAD)]
@@ -79,7 +86,7 @@ pub struct Args {
     /// A crash after every message, and around every use of a disk, of everybody or of: host, server, device, writing,
     /// writing-power, written, written-power
     #[arg(long, value_name = "WHO", value_parser = victim, num_args = 0..=1, require_equals = true,
-          conflicts_with = "seeds", conflicts_with_all = LOAD)]
+          conflicts_with_all = ["seeds", "basic", "half_stripe"], conflicts_with_all = LOAD)]
     every_step: Option<Option<Victim>>,
     /// This seed, or step, only, with a trace if it fails
     #[arg(long, value_name = "N", conflicts_with = "seeds", conflicts_with_all = LOAD)]
@@ -112,6 +119,21 @@ const LOAD: [&str; 12] = [
 fn faults(name: &str) -> Result<Faults, String> {
     let found = Faults::ALL.into_iter().find(|faults| faults.name() == name);
     found.ok_or_else(|| "there are none, interruptions, restarts and all".into())
+}
+
+/// How half a stripe is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HalfStripe {
+    ReadModifyWrite,
+    Reconstruct,
+}
+
+fn half_stripe(name: &str) -> Result<HalfStripe, String> {
+    match name {
+        "read-modify-write" => Ok(HalfStripe::ReadModifyWrite),
+        "reconstruct" => Ok(HalfStripe::Reconstruct),
+        _ => Err("there are read-modify-write and reconstruct".into()),
+    }
 }
 
 fn turns(name: &str) -> Result<Turns, String> {
@@ -197,6 +219,7 @@ fn check_seeds(args: &Args, seeds: std::ops::Range<u64>) -> Ended {
         let mut run = seeds::Run::new(scheme, seeds.clone());
         run.faults = args.faults.unwrap_or(run.faults);
         run.trace = args.replay.is_some();
+        run.variants = variants(args, run.variants);
         let summary = seeds::run(&run, |done| bar.set_position(done));
         bar.finish_and_clear();
         clean &= summary.failures.is_empty();
@@ -261,8 +284,15 @@ fn case(args: &Args, scheme: Scheme) -> Case {
     case.devices = args.devices;
     case.lock_wait = args.lock_wait.map(nanos);
     case.turns = args.turns;
+    case.variants = variants(args, case.variants);
     case.length = nanos(args.length).max(1);
     case
+}
+
+/// What the schemes leave open, where it was not said as by default.
+fn variants(args: &Args, default: Variants) -> Variants {
+    let half = args.half_stripe.map(|half| half == HalfStripe::ReadModifyWrite);
+    Variants { basic: args.basic, delta_at_half: half.unwrap_or(default.delta_at_half) }
 }
 
 fn paper(args: &Args) -> Ended {

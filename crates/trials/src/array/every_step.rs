@@ -15,6 +15,7 @@ use crate::array::content::BLOCK_SIZE;
 use crate::array::host::{Node, Note};
 use crate::array::places::{Places, Role};
 use crate::array::scenario::{Faults, Scenario};
+use crate::array::setting::Variants;
 use crate::array::trial::{Outcome, Trial};
 
 /// Lines of a failing run's trace that are kept.
@@ -142,6 +143,7 @@ pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
         faults,
         // Ten times what is usual.
         checks: true,
+        variants: Variants::default(),
         most_events: 30_000,
         #[cfg(feature = "mutations")]
         mutation: None,

@@ -11,7 +11,7 @@ use rand::RngExt as _;
 use crate::array::host::{Node, Note, cluster};
 use crate::array::places::Places;
 use crate::array::profile::Profile;
-use crate::array::setting::{Setting, Turns};
+use crate::array::setting::{Setting, Turns, Variants};
 use crate::array::workload::{self, Mix, PER_HOST, SOURCES};
 
 /// The benchmark's name in rows.
@@ -39,6 +39,8 @@ pub struct Case {
     pub lock_wait: Option<Nanos>,
     /// When devices handle requests. Without control that changes nothing.
     pub turns: Turns,
+    /// What the schemes leave open.
+    pub variants: Variants,
     /// What two clocks differ by at most.
     pub clock_error: Nanos,
     /// Nothing is counted before.
@@ -59,6 +61,7 @@ impl Case {
             profile,
             lock_wait: None,
             turns: Turns::AtOnce,
+            variants: Variants { delta_at_half: mix.alignment.delta_at_half(), basic: false },
             clock_error: 4 * MILLISECOND,
             warm_up: 4 * SECOND,
             length: 40 * SECOND,
@@ -147,7 +150,7 @@ struct Counts {
 /// There is no such array, or an operation failed.
 pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
     let layout = workload::layout(case.devices).ok_or(MeasureError::Devices(case.devices))?;
-    let delta_at_half = case.mix.alignment.delta_at_half();
+    let Variants { basic, delta_at_half } = case.variants;
     let lock_wait = case.lock_wait;
     let setting = Setting {
         network: case.profile.network(),
@@ -162,6 +165,7 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
                 config.patience = wait..=wait;
             }
         }),
+        device: Rc::new(move |config| config.basic = basic),
         ..Setting::new(layout, case.scheme, case.hosts)
     };
     let places = setting.places;

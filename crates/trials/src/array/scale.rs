@@ -11,6 +11,7 @@ use crate::array::content::BLOCK_SIZE;
 use crate::array::measure::{BENCH, Case, MeasureError, Measured, measure};
 use crate::array::profile::{Calibration, Profile};
 use crate::array::scenario::{Faults, Scenario};
+use crate::array::setting::Variants;
 use crate::array::trial::{Outcome, Trial};
 use crate::array::workload::{self, Alignment, Mix, SOURCES};
 
@@ -55,6 +56,7 @@ fn scenario(scheme: Scheme, hosts: u32, layout: Layout, seed: u64) -> Scenario {
         quiet_at: 2 * SECOND,
         faults: Faults::Interruptions,
         checks: false,
+        variants: Variants::default(),
         most_events: u64::MAX,
         #[cfg(feature = "mutations")]
         mutation: None,

@@ -12,7 +12,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use crate::array::content::BLOCK_SIZE;
 use crate::array::host::LEASE as SERVER_LEASE;
 use crate::array::places::Places;
-use crate::array::setting::Setting;
+use crate::array::setting::{Setting, Variants};
 
 /// Before this time nothing fails: all have found each other.
 const START: Nanos = 5 * MILLISECOND;
@@ -89,6 +89,8 @@ pub struct Scenario {
     pub faults: Faults,
     /// Devices have what they suspect checked in the background; else it is left to who uses it.
     pub checks: bool,
+    /// What the schemes leave open.
+    pub variants: Variants,
     /// A run that has more events than this does not end: somebody tries again and again.
     pub most_events: u64,
     /// A rule to leave out.
@@ -130,6 +132,7 @@ impl Scenario {
             quiet_at: random.random_range(150..400) * MILLISECOND,
             faults,
             checks: random.random_bool(0.5),
+            variants: Variants::default(),
             most_events: u64::MAX,
             #[cfg(feature = "mutations")]
             mutation: None,
@@ -155,6 +158,7 @@ impl Scenario {
         setting.sectors_per_block = self.sectors_per_block;
         setting.trace_lines = trace_lines;
         setting.most_events = self.most_events;
+        let Variants { basic, delta_at_half } = self.variants;
         #[cfg(feature = "mutations")]
         let mutation = self.mutation;
         setting.host = Rc::new(move |host| {
@@ -162,6 +166,7 @@ impl Scenario {
             host.backoff = MILLISECOND;
             host.first_patience = 5 * MILLISECOND;
             host.patience = MILLISECOND..=30 * MILLISECOND;
+            host.delta_at_half = delta_at_half;
             #[cfg(feature = "mutations")]
             {
                 host.mutation = mutation;
@@ -171,6 +176,7 @@ impl Scenario {
             device.lease = LEASE;
             device.remember = REMEMBER;
             device.ahead = AHEAD;
+            device.basic = basic;
             #[cfg(feature = "mutations")]
             {
                 device.mutation = mutation;

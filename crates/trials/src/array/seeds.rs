@@ -6,6 +6,7 @@ use lockify_array::Scheme;
 use lockify_sim::{Failure, MILLISECOND, Seeds};
 
 use crate::array::scenario::{Faults, Scenario};
+use crate::array::setting::Variants;
 use crate::array::trial::{Outcome, Trial};
 
 /// Lines of a failing seed's trace that are kept.
@@ -28,6 +29,8 @@ pub struct Run {
     pub seeds: Range<u64>,
     /// Which faults happen.
     pub faults: Faults,
+    /// What the schemes leave open.
+    pub variants: Variants,
     /// Keep the trace of a failing seed.
     pub trace: bool,
     /// Threads; 0 for as many as there are cores.
@@ -44,6 +47,7 @@ impl Run {
             scheme,
             seeds,
             faults: Faults::All,
+            variants: Variants::default(),
             trace: false,
             threads: 0,
             #[cfg(feature = "mutations")]
@@ -53,6 +57,7 @@ impl Run {
 
     fn scenario(&self, seed: u64) -> Scenario {
         Scenario {
+            variants: self.variants,
             #[cfg(feature = "mutations")]
             mutation: self.mutation,
             ..Scenario::draw(seed, self.scheme, self.faults)
@@ -60,8 +65,13 @@ impl Run {
     }
 
     fn replay(&self) -> String {
-        let Run { scheme, faults, .. } = self;
-        format!("lockify sim array --scheme {scheme} --faults {} --replay {{seed}}", faults.name())
+        let Run { scheme, faults, variants: Variants { basic, delta_at_half }, .. } = self;
+        let basic = if *basic { " --basic" } else { "" };
+        let half = if *delta_at_half { " --half-stripe read-modify-write" } else { "" };
+        let faults = faults.name();
+        format!(
+            "lockify sim array --scheme {scheme} --faults {faults}{basic}{half} --replay {{seed}}"
+        )
     }
 }
 
