@@ -132,6 +132,8 @@ fn be_host(file: &ArrayFile, id: u32, load: &Load) -> Result<Done, Failure> {
     let after = array.counts();
     done.messages = after.requests + after.replies - before.requests - before.replies;
     done.delayed = after.delayed - before.delayed;
+    // This process ends: whose locks it kept would wait for them in the middle of their own measurement.
+    array.leave(PATIENCE);
     Ok(done)
 }
 

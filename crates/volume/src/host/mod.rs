@@ -317,8 +317,9 @@ impl Array {
         self.calls.close();
     }
 
-    /// As [`Array::close`], and waits for the end, but not longer than this: a process that ends at once does not give back what it
-    /// keeps at the lock server. Not to be called on the array's thread.
+    /// As [`Array::close`], and waits for the end, but not longer than this. To be called by a process before it ends: reads and
+    /// writes are answered before their locks are given back, at devices or at the lock server, and for locks that nobody gives back
+    /// others wait a lease. Not to be called on the array's thread.
     pub fn leave(&self, patience: Duration) {
         self.calls.close();
         self.calls.wait_for_end(patience);
