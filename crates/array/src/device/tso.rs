@@ -62,6 +62,7 @@ pub(super) struct Tso {
     /// Blocks that are not in `times` were read and written then, for all that is known. Never decreases.
     floor: Time,
     swept: Time,
+    /// Looked up block by block for every request: the standard library's hasher would take much of a request's time.
     times: HashMap<u64, Times>,
     siblings: BTreeMap<(OpId, u32), Sibling>,
     fenced: Fences,

@@ -8,7 +8,7 @@ use lockify_report::Writer;
 use lockify_trials::array::every_step::{self, Victim};
 use lockify_trials::array::measure::{Case, SCHEMES, measure};
 use lockify_trials::array::paper;
-use lockify_trials::array::profile::{Calibration, Profile, window};
+use lockify_trials::array::profile::{Calibration, Profile, handling, window};
 use lockify_trials::array::scenario::Faults;
 use lockify_trials::array::seeds::{self, CONTROLLED};
 use lockify_trials::array::setting::{Turns, Variants};
@@ -56,6 +56,9 @@ pub struct Args {
     /// Mean positioning time of a disk [default: as for the published peak]
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
     positioning: Option<std::time::Duration>,
+    /// What the lock server takes for each message, on average [default: 750us, Table 1's]
+    #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
+    serving: Option<std::time::Duration>,
     /// Device locking: a fixed time-out of locks [default: five times the median of the host's last latencies]
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
     lock_wait: Option<std::time::Duration>,
@@ -69,7 +72,7 @@ pub struct Args {
     /// How half a stripe is written: read-modify-write, or reconstruct [default: with seeds reconstruct, else by the alignment: within
     /// a stripe read-modify-write, as the published messages say]
     #[arg(long, value_name = "HOW", value_parser = half_stripe)]
-    half_stripe: Option<HalfStripe>,
+    half_stripe: Option<bool>,
     /// How much simulated time is counted
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration, default_value = "40s")]
     length: std::time::Duration,
@@ -78,7 +81,7 @@ pub struct Args {
     seed: u64,
     /// The published experiments instead
     #[arg(long, conflicts_with_all = ["scheme", "hosts", "devices", "alignment", "reads", "used", "hits", "window",
-          "positioning", "lock_wait", "turns", "basic", "half_stripe", "length", "seed"])]
+          "positioning", "serving", "lock_wait", "turns", "basic", "half_stripe", "length", "seed"])]
     paper: bool,
     /// Seeds from A up to, but without, B, instead of a load
     #[arg(long, value_name = "A..B", value_parser = span::<u64>, conflicts_with_all = LOAD)]
@@ -101,7 +104,7 @@ pub struct Args {
 }
 
 /// What seeds decide by themselves, or do not have.
-const LOAD: [&str; 12] = [
+const LOAD: [&str; 13] = [
     "paper",
     "hosts",
     "devices",
@@ -111,6 +114,7 @@ const LOAD: [&str; 12] = [
     "hits",
     "window",
     "positioning",
+    "serving",
     "length",
     "seed",
     "out",
@@ -121,17 +125,11 @@ fn faults(name: &str) -> Result<Faults, String> {
     found.ok_or_else(|| "there are none, interruptions, restarts and all".into())
 }
 
-/// How half a stripe is written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum HalfStripe {
-    ReadModifyWrite,
-    Reconstruct,
-}
-
-fn half_stripe(name: &str) -> Result<HalfStripe, String> {
+/// Whether half a stripe is written by read-modify-write.
+fn half_stripe(name: &str) -> Result<bool, String> {
     match name {
-        "read-modify-write" => Ok(HalfStripe::ReadModifyWrite),
-        "reconstruct" => Ok(HalfStripe::Reconstruct),
+        "read-modify-write" => Ok(true),
+        "reconstruct" => Ok(false),
         _ => Err("there are read-modify-write and reconstruct".into()),
     }
 }
@@ -279,6 +277,9 @@ fn case(args: &Args, scheme: Scheme) -> Case {
     let mut profile = Profile::table_1(positioning);
     profile.hits = args.hits / 100.0;
     profile.message = window(nanos(args.window));
+    if let Some(time) = args.serving {
+        profile.serving = handling(nanos(time));
+    }
     let mix = Mix { reads: args.reads / 100.0, used: args.used / 100.0, alignment: args.alignment };
     let mut case = Case::table_1(scheme, args.hosts, mix, profile);
     case.devices = args.devices;
@@ -291,8 +292,8 @@ fn case(args: &Args, scheme: Scheme) -> Case {
 
 /// What the schemes leave open, where it was not said as by default.
 fn variants(args: &Args, default: Variants) -> Variants {
-    let half = args.half_stripe.map(|half| half == HalfStripe::ReadModifyWrite);
-    Variants { basic: args.basic, delta_at_half: half.unwrap_or(default.delta_at_half) }
+    let delta_at_half = args.half_stripe.unwrap_or(default.delta_at_half);
+    Variants { basic: args.basic, delta_at_half }
 }
 
 fn paper(args: &Args) -> Ended {

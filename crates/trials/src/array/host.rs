@@ -260,9 +260,8 @@ impl Node {
     fn arrive(&mut self, arrival: Arrival, cx: &mut Context<'_, Node>) {
         // Table 1 has a time for hosts and the lock server only.
         let takes = match (&arrival, &self.hosted) {
-            (Arrival::Packet(..), Hosted::Host(_) | Hosted::Server(_)) => {
-                self.setting.handling.sample(cx.random())
-            }
+            (Arrival::Packet(..), Hosted::Host(_)) => self.setting.handling.sample(cx.random()),
+            (Arrival::Packet(..), Hosted::Server(_)) => self.setting.serving.sample(cx.random()),
             _ => 0,
         };
         if self.setting.turns != Turns::AtOnce && self.medium.is_some() {

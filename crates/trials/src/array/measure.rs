@@ -156,6 +156,7 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
         network: case.profile.network(),
         disk: case.profile.disk(),
         handling: case.profile.handling.clone(),
+        serving: case.profile.serving.clone(),
         turns: case.turns,
         events: false,
         host: Rc::new(move |config| {

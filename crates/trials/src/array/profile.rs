@@ -29,8 +29,10 @@ pub struct Profile {
     pub hits: f64,
     /// Time of a message on the way, without transfer.
     pub message: Delay,
-    /// What a host or the lock server takes for each message that it gets.
+    /// What a host takes for each message that it gets.
     pub handling: Delay,
+    /// What the lock server takes for each.
+    pub serving: Delay,
 }
 
 impl Profile {
@@ -41,7 +43,8 @@ impl Profile {
             hits: 0.0,
             message: window(2 * MILLISECOND),
             // The table has a mean; devices are no hosts, and take no time besides their disks.
-            handling: Delay::Exponential { base: 0, mean: 750 * MICROSECOND },
+            handling: handling(750 * MICROSECOND),
+            serving: handling(750 * MICROSECOND),
         }
     }
 
@@ -97,6 +100,11 @@ impl Calibration {
             (Calibration::Latency, Alignment::Free) => 5_860 * MICROSECOND,
         }
     }
+}
+
+/// Time of a processor for a message, of which Table 1 has the mean: taken for an exponential one.
+pub fn handling(mean: Nanos) -> Delay {
+    Delay::Exponential { base: 0, mean }
 }
 
 /// Message latencies of figure 11: uniform from 1 ms to this.

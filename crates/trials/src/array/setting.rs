@@ -59,8 +59,10 @@ pub struct Setting {
     pub disk: DiskConfig,
     /// Sectors that a block takes; from 2 on a crash can tear it.
     pub sectors_per_block: usize,
-    /// What a host or the lock server takes for each message that it gets.
+    /// What a host takes for each message that it gets.
     pub handling: Delay,
+    /// What the lock server takes for each.
+    pub serving: Delay,
     /// When devices handle requests.
     pub turns: Turns,
     /// What the lock server takes to write its log.
@@ -90,6 +92,7 @@ impl Setting {
             disk: DiskConfig::default(),
             sectors_per_block: 1,
             handling: Delay::ZERO,
+            serving: Delay::ZERO,
             turns: Turns::AtOnce,
             log: Delay::ZERO,
             events: true,

@@ -4,7 +4,7 @@ use lockify_array::Scheme;
 use lockify_report::{Case as Properties, Row, Value, metric};
 use lockify_sim::{MILLISECOND, Nanos, SECOND};
 
-use super::published::{COLLAPSED, LATENCY_LIMIT_MS, figure_6, published};
+use super::published::{LATENCY_LIMIT_MS, figure_6, published};
 use super::{Part, row};
 use crate::array::measure::{Case, MeasureError, Measured, SCHEMES, measure};
 use crate::array::profile::{Calibration, Profile, window};
@@ -70,14 +70,18 @@ pub(super) fn parts() -> Vec<Part> {
     }
     for scheme in SCHEMES {
         parts.extend(Alignment::ALL.map(|alignment| baseline(scheme, alignment)));
-        parts.extend(USED.map(|used| contention(scheme, used, Calibration::Peak, "5b")));
-        parts.extend(USED.map(|used| contention(scheme, used, Calibration::Latency, "8")));
+        // For latencies, which need no rare events.
+        let short = Case { length: SHORT, ..loaded(scheme, Calibration::Peak) };
+        parts.extend(USED.map(|used| contention(short.clone(), used, "5b")));
+        parts.extend(USED.map(|used| contention(loaded(scheme, Calibration::Latency), used, "8")));
         parts.extend(READS.map(|reads| messages(scheme, reads)));
         parts.extend(WINDOWS.map(|longest| skew(scheme, longest)));
     }
     for scheme in [Scheme::ZeroOverhead, Scheme::DeviceLocking, Scheme::TimestampOrdering] {
         parts.push(other_turns(scheme, Turns::AtOnce));
-        parts.extend(USED.map(|used| contention_at_once(scheme, used)));
+        let at_once = of_turns(loaded(scheme, Calibration::Latency), Turns::AtOnce);
+        let short = Case { length: SHORT, ..at_once };
+        parts.extend(USED.map(|used| contention(short.clone(), used, "8, at once")));
     }
     parts.push(other_turns(Scheme::DeviceLocking, Turns::InTurn));
     for lock_wait in LOCK_WAITS {
@@ -92,6 +96,11 @@ fn table_1(scheme: Scheme, hosts: u32, alignment: Alignment, calibration: Calibr
     let profile = Profile::table_1(calibration.positioning(alignment));
     let case = Case::table_1(scheme, hosts, Mix::table_1(alignment), profile);
     of_turns(case, papers_turns(scheme))
+}
+
+/// The same with Table 1's hosts, and the rule of alignment for what the paper shows once.
+fn loaded(scheme: Scheme, calibration: Calibration) -> Case {
+    table_1(scheme, HOSTS, ALIGNMENT, calibration)
 }
 
 /// What the rows of a measurement have in common.
@@ -228,31 +237,14 @@ fn point_of(
 }
 
 /// Figures 5b and 8: a smaller part of the array is used.
-fn contention(
-    scheme: Scheme,
-    percent: f64,
-    calibration: Calibration,
-    figure: &'static str,
-) -> Part {
-    let mut case = table_1(scheme, HOSTS, ALIGNMENT, calibration);
+fn contention(mut case: Case, percent: f64, figure: &'static str) -> Part {
     case.mix.used = percent / 100.0;
-    if calibration == Calibration::Peak {
-        case.length = SHORT; // for latencies, which need no rare events
-    }
     point(figure, "used_percent", percent, case)
 }
 
-/// Beside figure 8: devices that handle requests as they come.
-fn contention_at_once(scheme: Scheme, percent: f64) -> Part {
-    let mut case = table_1(scheme, HOSTS, ALIGNMENT, Calibration::Latency);
-    case.mix.used = percent / 100.0;
-    case.length = SHORT;
-    point("8, at once", "used_percent", percent, of_turns(case, Turns::AtOnce))
-}
-
-/// Beside figure 8: the same, device locking with a fixed time-out.
+/// Beside figure 8: devices at once, and device locking with a fixed time-out.
 fn lock_waits(lock_wait_ms: u64, percent: f64) -> Part {
-    let case = table_1(Scheme::DeviceLocking, HOSTS, ALIGNMENT, Calibration::Latency);
+    let case = loaded(Scheme::DeviceLocking, Calibration::Latency);
     let mut case = of_turns(case, Turns::AtOnce);
     case.mix.used = percent / 100.0;
     case.lock_wait = Some(lock_wait_ms * MILLISECOND);
@@ -300,10 +292,8 @@ fn faster_disks(scheme: Scheme, percent: f64, hosts: &'static [u32]) -> Part {
             let shared = properties("12", ALIGNMENT, scheme);
             let collapses = scheme == Scheme::DeviceLocking && percent == 60.0;
             all.extend(rows(&found, &shared).into_iter().map(|row| {
-                let known =
-                    collapses && hosts == COLLAPSE && row.metric == metric::RETRY_SHARE.name;
-                let row = row.with("hits_percent", percent).with("hosts", hosts);
-                Row { published: known.then_some(COLLAPSED), ..row }
+                let published = published("12", scheme, &row.metric, f64::from(hosts));
+                Row { published, ..row.with("hits_percent", percent).with("hosts", hosts) }
             }));
             let goes_on = keeps_up(&found) || collapses && hosts < COLLAPSE;
             if !goes_on {
