@@ -182,8 +182,8 @@ def silent_directory(lab: Lab, how: str) -> AbstractContextManager[None]:
     return stalled(lab, DIRECTORY) if how == "stalled" else lost(lab, CREATOR, DIRECTORY)
 
 
-# The unchanged DLM warns of what still comes from a node that has left: whoever leaves sends (REMOVE, answers) until its
-# dlm_controld hears of it, and another node may be done with its recovery by then.
+# The unchanged DLM warns of what still comes from a node that has left: whoever leaves sends (REMOVE, answers) until
+# its dlm_controld hears of it, and another node may be done with its recovery by then.
 _WARNS_OF_WHO_LEFT = re.compile(r"WARNING: .* at fs/dlm/lock\.c:\d+ _receive_message\+")
 _LOG_DEBUG = "/sys/kernel/config/dlm/cluster/log_debug"
 
