@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes per block: the smallest piece that is read, written, locked and checked.
 pub const BLOCK: u32 = 4096;
+/// Bytes of the sector behind each block, unless the array was made for media that write larger pieces only.
+pub const SECTOR: u32 = 512;
+/// What a sector may have.
+pub const SECTORS: [u32; 2] = [SECTOR, 4096];
 /// The version of the file's format.
 const VERSION: u32 = 1;
 /// The longest file that is read, bytes.
@@ -131,10 +135,20 @@ struct LayoutEntry {
     unit_bytes: u64,
     /// In all groups together.
     stripes: u64,
+    #[serde(default = "sector", skip_serializing_if = "is_usual")]
+    sector_bytes: u32,
 }
 
 fn one() -> u16 {
     1
+}
+
+fn sector() -> u32 {
+    SECTOR
+}
+
+fn is_usual(sector: &u32) -> bool {
+    *sector == SECTOR
 }
 
 /// As it is written; [`ArrayFile`] is what was checked.
@@ -169,6 +183,8 @@ pub struct ArrayFile {
     pub durability: Durability,
     /// Where blocks lie.
     pub layout: Layout,
+    /// Bytes of the sector behind each block of a device: the smallest piece that its medium writes.
+    pub sector: u32,
     /// How long things may take.
     pub timing: Timing,
     /// The devices, by id.
@@ -259,6 +275,7 @@ impl ArrayFile {
             groups: self.layout.groups,
             unit_bytes: u64::from(self.layout.unit) * u64::from(self.layout.block_size),
             stripes: self.layout.stripes,
+            sector_bytes: self.sector,
         };
         let text = Text {
             version: VERSION,
@@ -287,10 +304,20 @@ impl ArrayFile {
         self.voters().find(|entry| entry.id == id.0)
     }
 
-    /// What all who take part have to agree on. Addresses are not in it, so that they can change one after the other.
+    /// What all who take part have to agree on. Addresses are not in it, so that they can change one after the other; nor is the
+    /// sector's size, which matters to a device alone, and which its superblock says.
     pub fn digest(&self) -> u64 {
-        let Self { id, scheme, durability, layout, timing, devices, witnesses, lock_server: _ } =
-            self;
+        let Self {
+            id,
+            scheme,
+            durability,
+            layout,
+            sector: _,
+            timing,
+            devices,
+            witnesses,
+            lock_server: _,
+        } = self;
         let voters = (devices.len() as u64, witnesses.len() as u64);
         let timing = (timing.lease_ms, timing.clock_ms, timing.forget_ms);
         let said = (id, scheme, durability, layout, timing, voters);
@@ -312,6 +339,10 @@ impl FromStr for ArrayFile {
                 text.version
             ));
         }
+        let sector = text.layout.sector_bytes;
+        if !SECTORS.contains(&sector) {
+            return Err(format!("layout.sector_bytes = {sector}: {SECTORS:?}"));
+        }
         let layout = layout(&text.layout)?;
         let Text { id, scheme, durability, timing, devices, witnesses, lock_server, .. } = text;
         let file = ArrayFile {
@@ -319,6 +350,7 @@ impl FromStr for ArrayFile {
             scheme,
             durability,
             layout,
+            sector,
             timing,
             devices: by_id(devices),
             witnesses: by_id(witnesses),
@@ -336,7 +368,7 @@ fn by_id(mut entries: Vec<DeviceEntry>) -> Vec<DeviceEntry> {
 }
 
 fn layout(entry: &LayoutEntry) -> Result<Layout, String> {
-    let LayoutEntry { redundancy, data, groups, unit_bytes, stripes } = *entry;
+    let LayoutEntry { redundancy, data, groups, unit_bytes, stripes, sector_bytes: _ } = *entry;
     let blocks = unit_bytes / u64::from(BLOCK);
     let unit = u32::try_from(blocks)
         .ok()
@@ -432,6 +464,7 @@ mod tests {
                 block_size: BLOCK,
                 stripes: 100,
             },
+            sector: SECTOR,
             timing: Timing::default(),
             devices: (0..5).map(entry).collect(),
             witnesses: vec![entry(5)],
@@ -445,6 +478,8 @@ mod tests {
         let path = folder.path().join("a.toml");
         file().create(&path).unwrap();
         assert_eq!(ArrayFile::read(&path).unwrap(), file());
+        let coarse = ArrayFile { sector: 4096, ..file() };
+        assert_eq!(coarse.to_toml().unwrap().parse(), Ok(coarse));
         assert!(matches!(file().create(&path), Err(FileError::Exists(_))));
         let missing = ArrayFile::read(&folder.path().join("b.toml")).unwrap_err().to_string();
         assert!(missing.contains("lockify array create"), "{missing}");
@@ -474,6 +509,7 @@ mod tests {
             ("data = 4", "data = 3", "the layout has 4 devices"),
             ("data = 4", "data = 1", "2 to 64 data units"),
             ("stripes = 100", "stripe = 100", "stripe"),
+            ("stripes = 100", "stripes = 100\nsector_bytes = 520", "layout.sector_bytes = 520"),
             ("id = 3\n", "id = 2\n", "3 is missing"),
             ("127.0.0.1:7003", "127.0.0.1:7002", "is there twice"),
             ("127.0.0.1:7003", "127.0.0.1:0", "a port"),

@@ -20,8 +20,8 @@ pub mod upkeep;
 mod wire;
 
 pub use file::{
-    ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, FileError, LockServerEntry, Timing,
-    WitnessEntry,
+    ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, FileError, LockServerEntry, SECTOR,
+    SECTORS, Timing, WitnessEntry,
 };
 pub use history::HistoryError;
 pub use wire::Report;

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use lockify_array::{Layout, Redundancy, Scheme};
 use lockify_volume::store::blocks_in;
-use lockify_volume::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, Timing};
+use lockify_volume::{
+    ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, SECTORS, Timing,
+};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
@@ -35,6 +37,10 @@ pub struct Args {
     /// Bytes of a stripe on each device
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_size)]
     unit: u64,
+    /// The smallest piece that the devices' media write, and what each block's own record takes: 512, or 4KiB for media with
+    /// logical sectors of 4 KiB, on which content then gets half of the space
+    #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_sector)]
+    sector_size: u32,
     /// How hosts' operations are kept apart: timestamp-ordering, device-locking, server-locking, callback-locking or zero-overhead
     /// (not at all, for measuring)
     #[arg(long, default_value = "timestamp-ordering")]
@@ -91,6 +97,11 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     let number: u64 =
         number.parse().map_err(|_| format!("{text:?} does not begin with a number"))?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than there is"))
+}
+
+fn parse_sector(text: &str) -> Result<u32, String> {
+    let size = u32::try_from(parse_size(text)?).ok().filter(|size| SECTORS.contains(size));
+    size.ok_or_else(|| "a sector has 512 bytes or 4KiB".into())
 }
 
 /// Runs the subcommand.
@@ -158,7 +169,7 @@ fn describe(args: &Args) -> Result<ArrayFile, String> {
     if unit == 0 || !args.unit.is_multiple_of(u64::from(BLOCK)) {
         return Err(format!("--unit is a multiple of {BLOCK} bytes"));
     }
-    let rows = blocks_in(args.device_size) / u64::from(unit);
+    let rows = blocks_in(args.device_size, args.sector_size) / u64::from(unit);
     let stripes = rows.saturating_mul(groups.into());
     if stripes == 0 {
         return Err("--device-size is too small for a single stripe; two MiB are for the device's own records".into());
@@ -173,6 +184,7 @@ fn describe(args: &Args) -> Result<ArrayFile, String> {
         scheme: args.scheme,
         durability: if args.durable_on_flush { Durability::Flush } else { Durability::Write },
         layout: Layout { redundancy, data, groups, unit, block_size: BLOCK, stripes },
+        sector: args.sector_size,
         timing: Timing { lease_ms: args.lease.as_millis() as u64, ..Timing::default() },
         devices: (0..).zip(&args.devices).map(entry).collect(),
         witnesses: (devices..).zip(&args.witnesses).map(entry).collect(),
@@ -195,5 +207,7 @@ mod tests {
         assert_eq!(parse_size("3 GiB"), Ok(3 << 30));
         assert!(parse_size("3GB").is_err() && parse_size("x").is_err());
         assert!(parse_size("99999999999TiB").is_err());
+        assert_eq!((parse_sector("512"), parse_sector("4KiB")), (Ok(512), Ok(4096)));
+        assert!(parse_sector("1KiB").is_err());
     }
 }

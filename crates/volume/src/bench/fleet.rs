@@ -9,7 +9,7 @@ use lockify_report::crew::{Program, Worker};
 use super::case::DATA;
 use super::worker::{Job, Role};
 use super::{BenchError, Settings};
-use crate::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, Timing};
+use crate::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, SECTOR, Timing};
 
 /// Blocks per stripe unit: 64 KiB.
 const UNIT: u32 = 16;
@@ -33,6 +33,7 @@ pub(super) fn file(scheme: Scheme, settings: &Settings) -> std::io::Result<Array
         scheme,
         durability: if settings.durable { Durability::Write } else { Durability::Flush },
         layout,
+        sector: SECTOR,
         timing: Timing::default(),
         devices,
         witnesses: Vec::new(),

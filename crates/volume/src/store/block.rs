@@ -1,12 +1,13 @@
 //! A block on the medium: its content, and behind it a sector that says which block it is, who wrote it, the checksum of both,
 //! and that of what the sector says, so that n blocks are one contiguous write. The sector lands as a whole or not at all: of a
-//! block that was cut short it says who wrote it, or who had before.
+//! block that was cut short it says who wrote it, or who had before. Where the medium writes pieces of 4 KiB, so has the sector:
+//! a sector that several blocks share would have to be written with each of them, and be lost with any.
 
 use bytes::Bytes;
 use lockify_array::{BadBlock, Block, BlockError, DeviceId, Header, Stamp};
 
+use super::is_zero;
 use super::superblock::Fields;
-use super::{RECORD, SECTOR, is_zero};
 use crate::{ArrayId, BLOCK};
 
 const MAGIC: [u8; 4] = *b"LkBk";
@@ -24,7 +25,7 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Puts a block into `RECORD` bytes.
+    /// Puts a block into bytes for it and its sector.
     pub fn encode(self, number: u64, block: &Block, record: &mut [u8]) {
         let (content, sector) = record.split_at_mut(CONTENT);
         content.copy_from_slice(&block.data);
@@ -48,9 +49,8 @@ impl Owner {
         sector[BODY + 8..].fill(0);
     }
 
-    /// The block in `RECORD` bytes. Zeros are a block that was never written.
+    /// The block in such bytes. Zeros are a block that was never written.
     pub fn decode(self, number: u64, record: &Bytes) -> Result<Block, BadBlock> {
-        debug_assert_eq!(record.len(), RECORD);
         let (content, sector) = record.split_at(CONTENT);
         let crc = crc32c::crc32c_append(crc32c::crc32c(content), &sector[..BODY]);
         let mut fields = Fields(sector);
@@ -88,7 +88,7 @@ impl Owner {
     }
 }
 
-const _: () = assert!(RECORD == CONTENT + SECTOR && BODY + 8 <= SECTOR);
+const _: () = assert!(BODY + 8 <= crate::SECTOR as usize);
 
 #[cfg(test)]
 mod tests {
@@ -106,6 +106,8 @@ mod tests {
     }
 
     const OWNER: Owner = Owner { array: ArrayId([5; 16]), device: 2 };
+    const SECTOR: usize = crate::SECTOR as usize;
+    const RECORD: usize = CONTENT + SECTOR;
 
     fn record() -> Vec<u8> {
         let mut record = vec![0xff; RECORD];

@@ -89,7 +89,7 @@ pub enum Why {
     },
     /// Made for another layout.
     #[error(
-        "it was made for another layout than the array's file has now: give it the file that it was made with"
+        "it was made for another layout, or sectors of another size, than the array's file has now: give it the file that it was made with"
     )]
     OtherLayout,
     /// The array does not fit.
@@ -103,12 +103,17 @@ pub enum Why {
         /// What there must be.
         needed: u64,
     },
-    /// The file system, or the medium's block, does not allow what is needed.
+    /// The file system does not allow what is needed.
     #[error(
-        "direct I/O in pieces of 512 bytes is refused here ({0}): choose another file system or medium, or give --buffered, \
-         which uses the system's cache"
+        "direct I/O is refused here ({0}): choose another file system or medium, or give --buffered, which uses the system's cache"
     )]
     Direct(io::Error),
+    /// The file system, or the medium, reads and writes larger pieces only.
+    #[error(
+        "direct I/O in pieces of 512 bytes is refused here ({0}): make an array for such media (lockify array create \
+         --sector-size 4KiB), choose another file system or medium, or give --buffered, which uses the system's cache"
+    )]
+    DirectSectors(io::Error),
     /// Another process has it.
     #[error("another process uses it: is the device served already?")]
     Locked,

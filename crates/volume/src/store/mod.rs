@@ -5,10 +5,11 @@
 //! 4096    superblock, the copy
 //! 8192    record, 1 MiB          what the protocol keeps (epoch, fenced lives, ...), in turn here
 //! + 1 MiB record, 1 MiB          and here
-//! + 1 MiB blocks, 4608 bytes each: 4096 of content, then a sector with linkage record, CRC32C of both, and of it (section 6)
+//! + 1 MiB blocks, each 4096 bytes of content, then a sector with linkage record, CRC32C of both, and of it (section 6)
 //! ```
-//! Everything is written in multiples of 512 bytes at multiples of 512, with O_DIRECT. A write is durable after an
-//! fdatasync(2) that began after it; several writes share one ([`Disk`]).
+//! A sector has 512 bytes, or 4096 where the medium writes no smaller pieces: blocks are written in multiples of a sector at
+//! multiples of it, all else in multiples of 4096, with O_DIRECT. A write is durable after an fdatasync(2) that began after it;
+//! several writes share one ([`Disk`]).
 
 mod block;
 mod buffer;
@@ -27,17 +28,15 @@ use bytes::Bytes;
 use lockify_array::{BadBlock, Block, BlockError, Extent};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 
-use crate::{ArrayFile, BLOCK};
+use crate::{ArrayFile, BLOCK, SECTOR};
 use block::Owner;
 use buffer::Buffer;
 pub use disk::{Answered, Disk};
 pub use error::{StoreError, Why};
 use superblock::{Bad, Superblock};
 
-/// The smallest piece of direct I/O.
-const SECTOR: usize = 512;
-/// Bytes of a block with its sector.
-const RECORD: usize = BLOCK as usize + SECTOR;
+/// Superblocks and records are read and written in multiples of it, which all common media take.
+const PIECE: usize = 4096;
 /// Where the copies of the superblock are.
 const SUPERBLOCKS: [u64; 2] = [0, 4096];
 /// Where the slots of the protocol's record are.
@@ -67,19 +66,24 @@ pub enum Access {
     Buffered,
 }
 
-/// Whether all bytes are zero: by sectors, which is a comparison of memory. Byte by byte takes longer than reading them.
+/// Whether all bytes are zero: by pieces, which is a comparison of memory. Byte by byte takes longer than reading them.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
-    bytes.chunks(SECTOR).all(|sector| *sector == [0; SECTOR][..sector.len()])
+    bytes.chunks(512).all(|piece| *piece == [0; 512][..piece.len()])
 }
 
-/// Bytes that a device's file needs.
-pub fn file_size(device_blocks: u64) -> u64 {
-    BLOCKS + device_blocks * RECORD as u64
+/// Bytes of a block with its sector.
+fn record_size(sector: u32) -> u64 {
+    u64::from(BLOCK + sector)
+}
+
+/// Bytes that a device's file needs whose sectors have so many.
+pub fn file_size(device_blocks: u64, sector: u32) -> u64 {
+    BLOCKS + device_blocks * record_size(sector)
 }
 
 /// How many blocks fit a file of so many bytes.
-pub fn blocks_in(bytes: u64) -> u64 {
-    bytes.saturating_sub(BLOCKS) / RECORD as u64
+pub fn blocks_in(bytes: u64, sector: u32) -> u64 {
+    bytes.saturating_sub(BLOCKS) / record_size(sector)
 }
 
 /// A device's file that this process alone uses.
@@ -88,6 +92,7 @@ pub struct Store {
     file: File,
     owner: Owner,
     blocks: u64,
+    sector: u32,
     superblock: Mutex<Superblock>,
     /// The sequence number of the record saved last.
     record_seq: AtomicU64,
@@ -120,7 +125,7 @@ impl Store {
         lock(&file).map_err(&at)?;
         let kind = file.metadata().map_err(system("look at")).map_err(&at)?;
         let blocks = blocks_of(array, device);
-        let needed = file_size(blocks);
+        let needed = file_size(blocks, array.sector);
         if kind.file_type().is_block_device() {
             let found = length(&file).map_err(system("measure")).map_err(&at)?;
             if found < needed {
@@ -134,7 +139,7 @@ impl Store {
             if !is_zero(&first) {
                 return Err(at(Why::InUse));
             }
-            try_access(path, access).map_err(&at)?;
+            try_access(path, access, array.sector).map_err(&at)?;
             zero(&file, needed).map_err(system("zero")).map_err(&at)?;
         } else if kind.is_file() {
             if kind.len() > 0 {
@@ -142,7 +147,7 @@ impl Store {
                 return Err(at(found.map_or(Why::NotEmpty, |found| Why::IsDevice(found.array))));
             }
             file.set_len(needed).map_err(system("lengthen")).map_err(&at)?;
-            if let Err(why) = try_access(path, access) {
+            if let Err(why) = try_access(path, access, array.sector) {
                 // As it was, for the next attempt.
                 file.set_len(0).map_err(system("empty")).map_err(&at)?;
                 return Err(at(why));
@@ -150,8 +155,15 @@ impl Store {
         } else {
             return Err(at(Why::Kind));
         }
-        let (id, layout, in_service) = (array.id, array.layout, false);
-        let first = Superblock { seq: 1, array: id, device, in_service, layout, blocks };
+        let first = Superblock {
+            seq: 1,
+            array: array.id,
+            device,
+            in_service: false,
+            layout: array.layout,
+            blocks,
+            sector: array.sector,
+        };
         write_superblock(&file, &first).map_err(system("write")).map_err(&at)?;
         // Its name, too.
         file.sync_all().map_err(system("sync")).map_err(&at)?;
@@ -193,20 +205,22 @@ impl Store {
         if found.device != device {
             return Err(at(Why::OtherDevice { found: found.device, wanted: device }));
         }
-        if (found.layout, found.blocks) != (array.layout, blocks) {
+        if (found.layout, found.blocks, found.sector) != (array.layout, blocks, array.sector) {
             return Err(at(Why::OtherLayout));
         }
-        let (length, needed) =
-            (length(&file).map_err(system("measure")).map_err(&at)?, file_size(blocks));
+        let length = length(&file).map_err(system("measure")).map_err(&at)?;
+        let needed = file_size(blocks, array.sector);
         if length < needed {
             return Err(at(Why::TooSmall { found: length, needed }));
         }
+        try_sector(&file, array.sector).map_err(&at)?;
         let (seq, record) = read_record(&file).map_err(&at)?;
         Ok(Store {
             path: path.to_owned(),
             file,
             owner: Owner { array: array.id, device },
             blocks,
+            sector: array.sector,
             superblock: Mutex::new(found),
             record_seq: AtomicU64::new(seq),
             record,
@@ -247,9 +261,14 @@ impl Store {
 
     fn offset(&self, start: u64, count: u64) -> io::Result<u64> {
         let end = start.checked_add(count).filter(|&end| end <= self.blocks);
-        end.map(|_| file_size(start)).ok_or_else(|| {
+        end.map(|_| file_size(start, self.sector)).ok_or_else(|| {
             io::Error::new(ErrorKind::InvalidInput, "blocks behind the device's end")
         })
+    }
+
+    /// Bytes of a block with its sector.
+    fn record_size(&self) -> usize {
+        record_size(self.sector) as usize
     }
 
     /// Reads blocks.
@@ -257,14 +276,14 @@ impl Store {
     /// # Errors
     /// The system's, if the medium does not work at all; a block of its own that cannot be read is torn.
     pub fn read(&self, extent: Extent) -> io::Result<Vec<Result<Block, BadBlock>>> {
-        let offset = self.offset(extent.start, extent.count.into())?;
-        let mut buffer = Buffer::new(extent.count as usize * RECORD);
+        let (offset, size) = (self.offset(extent.start, extent.count.into())?, self.record_size());
+        let mut buffer = Buffer::new(extent.count as usize * size);
         if self.file.read_exact_at(&mut buffer, offset).is_err() {
             return self.read_singly(extent);
         }
         let all = buffer.freeze();
-        let blocks = all.chunks_exact(RECORD).enumerate().map(|(i, _)| {
-            let record = all.slice(i * RECORD..(i + 1) * RECORD);
+        let blocks = (0..extent.count as usize).map(|i| {
+            let record = all.slice(i * size..(i + 1) * size);
             self.owner.decode(extent.start + i as u64, &record)
         });
         Ok(blocks.collect())
@@ -273,10 +292,10 @@ impl Store {
     /// Somewhere in the extent the medium fails: which blocks are affected?
     fn read_singly(&self, extent: Extent) -> io::Result<Vec<Result<Block, BadBlock>>> {
         // If not even this can be read, it is not a matter of some blocks.
-        self.file.read_exact_at(&mut Buffer::new(SECTOR), SUPERBLOCKS[0])?;
+        self.file.read_exact_at(&mut Buffer::new(PIECE), SUPERBLOCKS[0])?;
         let blocks = (extent.start..extent.start + u64::from(extent.count)).map(|number| {
-            let mut buffer = Buffer::new(RECORD);
-            let read = self.file.read_exact_at(&mut buffer, file_size(number));
+            let mut buffer = Buffer::new(self.record_size());
+            let read = self.file.read_exact_at(&mut buffer, file_size(number, self.sector));
             read.map_err(|_| BlockError::Torn.into())
                 .and_then(|()| self.owner.decode(number, &buffer.freeze()))
         });
@@ -292,9 +311,10 @@ impl Store {
         if blocks.iter().any(|block| block.data.len() != BLOCK as usize) {
             return Err(io::Error::new(ErrorKind::InvalidInput, "a block of another size"));
         }
-        let mut buffer = Buffer::new(blocks.len() * RECORD);
-        for ((number, block), record) in (start..).zip(blocks).zip(buffer.chunks_exact_mut(RECORD))
-        {
+        let size = self.record_size();
+        let mut buffer = Buffer::new(blocks.len() * size);
+        let records = buffer.chunks_exact_mut(size);
+        for ((number, block), record) in (start..).zip(blocks).zip(records) {
             self.owner.encode(number, block, record);
         }
         self.file.write_all_at(&buffer, offset)
@@ -317,7 +337,7 @@ impl Store {
             return Err(io::Error::new(ErrorKind::InvalidInput, "the record is too long"));
         }
         let seq = self.record_seq.load(Relaxed) + 1;
-        let mut buffer = Buffer::new((SLOT_HEAD + record.len()).next_multiple_of(SECTOR));
+        let mut buffer = Buffer::new((SLOT_HEAD + record.len()).next_multiple_of(PIECE));
         buffer[..8].copy_from_slice(&SLOT_MAGIC);
         buffer[8..16].copy_from_slice(&seq.to_le_bytes());
         buffer[16..20].copy_from_slice(&(record.len() as u32).to_le_bytes());
@@ -360,15 +380,24 @@ fn refusal(what: &'static str) -> impl FnOnce(io::Error) -> Why {
     }
 }
 
-/// Whether a file that is long enough can be read as it will be, before anything is written to it: past the cache in pieces of
-/// 512 bytes, which file systems and media may refuse.
-fn try_access(path: &Path, access: Access) -> Result<(), Why> {
+/// Whether a file that is long enough can be read as it will be, before anything is written to it.
+fn try_access(path: &Path, access: Access, sector: u32) -> Result<(), Why> {
     if access == Access::Buffered {
         return Ok(());
     }
     let opened = OpenOptions::new().read(true).custom_flags(flags(access).bits() as i32).open(path);
-    let read = opened.and_then(|file| file.read_exact_at(&mut Buffer::new(SECTOR), SECTOR as u64));
+    let file = opened.map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => Why::Direct(error),
+        _ => Why::System { what: "read", error },
+    })?;
+    try_sector(&file, sector)
+}
+
+/// Whether single sectors can be read: file systems and media may refuse that past the cache.
+fn try_sector(file: &File, sector: u32) -> Result<(), Why> {
+    let read = file.read_exact_at(&mut Buffer::new(sector as usize), sector.into());
     read.map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput if sector == SECTOR => Why::DirectSectors(error),
         ErrorKind::InvalidInput => Why::Direct(error),
         _ => Why::System { what: "read", error },
     })
@@ -396,7 +425,7 @@ fn length(file: &File) -> io::Result<u64> {
 
 /// Makes the first bytes of a block device read as zeros.
 fn zero(file: &File, length: u64) -> io::Result<()> {
-    let length = length.next_multiple_of(SECTOR as u64);
+    let length = length.next_multiple_of(SECTOR.into());
     if fallocate(file, FallocateFlags::ZERO_RANGE, 0, length).is_ok() {
         return Ok(());
     }
@@ -409,8 +438,8 @@ fn zero(file: &File, length: u64) -> io::Result<()> {
 }
 
 fn write_superblock(file: &File, superblock: &Superblock) -> io::Result<()> {
-    let mut buffer = Buffer::new(SECTOR);
-    buffer.copy_from_slice(&superblock.encode());
+    let mut buffer = Buffer::new(PIECE);
+    buffer[..superblock::SIZE].copy_from_slice(&superblock.encode());
     // One after the other, so that one of both is whole at any time.
     for offset in SUPERBLOCKS {
         file.write_all_at(&buffer, offset)?;
@@ -422,7 +451,7 @@ fn write_superblock(file: &File, superblock: &Superblock) -> io::Result<()> {
 fn read_superblock(file: &File) -> Result<Superblock, Why> {
     let (mut best, mut bad) = (None::<Superblock>, Bad::Foreign);
     for offset in SUPERBLOCKS {
-        let mut buffer = Buffer::new(SECTOR);
+        let mut buffer = Buffer::new(PIECE);
         match file.read_exact_at(&mut buffer, offset) {
             Ok(()) => {}
             // Shorter than a device's file.

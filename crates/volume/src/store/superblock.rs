@@ -2,11 +2,14 @@
 
 use lockify_array::{Layout, Redundancy};
 
-use super::SECTOR;
-use crate::ArrayId;
+use crate::{ArrayId, SECTOR};
 
 /// The version of the format of a device's file.
 pub(super) const VERSION: u32 = 2;
+/// That of one whose sectors are not the usual ones: a release that knows only these must not open it.
+pub(super) const VERSION_OF_OTHER_SECTORS: u32 = 3;
+/// Bytes of a superblock.
+pub(super) const SIZE: usize = 512;
 const MAGIC: [u8; 8] = *b"LOCKIFYD";
 /// Bytes that the checksum is of.
 const BODY: usize = 80;
@@ -23,6 +26,8 @@ pub(super) struct Superblock {
     pub layout: Layout,
     /// Blocks of this device: none for a witness.
     pub blocks: u64,
+    /// Bytes of the sector behind each.
+    pub sector: u32,
 }
 
 /// What a copy is, if it is no superblock.
@@ -34,11 +39,12 @@ pub(super) enum Bad {
 }
 
 impl Superblock {
-    pub fn encode(&self) -> [u8; SECTOR] {
+    pub fn encode(&self) -> [u8; SIZE] {
         let Layout { redundancy, data, groups, unit, block_size, stripes } = self.layout;
-        let mut all = Vec::with_capacity(SECTOR);
+        let version = if self.sector == SECTOR { VERSION } else { VERSION_OF_OTHER_SECTORS };
+        let mut all = Vec::with_capacity(SIZE);
         all.extend(MAGIC);
-        all.extend(VERSION.to_le_bytes());
+        all.extend(version.to_le_bytes());
         all.extend(self.seq.to_le_bytes());
         all.extend(self.array.0);
         all.extend(self.device.to_le_bytes());
@@ -53,24 +59,27 @@ impl Superblock {
         all.extend(block_size.to_le_bytes());
         all.extend(stripes.to_le_bytes());
         all.extend(self.blocks.to_le_bytes());
+        if self.sector != SECTOR {
+            all.extend(self.sector.to_le_bytes());
+        }
         all.resize(BODY, 0);
         all.extend(crc32c::crc32c(&all).to_le_bytes());
-        let mut sector = [0; SECTOR];
-        sector[..all.len()].copy_from_slice(&all);
-        sector
+        let mut bytes = [0; SIZE];
+        bytes[..all.len()].copy_from_slice(&all);
+        bytes
     }
 
-    pub fn decode(sector: &[u8]) -> Result<Superblock, Bad> {
-        let mut fields = Fields(sector);
+    pub fn decode(bytes: &[u8]) -> Result<Superblock, Bad> {
+        let mut fields = Fields(bytes);
         if fields.take() != MAGIC {
             return Err(Bad::Foreign);
         }
         let version = u32::from_le_bytes(fields.take());
-        if version != VERSION {
+        if ![VERSION, VERSION_OF_OTHER_SECTORS].contains(&version) {
             return Err(Bad::Version(version));
         }
-        let crc = sector.get(BODY..BODY + 4);
-        if crc != Some(&crc32c::crc32c(&sector[..BODY.min(sector.len())]).to_le_bytes()) {
+        let crc = bytes.get(BODY..BODY + 4);
+        if crc != Some(&crc32c::crc32c(&bytes[..BODY.min(bytes.len())]).to_le_bytes()) {
             return Err(Bad::Torn);
         }
         let seq = u64::from_le_bytes(fields.take());
@@ -86,7 +95,8 @@ impl Superblock {
             stripes: u64::from_le_bytes(fields.take()),
         };
         let blocks = u64::from_le_bytes(fields.take());
-        Ok(Superblock { seq, array, device, in_service: in_service != 0, layout, blocks })
+        let sector = if version == VERSION { SECTOR } else { u32::from_le_bytes(fields.take()) };
+        Ok(Superblock { seq, array, device, in_service: in_service != 0, layout, blocks, sector })
     }
 }
 
@@ -116,15 +126,18 @@ mod tests {
             stripes: 1 << 40,
         };
         let (array, device) = (ArrayId([9; 16]), 5);
-        let one = Superblock { seq: 7, array, device, in_service: true, layout, blocks: 1 << 41 };
-        let sector = one.encode();
-        assert_eq!(Superblock::decode(&sector), Ok(one));
-        for at in 0..BODY + 4 {
-            let mut bad = sector;
-            bad[at] ^= 0x40;
-            assert!(Superblock::decode(&bad).is_err(), "byte {at}");
+        for sector in crate::SECTORS {
+            let (in_service, blocks) = (true, 1 << 41);
+            let one = Superblock { seq: 7, array, device, in_service, layout, blocks, sector };
+            let bytes = one.encode();
+            assert_eq!(Superblock::decode(&bytes), Ok(one));
+            for at in 0..BODY + 4 {
+                let mut bad = bytes;
+                bad[at] ^= 0x40;
+                assert!(Superblock::decode(&bad).is_err(), "byte {at}");
+            }
+            assert_eq!(Superblock::decode(&[]), Err(Bad::Foreign));
+            assert_eq!(Superblock::decode(&bytes[..40]), Err(Bad::Torn));
         }
-        assert_eq!(Superblock::decode(&[]), Err(Bad::Foreign));
-        assert_eq!(Superblock::decode(&sector[..40]), Err(Bad::Torn));
     }
 }

@@ -7,7 +7,7 @@ use lockify_array::{
 };
 
 use super::*;
-use crate::{ArrayId, DeviceEntry, Durability, Timing};
+use crate::{ArrayId, DeviceEntry, Durability, SECTORS, Timing};
 
 fn array() -> ArrayFile {
     let entry = |id: u16| DeviceEntry { id, address: ([127, 0, 0, 1], 7000 + id).into(), node: 0 };
@@ -23,6 +23,7 @@ fn array() -> ArrayFile {
             block_size: BLOCK,
             stripes: 25,
         },
+        sector: SECTOR,
         timing: Timing::default(),
         devices: (0..2).map(entry).collect(),
         witnesses: vec![entry(2)],
@@ -49,7 +50,11 @@ impl Folder {
     }
 
     fn create(&self) -> Store {
-        Store::create(&self.path(), &array(), 1, Access::Direct).unwrap()
+        self.create_for(&array())
+    }
+
+    fn create_for(&self, array: &ArrayFile) -> Store {
+        Store::create(&self.path(), array, 1, Access::Direct).unwrap()
     }
 
     fn open(&self, array: &ArrayFile, device: u16) -> Result<Store, Why> {
@@ -67,8 +72,14 @@ impl Folder {
 
 #[test]
 fn blocks_come_back_after_the_device_was_opened_again() {
+    for sector in SECTORS {
+        blocks_come_back_with(&ArrayFile { sector, ..array() });
+    }
+}
+
+fn blocks_come_back_with(array: &ArrayFile) {
     let folder = Folder::new();
-    let store = folder.create();
+    let store = folder.create_for(array);
     assert!(store.read(Extent { start: 0, count: 100 }).unwrap().iter().all(|block| {
         block.as_ref().is_ok_and(|b| b.header == Header::default() && b.data[..] == [0; 4096])
     }));
@@ -76,13 +87,20 @@ fn blocks_come_back_after_the_device_was_opened_again() {
     store.write(99, &[block(3)]).unwrap();
     store.sync().unwrap();
     drop(store);
-    let store = folder.open(&array(), 1).unwrap();
+    let store = folder.open(array, 1).unwrap();
     assert_eq!(store.read(Extent { start: 5, count: 2 }).unwrap(), [Ok(block(1)), Ok(block(2))]);
     assert_eq!(store.read(Extent { start: 99, count: 1 }).unwrap(), [Ok(block(3))]);
     assert!(store.read(Extent { start: 99, count: 2 }).is_err());
     assert!(store.write(u64::MAX, &[block(1)]).is_err());
-    assert_eq!(std::fs::metadata(folder.path()).unwrap().len(), file_size(100));
-    assert_eq!(blocks_in(file_size(100)), 100);
+    let size = file_size(100, array.sector);
+    assert_eq!(std::fs::metadata(folder.path()).unwrap().len(), size);
+    assert_eq!((blocks_in(size, array.sector), blocks_in(size - 1, array.sector)), (100, 99));
+    // One of these two misses a block's content, the other one its sector.
+    for into in [700, u64::from(BLOCK) + 7] {
+        folder.spoil(file_size(6, array.sector) + into);
+        let found = store.read(Extent { start: 5, count: 3 }).unwrap();
+        assert_eq!((&found[0], found[1].is_err(), found[2].is_ok()), (&Ok(block(1)), true, true));
+    }
 }
 
 #[test]
@@ -90,7 +108,7 @@ fn a_torn_block_is_found_and_its_neighbours_are_not_affected() {
     let folder = Folder::new();
     let store = folder.create();
     store.write(0, &[block(1), block(2), block(3)]).unwrap();
-    folder.spoil(BLOCKS + RECORD as u64 + 700);
+    folder.spoil(file_size(1, SECTOR) + 700);
     let found = store.read(Extent { start: 0, count: 3 }).unwrap();
     let bad = BadBlock { error: BlockError::Torn, stamp: Some(block(2).header.stamp) };
     assert_eq!(found, [Ok(block(1)), Err(bad), Ok(block(3))]);
@@ -110,8 +128,10 @@ fn what_is_not_this_device_is_refused() {
     let mut other = array();
     other.layout.stripes = 24;
     assert!(matches!(folder.open(&other, 1), Err(Why::OtherLayout)));
+    let other = ArrayFile { sector: 4096, ..array() };
+    assert!(matches!(folder.open(&other, 1), Err(Why::OtherLayout)));
     let file = OpenOptions::new().write(true).open(folder.path()).unwrap();
-    file.set_len(file_size(99)).unwrap();
+    file.set_len(file_size(99, SECTOR)).unwrap();
     assert!(matches!(folder.open(&array(), 1), Err(Why::TooSmall { .. })));
     file.set_len(0).unwrap();
     assert!(matches!(folder.open(&array(), 1), Err(Why::Foreign)));
@@ -181,7 +201,7 @@ fn a_witness_has_no_blocks() {
     let folder = Folder::new();
     let store = Store::create(&folder.path(), &array(), 2, Access::Direct).unwrap();
     assert!(store.read(Extent { start: 0, count: 1 }).is_err());
-    assert_eq!(std::fs::metadata(folder.path()).unwrap().len(), file_size(0));
+    assert_eq!(std::fs::metadata(folder.path()).unwrap().len(), file_size(0, SECTOR));
 }
 
 type Answers = Receiver<(DiskToken, Result<DiskAnswer, DiskError>)>;

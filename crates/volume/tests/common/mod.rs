@@ -10,7 +10,8 @@ use lockify_volume::device::{Server, Serving};
 use lockify_volume::host::{Array, Joining};
 use lockify_volume::store::Access;
 use lockify_volume::{
-    ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, Timing, lock_server,
+    ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, SECTOR, Timing,
+    lock_server,
 };
 
 /// Longest time that anything may take.
@@ -57,6 +58,7 @@ impl Site {
             scheme,
             durability,
             layout,
+            sector: SECTOR,
             timing,
             devices: (0..).zip(&held).map(entry).collect(),
             witnesses: Vec::new(),
