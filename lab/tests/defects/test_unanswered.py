@@ -152,12 +152,15 @@ def test_programs_do_not_give_locks_up_before_the_answer(three: Lab) -> None:
     """A program can have locks in the file system's lockspace, too. None that it may have used to keep others out is
     given up while claims are pending, in whichever way."""
     scenario.warm_up(three, "user")
+    # Not by its path: nodes have a /tmp of their own, where this repository may be.
     program = f"""
-        rm -f /run/go /run/holds.* /run/did.* /run/ended.*
-        {DEVICES}
-        /usr/bin/python3 -B {Path(user_locks.__file__).resolve()}; status=$?
-        kill $devices; exit $status
-    """
+rm -f /run/go /run/holds.* /run/did.* /run/ended.*
+{DEVICES}
+/usr/bin/python3 -B - <<'PROGRAM'; status=$?
+{Path(user_locks.__file__).read_text(encoding="utf-8")}
+PROGRAM
+kill $devices; exit $status
+"""
     ways = len(user_locks.WAYS)
 
     def marks(kind: str) -> int:
