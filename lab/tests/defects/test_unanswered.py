@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from pathlib import Path
 
 import scenario
 import user_locks
@@ -157,7 +157,7 @@ def test_programs_do_not_give_locks_up_before_the_answer(three: Lab) -> None:
 rm -f /run/go /run/holds.* /run/did.* /run/ended.*
 {DEVICES}
 /usr/bin/python3 -B - <<'PROGRAM'; status=$?
-{Path(user_locks.__file__).read_text(encoding="utf-8")}
+{inspect.getsource(user_locks)}
 PROGRAM
 kill $devices; exit $status
 """

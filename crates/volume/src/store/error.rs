@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::superblock::{VERSION, VERSION_OF_OTHER_SECTORS};
 use crate::ArrayId;
 
 /// Why a device's file, or block device, is not made or opened.
@@ -65,7 +66,9 @@ pub enum Why {
     )]
     Torn,
     /// Another release made it.
-    #[error("its format has version {0}, and this release knows {known}: use the release that made it", known = super::superblock::VERSION)]
+    #[error(
+        "its format has version {0}, and this release knows {VERSION} and {VERSION_OF_OTHER_SECTORS}: use the release that made it"
+    )]
     Version(u32),
     /// Another array's.
     #[error(

@@ -213,7 +213,11 @@ impl Store {
         if length < needed {
             return Err(at(Why::TooSmall { found: length, needed }));
         }
-        try_sector(&file, array.sector).map_err(&at)?;
+        match try_sector(&file, array.sector) {
+            // A medium that fails there is no reason: one copy of the superblock is enough.
+            Ok(()) | Err(Why::System { .. }) => {}
+            Err(why) => return Err(at(why)),
+        }
         let (seq, record) = read_record(&file).map_err(&at)?;
         Ok(Store {
             path: path.to_owned(),
@@ -386,11 +390,7 @@ fn try_access(path: &Path, access: Access, sector: u32) -> Result<(), Why> {
         return Ok(());
     }
     let opened = OpenOptions::new().read(true).custom_flags(flags(access).bits() as i32).open(path);
-    let file = opened.map_err(|error| match error.kind() {
-        ErrorKind::InvalidInput => Why::Direct(error),
-        _ => Why::System { what: "read", error },
-    })?;
-    try_sector(&file, sector)
+    try_sector(&opened.map_err(unreadable)?, sector)
 }
 
 /// Whether single sectors can be read: file systems and media may refuse that past the cache.
@@ -398,9 +398,15 @@ fn try_sector(file: &File, sector: u32) -> Result<(), Why> {
     let read = file.read_exact_at(&mut Buffer::new(sector as usize), sector.into());
     read.map_err(|error| match error.kind() {
         ErrorKind::InvalidInput if sector == SECTOR => Why::DirectSectors(error),
+        _ => unreadable(error),
+    })
+}
+
+fn unreadable(error: io::Error) -> Why {
+    match error.kind() {
         ErrorKind::InvalidInput => Why::Direct(error),
         _ => Why::System { what: "read", error },
-    })
+    }
 }
 
 fn lock(file: &File) -> Result<(), Why> {
