@@ -59,11 +59,10 @@ def stop_membership(stack: str, seconds: int) -> str:
     return (
         _LOOK
         + f"""
-gone() {{ ! pidof -q "$1"; }}
-for daemon in dlm_controld corosync; do
-    pkill -TERM -x "$daemon" || :
-    look {seconds} "$daemon ends" gone "$daemon"
-done
+# Asked again and again: dlm_controld looks whether it was asked only when that interrupts its waiting, and forgets it
+# as long as it knows a lockspace.
+ended() {{ pidof -q "$1" || return 0; pkill -TERM -x "$1"; return 1; }}
+for daemon in dlm_controld corosync; do look {seconds} "$daemon ends" ended "$daemon"; done
 """
     )
 
