@@ -12,7 +12,7 @@ mod event;
 mod fence;
 mod history;
 mod mailbox;
-pub mod membership;
+pub use lockify_membership as membership;
 mod notice;
 mod poller;
 mod query;

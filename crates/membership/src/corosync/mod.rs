@@ -458,7 +458,8 @@ impl CorosyncMembership {
                 self.patience = 0;
             }
             // Of static lists; a peer of another kind is refused when it introduces itself.
-            Vote::Spaces { .. }
+            Vote::Log(_)
+            | Vote::Spaces { .. }
             | Vote::Propose { .. }
             | Vote::Accept { .. }
             | Vote::Refuse { .. }
@@ -562,6 +563,9 @@ impl Membership for CorosyncMembership {
             Event::Reborn { life } => self.reborn(now, life),
             Event::Cluster(event) => self.cluster(now, event),
             Event::Fenced { node, success } => self.fenced(now, node, success),
+            // It keeps nothing, and has nothing that an operator could change.
+            Event::Persisted { .. } => {}
+            Event::Request { id, .. } => self.actions.push_back(super::no_log(id)),
             Event::Tick => self.tick(now),
         }
         if !self.halted {

@@ -274,6 +274,8 @@ impl StaticMembership {
             Vote::Refuse { seq, why } => self.refused(now, from, seq, why),
             Vote::Install { view, stamps } => self.install(view, &stamps),
             Vote::Fenced { node, below } => self.over(node, below),
+            // Of another service.
+            Vote::Log(_) => {}
             Vote::Goodbye => {
                 self.dead(from);
                 self.disconnected(from);
@@ -660,6 +662,9 @@ impl Membership for StaticMembership {
                 self.fences.ended(node, success, now);
                 self.run_agents(now);
             }
+            // It keeps nothing, and has nothing that an operator could change.
+            Event::Persisted { .. } => {}
+            Event::Request { id, .. } => self.actions.push_back(super::no_log(id)),
             Event::Tick => self.tick(now),
         }
         if !self.halted {

@@ -351,6 +351,7 @@ impl World {
                 self.agents.push(node);
             }
             Action::Disconnect { node } => self.disconnect(id, node),
+            other => unreachable!("only a log asks for {other:?}"),
         }
     }
 

@@ -41,6 +41,11 @@ impl Leases {
         Leases { lease: lease.max(1), started, peers: BTreeMap::new() }
     }
 
+    /// The lease is another one from now on, in nanoseconds.
+    pub(super) fn set_lease(&mut self, lease: Time) {
+        self.lease = lease.max(1);
+    }
+
     fn peer(&mut self, node: NodeId) -> &mut Peer {
         self.peers.entry(node).or_default()
     }

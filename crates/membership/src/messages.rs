@@ -4,6 +4,7 @@ use lockify_core::{NodeId, Time};
 use serde::{Deserialize, Serialize};
 
 use super::NodeView;
+use super::log::LogWord;
 
 /// A lockspace that a node has joined.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -74,6 +75,8 @@ pub enum Vote {
     },
     /// The sender has stopped and will not come back in this life.
     Goodbye,
+    /// A message of the service with a replicated log.
+    Log(LogWord),
 }
 
 /// Why a view is not accepted.

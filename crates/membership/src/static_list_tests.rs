@@ -201,7 +201,7 @@ impl Cluster {
             }
             Action::Disconnect { node } => self.close(id, node),
             Action::Fence { node, .. } => self.agents.push(node),
-            Action::Cast(_) => unreachable!("a list has no cluster manager"),
+            other => unreachable!("a list has no cluster manager and no log: {other:?}"),
         }
     }
 

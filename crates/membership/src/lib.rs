@@ -1,12 +1,15 @@
 //! Who is in the cluster: views, quorum and leases behind one trait.
 //!
 //! A [`Membership`] does no I/O: its host tells it what happens to connections, what peers and the
-//! cluster say, and carries out its [`Action`]s. There are [`CorosyncMembership`], and
-//! [`StaticMembership`], a fixed list of nodes; read there what they guarantee.
+//! cluster say, and carries out its [`Action`]s. There are [`LogMembership`], a replicated log of its
+//! own, [`CorosyncMembership`], and [`StaticMembership`], a fixed list of nodes; read there what
+//! they guarantee.
+#![forbid(unsafe_code)]
 
 mod corosync;
 mod fences;
 mod leases;
+pub mod log;
 mod messages;
 mod static_list;
 
@@ -16,6 +19,7 @@ use lockify_core::{Member, NodeId, Time, View};
 use serde::{Deserialize, Serialize};
 
 pub use corosync::{CorosyncMembership, GroupConfig};
+pub use log::{ClusterState, LogConfig, LogMembership, LogWord, NodeEntry, Request, Why};
 pub use messages::{Refusal, SpaceJoin, Vote};
 pub use static_list::{StaticConfig, StaticMembership};
 
@@ -86,8 +90,22 @@ pub enum Event {
     Spaces(Vec<SpaceJoin>),
     /// This node begins a new life: it halted, and all its connections are closed.
     Reborn {
-        /// Its incarnation from now on.
+        /// Its incarnation from now on; a service that hands out lives itself ignores it.
         life: u64,
+    },
+    /// A write of the service's state has ended ([`Action::Persist`]).
+    Persisted {
+        /// Which.
+        number: u64,
+        /// The disk has it.
+        success: bool,
+    },
+    /// An operator wants something.
+    Request {
+        /// Comes back with [`Action::Answer`].
+        id: u64,
+        /// What.
+        request: Request,
     },
     /// The cluster manager says something.
     Cluster(ClusterEvent),
@@ -144,6 +162,26 @@ pub enum Action {
         /// The peer.
         node: NodeId,
     },
+    /// Put this in the place of the state on the disk, whole or not at all, and come back with
+    /// [`Event::Persisted`]. There is one write at a time.
+    Persist {
+        /// Which.
+        number: u64,
+        /// All of it.
+        image: Vec<u8>,
+    },
+    /// This node has another [`identity`](Membership::identity): close every connection, and make
+    /// all anew under it.
+    Reconnect,
+    /// These are the nodes of the cluster from now on.
+    Nodes(BTreeMap<NodeId, NodeEntry>),
+    /// What became of an operator's request.
+    Answer {
+        /// The request's.
+        id: u64,
+        /// What was done, or why nothing was.
+        result: Result<String, String>,
+    },
 }
 
 /// Why a node may not act any longer.
@@ -157,11 +195,16 @@ pub enum Halt {
     NoCorosync,
     /// The others have gone on without this node.
     LeftBehind,
+    /// The others have agreed to go on without this node.
+    Excluded(Why),
 }
 
 impl std::fmt::Display for Halt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Halt::Excluded(why) => {
+                return write!(f, "the other nodes go on without this one, because {why}: every lock is lost");
+            }
             Halt::Lease => {
                 "no majority of the nodes answers: every lock is lost; see which nodes are down"
             }
@@ -182,7 +225,7 @@ impl std::fmt::Display for Halt {
 }
 
 /// What recovering a dead node's locks waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum FenceKind {
     /// The end of the node's lease.
     #[default]
@@ -233,6 +276,14 @@ pub trait Membership {
     fn view(&self) -> Option<&NodeView>;
     /// How it stands.
     fn standing(&self) -> Standing;
+    /// By what number peers know this node's connections: its life, or a random number before it has one.
+    fn identity(&self) -> u64 {
+        0
+    }
+    /// What the cluster has agreed on, if the service keeps that.
+    fn cluster(&self) -> Option<&ClusterState> {
+        None
+    }
     /// Nodes that are gone, as far as this one sees, but may still act: views without them wait
     /// for proof (a lease, a fencing agent).
     fn unfenced(&self) -> Vec<NodeId> {
@@ -256,16 +307,28 @@ pub struct MembershipImage(Service);
 enum Service {
     Static(StaticMembership),
     Group(corosync::GroupImage),
+    Log(Box<log::Kept>),
 }
 
 impl MembershipImage {
     /// The service.
-    pub fn into_service(self) -> Box<dyn Membership + Send> {
-        match self.0 {
+    ///
+    /// # Errors
+    /// The image is another release's.
+    pub fn into_service(self) -> Result<Box<dyn Membership + Send>, log::ImageError> {
+        Ok(match self.0 {
             Service::Static(service) => Box::new(service),
             Service::Group(image) => Box::new(image.into_service()),
-        }
+            Service::Log(kept) => Box::new(LogMembership::go_on(*kept)?),
+        })
     }
+}
+
+/// The answer of a service that has no log to what an operator wants changed in it.
+fn no_log(id: u64) -> Action {
+    let why = "this cluster's membership keeps no log that could be changed: with corosync, change its \
+               configuration";
+    Action::Answer { id, result: Err(why.into()) }
 }
 
 /// The lockspaces that these nodes have joined, by name, not numbered yet.
