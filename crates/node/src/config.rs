@@ -1,6 +1,6 @@
 //! What a node is told when it starts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,6 +32,21 @@ pub struct CorosyncConfig {
     pub names: BTreeMap<NodeId, String>,
 }
 
+/// Which keys of the cluster a node's configuration names: the others are the cluster's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Given {
+    /// The lease.
+    pub lease: bool,
+    /// What recovery waits for.
+    pub fence: bool,
+}
+
+impl Default for Given {
+    fn default() -> Given {
+        Given { lease: true, fence: true }
+    }
+}
+
 /// Configuration of one shard of one node.
 #[derive(Debug)]
 pub struct NodeConfig {
@@ -46,9 +61,22 @@ pub struct NodeConfig {
     /// A socket that listens already, instead of binding this node's address (for port 0). Not
     /// needed in a list of one node, which has nobody to listen to.
     pub listener: Option<TcpListener>,
-    /// This life of the node, larger than that of every earlier one; `None`: the nanoseconds
-    /// since 1970.
+    /// With corosync: this life of the node, larger than that of every earlier one; `None`: the
+    /// nanoseconds since 1970. Without, the cluster's log hands lives out.
     pub incarnation: Option<u64>,
+    /// Where this node keeps what the cluster has agreed on: its part of the log. A directory of
+    /// its own, on a disk that survives restarts. `None`: in memory only, for tests and
+    /// benchmarks; such a node is one that lost its disk each time it starts.
+    pub state_dir: Option<PathBuf>,
+    /// Nodes of the list that do not vote. Of the others, the first seven do.
+    pub learners: BTreeSet<NodeId>,
+    /// Nodes that are reached by name (`HOST:PORT`), looked up again at each connection.
+    pub hosts: BTreeMap<NodeId, String>,
+    /// Where this node listens, if not at its address; needed in a list of one node that others
+    /// are to join.
+    pub listen: Option<SocketAddr>,
+    /// Which keys of the cluster were given, and do not just have their default.
+    pub given: Given,
     /// Share of the directory that this node keeps (protocol section 1); 0 keeps none.
     pub weight: u32,
     /// How long a node may go on without hearing from a majority. A node that is silent for twice
@@ -90,6 +118,11 @@ impl NodeConfig {
             security: Security::default(),
             listener: None,
             incarnation: None,
+            state_dir: None,
+            learners: BTreeSet::new(),
+            hosts: BTreeMap::new(),
+            listen: None,
+            given: Given::default(),
             weight: 1,
             lease: Duration::from_secs(2),
             delay: Duration::ZERO,
@@ -124,12 +157,4 @@ impl SpaceConfig {
     pub fn new(policy: Policy) -> SpaceConfig {
         SpaceConfig { core: Config::new(NodeId(0), 0, policy) }
     }
-}
-
-/// What two nodes compare to see that they have the same list.
-pub fn list_digest(nodes: &[NodeAddress]) -> u64 {
-    let mut nodes = nodes.to_vec();
-    nodes.sort_unstable_by_key(|n| n.node);
-    let text: String = nodes.iter().map(|n| format!("{} {}\n", n.node, n.address)).collect();
-    xxhash_rust::xxh3::xxh3_64(text.as_bytes())
 }

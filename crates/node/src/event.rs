@@ -142,6 +142,13 @@ pub enum HostEvent {
         /// The answer.
         answer: Box<Answer>,
     },
+    /// What became of an operator's request ([`crate::Engine::request`]).
+    Requested {
+        /// Which.
+        id: u64,
+        /// What was done, or why nothing was.
+        result: Result<String, String>,
+    },
     /// Something that an operator should see.
     Notice(Notice),
 }

@@ -51,8 +51,10 @@ pub(crate) struct Target {
     pub(crate) node: NodeId,
     pub(crate) name: String,
     pub(crate) address: String,
-    /// The first life of its process; 0 if not known.
+    /// The life that must not go on, as this shard counts lives; 0 if not known.
     pub(crate) born: u64,
+    /// The shard that asks. Each counts lives by itself.
+    pub(crate) shard: u32,
 }
 
 /// Runs agents for all shards of a node.
@@ -65,10 +67,10 @@ pub(crate) struct Fencer {
 /// What was last done for a node.
 #[derive(Debug, Default)]
 struct Run {
-    born: u64,
-    done: bool,
-    /// Who waits for the agent that runs.
-    waiting: Vec<Mailbox<News>>,
+    /// By shard, the last life that an agent has ended.
+    done: BTreeMap<u32, u64>,
+    /// Who waits for the agent that runs: the shard, the life, and where to tell.
+    waiting: Vec<(u32, u64, Mailbox<News>)>,
 }
 
 impl Fencer {
@@ -90,15 +92,15 @@ impl Fencer {
     pub(crate) fn fence(self: &Arc<Fencer>, target: Target, mailbox: Mailbox<News>) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let run = nodes.entry(target.node).or_default();
-        if !run.waiting.is_empty() {
-            run.waiting.push(mailbox);
-            return;
-        }
-        if run.done && target.born <= run.born {
+        if run.waiting.is_empty()
+            && run.done.get(&target.shard).is_some_and(|done| target.born <= *done)
+        {
             return mailbox.post(News::Fenced { node: target.node, success: true });
         }
-        (run.born, run.done) = (target.born, false);
-        run.waiting.push(mailbox.clone());
+        run.waiting.push((target.shard, target.born, mailbox));
+        if run.waiting.len() > 1 {
+            return;
+        }
         drop(nodes);
         let (fencer, node) = (self.clone(), target.node);
         let thread = std::thread::Builder::new().name(format!("lockify-fence-{node}"));
@@ -136,11 +138,13 @@ impl Fencer {
     fn finish(&self, node: NodeId, success: bool, text: String) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(run) = nodes.get_mut(&node) else { return };
-        run.done = success;
         let waiting = std::mem::take(&mut run.waiting);
+        if success {
+            run.done.extend(waiting.iter().map(|(shard, born, _)| (*shard, *born)));
+        }
         drop(nodes);
         let level = if success { Level::Warning } else { Level::Error };
-        for (i, mailbox) in waiting.iter().enumerate() {
+        for (i, (_, _, mailbox)) in waiting.iter().enumerate() {
             if i == 0 {
                 mailbox.post(News::Notice(Notice { level, text: text.clone() }));
             }

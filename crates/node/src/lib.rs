@@ -6,6 +6,7 @@ mod clock;
 mod cluster;
 mod config;
 mod conn;
+mod disk;
 mod engine;
 mod error;
 mod event;
@@ -20,7 +21,7 @@ mod shard;
 pub mod wire;
 
 pub use cluster::{ClusterList, ClusterNode};
-pub use config::{CorosyncConfig, NodeAddress, NodeConfig, SpaceConfig, list_digest};
+pub use config::{CorosyncConfig, Given, NodeAddress, NodeConfig, SpaceConfig};
 pub use engine::{Engine, EngineImage, HOST_TOKENS, REQUESTS, lock_label, requests_are_logged};
 pub use error::{CallError, NodeError};
 pub use event::{HostEvent, SpaceId};

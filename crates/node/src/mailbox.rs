@@ -14,6 +14,10 @@ pub(crate) enum News {
     Cluster(ClusterEvent),
     /// A fencing agent has ended.
     Fenced { node: NodeId, success: bool },
+    /// A write of the membership's state has ended.
+    Persisted { number: u64, success: bool },
+    /// A node's name was looked up.
+    Resolved { node: NodeId, addresses: Result<Vec<std::net::SocketAddr>, String> },
     /// An operator should see this.
     Notice(Notice),
 }

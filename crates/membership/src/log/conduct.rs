@@ -23,6 +23,8 @@ pub(super) struct Conduct {
     /// Before, no silence is held against anybody: this process has not listened long enough.
     listens_from: Time,
     links: BTreeMap<(NodeId, NodeId), Link>,
+    /// When a link last broke or came up: several that break at once are judged together.
+    changed: Time,
 }
 
 /// How steady a link between two nodes is.
@@ -31,6 +33,8 @@ struct Link {
     up: bool,
     since: Time,
     flaps: u32,
+    /// This break is among the flaps, or is none: the link has never worked.
+    counted: bool,
 }
 
 impl Conduct {
@@ -49,12 +53,14 @@ impl Conduct {
         for (i, a) in nodes.iter().enumerate() {
             for b in nodes.iter().skip(i + 1) {
                 let up = matrix.linked(*a, *b);
-                let link = self.links.entry((*a, *b)).or_insert(Link { up, since: now, flaps: 0 });
+                let link = self.links.entry((*a, *b)).or_insert(Link { up, since: now, flaps: 0, counted: !up });
+                // Whom nobody else reaches has died or is alone: that says nothing of this link.
+                let alive = [a, b].iter().all(|n| matrix.neighbours(**n).next().is_some());
                 if link.up != up {
-                    // Whom nobody else reaches has died or is alone: that says nothing of this link.
-                    let broke = link.up && [a, b].iter().all(|n| matrix.neighbours(**n).next().is_some());
-                    link.flaps = (link.flaps + u32::from(broke)).min(MOST_FLAPS);
-                    (link.up, link.since) = (up, now);
+                    (link.up, link.since, link.counted) = (up, now, false);
+                    self.changed = now;
+                } else if !up && !link.counted && alive && now >= link.since.saturating_add(lease / 2) {
+                    (link.flaps, link.counted) = ((link.flaps + 1).min(MOST_FLAPS), true);
                 } else if up && now >= link.since.saturating_add(FORGIVEN * lease) {
                     link.flaps = 0;
                 }
@@ -200,7 +206,8 @@ impl LogMembership {
     /// Begins to part from members that the next view is without.
     fn exclude(&mut self, now: Time, wanted: &[NodeId]) {
         let members = self.state.view.members.clone();
-        let deaf = now < self.conduct.listens_from + self.state.lease_to_wait();
+        let lease = self.state.lease_to_wait();
+        let deaf = now < (self.conduct.listens_from + lease).max(self.conduct.changed + lease / 4);
         for m in members {
             let (node, life) = (m.node, m.incarnation);
             if self.state.is_excluded(node, life) || self.state.is_over(node, life) {
@@ -270,7 +277,8 @@ impl LogMembership {
     fn run_agents(&mut self, now: Time, left: &BTreeMap<NodeId, u64>, keys: u64) {
         self.fences.set(left, now);
         for node in self.fences.start(now) {
-            self.actions.push_back(Action::Fence { node, born: 0 });
+            let born = left.get(&node).map_or(0, |below| below.saturating_sub(1));
+            self.actions.push_back(Action::Fence { node, born });
         }
         for (node, below) in self.fences.tell(now, 4 * self.heartbeat()) {
             self.ask(now, Command::Over { node, below, keys });

@@ -143,7 +143,8 @@ pub struct LogMembership {
     base: Option<ClusterState>,
     /// The state now.
     state: ClusterState,
-    /// On a node that does not vote, how much of the configuration `state` includes.
+    /// How many commands of the configuration `state` includes: those that this node's own log has
+    /// decided, or more, which others have told.
     index: u64,
     /// Only on voters.
     agreement: Option<Agreement>,
@@ -362,8 +363,7 @@ impl LogMembership {
     }
 
     fn position(&self) -> Position {
-        let index = self.agreement.as_ref().map_or(self.index, Agreement::taken);
-        Position { config: self.state.config, index }
+        Position { config: self.state.config, index: self.index }
     }
 
     // Saying things.
@@ -535,15 +535,14 @@ impl LogMembership {
             return;
         }
         let votes = self.state.voters.get(&node) == Some(&hello.witness.disk);
-        if votes && self.is_voter() {
+        let (state, index) = match &self.base {
             // From the configuration's beginning, so that it votes from there.
-            if theirs.config < ours.config
-                && let Some(base) = self.base.clone()
-            {
-                self.send_durable(node, LogWord::Truth { state: Box::new(base), index: 0 });
-            }
-        } else if theirs < ours && !votes {
-            let word = LogWord::Truth { state: Box::new(self.state.clone()), index: ours.index };
+            Some(base) if votes && theirs.config < ours.config && self.is_voter() => (base, 0),
+            _ if votes && theirs.config < ours.config => return,
+            _ => (&self.state, ours.index),
+        };
+        if theirs < (Position { config: ours.config, index }) {
+            let word = LogWord::Truth { state: Box::new(state.clone()), index };
             self.send_durable(node, word);
         }
     }
@@ -571,7 +570,6 @@ impl LogMembership {
         if self.is_alone() {
             return;
         }
-        self.index = self.position().index;
         self.base = Some(self.state.clone());
         self.agreement = None;
         self.disk = self.random.next();
@@ -685,10 +683,14 @@ impl LogMembership {
         let newer = Position { config: state.config, index } > self.position();
         let same = !self.has_begun() || state.cluster == self.state.cluster;
         let later = state.config.era > self.state.config.era;
-        // A voter's own log goes on within its configuration.
-        let votes = self.agreement.is_some() && state.config == self.state.config;
-        let whole = state.voters.get(&self.me()) != Some(&self.disk) || index == 0;
-        if newer && (same || later) && !votes && whole {
+        if !newer || !(same || later) {
+            return;
+        }
+        if self.agreement.is_some() && state.config == self.state.config {
+            // A voter that the leader does not reach: its own log follows when it can.
+            (self.state, self.index) = (state, index);
+            self.look(now);
+        } else if state.voters.get(&self.me()) != Some(&self.disk) || index == 0 {
             self.adopt(now, state, index);
         }
     }
@@ -801,7 +803,7 @@ impl LogMembership {
             node: self.me(),
             disk: self.disk,
             base: self.base.clone(),
-            index: self.index,
+            index: if self.agreement.is_some() { 0 } else { self.index },
             records,
             witnesses: self.witnesses.clone(),
         };
@@ -832,10 +834,15 @@ impl LogMembership {
                 return;
             }
             let voted_for = self.state.config;
+            let first = agreement.taken() - decided.len() as u64;
             self.collect();
-            for command in decided {
-                if self.state.apply(&command) {
-                    self.applied(now, &command);
+            for (at, command) in (first..).zip(decided) {
+                // Others may have told already what it leads to.
+                if at >= self.index {
+                    self.index = at + 1;
+                    if self.state.apply(&command) {
+                        self.applied(now, &command);
+                    }
                 }
             }
             if self.state.config != voted_for {
@@ -901,10 +908,10 @@ impl LogMembership {
             self.live(l.number);
         }
         self.follow_view(now);
-        // Who does not vote learns at once, not with the next beat.
+        // Who does not vote, or is not reached by the leader, learns at once, not with the next beat.
         if self.agreement.as_ref().is_some_and(Agreement::leads) {
             let learners: Vec<NodeId> =
-                self.connected().filter(|n| !self.state.voters.contains_key(n)).collect();
+                self.connected().filter(|n| !self.is_trusted(*n)).collect();
             learners.into_iter().for_each(|n| self.teach(n));
         }
     }
@@ -1344,7 +1351,7 @@ impl LogMembership {
             node: self.me(),
             disk: self.disk,
             base: self.base.clone(),
-            index: self.index,
+            index: if self.agreement.is_some() { 0 } else { self.index },
             records: self.agreement.as_ref().map(Agreement::records).unwrap_or_default(),
             witnesses: self.witnesses.clone(),
         };
@@ -1390,6 +1397,7 @@ impl LogMembership {
             for command in agreement.take_decided() {
                 service.state.apply(&command);
             }
+            service.index = agreement.taken();
         }
         Ok(service)
     }

@@ -3,14 +3,15 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use lockify_core::Time;
 use lockify_core::link::Frame;
+use lockify_core::{NodeId, Time};
 use lockify_trust::{Reading, Secured, Security};
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 
 use super::{Engine, FIRST_CONN, MS};
 use crate::conn::{Conn, Origin, Stage};
+use crate::mailbox::News;
 use crate::membership::Event;
 use crate::notice::Level;
 use crate::wire::{Packet, Part, Payload, encode_packet};
@@ -33,8 +34,58 @@ impl Engine {
     }
 
     fn dial_peer(&mut self, peer: usize, now: Time) {
-        let p = &self.peers[peer];
-        let (address, stage) = (p.address, Stage::Dialing { peer, probe: !p.dials });
+        match self.peers[peer].address {
+            Some(address) => self.dial_address(peer, address, now),
+            None => self.look_up(peer),
+        }
+    }
+
+    /// Looks a peer's name up, on a thread: the system may take long to answer.
+    fn look_up(&mut self, peer: usize) {
+        let p = &mut self.peers[peer];
+        p.looking_up = true;
+        let (node, place, mailbox) = (p.node, p.place.clone(), self.mailbox.clone());
+        let look = move || {
+            let addresses = std::net::ToSocketAddrs::to_socket_addrs(&place)
+                .map(Iterator::collect)
+                .map_err(|e| e.to_string());
+            mailbox.post(News::Resolved { node, addresses });
+        };
+        let thread = std::thread::Builder::new().name("lockify-names".into()).spawn(look);
+        if let Err(e) = thread {
+            self.mailbox.post(News::Resolved { node, addresses: Err(e.to_string()) });
+        }
+    }
+
+    /// A peer's name was looked up.
+    pub(super) fn resolved(
+        &mut self,
+        node: NodeId,
+        addresses: Result<Vec<SocketAddr>, String>,
+        now: Time,
+    ) {
+        let Some(peer) = self.peer_of(node) else { return };
+        let shard = self.identity.shard;
+        let p = &mut self.peers[peer];
+        p.looking_up = false;
+        match addresses.map(|all| all.first().copied()) {
+            Ok(Some(address)) => {
+                let address = super::shard_address(address, shard).unwrap_or(address);
+                self.door.knows(address.ip());
+                if self.peers[peer].wants_dial() {
+                    self.dial_address(peer, address, now);
+                }
+            }
+            other => {
+                let why = other.err().unwrap_or_else(|| "it has no address".into());
+                p.error = Some(format!("cannot look up {}: {why}", p.place));
+                p.back_off(now);
+            }
+        }
+    }
+
+    fn dial_address(&mut self, peer: usize, address: SocketAddr, now: Time) {
+        let stage = Stage::Dialing { peer, probe: !self.peers[peer].dials };
         match TcpStream::connect(address) {
             Ok(stream) => {
                 let conn = self.add(Conn::new(stream, address, Origin::Dialled, stage, now));
@@ -63,7 +114,7 @@ impl Engine {
         let p = &mut self.peers[peer];
         p.dialing = None;
         p.back_off(now);
-        p.error = Some(format!("cannot connect to {}: {kind}", p.address));
+        p.error = Some(format!("cannot connect to {}: {kind}", p.address()));
         let proof = kind == ErrorKind::ConnectionRefused && p.same_host && p.conn.is_none();
         if proof && !p.dead {
             p.dead = true;
@@ -212,7 +263,7 @@ impl Engine {
                 if !why.is_empty() {
                     p.error = Some(why);
                 } else if p.error.is_none() {
-                    p.error = Some(format!("{} closed the connection at once", p.address));
+                    p.error = Some(format!("{} closed the connection at once", p.address()));
                 }
             }
             Stage::Accepted | Stage::Closing => {}

@@ -57,6 +57,14 @@ pub(super) struct Door {
 }
 
 impl Door {
+    /// A node has this address, too.
+    pub(super) fn knows(&mut self, address: IpAddr) {
+        let address = address.to_canonical();
+        if let Err(at) = self.addresses.binary_search(&address) {
+            self.addresses.insert(at, address);
+        }
+    }
+
     /// For a list of nodes with these addresses.
     pub(super) fn new(mut addresses: Vec<IpAddr>) -> Door {
         let known = PER_NODE * addresses.len() as u64;

@@ -11,6 +11,11 @@ use crate::wire::{
     Greeting, GreetingError, Introduction, Packet, decode_greeting, encode_greeting,
 };
 
+/// Whether a node names itself by a visit, not by a life.
+pub(super) fn is_visit(id: u64) -> bool {
+    id >= 1 << 63
+}
+
 impl Engine {
     /// Handles everything complete that a connection has read.
     pub(super) fn handle_input(&mut self, at: usize, now: Time) {
@@ -81,7 +86,7 @@ impl Engine {
     fn note_refusal(&mut self, at: usize, i: &Introduction, why: &str) {
         let secured = self.conns.get(at).and_then(|c| c.secured.as_deref());
         let proved = secured.is_none_or(|s| s.proves(&i.cluster, i.node.0));
-        let Ok(peer) = self.peers.binary_search_by_key(&i.node, |p| p.node) else { return };
+        let Some(peer) = self.peer_of(i.node) else { return };
         let p = &mut self.peers[peer];
         if proved && p.conn.is_none() {
             p.error = Some(why.to_owned());
@@ -127,7 +132,7 @@ impl Engine {
             to: self.peers[peer].node,
             shard: id.shard,
             shards: id.shards,
-            list: id.list,
+            list: id.kind,
             newest: id.versions.newest,
             link,
             oldest: id.versions.oldest,
@@ -195,9 +200,10 @@ impl Engine {
                  far apart"
             ));
         }
-        if i.list != me.list {
+        if i.list != me.kind {
             return Err(format!(
-                "{it} and {we} have different lists of nodes: give both the same list, with the same addresses"
+                "{it} and {we} have different kinds of membership: give both the same key membership, and \
+                 the same release"
             ));
         }
         if (i.shards, i.shard) != (me.shards, me.shard) {
@@ -206,8 +212,12 @@ impl Engine {
                 i.shard, i.shards, me.shard, me.shards
             ));
         }
-        let Ok(peer) = self.peers.binary_search_by_key(&i.node, |p| p.node) else {
-            return Err(format!("{it} is not in the list of {we}: add it to the list"));
+        let Some(peer) = self.peer_of(i.node).filter(|p| !self.peers[*p].removed) else {
+            return Err(format!(
+                "{it} is not a node that {we} knows: add it with `lockify cluster join {} HOST:PORT` on a \
+                 member, or to corosync.conf",
+                i.node
+            ));
         };
         if let Stage::Introduced { peer: dialled } = stage
             && dialled != peer
@@ -241,7 +251,12 @@ impl Engine {
 
     /// Both have introduced themselves: the link goes on where it was.
     fn establish(&mut self, at: usize, stage: Stage, peer: usize, i: Introduction, now: Time) {
+        let (own, backlog) = (self.incarnation, self.backlog);
         let p = &mut self.peers[peer];
+        // Before it has a life, a node is known by a random number, which is no older or newer than others.
+        if is_visit(i.link.from) || p.link.peer().is_some_and(is_visit) {
+            p.forget(own, backlog);
+        }
         let hello = p.link.hello();
         let resumed = match p.link.connect(i.link) {
             Ok(resumed) => resumed,

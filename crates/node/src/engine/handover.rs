@@ -80,6 +80,9 @@ impl Engine {
         let Engine {
             // Of this program.
             poll: _,
+            disk: _,
+            next_request: _,
+            announce_soon: _,
             events: _,
             waker: _,
             timer: _,
@@ -183,7 +186,7 @@ impl Engine {
             stats,
             histories,
         } = image;
-        let service = members.into_service();
+        let service = members.into_service().map_err(|e| NodeError::Config(e.to_string()))?;
         let mut engine = Engine::build(config, Some((service, incarnation)))?;
         if engine.lease != lease
             || !engine.peers.iter().map(|p| p.node).eq(peers.iter().map(|p| p.node))

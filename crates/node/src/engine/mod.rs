@@ -28,7 +28,8 @@ use slab::Slab;
 
 use crate::clock::{Timer, boot, boottime, born, monotonic, wall};
 use crate::cluster::Cluster;
-use crate::config::{NodeConfig, list_digest};
+use crate::config::NodeConfig;
+use crate::disk::Disk;
 use crate::conn::Conn;
 use crate::error::NodeError;
 use crate::event::HostEvent;
@@ -36,7 +37,7 @@ use crate::fence::Fencer;
 use crate::history::History;
 use crate::mailbox::{Mailbox, News};
 use crate::membership::{
-    CorosyncMembership, Event, GroupConfig, Membership, StaticConfig, StaticMembership,
+    CorosyncMembership, Event, GroupConfig, LogConfig, LogMembership, Membership, NodeEntry,
 };
 use crate::notice::{Level, Notice};
 use crate::poller::Poller;
@@ -61,6 +62,11 @@ const TIMER: Token = Token(1);
 const LISTENER: Token = Token(2);
 const FIRST_CONN: usize = 16;
 const MS: Time = 1_000_000;
+
+/// How nodes tell each other which membership service they have. Nodes of releases with a fixed
+/// list said the list's hash here.
+const COROSYNC: u64 = u64::MAX;
+const LOG: u64 = u64::MAX - 1;
 
 /// One shard of one node: lockspaces, peers, timers, membership. Single-threaded: whoever owns it
 /// calls [`Engine::run_once`] in a loop, and the other methods between its turns.
@@ -94,6 +100,11 @@ pub struct Engine {
     /// The way to the cluster manager, if there is one.
     cluster: Option<Cluster>,
     fencer: Arc<Fencer>,
+    /// Where the membership service's state is kept; `None`: nowhere.
+    disk: Option<Disk>,
+    next_request: u64,
+    /// The node's life is a new one, in which its lockspaces must be told to the others.
+    announce_soon: bool,
     /// Names of nodes, for agents.
     names: BTreeMap<NodeId, String>,
     /// Halted: when the host has told its clients, the peers are told, and a new life begins.
@@ -130,8 +141,8 @@ struct Identity {
     node: NodeId,
     cluster: String,
     address: SocketAddr,
-    /// Hash of the list of nodes, which must be the same everywhere.
-    list: u64,
+    /// Which membership service it has: the same on all nodes.
+    kind: u64,
     shard: u32,
     shards: u32,
     group: Option<Arc<ShardGroup>>,
@@ -164,13 +175,12 @@ impl Engine {
         let timer = Timer::new(poll.registry(), TIMER).map_err(system("cannot make a timer"))?;
         let listener = listen(&mut config, &identity, &poll)?;
         let now = monotonic();
-        // No life is older than its process.
-        let process = born();
         let lease = nanos(config.lease).max(MS);
-        let (members, incarnation) = resumed.unwrap_or_else(|| {
-            let life = config.incarnation.unwrap_or_else(wall);
-            (membership(&config, life, process, lease), life)
-        });
+        let disk = config.state_dir.as_deref().map(|d| Disk::open(d, identity.shard)).transpose()?;
+        let (members, incarnation) = match resumed {
+            Some(resumed) => resumed,
+            None => membership(&config, lease, disk.as_ref())?,
+        };
         let mailbox = Mailbox::new(waker.clone());
         let cluster = match &config.corosync {
             Some(_) => {
@@ -212,6 +222,9 @@ impl Engine {
             mailbox,
             cluster,
             fencer,
+            disk,
+            next_request: 1,
+            announce_soon: false,
             names,
             parting: false,
             spaces: Vec::new(),
@@ -325,6 +338,10 @@ impl Engine {
             match news {
                 News::Cluster(event) => self.tell(now, Event::Cluster(event)),
                 News::Fenced { node, success } => self.tell(now, Event::Fenced { node, success }),
+                News::Persisted { number, success } => {
+                    self.tell(now, Event::Persisted { number, success });
+                }
+                News::Resolved { node, addresses } => self.resolved(node, addresses, now),
                 News::Notice(notice) => self.pending.push(HostEvent::Notice(notice)),
             }
         }
@@ -427,37 +444,55 @@ impl Engine {
     }
 }
 
-/// The membership service that the configuration names.
+/// The membership service that the configuration names, and the number by which peers know it.
 fn membership(
     config: &NodeConfig,
-    life: u64,
-    born: u64,
     lease: Time,
-) -> Box<dyn Membership + Send> {
+    disk: Option<&Disk>,
+) -> Result<(Box<dyn Membership + Send>, u64), NodeError> {
     let (node, weight, now) = (config.node, config.weight, boottime());
-    match &config.corosync {
-        Some(corosync) => Box::new(CorosyncMembership::new(
-            GroupConfig {
-                node,
-                life,
-                born: born.min(life),
-                boot: boot(),
-                weight,
-                votes: corosync.votes.clone(),
-                lease,
-                fence: config.fence.kind,
-                startup: nanos(config.fence.startup_wait),
-            },
-            now,
-        )),
-        None => {
-            let nodes = config.nodes.iter().map(|n| n.node).collect();
-            Box::new(StaticMembership::new(
-                StaticConfig { node, life, weight, nodes, lease, fence: config.fence.kind },
-                now,
-            ))
-        }
+    if let Some(corosync) = &config.corosync {
+        let life = config.incarnation.unwrap_or_else(wall);
+        let group = GroupConfig {
+            node,
+            life,
+            // No life is older than its process.
+            born: born().min(life),
+            boot: boot(),
+            weight,
+            votes: corosync.votes.clone(),
+            lease,
+            fence: config.fence.kind,
+            startup: nanos(config.fence.startup_wait),
+        };
+        return Ok((Box::new(CorosyncMembership::new(group, now)), life));
     }
+    let image = disk.map(Disk::read).transpose()?.flatten();
+    let service = LogMembership::new(log_config(config, lease)?, image.as_deref(), now)
+        .map_err(|e| NodeError::Config(format!("state_dir: {e}")))?;
+    let visit = service.identity();
+    Ok((Box::new(service), visit))
+}
+
+fn log_config(config: &NodeConfig, lease: Time) -> Result<LogConfig, NodeError> {
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| system("cannot draw a random number")(e.into()))?;
+    let entry = |n: &crate::config::NodeAddress| {
+        let address = config.hosts.get(&n.node).cloned().unwrap_or_else(|| n.address.to_string());
+        (n.node, NodeEntry { address, voter: !config.learners.contains(&n.node) })
+    };
+    Ok(LogConfig {
+        cluster: config.cluster.clone(),
+        node: config.node,
+        weight: config.weight,
+        nodes: config.nodes.iter().map(entry).collect(),
+        lease: config.given.lease.then_some(lease),
+        fence: config.given.fence.then_some(config.fence.kind),
+        shards: config.shard.as_ref().map_or(1, |g| g.len()),
+        heartbeat: None,
+        seed: u64::from_ne_bytes(seed),
+    })
 }
 
 fn nanos(d: Duration) -> Time {
@@ -503,8 +538,7 @@ fn identity(config: &NodeConfig) -> Result<Identity, NodeError> {
         node: config.node,
         cluster: config.cluster.clone(),
         address: me.address,
-        // Corosync's list may change while nodes run, and is the same for all by itself.
-        list: if config.corosync.is_some() { u64::MAX } else { list_digest(&nodes) },
+        kind: if config.corosync.is_some() { COROSYNC } else { LOG },
         shard: config.shard_index,
         shards,
         group: config.shard.clone(),
@@ -517,10 +551,10 @@ fn listen(
     identity: &Identity,
     poll: &Poller,
 ) -> Result<Option<TcpListener>, NodeError> {
-    if config.nodes.len() == 1 {
+    if config.nodes.len() == 1 && config.listen.is_none() && config.listener.is_none() {
         return Ok(None);
     }
-    let address = shard_address(identity.address, identity.shard)?;
+    let address = shard_address(config.listen.unwrap_or(identity.address), identity.shard)?;
     let failed = |error| NodeError::Listen { node: config.node, address, error };
     let mut listener = match config.listener.take() {
         Some(l) => {

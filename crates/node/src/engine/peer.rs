@@ -18,9 +18,16 @@ const LONGEST_PAUSE: Time = 250 * MS;
 /// Another node of the list.
 pub(super) struct Peer {
     pub(super) node: NodeId,
-    pub(super) address: SocketAddr,
+    /// Where its shard 0 listens: `HOST:PORT`.
+    pub(super) place: String,
+    /// Where its shard of this number listens; `None`: its name is looked up at each connection.
+    pub(super) address: Option<SocketAddr>,
     /// The address is on this host: a refused connection proves that no process is there.
     pub(super) same_host: bool,
+    /// A thread looks its name up.
+    pub(super) looking_up: bool,
+    /// It does not belong to the cluster any more.
+    pub(super) removed: bool,
     /// This node is the one that dials: of each pair, the one with the lower id.
     pub(super) dials: bool,
     pub(super) link: Link<Payload>,
@@ -49,14 +56,35 @@ pub(super) fn list(config: &NodeConfig, me: &Identity, life: u64, now: Time) -> 
         .nodes
         .iter()
         .filter(|n| n.node != config.node)
-        .map(|n| Peer {
-            node: n.node,
-            // A port out of range was refused for this node's own address already, or never
-            // answers: then the address itself is as good as any.
-            address: shard_address(n.address, me.shard).unwrap_or(n.address),
-            same_host: n.address.ip().is_loopback() || n.address.ip() == me.address.ip(),
-            dials: config.node < n.node,
-            link: Link::new(life, config.backlog.max(1)),
+        .map(|n| {
+            let name = config.hosts.get(&n.node).cloned();
+            let address = name.unwrap_or_else(|| n.address.to_string());
+            Peer::new(n.node, &address, me, life, config.backlog.max(1), now)
+        })
+        .collect();
+    peers.sort_unstable_by_key(|p| p.node);
+    peers
+}
+
+impl Peer {
+    /// A node that listens at `HOST:PORT`.
+    pub(super) fn new(
+        node: NodeId,
+        place: &str,
+        me: &Identity,
+        life: u64,
+        backlog: usize,
+        now: Time,
+    ) -> Peer {
+        let mut peer = Peer {
+            node,
+            place: String::new(),
+            address: None,
+            same_host: false,
+            looking_up: false,
+            removed: false,
+            dials: me.node < node,
+            link: Link::new(life, backlog),
             conn: None,
             dialing: None,
             next_dial: now,
@@ -67,18 +95,41 @@ pub(super) fn list(config: &NodeConfig, me: &Identity, life: u64, now: Time) -> 
             error: None,
             congested: false,
             version: me.versions.oldest,
-        })
-        .collect();
-    peers.sort_unstable_by_key(|p| p.node);
-    peers
-}
+        };
+        peer.moved_to(place, me);
+        peer
+    }
 
-impl Peer {
+    /// It listens there from now on.
+    pub(super) fn moved_to(&mut self, place: &str, me: &Identity) {
+        if self.place == place {
+            return;
+        }
+        place.clone_into(&mut self.place);
+        let address = place.parse::<SocketAddr>().ok();
+        // A port out of range was refused for this node's own address already, or never answers:
+        // then the address itself is as good as any.
+        self.address = address.map(|a| shard_address(a, me.shard).unwrap_or(a));
+        self.same_host =
+            address.is_some_and(|a| a.ip().is_loopback() || a.ip() == me.address.ip());
+    }
+
+    /// The host in its address.
+    pub(super) fn host(&self) -> &str {
+        let host = self.place.rsplit_once(':').map_or(&*self.place, |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']')
+    }
+
+    /// Where its shard listens, for messages.
+    pub(super) fn address(&self) -> String {
+        self.address.map_or_else(|| self.place.clone(), |a| a.to_string())
+    }
+
     /// Whether this node has a reason to dial it at all. Whoever does not dial looks whether a
     /// process is there: only on this host does that prove anything.
     pub(super) fn wants_dial(&self) -> bool {
         let idle = self.conn.is_none() && self.dialing.is_none();
-        idle && (self.dials || self.same_host && !self.dead)
+        idle && !self.looking_up && !self.removed && (self.dials || self.same_host && !self.dead)
     }
 
     /// When to dial.

@@ -7,7 +7,8 @@ use lockify_core::{Input, LockId, Lockspace, NodeId, Output, Stats, Time, View, 
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
-use crate::clock::{boottime, monotonic, wall};
+use super::greetings::is_visit;
+use crate::clock::{boottime, monotonic};
 use crate::config::SpaceConfig;
 use crate::error::CallError;
 use crate::event::{HostEvent, SpaceId};
@@ -18,6 +19,9 @@ use crate::wire::Payload;
 
 /// Lock value blocks beyond this would not fit into the messages of a recovery.
 const MAX_LVB: usize = 4096;
+
+/// Bits for the joins of lockspaces within one life of the node.
+const JOINS: u32 = 24;
 
 /// A lockspace that this node has joined.
 #[derive(Clone, Serialize, Deserialize)]
@@ -218,8 +222,35 @@ impl Engine {
     }
 
     fn new_life(&mut self) -> u64 {
-        self.last_life = wall().max(self.last_life + 1).max(self.incarnation);
+        // Larger than those of every earlier life of the node, and than its own joins before.
+        let floor = match self.incarnation {
+            // No life yet: what is joined now is joined again in it.
+            visit if is_visit(visit) => 0,
+            life if life >> (63 - JOINS) == 0 => life << JOINS,
+            // Corosync's lives count nanoseconds.
+            life => life,
+        };
+        self.last_life = (self.last_life + 1).max(floor);
         self.last_life
+    }
+
+    /// The node has another life: lockspaces that it is no member of are joined in that one.
+    pub(super) fn rejoin_all(&mut self) {
+        for at in 0..self.spaces.len() {
+            let outside = |s: &&Space| s.core.view().members.is_empty() && !s.leaving;
+            let Some(config) = self.spaces[at].as_ref().filter(outside).map(|s| s.config.clone()) else {
+                continue;
+            };
+            let life = self.new_life();
+            let core = self.new_core(&config, life);
+            if let Some(s) = self.spaces[at].as_mut() {
+                (s.life, s.core) = (life, core);
+            }
+            self.record(at, |h| {
+                h.begin_life(life);
+                Ok(())
+            });
+        }
     }
 
     fn new_core(&self, config: &SpaceConfig, life: u64) -> Lockspace {
@@ -234,9 +265,14 @@ impl Engine {
 
     /// Tells the membership service what this node has joined.
     pub(super) fn announce(&mut self, now: Time) {
-        let join = |s: &Space| SpaceJoin { name: s.name.clone(), life: s.life };
-        let joins = self.spaces.iter().flatten().map(join).collect();
+        let joins = self.joins();
         self.tell(now, Event::Spaces(joins));
+    }
+
+    /// What this node has joined.
+    pub(super) fn joins(&self) -> Vec<SpaceJoin> {
+        let join = |s: &Space| SpaceJoin { name: s.name.clone(), life: s.life };
+        self.spaces.iter().flatten().map(join).collect()
     }
 
     /// Gives lockspaces their time.
@@ -309,7 +345,7 @@ impl Engine {
     }
 
     fn send(&mut self, at: usize, to: NodeId, message: lockify_core::Message, now: Time) {
-        let Ok(peer) = self.peers.binary_search_by_key(&to, |p| p.node) else { return };
+        let Some(peer) = self.peer_of(to) else { return };
         self.log_message(at, self.identity.node, to, &message.body);
         let Some(s) = &self.spaces[at] else { return };
         let (id, number) = (s.id, s.id.0);

@@ -1,12 +1,17 @@
 //! What the membership service says.
 
+use std::collections::BTreeMap;
+
 use lockify_core::{NodeId, Time};
 
 use super::Engine;
+use super::peer::Peer;
 use crate::clock::wall;
 use crate::event::HostEvent;
 use crate::fence::Target;
-use crate::membership::{Action, Event, Halt, NodeView, Vote};
+use crate::membership::{
+    Action, ClusterState, Event, Halt, LogWord, NodeEntry, NodeView, Request, Vote,
+};
 use crate::notice::Level;
 use crate::wire::{Packet, Payload};
 
@@ -17,9 +22,22 @@ impl Engine {
         self.act(now);
     }
 
+    /// The next thing that the membership service wants done; last of all, this node's
+    /// lockspaces are told to it again, if its life is a new one.
+    fn next_action(&mut self, now: Time) -> Option<Action> {
+        if let Some(action) = self.members.poll() {
+            return Some(action);
+        }
+        if std::mem::take(&mut self.announce_soon) {
+            let joins = self.joins();
+            self.members.handle(now + self.skew, wall() / 1_000_000_000, Event::Spaces(joins));
+        }
+        self.members.poll()
+    }
+
     /// Does what the membership service wants done.
     pub(super) fn act(&mut self, now: Time) {
-        while let Some(action) = self.members.poll() {
+        while let Some(action) = self.next_action(now) {
             match action {
                 Action::Send { to, vote } => self.send_vote(to, vote, now),
                 Action::Install(view) => self.install(view, now),
@@ -31,17 +49,87 @@ impl Engine {
                     }
                 }
                 Action::Fence { node, born } => self.run_agent(node, born),
+                Action::Persist { number, image } => self.persist(number, image, now),
+                Action::Reconnect => self.reconnect(now),
+                Action::Nodes(nodes) => self.know_nodes(&nodes, now),
+                Action::Answer { id, result } => {
+                    self.pending.push(HostEvent::Requested { id, result });
+                }
             }
         }
         self.lease_end = self.members.lease_end();
         self.members_due = self.members.next_timer();
     }
 
+    /// Has the membership service's state written.
+    fn persist(&mut self, number: u64, image: Vec<u8>, now: Time) {
+        match &mut self.disk {
+            Some(disk) => disk.write(number, image, &self.mailbox),
+            // Kept in memory only, as the configuration says.
+            None => self.members.handle(
+                now + self.skew,
+                wall() / 1_000_000_000,
+                Event::Persisted { number, success: true },
+            ),
+        }
+    }
+
+    /// The node has a life now: peers get to know it by that.
+    fn reconnect(&mut self, now: Time) {
+        self.flush(now);
+        self.incarnation = self.members.identity();
+        for i in 0..self.peers.len() {
+            self.begin_anew(i, now);
+        }
+        self.notice(Level::Info, format!("this node is in its life {} now", self.incarnation));
+        self.rejoin_all();
+        self.announce_soon = true;
+    }
+
+    /// The cluster has these nodes: peers that are new are dialled, and those that are gone no more.
+    fn know_nodes(&mut self, nodes: &BTreeMap<NodeId, NodeEntry>, now: Time) {
+        for p in &mut self.peers {
+            p.removed = !nodes.contains_key(&p.node);
+        }
+        let me = self.identity.node;
+        for (node, entry) in nodes.iter().filter(|(n, _)| **n != me) {
+            match self.peer_of(*node) {
+                Some(at) => self.peers[at].moved_to(&entry.address, &self.identity),
+                None => {
+                    let peer = Peer::new(*node, &entry.address, &self.identity, self.incarnation, self.backlog, now);
+                    self.peers.push(peer);
+                }
+            }
+        }
+    }
+
+    /// Asks for a change of what the cluster has agreed on; [`HostEvent::Requested`] says what
+    /// became of it.
+    pub fn request(&mut self, request: Request) -> u64 {
+        let id = self.next_request;
+        self.next_request += 1;
+        let now = self.now();
+        self.tell(now, Event::Request { id, request });
+        self.settle(now);
+        id
+    }
+
+    /// What the cluster has agreed on, if its membership keeps that.
+    pub fn cluster(&self) -> Option<&ClusterState> {
+        self.members.cluster()
+    }
+
+    /// Where a node is in the list of peers.
+    pub(super) fn peer_of(&self, node: NodeId) -> Option<usize> {
+        self.peers.iter().position(|p| p.node == node)
+    }
+
     fn send_vote(&mut self, to: NodeId, vote: Vote, now: Time) {
-        let Ok(peer) = self.peers.binary_search_by_key(&to, |p| p.node) else { return };
+        let Some(peer) = self.peer_of(to) else { return };
         let Some(at) = self.peers[peer].conn else { return };
         // Beats carry the acknowledgement of whatever no message has acknowledged.
-        if matches!(vote, Vote::Beat { .. }) && self.peers[peer].link.unacknowledged() > 0 {
+        let beats = matches!(vote, Vote::Beat { .. } | Vote::Log(LogWord::Beat { .. }));
+        if beats && self.peers[peer].link.unacknowledged() > 0 {
             self.acknowledge(peer, now);
         }
         let due = self.delayed_until(now);
@@ -78,7 +166,11 @@ impl Engine {
         self.stats.halts += 1;
         self.notice(Level::Error, why.to_string());
         self.pending.push(HostEvent::QuorumLost);
-        self.incarnation = wall().max(self.incarnation + 1);
+        // A log hands the next life out; with corosync it is this process's to choose.
+        self.incarnation = match self.members.identity() {
+            0 => wall().max(self.incarnation + 1),
+            _ => self.incarnation,
+        };
         for at in 0..self.spaces.len() {
             self.halt_space(at, now);
         }
@@ -90,11 +182,15 @@ impl Engine {
     pub(super) fn part(&mut self, now: Time) {
         self.parting = false;
         self.say_goodbye(now);
+        let life = self.incarnation;
+        // Peers must not be dialled under what this node was.
+        self.tell(now, Event::Reborn { life });
+        if self.members.identity() != 0 {
+            self.incarnation = self.members.identity();
+        }
         for i in 0..self.peers.len() {
             self.begin_anew(i, now);
         }
-        let life = self.incarnation;
-        self.tell(now, Event::Reborn { life });
         self.announce(now);
     }
 
@@ -110,14 +206,15 @@ impl Engine {
     /// Has the agent fence a node.
     fn run_agent(&mut self, node: NodeId, born: u64) {
         let address =
-            self.peers.iter().find(|p| p.node == node).map(|p| p.address.ip().to_string());
+            self.peers.iter().find(|p| p.node == node).map(|p| p.host().to_owned());
         let address = address.unwrap_or_default();
         let name = self.names.get(&node).unwrap_or(&address).clone();
         self.notice(
             Level::Warning,
             format!("node {node} ({name}) is left behind: running the agent that fences it"),
         );
-        self.fencer.fence(Target { node, name, address, born }, self.mailbox.clone());
+        let shard = self.identity.shard;
+        self.fencer.fence(Target { node, name, address, born, shard }, self.mailbox.clone());
     }
 
     /// Closes the connection to a peer and forgets what this life has told it.
@@ -136,7 +233,7 @@ impl Engine {
 
     /// Closes the connection to a peer that is silent or said goodbye.
     fn disconnect(&mut self, node: NodeId, now: Time) {
-        let Ok(peer) = self.peers.binary_search_by_key(&node, |p| p.node) else { return };
+        let Some(peer) = self.peer_of(node) else { return };
         if let Some(at) = self.peers[peer].conn {
             self.close(at, "silent for too long, or it said goodbye".into(), now);
         }
