@@ -25,6 +25,7 @@
 //! ```
 
 mod access;
+mod address;
 mod changes;
 mod log;
 mod membership;
@@ -39,10 +40,11 @@ use std::time::Duration;
 
 use lockify_core::{NodeId, Policy};
 use lockify_node::wire::Versions;
-use lockify_node::{NodeAddress, NodeConfig, SpaceConfig};
+use lockify_node::{Given, NodeAddress, NodeConfig, SpaceConfig};
 use serde::{Deserialize, Deserializer};
 
 pub use access::Access;
+pub use address::Address;
 pub use changes::Changes;
 pub use log::{Format as LogFormat, Logging};
 pub use membership::{Fence, Fencing, MembershipKind, QuorumLost, QuorumLostAction};
@@ -82,6 +84,12 @@ pub enum ConfigError {
     },
 }
 
+/// Where states are by default: what systemd makes for the service.
+const STATE: &str = "/var/lib/lockify";
+
+/// In the place of an address that is looked up at each connection.
+const UNKNOWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+
 /// A daemon's configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -111,6 +119,11 @@ pub struct Config {
     /// Every node of the cluster, the same on all of them; not with corosync, which has the list.
     #[serde(default)]
     pub nodes: Vec<NodeEntry>,
+    /// Where this node keeps what the cluster has agreed on: a directory of its own, on a disk that
+    /// survives restarts. By default one for the cluster and node in `/var/lib/lockify`.
+    pub state_dir: Option<PathBuf>,
+    /// Where this node listens for others, `IP:PORT`, if not at its address.
+    pub listen: Option<SocketAddr>,
     /// A file with `[[nodes]]` instead; relative to the configuration file.
     pub nodes_file: Option<PathBuf>,
     /// How nodes prove to each other who they are.
@@ -174,8 +187,12 @@ pub struct Config {
 pub struct NodeEntry {
     /// Its id.
     pub id: u32,
-    /// Where it listens, `IP:PORT`; shard N listens at `PORT + N`.
-    pub address: SocketAddr,
+    /// Where others reach it, `HOST:PORT`: an IP address, or a name that is looked up again at each
+    /// connection; shard N listens at `PORT + N`.
+    pub address: Address,
+    /// Whether it votes on what the cluster remembers; of those that do, the first seven count.
+    #[serde(default = "yes")]
+    pub voter: bool,
 }
 
 /// A lockspace.
@@ -255,6 +272,9 @@ fn default_port() -> u16 {
 }
 fn default_socket() -> PathBuf {
     "/run/lockify/lockify.sock".into()
+}
+fn yes() -> bool {
+    true
 }
 fn default_mode() -> u32 {
     0o600
@@ -352,6 +372,7 @@ impl Config {
         for table in config.lockspaces.iter_mut().filter_map(|space| space.table.as_mut()) {
             *table = base.join(&*table);
         }
+        config.state_dir = config.state_dir.map(|dir| base.join(dir));
         config.source = Some(source.clone());
         config.check(&source, &nodes_source).map_err(|wrong| {
             if wrong.is_within("nodes") { nodes_source.refuse(wrong) } else { source.refuse(wrong) }
@@ -371,7 +392,9 @@ impl Config {
             fence: Fence::Lease,
             fencing: Fencing::default(),
             quorum_lost: QuorumLost::default(),
-            nodes: vec![NodeEntry { id: 1, address }],
+            nodes: vec![NodeEntry { id: 1, address: address.into(), voter: true }],
+            state_dir: None,
+            listen: None,
             nodes_file: None,
             security: SecurityEntry::default(),
             lockspaces: vec![SpaceEntry::default_space()],
@@ -443,7 +466,7 @@ impl Config {
 
     /// Without keys, nobody else may reach the nodes.
     fn check_loopback(&self) -> Result<(), Wrong> {
-        let reachable = |n: &NodeEntry| !n.address.ip().to_canonical().is_loopback();
+        let reachable = |n: &NodeEntry| !n.address.is_loopback();
         match self.nodes.iter().position(reachable).filter(|_| self.nodes.len() > 1) {
             None => Ok(()),
             Some(i) => {
@@ -500,7 +523,7 @@ impl Config {
     }
 
     fn check_node(&self, i: usize, file: &Source) -> Result<(), Wrong> {
-        let (NodeEntry { id, address }, before) = (&self.nodes[i], &self.nodes[..i]);
+        let (NodeEntry { id, address, .. }, before) = (&self.nodes[i], &self.nodes[..i]);
         let at = |key: &str, what: String| Err(Wrong::new(format!("nodes.{i}.{key}"), what));
         let there = |other: usize, key: &str| match file.line(&format!("nodes.{other}.{key}")) {
             Some(line) => format!(" (the other is in line {line})"),
@@ -510,7 +533,7 @@ impl Config {
             let there = there(other, "id");
             return at("id", format!("two nodes have the id {id}{there}: give each its own"));
         }
-        if self.nodes.len() > 1 && (address.port() == 0 || address.ip().is_unspecified()) {
+        if self.nodes.len() > 1 && (address.port() == 0 || address.is_unspecified()) {
             return at(
                 "address",
                 format!("node {id}: {address} is no address that others can reach"),
@@ -520,7 +543,7 @@ impl Config {
             return at("address", format!("node {id}: no {} ports from {address} on", self.shards));
         }
         let meets = |n: &NodeEntry| {
-            n.address.ip() == address.ip()
+            n.address.host() == address.host()
                 && n.address.port().abs_diff(address.port()) < self.shards
         };
         if let Some(other) = before.iter().position(meets) {
@@ -532,7 +555,7 @@ impl Config {
                 shards => format!(
                     "nodes {other} and {id} share ports at {}{there}: each uses {shards}, from its \
                      own on, one for each shard",
-                    address.ip()
+                    address.host()
                 ),
             };
             return at("address", what);
@@ -543,10 +566,7 @@ impl Config {
     /// Metrics are not served where this node's peers come.
     fn check_metrics_port(&self) -> Result<(), Wrong> {
         let Some(metrics) = self.metrics.address else { return Ok(()) };
-        let listed = self.nodes.iter().find(|n| n.id == self.node);
-        let Some(first) = listed.filter(|_| self.nodes.len() > 1).map(|n| n.address) else {
-            return Ok(());
-        };
+        let Some(first) = self.listens() else { return Ok(()) };
         let ports = first.port()..=first.port().saturating_add(self.shards - 1);
         if first.ip() == metrics.ip() && ports.contains(&metrics.port()) {
             let what = format!(
@@ -560,9 +580,17 @@ impl Config {
 
     /// The engine's configuration, without what differs between shards.
     pub(crate) fn node_config(&self) -> NodeConfig {
-        let nodes =
-            self.nodes.iter().map(|n| NodeAddress { node: NodeId(n.id), address: n.address });
+        let nodes = self.nodes.iter().map(|n| {
+            NodeAddress { node: NodeId(n.id), address: n.address.socket().unwrap_or(UNKNOWN) }
+        });
+        let named = self.nodes.iter().filter(|n| n.address.socket().is_none());
+        let learners = self.nodes.iter().filter(|n| !n.voter).map(|n| NodeId(n.id));
         NodeConfig {
+            state_dir: Some(self.state_dir()),
+            hosts: named.map(|n| (NodeId(n.id), n.address.to_string())).collect(),
+            learners: learners.collect(),
+            listen: self.listens(),
+            given: self.given(),
             weight: self.weight,
             lease: self.lease,
             delay: self.delay,
@@ -571,6 +599,31 @@ impl Config {
             versions: Versions { newest: self.newest_version(), ..Versions::SPOKEN },
             ..NodeConfig::new(self.cluster.clone(), NodeId(self.node), nodes.collect())
         }
+    }
+
+    /// Where this node keeps what the cluster has agreed on.
+    pub fn state_dir(&self) -> PathBuf {
+        self.state_dir.clone().unwrap_or_else(|| {
+            // A cluster's name is any text; a file's is not.
+            let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+            let cluster: String = self.cluster.chars().map(plain).collect();
+            Path::new(STATE).join(format!("{cluster}.{}", self.node))
+        })
+    }
+
+    /// Where this node listens for others; `None`: nowhere.
+    fn listens(&self) -> Option<SocketAddr> {
+        let own = self.nodes.iter().find(|n| n.id == self.node)?;
+        // A user's own daemon has a port of 0, and nobody who could come.
+        let reachable = self.source.is_some() || self.nodes.len() > 1;
+        let all = || SocketAddr::from(([0, 0, 0, 0], own.address.port()));
+        self.listen.or_else(|| reachable.then(|| own.address.socket().unwrap_or_else(all)))
+    }
+
+    /// Which keys of the cluster the file names.
+    fn given(&self) -> Given {
+        let names = |key| self.source.as_ref().is_none_or(|s| s.line(key).is_some());
+        Given { lease: names("lease"), fence: names("fence") }
     }
 
     /// The newest version of the node protocol that it speaks.

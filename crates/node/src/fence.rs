@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn target(born: u64) -> Target {
-        Target { node: NodeId(7), name: "n7".into(), address: "192.0.2.7".into(), born }
+        Target { node: NodeId(7), name: "n7".into(), address: "192.0.2.7".into(), born, shard: 0 }
     }
 
     /// Everything that was posted up to the agent's end.
@@ -238,7 +238,7 @@ mod tests {
                         assert_eq!(node, NodeId(7));
                         return (success, text);
                     }
-                    News::Cluster(_) => unreachable!("there is no cluster here"),
+                    other => unreachable!("an agent does not say {other:?}"),
                 }
             }
             std::thread::sleep(LOOK);

@@ -16,13 +16,11 @@ use lockify_node::{Engine, NodeConfig, NodeError, ShardGroup};
 
 /// Nodes 1 and 2 of three run; the test plays node 3, which both dial and which would be accepted.
 fn two_of_three() -> (Cluster, TcpListener) {
-    let (mut c, mut listeners) = Cluster::empty(3);
-    let third = listeners.pop().unwrap();
-    for (i, l) in listeners.into_iter().enumerate() {
-        c.lease = Duration::from_millis(500);
-        c.start(i, Some(l));
-    }
+    let mut c = Cluster::with(3, |c| c.lease = Duration::from_millis(500));
+    c.kill(2);
+    let third = TcpListener::bind(c.address(2)).unwrap();
     c.wait("a view of two", |c| c.runs_with(&[0, 1]));
+    c.forget_notices();
     (c, third)
 }
 
@@ -77,13 +75,9 @@ fn unharmed(c: &mut Cluster) {
 
 type Change = fn(&mut Introduction);
 
-fn list() -> Cluster {
-    two_of_three().0
-}
-
 #[test]
 fn a_peer_of_another_version_is_told_both_versions() {
-    let mut bytes = greeting(introduction(&list(), 3, 1));
+    let mut bytes = greeting(introduction(3, 1));
     bytes[8] = 9;
     let ours = Versions::SPOKEN.to_string();
     refused(&bytes, &["node 3", "version 9", "node 1", &ours, "upgrade node 1"]);
@@ -96,17 +90,17 @@ fn a_peer_of_another_version_is_told_both_versions() {
 fn strangers_are_told_what_is_wrong_and_what_to_do() {
     let make = |change: Change| {
         let (c, _third) = two_of_three();
-        let mut i = introduction(&c, 3, 1);
+        let mut i = introduction(3, 1);
         change(&mut i);
         (c, _third, greeting(i))
     };
     let cases: [(Change, &[&str]); 6] = [
         (|i| i.cluster = "other".into(), &["\"other\"", "\"test\"", "correct"]),
         (|i| i.to = NodeId(2), &["node 3", "looked for node 2", "node 1", "correct the list"]),
-        (|i| i.list ^= 1, &["node 3", "node 1", "different lists", "same list"]),
+        (|i| i.membership ^= 1, &["node 3", "node 1", "different kinds", "same key"]),
         (|i| i.shards = 4, &["shard 0 of 4", "shard 0 of 1", "same number of shards"]),
         (|i| i.node = NodeId(1), &["node 1", "same id", "its own"]),
-        (|i| i.node = NodeId(9), &["node 9", "not in the list", "add it"]),
+        (|i| i.node = NodeId(9), &["node 9", "cluster join 9", "add it"]),
     ];
     for (change, texts) in cases {
         let (mut c, _third, bytes) = make(change);
@@ -123,7 +117,7 @@ fn strangers_are_told_what_is_wrong_and_what_to_do() {
 fn a_second_process_with_the_id_of_a_connected_node_is_refused() {
     let mut c = Cluster::new(3);
     let mut stream = dial(&c, 0);
-    stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+    stream.write_all(&greeting(introduction(3, 1))).unwrap();
     let text = refusal(&until_closed(&mut c, &mut stream));
     for t in ["node 3", "node 1", "connected", "two processes have one id", "its own"] {
         assert!(text.contains(t), "no \"{t}\" in: {text}");
@@ -174,7 +168,7 @@ fn half_a_greeting_and_silence_is_closed_in_time() {
 fn rejected(bytes: &[u8], texts: &[&str]) {
     let (mut c, _third) = two_of_three();
     let mut stream = dial(&c, 0);
-    stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+    stream.write_all(&greeting(introduction(3, 1))).unwrap();
     c.wait("the connection", |c| c.noticed(0, &["connected to node 3"]));
     stream.write_all(bytes).unwrap();
     let answer = until_closed(&mut c, &mut stream);
@@ -217,7 +211,7 @@ fn frames_that_the_link_refuses_close_the_connection() {
 fn a_truncated_frame_and_a_broken_connection_do_no_harm() {
     let (mut c, _third) = two_of_three();
     let mut stream = dial(&c, 0);
-    stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+    stream.write_all(&greeting(introduction(3, 1))).unwrap();
     stream.write_all(&100u32.to_le_bytes()).unwrap();
     stream.write_all(&[1; 50]).unwrap();
     c.wait("the connection", |c| c.noticed(0, &["connected to node 3"]));
@@ -250,7 +244,7 @@ fn the_end_of_a_connection_is_seen_behind_the_last_data() {
     c.start(0, listeners.into_iter().next());
     for _ in 0..20 {
         let mut stream = dial(&c, 0);
-        stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+        stream.write_all(&greeting(introduction(3, 1))).unwrap();
         c.wait("the connection", |c| {
             c.nodes[0].engine.as_ref().unwrap().status().peers[1].connected
         });

@@ -265,7 +265,7 @@ fn target_greetings() {
         to: NodeId(2),
         shard: 0,
         shards: 1,
-        list: 1 << 60,
+        membership: 1 << 60,
         newest: 4,
         link: Hello { from: 1 << 60, to: Some(2), received: 3 },
         oldest: 3,

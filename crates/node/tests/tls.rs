@@ -44,13 +44,11 @@ fn secure(c: &mut Cluster, authority: &Authority) {
 
 /// Nodes 1 and 2 of three run, with TLS; the test plays node 3, or says that it does.
 fn two_of_three(authority: &Authority) -> (Cluster, TcpListener) {
-    let (mut c, mut listeners) = Cluster::empty(3);
-    secure(&mut c, authority);
-    let third = listeners.pop().unwrap();
-    for (i, l) in listeners.into_iter().enumerate() {
-        c.start(i, Some(l));
-    }
+    let mut c = Cluster::with(3, |c| secure(c, authority));
+    c.kill(2);
+    let third = TcpListener::bind(c.address(2)).unwrap();
     c.wait("a view of two", |c| c.runs_with(&[0, 1]));
+    c.forget_notices();
     (c, third)
 }
 
@@ -139,7 +137,7 @@ impl Peer {
 #[track_caller]
 fn true_node(c: &mut Cluster, authority: &Authority) -> Peer {
     let mut peer = Peer::dial(c, credentials(&[authority], 3).dial(1).unwrap());
-    peer.say(&greeting(introduction(c, 3, 1)));
+    peer.say(&greeting(introduction(3, 1)));
     peer.until(c, "the true node", |c| c.noticed(0, &["connected to node 3"]));
     peer
 }
@@ -275,7 +273,7 @@ fn a_cluster_with_a_shared_key_locks_and_another_key_does_not_get_in() {
     let other = SharedKey::generate().unwrap().authority("test").unwrap();
     let stranger = other.issue("test", 3, Lifetime::Endless).unwrap();
     let mut peer = Peer::dial(&c, attack(Some(&stranger)));
-    peer.say(&greeting(introduction(&c, 3, 1)));
+    peer.say(&greeting(introduction(3, 1)));
     peer.until_closed(&mut c);
     assert!(c.noticed(0, &["was refused", "not signed by an authority", "cluster key"]));
     unharmed(&mut c);
@@ -299,7 +297,7 @@ fn who_shows_no_good_certificate_is_refused() {
     for (identity, texts) in cases {
         c.nodes[0].events.clear();
         let mut peer = Peer::dial(&c, attack(identity.as_deref()));
-        peer.say(&greeting(introduction(&c, 3, 1)));
+        peer.say(&greeting(introduction(3, 1)));
         peer.until_closed(&mut c);
         assert!(peer.heard.is_empty(), "a stranger was told something: {:?}", peer.heard);
         let texts = [&["was refused"], texts].concat();
@@ -322,7 +320,7 @@ fn a_node_cannot_introduce_itself_as_another_one() {
     for (identity, node) in cases {
         c.nodes[0].events.clear();
         let mut peer = Peer::dial(&c, attack(Some(&identity)));
-        peer.say(&greeting(introduction(&c, node, 1)));
+        peer.say(&greeting(introduction(node, 1)));
         peer.until_closed(&mut c);
         let text = peer.refusal();
         assert!(text.contains("certificate of another node"), "{text}");
@@ -367,7 +365,7 @@ fn who_speaks_plain_text_is_refused_by_tls_and_the_other_way_round() {
     let ours = authority();
     let (mut c, _third) = two_of_three(&ours);
     let mut stream = TcpStream::connect(c.address(0)).unwrap();
-    stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+    stream.write_all(&greeting(introduction(3, 1))).unwrap();
     c.wait("a complaint", |c| c.noticed(0, &["was refused", "does not speak TLS", "[security]"]));
     unharmed(&mut c);
 
@@ -382,7 +380,7 @@ fn a_second_process_with_a_stolen_certificate_is_refused_while_the_first_is_ther
     let ours = authority();
     let mut c = Cluster::with(3, |c| secure(c, &ours));
     let mut peer = Peer::dial(&c, credentials(&[&ours], 3).dial(1).unwrap());
-    peer.say(&greeting(introduction(&c, 3, 1)));
+    peer.say(&greeting(introduction(3, 1)));
     peer.until_closed(&mut c);
     assert!(peer.refusal().contains("two processes have one id"));
     assert!(c.runs_with(&[0, 1, 2]));
@@ -507,7 +505,7 @@ fn who_dawdles_in_the_handshake_or_with_the_introduction_is_dropped_in_time() {
     silent.until_closed(&mut c);
     // And one that announces an introduction that never ends.
     let mut huge = Peer::dial(&c, credentials(&[&ours], 3).dial(1).unwrap());
-    let mut head = greeting(introduction(&c, 3, 1))[..15].to_vec();
+    let mut head = greeting(introduction(3, 1))[..15].to_vec();
     head[11..15].copy_from_slice(&(MAX_GREETING as u32 + 1).to_le_bytes());
     huge.say(&head);
     huge.until_closed(&mut c);

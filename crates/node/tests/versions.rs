@@ -48,13 +48,11 @@ fn ranges_that_do_not_meet_are_told_by_both_sides() {
 /// What version 3 sent before there was anything to agree on: 0 where the newest version is now.
 #[test]
 fn a_node_of_before_is_understood() {
-    let (mut c, mut listeners) = Cluster::empty(3);
-    let _third = listeners.pop();
-    for (i, l) in listeners.into_iter().enumerate() {
-        c.start(i, Some(l));
-    }
+    let mut c = Cluster::with(3, |_| {});
+    c.kill(2);
     c.wait("a view of two", |c| c.runs_with(&[0, 1]));
-    let mut old = introduction(&c, 3, 1);
+    c.forget_notices();
+    let mut old = introduction(3, 1);
     old.newest = 0;
     let mut stream = TcpStream::connect(c.address(0)).unwrap();
     stream.write_all(&greeting(old)).unwrap();
@@ -73,7 +71,7 @@ fn a_node_of_before_is_understood() {
 fn a_longer_introduction_is_read_as_far_as_it_is_known() {
     let (mut c, listeners) = Cluster::empty(3);
     c.start(0, listeners.into_iter().next());
-    let mut new = introduction(&c, 3, 1);
+    let mut new = introduction(3, 1);
     (new.oldest, new.newest) = (4, 900);
     let mut bytes = greeting(new.clone());
     bytes.extend([7; 50]);

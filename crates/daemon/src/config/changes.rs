@@ -77,6 +77,8 @@ impl Config {
             quorum_lost,
             nodes,
             // What is in it, counts.
+            state_dir,
+            listen,
             nodes_file: _,
             security,
             lockspaces,
@@ -103,6 +105,8 @@ impl Config {
         note("membership", *membership != new.membership);
         note("port", *port != new.port);
         note("fence", *fence != new.fence);
+        note("state_dir", *state_dir != new.state_dir);
+        note("listen", *listen != new.listen);
         note("nodes", sorted(nodes) != sorted(&new.nodes));
         note("socket", *socket != new.socket);
         note("socket_mode", *socket_mode != new.socket_mode);
@@ -154,8 +158,8 @@ impl Config {
     }
 }
 
-fn sorted(nodes: &[super::NodeEntry]) -> Vec<(u32, std::net::SocketAddr)> {
-    let mut nodes: Vec<_> = nodes.iter().map(|n| (n.id, n.address)).collect();
+fn sorted(nodes: &[super::NodeEntry]) -> Vec<(u32, &super::Address, bool)> {
+    let mut nodes: Vec<_> = nodes.iter().map(|n| (n.id, &n.address, n.voter)).collect();
     nodes.sort_unstable();
     nodes
 }

@@ -139,7 +139,8 @@ impl Config {
         }
         let entry = |n: &lockify_node::ClusterNode| NodeEntry {
             id: n.address.node.0,
-            address: n.address.address,
+            address: n.address.address.into(),
+            voter: true,
         };
         config.nodes = list.nodes.iter().map(entry).collect();
         let votes = list.nodes.iter().map(|n| (n.address.node, n.votes));

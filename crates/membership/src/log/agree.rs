@@ -18,6 +18,9 @@ pub(super) type Paxos = Message<Command>;
 /// Commands of one configuration, at most, before the next one begins: so much is written each time.
 pub(super) const LONG: u64 = 256;
 
+/// Commands that may wait to be decided.
+const MOST_PENDING: usize = 32;
+
 /// The log of one configuration, as one voter sees it.
 pub(super) struct Agreement {
     voter: Voter,
@@ -79,8 +82,12 @@ impl Agreement {
         }
     }
 
-    /// Proposes a command; it may be lost.
+    /// Proposes a command; it may be lost, as it is where too many wait to be decided: then a
+    /// majority does not answer.
     pub(super) fn propose(&mut self, command: Command) {
+        if self.memory.look(|r| r.log.len()) >= self.taken + MOST_PENDING {
+            return;
+        }
         match &mut self.voter {
             Voter::Alone { .. } => {
                 if !self.memory.look(|r| matches!(r.log.last(), Some(Command::Seal(_)))) {

@@ -171,6 +171,8 @@ pub struct LogMembership {
     conduct: Conduct,
     fences: Fences,
     requests: Vec<Pending>,
+    /// When this node's address is told to the log again, if that has another one.
+    address_due: Time,
 
     next_beat: Time,
     next_pulse: Time,
@@ -234,6 +236,8 @@ struct Writes {
     dirty: bool,
     /// A write failed: it is tried again then.
     again: Option<Time>,
+    /// Who is to be told who this is, when the disk has it.
+    greets: BTreeSet<NodeId>,
     /// To be sent when the disk has it.
     held: Vec<(NodeId, LogWord)>,
     /// To be handled then.
@@ -320,6 +324,7 @@ impl LogMembership {
             conduct: Conduct::new(now),
             fences: Fences::default(),
             requests: Vec::new(),
+            address_due: now,
             next_beat: now,
             next_pulse: now,
             last: now,
@@ -399,14 +404,19 @@ impl LogMembership {
         }
     }
 
+    /// Says who this is, when the disk has all that it says.
     fn hello(&mut self, to: NodeId) {
+        self.disk_writes.greets.insert(to);
+    }
+
+    fn say_hello(&mut self, to: NodeId) {
         let hello = Hello {
             cluster: if self.has_begun() { self.state.cluster } else { 0 },
             witness: self.witness(),
             recalls: self.witnesses.get(&to).copied(),
             first: self.config.first(),
         };
-        self.send_durable(to, LogWord::Hello(Box::new(hello)));
+        self.send(to, LogWord::Hello(Box::new(hello)));
     }
 
     // Connections.
@@ -418,6 +428,7 @@ impl LogMembership {
         if sole {
             self.prove_before(node, id);
         }
+        self.disk_writes.held.retain(|(to, _)| *to != node);
         let peer = self.peers.entry(node).or_default();
         *peer = Peer { connected: Some(id), heard: now, parted: 0, id, ..Peer::default() };
         self.hello(node);
@@ -433,6 +444,9 @@ impl LogMembership {
 
     fn on_disconnected(&mut self, now: Time, node: NodeId) {
         self.leases.disconnected(node);
+        // What was to be said on this connection would be out of date on the next.
+        self.disk_writes.greets.remove(&node);
+        self.disk_writes.held.retain(|(to, _)| *to != node);
         if let Some(peer) = self.peers.get_mut(&node) {
             (peer.connected, peer.parted, peer.hello) = (None, now, None);
         }
@@ -771,6 +785,8 @@ impl LogMembership {
         }
         self.write(now);
         if self.disk_writes.is_idle() {
+            let greets = std::mem::take(&mut self.disk_writes.greets);
+            greets.into_iter().for_each(|to| self.say_hello(to));
             let held = std::mem::take(&mut self.disk_writes.held);
             held.into_iter().for_each(|(to, word)| self.send(to, word));
         }
@@ -1176,6 +1192,18 @@ impl LogMembership {
         }
     }
 
+    /// A node that has moved says so itself: safety does not rest on where it is reached.
+    fn correct_address(&mut self, now: Time) {
+        let Some(own) = self.config.nodes.get(&self.me()) else { return };
+        let Some(known) = self.state.nodes.get(&self.me()) else { return };
+        if self.life.is_none() || known.address == own.address || now < self.address_due {
+            return;
+        }
+        let entry = NodeEntry { address: own.address.clone(), voter: known.voter };
+        self.address_due = now + 8 * self.heartbeat();
+        self.propose(Command::Node { node: self.me(), entry: Some(entry) });
+    }
+
     fn done(&self, request: &Request) -> String {
         match request {
             Request::Join { node, entry } => format!("node {node} at {} belongs to the cluster", entry.address),
@@ -1260,6 +1288,7 @@ impl Membership for LogMembership {
             self.report(now);
             self.lead(now);
             self.pursue_requests(now);
+            self.correct_address(now);
             // What was just proposed.
             self.turn(now);
         }

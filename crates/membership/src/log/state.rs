@@ -10,14 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{FenceKind, NodeView, SpaceView, numbered};
 
-/// Views of one era are numbered in this many bits of a token's upper half.
-const ERA_SHIFT: u32 = 24;
+/// The views of an era are numbered in so many bits; a view's number is a token's upper half.
+pub(super) const ERA_SHIFT: u32 = 22;
 
-/// The first era. Releases that numbered views by the seconds since 1970 stay below it.
-pub const FIRST_ERA: u64 = 128;
+/// The first era: its views are above the seconds since 1970 up to the year 2029, by which earlier
+/// releases numbered views.
+pub const FIRST_ERA: u64 = 448;
 
-/// The last era: a view's number has 32 bits.
-const LAST_ERA: u64 = 255;
+/// Views have lower numbers, so that tokens are positive where they are kept as signed numbers.
+const LAST_VIEW: u64 = 1 << 31;
 
 /// How many nodes vote at most; further ones learn what was agreed on.
 pub const MAX_VOTERS: usize = 7;
@@ -226,8 +227,8 @@ impl ClusterState {
     /// The first state of a new era, in which only this node votes: an operator says that a
     /// majority of the voters is lost for good. `None`: there are no further eras.
     pub fn recovered(&self, cluster: u64, me: NodeId, disk: u64) -> Option<ClusterState> {
-        let era = self.config.era + 1;
-        (era <= LAST_ERA).then(|| {
+        let era = self.config.era.max(self.view.seq >> ERA_SHIFT) + 1;
+        (era << ERA_SHIFT < LAST_VIEW).then(|| {
             let mut state = self.clone();
             state.cluster = cluster;
             state.config = ConfigId { era, number: 1 };
@@ -328,7 +329,7 @@ impl ClusterState {
     fn enter(&mut self, base: u64, members: &[Member], spaces: &[SpaceView]) -> bool {
         let seq = base + 1;
         let fits = base == self.view.seq
-            && seq < 1 << 32
+            && seq < LAST_VIEW
             && members.iter().all(|m| self.may_join(m.node, m.incarnation));
         let stays = |m: &Member| members.iter().any(|n| (n.node, n.incarnation) == (m.node, m.incarnation));
         // No life of the old view may act beside the new one.

@@ -314,7 +314,7 @@ impl World {
     fn told(&self) -> Vec<(NodeId, Vec<String>, String)> {
         let told = |(n, p): (&NodeId, &Place)| {
             let s = p.service.as_ref()?;
-            Some((*n, s.standing().waits, format!("{s:?} {:?} life {:?} disk {:x} voters {:x?} leads {:?}", s.installed.as_ref().map(|v| v.seq), s.life, s.disk, s.state.voters, s.agreement.as_ref().map(|a| { let r = a.records(); (a.leads(), a.leader(), r.log.len(), r.decided, r.stopsign.is_some(), a.taken()) }))))
+            Some((*n, s.standing().waits, format!("{s:?} {:?} life {:?} disk {:x} voters {:x?} leads {:?}", s.installed.as_ref().map(|v| v.seq), s.life, s.disk, s.state.voters, s.agreement.as_ref().map(|a| { let r = a.records(); (a.leads(), a.leader(), r.promise, r.accepted_round, s.state.voters.keys().map(|n| s.is_trusted(*n)).collect::<Vec<_>>(), r.log.len(), r.decided, r.stopsign.is_some(), a.taken()) }))))
         };
         self.places.iter().filter_map(told).collect()
     }
@@ -478,7 +478,7 @@ fn a_minority_that_lost_its_disk_votes_again_and_a_majority_waits_for_the_operat
     assert_eq!(w.acting(), [], "{:#?}", w.told());
     w.ask(3, Request::Recover).unwrap();
     w.settle(&[1, 2, 3], 60 * LEASE);
-    assert!(w.seq() >> 24 > before >> 24, "a new era");
+    assert!(w.seq() >> state::ERA_SHIFT > before >> state::ERA_SHIFT, "a new era");
     w.run(10 * LEASE);
     w.kill(3);
     w.settle(&[1, 2], 20 * LEASE);
@@ -667,6 +667,7 @@ fn soak(seed: u64) {
 fn random_faults_leave_one_view_and_no_two_lives_beside_each_other() {
     let seeds = std::env::var("SOAK").ok().and_then(|s| s.parse().ok()).unwrap_or(40);
     for seed in 0..seeds {
+        eprintln!("seed {seed}");
         soak(seed);
     }
 }

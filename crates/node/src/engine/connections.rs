@@ -34,7 +34,11 @@ impl Engine {
     }
 
     fn dial_peer(&mut self, peer: usize, now: Time) {
-        match self.peers[peer].address {
+        let p = &mut self.peers[peer];
+        p.by_list = !p.by_list && p.listed != p.place;
+        let listed = p.listed.parse::<SocketAddr>().ok().filter(|_| p.by_list);
+        let listed = listed.and_then(|a| super::shard_address(a, self.identity.shard).ok());
+        match listed.or(p.address) {
             Some(address) => self.dial_address(peer, address, now),
             None => self.look_up(peer),
         }

@@ -132,7 +132,7 @@ impl Engine {
             to: self.peers[peer].node,
             shard: id.shard,
             shards: id.shards,
-            list: id.kind,
+            membership: id.kind,
             newest: id.versions.newest,
             link,
             oldest: id.versions.oldest,
@@ -200,7 +200,7 @@ impl Engine {
                  far apart"
             ));
         }
-        if i.list != me.kind {
+        if i.membership != me.kind {
             return Err(format!(
                 "{it} and {we} have different kinds of membership: give both the same key membership, and \
                  the same release"

@@ -43,7 +43,7 @@ use crate::notice::{Level, Notice};
 use crate::poller::Poller;
 use crate::query::EngineStats;
 use crate::shard::ShardGroup;
-use crate::wire::Versions;
+use crate::wire::{COROSYNC, LOG, Versions};
 use door::Door;
 use peer::Peer;
 use queries::Running;
@@ -62,11 +62,6 @@ const TIMER: Token = Token(1);
 const LISTENER: Token = Token(2);
 const FIRST_CONN: usize = 16;
 const MS: Time = 1_000_000;
-
-/// How nodes tell each other which membership service they have. Nodes of releases with a fixed
-/// list said the list's hash here.
-const COROSYNC: u64 = u64::MAX;
-const LOG: u64 = u64::MAX - 1;
 
 /// One shard of one node: lockspaces, peers, timers, membership. Single-threaded: whoever owns it
 /// calls [`Engine::run_once`] in a loop, and the other methods between its turns.
@@ -519,7 +514,9 @@ fn identity(config: &NodeConfig) -> Result<Identity, NodeError> {
     let Some(me) = nodes.iter().find(|n| n.node == config.node) else {
         return bad(format!("node {} is not in the list of nodes: add it", config.node));
     };
-    let far = nodes.iter().find(|n| !n.address.ip().to_canonical().is_loopback());
+    let far = nodes.iter().find(|n| {
+        !n.address.ip().to_canonical().is_loopback() || config.hosts.contains_key(&n.node)
+    });
     if let (Security::Loopback, Some(far), 2..) = (&config.security, far, nodes.len()) {
         return bad(format!(
             "node {} is at {}, which others can reach, and nothing says how nodes prove who they \

@@ -24,6 +24,10 @@ pub(super) struct Peer {
     pub(super) address: Option<SocketAddr>,
     /// The address is on this host: a refused connection proves that no process is there.
     pub(super) same_host: bool,
+    /// Where this node's own list says that it listens, which may be newer than what the log has.
+    pub(super) listed: String,
+    /// The list's turn, at every second attempt.
+    pub(super) by_list: bool,
     /// A thread looks its name up.
     pub(super) looking_up: bool,
     /// It does not belong to the cluster any more.
@@ -81,6 +85,8 @@ impl Peer {
             place: String::new(),
             address: None,
             same_host: false,
+            listed: place.to_owned(),
+            by_list: false,
             looking_up: false,
             removed: false,
             dials: me.node < node,

@@ -12,6 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Versions, append};
 
+/// What a node whose membership is corosync's says of that ([`Introduction::membership`]).
+pub const COROSYNC: u64 = u64::MAX;
+/// The same of a node with a replicated log.
+pub const LOG: u64 = u64::MAX - 1;
+
 /// How a connection begins.
 pub const MAGIC: [u8; 8] = *b"LOCKIFY\0";
 /// The first version whose introductions are as they are now.
@@ -38,8 +43,9 @@ pub struct Introduction {
     pub shard: u32,
     /// How many shards it has.
     pub shards: u32,
-    /// Hash of its list of nodes and their addresses.
-    pub list: u64,
+    /// Which membership service it has: [`LOG`] or [`COROSYNC`]. Releases with a fixed list of nodes
+    /// said the list's hash here.
+    pub membership: u64,
     /// The newest version of the protocol that it speaks; in version 3, nodes said 0 here, and meant
     /// that one.
     pub newest: u16,

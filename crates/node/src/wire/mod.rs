@@ -14,7 +14,7 @@ use crate::membership::Vote;
 use crate::query::{NodeStatus, Query, Software};
 
 pub use greeting::{
-    Greeting, GreetingError, Introduction, MAGIC, MAX_GREETING, decode_greeting, encode_greeting,
+    COROSYNC, Greeting, GreetingError, Introduction, LOG, MAGIC, MAX_GREETING, decode_greeting, encode_greeting,
 };
 pub use versions::{TELLS_SOFTWARE, Versions};
 

@@ -9,9 +9,9 @@ use lockify_core::{
     ClientId, ConvertArgs, Input, LockArgs, LockFlags, LockId, Mode, Name, NodeId, Policy, Status,
     UnlockArgs, UnlockFlags,
 };
-use lockify_node::wire::{Greeting, Introduction, Versions, encode_greeting};
+use lockify_node::wire::{Greeting, Introduction, LOG, Versions, encode_greeting};
 use lockify_node::{
-    Engine, HostEvent, NodeAddress, NodeConfig, Security, SpaceConfig, SpaceId, list_digest,
+    Engine, HostEvent, NodeAddress, NodeConfig, Security, SpaceConfig, SpaceId,
 };
 
 /// Long enough for anything on a loaded machine.
@@ -35,6 +35,8 @@ pub struct Cluster {
     pub security: Vec<Security>,
     /// The versions of the nodes, in their order; this release's for those that are not there.
     pub versions: Vec<Versions>,
+    /// Where the nodes keep their states.
+    pub states: tempfile::TempDir,
 }
 
 pub fn name(text: &str) -> Name {
@@ -93,7 +95,8 @@ impl Cluster {
             .collect();
         let (lease, delay, policy) = (Duration::from_secs(2), Duration::ZERO, Policy::Directory);
         let (security, versions) = (Vec::new(), Vec::new());
-        (Cluster { nodes, list, lease, delay, policy, security, versions }, listeners)
+        let states = tempfile::tempdir().unwrap();
+        (Cluster { nodes, list, lease, delay, policy, security, versions, states }, listeners)
     }
 
     pub fn with(n: u32, change: impl Fn(&mut Cluster)) -> Cluster {
@@ -111,6 +114,7 @@ impl Cluster {
     pub fn config(&self, i: usize) -> NodeConfig {
         let mut config = NodeConfig::new("test", self.nodes[i].id, self.list.clone());
         (config.lease, config.delay) = (self.lease, self.delay);
+        config.state_dir = Some(self.states.path().join(i.to_string()));
         config.security = self.security.get(i).cloned().unwrap_or_default();
         config.versions = self.versions.get(i).copied().unwrap_or(Versions::SPOKEN);
         config
@@ -126,6 +130,11 @@ impl Cluster {
         let mut engine = Engine::new(config).unwrap();
         self.nodes[i].space = engine.join("s", SpaceConfig::new(self.policy)).unwrap();
         self.nodes[i].engine = Some(engine);
+    }
+
+    /// What was said so far is not looked at any more.
+    pub fn forget_notices(&mut self) {
+        self.nodes.iter_mut().for_each(|n| n.events.clear());
     }
 
     /// As SIGKILL would: the sockets close, and nothing is said.
@@ -217,14 +226,14 @@ impl Cluster {
 }
 
 /// What node `node` says to node `to` first.
-pub fn introduction(c: &Cluster, node: u32, to: u32) -> Introduction {
+pub fn introduction(node: u32, to: u32) -> Introduction {
     Introduction {
         cluster: "test".into(),
         node: NodeId(node),
         to: NodeId(to),
         shard: 0,
         shards: 1,
-        list: list_digest(&c.list),
+        membership: LOG,
         newest: Versions::SPOKEN.newest,
         link: Hello { from: 1 << 62, to: None, received: 0 },
         oldest: Versions::SPOKEN.oldest,

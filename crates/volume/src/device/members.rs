@@ -145,8 +145,14 @@ impl Members {
                 Action::Send { to, vote } => Order::Send { to: device(to), vote },
                 Action::Disconnect { node } => Order::Disconnect(device(node)),
                 Action::Halt(why) => Order::Halt(why.to_string()),
-                // What holds is asked for; the others are for cluster managers and agents.
-                Action::Install(_) | Action::Cast(_) | Action::Fence { .. } => continue,
+                // What holds is asked for; the others are for cluster managers, agents and logs.
+                Action::Install(_)
+                | Action::Cast(_)
+                | Action::Fence { .. }
+                | Action::Persist { .. }
+                | Action::Reconnect
+                | Action::Nodes(_)
+                | Action::Answer { .. } => continue,
             });
         }
     }
