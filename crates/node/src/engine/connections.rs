@@ -34,7 +34,7 @@ impl Engine {
 
     fn dial_peer(&mut self, peer: usize, now: Time) {
         let p = &self.peers[peer];
-        let (address, stage) = (p.address, Stage::Dialing { peer, probe: !p.dials });
+        let (address, stage) = (p.address(), Stage::Dialing { peer, probe: !p.dials });
         match TcpStream::connect(address) {
             Ok(stream) => {
                 let conn = self.add(Conn::new(stream, address, Origin::Dialled, stage, now));
@@ -63,7 +63,8 @@ impl Engine {
         let p = &mut self.peers[peer];
         p.dialing = None;
         p.back_off(now);
-        p.error = Some(format!("cannot connect to {}: {kind}", p.address));
+        p.error = Some(format!("cannot connect to {}: {kind}", p.address()));
+        p.try_next();
         let proof = kind == ErrorKind::ConnectionRefused && p.same_host && p.conn.is_none();
         if proof && !p.dead {
             p.dead = true;
@@ -74,8 +75,18 @@ impl Engine {
 
     pub(super) fn accept(&mut self, now: Time) {
         self.accept_again = Time::MAX;
+        for at in 0..=self.other_listeners.len() {
+            self.accept_from(at, now);
+        }
+    }
+
+    /// Accepts at one of this node's addresses.
+    fn accept_from(&mut self, at: usize, now: Time) {
         for _ in 0..ACCEPTS {
-            let Some(listener) = &self.listener else { return };
+            let others = || self.other_listeners.get(at.checked_sub(1)?);
+            let Some(listener) = others().or(self.listener.as_ref().filter(|_| at == 0)) else {
+                return;
+            };
             match listener.accept() {
                 Ok((stream, address)) => match self.may_enter(address.ip(), now) {
                     Some(origin) => self.welcome(stream, address, origin, now),
@@ -198,6 +209,7 @@ impl Engine {
                 let p = &mut self.peers[peer];
                 p.conn = None;
                 p.link.disconnect();
+                p.try_next();
                 p.dial_soon(now);
                 p.error =
                     Some(if why.is_empty() { "the connection was closed".into() } else { why });
@@ -212,8 +224,9 @@ impl Engine {
                 if !why.is_empty() {
                     p.error = Some(why);
                 } else if p.error.is_none() {
-                    p.error = Some(format!("{} closed the connection at once", p.address));
+                    p.error = Some(format!("{} closed the connection at once", p.address()));
                 }
+                p.try_next();
             }
             Stage::Accepted | Stage::Closing => {}
         }
@@ -224,6 +237,10 @@ impl Engine {
         let delayed = conn.delayed.front().map_or(Time::MAX, |(t, _)| *t);
         match conn.stage {
             Stage::Up { .. } => delayed,
+            // The other addresses have their turns before a lease is over.
+            Stage::Dialing { peer, .. } => {
+                conn.since + self.patience() / self.peers[peer].links() as Time
+            }
             _ => conn.since + self.patience(),
         }
     }
@@ -254,6 +271,7 @@ impl Engine {
 
     /// Writes everything that sockets take.
     pub(super) fn flush(&mut self, now: Time) {
+        self.write_histories();
         while let Some(at) = self.dirty.pop() {
             let Some(conn) = self.conns.get_mut(at) else { continue };
             conn.dirty = false;

@@ -3,7 +3,7 @@
 //! limit to how many there are and how fast they come; for addresses that are not in the list of
 //! nodes one of their own, so that they cannot use up what is left for nodes.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use lockify_core::Time;
 
@@ -58,8 +58,9 @@ pub(super) struct Door {
 
 impl Door {
     /// For a list of nodes with these addresses.
-    pub(super) fn new(mut addresses: Vec<IpAddr>) -> Door {
+    pub(super) fn new(addresses: &[SocketAddr]) -> Door {
         let known = PER_NODE * addresses.len() as u64;
+        let mut addresses: Vec<IpAddr> = addresses.iter().map(|a| a.ip().to_canonical()).collect();
         addresses.sort_unstable();
         addresses.dedup();
         Door {
@@ -121,7 +122,8 @@ mod tests {
 
     #[test]
     fn nodes_are_told_from_strangers_by_their_address() {
-        let door = Door::new(vec![IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 9])]);
+        let nodes = ["192.0.2.1:7430", "192.0.2.9:7430"].map(|a| a.parse().unwrap());
+        let door = Door::new(&nodes);
         assert_eq!(door.origin("192.0.2.9".parse().unwrap()), Origin::Known);
         // A socket of both families shows IPv4 so.
         assert_eq!(door.origin("::ffff:192.0.2.9".parse().unwrap()), Origin::Known);

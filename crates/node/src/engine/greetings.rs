@@ -2,8 +2,9 @@
 
 use lockify_core::Time;
 use lockify_core::link::{Hello, Resumed};
+use rustix::net::sockopt;
 
-use super::Engine;
+use super::{Engine, MS};
 use crate::conn::Stage;
 use crate::membership::Event;
 use crate::notice::Level;
@@ -268,6 +269,7 @@ impl Engine {
         p.dial_soon(now);
         let (node, life, sole, version) = (p.node, i.link.from, p.same_host, p.version);
         self.conns[at].stage = Stage::Up { peer };
+        self.notice_a_dead_link(at, peer);
         if stage == Stage::Accepted {
             self.write_introduction(at, peer, hello);
         }
@@ -281,6 +283,16 @@ impl Engine {
             ),
         );
         self.tell(now, Event::Connected { node, life, sole });
+    }
+
+    /// A link that goes down says nothing: a connection whose data nobody acknowledges is closed by
+    /// the kernel, early enough to go on over another link before a lease is over.
+    fn notice_a_dead_link(&self, at: usize, peer: usize) {
+        if self.peers[peer].links() > 1 {
+            let limit = u32::try_from(self.lease / 3 / MS).unwrap_or(u32::MAX).max(1);
+            // Without it, the lease ends what the link does.
+            let _ = sockopt::set_tcp_user_timeout(&self.conns[at].stream, limit);
+        }
     }
 
     /// Sends again what the peer has not received.

@@ -66,7 +66,6 @@ impl Engine {
         let now = monotonic();
         self.members.prepare_image(now + self.skew);
         self.act(now);
-        self.write_histories();
         self.flush(now);
     }
 
@@ -84,6 +83,7 @@ impl Engine {
             waker: _,
             timer: _,
             listener: _,
+            other_listeners: _,
             accept_again: _,
             mailbox: _,
             fencer: _,

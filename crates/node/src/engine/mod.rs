@@ -24,6 +24,7 @@ use lockify_core::{NodeId, Time};
 use lockify_trust::Security;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Token};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use slab::Slab;
 
 use crate::clock::{Timer, boot, boottime, born, monotonic, wall};
@@ -61,6 +62,8 @@ const TIMER: Token = Token(1);
 const LISTENER: Token = Token(2);
 const FIRST_CONN: usize = 16;
 const MS: Time = 1_000_000;
+/// Peers that may wait to be accepted on one of the other links.
+const BACKLOG: i32 = 128;
 
 /// One shard of one node: lockspaces, peers, timers, membership. Single-threaded: whoever owns it
 /// calls [`Engine::run_once`] in a loop, and the other methods between its turns.
@@ -71,6 +74,8 @@ pub struct Engine {
     waker: Arc<mio::Waker>,
     timer: Timer,
     listener: Option<TcpListener>,
+    /// On the node's other links.
+    other_listeners: Vec<TcpListener>,
     /// When to accept again after that failed; the event queue would not say so.
     accept_again: Time,
     door: Door,
@@ -163,6 +168,7 @@ impl Engine {
         let waker = Arc::new(waker);
         let timer = Timer::new(poll.registry(), TIMER).map_err(system("cannot make a timer"))?;
         let listener = listen(&mut config, &identity, &poll)?;
+        let other_listeners = listen_elsewhere(&config, &identity, &poll)?;
         let now = monotonic();
         // No life is older than its process.
         let process = born();
@@ -183,6 +189,8 @@ impl Engine {
             Some(group) => group.fencer(&config.fence),
             None => Fencer::new(config.fence.clone()),
         };
+        let all_addresses = config.addresses();
+        let peers = peer::list(&config, &identity, incarnation, now);
         let names = config.corosync.take().map(|c| c.names).unwrap_or_default();
         if let Some(group) = &identity.group {
             group.attach(identity.shard, waker.clone());
@@ -193,15 +201,16 @@ impl Engine {
             waker,
             timer,
             listener,
+            other_listeners,
             accept_again: Time::MAX,
-            door: Door::new(config.nodes.iter().map(|n| n.address.ip().to_canonical()).collect()),
+            door: Door::new(&all_addresses),
             security: config.security.clone(),
             incarnation,
             lease,
             delay: nanos(config.delay),
             backlog: config.backlog.max(1),
             skew: boottime().saturating_sub(now),
-            peers: peer::list(&config, &identity, incarnation, now),
+            peers,
             identity,
             conns: Slab::new(),
             dirty: Vec::new(),
@@ -372,7 +381,6 @@ impl Engine {
         self.expire(now);
         self.expire_queries(now);
         self.release_delayed(now);
-        self.flush_histories(now);
     }
 
     /// Sets the timer to the next thing that is due.
@@ -533,6 +541,43 @@ fn listen(
         .register(&mut listener, LISTENER, Interest::READABLE)
         .map_err(system("cannot wait for peers"))?;
     Ok(Some(listener))
+}
+
+/// Listens on the node's other links, also before the network is up there.
+fn listen_elsewhere(
+    config: &NodeConfig,
+    identity: &Identity,
+    poll: &Poller,
+) -> Result<Vec<TcpListener>, NodeError> {
+    if config.nodes.len() == 1 {
+        return Ok(Vec::new());
+    }
+    let listen = |address: &SocketAddr| {
+        let address = shard_address(*address, identity.shard)?;
+        let failed = |error| NodeError::Listen { node: config.node, address, error };
+        let mut listener = bind_ahead(address).map_err(failed)?;
+        poll.registry()
+            .register(&mut listener, LISTENER, Interest::READABLE)
+            .map_err(system("cannot wait for peers"))?;
+        Ok(listener)
+    };
+    config.others_of(config.node).iter().map(listen).collect()
+}
+
+/// Listens at an address that this machine need not have yet.
+fn bind_ahead(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv4() {
+        sockopt::set_ip_freebind(&socket, true)?;
+    } else {
+        sockopt::set_ipv6_freebind(&socket, true)?;
+    }
+    net::bind(&socket, &address)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from_std(socket.into()))
 }
 
 /// Where a node's shard listens.

@@ -7,7 +7,7 @@ use lockify_core::link::Link;
 use lockify_core::{NodeId, Time};
 
 use super::{Identity, MS, shard_address};
-use crate::config::NodeConfig;
+use crate::config::{NodeAddress, NodeConfig};
 use crate::event::SpaceId;
 use crate::wire::Payload;
 
@@ -18,8 +18,11 @@ const LONGEST_PAUSE: Time = 250 * MS;
 /// Another node of the list.
 pub(super) struct Peer {
     pub(super) node: NodeId,
-    pub(super) address: SocketAddr,
-    /// The address is on this host: a refused connection proves that no process is there.
+    /// Where it listens: its address in the list, then those on its other links.
+    addresses: Vec<SocketAddr>,
+    /// Which of them is tried, counted without end.
+    trying: usize,
+    /// All addresses are on this host: a refused connection proves that no process is there.
     pub(super) same_host: bool,
     /// This node is the one that dials: of each pair, the one with the lower id.
     pub(super) dials: bool,
@@ -51,10 +54,11 @@ pub(super) fn list(config: &NodeConfig, me: &Identity, life: u64, now: Time) -> 
         .filter(|n| n.node != config.node)
         .map(|n| Peer {
             node: n.node,
-            // A port out of range was refused for this node's own address already, or never
-            // answers: then the address itself is as good as any.
-            address: shard_address(n.address, me.shard).unwrap_or(n.address),
-            same_host: n.address.ip().is_loopback() || n.address.ip() == me.address.ip(),
+            addresses: addresses(config, me, n),
+            trying: 0,
+            same_host: addresses(config, me, n)
+                .iter()
+                .all(|a| a.ip().is_loopback() || a.ip() == me.address.ip()),
             dials: config.node < n.node,
             link: Link::new(life, config.backlog.max(1)),
             conn: None,
@@ -73,7 +77,35 @@ pub(super) fn list(config: &NodeConfig, me: &Identity, life: u64, now: Time) -> 
     peers
 }
 
+fn addresses(config: &NodeConfig, me: &Identity, peer: &NodeAddress) -> Vec<SocketAddr> {
+    let others = config.others_of(peer.node).iter().copied();
+    // A port out of range was refused for this node's own address already, or never answers: then
+    // the address itself is as good as any.
+    let of_shard = |a: SocketAddr| shard_address(a, me.shard).unwrap_or(a);
+    std::iter::once(peer.address).chain(others).map(of_shard).collect()
+}
+
 impl Peer {
+    /// Where it is dialled.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.addresses[self.trying % self.addresses.len()]
+    }
+
+    /// Its address in the list of nodes.
+    pub(super) fn first_address(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    /// It has other addresses to try, so many in all.
+    pub(super) fn links(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// The next attempt goes to its next address: this one did not answer, or fell silent.
+    pub(super) fn try_next(&mut self) {
+        self.trying = self.trying.wrapping_add(1);
+    }
+
     /// Whether this node has a reason to dial it at all. Whoever does not dial looks whether a
     /// process is there: only on this host does that prove anything.
     pub(super) fn wants_dial(&self) -> bool {

@@ -110,7 +110,7 @@ impl Engine {
     /// Has the agent fence a node.
     fn run_agent(&mut self, node: NodeId, born: u64) {
         let address =
-            self.peers.iter().find(|p| p.node == node).map(|p| p.address.ip().to_string());
+            self.peers.iter().find(|p| p.node == node).map(|p| p.first_address().ip().to_string());
         let address = address.unwrap_or_default();
         let name = self.names.get(&node).unwrap_or(&address).clone();
         self.notice(
@@ -157,6 +157,7 @@ impl Engine {
         self.cluster = None;
         self.conns.clear();
         self.listener = None;
+        self.other_listeners.clear();
         for p in &mut self.peers {
             (p.conn, p.dialing, p.next_dial) = (None, None, Time::MAX);
         }
