@@ -233,7 +233,8 @@ def test_progress_is_a_grant_on_every_node_after_the_mending() -> None:
 
 
 def test_steadiness_counts_in_its_time_only() -> None:
-    steady = Steadiness(begin=10, end=20)
+    steady = Steadiness(begin=5, end=15)
+    steady.shift(5)
     for line in ("9 1 a lost - - 0", "10 2 b enter x EX 1", "11 2 b lost - - 0", "20 3 c lost - - 0"):
         steady(Line.parse(line))
     assert steady.granted == {2}

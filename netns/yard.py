@@ -283,8 +283,14 @@ nodelist {{
         with (node.folder / "corosync.log").open("ab") as log:
             command = node.inside("corosync", "-f", "-c", node.folder / "corosync.conf")
             node.corosync = subprocess.Popen(command, stdout=log, stderr=log)
-        look = node.inside("corosync-cmapctl", "-g", "runtime.votequorum.this_node_id")
-        self.until(f"corosync on node {number} answers", lambda: _succeeds(look))
+        self.until(f"corosync on node {number} answers", lambda: self._corosync_answers(node))
+
+    @staticmethod
+    def _corosync_answers(node: Node) -> bool:
+        if node.corosync is None or node.corosync.poll() is not None:
+            log = (node.folder / "corosync.log").read_text(encoding="utf-8", errors="replace")
+            raise Failure(f"corosync on node {node.number} has ended:\n{log[-2000:]}")
+        return _succeeds(node.inside("corosync-cmapctl", "-g", "runtime.votequorum.this_node_id"))
 
     def start_daemon(self, number: int, config: str = "") -> None:
         node = self.nodes[number]

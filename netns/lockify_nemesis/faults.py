@@ -286,9 +286,12 @@ def hoard(rng: random.Random, setting: Setting) -> Fault:
         step(0, "hoard", node=node, locks=setting.locks),
         step(0.1, "kill", node=other),
         step(0.1 + pause, "start", node=other),
-        step(0.1 + pause + 2 * setting.lease, "unhoard", node=node),
+        step(0.1 + pause + 7 * setting.lease, "unhoard", node=node),
     )
-    return _fault("hoard", f"{setting.locks} locks on node {node}, kill {other}", *steps)
+    # Its locks are recovered by then, though there are so many.
+    steady = round(0.1 + pause + 5 * setting.lease, 3)
+    text = f"{setting.locks} locks on node {node}, kill {other}"
+    return _fault("hoard", text, *steps, steady=steady, granted=setting.nodes)
 
 
 def history_full(rng: random.Random, setting: Setting) -> Fault:

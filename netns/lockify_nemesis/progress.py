@@ -35,6 +35,10 @@ class Steadiness:
         self.granted: set[int] = set()
         self.losses: list[Line] = []
 
+    def shift(self, nanoseconds: int) -> None:
+        """It begins and ends later."""
+        self.begin, self.end = self.begin + nanoseconds, self.end + nanoseconds
+
     def __call__(self, line: Line) -> None:
         if not self.begin <= line.t < self.end:
             return

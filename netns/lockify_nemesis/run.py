@@ -146,10 +146,14 @@ class Run:
         began = time.monotonic()
         steady = self._watch(episode, began)
         for step in episode.steps:
-            # What a step takes moves the later ones.
             time.sleep(max(0.0, began + step.at - time.monotonic()))
             self.tell(f"{step.do} {step.args}")
+            before_it = time.monotonic()
             self.cluster.do(step.do, step.args)
+            # What a step takes moves the later ones.
+            began += time.monotonic() - before_it
+            if steady is not None:
+                steady.shift(int((time.monotonic() - before_it) * SECOND))
         self.cluster.mend_all()
         self.faults.update(fault.kind for fault in episode.faults)
         self._progress(f"after episode {number} ({episode})", LIMIT)
