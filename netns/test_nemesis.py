@@ -248,25 +248,25 @@ def event(t: int, kind: str, **fields: object) -> str:
     return json.dumps({"t": t, "event": kind, "node": 1, "incarnation": 7, **fields}) + "\n"
 
 
-def test_a_killed_daemon_has_ended_when_it_was_killed(tmp_path: Path) -> None:
+def test_a_killed_daemon_has_ended_with_its_file(tmp_path: Path) -> None:
     path = tmp_path / "history"
     path.write_text(event(0, "begin") + event(3, "grant", lock=1, mode="EX") + '{"t":4,"ev', encoding="utf-8")
-    events = [json.loads(text) for _, _, text in histories.life(path, 1, [], (9, False))]
-    assert [(e["t"], e["event"]) for e in events] == [(3, "grant"), (9, "crash")]
+    events = [json.loads(text) for _, _, text in histories.life(path, 1, [], killed=True)]
+    assert [(e["t"], e["event"]) for e in events] == [(3, "grant"), (3, "crash")]
     assert events[1]["incarnation"] == 7
-    assert len(list(histories.life(path, 1, [], None))) == 1
+    assert len(list(histories.life(path, 1, [], killed=False))) == 1
 
 
 def test_a_daemon_that_left_does_not_crash(tmp_path: Path) -> None:
     path = tmp_path / "history"
     path.write_text(event(3, "grant", lock=1, mode="EX") + event(4, "leave"), encoding="utf-8")
-    assert [json.loads(e[2])["event"] for e in histories.life(path, 1, [], (9, True))] == ["grant", "leave"]
+    assert [json.loads(e[2])["event"] for e in histories.life(path, 1, [], killed=True)] == ["grant", "leave"]
 
 
 def test_a_stopped_life_is_over_when_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "history"
     path.write_text(event(3, "grant", lock=1, mode="EX") + event(40, "crash"), encoding="utf-8")
-    times = [t for t, _, _ in histories.life(path, 1, [Stop(1, 2), Stop(10, 39)], None)]
+    times = [t for t, _, _ in histories.life(path, 1, [Stop(1, 2), Stop(10, 39)], killed=True)]
     assert times == [3, 10]
 
 
@@ -276,7 +276,7 @@ def test_histories_are_merged_by_time_up_to_the_full_disk(tmp_path: Path) -> Non
     paths[1].write_text(event(1, "begin") + event(4, "grant") + event(12, "unlock"), encoding="utf-8")
     out = tmp_path / "merged"
     begin = histories.first_line(paths)
-    count = histories.merge((histories.life(p, 1, [], None) for p in paths), begin, out, until=10)
+    count = histories.merge((histories.life(p, 1, [], killed=False) for p in paths), begin, out, until=10)
     assert count == 3
     assert [json.loads(line)["t"] for line in out.read_text().splitlines()] == [1, 3, 4, 9]
 

@@ -34,8 +34,8 @@ class Cluster(Yard):
         self.pipes: dict[int, LogPipe] = {}
         self.clocks: dict[int, float] = {}
         self.cuts: dict[int, set[int]] = {}
-        self.ends: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
-        """When each life of a node's daemon ended, and whether in order."""
+        self.killed: defaultdict[int, list[bool]] = defaultdict(list)
+        """Of each process of a node's daemon that has ended: not in order."""
         self.should_run: set[int] = set()
         self.defects: list[str] = []
         """What daemons did that no daemon may do."""
@@ -129,7 +129,7 @@ class Cluster(Yard):
                 self.users.replace_dead()
 
     def _ended(self, number: int, in_order: bool) -> None:
-        self.ends[number].append((time.monotonic_ns(), in_order))
+        self.killed[number].append(not in_order)
         self.excuses.resumed(number)
 
     def _defect(self, text: str) -> None:

@@ -19,9 +19,10 @@ Event = tuple[int, int, str]
 """Its time, the node, the line."""
 
 
-def life(path: Path, node: int, stops: Sequence[Stop], end: tuple[int, bool] | None) -> Iterator[Event]:
-    """The events of one process. `end`: when it ended, and whether in order."""
-    last: tuple[int, int | None] = (0, None)
+def life(path: Path, node: int, stops: Sequence[Stop], killed: bool) -> Iterator[Event]:
+    """The events of one process. One that was killed had written all that others know of it, so its end is that of its
+    file: others may have gone on without it before anybody looked whether it has ended."""
+    incarnation: int | None = None
     ended = True
     before = 0
     with path.open(encoding="utf-8") as lines:
@@ -38,12 +39,11 @@ def life(path: Path, node: int, stops: Sequence[Stop], end: tuple[int, bool] | N
                 event["t"] = t
             before = t
             if "incarnation" in event:
-                last = t, event["incarnation"]
+                incarnation = event["incarnation"]
                 ended = event["event"] in ("crash", "leave")
             yield t, node, json.dumps(event)
-    if end is not None and not ended:
-        t = max(end[0], before)
-        yield t, node, json.dumps({"t": t, "node": node, "incarnation": last[1], "event": "crash"})
+    if killed and not ended:
+        yield before, node, json.dumps({"t": before, "node": node, "incarnation": incarnation, "event": "crash"})
 
 
 def _parse(text: str) -> dict[str, Any] | None:

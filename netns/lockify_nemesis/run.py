@@ -250,12 +250,11 @@ class Run:
         found = []
         for number, files in paths.items():
             stops = self.cluster.excuses.stops[number]
-            ends = self.cluster.ends[number]
+            killed = self.cluster.killed[number]
             for path in files:
                 # Files are numbered by starts, and so are ends.
                 start = int(path.stem.split("-")[1])
-                end = ends[start - 1] if start <= len(ends) else None
-                found.append(histories.life(path, number, stops, end))
+                found.append(histories.life(path, number, stops, start <= len(killed) and killed[start - 1]))
         return found
 
 

@@ -95,8 +95,8 @@ pub struct Config {
     /// Who says who is in the cluster: `static` or `corosync`.
     #[serde(default)]
     pub membership: MembershipKind,
-    /// With corosync: where every node listens for the others, at its `ring0_addr`; shard N at
-    /// `port + N`.
+    /// With corosync: where every node listens for the others, at the addresses of all its links;
+    /// shard N at `port + N`.
     #[serde(default = "default_port")]
     pub port: u16,
     /// What recovering a dead node's locks waits for: `lease`, `command` or `none`.
