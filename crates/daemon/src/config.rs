@@ -26,6 +26,7 @@
 
 mod access;
 mod changes;
+mod forms;
 mod log;
 mod membership;
 mod metrics;
@@ -44,6 +45,7 @@ use serde::{Deserialize, Deserializer};
 
 pub use access::Access;
 pub use changes::Changes;
+pub use forms::{FORMS, Form};
 pub use log::{Format as LogFormat, Logging};
 pub use membership::{Fence, Fencing, MembershipKind, QuorumLost, QuorumLostAction};
 pub use metrics::Metrics;
@@ -57,22 +59,15 @@ pub use security::SecurityEntry;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {error}; name a readable configuration file")]
+    #[error("cannot read {path}: {error}; {}", read_remedy(error))]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
         error: std::io::Error,
     },
-    /// The file is no configuration; the text names line and column.
-    #[error("{path}: {error}docs/configuration.md has every key, its type and its default")]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Where and what.
-        error: Box<toml::de::Error>,
-    },
-    /// Something does not fit; the text names line and column, unless that is missing.
+    /// The file is no configuration, or something in it does not fit; the text names line and column,
+    /// unless that is missing.
     #[error("{path}: {what}")]
     Meaning {
         /// The file.
@@ -80,6 +75,15 @@ pub enum ConfigError {
         /// What does not fit, and what to do.
         what: String,
     },
+}
+
+fn read_remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "run this as root or as the daemon's user, or name a file that this user may read"
+        }
+        _ => "name a readable configuration file",
+    }
 }
 
 /// A daemon's configuration.
@@ -435,6 +439,7 @@ impl Config {
             let wrong = |w: Wrong| w.within(&i.to_string()).within("lockspace");
             space.check(&self.lockspaces[..i]).map_err(wrong)?;
         }
+        self.security.check()?;
         match self.security.protection()? {
             Protection::Loopback => self.check_loopback(),
             Protection::PlainText | Protection::Tls(_) => Ok(()),
@@ -674,8 +679,5 @@ fn read(path: &Path) -> Result<String, ConfigError> {
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(source: &Source) -> Result<T, ConfigError> {
-    toml::from_str(source.text()).map_err(|error| ConfigError::Parse {
-        path: source.path().to_owned(),
-        error: Box::new(error),
-    })
+    toml::from_str(source.text()).map_err(|error| source.misread(&error))
 }

@@ -281,8 +281,15 @@ impl Engine {
             self.stats.bytes_sent += (before - (conn.out.len() - conn.written)) as u64;
             let (flushed, stage) = (conn.is_flushed(), conn.stage);
             match result {
+                Err(kind) if matches!(stage, Stage::Introduced { .. }) => {
+                    self.last_words(at, stage, kind, now);
+                }
                 Err(kind) => self.close(at, kind.to_string(), now),
-                Ok(()) if flushed && stage == Stage::Closing => self.close(at, String::new(), now),
+                // The other side closes when it has read that. Who closes with something unread takes back what he has
+                // said (RFC 1122, 4.2.2.13).
+                Ok(()) if flushed && stage == Stage::Closing => {
+                    let _ = conn.stream.shutdown(std::net::Shutdown::Write);
+                }
                 Ok(()) if flushed => self.next_answer(at),
                 Ok(()) => {}
             }

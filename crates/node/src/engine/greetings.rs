@@ -1,15 +1,18 @@
 //! Introductions: who may talk to whom.
 
+use std::io::ErrorKind;
+
 use lockify_core::Time;
 use lockify_core::link::{Hello, Resumed};
+use lockify_trust::{LONGEST_CLUSTER, Reading, Security, printable_start};
 use rustix::net::sockopt;
 
 use super::{Engine, MS};
-use crate::conn::Stage;
+use crate::conn::{Conn, Stage};
 use crate::membership::Event;
 use crate::notice::Level;
 use crate::wire::{
-    Greeting, GreetingError, Introduction, Packet, decode_greeting, encode_greeting,
+    Greeting, GreetingError, Introduction, MAX_GREETING, Packet, decode_greeting, encode_greeting,
 };
 
 impl Engine {
@@ -48,11 +51,18 @@ impl Engine {
             }
             Err(e) => {
                 let whom = self.whom(stage, at);
-                if let GreetingError::Version(_) = e {
-                    let text = format!("{} speaks another version than {whom}: {e}", self.myself());
-                    self.refuse(at, stage, text);
-                } else {
-                    self.close(at, e.to_string(), now);
+                match e {
+                    // Whoever is there would not understand an answer.
+                    GreetingError::Magic => self.close(at, e.to_string(), now),
+                    GreetingError::Version(_) => {
+                        let me = self.myself();
+                        self.refuse(
+                            at,
+                            stage,
+                            format!("{me} speaks another version than {whom}: {e}"),
+                        );
+                    }
+                    _ => self.refuse(at, stage, format!("{} refuses {whom}: {e}", self.myself())),
                 }
                 self.complain(format!("{whom} ({address}) was refused: {e}"));
             }
@@ -61,20 +71,42 @@ impl Engine {
     }
 
     fn greeted(&mut self, at: usize, stage: Stage, greeting: Greeting, now: Time) {
-        let whom = self.whom(stage, at);
         match greeting {
-            Greeting::Refusal(text) => {
-                self.close(at, format!("refused by {whom}: {text}"), now);
-                self.complain(format!("{whom} refuses this node: {text}"));
-            }
+            Greeting::Refusal(why) => self.refused(at, stage, &why, now),
             Greeting::Introduction(i) => match self.admit(at, stage, &i, now) {
                 Ok(peer) => self.establish(at, stage, peer, i, now),
                 Err(why) => {
+                    let whom = self.whom(stage, at);
                     self.complain(format!("{whom} was refused: {why}"));
                     self.note_refusal(at, &i, &why);
                     self.refuse(at, stage, why);
                 }
             },
+        }
+    }
+
+    /// The other side does not talk to this node.
+    pub(super) fn refused(&mut self, at: usize, stage: Stage, why: &str, now: Time) {
+        let whom = self.whom(stage, at);
+        self.close(at, format!("refused by {whom}: {why}"), now);
+        self.complain(format!("{whom} refuses this node: {why}"));
+    }
+
+    /// Nothing can be written any more to somebody who has not introduced himself. What he has said before tells more than
+    /// the system does: a refusal, perhaps.
+    pub(super) fn last_words(&mut self, at: usize, stage: Stage, error: ErrorKind, now: Time) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        let reading = loop {
+            match conn.read() {
+                Reading::More if conn.pending().len() < MAX_GREETING => {}
+                reading => break reading,
+            }
+        };
+        let greeting = decode_greeting(conn.pending());
+        match (reading, greeting) {
+            (Reading::Distrusted(why), _) => self.distrust(at, &why, now),
+            (_, Ok(Some((Greeting::Refusal(why), _)))) => self.refused(at, stage, &why, now),
+            _ => self.close(at, error.to_string(), now),
         }
     }
 
@@ -165,7 +197,9 @@ impl Engine {
         i: &Introduction,
         now: Time,
     ) -> Result<usize, String> {
-        let (me, it) = (&self.identity, format!("node {} of cluster \"{}\"", i.node, i.cluster));
+        // Whoever reaches the port chooses this name.
+        let cluster = printable_start(i.cluster.as_bytes(), LONGEST_CLUSTER);
+        let (me, it) = (&self.identity, format!("node {} of cluster \"{cluster}\"", i.node));
         let we = self.myself();
         // Before all else: an introduction is not worth anything without its proof.
         let secured = self.conns.get(at).and_then(|c| c.secured.as_deref());
@@ -262,6 +296,7 @@ impl Engine {
             p.dialing = None;
         }
         p.conn = Some(at);
+        p.certificate_ends = shown_ends(&self.security, &self.conns[at]);
         // There is one, or it would not have been admitted.
         p.version = self.identity.versions.common(i.versions()).unwrap_or(p.version);
         p.error = None;
@@ -276,12 +311,13 @@ impl Engine {
         self.resend(at, peer, now);
         self.note_backlog(peer);
         self.complaint.clear();
-        self.notice(
-            Level::Info,
-            format!(
+        // Without keys, whoever reaches the port may come and go as this node.
+        if self.door.arrivals.admits(now) {
+            let text = format!(
                 "connected to node {node} (incarnation {life}, version {version} of the protocol)"
-            ),
-        );
+            );
+            self.notice(Level::Info, text);
+        }
         self.tell(now, Event::Connected { node, life, sole });
     }
 
@@ -307,5 +343,13 @@ impl Engine {
             .collect();
         self.stats.resent += again.len() as u64;
         again.iter().for_each(|packet| self.put(at, packet, due));
+    }
+}
+
+/// When the certificate ends that the other side of a connection has shown.
+fn shown_ends(security: &Security, conn: &Conn) -> Option<i64> {
+    match (security, conn.secured.as_deref()) {
+        (Security::Tls(keyring), Some(secured)) => secured.shown_ends(&keyring.current()),
+        _ => None,
     }
 }

@@ -90,6 +90,7 @@ impl Engine {
             lease_end: _,
             members_due: _,
             complaint: _,
+            view_changes: _,
             skew: _,
             cluster: _,
             // Made anew.

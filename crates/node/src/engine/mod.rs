@@ -116,6 +116,8 @@ pub struct Engine {
     pending: Vec<HostEvent>,
     /// The last complaint about a stranger, so that a persistent one is not repeated.
     complaint: String,
+    /// Views that have begun since the program did.
+    view_changes: u64,
     stats: EngineStats,
     /// Where histories go.
     history: Option<PathBuf>,
@@ -231,6 +233,7 @@ impl Engine {
             next_fence: 1,
             pending: Vec::new(),
             complaint: String::new(),
+            view_changes: 0,
             stats: EngineStats::default(),
             history: config.history,
             histories: BTreeMap::new(),

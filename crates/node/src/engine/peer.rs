@@ -41,6 +41,8 @@ pub(super) struct Peer {
     pub(super) channels: HashMap<u32, String>,
     /// Why the last attempt to connect failed.
     pub(super) error: Option<String>,
+    /// When the certificate ends that it has shown last, seconds since 1970.
+    pub(super) certificate_ends: Option<i64>,
     pub(super) congested: bool,
     /// The version of the protocol that its connection has.
     pub(super) version: u16,
@@ -69,6 +71,7 @@ pub(super) fn list(config: &NodeConfig, me: &Identity, life: u64, now: Time) -> 
             opened: HashSet::new(),
             channels: HashMap::new(),
             error: None,
+            certificate_ends: None,
             congested: false,
             version: me.versions.oldest,
         })

@@ -49,6 +49,7 @@ impl Engine {
     }
 
     fn install(&mut self, view: NodeView, now: Time) {
+        self.view_changes += 1;
         let members: Vec<String> = view.members.iter().map(|m| m.node.to_string()).collect();
         let text = format!("view {}: nodes {}", view.seq, members.join(" "));
         self.notice(Level::Info, text);

@@ -15,6 +15,7 @@ use crate::query::{NodeStatus, Query, Software};
 
 pub use greeting::{
     Greeting, GreetingError, Introduction, MAGIC, MAX_GREETING, decode_greeting, encode_greeting,
+    is_greeting,
 };
 pub use versions::{TELLS_SOFTWARE, Versions};
 
