@@ -4,7 +4,6 @@
 mod array;
 mod bench;
 mod check;
-mod child;
 mod cluster;
 mod completions;
 mod connect;
@@ -13,6 +12,7 @@ mod doctor;
 mod exit;
 mod fabric;
 mod health;
+mod hold;
 mod inspect;
 mod locks;
 mod manual;

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::codec::{self, Inbox};
+use crate::dialing;
 use crate::error::Error;
 use crate::protocol::{Event, Goodbye, Greeting, OLDEST, Request, VERSION};
 use crate::transport::{Drive, Submit};
@@ -46,7 +47,7 @@ pub(crate) fn connect(socket: &Path, shard: u16) -> Result<Connected, Error> {
     let path = shard_path(socket, shard);
     let connect = |offer| {
         let no_daemon = |e: io::Error| Error::NoDaemon { socket: path.clone(), why: e.to_string() };
-        let mut stream = UnixStream::connect(&path).map_err(no_daemon)?;
+        let mut stream = dialing::connect(&path).map_err(no_daemon)?;
         let greeting = greet(&mut stream, shard, offer).map_err(no_daemon)?;
         let greeting = greeting.ok_or_else(|| Error::NotADaemon(path.clone()))?;
         Ok::<_, Error>((stream, greeting))
