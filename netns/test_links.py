@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 
-from yard import LOCKIFYD, Yard, address, name_of
+from yard import LOCKIFY, LOCKIFYD, Yard, address, name_of
 
 
 def test_a_cluster_with_only_ring1_addr() -> None:
@@ -25,16 +25,30 @@ def test_a_daemon_rides_on_whichever_link_is_up() -> None:
         kept = yard.hold(3, "kept")
         for down, up in ((0, 1), (1, 0), (0, 1)):
             yard.set_link(down, up=False)
-            connected = yard.nodes[1].said("connected to node")
             # The nodes notice by themselves, long before anybody is left behind for it.
-            yard.until("connections over the other link", lambda c=connected: yard.nodes[1].said("connected to node") > c)
+            yard.until("connections over the other link",
+                       lambda link=up: [link_of(p) for p in connections(yard, 1)] == [link, link])
             for number in yard.nodes:
                 yard.lock(number, f"over link {up}")
-            assert all(up == link_of(peer) for peer in connections(yard, 1))
             yard.set_link(down, up=True)
             assert kept.poll() is None, yard.told()
         assert not yard.can_lock(1, "kept")
         assert all(node.said("every lock is lost") == 0 for node in yard.nodes.values())
+        yard.check()
+
+
+def test_a_restarted_daemon_listens_on_all_its_links_again() -> None:
+    with Yard(3, links=(0, 1)) as yard:
+        yard.until_members([1, 2, 3])
+        kept = yard.hold(3, "kept")
+        line = [str(LOCKIFY), "restart", "--socket", str(yard.nodes[3].socket)]
+        assert subprocess.run(line, capture_output=True, timeout=60, check=False).returncode == 0
+        yard.until("it listens again", lambda: f"{address(3, 1)}:7430" in listens(yard, 3))
+        # Node 3 is dialled by the others: over the second link it must listen for that.
+        yard.set_link(0, up=False)
+        yard.until("all are connected over the other link", lambda: [link_of(p) for p in connections(yard, 3)] == [1, 1])
+        yard.lock(1, "name")
+        assert kept.poll() is None
         yard.check()
 
 
