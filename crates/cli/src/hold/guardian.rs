@@ -94,7 +94,8 @@ fn seclude(descriptors: &[i32]) -> io::Result<SignalFd> {
     set_child_subreaper(Some(getpid()))?;
     rustix::thread::set_name(c"lockify-guard")?;
     for descriptor in descriptors {
-        nix::unistd::close(*descriptor)?;
+        // An error is about what was written to it, and the caller's own copy tells of it.
+        let _ = nix::unistd::close(*descriptor);
     }
     let null = File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
