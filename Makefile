@@ -62,6 +62,7 @@ install:
 	$(PUT) packaging/lockifyd.service $(DESTDIR)$(UNITDIR)/lockifyd.service
 	sed -i 's|/usr/sbin|$(PREFIX)/sbin|' $(DESTDIR)$(UNITDIR)/lockifyd.service
 	$(PUT) packaging/corosync-uidgid $(DESTDIR)/etc/corosync/uidgid.d/lockify
+	$(PUT) packaging/needrestart.conf $(DESTDIR)/etc/needrestart/conf.d/lockify.conf
 	$(PUT) packaging/lockifyd.8 $(DESTDIR)$(PREFIX)/share/man/man8/lockifyd.8
 	mkdir -p $(DESTDIR)$(PREFIX)/share/man/man1
 	$(LOCKIFY) manual $(DESTDIR)$(PREFIX)/share/man/man1

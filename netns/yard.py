@@ -32,6 +32,16 @@ class Failure(AssertionError):
     """Something did not come to hold; the text has what the daemons said last."""
 
 
+def address(number: int, link: int = 0) -> str:
+    """A node's address on a link."""
+    return f"10.77.{link}.{number}"
+
+
+def name_of(number: int, link: int = 0) -> str:
+    """The host name of that address."""
+    return f"node{number}-{link}"
+
+
 def run(*command: str | Path) -> str:
     """Runs a command to its end, at most PATIENCE; its output."""
     done = subprocess.run(
@@ -81,7 +91,7 @@ class Node:
         return self.folder / "lockifyd.log"
 
     def inside(self, *command: str | Path) -> list[str]:
-        enter = ["nsenter", "--target", str(self.holder.pid), "--net", "--mount"]
+        enter = ["nsenter", "--target", str(self.holder.pid), "--net", "--mount", "--uts"]
         return enter + [str(c) for c in command]
 
     def said(self, text: str) -> int:
@@ -102,9 +112,14 @@ class Yard:
         corosync: str = "",
         own_programs: bool = False,
         user: str = "",
+        membership: str = "corosync",
+        links: Sequence[int] = (0,),
+        names: bool = False,
     ) -> None:
         """With `own_programs`, each daemon is a program file of its own, which can be broken. With a `user`, daemons are
-        that user's, as the packages have them, and prove to each other by certificates who they are."""
+        that user's, as the packages have them, and prove to each other by certificates who they are. `links` are
+        corosync's, each a network of its own; with `names`, corosync.conf has names, which `hosts` resolves."""
+        self.membership, self.links, self.names = membership, links, names
         self.size, self.times, self.config, self.extra = size, times, config, corosync
         self.own_programs, self.user = own_programs or bool(user), user
         self.folder = Path(tempfile.mkdtemp(prefix="lockify-netns-"))
@@ -118,8 +133,9 @@ class Yard:
             self._bridge()
             for number in range(1, self.size + 1):
                 self._make_node(number)
-            for node in self.nodes.values():
-                self.start_corosync(node.number)
+            if self.membership == "corosync":
+                for node in self.nodes.values():
+                    self.start_corosync(node.number)
             if self.user:
                 self._make_keys()
             for node in self.nodes.values():
@@ -165,35 +181,68 @@ class Yard:
     def _make_node(self, number: int) -> None:
         folder = self.folder / f"n{number}"
         (folder / "lib").mkdir(parents=True)
-        node = Node(number, folder, self._holder("--net", "--mount"))
+        node = Node(number, folder, self._holder("--net", "--mount", "--uts"))
         self.nodes[number] = node
-        port = f"p{number}"
-        self._ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(node.holder.pid))
-        self._ip("link", "set", port, "master", "side0", "up")
+        for place, link in enumerate(self.links):
+            self._plug(node, place, link)
+        (folder / "hosts").write_text(self.hosts(number), encoding="utf-8")
         script = f"""
 set -e
-ip address add 10.77.0.{number}/24 dev eth0
-ip link set eth0 up
+# Without a ring0_addr, corosync finds itself in its list by this.
+hostname node{number}
 ip link set lo up
 mount -t tmpfs none /run
 mount -t tmpfs none /dev/shm
+mount --bind {folder}/hosts /etc/hosts
 mkdir -p /run/corosync /var/lib/corosync
 mount --bind {folder}/lib /var/lib/corosync
 """
         run(*node.inside("sh", "-c", script))
         (folder / "corosync.conf").write_text(self._corosync_conf(), encoding="utf-8")
 
+    def _plug(self, node: Node, place: int, link: int) -> None:
+        """Connects a node to the network of a link; that of the first one can be cut into parts."""
+        port, device = self._port(node.number, place), f"eth{place}"
+        self._ip("link", "add", port, "type", "veth", "peer", "name", device, "netns", str(node.holder.pid))
+        if place and node.number == 1:
+            self._ip("link", "add", f"wire{place}", "type", "bridge", "mcast_snooping", "0")
+            self._ip("link", "set", f"wire{place}", "up")
+        self._ip("link", "set", port, "master", f"wire{place}" if place else "side0", "up")
+        run(*node.inside("ip", "address", "add", f"{address(node.number, link)}/24", "dev", device))
+        run(*node.inside("ip", "link", "set", device, "up"))
+
+    @staticmethod
+    def _port(number: int, place: int) -> str:
+        return f"p{number}" if place == 0 else f"p{number}-{place}"
+
+    def hosts(self, number: int) -> str:
+        """/etc/hosts of a node."""
+        lines = ["127.0.0.1 localhost"]
+        for link in self.links:
+            lines += [f"{address(n, link)} {name_of(n, link)}" for n in range(1, self.size + 1)]
+        return "\n".join(lines) + "\n"
+
+    def set_link(self, place: int, up: bool, numbers: Sequence[int] = ()) -> None:
+        """Takes the ports of nodes (all of them, if none is named) on a link down, or up again."""
+        for number in numbers or self.nodes:
+            self._ip("link", "set", self._port(number, place), "up" if up else "down")
+
     def _corosync_conf(self) -> str:
+        name = name_of if self.names else address
         nodes = "".join(
-            f"  node {{\n    ring0_addr: 10.77.0.{n}\n    nodeid: {n}\n    name: node{n}\n  }}\n"
+            "  node {\n"
+            + "".join(f"    ring{link}_addr: {name(n, link)}\n" for link in self.links)
+            + f"    nodeid: {n}\n    name: node{n}\n  }}\n"
             for n in range(1, self.size + 1)
         )
+        # Only knet has several links, and numbers that do not begin with 0.
+        transport = "udpu" if tuple(self.links) == (0,) else "knet"
         uidgid = f"uidgid {{\n  uid: {self.user}\n}}\n" if self.user else ""
         # Corosync runs with real-time priority: its time-outs do not depend on what else runs.
         return f"""totem {{
   version: 2
   cluster_name: yard
-  transport: udpu
+  transport: {transport}
   crypto_cipher: none
   crypto_hash: none
   token: {self.times.token}
@@ -234,30 +283,38 @@ nodelist {{
         with (node.folder / "corosync.log").open("ab") as log:
             command = node.inside("corosync", "-f", "-c", node.folder / "corosync.conf")
             node.corosync = subprocess.Popen(command, stdout=log, stderr=log)
-        look = node.inside("corosync-cmapctl", "-g", "runtime.votequorum.this_node_id")
-        self.until(f"corosync on node {number} answers", lambda: _succeeds(look))
+        self.until(f"corosync on node {number} answers", lambda: self._corosync_answers(node))
+
+    @staticmethod
+    def _corosync_answers(node: Node) -> bool:
+        if node.corosync is None or node.corosync.poll() is not None:
+            log = (node.folder / "corosync.log").read_text(encoding="utf-8", errors="replace")
+            raise Failure(f"corosync on node {node.number} has ended:\n{log[-2000:]}")
+        return _succeeds(node.inside("corosync-cmapctl", "-g", "runtime.votequorum.this_node_id"))
 
     def start_daemon(self, number: int, config: str = "") -> None:
         node = self.nodes[number]
         node.starts += 1
-        security = 'plain_text = "anybody who reaches the network may take and break locks"'
-        if self.user:
-            security = 'ca = "ca.pem"\nsecurity.identity = "node.pem"'
-        text = f"""membership = "corosync"
-lease = "{self.times.lease}"
-socket = "{node.socket}"
-security.{security}
-history = "{node.folder}/history-{node.starts:03}.jsonl"
-{config or self.config}
-"""
         path = node.folder / "lockify.toml"
-        path.write_text(text, encoding="utf-8")
+        path.write_text(self._configuration(node, config or self.config), encoding="utf-8")
         before = node.said("serves clients")
         with node.log.open("ab") as log:
             as_user = ["setpriv", f"--reuid={self.user}", "--clear-groups"] if self.user else []
             command = node.inside(*as_user, self.program(number), path)
             node.daemon = subprocess.Popen(command, stdout=log, stderr=log)
         self.until(f"daemon {number} serves clients", lambda: node.said("serves clients") > before)
+
+    def _configuration(self, node: Node, more: str) -> str:
+        security = 'plain_text = "anybody who reaches the network may take and break locks"'
+        if self.user:
+            security = 'ca = "ca.pem"\nsecurity.identity = "node.pem"'
+        return f"""membership = "{self.membership}"
+lease = "{self.times.lease}"
+socket = "{node.socket}"
+security.{security}
+history = "{node.folder}/history-{node.starts:03}.jsonl"
+{more}
+"""
 
     def program(self, number: int) -> Path:
         if not self.own_programs:
@@ -285,7 +342,7 @@ history = "{node.folder}/history-{node.starts:03}.jsonl"
         return float(self.times.lease.removesuffix("s"))
 
     def kill_daemon(self, number: int) -> None:
-        """At once. What it recorded must have been written: let it be quiet for two seconds before."""
+        """At once."""
         node = self.nodes[number]
         assert node.daemon is not None
         node.deaths.append(time.monotonic_ns())

@@ -33,7 +33,7 @@ pub use imported::*;
 pub fn failure(e: Error) -> PyErr {
     let text = e.to_string();
     match e {
-        Error::NoDaemon { .. } | Error::NotADaemon(_) | Error::Version(_) => {
+        Error::NoDaemon { .. } | Error::NotServed(_) | Error::NotADaemon(_) | Error::Version(_) => {
             NoDaemon::new_err(text)
         }
         Error::Disconnected(_) => Disconnected::new_err(text),

@@ -60,7 +60,10 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
         let code = match &e {
-            Error::NoDaemon { .. } | Error::NotADaemon(_) | Error::Version(_) => Code::NoDaemon,
+            Error::NoDaemon { .. }
+            | Error::NotServed(_)
+            | Error::NotADaemon(_)
+            | Error::Version(_) => Code::NoDaemon,
             Error::Disconnected(_) => Code::Disconnected,
             Error::Name(_) => Code::Invalid,
             Error::Refused(why) => of_refusal(why),

@@ -89,7 +89,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Tells an operator something.
 fn say(what: &str) {
-    eprintln!("lockify: {what}");
+    crate::output::tell(&lockify_trust::printable(what));
 }
 
 /// Set by SIGTERM and SIGINT.

@@ -5,13 +5,14 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use lockify_client::{ClusterStatus, ClusterView, Name, NodeId, NodeStatus, ResourceInfo};
+use lockify_client::{ClusterStatus, ClusterView, Name, NodeId, ResourceInfo};
 use lockify_core::waits::{self, Edge, LockKey};
 use lockify_core::{LockInfo, Queue, Wait};
 use serde::Serialize;
 
 use crate::connect::{Connection, Missing, failed};
 use crate::exit::{Code, Ended, OrFail as _};
+use crate::health;
 use crate::inspect::{self, Lock, Owner, SCHEMA};
 use crate::output::{print, print_json};
 use crate::status;
@@ -54,7 +55,7 @@ struct Diagnosis {
 /// Something that keeps locks from being granted.
 #[derive(Debug, Serialize)]
 struct Finding {
-    /// Which of them: `no_quorum`, `no_answer`, `unfenced`, `recovery`, `deadlock` or `claims`.
+    /// Which of them: `no_quorum`, `no_answer`, `out`, `unfenced`, `recovery`, `deadlock` or `claims`.
     kind: &'static str,
     /// The nodes that it is about.
     nodes: Vec<u32>,
@@ -71,6 +72,9 @@ struct Waiting {
     resource: String,
     #[serde(flatten)]
     lock: Lock,
+    /// What has to come before anything can be granted: `quorum`, of the waiter's node, or `fence`, of
+    /// a node that holds or masters something; null if neither.
+    cluster: Option<&'static str>,
     /// Who holds it up, who holds those up, and so on.
     chain: Vec<Link>,
 }
@@ -160,7 +164,8 @@ fn diagnose(
             let mut chain = Vec::new();
             doctor.follow(r, l, 1, &mut chain);
             let lock = inspect::lock(l, now, r.blockers(l).map(inspect::owner).collect());
-            waits.push(Waiting { resource: r.name.to_string(), lock, chain });
+            let cluster = doctor.waits_for_cluster(r, l, &chain);
+            waits.push(Waiting { resource: r.name.to_string(), lock, cluster, chain });
         }
     }
     let mut findings = cluster(space, status);
@@ -174,46 +179,16 @@ fn diagnose(
 fn cluster(space: &str, status: &ClusterStatus) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut find = |kind, nodes: Vec<u32>, text: String| {
-        if !findings.iter().any(|f: &Finding| f.kind == kind && f.nodes == nodes) {
+        if !findings.iter().any(|f: &Finding| (f.kind, &f.nodes, &f.text) == (kind, &nodes, &text))
+        {
             findings.push(Finding { kind, nodes, text, circle: Vec::new() });
         }
     };
-    for n in status.nodes.iter().filter(|n| n.view == 0) {
-        let text = format!(
-            "node {} has no quorum: it reaches no majority of the nodes, its clients' locks are \
-             lost, and requests made there wait. Start the missing nodes, or mend the network ({})",
-            n.node,
-            unreached(n)
-        );
-        find("no_quorum", vec![n.node.0], text);
-    }
-    for node in &status.silent {
-        let why = status.nodes.iter().flat_map(|n| &n.peers).find(|p| p.node == *node);
-        let why = why.and_then(|p| p.error.as_deref()).unwrap_or("no answer in time");
-        let text = format!(
-            "node {node} does not answer ({why}): what its clients hold stays locked until the \
-             other nodes have agreed to go on without it. Look at its daemon and network"
-        );
-        find("no_answer", vec![node.0], text);
-    }
+    let now = status::seconds_since_1970();
+    // No lock waits for a certificate that still has some days.
+    let problems = health::problems(status, now).into_iter().filter(|p| p.kind != "certificate");
+    problems.for_each(|p| find(p.kind, p.nodes, p.text));
     for n in &status.nodes {
-        for gone in &n.unfenced {
-            let text = format!(
-                "node {gone} is gone, but may still act: its locks are recovered when its lease \
-                 has run out, or when it is certain that it is stopped. If you know that it is, \
-                 start its daemon anew"
-            );
-            find("unfenced", vec![gone.0], text);
-        }
-    }
-    for n in &status.nodes {
-        for wait in &n.standing.waits {
-            let text = format!(
-                "node {} waits for the {wait}: until then, what the other one holds stays locked",
-                n.node
-            );
-            find("unfenced", vec![n.node.0], text);
-        }
         for s in n.spaces.iter().filter(|s| s.name == space && !s.running && n.view != 0) {
             let text = match &s.recovery {
                 Some(r) => format!(
@@ -241,14 +216,6 @@ fn missing(nodes: &[NodeId]) -> String {
     }
     let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
     format!(", and waits for node {}", nodes.join(", "))
-}
-
-fn unreached(n: &NodeStatus) -> String {
-    let gone = n.peers.iter().filter(|p| !p.connected);
-    let gone: Vec<String> = gone
-        .map(|p| format!("node {}: {}", p.node, p.error.as_deref().unwrap_or("not connected")))
-        .collect();
-    if gone.is_empty() { "all are connected, and will agree".into() } else { gone.join("; ") }
 }
 
 impl Doctor<'_> {
@@ -285,6 +252,25 @@ impl Doctor<'_> {
                 }
             }
         }
+    }
+
+    /// What has to come, of the cluster as a whole, before a lock can be granted.
+    fn waits_for_cluster(
+        &self,
+        r: &ResourceInfo,
+        waiter: &LockInfo,
+        chain: &[Link],
+    ) -> Option<&'static str> {
+        let mut of = self.status.nodes.iter().filter(|n| n.node == waiter.node);
+        if of.any(|n| !health::has_quorum(n)) {
+            return Some("quorum");
+        }
+        let gone: BTreeSet<NodeId> =
+            self.status.nodes.iter().flat_map(|n| n.unfenced.iter().copied()).collect();
+        let holds = chain.iter().any(|link| gone.contains(&NodeId(link.blocker.node)));
+        // Without a master, the name may be that of a node that is gone.
+        let masters = r.master.map_or(waiter.wait != Wait::Queue, |m| gone.contains(&m));
+        (!gone.is_empty() && (holds || masters)).then_some("fence")
     }
 
     /// What a lock's party waits for.
@@ -373,6 +359,8 @@ fn text(d: &Diagnosis) -> String {
         let (whose, age) = (waiting.lock.whose(), waiting.lock.age());
         let _ = writeln!(text, "{}: {whose} waits for {mode} ({age}){}", waiting.resource, {
             match waiting.lock.wait {
+                _ if waiting.cluster == Some("quorum") => ": its node waits for the quorum",
+                _ if waiting.cluster == Some("fence") => ": waits for a fence, see above",
                 "master" => ": its master is being looked for",
                 "answer" => ": its master has not answered",
                 "recovery" => ": a recovery runs",
@@ -450,6 +438,25 @@ mod tests {
             found.waits[0].chain.iter().map(|l| (l.depth, l.blocker.node, l.state)).collect();
         assert_eq!(chain, [(1, 1, "waits"), (2, 3, "silent")]);
         assert_eq!(found.findings[0].kind, "no_answer");
+    }
+
+    #[test]
+    fn who_waits_for_the_quorum_or_for_a_fence_is_told_so() {
+        let view = view(vec![(
+            "a",
+            vec![lock(3, 1, Some(Mode::EX), None), lock(2, 2, None, Some(Mode::PR))],
+        )]);
+        let of_node = |n| crate::health::tests::node(n, 7, &[1, 2]);
+        let mut status = ClusterStatus { nodes: vec![of_node(1), of_node(2)], silent: Vec::new() };
+        let said =
+            |status: &ClusterStatus| (of(&view, status).waits[0].cluster, text(&of(&view, status)));
+        assert_eq!(said(&status).0, None);
+        status.nodes[0].unfenced = vec![NodeId(3)];
+        let (cluster, fence) = said(&status);
+        assert!(cluster == Some("fence") && fence.contains(": waits for a fence"), "{fence}");
+        status.nodes[1].view = 0;
+        let (cluster, quorum) = said(&status);
+        assert!(cluster == Some("quorum") && quorum.contains("waits for the quorum"), "{quorum}");
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub enum Code {
     Unreadable = 2,
     /// The daemon, the cluster or the system does not do what is needed.
     Failed = 3,
+    /// `run`: something of the command could not be ended, and the lock stays held until it has.
+    Survived = 122,
     /// `run`: the lock was lost while the command ran.
     Lost = 123,
     /// `run`: the lock was not granted in time.
@@ -37,12 +39,13 @@ impl From<Code> for ExitCode {
 pub const HELP: &str = "\
 Exit codes:
   0    success
-  1    check, sim, demo: a rule was violated
+  1    check, sim, demo: a rule was violated; status: something is wrong with the cluster
   2    the command line or an input file cannot be understood
   3    the daemon, the cluster or the system failed
   run ends as its command does (128 + N if signal N ended it), or with
+  122  the command was to be ended, and a part of it could not be: the lock stays held until it has
   123  the lock was lost while the command ran
-  124  the lock was not granted within --timeout
+  124  the lock was not granted within --timeout (or the code that --conflict-exit-code gives)
   125  the lock could not be had; the command was not started
   126  the command cannot be executed
   127  there is no such command";

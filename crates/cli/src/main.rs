@@ -4,7 +4,6 @@
 mod array;
 mod bench;
 mod check;
-mod child;
 mod cluster;
 mod completions;
 mod connect;
@@ -12,6 +11,8 @@ mod demo;
 mod doctor;
 mod exit;
 mod fabric;
+mod health;
+mod hold;
 mod inspect;
 mod locks;
 mod manual;
@@ -77,7 +78,7 @@ enum Command {
 fn main() -> ExitCode {
     let ended = dispatch(Cli::parse().command);
     ended.unwrap_or_else(|failure| {
-        eprintln!("lockify: {failure}");
+        crate::output::tell(&failure.to_string());
         failure.code().into()
     })
 }

@@ -1,27 +1,34 @@
 //! `lockify run`: holds a lock while a command runs.
 
 use std::ffi::OsString;
-use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::os::fd::BorrowedFd;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
-use lockify_client::{Error, Guard, Lockspace, Mode};
-use signal_hook::consts::{
-    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
-};
-use signal_hook::iterator::SignalsInfo;
-use signal_hook::iterator::exfiltrator::origin::WithOrigin;
+use lockify_client::{Error, Guard, LockFlags, Lockspace, Mode};
 
-use crate::child::{Child, exit_code};
 use crate::connect::{Connection, Missing};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::hold::{Alarm, Held, Lost, NotHeld, OnLost, Patience, Plan, hold};
+
+/// How long the daemon may take to say that a lock is not free, where nothing is to be waited for.
+const AT_ONCE: Duration = Duration::from_secs(3);
+
+/// How much later than a time-out this program gives up a daemon that does not tell of it.
+const LATE: Duration = Duration::from_millis(200);
+
+/// How long the daemon may take to release the lock. If it does not answer, the lock ends with the
+/// session.
+const RELEASE: Duration = Duration::from_secs(2);
 
 /// Hold a lock while a command runs
 ///
 /// The command finds the lock's fencing token in LOCKIFY_TOKEN, its name in LOCKIFY_NAME and its
 /// mode in LOCKIFY_MODE. Hand the token to what the command writes to: a storage service that
 /// refuses smaller tokens than it has seen is safe from holders that were declared dead.
+///
+/// The lock is held as long as anything runs that the command has started, also in the background
+/// (see --close). If the lock is lost, or lockify is told to end or killed, all of it is ended.
 ///
 /// Without a cluster (no --socket and no system daemon) the lock is among this user's processes on
 /// this machine; the daemon for that starts and ends by itself.
@@ -31,34 +38,60 @@ pub struct Args {
     #[command(flatten)]
     connection: Connection,
     /// Lock mode: NL, CR, CW, PR (shared), PW, EX (exclusive)
-    #[arg(long, default_value = "EX", value_parser = parse_mode)]
+    #[arg(
+        long,
+        default_value = "EX",
+        value_parser = parse_mode,
+        conflicts_with_all = ["shared", "exclusive"]
+    )]
     mode: Mode,
-    /// Give up after waiting this long (as 500ms, 10s, 2m); 0s does not wait at all
-    #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
+    /// Share the lock with others that share it, as --mode PR
+    #[arg(short, long, overrides_with = "exclusive")]
+    shared: bool,
+    /// Share the lock with nobody, as --mode EX and by default
+    #[arg(short = 'x', visible_short_alias = 'e', long, overrides_with = "shared")]
+    exclusive: bool,
+    /// Give up after waiting this long: seconds, or with a unit (as 500ms, 10s, 2m); 0 does not
+    /// wait at all. It holds whether or not the daemon answers
+    #[arg(
+        short = 'w',
+        long,
+        visible_alias = "wait",
+        value_name = "D",
+        value_parser = parse_patience,
+        conflicts_with = "nonblock"
+    )]
     timeout: Option<Duration>,
+    /// Give up if the lock is not free, as --timeout 0
+    #[arg(short, long, visible_alias = "nb")]
+    nonblock: bool,
+    /// The exit code if the lock is not free in time
+    #[arg(short = 'E', long, value_name = "N", default_value_t = Code::TimedOut as u8)]
+    conflict_exit_code: u8,
+    /// The lock ends with the command, whatever still runs of what it has started, and nothing
+    /// inherits it
+    #[arg(short = 'o', long)]
+    close: bool,
     /// Claim the lock: only for names that nobody else can know yet (LOCKIFY_TOKEN is then
     /// provisional)
     #[arg(long)]
     notify: bool,
-    /// What happens to the command if the lock is lost: SIGKILL, SIGTERM, or only a message
+    /// What happens to the command, with all that it has started, if the lock is lost: SIGKILL,
+    /// SIGTERM (and SIGKILL later), or only a message
     #[arg(long, value_enum, default_value = "kill")]
     on_lost: OnLost,
+    /// How long after a signal to end (SIGTERM, SIGINT, SIGQUIT) what is left gets SIGKILL: seconds,
+    /// or with a unit
+    #[arg(short, long, value_name = "D", default_value = "10s", value_parser = parse_patience)]
+    kill_after: Duration,
+    /// A command for the shell (SHELL, or /bin/sh), in the place of CMD
+    #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "command")]
+    line: Option<OsString>,
     /// The lock's name, 1 to 64 bytes
     name: String,
-    /// The command, after --
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command and its arguments; -- before it is needed if it begins with a dash
+    #[arg(trailing_var_arg = true, required_unless_present = "line", value_name = "CMD")]
     command: Vec<OsString>,
-}
-
-/// What happens to a command whose lock is lost.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OnLost {
-    /// SIGKILL.
-    Kill,
-    /// SIGTERM.
-    Signal,
-    /// Only a message.
-    Ignore,
 }
 
 fn parse_mode(text: &str) -> Result<Mode, String> {
@@ -66,143 +99,163 @@ fn parse_mode(text: &str) -> Result<Mode, String> {
     named.ok_or_else(|| "use NL, CR, CW, PR, PW or EX".to_owned())
 }
 
-/// What happens while the command runs.
-pub enum Event {
-    /// A signal arrived.
-    Signal {
-        /// Which.
-        number: i32,
-        /// Whether a process sent it, not the terminal.
-        from_process: bool,
-    },
-    /// The lock is lost.
-    Lost {
-        /// Why.
-        why: String,
-        /// What the user can do about it.
-        then: &'static str,
-    },
+/// Seconds as flock(1) has them, or a duration with units.
+pub fn parse_patience(text: &str) -> Result<Duration, String> {
+    let expected = |why: &dyn std::fmt::Display| {
+        format!("{why}: give seconds (10 or 0.5) or a duration with units (500ms, 10s, 2m)")
+    };
+    match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| expected(&e)),
+        Err(_) => humantime::parse_duration(text).map_err(|e| expected(&e)),
+    }
 }
-
-/// Signals that are passed on, and SIGCHLD.
-const SIGNALS: [i32; 9] =
-    [SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH];
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
-    let (space, guard) = lock(args).map_err(|e| not_locked(args, &e))?;
-    let (events, happened) = channel();
-    watch_loss(&space, &guard, events.clone());
-    watch_signals(events)?;
-    let env = [
-        ("LOCKIFY_TOKEN", guard.token().to_string()),
-        ("LOCKIFY_NAME", args.name.clone()),
-        ("LOCKIFY_MODE", format!("{:?}", args.mode)),
-    ];
-    // The lock may be lost before the command starts; then it must not start.
-    guard.check().or_fail(Code::NotLocked)?;
-    let child = Child::start(&args.command, &env)?;
-    let ended = supervise(child, &happened, args.on_lost)?;
-    // Whether it was lost has been said; the release of a lost lock has nothing to add.
-    let _ = guard.unlock();
-    Ok(ended)
+    let deadline = args.timeout().and_then(|timeout| Instant::now().checked_add(timeout));
+    let plan = Plan {
+        command: &args.words(),
+        on_lost: args.on_lost,
+        kill_after: args.kill_after,
+        close: args.close,
+        patience: deadline.map(|deadline| args.patience(deadline)),
+    };
+    hold(&plan, |alarm| match lock(args, deadline, alarm) {
+        Ok(holding) => Ok(Box::new(holding) as Box<dyn Held>),
+        Err(e) => Err(not_held(args, &e)),
+    })
 }
 
-fn lock(args: &Args) -> Result<(Lockspace, Guard), Error> {
-    match try_lock(args) {
+impl Args {
+    fn mode(&self) -> Mode {
+        match (self.shared, self.exclusive) {
+            (true, _) => Mode::PR,
+            (_, true) => Mode::EX,
+            _ => self.mode,
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if self.nonblock { Some(Duration::ZERO) } else { self.timeout }
+    }
+
+    fn words(&self) -> Vec<OsString> {
+        let Some(line) = &self.line else { return self.command.clone() };
+        let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+        vec![shell.unwrap_or_else(|| "/bin/sh".into()), "-c".into(), line.clone()]
+    }
+
+    fn patience(&self, deadline: Instant) -> Patience {
+        let at_once = self.timeout() == Some(Duration::ZERO);
+        let until = deadline + if at_once { AT_ONCE } else { LATE };
+        let name = &self.name;
+        let what = format!(
+            "{name:?} was not locked in time, and the lock daemon does not answer: `lockify \
+             status` and its log say why"
+        );
+        Patience { until, late: NotHeld { code: self.conflict_exit_code, what } }
+    }
+}
+
+/// The lock and its session.
+struct Holding {
+    space: Lockspace,
+    guard: Guard,
+}
+
+impl Held for Holding {
+    fn environment(&self) -> Vec<(String, String)> {
+        let name = String::from_utf8_lossy(self.guard.name().as_bytes()).into_owned();
+        vec![
+            ("LOCKIFY_TOKEN".into(), self.guard.token().to_string()),
+            ("LOCKIFY_NAME".into(), name),
+            ("LOCKIFY_MODE".into(), format!("{:?}", self.guard.mode())),
+        ]
+    }
+
+    fn keeps(&self) -> Vec<BorrowedFd<'_>> {
+        self.guard.descriptor().into_iter().collect()
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        self.guard.check().or_fail(Code::NotLocked)
+    }
+
+    fn release(self: Box<Self>) -> Result<bool, Failure> {
+        let Holding { space, guard } = *self;
+        let (done, released) = channel();
+        let release = move || {
+            // That it was lost has been said; the release of a lost lock has nothing to add.
+            let _ = guard.unlock();
+            let _ = done.send(());
+            drop(space);
+        };
+        std::thread::Builder::new().name("release".into()).spawn(release).or_fail(Code::Failed)?;
+        // Without an answer, the lock ends with the session.
+        let _ = released.recv_timeout(RELEASE);
+        Ok(false)
+    }
+}
+
+fn lock(args: &Args, deadline: Option<Instant>, alarm: &Alarm) -> Result<Holding, Error> {
+    match try_lock(args, deadline, alarm) {
         // This user's daemon may have ended for lack of use just when we connected.
-        Err(Error::Disconnected(_)) => try_lock(args),
+        Err(Error::Disconnected(_)) => try_lock(args, deadline, alarm),
         locked => locked,
     }
 }
 
-fn try_lock(args: &Args) -> Result<(Lockspace, Guard), Error> {
+fn try_lock(args: &Args, deadline: Option<Instant>, alarm: &Alarm) -> Result<Holding, Error> {
     let space = args.connection.lockspace(Missing::Start)?;
-    let mut request = space.request(&args.name, args.mode);
+    let mut request = space.request(&args.name, args.mode());
     if args.notify {
         request = request.notify();
     }
-    let guard = match args.timeout {
-        Some(timeout) if timeout.is_zero() => {
-            request.flags(lockify_client::LockFlags::NOQUEUE).lock()
-        }
-        Some(timeout) => request.timeout(timeout).lock(),
-        None => request.lock(),
-    };
-    Ok((space, guard?))
+    if args.timeout() == Some(Duration::ZERO) {
+        request = request.flags(LockFlags::NOQUEUE);
+    } else if let Some(deadline) = deadline {
+        request = request.timeout(deadline.saturating_duration_since(Instant::now()));
+    }
+    let guard = request.lock()?;
+    watch_loss(&space, &guard, alarm.clone());
+    Ok(Holding { space, guard })
 }
 
-fn not_locked(args: &Args, e: &Error) -> Failure {
+fn not_held(args: &Args, e: &Error) -> NotHeld {
     let name = &args.name;
     match e {
-        Error::TimedOut | Error::WouldBlock => Failure::new(
-            Code::TimedOut,
-            format!("{name:?} was not free in time: `lockify who {name}` says who holds it"),
-        ),
-        e => Failure::new(Code::NotLocked, format!("{name:?} was not locked: {e}")),
+        Error::TimedOut | Error::WouldBlock => NotHeld {
+            code: args.conflict_exit_code,
+            what: format!("{name:?} was not free in time: `lockify who {name}` says who holds it"),
+        },
+        e => Failure::new(Code::NotLocked, format!("{name:?} was not locked: {e}")).into(),
     }
 }
 
-fn watch_loss(space: &Lockspace, guard: &Guard, events: Sender<Event>) {
+fn watch_loss(space: &Lockspace, guard: &Guard, alarm: Alarm) {
     let name = *guard.name();
     space.on_lost(move |lost| {
         if lost.name == name {
-            // Fails only when the command has ended.
             let then = "make sure that the daemon runs (`lockify status`), and repeat";
-            let _ = events.send(Event::Lost { why: lost.why.to_string(), then });
+            alarm.lost(Lost { why: lost.why.to_string(), then });
         }
     });
 }
 
-/// Has signals told as events.
-pub fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
-    let signals = SignalsInfo::<WithOrigin>::new(SIGNALS);
-    let mut signals = signals.or_fail(Code::NotLocked)?;
-    let watch = move || {
-        for origin in &mut signals {
-            let (number, from_process) = (origin.signal, origin.process.is_some());
-            if events.send(Event::Signal { number, from_process }).is_err() {
-                return;
-            }
-        }
-    };
-    let thread = std::thread::Builder::new().name("signals".into()).spawn(watch);
-    thread.map(drop).or_fail(Code::NotLocked)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Waits for the command's end and passes signals on.
-pub fn supervise(mut child: Child, happened: &Receiver<Event>, on_lost: OnLost) -> Ended {
-    let mut lost = false;
-    loop {
-        if let Some(status) = child.ended().or_fail(Code::Failed)? {
-            let code = if lost { Code::Lost as u8 } else { exit_code(status) };
-            return Ok(ExitCode::from(code));
+    #[test]
+    fn a_time_is_seconds_or_a_duration() {
+        let ms = |text| parse_patience(text).map(|d| d.as_millis());
+        assert_eq!(
+            [ms("10"), ms("0.5"), ms("0"), ms("250ms"), ms("2m")],
+            [Ok(10_000), Ok(500), Ok(0), Ok(250), Ok(120_000)]
+        );
+        for bad in ["", "soon", "-1", "nan", "inf", "1e300", "10x"] {
+            let error = parse_patience(bad).unwrap_err();
+            assert!(error.contains("500ms"), "{bad}: {error}");
         }
-        match happened.recv().or_fail(Code::Failed)? {
-            // The next turn looks at the command.
-            Event::Signal { number: SIGCHLD, .. } => {}
-            Event::Signal { number, from_process } => {
-                // The terminal sends its own to everybody in the group.
-                if from_process || child.own_group() {
-                    child.signal(number);
-                }
-            }
-            Event::Lost { why, then } => {
-                lost |= on_lost != OnLost::Ignore;
-                act_on_loss(&child, &why, then, on_lost);
-            }
-        }
-    }
-}
-
-fn act_on_loss(child: &Child, why: &str, then: &str, on_lost: OnLost) {
-    let (what, signal) = match on_lost {
-        OnLost::Kill => ("the command is killed", Some(SIGKILL)),
-        OnLost::Signal => ("the command is told to end (SIGTERM)", Some(SIGTERM)),
-        OnLost::Ignore => ("the command goes on without it", None),
-    };
-    eprintln!("lockify: {why}\nlockify: {what}; check what it was changing, {then}");
-    if let Some(signal) = signal {
-        child.signal(signal);
     }
 }

@@ -1,10 +1,10 @@
 //! `lockify serve`: the daemon.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockify_daemon::{Config, Log, MembershipKind};
+use lockify_daemon::{Config, Log, MembershipKind, become_daemons_user};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
@@ -25,9 +25,14 @@ pub struct Args {
         conflicts_with = "user"
     )]
     config: PathBuf,
-    /// Only say whether the configuration and the keys that it names are good; start nothing
+    /// Only say whether the configuration, and the keys, folders and programs that it names, are good;
+    /// start nothing
     #[arg(long, conflicts_with = "user")]
     check: bool,
+    /// With --check: judge as this user, who runs the daemon [default: the user of the packaged
+    /// service, if root asks, else the one who asks]
+    #[arg(long = "as", value_name = "USER", requires = "check")]
+    judge: Option<String>,
     /// Serve this user's processes on this machine only, without configuration; ends when unused
     #[arg(long)]
     user: bool,
@@ -44,29 +49,49 @@ pub struct Args {
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
+    if args.check {
+        return check(args);
+    }
     let config = match args.user {
         true => user_config(args.idle)?,
         false => Config::read(&args.config).map_err(unreadable)?,
     };
     let log = Log::install(&config.log).or_fail(Code::Unreadable)?;
-    if args.check {
-        return check(&args.config, &config, &log);
+    match lockify_daemon::run(&config, &log) {
+        Ok(()) => {
+            log.flush();
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(e) => {
+            // Whoever reads the log may have stopped: that is no reason to stay.
+            log.end_with(&format!("lockify: {e}"));
+            Ok(Code::Failed.into())
+        }
     }
-    lockify_daemon::run(&config, &log).or_fail(Code::Failed)?;
-    Ok(ExitCode::SUCCESS)
 }
 
-/// Says what the configuration means.
-fn check(path: &Path, config: &Config, log: &Log) -> Ended {
-    lockify_daemon::check_keys(config, log).or_fail(Code::Unreadable)?;
+/// Says what the configuration means, or all that is wrong with it. What the daemon's user may read
+/// and write, only that user sees.
+fn check(args: &Args) -> Ended {
+    let judge = become_daemons_user(args.judge.as_deref()).or_fail(Code::Unreadable)?;
+    let whose = judge.map(|user| format!(" (judged as user {user:?}, see --as)"));
+    let whose = whose.unwrap_or_default();
+    let wrong = |what: String| Failure::new(Code::Unreadable, what + &whose);
+    let config = Config::read(&args.config).map_err(|e| wrong(unreadable(e).to_string()))?;
+    let log = Log::install(&config.log).or_fail(Code::Unreadable)?;
+    let obstacles = lockify_daemon::obstacles(&config, &log);
+    log.flush();
+    if !obstacles.is_empty() {
+        return Err(wrong(obstacles.join("\nlockify: ")));
+    }
     let spaces: Vec<_> = config.lockspaces.iter().map(|s| s.name.as_str()).collect();
     let nodes = match config.membership {
         MembershipKind::Static => format!("node {} of {}", config.node, config.nodes.len()),
         MembershipKind::Corosync => "a node of corosync's list".into(),
     };
     print(&format!(
-        "{}: good: {nodes} in cluster {:?}, lockspaces {}\n",
-        path.display(),
+        "{}: good: {nodes} in cluster {:?}, lockspaces {}{whose}\n",
+        args.config.display(),
         config.cluster,
         spaces.join(", ")
     ))?;

@@ -1,19 +1,24 @@
 //! `lockify status`: the nodes.
 
-use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
 
 use lockify_client::{ClusterStatus, FenceKind, NodeId, NodeStatus, SpaceStatus, Stats};
 use lockify_core::RecoveryInfo;
 use lockify_core::message::Step;
 use lockify_node::EngineStats;
+use lockify_trust::printable;
 use serde::Serialize;
 
 use crate::connect::{Connection, Missing, failed};
-use crate::exit::Ended;
+use crate::exit::{Code, Ended};
+use crate::health::{self, Problem};
 use crate::inspect::SCHEMA;
 use crate::output::{columns, print, print_json};
 
 /// Show every node of the cluster: who is in it, which lockspaces run, how busy they are
+///
+/// Ends with 1 if a node is missing or has no quorum, if somebody waits for a node to be fenced, or if
+/// a node's certificate ends soon (security.warn_days in the daemon's configuration).
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -29,6 +34,7 @@ struct Json<'a> {
     schema: u32,
     nodes: Vec<Node<'a>>,
     silent: Vec<u32>,
+    problems: &'a [Problem],
 }
 
 #[derive(Serialize)]
@@ -43,6 +49,7 @@ struct Node<'a> {
     lockspaces: Vec<Space<'a>>,
     peers: Vec<Peer<'a>>,
     software: Option<Software<'a>>,
+    certificates: Vec<Certificate>,
     counters: &'a EngineStats,
 }
 
@@ -51,6 +58,13 @@ struct Software<'a> {
     release: &'a str,
     oldest_version: u16,
     newest_version: u16,
+}
+
+#[derive(Serialize)]
+struct Certificate {
+    node: u32,
+    ends: String,
+    warn_days: u32,
 }
 
 #[derive(Serialize)]
@@ -93,11 +107,12 @@ struct Peer<'a> {
 }
 
 impl Json<'_> {
-    fn of(status: &ClusterStatus) -> Json<'_> {
+    fn of<'a>(status: &'a ClusterStatus, problems: &'a [Problem]) -> Json<'a> {
         Json {
             schema: SCHEMA,
             nodes: status.nodes.iter().map(node).collect(),
             silent: ids(&status.silent),
+            problems,
         }
     }
 }
@@ -135,8 +150,16 @@ fn node(n: &NodeStatus) -> Node<'_> {
             oldest_version: s.oldest,
             newest_version: s.newest,
         }),
+        certificates: n.certificates.iter().map(certificate).collect(),
         counters: &n.engine,
     }
+}
+
+fn certificate(c: &lockify_node::Certificate) -> Certificate {
+    // What has ended before 1970 was never valid.
+    let ends = Duration::from_secs(u64::try_from(c.ends).unwrap_or(0));
+    let ends = humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + ends).to_string();
+    Certificate { node: c.node.0, ends, warn_days: c.warn_days }
 }
 
 /// The version of the node protocol that two nodes speak, as the first one says.
@@ -186,15 +209,23 @@ pub fn step(r: &RecoveryInfo) -> &'static str {
 pub fn run(args: &Args) -> Ended {
     let client = args.connection.client(Missing::Fail).map_err(failed)?;
     let status = client.status().map_err(failed)?;
+    let problems = health::problems(&status, seconds_since_1970());
     if args.json {
-        print_json(&Json::of(&status))?;
+        print_json(&Json::of(&status, &problems))?;
     } else {
-        print(&text(&status))?;
+        print(&text(&status, &problems))?;
     }
-    Ok(ExitCode::SUCCESS)
+    let code = if problems.is_empty() { Code::Success } else { Code::Violated };
+    Ok(code.into())
 }
 
-fn text(status: &ClusterStatus) -> String {
+/// The time, as certificates know it.
+pub fn seconds_since_1970() -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn text(status: &ClusterStatus, problems: &[Problem]) -> String {
     let mut text = columns(
         &["NODE", "SHARD", "VIEW", "MEMBERS", "LOCKSPACE", "POLICY", "STATE", "CLAIMS", "MESSAGES"],
         &status.nodes.iter().flat_map(rows).collect::<Vec<_>>(),
@@ -202,14 +233,12 @@ fn text(status: &ClusterStatus) -> String {
     for node in &status.nodes {
         text += &standing(node);
         for peer in node.peers.iter().filter(|p| !p.connected) {
-            let why = peer.error.as_deref().unwrap_or("not tried yet");
+            let why = printable(peer.error.as_deref().unwrap_or("not tried yet"));
             text += &format!("node {} has no connection to node {}: {why}\n", node.node, peer.node);
         }
     }
     text += &versions(status);
-    for node in &status.silent {
-        text += &format!("node {node} does not answer: is its daemon running?\n");
-    }
+    problems.iter().for_each(|problem| text += &format!("! {}\n", problem.text));
     text
 }
 
@@ -239,21 +268,14 @@ fn versions(status: &ClusterStatus) -> String {
 fn standing(node: &NodeStatus) -> String {
     let (id, s) = (node.node, &node.standing);
     let mut text = String::new();
-    match s.quorate {
-        Some(false) => text += &format!("node {id} has no quorum: no lock is granted there\n"),
-        None if s.service == "corosync" => {
-            text += &format!("node {id} is not connected to corosync: is it running there?\n");
-        }
-        _ => {}
+    if s.quorate.is_none() && s.service == "corosync" {
+        text += &format!("node {id} is not connected to corosync: is it running there?\n");
     }
     if s.fence == FenceKind::None {
         text += &format!(
             "node {id} does not wait for fencing (fence = \"none\"): locks of a node that does not \
              answer are given to others though it may still use them\n"
         );
-    }
-    for wait in &s.waits {
-        text += &format!("node {id} waits for the {wait}\n");
     }
     text
 }
@@ -323,11 +345,17 @@ mod tests {
                 newest: 4,
                 spoken: vec![(NodeId(2), 3)],
             }),
+            certificates: vec![lockify_node::Certificate {
+                node: NodeId(2),
+                ends: 1_800_000_000,
+                warn_days: 30,
+            }],
         };
         let status = ClusterStatus { nodes: vec![node], silent: vec![NodeId(3)] };
         let golden = include_str!("../tests/golden/status.json");
-        crate::output::assert_golden("status", &Json::of(&status), golden);
-        let told = text(&status);
+        let problems = health::problems(&status, 0);
+        crate::output::assert_golden("status", &Json::of(&status, &problems), golden);
+        let told = text(&status, &problems);
         let says =
             "node 1 could speak version 4 of the node protocol, and speaks 3 with 2: upgrade";
         assert!(told.contains(says), "{told}");

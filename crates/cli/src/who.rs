@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use lockify_client::Name;
+
 use crate::connect::{Connection, Missing, failed};
-use crate::exit::Ended;
+use crate::exit::{Code, Ended, OrFail as _};
 use crate::inspect::{Lock, View};
 use crate::output::{print, print_json};
 
@@ -23,11 +25,12 @@ pub struct Args {
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
     let space = args.connection.lockspace(Missing::Fail).map_err(failed)?;
-    let view = View::of(&space.who(&args.name).map_err(failed)?);
+    let name = Name::new(&args.name).or_fail(Code::Unreadable)?;
+    let view = View::of(&space.who(name.as_bytes()).map_err(failed)?);
     if args.json {
         print_json(&view)?;
     } else {
-        print(&text(&args.name, &view))?;
+        print(&text(&name.to_string(), &view))?;
     }
     Ok(ExitCode::SUCCESS)
 }

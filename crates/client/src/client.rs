@@ -38,7 +38,7 @@ impl Client {
     /// Connects to the daemon that listens on the Unix socket `socket`.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`], [`Error::NotADaemon`], [`Error::Version`].
+    /// [`Error::NoDaemon`], [`Error::NotServed`], [`Error::NotADaemon`], [`Error::Version`].
     pub fn connect(socket: impl AsRef<Path>) -> Result<Client, Error> {
         let socket = socket.as_ref();
         let mut inner = Inner::new();
@@ -207,10 +207,10 @@ impl Client {
                 match answer {
                     Answer::Status(node) => status.nodes.push(*node),
                     Answer::Software { node, shard, software } => {
-                        let of = |n: &&mut NodeStatus| (n.node, n.shard) == (node, shard);
-                        if let Some(node) = status.nodes.iter_mut().find(of) {
-                            node.software = Some(software);
-                        }
+                        status.of(node, shard, |status| status.software = Some(software));
+                    }
+                    Answer::Certificates { node, shard, certificates } => {
+                        status.of(node, shard, |status| status.certificates = certificates);
                     }
                     Answer::Silent(nodes) => status.silent.extend(nodes),
                     Answer::Done => {}
@@ -230,6 +230,16 @@ pub struct ClusterStatus {
     pub nodes: Vec<NodeStatus>,
     /// Nodes that did not answer in time.
     pub silent: Vec<NodeId>,
+}
+
+impl ClusterStatus {
+    /// Adds what a shard has said apart.
+    fn of(&mut self, node: NodeId, shard: u32, add: impl FnOnce(&mut NodeStatus)) {
+        let of = |n: &&mut NodeStatus| (n.node, n.shard) == (node, shard);
+        if let Some(status) = self.nodes.iter_mut().find(of) {
+            add(status);
+        }
+    }
 }
 
 /// What the shards say of a lockspace that is opened or made.

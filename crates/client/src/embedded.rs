@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lockify_node::{Engine, HostEvent, Level, NodeConfig, Notice, SpaceConfig};
+use lockify_node::{Engine, HostEvent, Level, Lines, NodeConfig, Notice, SpaceConfig, Weight};
 
 use crate::client::{Client, Inner};
 use crate::error::Error;
@@ -30,13 +30,21 @@ pub struct EmbeddedConfig {
 impl EmbeddedConfig {
     /// A node with these lockspaces.
     pub fn new(node: NodeConfig, spaces: Vec<(String, SpaceConfig)>) -> EmbeddedConfig {
-        let on_notice = Box::new(|notice: Notice| {
+        let mut lines = None;
+        let on_notice = Box::new(move |notice: Notice| {
             if notice.level > Level::Info {
-                eprintln!("lockify: {notice}");
+                // The thread that drives the node must not wait for whoever reads.
+                let lines = lines.get_or_insert_with(|| Lines::to_stderr(left_out).ok());
+                let line = format!("lockify: {}\n", lockify_trust::printable(&notice.text));
+                lines.iter().for_each(|l| l.say(line.clone().into_bytes(), Weight::Notice));
             }
         });
         EmbeddedConfig { node, spaces, on_notice }
     }
+}
+
+fn left_out(lines: u64) -> Vec<u8> {
+    format!("lockify: {lines} messages were left out, as standard error did not take them\n").into()
 }
 
 impl Client {

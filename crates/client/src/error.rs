@@ -22,6 +22,9 @@ pub enum Error {
         /// The system's error.
         why: String,
     },
+    /// The daemon is there, and does not serve this program now.
+    #[error("the lock daemon does not serve this program: {0}")]
+    NotServed(Goodbye),
     /// The daemon speaks another version of the session protocol.
     #[error(
         "the daemon speaks session protocol {0}, this program {OLDEST} to {VERSION}: upgrade the \

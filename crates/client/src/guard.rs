@@ -1,5 +1,6 @@
 //! Locks that are held.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,6 +152,12 @@ impl Guard {
     /// [`Error::Lost`], [`Error::Disconnected`].
     pub fn check(&self) -> Result<(), Error> {
         self.state.lost().map_or(Ok(()), Err)
+    }
+
+    /// The socket of the lock's session; none with an embedded node. The daemon keeps the lock as
+    /// long as a process has this socket open, also a process that inherits it.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.descriptor()
     }
 
     /// The mode that somebody has waited for since this lock's last grant; known only of locks

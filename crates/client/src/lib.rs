@@ -26,6 +26,7 @@ mod callbacks;
 mod channel;
 mod client;
 pub mod codec;
+mod dialing;
 mod embedded;
 mod error;
 mod guard;
@@ -41,6 +42,7 @@ mod table;
 mod transport;
 
 pub use client::{Client, ClusterStatus};
+pub use dialing::dialing;
 pub use embedded::EmbeddedConfig;
 pub use error::Error;
 pub use guard::{Conversion, ConvertBuilder, Converted, Guard, UnlockBuilder};

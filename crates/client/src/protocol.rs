@@ -12,11 +12,11 @@ use lockify_core::{
     ClientId, Clients, Completion, LockFlags, LockId, LostReason, Lvb, Mode, Name, NodeId,
     ResourceInfo, SbFlags, Status, UnlockFlags,
 };
-use lockify_node::{NodeStatus, Software};
+use lockify_node::{Certificate, NodeStatus, Software};
 use serde::{Deserialize, Serialize};
 
 /// The newest version of this protocol that this release speaks, and the one that it would.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// The oldest version that it speaks. A session is of the version that its client has offered: a
 /// daemon that speaks it answers with the same one; else with the nearest that it does, and closes,
@@ -26,6 +26,9 @@ pub const OLDEST: u16 = 3;
 /// From this version on, there are [`Query::CreateWithMode`], [`Query::Reload`] and
 /// [`Answer::Software`].
 pub const KNOWS_RELOAD: u16 = 4;
+
+/// From this version on, there is [`Answer::Certificates`].
+pub const TELLS_CERTIFICATES: u16 = 5;
 
 /// Longest name of a lockspace in bytes (Linux `DLM_LOCKSPACE_LEN`).
 pub const MAX_SPACE_NAME: usize = 64;
@@ -468,6 +471,16 @@ pub enum Answer {
         shard: u32,
         /// What.
         software: Software,
+    },
+    /// [`Query::Status`]: the certificates that the asked node has seen, after its `Status`. From
+    /// version [`TELLS_CERTIFICATES`] on.
+    Certificates {
+        /// The node.
+        node: NodeId,
+        /// The shard that tells.
+        shard: u32,
+        /// Its own, and those of the nodes that it is connected to.
+        certificates: Vec<Certificate>,
     },
 }
 

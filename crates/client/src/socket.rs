@@ -12,8 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::codec::{self, Inbox};
+use crate::dialing;
 use crate::error::Error;
-use crate::protocol::{Event, Greeting, OLDEST, Request, VERSION};
+use crate::protocol::{Event, Goodbye, Greeting, OLDEST, Request, VERSION};
 use crate::transport::{Drive, Submit};
 
 /// How long a daemon may take to greet.
@@ -46,12 +47,17 @@ pub(crate) fn connect(socket: &Path, shard: u16) -> Result<Connected, Error> {
     let path = shard_path(socket, shard);
     let connect = |offer| {
         let no_daemon = |e: io::Error| Error::NoDaemon { socket: path.clone(), why: e.to_string() };
-        let mut stream = UnixStream::connect(&path).map_err(no_daemon)?;
+        let mut stream = dialing::connect(&path).map_err(no_daemon)?;
         let greeting = greet(&mut stream, shard, offer).map_err(no_daemon)?;
         let greeting = greeting.ok_or_else(|| Error::NotADaemon(path.clone()))?;
         Ok::<_, Error>((stream, greeting))
     };
     let (mut stream, mut greeting) = connect(VERSION)?;
+    if greeting.version < VERSION
+        && let Some(why) = farewell(&mut stream)
+    {
+        return Err(Error::NotServed(why));
+    }
     if (OLDEST..VERSION).contains(&greeting.version) {
         // An older daemon: it has closed, and waits for its own version.
         let version = greeting.version;
@@ -74,9 +80,30 @@ fn greet(stream: &mut UnixStream, shard: u16, version: u16) -> io::Result<Option
     // A daemon that refuses this client has said why, and may have hung up already.
     let _ = send_all(stream, &ours.encode());
     let mut reply = [0; Greeting::LEN];
-    stream.read_exact(&mut reply)?;
+    stream.read_exact(&mut reply).map_err(|e| match e.kind() {
+        ErrorKind::UnexpectedEof => io::Error::other("it hung up without a greeting"),
+        ErrorKind::WouldBlock => io::Error::other("it has not greeted in time"),
+        _ => e,
+    })?;
     stream.set_read_timeout(None)?;
     Ok(Greeting::decode(&reply))
+}
+
+/// Why the daemon does not serve this client, if it says that after its greeting; of an older version, it says nothing.
+fn farewell(stream: &mut UnixStream) -> Option<Goodbye> {
+    stream.set_read_timeout(Some(GREETING_PATIENCE)).ok()?;
+    let mut inbox = Inbox::default();
+    loop {
+        match inbox.next_frame() {
+            Ok(Some(Event::Goodbye(why))) => return Some(why),
+            Ok(None) => {}
+            _ => return None,
+        }
+        // Its end, or silence.
+        if !matches!(inbox.fill(stream), Ok(1..)) {
+            return None;
+        }
+    }
 }
 
 /// Writes everything, without a SIGPIPE for programs that did not turn it off.

@@ -103,6 +103,19 @@ fn events() -> Vec<Event> {
             },
             more: true,
         },
+        Event::Answer {
+            id: 8,
+            answer: Answer::Certificates {
+                node: NodeId(1),
+                shard: 0,
+                certificates: vec![lockify_node::Certificate {
+                    node: NodeId(2),
+                    ends: 1 << 31,
+                    warn_days: 30,
+                }],
+            },
+            more: true,
+        },
     ]
 }
 

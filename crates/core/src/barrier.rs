@@ -165,9 +165,8 @@ impl Lockspace {
 
     /// Leaving ends when the last local lock is gone.
     pub(crate) fn left_if_idle(&mut self) {
-        let waits_to_leave = self.barrier.waits.iter().any(|w| w.waiter == Waiter::Leave);
-        let idle = || !self.store.lock_ids().any(|id| self.store[id].is_local());
-        if self.leaving && self.member && !waits_to_leave && idle() {
+        let idle = self.leaving && self.member && self.store.local_count() == 0;
+        if idle && !self.barrier.waits.iter().any(|w| w.waiter == Waiter::Leave) {
             self.member = false;
             self.running = false;
             self.over = true;

@@ -24,14 +24,16 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::crowd::Modes;
 use crate::ids::{LockId, NodeId, Time};
 use crate::inspect::{Queue, ResourceInfo};
 use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
 use crate::message::Body;
+use crate::name::Name;
 use crate::resource::{Master, ResourceKey};
 use crate::space::Lockspace;
 use crate::timers::Timer;
-use crate::waits::{Cycle, Edge, cycles};
+use crate::waits::{Cycle, Edge, first_cycles};
 
 /// Locks in one message, so that it fits a frame.
 const LOCKS_PER_MESSAGE: usize = 2048;
@@ -250,8 +252,7 @@ impl Lockspace {
         let Some(search) = self.deadlocks.search.take() else { return };
         match search.stage {
             Stages::Collecting(all) => {
-                let mut found = cycles(&all);
-                found.truncate(CYCLES_PER_SEARCH);
+                let found = first_cycles(&all, CYCLES_PER_SEARCH);
                 if !found.is_empty() {
                     self.witness_all(found);
                 }
@@ -347,12 +348,11 @@ impl Lockspace {
         for &key in &self.deadlocks.queued {
             let mut info = self.info(key);
             info.lvb = None;
-            let wanted: Vec<_> = info.locks.iter().filter_map(|l| l.requested).collect();
+            let wanted: Modes = info.locks.iter().filter_map(|l| l.requested).collect();
             let (mut held, mut queued) = (0, 0);
             info.locks.retain(|l| {
                 let count = if l.waits_in_queue() { &mut queued } else { &mut held };
-                let blocks =
-                    l.granted.is_some_and(|gr| wanted.iter().any(|rq| !gr.compatible(*rq)));
+                let blocks = l.granted.is_some_and(|gr| wanted.conflict_with(gr));
                 let matters = l.waits_in_queue() || (l.queue == Queue::Granted && blocks);
                 *count += usize::from(matters);
                 matters && *count <= LOCKS_PER_RESOURCE
@@ -368,14 +368,24 @@ impl Lockspace {
     }
 
     fn sights_of(&self, edges: &[Edge]) -> Vec<Option<Sight>> {
-        edges.iter().map(|edge| self.sight_of(edge)).collect()
+        // Most circles are between few resources, which may have many locks.
+        let mut mastered: BTreeMap<Name, Option<ResourceInfo>> = BTreeMap::new();
+        for edge in edges.iter().filter(|edge| edge.master == self.me()) {
+            let look = || self.resource(&edge.name).filter(|r| r.master == Some(self.me()));
+            mastered.entry(edge.name).or_insert_with(look);
+        }
+        edges.iter().map(|edge| self.sight_of(edge, &mastered)).collect()
     }
 
     /// What this node sees of a wait; `None` if it knows that there is no such wait.
-    fn sight_of(&self, edge: &Edge) -> Option<Sight> {
+    fn sight_of(
+        &self,
+        edge: &Edge,
+        mastered: &BTreeMap<Name, Option<ResourceInfo>>,
+    ) -> Option<Sight> {
         let (me, mut sight) = (self.me(), Sight::default());
         if edge.master == me {
-            let r = self.resource(&edge.name).filter(|r| r.master == Some(me))?;
+            let r = mastered.get(&edge.name)?.as_ref()?;
             let waiter = r.locks.iter().find(|l| l.key() == edge.waiter)?;
             let blocker = r.blockers(waiter).find(|l| l.key() == edge.blocker)?;
             sight.waiter_here = waiter.op;

@@ -51,6 +51,13 @@ bitflags! {
 }
 
 impl LockFlags {
+    /// The mode that would do instead of `wanted` (ALTPR, ALTCW).
+    pub(crate) fn alternative(self, wanted: Mode) -> Option<Mode> {
+        let all = [(LockFlags::ALTPR, Mode::PR), (LockFlags::ALTCW, Mode::CW)];
+        let found = all.into_iter().find(|&(flag, mode)| self.contains(flag) && wanted != mode);
+        found.map(|(_, mode)| mode)
+    }
+
     /// Whether a conversion from `granted` to `mode` may have these flags.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The master's decisions: who is granted when (semantics sections 4 and 5).
 
+use crate::crowd::{Modes, Notices};
 use crate::flags::{LockFlags, SbFlags};
 use crate::ids::LockId;
 use crate::inspect::Queue;
@@ -57,12 +58,7 @@ impl Store {
         if lock.flags.contains(LockFlags::EXPEDITE) {
             return true; // 1
         }
-        let blocks = |other: &crate::lock::Lock| {
-            other.id != id && other.granted.is_some_and(|gr| !gr.compatible(rq))
-        };
-        if self.queue(key, Queue::Granted).any(blocks)
-            || self.queue(key, Queue::Converting).any(blocks)
-        {
+        if self.conflict(id, rq) {
             return false; // 2
         }
         let converts = lock.granted.is_some();
@@ -89,38 +85,26 @@ impl Store {
     /// for one that waits behind it, which semantics section 5 does not see when `id` arrives.
     fn waits_for_converters(&self, id: LockId) -> bool {
         let lock = &self[id];
-        self.queue(lock.resource, Queue::Converting).any(|other| {
-            other.id != id
-                && other.granted.zip(lock.requested).is_some_and(|(gr, rq)| !gr.compatible(rq))
-        })
+        let held = self.tally(lock.resource).held_by_converters();
+        lock.requested.is_some_and(|rq| held.conflict_with(rq))
     }
 
-    /// Whether converter `id` and another one wait for each other (semantics section 5).
-    fn conversion_deadlock(&self, id: LockId) -> bool {
-        let two = &self[id];
-        let blocks = |holder: &crate::lock::Lock, asker: &crate::lock::Lock| match (
-            holder.granted,
-            asker.requested,
-        ) {
-            (Some(gr), Some(rq)) => !gr.compatible(rq),
-            _ => false,
-        };
-        let mut behind_two = false;
-        for one in self.queue(two.resource, Queue::Converting) {
-            if one.id == id {
-                behind_two = true;
-            } else if blocks(two, one) && (!behind_two || blocks(one, two)) {
-                return true;
-            }
-        }
-        false
+    /// Whether converter `id` and another one wait for each other (semantics section 5); those ahead
+    /// of it want these modes. All converters are ahead of one that is not in the queue yet.
+    fn conversion_deadlock(&self, id: LockId, ahead: Modes) -> bool {
+        let lock = &self[id];
+        let queued = lock.queue == Queue::Converting;
+        let Some((held, wanted)) = lock.granted.zip(lock.requested) else { return false };
+        let tally = self.tally(lock.resource);
+        let ahead = if queued { ahead } else { tally.wanted_by_converters() };
+        tally.deadlock(held, wanted, ahead, queued)
     }
 }
 
 impl Lockspace {
     /// `try(L)` of semantics section 4, without granting. A success in the alternative mode
-    /// leaves that mode in `requested`.
-    pub(crate) fn try_grant(&mut self, id: LockId, when: When) -> Try {
+    /// leaves that mode in `requested`. Those ahead of it in the conversion queue want the modes `ahead`.
+    fn try_grant(&mut self, id: LockId, when: When, ahead: Modes) -> Try {
         let Some(rq) = self.store[id].requested else { return Try::NotNow };
         if self.store.grantable(id, rq, when) {
             return Try::Granted;
@@ -129,7 +113,7 @@ impl Lockspace {
         let flags = lock.flags;
         if lock.granted.is_some()
             && !flags.contains(LockFlags::NOQUEUE)
-            && self.store.conversion_deadlock(id)
+            && self.store.conversion_deadlock(id, ahead)
         {
             if !flags.contains(LockFlags::CONVDEADLK) {
                 return Try::Deadlock;
@@ -138,18 +122,10 @@ impl Lockspace {
             let news = !lock.sb.contains(SbFlags::DEMOTED);
             lock.granted = Some(Mode::NL);
             lock.sb |= SbFlags::DEMOTED;
-            if lock.queue == Queue::Granted {
-                self.store.enqueue_granted(id, Mode::NL);
-            }
+            self.store.mode_changed(id);
             return if news { Try::Demoted } else { Try::NotNow };
         }
-        let alternative = if flags.contains(LockFlags::ALTPR) && rq != Mode::PR {
-            Mode::PR
-        } else if flags.contains(LockFlags::ALTCW) && rq != Mode::CW {
-            Mode::CW
-        } else {
-            return Try::NotNow;
-        };
+        let Some(alternative) = flags.alternative(rq) else { return Try::NotNow };
         let when = if when == When::Recovering { When::Pending } else { when };
         if !self.store.grantable(id, alternative, when) {
             return Try::NotNow;
@@ -178,7 +154,7 @@ impl Lockspace {
 
     /// A new lock at its master.
     pub(crate) fn do_request(&mut self, id: LockId) -> Outcome {
-        if self.try_grant(id, When::Now) == Try::Granted {
+        if self.try_grant(id, When::Now, Modes::default()) == Try::Granted {
             self.grant(id);
             return Outcome::Granted;
         }
@@ -193,13 +169,14 @@ impl Lockspace {
     /// A conversion at its master; `requested` and `flags` are set.
     pub(crate) fn do_convert(&mut self, id: LockId) -> Outcome {
         let key = self.store[id].resource;
-        match self.try_grant(id, When::Now) {
+        match self.try_grant(id, When::Now, Modes::default()) {
             Try::Granted => {
                 self.grant(id);
                 return Outcome::Granted;
             }
             Try::Deadlock if !self.store[id].flags.contains(LockFlags::NODLCKWT) => {
                 self.store[id].requested = None;
+                self.store.forget_made(key);
                 return Outcome::Deadlock;
             }
             Try::Demoted => {
@@ -215,6 +192,8 @@ impl Lockspace {
         }
         if self.store[id].flags.contains(LockFlags::NOQUEUE) {
             self.store[id].requested = None;
+            // The lock stays as it was, and is told again of what its client has been told before.
+            self.store.forget_made(key);
             return Outcome::Again;
         }
         self.wait_in(id, Queue::Converting);
@@ -276,32 +255,32 @@ impl Lockspace {
         if !self.store.contains_resource(key) {
             return;
         }
-        let strongest = converting.max(waiting);
-        let cw_waits = self
-            .store
-            .queue(key, Queue::Converting)
-            .chain(self.store.queue(key, Queue::Waiting))
-            .any(|l| l.requested == Some(Mode::CW));
-        if let Some(strongest) = strongest {
+        if let Some(strongest) = converting.max(waiting) {
+            let cw_waits = self.store.tally(key).awaited(Mode::CW);
             self.notify_granted(key, strongest, cw_waits);
         }
     }
 
-    /// Grants conversions; returns the strongest mode still waited for.
+    /// Grants conversions; returns the strongest mode still waited for. Behind the first one, only
+    /// those are looked at that may go out of turn, or on which a look has effects.
     fn run_conversions(&mut self, key: ResourceKey, when: When) -> Option<Mode> {
         let mut demotion_seen = false;
         loop {
-            let (mut granted, mut demoted, mut strongest) = (false, false, None);
+            let all = when == When::Recovering || self.store.tally(key).any_watched();
+            let (mut granted, mut demoted, mut ahead) = (false, false, Modes::default());
             let mut next = self.store.first(key, Queue::Converting);
             while let Some(id) = next {
+                self.store.visit();
                 next = self.store.next(id);
-                match self.try_grant(id, when) {
+                match self.try_grant(id, when, ahead) {
                     Try::Granted => {
                         self.grant(id);
                         self.tell_granted(id);
                         granted = true;
                         match self.still_next(key, Queue::Converting, next) {
-                            Ok(still) => next = still,
+                            Ok(still) if still == next => {}
+                            // From the head again.
+                            Ok(still) => (next, ahead) = (still, Modes::default()),
                             Err(Gone) => return None,
                         }
                         continue;
@@ -315,13 +294,16 @@ impl Lockspace {
                     }
                     Try::Deadlock | Try::NotNow => {}
                 }
-                strongest = strongest.max(self.store[id].requested);
+                if !all {
+                    break;
+                }
+                self.store[id].requested.into_iter().for_each(|mode| ahead.add(mode));
             }
             if granted || (demoted && !demotion_seen) {
                 demotion_seen |= demoted;
                 continue;
             }
-            return strongest;
+            return self.store.tally(key).strongest_converting();
         }
     }
 
@@ -341,23 +323,25 @@ impl Lockspace {
         Ok(if waits { next } else { self.store.first(key, queue) })
     }
 
+    /// Grants requests; returns the strongest mode still waited for. Behind the first one, only those
+    /// can be granted that need not wait for their turn.
     fn run_waiting(&mut self, key: ResourceKey) -> Option<Mode> {
-        let mut strongest = None;
         let mut next = self.store.first(key, Queue::Waiting);
         while let Some(id) = next {
+            self.store.visit();
             next = self.store.next(id);
-            if self.try_grant(id, When::Pending) == Try::Granted {
+            if self.try_grant(id, When::Pending, Modes::default()) == Try::Granted {
                 self.grant(id);
                 self.tell_granted(id);
                 match self.still_next(key, Queue::Waiting, next) {
                     Ok(still) => next = still,
                     Err(Gone) => return None,
                 }
-            } else {
-                strongest = strongest.max(self.store[id].requested);
+            } else if !self.store.tally(key).unordered_may_go() {
+                break;
             }
         }
-        strongest
+        self.store.tally(key).strongest_waiting()
     }
 
     /// Blocking notices for one newly queued (or refused) lock that wants `rq`.
@@ -368,15 +352,32 @@ impl Lockspace {
         rq: Mode,
         converting_too: bool,
     ) {
-        self.notify_queue(key, Queue::Granted, id, rq);
+        let notices = Notices::Wanted(rq);
+        if !self.store.has_made(key, notices) {
+            let blockers = self.store.tally(key).granted_against(rq);
+            self.notify_queue(key, Queue::Granted, id, rq, blockers);
+            // One that is granted itself was left out: the next one has news for it.
+            if self.store.get(id).is_none_or(|asker| asker.queue != Queue::Granted) {
+                self.store.note_made(key, notices);
+            }
+        }
         if converting_too {
-            self.notify_queue(key, Queue::Converting, id, rq);
+            self.notify_queue(key, Queue::Converting, id, rq, u32::MAX);
         }
     }
 
-    fn notify_queue(&mut self, key: ResourceKey, queue: Queue, asker: LockId, rq: Mode) {
+    /// Tells those in a queue that are in the way of `rq`, of which there are at most so many.
+    fn notify_queue(
+        &mut self,
+        key: ResourceKey,
+        queue: Queue,
+        asker: LockId,
+        rq: Mode,
+        mut blockers: u32,
+    ) {
         let mut next = self.store.first(key, queue);
-        while let Some(id) = next {
+        while let Some(id) = next.filter(|_| blockers > 0) {
+            self.store.visit();
             next = self.store.next(id);
             let holder = &self.store[id];
             let conflicts = holder.granted.is_some_and(|gr| !gr.compatible(rq));
@@ -386,6 +387,7 @@ impl Lockspace {
             } else {
                 holder.high_bast < Some(rq)
             };
+            blockers -= u32::from(conflicts);
             if id != asker && conflicts && news {
                 self.tell_blocking(id, rq);
                 self.store[id].high_bast = Some(rq);
@@ -395,23 +397,28 @@ impl Lockspace {
 
     /// Blocking notices for the strongest mode waited for, after a run of the queues.
     fn notify_granted(&mut self, key: ResourceKey, strongest: Mode, cw_waits: bool) {
+        let notices = Notices::Strongest(strongest, cw_waits);
+        if self.store.has_made(key, notices) {
+            return;
+        }
+        let in_the_way = |gr: Mode| (gr == Mode::PR && cw_waits) || !gr.compatible(strongest);
+        let mut left = self.store.tally(key).granted_where(in_the_way);
         let mut next = self.store.first(key, Queue::Granted);
-        while let Some(id) = next {
+        while let Some(id) = next.filter(|_| left > 0) {
+            self.store.visit();
             next = self.store.next(id);
             let holder = &self.store[id];
-            let Some(gr) = holder.granted else { continue };
+            let Some(gr) = holder.granted.filter(|&gr| in_the_way(gr)) else { continue };
+            left -= 1;
             let for_cw = gr == Mode::PR && cw_waits;
             let wanted = if for_cw && strongest == Mode::PR { Mode::CW } else { strongest };
-            let news = if for_cw {
-                holder.high_bast < Some(Mode::EX)
-            } else {
-                holder.high_bast < Some(strongest) && !gr.compatible(strongest)
-            };
-            if news {
+            let highest = if for_cw { Mode::EX } else { strongest };
+            if holder.high_bast < Some(highest) {
                 self.tell_blocking(id, wanted);
                 self.store[id].high_bast = Some(strongest);
             }
         }
+        self.store.note_made(key, notices);
     }
 
     /// A converter in deadlock that must not fail (NODLCKWT) is asked to give way instead.

@@ -24,6 +24,7 @@ macro_rules! mutated {
 
 mod barrier;
 mod config;
+mod crowd;
 mod deadlock;
 mod error;
 mod flags;
@@ -41,6 +42,7 @@ mod mode;
 pub mod mutation;
 mod name;
 mod ops;
+mod owned;
 mod recovery;
 mod remote;
 mod resource;

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 
 use serde::{Deserialize, Serialize};
 
+use crate::crowd::Marks;
 use crate::flags::{LockFlags, SbFlags};
 use crate::ids::{ClientId, LockId, NodeId, Time};
 use crate::inspect::Queue;
@@ -80,6 +81,8 @@ pub(crate) struct Lock {
     pub owner: Owner,
     pub queue: Queue,
     pub links: Links,
+    #[serde(skip)]
+    pub marks: Marks,
 
     pub granted: Option<Mode>,
     pub requested: Option<Mode>,
@@ -156,6 +159,7 @@ impl Lock {
             owner,
             queue: Queue::Parked,
             links: Links::LOOSE,
+            marks: Marks::default(),
             granted: None,
             requested: None,
             flags: LockFlags::empty(),

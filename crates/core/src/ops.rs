@@ -125,13 +125,14 @@ impl Lockspace {
     /// made so far are settled: exit weakens EX and PW as any unlock does.
     pub(crate) fn client_gone(&mut self, client: ClientId) {
         self.held.retain(|output| output.client() != Some(client));
-        for id in self.locks_where(|l| l.owner == Owner::Local(client) && l.lost) {
-            self.abandon(id);
+        for id in self.store.locks_of_client(client) {
+            if self.store.get(id).is_some_and(|l| l.lost) {
+                self.abandon(id);
+            }
         }
-        let weakens =
-            |l: &Lock| l.owner == Owner::Local(client) && l.granted.is_some_and(Mode::writes);
+        let weakens = |id: LockId| self.store[id].granted.is_some_and(Mode::writes);
         let waits = self.claims.unsettled() > 0 && !mutated!(self, BarrierNotAtExit);
-        if waits && self.store.lock_ids().any(|id| weakens(&self.store[id])) {
+        if waits && self.store.locks_of_client(client).into_iter().any(weakens) {
             self.wait_for_client(client);
         } else {
             self.release_client(client);
@@ -139,18 +140,19 @@ impl Lockspace {
     }
 
     pub(crate) fn release_client(&mut self, client: ClientId) {
-        let locks = self.locks_where(|l| l.owner == Owner::Local(client));
+        let locks = self.store.locks_of_client(client);
         let mut orphans = 0;
         // First all of them: the end of one may grant another, which nobody is to be told.
         for &id in &locks {
-            let lock = &mut self.store[id];
+            let lock = &self.store[id];
             if lock.flags.contains(LockFlags::PERSISTENT) && lock.op != Op::Unlock {
-                lock.owner = Owner::Orphan(client);
+                self.store.set_owner(id, Owner::Orphan(client));
                 orphans += 1;
             } else {
                 self.store.disown(id);
             }
         }
+        self.store.forget_client(client);
         self.out.push_back(Output::Departed { client, orphans });
         for id in locks {
             // An earlier one's end may have taken this one along.
@@ -220,8 +222,8 @@ impl Lockspace {
         }
         let id = found.ok_or(others)?;
         self.tell_orphan_gone(self.store[id].owner);
+        self.store.set_owner(id, Owner::Local(args.client));
         let lock = &mut self.store[id];
-        lock.owner = Owner::Local(args.client);
         lock.tag = args.tag;
         lock.bast = args.bast;
         self.complete(id, Status::Granted);
@@ -304,6 +306,7 @@ impl Lockspace {
                 self.effects(id, key, outcome, Effects { new: false, flags, rq });
                 if mutated!(self, PendingConvertLosesMode) && self.store[key].claim.is_some() {
                     self.store[id].granted = Some(Mode::NL);
+                    self.store.mode_changed(id);
                 }
             }
             Master::At(master) if gr.is_down(rq) => self.convert_down(id, master, rq),
@@ -405,6 +408,7 @@ impl Lockspace {
         let lock = &mut self.store[id];
         lock.begin(Op::Unlock, None, LockFlags::from_bits_truncate(flags.bits()), lvb);
         lock.tag = tag;
+        self.store.recount(id);
     }
 
     /// Takes the outstanding request or conversion back (semantics section 7).
@@ -497,6 +501,13 @@ impl Lockspace {
         }
         lock.cast_mode = lock.granted;
         lock.last_bast = None;
+        let key = lock.resource;
+        let failed = !matches!(status, Status::Granted | Status::Unlocked);
+        if failed && lock.queue == Queue::Granted {
+            // Its client hears again of what it was told before its call.
+            self.store.forget_made(key);
+        }
+        let lock = &self.store[id];
         let Owner::Local(client) = lock.owner else { return };
         let granted = status == Status::Granted;
         let completion = Completion {

@@ -615,11 +615,13 @@ impl Lockspace {
                 self.store[key].regrant = true;
                 for id in self.ids_in(key, Queue::Converting) {
                     self.store[id].disordered = true;
+                    self.store.recount(id);
                 }
                 // Who was told of a waiter by an earlier master must hear of it from this one.
                 for id in self.ids_in(key, Queue::Granted) {
                     self.store[id].high_bast = None;
                 }
+                self.store.forget_made(key);
             } else if here && lvb_lost {
                 self.store[key].lvb_invalid = true;
             }
@@ -638,6 +640,7 @@ impl Lockspace {
             let lock = &mut self.store[id];
             if core::mem::take(&mut lock.granted_unknown) {
                 lock.granted = held.or(lock.requested);
+                self.store.recount(id);
             }
         }
     }

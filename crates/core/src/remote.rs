@@ -273,6 +273,8 @@ impl Lockspace {
             Answer::Canceled(granted) => {
                 lock.granted = granted;
                 lock.granted_unknown = false;
+                self.store.mode_changed(id);
+                let lock = &self.store[id];
                 let cause = lock.overlap.as_ref().and_then(|o| o.cancel);
                 self.end_cancelled(id, cause.unwrap_or(crate::lock::CancelCause::Asked));
             }
@@ -376,6 +378,7 @@ impl Lockspace {
             let lock = &mut self.store[lkid];
             lock.granted = Some(Mode::NL);
             lock.sb |= SbFlags::DEMOTED;
+            self.store.mode_changed(lkid);
         }
     }
 
@@ -506,6 +509,7 @@ impl Lockspace {
         lock.op_no = op;
         lock.lvb_read = false;
         lock.lvb_out = ask.lvb;
+        self.store.recount(remid);
         if gr.is_down(mode) {
             self.grant(remid);
             return self.run_pending(key);

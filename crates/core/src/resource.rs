@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::crowd::CrowdKey;
 use crate::ids::{NodeId, Time};
 use crate::io::Lvb;
 use crate::lock::NIL;
@@ -53,6 +54,11 @@ pub(crate) struct Resource {
     pub claim: Option<u64>,
     /// Queues, indexed by [`crate::Queue`].
     pub queues: [List; 4],
+    /// Locks in its queues, those that are parked not counted.
+    #[serde(skip)]
+    pub queued: u32,
+    #[serde(skip)]
+    pub crowd: CrowdKey,
     pub lvb: Option<Lvb>,
     pub lvb_seq: u32,
     /// VALNOTVALID: the block's content is not to be trusted.
@@ -78,6 +84,8 @@ impl Resource {
             finding: Finding::Nothing,
             claim: None,
             queues: [List::EMPTY; 4],
+            queued: 0,
+            crowd: CrowdKey::default(),
             lvb: None,
             lvb_seq: 0,
             lvb_invalid: false,

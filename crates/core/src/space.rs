@@ -287,6 +287,17 @@ impl Lockspace {
         self.directory.iter().map(|(name, record)| (*name, record.master)).collect()
     }
 
+    /// How many locks walks along queues have come by: what granting, telling those who block it, and
+    /// looking for those who may go has cost, on any machine.
+    pub fn queue_visits(&self) -> u64 {
+        self.store.visits()
+    }
+
+    /// Deadlines in memory, those that have lost their reason included.
+    pub fn timer_count(&self) -> usize {
+        self.timers.len()
+    }
+
     /// Resources in memory, without locks or with some.
     pub fn resource_count(&self) -> usize {
         self.store.resource_count()
@@ -371,6 +382,9 @@ impl Lockspace {
                 if matches!(l.owner, Owner::Remote { .. }) && !here && self.running {
                     defect("a copy of another node's lock at a node that is not the master");
                 }
+            }
+            if !self.store.is_counted(key) {
+                defect("queues that are not what they are counted as");
             }
             if !self.store[key].has_locks()
                 && self.store[key].idle_since.is_none()

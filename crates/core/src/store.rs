@@ -1,17 +1,20 @@
 //! Where locks and resources live: slots that are reused, queues linked through the slots, and an
 //! index by name. After warm-up nothing here allocates.
 
+use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
 use hashbrown::{HashMap, HashTable};
 use serde::{Deserialize, Serialize};
 use slab::Slab;
 
-use crate::ids::LockId;
+use crate::crowd::{Counted, Crowd, CrowdKey, MANY, Notices, Tally};
+use crate::ids::{ClientId, LockId};
 use crate::inspect::Queue;
 use crate::lock::{Links, Lock, NIL, Owner};
 use crate::mode::Mode;
 use crate::name::Name;
+use crate::owned::Owned;
 use crate::resource::{Resource, ResourceKey};
 
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -33,6 +36,17 @@ pub(crate) struct Store {
     /// Locks in each queue, indexed by [`Queue`].
     #[serde(skip_serializing)]
     counts: [usize; 4],
+    /// Of resources with many locks.
+    #[serde(skip_serializing)]
+    crowds: Slab<Crowd>,
+    #[serde(skip_serializing)]
+    owned: Owned,
+    /// Locks of this node's clients, and what they have left.
+    #[serde(skip_serializing)]
+    local: usize,
+    /// Locks that walks along queues have come by.
+    #[serde(skip_serializing)]
+    visits: u64,
 }
 
 /// A store as it is written: what can be found again from the rest is left out.
@@ -83,9 +97,8 @@ impl TryFrom<Image> for Store {
 
     fn try_from(image: Image) -> Result<Store, BrokenQueue> {
         let Image { locks, resources, generation, transactions, disowned } = image;
-        let (by_name, counts) = Default::default();
         let mut store =
-            Store { locks, resources, generation, transactions, disowned, by_name, counts };
+            Store { locks, resources, generation, transactions, disowned, ..Store::default() };
         let resources = &store.resources;
         for (key, resource) in resources {
             let (key, hash) = (key as ResourceKey, |&k: &ResourceKey| resources[k as usize].hash);
@@ -96,14 +109,19 @@ impl TryFrom<Image> for Store {
         }
         // Each lock is in one queue, so none is in two, and none in a circle.
         let linked: usize = store.counts.iter().sum();
-        if linked == store.locks.len() { Ok(store) } else { Err(BrokenQueue) }
+        if linked != store.locks.len() {
+            return Err(BrokenQueue);
+        }
+        store.find_again();
+        Ok(store)
     }
 }
 
 /// Two stores are equal if nothing tells them apart but where new locks will be placed.
 impl PartialEq for Store {
     fn eq(&self, other: &Store) -> bool {
-        let Store { locks, resources, generation, transactions, disowned, by_name, counts } = self;
+        let Store { locks, resources, generation, transactions, disowned, by_name, counts, .. } =
+            self;
         let indexed =
             |(key, r): (usize, &Resource)| other.find(&r.name, r.hash) == Some(key as ResourceKey);
         locks.iter().eq(&other.locks)
@@ -218,27 +236,84 @@ impl Store {
         let entry = self.locks.vacant_entry();
         let id = LockId::new(entry.key(), self.generation);
         lock.id = id;
+        let (owner, local) = (lock.owner, lock.is_local());
         entry.insert(lock);
         self.link(id, queue, NIL);
+        self.own(id, owner);
+        self.local += usize::from(local);
         id
     }
 
     /// Takes a lock out of its queue and forgets it.
     pub fn remove(&mut self, id: LockId) -> Lock {
         self.unlink(id);
+        self.disown_quietly(id);
         if !self.transactions.is_empty() {
             self.transactions.remove(&id);
         }
         let lock = self.locks.remove(id.slot());
+        self.local -= usize::from(lock.is_local());
         self.disowned -= usize::from(lock.owner == Owner::Gone);
         lock
     }
 
     /// A lock belongs to nobody any more: it is to be unlocked, and nobody will be told of anything.
     pub fn disown(&mut self, id: LockId) {
-        let lock = &mut self.locks[id.slot()];
-        self.disowned += usize::from(lock.owner != Owner::Gone);
-        lock.owner = Owner::Gone;
+        self.disowned += usize::from(self[id].owner != Owner::Gone);
+        self.set_owner(id, Owner::Gone);
+    }
+
+    /// A lock of this node becomes that of somebody else of this node.
+    pub fn set_owner(&mut self, id: LockId, owner: Owner) {
+        self.disown_quietly(id);
+        self[id].owner = owner;
+        self.own(id, owner);
+    }
+
+    /// The locks of a client, in the order of their slots.
+    pub fn locks_of_client(&self, client: ClientId) -> Vec<LockId> {
+        let mut slot = self.owned.first(client);
+        let mut found = Vec::new();
+        while let Some(lock) = self.locks.get(slot as usize) {
+            found.push(lock.id);
+            slot = lock.marks.mine.next;
+        }
+        found.sort_unstable_by_key(|id| id.slot());
+        found
+    }
+
+    /// The client is gone, and all its locks are somebody else's.
+    pub fn forget_client(&mut self, client: ClientId) {
+        self.owned.forget(client);
+    }
+
+    /// Locks of this node's clients, and what they have left.
+    pub fn local_count(&self) -> usize {
+        self.local
+    }
+
+    /// Enters a lock among its client's, if it has one.
+    fn own(&mut self, id: LockId, owner: Owner) {
+        let Owner::Local(client) = owner else { return };
+        let slot = id.slot() as u32;
+        let next = core::mem::replace(self.owned.head(client), slot);
+        if next != NIL {
+            self.locks[next as usize].marks.mine.prev = slot;
+        }
+        self[id].marks.mine = Links { prev: NIL, next };
+    }
+
+    /// Takes a lock out of its client's.
+    fn disown_quietly(&mut self, id: LockId) {
+        let Owner::Local(client) = self[id].owner else { return };
+        let Links { prev, next } = core::mem::replace(&mut self[id].marks.mine, Links::LOOSE);
+        match prev {
+            NIL => *self.owned.head(client) = next,
+            p => self.locks[p as usize].marks.mine.next = next,
+        }
+        if next != NIL {
+            self.locks[next as usize].marks.mine.prev = prev;
+        }
     }
 
     /// How many such locks there are.
@@ -267,11 +342,113 @@ impl Store {
     /// Moves a lock to its place in the granted queue, which is kept strongest first.
     pub fn enqueue_granted(&mut self, id: LockId, mode: Mode) {
         self.unlink(id);
-        let mut before = self.queue_head(id, Queue::Granted);
-        while before != NIL && self.locks[before as usize].granted >= Some(mode) {
-            before = self.locks[before as usize].links.next;
-        }
+        let last = match self.crowd(self[id].resource) {
+            Some(crowd) => crowd.last_from(mode),
+            None => self.last_granted_from(id, mode),
+        };
+        let before = match last {
+            NIL => self.queue_head(id, Queue::Granted),
+            last => self.locks[last as usize].links.next,
+        };
         self.link(id, Queue::Granted, before);
+    }
+
+    /// The last lock of the granted queue that is as strong as `mode`, or stronger.
+    fn last_granted_from(&self, id: LockId, mode: Mode) -> u32 {
+        let granted = self.queue(self[id].resource, Queue::Granted);
+        let stronger = granted.take_while(|lock| lock.granted >= Some(mode));
+        stronger.last().map_or(NIL, |lock| lock.id.slot() as u32)
+    }
+
+    fn crowd(&self, key: ResourceKey) -> Option<&Crowd> {
+        self.crowds.get(self[key].crowd.0 as usize)
+    }
+
+    fn crowd_mut(&mut self, key: ResourceKey) -> Option<&mut Crowd> {
+        let CrowdKey(place) = self[key].crowd;
+        self.crowds.get_mut(place as usize)
+    }
+
+    /// A resource's queues, counted.
+    pub fn tally(&self, key: ResourceKey) -> Tally {
+        self.crowd(key).map_or_else(|| self.count(key), |crowd| crowd.tally.clone())
+    }
+
+    fn count(&self, key: ResourceKey) -> Tally {
+        let mut tally = Tally::default();
+        if self[key].queued > 0 {
+            self.queued(key).for_each(|lock| tally.add(Counted::of(lock)));
+        }
+        tally
+    }
+
+    /// Whether what is kept of a resource's queues is what they are; for tests.
+    pub fn is_counted(&self, key: ResourceKey) -> bool {
+        let queued = self.queued(key).count() == self[key].queued as usize;
+        let counted = self.crowd(key).is_none_or(|crowd| crowd.tally == self.count(key));
+        let in_order =
+            self.queue(key, Queue::Granted).is_sorted_by_key(|l| core::cmp::Reverse(l.granted));
+        queued && counted && in_order
+    }
+
+    /// Whether a lock that `id` is not keeps `wanted` from being granted to it.
+    pub fn conflict(&self, id: LockId, wanted: Mode) -> bool {
+        let lock = &self[id];
+        let in_force = matches!(lock.queue, Queue::Granted | Queue::Converting);
+        let alone = self[lock.resource].queued <= u32::from(in_force);
+        let own = lock.granted.filter(|_| in_force);
+        if alone {
+            return false;
+        }
+        match self.crowd(lock.resource) {
+            Some(crowd) => crowd.tally.conflict(wanted, own),
+            None => self.count(lock.resource).conflict(wanted, own),
+        }
+    }
+
+    /// What a lock is counted as has changed, where it is. The place of a granted one depends on its
+    /// mode: it is moved ([`Store::enqueue_granted`]).
+    pub fn recount(&mut self, id: LockId) {
+        if matches!(self[id].queue, Queue::Converting | Queue::Waiting) {
+            self.uncount(id);
+            self.count_in_crowd(id);
+        }
+    }
+
+    /// The granted mode of a lock has been changed, wherever it is.
+    pub fn mode_changed(&mut self, id: LockId) {
+        match (self[id].queue, self[id].granted) {
+            (Queue::Granted, Some(mode)) => self.enqueue_granted(id, mode),
+            _ => self.recount(id),
+        }
+    }
+
+    /// Whether such notices have been made, and nothing has changed since.
+    pub fn has_made(&self, key: ResourceKey, notices: Notices) -> bool {
+        self.crowd(key).is_some_and(|crowd| crowd.has_made(notices))
+    }
+
+    pub fn note_made(&mut self, key: ResourceKey, notices: Notices) {
+        if let Some(crowd) = self.crowd_mut(key) {
+            crowd.note_made(notices);
+        }
+    }
+
+    /// Notices that have been made may be worth repeating.
+    pub fn forget_made(&mut self, key: ResourceKey) {
+        if let Some(crowd) = self.crowd_mut(key) {
+            crowd.forget_made();
+        }
+    }
+
+    /// A walk along a queue has come by a lock.
+    pub fn visit(&mut self) {
+        self.visits += 1;
+    }
+
+    /// How many locks such walks have come by.
+    pub fn visits(&self) -> u64 {
+        self.visits
     }
 
     pub fn first(&self, key: ResourceKey, queue: Queue) -> Option<LockId> {
@@ -290,6 +467,72 @@ impl Store {
             slot = lock.links.next;
             Some(lock)
         })
+    }
+
+    /// The locks of a resource that are in its queues, not those that are parked.
+    fn queued(&self, key: ResourceKey) -> impl Iterator<Item = &Lock> + '_ {
+        let queues = [Queue::Granted, Queue::Converting, Queue::Waiting];
+        queues.into_iter().flat_map(move |queue| self.queue(key, queue))
+    }
+
+    /// Finds again what is not written: how many locks are where, and whose they are.
+    fn find_again(&mut self) {
+        let ids: Vec<LockId> = self.lock_ids().collect();
+        for id in ids {
+            let Lock { resource, queue, owner, .. } = self[id];
+            self.local += usize::from(self[id].is_local());
+            self.own(id, owner);
+            self[resource].queued += u32::from(queue != Queue::Parked);
+        }
+        let keys: Vec<ResourceKey> = self.resource_keys().collect();
+        for key in keys {
+            if self[key].queued >= MANY {
+                self.gather(key);
+            }
+        }
+    }
+
+    /// From now on, many locks are in this resource's queues.
+    fn gather(&mut self, key: ResourceKey) {
+        self[key].crowd = CrowdKey(self.crowds.insert(Crowd::new()) as u32);
+        for queue in [Queue::Granted, Queue::Converting, Queue::Waiting] {
+            let mut slot = self[key].queues[queue as usize].head;
+            while let Some(lock) = self.locks.get(slot as usize) {
+                let (id, next) = (lock.id, lock.links.next);
+                self.count_in_crowd(id);
+                slot = next;
+            }
+        }
+    }
+
+    /// Counts a lock that is in its queue, if its resource's are counted.
+    fn count_in_crowd(&mut self, id: LockId) {
+        let lock = &self.locks[id.slot()];
+        let (counted, granted) = (Counted::of(lock), lock.queue == Queue::Granted);
+        let Some(crowd) = self.crowd_mut(lock.resource) else { return };
+        crowd.tally.add(counted);
+        if let Counted::Granted(mode) = counted
+            && granted
+        {
+            crowd.last[mode as usize] = id.slot() as u32;
+            crowd.forget_made();
+        }
+        self[id].marks.counted = counted;
+    }
+
+    /// The opposite, while it still is in its queue.
+    fn uncount(&mut self, id: LockId) {
+        let lock = &self.locks[id.slot()];
+        let (slot, prev, counted) = (id.slot() as u32, lock.links.prev, lock.marks.counted);
+        let before = self.locks.get(prev as usize).map(|lock| lock.marks.counted);
+        let Some(crowd) = self.crowd_mut(lock.resource) else { return };
+        crowd.tally.remove(counted);
+        if let Counted::Granted(mode) = counted
+            && crowd.last[mode as usize] == slot
+        {
+            crowd.last[mode as usize] = if before == Some(counted) { prev } else { NIL };
+        }
+        self[id].marks.counted = Counted::Nothing;
     }
 
     /// All locks of a resource, queue by queue.
@@ -341,9 +584,38 @@ impl Store {
         lock.links = Links { prev, next: before };
         lock.queue = queue;
         self.counts[queue as usize] += 1;
+        if queue != Queue::Parked {
+            self.enter(id);
+        }
+    }
+
+    /// A lock has come into one of the queues.
+    fn enter(&mut self, id: LockId) {
+        let key = self[id].resource;
+        self[key].queued += 1;
+        match self.crowd(key) {
+            Some(_) => self.count_in_crowd(id),
+            None if self[key].queued >= MANY => self.gather(key),
+            None => {}
+        }
+    }
+
+    /// A lock is about to leave its queue.
+    fn exit(&mut self, id: LockId) {
+        let key = self[id].resource;
+        self.uncount(id);
+        self[key].queued -= 1;
+        let CrowdKey(place) = self[key].crowd;
+        if self[key].queued <= 1 && place != NIL {
+            self.crowds.remove(place as usize);
+            self[key].crowd = CrowdKey::default();
+        }
     }
 
     fn unlink(&mut self, id: LockId) {
+        if self[id].queue != Queue::Parked {
+            self.exit(id);
+        }
         let Lock { links, queue, resource, .. } = self[id];
         let list = &mut self.resources[resource as usize].queues[queue as usize];
         match links.prev {

@@ -1,4 +1,5 @@
-//! Deadlines. Entries are not withdrawn: whoever fires looks whether there still is a reason.
+//! Deadlines. Entries are not withdrawn at once: whoever fires looks whether there still is a reason, and those without
+//! one are dropped when they have become many.
 
 use alloc::collections::BTreeMap;
 use core::hash::{Hash, Hasher};
@@ -47,6 +48,18 @@ impl Timers {
         self.queue.insert((at, self.count), timer);
     }
 
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether most entries can have lost their reason, with so many locks. Looked at now and then:
+    /// a look through all entries is paid for by those that were made since the last one.
+    fn is_cluttered(&self, locks: usize) -> bool {
+        const NOW_AND_THEN: usize = 4096;
+        self.count.is_multiple_of(NOW_AND_THEN as u64)
+            && self.queue.len() > 2 * locks + NOW_AND_THEN
+    }
+
     fn pop_due(&mut self, now: Time) -> Option<Timer> {
         let entry = self.queue.first_entry()?;
         (entry.key().0 <= now).then(|| entry.remove())
@@ -64,6 +77,20 @@ impl Hash for Timers {
 impl Lockspace {
     pub(crate) fn set_timer(&mut self, after: Time, timer: Timer) {
         self.timers.set(self.now.saturating_add(after), timer);
+        if self.timers.is_cluttered(self.store.lock_count()) {
+            self.drop_spent_timers();
+        }
+    }
+
+    /// Forgets time-outs of operations that have ended.
+    fn drop_spent_timers(&mut self) {
+        let (store, running) = (&self.store, self.running);
+        self.timers.queue.retain(|_, timer| match *timer {
+            Timer::Operation(lock, op) => {
+                store.get(lock).is_some_and(|l| l.op_start == op && (l.op != Op::None || !running))
+            }
+            _ => true,
+        });
     }
 
     pub(crate) fn fire_timers(&mut self) {

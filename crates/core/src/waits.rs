@@ -90,18 +90,37 @@ impl ResourceInfo {
     /// way, and those that are first in the queues before it (semantics section 4, rules 2 and 7
     /// to 9). Only what its master says shows all of them.
     pub fn blockers<'a>(&'a self, waiter: &'a LockInfo) -> impl Iterator<Item = &'a LockInfo> {
+        let heads = self.heads();
+        self.locks.iter().filter(move |other| heads.block(other, waiter))
+    }
+
+    fn heads(&self) -> Heads {
         let first = |queue| self.locks.iter().find(|l| l.queue == queue).map(LockInfo::key);
+        Heads { converting: first(Queue::Converting), waiting: first(Queue::Waiting) }
+    }
+}
+
+/// The first locks of a resource's queues.
+#[derive(Clone, Copy)]
+struct Heads {
+    converting: Option<LockKey>,
+    waiting: Option<LockKey>,
+}
+
+impl Heads {
+    fn is_first(self, lock: &LockInfo) -> bool {
+        [self.converting, self.waiting].contains(&Some(lock.key()))
+    }
+
+    /// Whether `waiter` waits for another lock of their resource.
+    fn block(self, other: &LockInfo, waiter: &LockInfo) -> bool {
         let in_order = !waiter.flags.contains(LockFlags::NOORDER);
-        let converting = first(Queue::Converting).filter(|_| in_order);
-        let waiting = first(Queue::Waiting).filter(|_| in_order && waiter.queue == Queue::Waiting);
-        let ahead = [converting, waiting];
-        let waits = waiter.waits_in_queue();
-        self.locks.iter().filter(move |other| {
-            let key = other.key();
-            waits
-                && key != waiter.key()
-                && (ahead.contains(&Some(key)) || other.conflicts_with(waiter))
-        })
+        let key = Some(other.key());
+        let converts_first = in_order && self.converting == key;
+        let waits_first = in_order && waiter.queue == Queue::Waiting && self.waiting == key;
+        waiter.waits_in_queue()
+            && other.key() != waiter.key()
+            && (converts_first || waits_first || other.conflicts_with(waiter))
     }
 }
 
@@ -111,17 +130,18 @@ impl ResourceInfo {
 /// NODLCKWT locks do not wait, granted NODLCKBLK locks block nobody, and a client does not wait for itself:
 /// its threads may share a session. A transaction does.
 pub fn cycles(resources: &[ResourceInfo]) -> Vec<Cycle> {
-    let (mut found, mut victims) = (Vec::new(), Vec::new());
+    first_cycles(resources, usize::MAX)
+}
+
+/// As [`cycles`], at most so many.
+pub(crate) fn first_cycles(resources: &[ResourceInfo], most: usize) -> Vec<Cycle> {
+    let (mut found, mut victims) = (Vec::new(), BTreeSet::new());
     // First those of holders only: whoever is but in a queue ahead of somebody gets on by their end,
     // and need not be ended for it.
     for queues in [false, true] {
         let mut graph = Graph::of(resources, queues);
         graph.waits.retain(|party, _| !victims.contains(party));
-        while let Some((cycle, victim)) = graph.cycle() {
-            graph.waits.remove(&victim);
-            victims.push(victim);
-            found.push(cycle);
-        }
+        graph.take_cycles(most, &mut found, &mut victims);
     }
     found
 }
@@ -149,9 +169,17 @@ impl Graph {
         let mut graph = Graph { waits: BTreeMap::new() };
         let mut count = 0;
         for r in resources {
+            let heads = r.heads();
+            let waits_itself = |l: &LockInfo| l.party().is_some_and(|p| waiting.contains(&p));
+            // Of those that hold or are first, only whoever waits elsewhere can be in a circle.
+            let matters =
+                |l: &&LockInfo| (l.granted.is_some() || heads.is_first(l)) && waits_itself(l);
+            let blockers: Vec<&LockInfo> = r.locks.iter().filter(matters).collect();
             for waiter in r.locks.iter().filter(waits) {
                 let Some(party) = waiter.party() else { continue };
-                for blocker in r.blockers(waiter).filter(|b| queues || b.conflicts_with(waiter)) {
+                let blocks =
+                    |b: &&&LockInfo| heads.block(b, waiter) && (queues || b.conflicts_with(waiter));
+                for blocker in blockers.iter().filter(blocks) {
                     if count >= MOST_WAITS {
                         return graph;
                     }
@@ -189,41 +217,40 @@ impl Graph {
         new
     }
 
-    /// A circle, and the party whose wait in it is to be ended.
-    fn cycle(&self) -> Option<(Cycle, Party)> {
+    /// Takes circles out, until there are none or `most` have been found: each one's victim waits for
+    /// nobody any more.
+    fn take_cycles(&mut self, most: usize, found: &mut Vec<Cycle>, victims: &mut BTreeSet<Party>) {
         let mut done: BTreeSet<Party> = BTreeSet::new();
-        for &start in self.waits.keys() {
+        let starts: Vec<Party> = self.waits.keys().copied().collect();
+        for start in starts {
             // Depth first, without recursion: a chain may be as long as there are parties.
-            let mut path: Vec<(Party, Vec<Party>)> = Vec::new();
-            let mut on_path: BTreeSet<Party> = BTreeSet::new();
-            let mut next = Some(start).filter(|p| !done.contains(p));
-            while let Some(party) = next.take() {
-                on_path.insert(party);
-                let to = self.waits.get(&party);
-                path.push((party, to.map(|t| t.keys().copied().collect()).unwrap_or_default()));
-                while let Some((party, rest)) = path.last_mut() {
-                    match rest.pop() {
-                        Some(other) if on_path.contains(&other) => {
-                            let parties: Vec<Party> = path.iter().map(|(p, _)| *p).collect();
-                            let from = parties.iter().position(|p| *p == other).unwrap_or(0);
-                            return Some(self.circle(&parties[from..]));
-                        }
-                        Some(other) if done.contains(&other) => {}
-                        Some(other) => {
-                            next = Some(other);
-                            break;
-                        }
-                        None => {
-                            let party = *party;
-                            done.insert(party);
-                            on_path.remove(&party);
-                            path.pop();
-                        }
+            let mut path = Path::default();
+            if !done.contains(&start) {
+                path.enter(start, self);
+            }
+            while let Some((party, next)) = path.step() {
+                if found.len() >= most {
+                    return;
+                }
+                match next {
+                    None => {
+                        done.insert(party);
                     }
+                    Some(other) if done.contains(&other) => {}
+                    Some(other) => match path.from(other) {
+                        None => path.enter(other, self),
+                        Some(parties) => {
+                            let (cycle, victim) = self.circle(&parties);
+                            found.push(cycle);
+                            victims.insert(victim);
+                            done.insert(victim);
+                            self.waits.remove(&victim);
+                            path.cut(victim);
+                        }
+                    },
                 }
             }
         }
-        None
     }
 
     fn circle(&self, parties: &[Party]) -> (Cycle, Party) {
@@ -237,6 +264,46 @@ impl Graph {
         let victim = waits.iter().enumerate().max_by_key(age).map_or(0, |(i, _)| i);
         let party = waits.get(victim).map_or(parties[0], |(_, p)| *p);
         (Cycle { edges: waits.into_iter().map(|(w, _)| w.edge).collect(), victim }, party)
+    }
+}
+
+/// A way along waits, from party to party.
+#[derive(Default)]
+struct Path {
+    /// Each party with those that it waits for and that have not been looked at.
+    steps: Vec<(Party, Vec<Party>)>,
+    places: BTreeMap<Party, usize>,
+}
+
+impl Path {
+    fn enter(&mut self, party: Party, graph: &Graph) {
+        let to = graph.waits.get(&party);
+        self.places.insert(party, self.steps.len());
+        self.steps.push((party, to.map(|to| to.keys().copied().collect()).unwrap_or_default()));
+    }
+
+    /// The last party and the next one that it waits for; without one, it is left.
+    fn step(&mut self) -> Option<(Party, Option<Party>)> {
+        let (party, rest) = self.steps.last_mut()?;
+        let step = (*party, rest.pop());
+        if step.1.is_none() {
+            self.cut(step.0);
+        }
+        Some(step)
+    }
+
+    /// The parties from this one on, if it is on the way.
+    fn from(&self, party: Party) -> Option<Vec<Party>> {
+        let place = *self.places.get(&party)?;
+        Some(self.steps[place..].iter().map(|(party, _)| *party).collect())
+    }
+
+    /// Leaves this party, and those after it.
+    fn cut(&mut self, party: Party) {
+        let place = self.places.get(&party).copied().unwrap_or(self.steps.len());
+        for (left, _) in self.steps.drain(place..) {
+            self.places.remove(&left);
+        }
     }
 }
 
@@ -353,6 +420,28 @@ mod tests {
         assert_eq!(cycles(&alone), []);
         alone[0].locks.iter_mut().for_each(|l| l.transaction = 7);
         assert_eq!(cycles(&alone).len(), 1);
+    }
+
+    /// As many circles as there are names, and one round of all: each is found, once.
+    #[test]
+    fn every_circle_of_many_is_found() {
+        const PAIRS: u64 = 2_000;
+        let pair = |i: u64| {
+            let (a, b) = (2 * i, 2 * i + 1);
+            let one = vec![lock(a, 10 * i, G, Mode::EX), lock(b, 10 * i + 1, W, Mode::EX)];
+            let other = vec![lock(b, 10 * i + 2, G, Mode::EX), lock(a, 10 * i + 3, W, Mode::EX)];
+            let name = i.to_string();
+            [resource(&name, one), resource(&(name.clone() + "'"), other)]
+        };
+        let pairs: Vec<ResourceInfo> = (0..PAIRS).flat_map(pair).collect();
+        assert_eq!(cycles(&pairs).len() as u64, PAIRS);
+        assert_eq!(first_cycles(&pairs, 64).len(), 64);
+        let round = |i: u64| {
+            let waiter = lock((i + 1) % PAIRS, PAIRS + i, W, Mode::EX);
+            resource(&i.to_string(), vec![lock(i, i, G, Mode::EX), waiter])
+        };
+        let found = cycles(&(0..PAIRS).map(round).collect::<Vec<_>>());
+        assert_eq!((found.len(), found[0].edges.len() as u64), (1, PAIRS));
     }
 
     #[test]

@@ -24,6 +24,9 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 const STEPS: usize = 60;
 /// Locks alive at one time.
 const LOCKS: usize = 7;
+/// The same of every fourth seed: from eight locks on, a resource's queues are counted as they change.
+const MANY_STEPS: usize = 150;
+const MANY_LOCKS: usize = 24;
 const LVB_LEN: usize = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +61,8 @@ struct Callbacks {
 }
 
 struct Run {
+    steps: usize,
+    locks: usize,
     cluster: Cluster,
     master: Master,
     resource: String,
@@ -104,7 +109,7 @@ fn all_seeds(master: Master, count: u64) {
     let mut seen = BTreeMap::new();
     for seed in seeds {
         let mut run = Run::new(master, seed);
-        for step in 0..STEPS {
+        for step in 0..run.steps {
             let call = run.choose();
             if only.is_some() {
                 println!("{step}: {:?} <- {call:?}", run.oracle);
@@ -146,7 +151,10 @@ impl Run {
         let mut cluster = Cluster::with(nodes, policy, |c| c.lvb_len = LVB_LEN);
         cluster.told.clear();
         let resource = cluster.name_at(node(seed as u32 % nodes + 1));
+        let (steps, locks) = if seed % 4 == 3 { (MANY_STEPS, MANY_LOCKS) } else { (STEPS, LOCKS) };
         Run {
+            steps,
+            locks,
             cluster,
             master,
             resource,
@@ -174,7 +182,7 @@ impl Run {
         let value = self.random.random();
         let alive: Vec<usize> = self.ids.keys().copied().collect();
         let what = self.random.random_range(0..100);
-        if alive.is_empty() || (what < 35 && alive.len() < LOCKS) {
+        if alive.is_empty() || (what < 35 && alive.len() < self.locks) {
             return Call::Request { mode, flags: self.lock_flags(false), value };
         }
         let lock = self.pick(&alive);

@@ -15,5 +15,5 @@ mod nodes;
 mod session;
 
 pub use error::Error;
-pub use nodes::{Node, Nodes};
+pub use nodes::{LinkAddress, Node, Nodes};
 pub use session::{Event, MAX_MESSAGE, Process, Reason, RingId, Session};

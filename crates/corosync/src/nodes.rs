@@ -11,6 +11,8 @@ const KEY: usize = 256;
 /// `CMAP_VALUETYPE_STRING`.
 const STRING: c_int = 11;
 const PREFIX: &str = "nodelist.node.";
+/// `INTERFACE_MAX`
+const MOST_LINKS: u8 = 8;
 
 /// A node of `nodelist` in corosync.conf.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,10 +21,19 @@ pub struct Node {
     pub id: u32,
     /// `name`, if it has one.
     pub name: Option<String>,
-    /// `ring0_addr`: an address, or a name to be resolved.
-    pub address: String,
+    /// `ring0_addr` to `ring7_addr`, those that it has, by link.
+    pub links: Vec<LinkAddress>,
     /// `quorum_votes`, by default 1.
     pub votes: u32,
+}
+
+/// Where a node is on one of corosync's links.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkAddress {
+    /// The link's number: that of `ring0_addr` is 0.
+    pub link: u8,
+    /// An address, or a name to be resolved.
+    pub address: String,
 }
 
 /// What corosync knows of the cluster.
@@ -38,6 +49,14 @@ pub struct Nodes {
     pub token: Option<u32>,
 }
 
+fn links(fields: &BTreeMap<String, String>) -> Vec<LinkAddress> {
+    let of = |link: u8| {
+        let address = fields.get(&format!("ring{link}_addr"))?.clone();
+        Some(LinkAddress { link, address })
+    };
+    (0..MOST_LINKS).filter_map(of).collect()
+}
+
 /// Reads `nodelist` and the cluster's name.
 pub(crate) fn read(api: &Api, cmap: Handle, me: u32) -> Result<Nodes, Error> {
     let mut found = BTreeMap::<String, BTreeMap<String, String>>::new();
@@ -51,14 +70,15 @@ pub(crate) fn read(api: &Api, cmap: Handle, me: u32) -> Result<Nodes, Error> {
     let mut nodes = Vec::new();
     for (position, fields) in &found {
         let number = |field: &str| fields.get(field).and_then(|v| v.parse().ok());
-        let (Some(id), Some(address)) = (number("nodeid"), fields.get("ring0_addr")) else {
+        let links = links(fields);
+        let Some(id) = number("nodeid").filter(|_| !links.is_empty()) else {
             return Err(Error::Setup(format!(
-                "node {position} of nodelist in corosync.conf lacks a nodeid or a ring0_addr: \
-                 give it both"
+                "node {position} of nodelist in corosync.conf lacks a nodeid, or an address \
+                 (ring0_addr, or that of another link): give it both"
             )));
         };
         let (name, votes) = (fields.get("name").cloned(), number("quorum_votes").unwrap_or(1));
-        nodes.push(Node { id, name, address: address.clone(), votes });
+        nodes.push(Node { id, name, links, votes });
     }
     nodes.sort_unstable_by_key(|n| n.id);
     if !nodes.iter().any(|n| n.id == me) {

@@ -27,6 +27,7 @@
 mod access;
 mod address;
 mod changes;
+mod forms;
 mod log;
 mod membership;
 mod metrics;
@@ -46,6 +47,7 @@ use serde::{Deserialize, Deserializer};
 pub use access::Access;
 pub use address::Address;
 pub use changes::Changes;
+pub use forms::{FORMS, Form};
 pub use log::{Format as LogFormat, Logging};
 pub use membership::{Fence, Fencing, MembershipKind, QuorumLost, QuorumLostAction};
 pub use metrics::Metrics;
@@ -59,22 +61,15 @@ pub use security::SecurityEntry;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {error}; name a readable configuration file")]
+    #[error("cannot read {path}: {error}; {}", read_remedy(error))]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
         error: std::io::Error,
     },
-    /// The file is no configuration; the text names line and column.
-    #[error("{path}: {error}docs/configuration.md has every key, its type and its default")]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Where and what.
-        error: Box<toml::de::Error>,
-    },
-    /// Something does not fit; the text names line and column, unless that is missing.
+    /// The file is no configuration, or something in it does not fit; the text names line and column,
+    /// unless that is missing.
     #[error("{path}: {what}")]
     Meaning {
         /// The file.
@@ -88,7 +83,16 @@ pub enum ConfigError {
 const STATE: &str = "/var/lib/lockify";
 
 /// In the place of an address that is looked up at each connection.
-const UNKNOWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+const UNKNOWN: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+fn read_remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "run this as root or as the daemon's user, or name a file that this user may read"
+        }
+        _ => "name a readable configuration file",
+    }
+}
 
 /// A daemon's configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -103,8 +107,8 @@ pub struct Config {
     /// Who says who is in the cluster: `static` or `corosync`.
     #[serde(default)]
     pub membership: MembershipKind,
-    /// With corosync: where every node listens for the others, at its `ring0_addr`; shard N at
-    /// `port + N`.
+    /// With corosync: where every node listens for the others, at the addresses of all its links;
+    /// shard N at `port + N`.
     #[serde(default = "default_port")]
     pub port: u16,
     /// What recovering a dead node's locks waits for: `lease`, `command` or `none`.
@@ -458,6 +462,7 @@ impl Config {
             let wrong = |w: Wrong| w.within(&i.to_string()).within("lockspace");
             space.check(&self.lockspaces[..i]).map_err(wrong)?;
         }
+        self.security.check()?;
         match self.security.protection()? {
             Protection::Loopback => self.check_loopback(),
             Protection::PlainText | Protection::Tls(_) => Ok(()),
@@ -580,8 +585,9 @@ impl Config {
 
     /// The engine's configuration, without what differs between shards.
     pub(crate) fn node_config(&self) -> NodeConfig {
-        let nodes = self.nodes.iter().map(|n| {
-            NodeAddress { node: NodeId(n.id), address: n.address.socket().unwrap_or(UNKNOWN) }
+        let nodes = self.nodes.iter().map(|n| NodeAddress {
+            node: NodeId(n.id),
+            address: n.address.socket().unwrap_or(UNKNOWN),
         });
         let named = self.nodes.iter().filter(|n| n.address.socket().is_none());
         let learners = self.nodes.iter().filter(|n| !n.voter).map(|n| NodeId(n.id));
@@ -727,8 +733,5 @@ fn read(path: &Path) -> Result<String, ConfigError> {
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(source: &Source) -> Result<T, ConfigError> {
-    toml::from_str(source.text()).map_err(|error| ConfigError::Parse {
-        path: source.path().to_owned(),
-        error: Box::new(error),
-    })
+    toml::from_str(source.text()).map_err(|error| source.misread(&error))
 }

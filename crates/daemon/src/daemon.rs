@@ -10,15 +10,15 @@ use lockify_client::host::Host;
 use lockify_client::shard_path;
 use lockify_node::{CallError, CorosyncConfig, Engine, Mailbox, NodeError, ShardGroup};
 use lockify_trust::TrustError;
-use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use crate::config::{Access, Config, Fence, MembershipKind};
+use crate::config::{Access, Config, Fence};
 use crate::handover::{self, Inheritance, Program, Restart};
 use crate::keys::Keys;
 use crate::listener::{Listener, SocketError};
 use crate::log::Log;
+use crate::manager::{Heart, Manager, Pulse, Words};
 use crate::metrics::{Desk, Reader, Server};
 use crate::reload::Reloader;
 use crate::remote::RemoteSpace;
@@ -62,6 +62,8 @@ pub struct Daemon {
     /// What it was started with, and what corosync said then.
     config: Config,
     threads: Vec<JoinHandle<Result<(), NodeError>>>,
+    /// By which a service manager sees that it lives.
+    hearts: Vec<Heart>,
     /// Serves metrics as long as it is there.
     _metrics: Option<Server>,
 }
@@ -95,7 +97,7 @@ impl Daemon {
     /// # Errors
     /// [`Error`].
     pub fn start(config: &Config, log: &Log) -> Result<Daemon, Error> {
-        Daemon::begin(config, log, Restart::impossible, None)
+        Daemon::begin(config, log, Restart::impossible, None, &Manager::default())
     }
 
     /// Starts the daemon, where another program has stopped if it has left something.
@@ -104,6 +106,7 @@ impl Daemon {
         log: &Log,
         restart: fn(u16) -> Restart,
         left: Option<&mut Inheritance>,
+        manager: &Manager,
     ) -> Result<Daemon, Error> {
         let mut left = left;
         let written = config;
@@ -121,28 +124,39 @@ impl Daemon {
         let restart = Arc::new(restart(config.shards));
         let (group, stop, keys) = (&group, &stop, &keys);
         let config = &config;
-        let common = Common { config, corosync, group, stop, restart: &restart, log, keys, access };
+        let common =
+            Common { config, corosync, group, stop, restart: &restart, log, keys, access, manager };
         // All or none: nothing runs before everything could be had.
         let mut shards = Vec::new();
         let mut wakers = Vec::new();
         let mut desks = Vec::new();
+        let mut hearts = Vec::new();
         for index in 0..config.shards {
             let desk = Desk::default();
             let left = left.as_deref_mut().map(|left| left.shard(index));
-            let (shard, waker) = make_shard(&common, index, &desk, left)?;
+            let pulse = Pulse::default();
+            let (shard, waker) = make_shard(&common, index, &desk, &pulse, left)?;
+            hearts.push((pulse, waker.clone()));
             shards.push(shard);
             desks.push((desk, waker.clone()));
             wakers.push(waker);
         }
         let metrics = Server::start(config, Reader::new(desks), log)?;
         let letters: Vec<_> = wakers.iter().cloned().map(Mailbox::new).collect();
-        let reloader = Reloader::new(written.clone(), keys.clone(), letters.clone(), log.clone());
+        let reloader = Reloader::new(
+            written.clone(),
+            keys.clone(),
+            letters.clone(),
+            log.clone(),
+            manager.clone(),
+        );
         let reloader = Arc::new(reloader);
         let mut daemon = Daemon {
             handle: Handle { restart, stop: stop.clone(), wakers: wakers.into() },
             reloader: reloader.clone(),
             config: config.clone(),
             threads: Vec::new(),
+            hearts,
             _metrics: metrics,
         };
         for (index, (mut shard, letters)) in shards.into_iter().zip(letters).enumerate() {
@@ -220,6 +234,7 @@ struct Common<'a> {
     log: &'a Log,
     keys: &'a Keys,
     access: Arc<[Access]>,
+    manager: &'a Manager,
 }
 
 /// Makes a shard, or goes on with one of which this is the state.
@@ -227,9 +242,10 @@ fn make_shard(
     common: &Common<'_>,
     index: u16,
     desk: &Desk,
+    pulse: &Pulse,
     left: Option<(Vec<u8>, Vec<OwnedFd>)>,
 ) -> Result<(Shard, Arc<mio::Waker>), Error> {
-    let Common { config, corosync, group, stop, restart, log, keys, access } = common;
+    let Common { config, corosync, group, stop, restart, log, keys, access, manager } = common;
     let mut node = config.node_config();
     node.security = keys.security.clone();
     node.shard = (config.shards > 1).then(|| Arc::clone(group));
@@ -248,6 +264,8 @@ fn make_shard(
         stop: Arc::clone(stop),
         restart: Arc::clone(restart),
         desk: desk.clone(),
+        pulse: pulse.clone(),
+        manager: Manager::clone(manager),
         log: Log::clone(log),
     };
     let path = shard_path(&config.socket, index);
@@ -285,19 +303,6 @@ fn shard_history(path: &std::path::Path, index: u16) -> PathBuf {
     shard_path(path, index)
 }
 
-/// Looks at the keys that a configuration names, as a daemon does before it starts; what it would log
-/// of them goes to the log.
-///
-/// # Errors
-/// A key cannot be read or used.
-pub fn check_keys(config: &Config, log: &Log) -> Result<(), Error> {
-    if config.membership == MembershipKind::Corosync && config.node == 0 {
-        log.info("the keys were not looked at: only corosync knows which node this is");
-        return Ok(());
-    }
-    Ok(Keys::read(config, log).map(drop)?)
-}
-
 /// Runs a daemon until it is stopped by SIGTERM or SIGINT; a second one ends the process at once,
 /// with the status that a shell gives it (128 + its number). SIGHUP has it read its configuration and
 /// keys again, SIGUSR2 become the program that is installed now, with all its locks and sessions.
@@ -315,14 +320,14 @@ pub fn run(config: &Config, log: &Log) -> Result<(), Error> {
     // One thread takes them, so that it can hold all of them back.
     handover::hold_signals();
     let program = Program::this();
-    let daemon = begin_or_go_on(config, log)?;
-    // Only a service manager that asked for it hears it; one that cannot be told is logged.
-    if let Err(e) = sd_notify::notify(false, &[NotifyState::Ready]) {
-        log.warning(format!("cannot tell the service manager that the daemon is ready: {e}"));
-    }
+    let words = Words::new();
+    let manager = words.manager();
+    let mut daemon = begin_or_go_on(config, log, &manager)?;
+    words.start(std::mem::take(&mut daemon.hearts), log);
     let (handle, reloader) = (daemon.handle(), daemon.reloader.clone());
     let (log, config) = (log.clone(), daemon.config.clone());
-    let watcher = Watcher { signals, program, handle, reloader, config, log, stopping: false };
+    let stopping = false;
+    let watcher = Watcher { signals, program, handle, reloader, config, log, manager, stopping };
     let watcher = std::thread::spawn(move || watcher.run());
     let result = daemon.wait();
     watched.close();
@@ -342,6 +347,7 @@ struct Watcher {
     reloader: Arc<Reloader>,
     config: Config,
     log: Log,
+    manager: Manager,
     stopping: bool,
 }
 
@@ -375,12 +381,15 @@ impl Watcher {
             std::process::exit(128 + signal);
         }
         self.log.info("leaving the cluster; another signal ends the daemon at once");
+        self.manager.stopping();
         self.handle.stop();
         self.stopping = true;
     }
 
     /// If it goes well, this does not come back.
     fn restart(&mut self) {
+        // The next program says that it is ready.
+        self.manager.reloading();
         let (restart, handle) = (self.handle.restart.clone(), self.handle.clone());
         let wake = || handle.wake();
         let mut end = None;
@@ -397,6 +406,7 @@ impl Watcher {
         };
         self.log.warning(format!("not restarted, everything goes on as before: {why}"));
         restart.refuse(&why, &wake);
+        self.manager.ready();
         if let Some(signal) = end {
             self.stop(signal);
         }
@@ -404,18 +414,18 @@ impl Watcher {
 }
 
 /// Goes on where the program before this one has stopped, if there was one and that is possible.
-fn begin_or_go_on(config: &Config, log: &Log) -> Result<Daemon, Error> {
+fn begin_or_go_on(config: &Config, log: &Log, manager: &Manager) -> Result<Daemon, Error> {
     let Some(mut left) = Inheritance::take(config, log) else {
-        return Daemon::begin(config, log, Restart::possible, None);
+        return Daemon::begin(config, log, Restart::possible, None, manager);
     };
-    match Daemon::begin(config, log, Restart::possible, Some(&mut left)) {
+    match Daemon::begin(config, log, Restart::possible, Some(&mut left), manager) {
         Ok(daemon) => {
             left.taken(log);
             Ok(daemon)
         }
         Err(why) => {
             left.give_up::<()>(&why.to_string(), log);
-            Daemon::begin(config, log, Restart::possible, None)
+            Daemon::begin(config, log, Restart::possible, None, manager)
         }
     }
 }

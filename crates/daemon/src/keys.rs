@@ -9,9 +9,6 @@ use lockify_trust::{Credentials, Keyring, TrustError};
 use crate::config::{Config, Protection};
 use crate::log::Log;
 
-/// A certificate that ends within so many days is warned of.
-const SOON: i64 = 30;
-
 const DAY: i64 = 24 * 3600;
 
 /// The keys, and where they are used.
@@ -40,6 +37,7 @@ impl Keys {
             }
             Protection::Tls(source) => {
                 let credentials = source.read(&cluster, node)?;
+                let credentials = credentials.warn_from(config.security.warn_days);
                 tell(&credentials, log);
                 let keyring = Arc::new(Keyring::new(credentials));
                 (Security::Tls(keyring.clone()), Some(keyring))
@@ -55,6 +53,7 @@ impl Keys {
         match (protection.map_err(|e| TrustError::Asked(e.to_string()))?, &self.keyring) {
             (Protection::Tls(source), Some(keyring)) => {
                 let credentials = source.read(&self.cluster, self.node)?;
+                let credentials = credentials.warn_from(config.security.warn_days);
                 Ok(Some(NewKeys { credentials, keyring: keyring.clone() }))
             }
             _ => Ok(None),
@@ -80,10 +79,11 @@ fn tell(credentials: &Credentials, log: &Log) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let left = credentials.expires().saturating_sub(i64::try_from(now).unwrap_or(i64::MAX)) / DAY;
     let until = credentials.until();
-    if left < SOON {
+    if left < i64::from(credentials.warn_days()) {
         log.warning(format!(
-            "this node's certificate ends in {left} days ({until}): renew it (`lockify cluster \
-             renew`), then send SIGHUP; nodes refuse it afterwards"
+            "this node's certificate, or the authority that has signed it, ends in {left} days \
+             ({until}): renew it (`lockify cluster renew`, or first `roll-over`), then `lockify \
+             reload`; nodes refuse it afterwards"
         ));
     } else {
         log.info(format!("nodes prove to each other who they are; this one until {until}"));

@@ -17,7 +17,9 @@ mod handover;
 mod keys;
 mod listener;
 mod log;
+mod manager;
 mod metrics;
+mod preflight;
 mod reload;
 mod remote;
 mod session;
@@ -25,9 +27,11 @@ mod shard;
 mod user;
 
 pub use config::{
-    Access, Changes, Config, ConfigError, Fabric, Fence, Fencing, Limits, LogFormat, Logging,
-    MembershipKind, Metrics, NodeEntry, QuorumLost, QuorumLostAction, SecurityEntry, SpaceEntry,
+    Access, Changes, Config, ConfigError, FORMS, Fabric, Fence, Fencing, Form, Limits, LogFormat,
+    Logging, MembershipKind, Metrics, NodeEntry, QuorumLost, QuorumLostAction, SecurityEntry,
+    SpaceEntry,
 };
-pub use daemon::{Daemon, Error, Handle, check_keys, run};
+pub use daemon::{Daemon, Error, Handle, run};
 pub use listener::SocketError;
 pub use log::Log;
+pub use preflight::{become_daemons_user, obstacles};

@@ -1,9 +1,9 @@
 //! The Unix socket that clients connect to.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -85,11 +85,19 @@ impl Drop for Reserved {
     }
 }
 
+/// Permissions of the file that is locked.
+const LOCK_MODE: u32 = 0o600;
+
 fn lock(path: &Path) -> Result<File, SocketError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
-    let file = File::create(PathBuf::from(name)).map_err(system)?;
+    // Whoever can open it could lock it, and keep this daemon from its socket. One that was made when that was possible
+    // is closed to others now, if it belongs to this user.
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(LOCK_MODE);
+    let file = options.open(PathBuf::from(name)).map_err(system)?;
+    let _ = file.set_permissions(Permissions::from_mode(LOCK_MODE));
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(SocketError::InUse(path.to_owned())),

@@ -10,6 +10,7 @@ use lockify_node::Mailbox;
 use crate::config::{Access, Config, Fencing, Limits, QuorumLost};
 use crate::keys::Keys;
 use crate::log::Log;
+use crate::manager::Manager;
 
 /// How long the shards may take to change; they do when they come to it, in any case.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,6 +48,7 @@ pub(crate) struct Reloader {
     keys: Keys,
     shards: Vec<Mailbox<Letter>>,
     log: Log,
+    manager: Manager,
 }
 
 impl Reloader {
@@ -55,18 +57,21 @@ impl Reloader {
         keys: Keys,
         shards: Vec<Mailbox<Letter>>,
         log: Log,
+        manager: Manager,
     ) -> Reloader {
-        Reloader { running: Mutex::new(config), keys, shards, log }
+        Reloader { running: Mutex::new(config), keys, shards, log, manager }
     }
 
     /// Reads the configuration and the keys; says what has been changed, or why nothing was. The
     /// log is told, too.
     pub(crate) fn reload(&self) -> Result<String, String> {
+        self.manager.reloading();
         let outcome = self.try_reload().map_err(|why| format!("nothing was changed: {why}"));
         match &outcome {
             Ok(what) => self.log.info(format!("the configuration was read again: {what}")),
             Err(why) => self.log.warning(format!("the configuration was read again, and {why}")),
         }
+        self.manager.ready();
         outcome
     }
 

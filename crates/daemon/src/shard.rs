@@ -19,7 +19,8 @@ use slab::Slab;
 use crate::config::{Access, Limits, QuorumLost, QuorumLostAction};
 use crate::handover::Restart;
 use crate::listener::Listener;
-use crate::log::Log;
+use crate::log::{Complaints, Log};
+use crate::manager::{Manager, Pulse};
 use crate::metrics::{Desk, Sessions, Snapshot};
 use crate::session::{End, Session};
 use crate::user::User;
@@ -51,6 +52,8 @@ pub(crate) struct ShardSetup {
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) restart: Arc<Restart>,
     pub(crate) desk: Desk,
+    pub(crate) pulse: Pulse,
+    pub(crate) manager: Manager,
     pub(crate) log: Log,
 }
 
@@ -72,6 +75,8 @@ pub(crate) struct Shard {
     clients: HashMap<ClientId, usize>,
     users: HashMap<u32, UserUse>,
     sessions_ever: u32,
+    /// Of what clients do.
+    complaints: Complaints,
     /// Figures of sessions that have ended.
     past: Sessions,
     /// Sessions that have, or may have, requests.
@@ -95,6 +100,7 @@ impl Shard {
     ) -> std::io::Result<Shard> {
         engine.registry().register(&mut listener.socket, LISTENER, Interest::READABLE)?;
         Ok(Shard {
+            complaints: Complaints::new(setup.log.clone()),
             setup,
             engine,
             host,
@@ -160,6 +166,7 @@ impl Shard {
 
     /// Waits for something to do, and does it.
     fn turn(&mut self, timeout: Option<Duration>) -> Result<(), NodeError> {
+        self.setup.pulse.beat();
         let idle = self.due.is_empty() || self.engine.congested();
         let timeout = if idle { timeout } else { Some(Duration::ZERO) };
         let mut rest = std::mem::take(&mut self.rest);
@@ -197,6 +204,7 @@ impl Shard {
             }
             HostEvent::Left { .. } => self.lefts += 1,
             HostEvent::QuorumLost => self.lost_quorum(),
+            HostEvent::View(view) if self.setup.index == 0 => self.setup.manager.view(&view),
             // The engine's own notices tell the operator; clients have been told by the host.
             _ => {}
         }
@@ -207,6 +215,8 @@ impl Shard {
         if self.setup.index != 0 {
             return;
         }
+        let what = "has no quorum: no lock is granted; `lockify status` says who is missing";
+        self.setup.manager.status(what.into());
         let QuorumLost { action, command, time_limit } = self.setup.quorum_lost.clone();
         self.quorum_lost = action == QuorumLostAction::Exit;
         if command.is_empty() {
@@ -237,7 +247,8 @@ impl Shard {
             sessions.locks += u64::from(session.client.locks());
         }
         let figures = self.host.figures().cloned().unwrap_or_default();
-        Snapshot { status: self.engine.status(), figures, sessions }
+        let view_changes = self.engine.view_changes();
+        Snapshot { status: self.engine.status(), view_changes, figures, sessions }
     }
 
     fn schedule(&mut self, index: usize) {
@@ -263,7 +274,7 @@ impl Shard {
                 Err(e) => {
                     let text = "cannot accept a client; raise the limit of open files or close \
                                 sessions; will try again when one ends";
-                    self.setup.log.warning(format!("{text} ({e})"));
+                    self.complaints.warning(format!("{text} ({e})"));
                     self.accept_again = true;
                     return;
                 }
@@ -276,13 +287,13 @@ impl Shard {
             Ok(user) => user,
             Err(e) => {
                 let text = format!("refused a client: the kernel does not say who it is ({e})");
-                return self.setup.log.warning(text);
+                return self.complaints.warning(text);
             }
         };
         let max_unread = self.setup.limits.max_unread;
         if let Err(why) = self.room(&user) {
             self.past.ended_by_force += 1;
-            self.setup.log.warning(format!("refused a client of user {}: {why}", user.who.uid));
+            self.complaints.warning(format!("refused a client of user {}: {why}", user.who.uid));
             let client = HostedClient::new(ClientId(0), Quota::unlimited());
             return Session::new(socket, client, user, 0).refuse(self.setup.shards, why);
         }
@@ -301,7 +312,7 @@ impl Shard {
                 self.past.opened += 1;
                 self.schedule(index);
             }
-            Err(e) => self.setup.log.warning(format!("cannot serve a client: {e}")),
+            Err(e) => self.complaints.warning(format!("cannot serve a client: {e}")),
         }
     }
 
@@ -511,7 +522,7 @@ impl Shard {
         self.past.bytes_sent += session.delivered;
         if let Some(why) = end.to_log() {
             self.past.ended_by_force += 1;
-            self.setup.log.warning(format!(
+            self.complaints.warning(format!(
                 "ended the session of process {} and released its {} locks: {why}",
                 pid_of(id),
                 session.client.locks()

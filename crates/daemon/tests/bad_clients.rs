@@ -160,15 +160,33 @@ fn the_number_of_sessions_is_limited() {
     let alone = Alone::start("limits.max_sessions = 2");
     let (one, _two) = (alone.client(), alone.client());
     one.lockspace("default").unwrap();
-    let e = match Client::connect(&alone.socket) {
-        Ok(third) => third.lockspace("default").err().unwrap(),
-        Err(e) => e,
-    };
-    assert!(e.to_string().contains("max_sessions"), "{e}");
+    let e = Client::connect(&alone.socket).err().unwrap();
+    assert!(matches!(e, Error::NotServed(_)) && e.to_string().contains("max_sessions"), "{e}");
     drop(one);
     eventually("room for another session", || {
         Client::connect(&alone.socket).is_ok_and(|c| c.lockspace("default").is_ok())
     });
+}
+
+/// Every refusal is a line in the log, and anybody may ask to be refused.
+#[test]
+fn a_client_cannot_fill_the_log() {
+    let alone = Alone::start("limits.max_sessions = 1");
+    let one = alone.client();
+    let began = std::time::Instant::now();
+    for _ in 0..500 {
+        assert!(Client::connect(&alone.socket).is_err());
+    }
+    drop(one);
+    for _ in 0..500 {
+        eventually("room", || Client::connect(&alone.socket).is_ok());
+        let mut stream = UnixStream::connect(&alone.socket).unwrap();
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        last_words(stream);
+    }
+    let warned = alone.lines.lock().unwrap().iter().filter(|l| l.contains("client")).count() as u64;
+    // Eight at once, as many a second, and with each the number of those left out.
+    assert!(warned <= 2 * (9 + 8 * began.elapsed().as_secs()), "{warned}");
 }
 
 #[test]
@@ -176,6 +194,10 @@ fn the_socket_is_the_owners_alone() {
     let alone = Alone::start("");
     let mode = std::fs::metadata(&alone.socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+    // Whoever could open it could lock it, and keep the next daemon from its socket.
+    let lock = alone.dir.path().join("lockify.sock.lock");
+    assert_eq!(std::fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+    drop(alone);
     let open = Alone::start("socket_mode = \"666\"");
     let mode = std::fs::metadata(&open.socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o666);

@@ -79,15 +79,23 @@ fn the_nodes_may_have_a_file_of_their_own() {
 #[test]
 fn mistakes_are_named_with_their_line() {
     for (from, to, line, what) in [
-        ("shards = 2", "shards = \"two\"", 6, "u16"),
+        (
+            "shards = 2",
+            "shards = \"two\"",
+            6,
+            "expected: a number, 1 to 64, for example `shards = 4`",
+        ),
         ("lease = \"1500ms\"", "lease = \"soon\"", 7, "write a time as"),
         ("socket_mode = \"660\"", "socket_mode = \"rw\"", 5, "three octal digits"),
         ("policy = \"directory\"", "policy = \"guess\"", 24, "use directory, claim"),
-        ("delay = \"10us\"", "dealy = \"10us\"", 8, "unknown field"),
-        ("delay = \"10us\"", "security.key = \"x\"", 8, "unknown field"),
+        ("delay = \"10us\"", "dealy = \"10us\"", 8, "no key `dealy` here: did you mean `delay`?"),
+        ("delay = \"10us\"", "security.key = \"x\"", 8, "no key `key` here: the keys here are ca"),
+        ("delay = \"10us\"", "max_lock = 5", 8, "did you mean `max_locks` of [limits]?"),
+        ("id = 2", "", 18, "id is missing; expected: a number"),
+        ("lvb_len = 64", "lvb_len = -1", 25, "integer `-1`; expected: a number of bytes"),
         ("lvb_len = 64", "mode = \"rw\"", 25, "three octal digits"),
         ("address = \"127.0.0.1:7440\"", "address = \"localhost\"", 20, "address"),
-        ("node = 2", "node = ", 3, "TOML parse error"),
+        ("node = 2", "node = ", 3, "this is no TOML"),
     ] {
         let text = GOOD.replace(from, to);
         assert_ne!(text, GOOD, "{from}");
@@ -95,6 +103,42 @@ fn mistakes_are_named_with_their_line() {
         assert!(e.starts_with("lockify.toml: "), "{e}");
         assert!(e.contains(&format!("line {line},")) && e.contains(what), "{from}: {e}");
     }
+}
+
+/// Whoever has to mend a value reads what is written there, what could be, and an example; on one line.
+#[test]
+fn messages_say_what_is_written_and_what_could_be() {
+    let list = "node = 1\n[[nodes]]\nid = 1\naddress = \"127.0.0.1:0\"\n";
+    for (line, written, example) in [
+        ("lease = \"9h\"", "9h", "`lease = \"4s\"`"),
+        ("lease = 4", "`4`", "`lease = \"4s\"`"),
+        ("cluster = \"\"", "`cluster = \"\"`", "`cluster = \"production\"`"),
+        ("cluster = 7", "`7`", "`cluster = \"production\"`"),
+        ("socket_mode = 660", "`660`", "`socket_mode = \"660\"`"),
+        ("socket_mode = \"999\"", "`socket_mode = \"999\"`", "`socket_mode = \"660\"`"),
+        ("fence = \"leese\"", "leese", "`fence = \"lease\"`"),
+        ("wire_version = 99", "`wire_version = 99`", "`wire_version = 4`"),
+        ("log.level = \"loud\"", "loud", "`level = \"info,lockify::request=debug\"`"),
+        ("log.format = \"xml\"", "xml", "`format = \"json\"`"),
+        ("limits.max_locks = 0", "max_locks = 0", "`max_locks = 1_000_000`"),
+        ("limits.max_locks = -4", "-4", "`max_locks = 1_000_000`"),
+        ("metrics.address = \"0.0.0.0:9464\"", "0.0.0.0:9464", "`address = \"127.0.0.1:9464\"`"),
+        ("metrics.address = \"here\"", "here", "`address = \"127.0.0.1:9464\"`"),
+        ("security.warn_days = 4000", "warn_days = 4000", "`warn_days = 30`"),
+        ("fencing.time_limit = \"0s\"", "0s", "`time_limit = \"60s\"`"),
+        ("quorum_lost.action = \"panic\"", "panic", "`action = \"rejoin\"`"),
+        ("lockspace = [{ name = \"a\", lvb_len = 0 }]", "lvb_len = 0", "`lvb_len = 32`"),
+        ("lockspace = [{ name = \"a\", policy = \"best\" }]", "best", "`policy = \"claim\"`"),
+    ] {
+        let e = refusal(&format!("{line}\n{list}"));
+        assert!(e.starts_with("lockify.toml: line 1, column "), "{line}: {e}");
+        let all = [written, example, "expected: "];
+        all.iter().for_each(|part| assert!(e.contains(part), "{line}: no {part} in {e}"));
+        assert!(!e.contains('\n'), "{e}");
+    }
+    // What is written is shown as text.
+    let e = refusal("cluster = 1\n\"\\u001b[2J\" = 1\n");
+    assert_eq!(e, lockify_trust::printable(&e));
 }
 
 #[test]

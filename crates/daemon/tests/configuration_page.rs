@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use lockify_daemon::Config;
+use lockify_daemon::{Config, FORMS, Form};
 
 const PAGE: &str = include_str!("../../../docs/configuration.md");
 
@@ -41,9 +41,8 @@ fn rows() -> Vec<Row> {
 /// What the parser says that it knows, when it is asked for something else.
 fn known(text: &str) -> Option<Vec<String>> {
     let e = Config::parse(text, Path::new("x")).err()?.to_string();
-    let (_, expected) = e.split_once("unknown field `no_such_key`, expected ")?;
-    let words = expected.lines().next()?.split('`').skip(1).step_by(2);
-    Some(words.map(str::to_owned).collect())
+    let (_, known) = e.split_once("there is no key `no_such_key` here: the keys here are ")?;
+    Some(known.split(';').next()?.split(", ").map(str::to_owned).collect())
 }
 
 /// Every key that the parser knows; tables by their keys.
@@ -102,6 +101,30 @@ fn the_defaults_are_those_of_the_page() {
         checked += 1;
     }
     assert!(checked > 20, "{checked}");
+}
+
+/// A message about any key has a form and an example to show, and the example is good.
+#[test]
+fn every_key_has_an_example_that_is_understood() {
+    let forms: BTreeSet<String> = FORMS.iter().map(|form| form.key.to_owned()).collect();
+    assert_eq!(forms, all_keys());
+    for Form { key, example, .. } in FORMS {
+        let value = toml::from_str::<toml::Table>(&format!("x = {example}\n"));
+        assert!(value.is_ok(), "{key} = {example}");
+        // Those that need another key beside them, or a file.
+        let alone = [
+            "nodes_file",
+            "security.ca",
+            "security.identity",
+            "fencing.command",
+            "lockspace.fabric",
+            "lockspace.table",
+        ];
+        let there = ["node", "nodes.id", "nodes.address", "lockspace.name"];
+        if !alone.contains(key) && !there.contains(key) {
+            with(key, example);
+        }
+    }
 }
 
 #[test]

@@ -110,6 +110,27 @@ fn nonsense_and_slow_readers_harm_nobody() {
     assert!(!socket.exists());
 }
 
+/// Who connects and says nothing, or does not take his answer, holds up nobody. Served one after the other, each of these
+/// would cost the next one five seconds: 64 of them more than the others' patience.
+#[test]
+fn silent_readers_do_not_hold_up_the_others() {
+    let (_daemon, socket, _dir) = with_socket();
+    let silent: Vec<_> = (0..64)
+        .map(|i| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            // One half asks and never reads.
+            let says: &[u8] =
+                if i % 2 == 0 { b"GET /met" } else { b"GET /metrics HTTP/1.1\r\n\r\n" };
+            stream.write_all(says).unwrap();
+            stream
+        })
+        .collect();
+    for _ in 0..10 {
+        assert_eq!(get(&socket)["lockify_members"], 1.0);
+    }
+    drop(silent);
+}
+
 #[test]
 fn they_are_served_on_the_loopback_interface_if_asked_for_and_nowhere_else() {
     let dir = tempfile::tempdir().unwrap();
@@ -139,7 +160,15 @@ fn they_are_served_on_the_loopback_interface_if_asked_for_and_nowhere_else() {
 
 #[test]
 fn what_is_served_is_what_the_documentation_lists() {
-    let (_daemon, socket, _dir) = with_socket();
+    // With keys, there are certificates.
+    let dir = tempfile::tempdir().unwrap();
+    let [socket, key] = ["metrics.sock", "cluster.key"].map(|name| dir.path().join(name));
+    lockify_trust::generate_key_file(&key).unwrap();
+    let keys = format!("security = {{ cluster_key = {key:?} }}\n");
+    let _daemon = Alone::start(&format!("{keys}metrics = {{ socket = {socket:?} }}\nshards = 2"));
+    // The end of the year 9999: a key has no end.
+    let end = get(&socket)["lockify_certificate_end_timestamp_seconds{node=\"1\"}"];
+    assert!(end > 2.5e11, "{end}");
     let page = include_str!("../../../docs/observing.md");
     let first_cells =
         page.lines().filter_map(|line| line.strip_prefix("| `lockify_")?.split('|').next());

@@ -203,7 +203,10 @@ impl std::fmt::Display for Halt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Halt::Excluded(why) => {
-                return write!(f, "the other nodes go on without this one, because {why}: every lock is lost");
+                return write!(
+                    f,
+                    "the other nodes go on without this one, because {why}: every lock is lost"
+                );
             }
             Halt::Lease => {
                 "no majority of the nodes answers: every lock is lost; see which nodes are down"

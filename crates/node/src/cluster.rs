@@ -5,7 +5,7 @@
 //! A connection that breaks is made anew for as long as the engine lives.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use lockify_core::NodeId;
 use lockify_corosync::{Error, Event as Said, Nodes, Session};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+mod addresses;
 
 use crate::config::NodeAddress;
 use crate::error::NodeError;
@@ -42,9 +44,11 @@ pub struct ClusterList {
 /// A node of corosync's list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClusterNode {
-    /// Where it listens.
+    /// Where it listens on the first of its links.
     pub address: NodeAddress,
-    /// Its name; its address if it has none.
+    /// Where else it listens: on its other links.
+    pub others: Vec<SocketAddr>,
+    /// Its name; its first address in corosync.conf if it has none.
     pub name: String,
     /// Its votes.
     pub votes: u32,
@@ -55,7 +59,7 @@ impl ClusterList {
     ///
     /// # Errors
     /// Corosync is not installed, not running, does not answer in time or has no list of nodes; a
-    /// node's name has no address.
+    /// name in it has no address, or only one that other machines cannot reach.
     pub fn read(port: u16, patience: Duration) -> Result<ClusterList, NodeError> {
         let (send, receive) = std::sync::mpsc::channel();
         let end = Instant::now() + patience;
@@ -93,23 +97,12 @@ impl ClusterList {
 
 fn resolve(nodes: Nodes, port: u16) -> Result<ClusterList, String> {
     let mut all = Vec::new();
-    for node in &nodes.nodes {
-        let address = match node.address.parse::<IpAddr>() {
-            Ok(ip) => SocketAddr::new(ip, port),
-            Err(_) => {
-                let found = (node.address.as_str(), port).to_socket_addrs();
-                found.ok().and_then(|mut a| a.next()).ok_or_else(|| {
-                    format!(
-                        "ring0_addr {} of node {} in corosync.conf has no address: write it as an \
-                         IP address, or into /etc/hosts",
-                        node.address, node.id
-                    )
-                })?
-            }
-        };
+    for node in nodes.nodes {
+        let (first, others) = addresses::of(&node, port, addresses::look_up)?;
         all.push(ClusterNode {
-            address: NodeAddress { node: NodeId(node.id), address },
-            name: node.name.clone().unwrap_or_else(|| node.address.clone()),
+            address: NodeAddress { node: NodeId(node.id), address: first },
+            others,
+            name: node.name.unwrap_or_else(|| node.links[0].address.clone()),
             votes: node.votes,
         });
     }

@@ -30,6 +30,9 @@ pub struct CorosyncConfig {
     pub votes: BTreeMap<NodeId, u32>,
     /// The names of nodes, for agents and people.
     pub names: BTreeMap<NodeId, String>,
+    /// Where nodes listen besides [`NodeConfig::nodes`], each on its other links. Connections
+    /// take whichever link is up.
+    pub others: BTreeMap<NodeId, Vec<SocketAddr>>,
 }
 
 /// Which keys of the cluster a node's configuration names: the others are the cluster's.
@@ -135,6 +138,20 @@ impl NodeConfig {
             shard_index: 0,
             versions: Versions::SPOKEN,
         }
+    }
+
+    /// Where a node listens besides its address in the list.
+    pub(crate) fn others_of(&self, node: NodeId) -> &[SocketAddr] {
+        let others = self.corosync.as_ref().and_then(|c| c.others.get(&node));
+        others.map_or(&[], Vec::as_slice)
+    }
+
+    /// All addresses of all nodes.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        let of = |n: &NodeAddress| {
+            std::iter::once(n.address).chain(self.others_of(n.node).iter().copied())
+        };
+        self.nodes.iter().flat_map(of).collect()
     }
 
     /// A cluster of this one process: no sockets, a view at once.

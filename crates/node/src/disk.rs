@@ -44,7 +44,8 @@ impl Disk {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|e| failed(dir, "make", &e))?;
         let path = dir.join(format!("lock.{shard}"));
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
         let lock = lock.map_err(|e| failed(&path, "open", &e))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -118,7 +119,8 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         "{}.new",
         path.extension().and_then(|e| e.to_str()).unwrap_or_default()
     ));
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+    let mut file =
+        OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&new, path)?;

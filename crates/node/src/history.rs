@@ -26,7 +26,6 @@ pub struct History {
     path: PathBuf,
     node: u32,
     life: u64,
-    flushed: u64,
     clients: BTreeSet<ClientId>,
     /// Tags of requests that may adopt an orphan, whose grant's token is an old one.
     adoptions: BTreeSet<u64>,
@@ -72,12 +71,12 @@ impl History {
         let writes = Some(WRITES.map(String::from).to_vec());
         writer.write(&Event { writes, ..Event::anywhere(now, Kind::Begin) })?;
         let (clients, adoptions, path) = (BTreeSet::new(), BTreeSet::new(), path.to_owned());
-        Ok(History { writer, path, node, life, flushed: now, clients, adoptions, leaving: false })
+        Ok(History { writer, path, node, life, clients, adoptions, leaving: false })
     }
 
     /// For the program that goes on in this one's place; everything must have been written.
     pub(crate) fn image(&self) -> HistoryImage {
-        let History { writer: _, path, node, life, flushed: _, clients, adoptions, leaving } = self;
+        let History { writer: _, path, node, life, clients, adoptions, leaving } = self;
         let (path, leaving) = (path.clone(), *leaving);
         let (clients, adoptions) = (clients.clone(), adoptions.clone());
         HistoryImage { path, node: *node, life: *life, clients, adoptions, leaving }
@@ -87,12 +86,15 @@ impl History {
     pub(crate) fn resume(image: HistoryImage) -> Result<History, WriteError> {
         let HistoryImage { path, node, life, clients, adoptions, leaving } = image;
         let file = File::options().append(true).open(&path).map_err(WriteError::Create)?;
-        let (writer, flushed) = (Writer::new(file), monotonic());
-        Ok(History { writer, path, node, life, flushed, clients, adoptions, leaving })
+        let writer = Writer::new(file);
+        Ok(History { writer, path, node, life, clients, adoptions, leaving })
     }
 
     /// Hands everything to the operating system.
-    pub(crate) fn flush_all(&mut self) -> Result<(), WriteError> {
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
         self.writer.flush()
     }
 
@@ -110,18 +112,6 @@ impl History {
 
     fn of(&self, kind: Kind, client: ClientId) -> Event {
         Event { client: Some(client.0.to_string()), ..self.event(kind) }
-    }
-
-    /// Hands to the operating system what is older than a second.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn flush(&mut self, now: u64) -> Result<(), WriteError> {
-        if now < self.flushed + 1_000_000_000 {
-            return Ok(());
-        }
-        self.flushed = now;
-        self.writer.flush()
     }
 
     /// A call was accepted.

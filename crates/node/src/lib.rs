@@ -12,9 +12,11 @@ mod error;
 mod event;
 mod fence;
 mod history;
+mod lines;
 mod mailbox;
 pub use lockify_membership as membership;
 mod notice;
+mod pace;
 mod poller;
 mod query;
 mod shard;
@@ -27,12 +29,15 @@ pub use error::{CallError, NodeError};
 pub use event::{HostEvent, SpaceId};
 pub use fence::{FenceConfig, run_agent};
 pub use history::{History, file_of as history_file};
+pub use lines::{Apology, Lines, Weight};
 pub use lockify_trust::Security;
 pub use mailbox::Mailbox;
 pub use membership::{FenceKind, Halt, NodeView, SpaceView, Standing};
 pub use notice::{Level, Notice};
+pub use pace::Pace;
 pub use poller::Poller;
 pub use query::{
-    Answer, EngineStats, NodeStatus, PeerStatus, Query, QueryId, Software, SpaceStatus, merge,
+    Answer, Certificate, EngineStats, NodeStatus, PeerStatus, Query, QueryId, Software,
+    SpaceStatus, merge,
 };
 pub use shard::{ShardGroup, shard_of};

@@ -71,6 +71,33 @@ pub struct NodeStatus {
     /// What it runs, if it tells: told apart, as older releases do not know it.
     #[serde(skip)]
     pub software: Option<Software>,
+    /// The certificates that this node knows of: its own, and those that connected nodes have shown
+    /// it. No node tells another one; each sees for itself.
+    #[serde(skip)]
+    pub certificates: Vec<Certificate>,
+}
+
+/// A node's certificate, as another one or the node itself sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Certificate {
+    /// Whose.
+    pub node: NodeId,
+    /// When it ends, or the authority that has signed it: seconds since 1970.
+    pub ends: i64,
+    /// From so many days before on it is warned of.
+    pub warn_days: u32,
+}
+
+impl Certificate {
+    /// How many whole days are left of it at this time, in seconds since 1970; less than 0 afterwards.
+    pub fn days_left(&self, now: i64) -> i64 {
+        self.ends.saturating_sub(now).div_euclid(24 * 3600)
+    }
+
+    /// Whether it is to be warned of at this time.
+    pub fn ends_soon(&self, now: i64) -> bool {
+        self.days_left(now) < i64::from(self.warn_days)
+    }
 }
 
 /// Which release a node runs, and which versions of the node protocol it speaks.

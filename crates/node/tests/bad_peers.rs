@@ -10,7 +10,7 @@ use common::*;
 use lockify_core::{Mode, NodeId};
 use lockify_node::wire::{
     Greeting, Introduction, MAGIC, MAX_FRAME, Packet, Payload, Versions, decode_greeting,
-    encode_packet,
+    encode_greeting, encode_packet,
 };
 use lockify_node::{Engine, NodeConfig, NodeError, ShardGroup};
 
@@ -111,6 +111,87 @@ fn strangers_are_told_what_is_wrong_and_what_to_do() {
         assert!(c.noticed(0, &["was refused"]));
         unharmed(&mut c);
     }
+}
+
+/// A node may be admitted and not admit the other: its refusal comes where frames would follow.
+#[test]
+fn a_refusal_after_the_introductions_is_heard_as_what_it_is() {
+    let (mut c, _third) = two_of_three();
+    let mut stream = dial(&c, 0);
+    stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+    c.wait("the connection", |c| c.noticed(0, &["connected to node 3"]));
+    let mut no = Vec::new();
+    encode_greeting(&mut no, &Greeting::Refusal("node 3 wants nobody\u{1b}[2J".into()));
+    // However the network cuts it.
+    for byte in &no {
+        stream.write_all(&[*byte]).unwrap();
+        c.turn();
+    }
+    until_closed(&mut c, &mut stream);
+    assert!(c.noticed(0, &["node 3 refuses this node", "wants nobody\\u{1b}[2J"]));
+    assert!(!c.noticed(0, &["a frame of"]), "the refusal was taken for a frame");
+    let error = c.nodes[0].engine.as_ref().unwrap().status().peers[1].error.clone();
+    assert!(error.is_some_and(|e| e.contains("refused by node 3: node 3 wants nobody")));
+    unharmed(&mut c);
+}
+
+/// Both sides of a refusal may have something on the way. Who closes with something unread takes back what he has said.
+#[test]
+fn a_refusal_is_read_by_who_goes_on_talking() {
+    let (mut c, _third) = two_of_three();
+    let mut stream = dial(&c, 0);
+    let mut i = introduction(&c, 3, 1);
+    i.list ^= 1;
+    stream.write_all(&greeting(i)).unwrap();
+    c.wait("the refusal", |c| c.noticed(0, &["was refused"]));
+    for _ in 0..3 {
+        // Comes after the refusal was written, and is unread when it is.
+        stream.write_all(&[0; 512]).unwrap();
+        c.turn();
+    }
+    assert!(refusal(&until_closed(&mut c, &mut stream)).contains("same list"));
+}
+
+/// Whoever reaches the port names his cluster, and that name goes into the log.
+#[test]
+fn the_name_of_a_strangers_cluster_is_shown_as_text() {
+    let (mut c, _third) = two_of_three();
+    let mut i = introduction(&c, 3, 1);
+    i.cluster = format!("\u{1b}[2J\nerror: all is lost\u{202e}{}", "x".repeat(3000));
+    let mut stream = dial(&c, 0);
+    stream.write_all(&greeting(i)).unwrap();
+    let text = refusal(&until_closed(&mut c, &mut stream));
+    assert!(text.contains("\\u{1b}[2J\\nerror") && text.len() < 400, "{text}");
+    let notices = c.nodes[0].events.iter().filter_map(|e| match e {
+        lockify_node::HostEvent::Notice(n) => Some(&n.text),
+        _ => None,
+    });
+    for text in notices {
+        assert_eq!(*text, lockify_trust::printable(text));
+    }
+}
+
+/// Without keys, anybody may come and go as a node: he does not fill the log.
+#[test]
+fn who_comes_again_and_again_is_not_told_of_each_time() {
+    let (mut c, listeners) = Cluster::empty(3);
+    c.lease = 10 * LONG;
+    c.start(0, listeners.into_iter().next());
+    let began = std::time::Instant::now();
+    let connected = |c: &Cluster| c.nodes[0].engine.as_ref().unwrap().status().peers[1].connected;
+    // No more at once than the door lets in.
+    for _ in 0..40 {
+        let mut stream = dial(&c, 0);
+        stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+        c.wait("the connection", connected);
+        drop(stream);
+        c.wait("its end", |c| !connected(c));
+    }
+    let told = c.nodes[0].events.iter().filter(
+        |e| matches!(e, lockify_node::HostEvent::Notice(n) if n.text.contains("connected to node")),
+    );
+    // Eight at once, and as many a second.
+    assert!(told.count() as u64 <= 9 + 8 * began.elapsed().as_secs());
 }
 
 #[test]

@@ -60,6 +60,32 @@ fn histories_of_three_nodes_are_clean_together() {
 }
 
 #[test]
+fn nobody_hears_of_what_the_record_lacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("node0.jsonl");
+    let (mut c, listeners) = Cluster::empty(2);
+    for (i, listener) in listeners.into_iter().enumerate() {
+        let mut config = c.config(i);
+        config.listener = Some(listener);
+        config.history = (i == 0).then(|| path.clone());
+        c.start_with(i, config);
+    }
+    c.wait("the lockspace", |c| c.runs_with(&[0, 1]));
+    for round in 1..=10 {
+        let (held, _) = c.lock(0, "name", Mode::EX);
+        let next = c.call(1, lock("name", Mode::EX)).unwrap();
+        c.unlock(0, held);
+        c.wait("the next holder", |c| c.completion(1, next).is_some());
+        // What a kill of node 0 would leave now.
+        let unlocks = Reader::open(&path).unwrap().filter(|event| {
+            event.as_ref().is_ok_and(|event| event.kind == lockify_check::Kind::Unlock)
+        });
+        assert_eq!(unlocks.count(), round);
+        c.unlock(1, next);
+    }
+}
+
+#[test]
 fn a_full_disk_ends_the_history_and_not_the_locking() {
     let mut config = NodeConfig::alone();
     config.history = Some("/dev/full".into());

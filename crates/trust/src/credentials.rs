@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use rustls::client::danger::ServerCertVerifier;
-use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::client::{Resumption, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring::default_provider};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate};
 use rustls::version::TLS13;
-use rustls::{
-    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
-};
-use x509_parser::parse_x509_certificate;
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
+use crate::anchors::{Anchors, Validity};
 use crate::error::TrustError;
 use crate::explain::explain;
 use crate::name::server_name;
@@ -30,13 +28,14 @@ pub struct Credentials {
     cluster: String,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
-    expires: i64,
-    until: String,
+    end: Validity,
+    anchors: Arc<Anchors>,
+    warn_days: u32,
 }
 
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credentials").field("until", &self.until).finish_non_exhaustive()
+        f.debug_struct("Credentials").field("until", &self.end.until).finish_non_exhaustive()
     }
 }
 
@@ -53,7 +52,8 @@ impl Credentials {
         identity: &str,
         authorities: &str,
     ) -> Result<Credentials, String> {
-        let roots = Arc::new(roots(authorities)?);
+        let provider = Arc::new(default_provider());
+        let anchors = Arc::new(Anchors::new(certificates(authorities)?, &provider)?);
         let chain = certificates(identity)?;
         let Some(own) = chain.first().cloned() else {
             return Err("no certificate in it: `lockify cluster add-node` makes one".into());
@@ -65,25 +65,43 @@ impl Credentials {
                 )
             })
         };
-        let provider = Arc::new(default_provider());
-        check(cluster, node, &chain, &roots, &provider)?;
-        let client = client_config(&provider, roots.clone(), chain.clone(), key()?);
-        let server = server_config(&provider, roots, chain, key()?);
+        check(cluster, node, &chain, &anchors)?;
+        let end = Validity::of(&own)?.earlier(anchors.end_for(&chain));
+        let client = client_config(&provider, anchors.clone(), chain.clone(), key()?);
+        let server = server_config(&provider, anchors.clone(), chain, key()?);
         let unusable = |e: rustls::Error| format!("certificate and key cannot be used: {e}");
         let (client, server) = (client.map_err(unusable)?, server.map_err(unusable)?);
-        let (expires, until) = end_of(&own)?;
         let (client, server) = (Arc::new(client), Arc::new(server));
-        Ok(Credentials { cluster: cluster.to_owned(), client, server, expires, until })
+        let cluster = cluster.to_owned();
+        Ok(Credentials { cluster, client, server, end, anchors, warn_days: 0 })
     }
 
-    /// When the node's certificate ends: seconds since 1970.
+    /// The same, with a warning from so many days before they end.
+    pub fn warn_from(mut self, days: u32) -> Credentials {
+        self.warn_days = days;
+        self
+    }
+
+    /// From how many days before it ends a certificate is warned of.
+    pub fn warn_days(&self) -> u32 {
+        self.warn_days
+    }
+
+    /// When the certificate ends that another node has shown, or the authority that has signed it: seconds since 1970.
+    pub fn end_of(&self, shown: &[CertificateDer<'_>]) -> Option<i64> {
+        let own = Validity::of(shown.first()?).ok()?;
+        Some(own.earlier(self.anchors.end_for(shown)).to)
+    }
+
+    /// When other nodes begin to refuse this one, seconds since 1970: its certificate ends, or the authority that has
+    /// signed it.
     pub fn expires(&self) -> i64 {
-        self.expires
+        self.end.to
     }
 
     /// The same, for people.
     pub fn until(&self) -> &str {
-        &self.until
+        &self.end.until
     }
 
     /// Begins a connection to this node: another one that answers is refused.
@@ -131,44 +149,30 @@ fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(all)
 }
 
-fn roots(authorities: &str) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(authorities)? {
-        let added = roots.add(certificate);
-        added.map_err(|e| format!("an authority's certificate cannot be used: {e}"))?;
-    }
-    match roots.is_empty() {
-        true => Err("no authority's certificate in it: `lockify cluster init` makes one".into()),
-        false => Ok(roots),
-    }
-}
-
 /// Other nodes will look at this node's certificate as this does: better to hear it at the start.
 fn check(
     cluster: &str,
     node: u32,
     chain: &[CertificateDer<'_>],
-    roots: &Arc<RootCertStore>,
-    provider: &Arc<CryptoProvider>,
+    anchors: &Anchors,
 ) -> Result<(), String> {
     let name = server_name(cluster, node).map_err(|e| e.to_string())?;
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone());
-    let verifier = verifier.build().map_err(|e| e.to_string())?;
     let Some((own, between)) = chain.split_first() else { return Ok(()) };
-    let valid = verifier.verify_server_cert(own, between, &name, &[], UnixTime::now());
+    let valid = anchors.verify_server_cert(own, between, &name, &[], UnixTime::now());
     let wrong = |e| format!("node {node} of cluster {cluster:?}: {}", explain(&e));
     valid.map(drop).map_err(wrong)
 }
 
 fn client_config(
     provider: &Arc<CryptoProvider>,
-    roots: Arc<RootCertStore>,
+    anchors: Arc<Anchors>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<ClientConfig, rustls::Error> {
     let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&TLS13])?
-        .with_root_certificates(roots)
+        .dangerous()
+        .with_custom_certificate_verifier(anchors)
         .with_client_auth_cert(chain, key)?;
     // A resumed session would not show a certificate again: keys that have been replaced, and
     // authorities that are trusted no more, would go on.
@@ -181,27 +185,17 @@ fn client_config(
 
 fn server_config(
     provider: &Arc<CryptoProvider>,
-    roots: Arc<RootCertStore>,
+    anchors: Arc<Anchors>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<ServerConfig, rustls::Error> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
-    let verifier = verifier.build().map_err(|e| rustls::Error::General(e.to_string()))?;
     let mut config = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&TLS13])?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(anchors)
         .with_single_cert(chain, key)?;
     // As for the client. Without tickets there is no early data either, which could be replayed.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     Ok(config)
-}
-
-/// When a certificate ends.
-fn end_of(certificate: &CertificateDer<'_>) -> Result<(i64, String), String> {
-    let parsed = parse_x509_certificate(certificate);
-    let (_, parsed) = parsed.map_err(|e| format!("its certificate cannot be read: {e}"))?;
-    let end = parsed.validity().not_after;
-    Ok((end.timestamp(), end.to_string()))
 }

@@ -35,6 +35,7 @@ fn certificate(why: &CertificateError) -> String {
              nodes"
                 .into()
         }
+        CertificateError::Other(why) => why.0.to_string(),
         other => format!("cannot be used ({other}): make a new one"),
     }
 }

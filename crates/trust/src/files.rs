@@ -23,9 +23,12 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Tru
 /// Reads a file that holds a secret: refused if others than its owner, or root, or its group can
 /// read it, or others than its owner can change it.
 pub(crate) fn read_secret(path: &Path) -> Result<String, TrustError> {
-    let file = File::open(path).map_err(failed("cannot read", path))?;
-    let found = file.metadata().map_err(failed("cannot look at", path))?;
     let me = rustix::process::geteuid().as_raw();
+    let file = File::open(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::PermissionDenied => unreadable(path, me),
+        _ => failed("cannot read", path)(e),
+    })?;
+    let found = file.metadata().map_err(failed("cannot look at", path))?;
     let exposed = |who: String, remedy: String| {
         Err(TrustError::Exposed { path: path.to_owned(), who, remedy })
     };
@@ -38,6 +41,19 @@ pub(crate) fn read_secret(path: &Path) -> Result<String, TrustError> {
         return exposed(who, format!("`chown {me} {}`", path.display()));
     }
     read(file, path)
+}
+
+/// A secret that its user cannot read.
+fn unreadable(path: &Path, me: u32) -> TrustError {
+    let what = match std::fs::symlink_metadata(path) {
+        Ok(_) => format!(
+            "user {me} may not read it: `chown {me} {0} && chmod 600 {0}`, or give it a group of that \
+             user and 640",
+            path.display()
+        ),
+        Err(_) => format!("user {me} may not enter its folder: let that user or its group do so"),
+    };
+    TrustError::Content { path: path.to_owned(), what }
 }
 
 /// Reads a file that is no secret.

@@ -6,12 +6,17 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::text::cut;
+
 /// Bytes of a head.
 pub const HEAD: usize = 10;
 /// Bytes of a frame's length.
 pub const PREFIX: usize = 4;
 /// The longest text that is shown to somebody, bytes.
 pub const MAX_TEXT: usize = 1024;
+
+/// Bytes of the longest refusal: its text, with the kind of the frame and the length of the text before it.
+const LONGEST_REFUSAL: usize = MAX_TEXT + 16;
 
 /// How a TLS record of a handshake begins, and that of an alert (RFC 8446, 5.1).
 const TLS: [[u8; 2]; 2] = [[22, 3], [21, 3]];
@@ -27,7 +32,7 @@ pub trait Framed: Serialize + DeserializeOwned {
     /// What has the version, as an error says it: "version 2 of SUBJECT".
     const SUBJECT: &'static str;
     /// The longest frame of somebody who has not introduced himself, in bytes without its length: strangers are not given
-    /// memory.
+    /// memory. A refusal of [`MAX_TEXT`] bytes is heard in any case.
     const MAX_GREETING: usize;
     /// The longest frame.
     const MAX_FRAME: usize;
@@ -119,7 +124,7 @@ pub fn encode<F: Framed>(out: &mut Vec<u8>, frame: &F) {
 /// It is no frame of this version.
 pub fn decode<F: Framed>(bytes: &[u8], greeted: bool) -> Result<Option<(F, usize)>, FrameError> {
     let Some(length) = length(bytes) else { return Ok(None) };
-    if length > if greeted { F::MAX_FRAME } else { F::MAX_GREETING } {
+    if length > if greeted { F::MAX_FRAME } else { F::MAX_GREETING.max(LONGEST_REFUSAL) } {
         return Err(FrameError::Malformed("a frame that is too long"));
     }
     let Some(body) = bytes.get(PREFIX..PREFIX + length) else { return Ok(None) };
@@ -138,10 +143,9 @@ pub(crate) fn length(bytes: &[u8]) -> Option<usize> {
     bytes.first_chunk::<PREFIX>().map(|prefix| u32::from_le_bytes(*prefix) as usize)
 }
 
-/// A stranger's text is for a terminal: no control characters, and at most [`MAX_TEXT`] bytes.
+/// A stranger's text, fit for a terminal ([`crate::printable`]), and at most [`MAX_TEXT`] bytes.
 pub fn printable(text: &str) -> String {
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
-    let most = text.len().min(MAX_TEXT);
-    let end = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
-    text[..end].chars().map(clean).collect()
+    let mut shown = crate::printable(cut(text, MAX_TEXT));
+    shown.truncate(cut(&shown, MAX_TEXT).len());
+    shown
 }

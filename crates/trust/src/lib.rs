@@ -15,6 +15,7 @@
 //! Processes that only have to tell each other [frames](frame) do it over a [`Line`], which does not say what about.
 #![forbid(unsafe_code)]
 
+mod anchors;
 mod authority;
 mod credentials;
 mod error;
@@ -28,6 +29,7 @@ mod line;
 mod name;
 mod secured;
 mod shared_key;
+mod text;
 
 pub use authority::{Authority, Lifetime};
 pub use credentials::{Credentials, proves};
@@ -41,3 +43,4 @@ pub use name::{LONGEST_CLUSTER, node_name};
 pub use rustls;
 pub use secured::{Reading, Secured};
 pub use shared_key::{SharedKey, generate_key_file};
+pub use text::{cut, printable, printable_json, printable_lines, printable_start};

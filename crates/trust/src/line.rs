@@ -58,6 +58,8 @@ pub struct Line<F> {
     /// The socket's end has been seen: a read that takes all there is does not mean that nothing is left.
     closing: bool,
     ended: Option<End>,
+    /// Why nothing more can be written, of which the system tells only once.
+    broke: Option<ErrorKind>,
     /// Bytes for the socket: those from `sent` on it has not taken.
     out: Vec<u8>,
     sent: usize,
@@ -90,6 +92,7 @@ impl<F: Framed> Line<F> {
             drained: false,
             closing: false,
             ended: None,
+            broke: None,
             out,
             sent: 0,
             progress: Instant::now(),
@@ -143,9 +146,10 @@ impl<F: Framed> Line<F> {
         if taken > 0 {
             self.progress = Instant::now();
         }
-        if let (Err(kind), None) = (&result, self.version) {
-            // Nothing came before, and the system says only once why.
-            self.ended = Some(End::Closed(Some(*kind)));
+        if let Err(kind) = &result {
+            // What has come may say more: a refusal, for example. The socket may not tell of it again.
+            self.broke = Some(*kind);
+            self.woken(true);
         }
         // If it broke, nobody will read the rest.
         if result.is_err() || self.unsent() == 0 {
@@ -257,7 +261,11 @@ impl<F: Framed> Line<F> {
                 return came > 0;
             }
             Reading::More => return true,
-            Reading::Closed(error) => Some(End::Closed(error)),
+            Reading::Closed(error) => {
+                // Who has introduced himself has gone, whatever could not be written to him.
+                let first = self.broke.filter(|_| self.version.is_none());
+                Some(End::Closed(first.or(error)))
+            }
             Reading::Distrusted(why) => Some(End::Distrusted(why)),
         };
         true
@@ -331,7 +339,7 @@ mod tests {
     use serde::{Deserialize, Serialize};
 
     use super::*;
-    use crate::frame::printable;
+    use crate::frame::{MAX_TEXT, printable};
 
     #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
     enum Word {
@@ -471,10 +479,35 @@ mod tests {
             word(&mut here)
         };
         let malformed = |what| Err(End::Foreign(FrameError::Malformed(what)));
-        assert_eq!(ends(3, &65_u32.to_le_bytes()), malformed("a frame that is too long"));
+        let longer_than_a_refusal = MAX_TEXT as u32 + 17;
+        let too_long = malformed("a frame that is too long");
+        assert_eq!(ends(3, &longer_than_a_refusal.to_le_bytes()), too_long);
         assert_eq!(ends(3, &framed(&Word::Yes(vec![13]))), malformed("an unlucky word"));
         let other = FrameError::Version { subject: "tests", theirs: 4, ours: 3 };
         assert_eq!(ends(4, &framed(&Word::Yes(vec![1]))), Err(End::Foreign(other)));
-        assert_eq!(ends(4, &framed(&Word::No("too\nold".into()))), Ok(Word::No("too old".into())));
+        assert_eq!(
+            ends(4, &framed(&Word::No("too\nold".into()))),
+            Ok(Word::No("too\\nold".into()))
+        );
+        // A greeting has at most 64 bytes here, and yet the longest refusal is no frame that is too long.
+        let long = Word::No("x".repeat(MAX_TEXT));
+        assert_eq!(ends(4, &framed(&long)), Ok(long));
+    }
+
+    /// Who refuses hangs up. What this side still says is answered with a reset, and the refusal has come before.
+    #[test]
+    fn a_refusal_is_heard_although_nothing_can_be_written_any_more() {
+        let (mut there, mut here) = connected();
+        there.write_all(&[head(3), framed(&Word::No("not you".into()))].concat()).unwrap();
+        drop(there);
+        here.say(&Word::Yes(vec![1; 64]));
+        let broke = std::iter::repeat_with(|| {
+            here.flush();
+            here.say(&Word::Yes(vec![1; 64]));
+            here.broke
+        });
+        broke.take(1 << 20).find(Option::is_some).expect("the socket takes bytes for ever");
+        assert_eq!(word(&mut here), Ok(Word::No("not you".into())));
+        assert!(matches!(word(&mut here), Err(End::Closed(_))));
     }
 }

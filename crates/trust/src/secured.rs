@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 
 use rustls::Connection;
 
-use crate::credentials::proves;
+use crate::credentials::{Credentials, proves};
 use crate::explain::explain;
 
 /// What is read at once.
@@ -113,6 +113,11 @@ impl Secured {
             let _ = self.session.write_tls(stream);
             explain(&e)
         })
+    }
+
+    /// When what the other side has shown ends ([`Credentials::end_of`]); `None` before it has shown anything.
+    pub fn shown_ends(&self, credentials: &Credentials) -> Option<i64> {
+        credentials.end_of(self.session.peer_certificates()?)
     }
 
     /// Encrypts and writes as much of `out` as the socket takes; returns how many bytes of it the

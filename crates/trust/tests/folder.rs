@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use lockify_trust::{
-    CA, CA_KEY, CaFolder, Credentials, IDENTITY, Lifetime, NodeFiles, SharedKey, Source,
+    Authority, CA, CA_KEY, CaFolder, Credentials, IDENTITY, Lifetime, NodeFiles, SharedKey, Source,
     generate_key_file,
 };
 
@@ -140,6 +140,50 @@ fn certificates_that_are_over_or_have_not_begun_are_refused() {
     for days in [0, 40_000, u32::MAX] {
         let e = ca.add_node(1, Lifetime::Days(days)).unwrap_err().to_string();
         assert!(e.contains("1 to 36525 days"), "{e}");
+    }
+}
+
+#[test]
+fn an_authority_that_is_over_or_has_not_begun_is_trusted_no_more() {
+    let now = std::time::SystemTime::now();
+    let day = std::time::Duration::from_secs(24 * 3600);
+    let own = Lifetime::Between(now - 2 * day, now + 9 * day);
+    for (from, to, what) in
+        [(now - 9 * day, now - day, "expired"), (now + day, now + 9 * day, "not valid yet")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let lifetime = Lifetime::Between(from, to);
+        let ca = CaFolder::init(&dir.path().join("ca"), "cluster one", lifetime).unwrap();
+        let e = ca.add_node(1, own).unwrap_err().to_string();
+        assert!(e.contains("an authority that") && e.contains(what), "{e}");
+        // Beside one that is valid, too: it would sign for whoever has its key.
+        let outdated = Authority::new("cluster one", lifetime).unwrap();
+        let valid = Authority::new("cluster one", YEAR).unwrap();
+        let bundle = format!("{}{}", outdated.certificate(), valid.certificate());
+        let check = |authority: &Authority, trusted: &str| {
+            let identity = authority.issue("cluster one", 1, own).unwrap();
+            Credentials::new("cluster one", 1, &identity, trusted)
+        };
+        let e = check(&outdated, &bundle).unwrap_err();
+        assert!(e.contains("an authority that") && e.contains(what), "{e}");
+        check(&valid, &bundle).unwrap();
+    }
+}
+
+#[test]
+fn a_certificate_ends_with_the_authority_that_has_signed_it() {
+    let now = std::time::SystemTime::now();
+    let day = std::time::Duration::from_secs(24 * 3600);
+    let seconds = |at: std::time::SystemTime| {
+        at.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64
+    };
+    let authority = |days| Authority::new("c", Lifetime::Between(now - day, now + days * day));
+    let (brief, long) = (authority(7).unwrap(), authority(900).unwrap());
+    let bundle = format!("{}{}", brief.certificate(), long.certificate());
+    for (signs, ends) in [(&brief, now + 7 * day), (&long, now + 30 * day)] {
+        let own = signs.issue("c", 1, Lifetime::Between(now - day, now + 30 * day)).unwrap();
+        let credentials = Credentials::new("c", 1, &own, &bundle).unwrap();
+        assert_eq!(credentials.expires(), seconds(ends));
     }
 }
 

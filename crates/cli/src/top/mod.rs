@@ -1,5 +1,6 @@
 //! `lockify top`: what is contended now, and how busy the nodes are.
 
+mod fit;
 mod sample;
 mod screen;
 mod terminal;

@@ -274,6 +274,7 @@ pub mod tests {
             standing: lockify_node::Standing::default(),
             engine: EngineStats { bytes_sent: grants * 1000, ..EngineStats::default() },
             software: None,
+            certificates: Vec::new(),
         };
         let busy = vec![lock(1, None), lock(2, Some(Mode::PR)), lock(3, Some(Mode::EX))];
         let resources =

@@ -5,6 +5,7 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize as _};
 use ratatui::widgets::{Block, Paragraph, Row, Table};
 
+use super::fit::{Fitted, fit, line, shorten};
 use super::sample::{Contended, Node, Top};
 
 /// What the screen remembers from one look to the next.
@@ -35,33 +36,39 @@ impl Screen {
         let [title, above, between, below] = Layout::vertical(heights).areas(frame.area());
         let waiting: usize = top.contended.iter().map(|c| c.waiters).sum();
         let contended = top.contended.len();
-        let line = format!("lockify top   waiting: {waiting}   contended: {contended}   (q ends)");
+        let (waiting, contended) =
+            (format!("waiting: {waiting}"), format!("contended: {contended}"));
+        let line = line(&["lockify top", &waiting, &contended, "(q ends)"], title.width.into());
         frame.render_widget(Paragraph::new(line).bold(), title);
-        let rows = top.nodes.iter().map(|n| Row::new(n.row()));
-        let widths = [5, 6, 10, 9, 8, 7, 10, 10, 10, 10].map(Constraint::Length);
-        frame.render_widget(table("nodes", &Node::HEADING, rows, widths), above);
-        frame.render_widget(Paragraph::new(remarks.concat()).red(), between);
+        let rows: Vec<_> = top.nodes.iter().map(Node::row).collect();
+        frame.render_widget(table("nodes", &Node::HEADING, &rows, &[], above.width), above);
+        let remarks = remarks.iter().map(|line| shorten(line.trim_end(), between.width.into()));
+        let remarks = remarks.collect::<Vec<_>>().join("\n");
+        frame.render_widget(Paragraph::new(remarks).red(), between);
         self.first = self.first.min(top.contended.len().saturating_sub(1));
-        let rows = top.contended.iter().skip(self.first).map(|c| Row::new(c.row()));
-        let widths = [
-            Constraint::Fill(2),
-            Constraint::Length(7),
-            Constraint::Length(8),
-            Constraint::Length(8),
-            Constraint::Length(9),
-            Constraint::Fill(1),
-        ];
-        frame.render_widget(table("contended locks", &Contended::HEADING, rows, widths), below);
+        let shown = top.contended.iter().skip(self.first).take(below.height.into());
+        let rows: Vec<_> = shown.map(Contended::row).collect();
+        let table = table("contended locks", &Contended::HEADING, &rows, &NAMES, below.width);
+        frame.render_widget(table, below);
     }
 }
 
-fn table<'a, const N: usize>(
+/// The columns of contended locks that are text: the name, and whose lock is in the way.
+const NAMES: [usize; 2] = [0, 5];
+
+fn table<'a>(
     title: &'a str,
-    heading: &[&'a str],
-    rows: impl Iterator<Item = Row<'a>>,
-    widths: [Constraint; N],
+    heading: &[&str],
+    rows: &[Vec<String>],
+    text: &[usize],
+    width: u16,
 ) -> Table<'a> {
-    let header = Row::new(heading.to_vec()).style(Style::new().bold());
+    // Without the frame.
+    let Fitted { widths, heading, rows } =
+        fit(heading, rows, text, usize::from(width.saturating_sub(2)));
+    let header = Row::new(heading).style(Style::new().bold());
+    let widths: Vec<Constraint> = widths.into_iter().map(Constraint::Length).collect();
+    let rows: Vec<Row<'a>> = rows.into_iter().map(Row::new).collect();
     Table::new(rows, widths).header(header).block(Block::bordered().title(title))
 }
 
@@ -87,6 +94,24 @@ mod tests {
             ["waiting: 2", "contended: 1", "GRANTS/S", "10.0", "answer from node 3", "busy", "3.0s"]
         {
             assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+    }
+
+    /// Numbers of a busy cluster, on the narrowest terminal that people use.
+    #[test]
+    fn numbers_are_whole_or_not_there() {
+        let mut top = super::super::sample::tests::top();
+        let big = 31_415_926_535_897_932;
+        (top.nodes[0].locks, top.nodes[0].waiting) = (big, big);
+        top.contended[0].waiters = big as usize;
+        for width in [20, 40, 60, 80, 200] {
+            let mut terminal = Terminal::new(TestBackend::new(width, 20)).unwrap();
+            terminal.draw(|frame| Screen::default().draw(frame, &top)).unwrap();
+            let text = terminal.backend().to_string();
+            let whole = text.matches(&big.to_string()).count();
+            // Each cut off piece of it would be one more.
+            assert_eq!(text.matches("31415").count(), whole, "{text}");
+            assert!(whole >= 3 || text.contains('…'), "{text}");
         }
     }
 

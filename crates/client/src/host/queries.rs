@@ -6,7 +6,7 @@ use lockify_core::{ClientId, Input, ResourceInfo};
 use lockify_node::Engine;
 
 use super::{Host, HostedClient, Outbox, To};
-use crate::protocol::{Answer, Event, KNOWS_RELOAD, Query, Refusal};
+use crate::protocol::{Answer, Event, KNOWS_RELOAD, Query, Refusal, TELLS_CERTIFICATES};
 
 /// How long the nodes of the cluster may take to answer a query.
 const QUERY_PATIENCE: Duration = Duration::from_secs(2);
@@ -128,9 +128,13 @@ pub(super) fn answer_parts(asked: &Questioned, answer: lockify_node::Answer, out
         |answer| out.push((To::Client(client), Event::Answer { id, answer, more: true }));
     for mut status in answer.status {
         let (node, shard, software) = (status.node, status.shard, status.software.take());
+        let certificates = std::mem::take(&mut status.certificates);
         part(Answer::Status(status.into()));
         if let Some(software) = software.filter(|_| asked.version >= KNOWS_RELOAD) {
             part(Answer::Software { node, shard, software });
+        }
+        if !certificates.is_empty() && asked.version >= TELLS_CERTIFICATES {
+            part(Answer::Certificates { node, shard, certificates });
         }
     }
     let mut pieces = Vec::new();

@@ -97,7 +97,9 @@ mod tests {
         let named = place("node1.example:7430").unwrap();
         assert_eq!((named.host(), named.port(), named.socket()), ("node1.example", 7430, None));
         assert_eq!(named.to_string(), "node1.example:7430");
-        for wrong in ["", "node1", "node1:", "node1:70000", "300.1.1.1:7", "a b:1", ":1", "2001:db8::1:7430"] {
+        for wrong in
+            ["", "node1", "node1:", "node1:70000", "300.1.1.1:7", "a b:1", ":1", "2001:db8::1:7430"]
+        {
             let e = place(wrong).unwrap_err();
             assert!(e.contains("HOST:PORT") && e.contains(&format!("{wrong:?}")), "{e}");
         }

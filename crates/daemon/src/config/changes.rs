@@ -8,7 +8,7 @@ use super::{
 };
 
 /// Keys that can change while the daemon runs; `docs/configuration.md` says why others cannot.
-const CHANGEABLE: [&str; 21] = [
+const CHANGEABLE: [&str; 22] = [
     "busy_poll",
     "fencing.command",
     "fencing.time_limit",
@@ -28,6 +28,7 @@ const CHANGEABLE: [&str; 21] = [
     "security.ca",
     "security.cluster_key",
     "security.identity",
+    "security.warn_days",
     "shutdown_grace",
     "wire_version",
 ];
@@ -166,13 +167,14 @@ fn sorted(nodes: &[super::NodeEntry]) -> Vec<(u32, &super::Address, bool)> {
 
 impl SecurityEntry {
     fn changes(&self, new: &SecurityEntry, found: &mut Changes) {
-        let SecurityEntry { ca, identity, cluster_key, plain_text } = self;
+        let SecurityEntry { ca, identity, cluster_key, plain_text, warn_days } = self;
         let differing = [
             ("security.ca", *ca != new.ca),
             ("security.identity", *identity != new.identity),
             ("security.cluster_key", *cluster_key != new.cluster_key),
             ("security.plain_text", *plain_text != new.plain_text),
         ];
+        found.note("security.warn_days", "security.warn_days", *warn_days != new.warn_days);
         // With keys and without are two ways to talk.
         let tls = |entry: &SecurityEntry| matches!(entry.protection(), Ok(Protection::Tls(_)));
         for (key, differs) in differing {

@@ -1,9 +1,7 @@
 //! Who is in the cluster, and what happens to those who are not any more.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lockify_core::NodeId;
 use lockify_node::{ClusterList, CorosyncConfig, FenceConfig, FenceKind, NodeError};
 use serde::Deserialize;
 
@@ -145,9 +143,9 @@ impl Config {
         config.nodes = list.nodes.iter().map(entry).collect();
         let votes = list.nodes.iter().map(|n| (n.address.node, n.votes));
         let names = list.nodes.iter().map(|n| (n.address.node, n.name.clone()));
-        let (votes, names): (BTreeMap<NodeId, u32>, BTreeMap<NodeId, String>) =
-            (votes.collect(), names.collect());
-        Ok((config, Some(CorosyncConfig { votes, names })))
+        let others = list.nodes.iter().map(|n| (n.address.node, n.others.clone()));
+        let (votes, names, others) = (votes.collect(), names.collect(), others.collect());
+        Ok((config, Some(CorosyncConfig { votes, names, others })))
     }
 
     /// A lease that ends before corosync can have noticed anything has nodes halt for nothing.

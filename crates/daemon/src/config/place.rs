@@ -5,10 +5,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lockify_trust::{printable, printable_start};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::ConfigError;
+use super::{ConfigError, forms};
+
+/// The most bytes of a value that a message repeats.
+const LONGEST_VALUE: usize = 128;
 
 /// What does not fit, and at which key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,13 +70,68 @@ impl Source {
         &self.0.1
     }
 
-    /// The error, with its place in this file.
+    /// The error, with its place in this file, what is written there, and what could be.
     pub(crate) fn refuse(&self, wrong: Wrong) -> ConfigError {
         let place = match self.place(&wrong.key) {
             Some((line, column)) => format!("line {line}, column {column}: "),
             None => String::new(),
         };
-        ConfigError::Meaning { path: self.path().to_owned(), what: format!("{place}{wrong}") }
+        let written = self.value(&wrong.key);
+        let what = format!("{place}{wrong}{}", hint(&wrong.key, &wrong.what, written));
+        ConfigError::Meaning { path: self.path().to_owned(), what }
+    }
+
+    /// What is written as the value of a key, if it is no table.
+    fn value(&self, key: &str) -> Option<String> {
+        let root = DeTable::parse(self.text()).ok()?;
+        let (_, value) = find(root.get_ref(), key)?;
+        let text = self.text().get(value.span())?;
+        let plain = !matches!(value.get_ref(), DeValue::Table(_) | DeValue::Array(_));
+        plain.then(|| printable_start(text.as_bytes(), LONGEST_VALUE))
+    }
+
+    /// What the parser says, in words that tell where, what is written there, and what could be.
+    pub(super) fn misread(&self, error: &toml::de::Error) -> ConfigError {
+        let at = error.span().map(|span| span.start);
+        let place = match at.and_then(|at| self.line_and_column(at)) {
+            Some((line, column)) => format!("line {line}, column {column}: "),
+            None => String::new(),
+        };
+        let what = match (DeTable::parse(self.text()), unknown(error.message())) {
+            (Err(_), _) => format!("this is no TOML: {}", printable(error.message())),
+            (Ok(_), Some((key, here))) => {
+                let key = printable_start(key.as_bytes(), LONGEST_VALUE);
+                format!("there is no key `{key}` here: {}", forms::meant(&key, &here))
+            }
+            (Ok(root), None) => self.mistyped(root.get_ref(), error),
+        };
+        let what = format!("{place}{what}; docs/configuration.md has every key");
+        ConfigError::Meaning { path: self.path().to_owned(), what }
+    }
+
+    /// A value of another type, or a key that is missing.
+    fn mistyped(&self, root: &DeTable<'_>, error: &toml::de::Error) -> String {
+        let (span, message) = (error.span(), error.message());
+        let key = span.as_ref().and_then(|span| key_at(root, span.start)).unwrap_or_default();
+        if let Some(missing) = message.strip_prefix("missing field `") {
+            let missing = missing.trim_end_matches('`');
+            // The table is named by its heading, or by nothing at all.
+            let full = forms::FORMS.iter().map(|form| form.key).filter(|full| {
+                full.rsplit_once('.').is_some_and(|(table, name)| {
+                    name == missing && (key.is_empty() || key == table)
+                })
+            });
+            let full = full.last().unwrap_or(missing);
+            return format!("{missing} is missing{}", hint(full, "", None));
+        }
+        // What Rust calls the type says nothing to who writes a file.
+        let message = match message.rsplit_once(", expected ") {
+            Some((found, _)) if found.starts_with("invalid ") && forms::of(&key).is_some() => found,
+            _ => message,
+        };
+        let written = span.and_then(|span| self.text().get(span));
+        let written = written.map(|text| printable_start(text.as_bytes(), LONGEST_VALUE));
+        format!("{}{}", printable(message), hint(&key, message, written))
     }
 
     /// The line that a key is in.
@@ -82,17 +141,73 @@ impl Source {
 
     /// Line and column, both counted from 1, of a key or of what is there of the way to it.
     fn place(&self, key: &str) -> Option<(usize, usize)> {
-        let text = self.text();
         // What is parsed already parses again.
-        let root = DeTable::parse(text).ok()?;
-        let start = find(root.get_ref(), key)?.start;
+        let root = DeTable::parse(self.text()).ok()?;
+        self.line_and_column(find(root.get_ref(), key)?.0.start)
+    }
+
+    fn line_and_column(&self, start: usize) -> Option<(usize, usize)> {
+        let text = self.text();
         let before = text.get(..start)?;
         let line = before.rsplit('\n').next().unwrap_or_default();
         Some((before.matches('\n').count() + 1, line.chars().count() + 1))
     }
 }
 
-fn find(root: &DeTable<'_>, key: &str) -> Option<Range<usize>> {
+/// What is written at a key, unless the text says that already, and what could be.
+fn hint(key: &str, said: &str, written: Option<String>) -> String {
+    let Some(form) = forms::of(key) else { return String::new() };
+    let name = form.key.rsplit('.').next().unwrap_or(form.key);
+    let written = written.filter(|value| !shows(said, value));
+    let written = written.map(|value| format!("; here it is `{name} = {value}`"));
+    format!(
+        "{}; expected: {}, for example `{name} = {}`",
+        written.unwrap_or_default(),
+        form.form,
+        form.example
+    )
+}
+
+/// Whether a text names a value already.
+fn shows(said: &str, value: &str) -> bool {
+    let bare = value.trim_matches('"');
+    let named = said.contains(&format!("= {value}")) || said.contains(&format!("`{value}`"));
+    // Shorter ones are in many other words.
+    named || bare.len() > 2 && said.contains(bare)
+}
+
+/// The unknown key of which the parser speaks, and those that it knows there.
+fn unknown(message: &str) -> Option<(&str, Vec<&str>)> {
+    let (key, known) = message.strip_prefix("unknown field `")?.split_once("`, expected ")?;
+    Some((key, known.split('`').skip(1).step_by(2).collect()))
+}
+
+/// The key at this byte, or whose value is there, without the numbers of arrays.
+fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
+    table.iter().find_map(|(key, value)| {
+        let name = key.get_ref();
+        if key.span().contains(&at) {
+            return Some(name.to_string());
+        }
+        match inside(value, at)? {
+            inner if inner.is_empty() => Some(name.to_string()),
+            inner => Some(format!("{name}.{inner}")),
+        }
+    })
+}
+
+/// As [`key_at`], in a value: empty, if it is this one itself.
+fn inside(value: &Spanned<DeValue<'_>>, at: usize) -> Option<String> {
+    let here = value.span().contains(&at).then(String::new);
+    match value.get_ref() {
+        DeValue::Table(table) => key_at(table, at).or(here),
+        DeValue::Array(array) => array.iter().find_map(|each| inside(each, at)).or(here),
+        _ => here,
+    }
+}
+
+/// Where a key stands, or what is there of the way to it, and its value.
+fn find<'a, 'b>(root: &'a DeTable<'b>, key: &str) -> Option<Entry<'a, 'b>> {
     let mut steps = key.split('.');
     let (mut found, mut value) = entry(root, steps.next()?)?;
     for step in steps {
@@ -106,7 +221,7 @@ fn find(root: &DeTable<'_>, key: &str) -> Option<Range<usize>> {
         let Some(next) = next else { break };
         (found, value) = next;
     }
-    Some(found)
+    Some((found, value))
 }
 
 type Entry<'a, 'b> = (Range<usize>, &'a Spanned<DeValue<'b>>);

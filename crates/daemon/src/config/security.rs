@@ -8,8 +8,8 @@ use serde::Deserialize;
 use super::place::Wrong;
 
 /// How nodes know each other. Without it, plain text between loopback addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct SecurityEntry {
     /// Certificates of the authorities that are trusted (PEM). As all files here, relative to the
     /// configuration file.
@@ -21,7 +21,19 @@ pub struct SecurityEntry {
     pub cluster_key: Option<PathBuf>,
     /// Instead of all: plain text, if these very words are written.
     pub plain_text: Option<String>,
+    /// From so many days before a node's certificate ends, the log and `lockify status` warn of it.
+    pub warn_days: u32,
 }
+
+impl Default for SecurityEntry {
+    fn default() -> SecurityEntry {
+        let (ca, identity, cluster_key, plain_text) = Default::default();
+        SecurityEntry { ca, identity, cluster_key, plain_text, warn_days: 30 }
+    }
+}
+
+/// The most days that a certificate's end may be warned of before.
+const MOST_DAYS: u32 = 3650;
 
 /// What [`SecurityEntry`] means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +44,16 @@ pub(crate) enum Protection {
 }
 
 impl SecurityEntry {
+    pub(super) fn check(&self) -> Result<(), Wrong> {
+        match self.warn_days {
+            0..=MOST_DAYS => Ok(()),
+            days => {
+                let what = format!("warn_days = {days}: use 0 to {MOST_DAYS}");
+                Err(Wrong::new("security.warn_days", what))
+            }
+        }
+    }
+
     /// Files' paths, seen from where the configuration file is.
     pub(crate) fn resolve(&mut self, base: &Path) {
         let paths = self.ca.iter_mut().chain(&mut self.identity).chain(&mut self.cluster_key);

@@ -58,6 +58,9 @@ const CHECK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait for a moment at which all shards can stand still.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long becoming another program waits for whoever reads the log.
+const FLUSH: Duration = Duration::from_millis(100);
+
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -158,6 +161,17 @@ pub(crate) fn hold_signals() {
     let _ = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&signals()), None);
 }
 
+/// Starts threads, say, that take no signals: those that wait are the watcher's.
+pub(crate) fn without_signals<T>(act: impl FnOnce() -> T) -> T {
+    let before = SigSet::thread_get_mask();
+    hold_signals();
+    let done = act();
+    if let Ok(before) = before {
+        let _ = before.thread_set_mask();
+    }
+    done
+}
+
 /// From now on this thread handles them, and those that have waited.
 pub(crate) fn release_signals() {
     let _ = pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&signals()), None);
@@ -209,6 +223,8 @@ pub(crate) fn restart(
                 "becomes {} with {sessions} sessions and {locks} locks of theirs",
                 program.path.display()
             ));
+            // The next program does not know what waits here.
+            log.flush_within(FLUSH);
             program.become_it(inlet, stopped)
         });
         match result {

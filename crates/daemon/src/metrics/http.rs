@@ -1,17 +1,27 @@
-//! Just enough HTTP for a reader of metrics: one request per connection, one connection at a time,
-//! each with a time limit, so that no reader can keep the others, or this thread, for long.
+//! Just enough HTTP for readers of metrics: one request for each connection. One thread serves all
+//! of them, and waits for none: who is silent or slow holds up nobody but himself.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixListener;
+use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use mio::event::Source;
+use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use slab::Slab;
 
 /// Longest request, in bytes.
 const LONGEST: usize = 8192;
 /// How long a connection may take to make its request, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that may be open. If there are more, the oldest makes room: who wants to read has
+/// his answer within milliseconds.
+const MOST: usize = 64;
+
+const LISTENER: Token = Token(MOST);
+const WAKER: Token = Token(MOST + 1);
 
 pub(super) enum Listener {
     Tcp(TcpListener),
@@ -19,81 +29,46 @@ pub(super) enum Listener {
 }
 
 /// A reader's connection.
-trait Stream: Read + Write {}
-impl<T: Read + Write> Stream for T {}
+trait Stream: Read + Write + Source + Send {
+    /// Nothing more will be written.
+    fn finish(&self);
+}
+
+impl Stream for TcpStream {
+    fn finish(&self) {
+        // Fails if it is closed already.
+        let _ = self.shutdown(Shutdown::Write);
+    }
+}
+
+impl Stream for UnixStream {
+    fn finish(&self) {
+        let _ = self.shutdown(Shutdown::Write);
+    }
+}
 
 impl Listener {
     fn accept(&self) -> io::Result<Box<dyn Stream>> {
-        let brief = Some(Duration::from_millis(500));
         Ok(match self {
-            Listener::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_read_timeout(brief)?;
-                stream.set_write_timeout(brief)?;
-                Box::new(stream)
-            }
-            Listener::Unix(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_read_timeout(brief)?;
-                stream.set_write_timeout(brief)?;
-                Box::new(stream)
-            }
+            Listener::Tcp(listener) => Box::new(listener.accept()?.0),
+            Listener::Unix(listener) => Box::new(listener.accept()?.0),
         })
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn source(&mut self) -> &mut dyn Source {
         match self {
-            Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix(listener) => listener.as_fd(),
-        }
-    }
-
-    /// Wakes whoever waits for a connection.
-    pub(super) fn shut(&self) {
-        // One that is shut already has nobody waiting.
-        let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Both);
-    }
-}
-
-/// Answers readers until it is told to stop.
-pub(super) fn serve(listener: &Listener, stop: &AtomicBool, metrics: impl Fn() -> Option<String>) {
-    while !stop.load(Ordering::Acquire) {
-        match listener.accept() {
-            // What a reader does wrong is its own affair.
-            Ok(mut stream) => drop(answer(&mut *stream, &metrics)),
-            Err(_) if stop.load(Ordering::Acquire) => return,
-            // Out of descriptors, perhaps: it may get better.
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            Listener::Tcp(listener) => listener,
+            Listener::Unix(listener) => listener,
         }
     }
 }
 
-fn answer(stream: &mut dyn Stream, metrics: impl Fn() -> Option<String>) -> io::Result<()> {
-    let end = Instant::now() + PATIENCE;
-    let (status, body) = match request(stream, end)? {
-        Asked::Metrics => match metrics() {
-            Some(text) => ("200 OK", text),
-            None => ("500 Internal Server Error", "the metrics cannot be written\n".into()),
-        },
-        Asked::Else => ("404 Not Found", "there is only GET /metrics\n".into()),
-        Asked::Nonsense => ("400 Bad Request", "this is no HTTP request\n".into()),
-    };
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    let all = [head.as_bytes(), body.as_bytes()].concat();
-    let mut rest = &all[..];
-    while !rest.is_empty() && Instant::now() < end {
-        match stream.write(rest) {
-            Ok(0) => return Ok(()),
-            Ok(n) => rest = &rest[n..],
-            Err(e) if is_slow(&e) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
+struct Conn {
+    stream: Box<dyn Stream>,
+    began: Instant,
+    request: Vec<u8>,
+    /// What it gets, once that is known, and how much of it is written.
+    answer: Option<(Arc<[u8]>, usize)>,
 }
 
 enum Asked {
@@ -102,34 +77,227 @@ enum Asked {
     Nonsense,
 }
 
-/// Reads one request's head.
-fn request(stream: &mut dyn Stream, end: Instant) -> io::Result<Asked> {
-    let mut bytes = Vec::new();
-    let mut part = [0; 1024];
-    while bytes.len() < LONGEST && Instant::now() < end {
-        match stream.read(&mut part) {
-            Ok(0) => return Ok(Asked::Nonsense),
-            Ok(n) => bytes.extend_from_slice(&part[..n]),
-            Err(e) if is_slow(&e) => continue,
-            Err(e) => return Err(e),
-        }
-        let mut headers = [httparse::EMPTY_HEADER; 64];
-        let mut request = httparse::Request::new(&mut headers);
-        match request.parse(&bytes) {
-            Ok(httparse::Status::Partial) => {}
-            Ok(httparse::Status::Complete(_)) => {
-                let path = request.path.and_then(|p| p.split('?').next());
-                return Ok(match (request.method, path) {
-                    (Some("GET"), Some("/metrics")) => Asked::Metrics,
-                    _ => Asked::Else,
-                });
-            }
-            Err(_) => return Ok(Asked::Nonsense),
-        }
-    }
-    Ok(Asked::Nonsense)
+/// Serves readers until it is told to stop.
+pub(super) struct Service {
+    poll: Poll,
+    listener: Listener,
+    conns: Slab<Conn>,
+    waker: Arc<Waker>,
+    /// When to accept again, after that has failed.
+    accept_again: Option<Instant>,
 }
 
-fn is_slow(e: &io::Error) -> bool {
-    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+impl Service {
+    /// Serves those that connect to a socket that does not block.
+    ///
+    /// # Errors
+    /// The system has no event queue left.
+    pub(super) fn new(mut listener: Listener) -> io::Result<Service> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        poll.registry().register(listener.source(), LISTENER, Interest::READABLE)?;
+        let conns = Slab::with_capacity(MOST);
+        Ok(Service { poll, listener, conns, waker, accept_again: None })
+    }
+
+    /// Wakes its thread, for it to see that it is to stop.
+    pub(super) fn waker(&self) -> Arc<Waker> {
+        self.waker.clone()
+    }
+
+    pub(super) fn run(mut self, stop: &AtomicBool, metrics: impl Fn() -> Option<String>) {
+        let mut events = Events::with_capacity(MOST);
+        while !stop.load(Ordering::Acquire) {
+            let timeout = self.next_end().map(|end| end.saturating_duration_since(Instant::now()));
+            // Interrupted, at worst: it looks again.
+            let _ = self.poll.poll(&mut events, timeout);
+            let again = self.accept_again.is_some_and(|at| at <= Instant::now());
+            if again || events.iter().any(|event| event.token() == LISTENER) {
+                self.accept();
+            }
+            // One reading of the shards for all who ask for it.
+            let mut wanted = Vec::new();
+            for event in events.iter().filter(|event| event.token().0 < MOST) {
+                wanted.extend(self.ready(event.token().0));
+            }
+            if !wanted.is_empty() {
+                self.answer(&wanted, metrics());
+            }
+            self.expire();
+        }
+    }
+
+    fn next_end(&self) -> Option<Instant> {
+        let ends = self.conns.iter().map(|(_, conn)| conn.began + PATIENCE);
+        ends.chain(self.accept_again).min()
+    }
+
+    fn expire(&mut self) {
+        self.conns.retain(|_, conn| conn.began.elapsed() < PATIENCE);
+    }
+
+    fn accept(&mut self) {
+        self.accept_again = None;
+        loop {
+            match self.listener.accept() {
+                Ok(stream) => self.welcome(stream),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) if is_passing(&e) => {}
+                // Out of descriptors, perhaps: it may get better.
+                Err(_) => {
+                    self.accept_again = Some(Instant::now() + Duration::from_millis(100));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, mut stream: Box<dyn Stream>) {
+        if self.conns.len() == MOST
+            && let Some((oldest, _)) = self.conns.iter().min_by_key(|(_, conn)| conn.began)
+        {
+            self.conns.remove(oldest);
+        }
+        let entry = self.conns.vacant_entry();
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut *stream, Token(entry.key()), both).is_ok() {
+            entry.insert(Conn { stream, began: Instant::now(), request: Vec::new(), answer: None });
+        }
+    }
+
+    /// Goes on with a connection; says which it is, if it wants the metrics now.
+    fn ready(&mut self, at: usize) -> Option<usize> {
+        let conn = self.conns.get_mut(at)?;
+        if conn.answer.is_some() {
+            self.write(at);
+            return None;
+        }
+        match conn.read() {
+            Ok(None) => None,
+            Ok(Some(Asked::Metrics)) => Some(at),
+            Ok(Some(Asked::Else)) => {
+                self.refuse(at, "404 Not Found", "there is only GET /metrics\n")
+            }
+            Ok(Some(Asked::Nonsense)) => {
+                self.refuse(at, "400 Bad Request", "this is no HTTP request\n")
+            }
+            // What a reader does wrong is its own affair.
+            Err(_) => {
+                self.conns.remove(at);
+                None
+            }
+        }
+    }
+
+    fn refuse(&mut self, at: usize, status: &str, body: &str) -> Option<usize> {
+        self.give(at, &http(status, body));
+        None
+    }
+
+    fn answer(&mut self, wanted: &[usize], metrics: Option<String>) {
+        let answer = match metrics {
+            Some(text) => http("200 OK", &text),
+            None => http("500 Internal Server Error", "the metrics cannot be written\n"),
+        };
+        wanted.iter().for_each(|at| self.give(*at, &answer));
+    }
+
+    fn give(&mut self, at: usize, answer: &Arc<[u8]>) {
+        if let Some(conn) = self.conns.get_mut(at) {
+            conn.answer = Some((answer.clone(), 0));
+            self.write(at);
+        }
+    }
+
+    /// Writes what the socket takes. What is written is read before the connection is gone: its other
+    /// end closes it, or its time does.
+    fn write(&mut self, at: usize) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        match conn.write() {
+            Ok(true) if conn.discard() => drop(self.conns.remove(at)),
+            Ok(_) => {}
+            Err(_) => drop(self.conns.remove(at)),
+        }
+    }
+}
+
+impl Conn {
+    /// Reads what is there of the request's head; what it asks for, once that is known.
+    fn read(&mut self) -> io::Result<Option<Asked>> {
+        let mut part = [0; 1024];
+        while self.request.len() < LONGEST {
+            match self.stream.read(&mut part) {
+                Ok(0) => return Ok(Some(Asked::Nonsense)),
+                Ok(n) => self.request.extend_from_slice(&part[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if is_passing(&e) => continue,
+                Err(e) => return Err(e),
+            }
+            if let Some(asked) = asked(&self.request) {
+                return Ok(Some(asked));
+            }
+        }
+        Ok(Some(Asked::Nonsense))
+    }
+
+    /// Whether all is written.
+    fn write(&mut self) -> io::Result<bool> {
+        let Some((answer, written)) = &mut self.answer else { return Ok(false) };
+        while *written < answer.len() {
+            match self.stream.write(&answer[*written..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => *written += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if is_passing(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.stream.finish();
+        Ok(true)
+    }
+
+    /// Takes what the reader still says and forgets it; whether it has closed. Who closes with
+    /// something unread may take back what he has said (RFC 1122, 4.2.2.13).
+    fn discard(&mut self) -> bool {
+        let mut room = [0; 4096];
+        for _ in 0..LONGEST {
+            match self.stream.read(&mut room) {
+                Ok(1..) => {}
+                Err(e) if is_passing(&e) => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return false,
+                _ => return true,
+            }
+        }
+        // It never ends.
+        true
+    }
+}
+
+fn asked(request: &[u8]) -> Option<Asked> {
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut parsed = httparse::Request::new(&mut headers);
+    match parsed.parse(request) {
+        Ok(httparse::Status::Partial) => None,
+        Ok(httparse::Status::Complete(_)) => {
+            let path = parsed.path.and_then(|p| p.split('?').next());
+            Some(match (parsed.method, path) {
+                (Some("GET"), Some("/metrics")) => Asked::Metrics,
+                _ => Asked::Else,
+            })
+        }
+        Err(_) => Some(Asked::Nonsense),
+    }
+}
+
+fn http(status: &str, body: &str) -> Arc<[u8]> {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    [head.as_bytes(), body.as_bytes()].concat().into()
+}
+
+fn is_passing(e: &io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
 }

@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     pub status: NodeStatus,
+    /// Views that have begun.
+    pub view_changes: u64,
     pub figures: Figures,
     pub sessions: Sessions,
 }
@@ -109,7 +111,7 @@ fn collect(answers: &Receiver<Snapshot>, all: usize) -> Vec<Snapshot> {
 /// Serves metrics on a thread until it is dropped.
 pub(crate) struct Server {
     stop: Arc<AtomicBool>,
-    listener: Arc<http::Listener>,
+    waker: Arc<mio::Waker>,
     thread: Option<std::thread::JoinHandle<()>>,
     /// Keeps the file of a Unix socket, and removes it.
     _socket: Option<crate::listener::Reserved>,
@@ -133,32 +135,33 @@ impl Server {
                 let listener = std::net::TcpListener::bind(address).map_err(system)?;
                 let bound = listener.local_addr().map_err(system)?;
                 log.info(format!("metrics at http://{bound}/metrics"));
-                (http::Listener::Tcp(listener), None)
+                listener.set_nonblocking(true).map_err(system)?;
+                (http::Listener::Tcp(mio::net::TcpListener::from_std(listener)), None)
             }
             (None, Some(path)) => {
                 let (reserved, listener): (_, UnixListener) =
                     crate::listener::Reserved::bind(path, config.socket_mode)?;
                 log.info(format!("metrics at {}", path.display()));
-                (http::Listener::Unix(listener), Some(reserved))
+                listener.set_nonblocking(true).map_err(system)?;
+                (http::Listener::Unix(mio::net::UnixListener::from_std(listener)), Some(reserved))
             }
             (None, None) => return Ok(None),
         };
         let stop = Arc::new(AtomicBool::new(false));
-        let listener = Arc::new(listener);
-        let (stopped, listens) = (stop.clone(), listener.clone());
+        let service = http::Service::new(listener).map_err(system)?;
+        let (stopped, waker) = (stop.clone(), service.waker());
         let thread = std::thread::Builder::new().name("lockify-metrics".into());
-        let spawned = thread.spawn(move || {
-            http::serve(&listens, &stopped, || reader.read().ok());
-        });
+        let spawned = thread.spawn(move || service.run(&stopped, || reader.read().ok()));
         let thread = Some(spawned.map_err(system)?);
-        Ok(Some(Server { stop, listener, thread, _socket: reserved }))
+        Ok(Some(Server { stop, waker, thread, _socket: reserved }))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.listener.shut();
+        // Fails only if its thread has ended.
+        let _ = self.waker.wake();
         if let Some(thread) = self.thread.take() {
             // It panicked, or it has nothing left to do.
             let _ = thread.join();

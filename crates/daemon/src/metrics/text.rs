@@ -1,9 +1,12 @@
 //! The metrics' names and values, in the text format of OpenMetrics; `docs/observing.md` lists them.
 
+use std::collections::BTreeMap;
 use std::fmt::Error;
 
 use lockify_client::meter::{BOUNDS, Durations};
+use lockify_core::NodeId;
 use lockify_node::SpaceStatus;
+use lockify_node::wire::Versions;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode as encode_text;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
@@ -96,6 +99,8 @@ impl Collector for Snapshots {
             (vec![("state", "silent".to_owned())], (self.shards - self.snapshots.len()) as u64),
         ];
         e.gauge("lockify_shards", "Shards that answered this reading, and that did not", shards)?;
+        self.build(&mut e)?;
+        self.certificates(&mut e)?;
         self.clients(&mut e)?;
         self.sessions(&mut e)?;
         self.node(&mut e)?;
@@ -133,6 +138,31 @@ impl Snapshots {
             })
         });
         each.collect()
+    }
+
+    fn build(&self, e: &mut Encoder<'_>) -> Result<(), Error> {
+        let Versions { oldest, newest } = Versions::SPOKEN;
+        let labels = vec![
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("oldest_wire_version", oldest.to_string()),
+            ("newest_wire_version", newest.to_string()),
+        ];
+        e.gauge("lockify_build_info", "1; its labels say which release runs", vec![(labels, 1)])
+    }
+
+    /// Every shard sees the same certificates.
+    fn certificates(&self, e: &mut Encoder<'_>) -> Result<(), Error> {
+        let mut ends = BTreeMap::new();
+        for c in self.snapshots.iter().flat_map(|s| &s.status.certificates) {
+            let end = ends.entry(c.node).or_insert(c.ends);
+            *end = c.ends.min(*end);
+        }
+        let value = |(node, end): (NodeId, i64)| {
+            (vec![("node", node.to_string())], u64::try_from(end).unwrap_or(0))
+        };
+        let help = "When a node's certificate ends, or its authority: seconds since 1970";
+        let name = "lockify_certificate_end_timestamp_seconds";
+        e.gauge(name, help, ends.into_iter().map(value).collect())
     }
 
     fn clients(&self, e: &mut Encoder<'_>) -> Result<(), Error> {
@@ -223,6 +253,9 @@ impl Snapshots {
             "Times that quorum was lost",
             self.sum(|s| s.status.engine.halts),
         )?;
+        let views = self.snapshots.iter().map(|s| s.view_changes).max().unwrap_or(0);
+        let views = vec![(Vec::new(), views)];
+        e.counter("lockify_view_changes", "Views that have begun", views)?;
         let members = self.snapshots.iter().map(|s| s.status.members.len() as u64).min();
         let members = vec![(Vec::new(), members.unwrap_or(0))];
         e.gauge("lockify_members", "Nodes in the view; 0: no quorum", members)?;

@@ -281,7 +281,7 @@ impl Elsewhere for RemoteSpace {
             self.receive(epoch, letter, now);
         }
         self.decide(|queue| queue.tick(now));
-        self.record(|history| history.flush(now));
+        self.record(History::flush);
         told.append(&mut self.told);
     }
 

@@ -229,8 +229,11 @@ pub(super) fn note(witness: &mut Witness, message: &Paxos) {
         }
         PaxosMsg::Accepted(a) => {
             witness.promise = witness.promise.max(a.n);
-            witness.accepted =
-                if a.n > witness.round { a.accepted_idx } else { witness.accepted.max(a.accepted_idx) };
+            witness.accepted = if a.n > witness.round {
+                a.accepted_idx
+            } else {
+                witness.accepted.max(a.accepted_idx)
+            };
             witness.round = witness.round.max(a.n);
         }
         _ => {}

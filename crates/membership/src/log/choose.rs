@@ -150,8 +150,10 @@ mod tests {
 
     #[test]
     fn a_large_network_with_many_broken_links_is_decided_in_bounded_time() {
-        let broken: Vec<(u32, u32)> =
-            (1..=60).flat_map(|a| (a + 1..=60).map(move |b| (a, b))).filter(|(a, b)| (a * b) % 3 == 0).collect();
+        let broken: Vec<(u32, u32)> = (1..=60)
+            .flat_map(|a| (a + 1..=60).map(move |b| (a, b)))
+            .filter(|(a, b)| (a * b) % 3 == 0)
+            .collect();
         let set = chosen(60, &broken, &[]);
         assert!(set.len() >= 40, "{set:?}");
     }

@@ -53,13 +53,22 @@ impl Conduct {
         for (i, a) in nodes.iter().enumerate() {
             for b in nodes.iter().skip(i + 1) {
                 let up = matrix.linked(*a, *b);
-                let link = self.links.entry((*a, *b)).or_insert(Link { up, since: now, flaps: 0, counted: !up });
+                let link = self.links.entry((*a, *b)).or_insert(Link {
+                    up,
+                    since: now,
+                    flaps: 0,
+                    counted: !up,
+                });
                 // Whom nobody else reaches has died or is alone: that says nothing of this link.
                 let alive = [a, b].iter().all(|n| matrix.neighbours(**n).next().is_some());
                 if link.up != up {
                     (link.up, link.since, link.counted) = (up, now, false);
                     self.changed = now;
-                } else if !up && !link.counted && alive && now >= link.since.saturating_add(lease / 2) {
+                } else if !up
+                    && !link.counted
+                    && alive
+                    && now >= link.since.saturating_add(lease / 2)
+                {
                     (link.flaps, link.counted) = ((link.flaps + 1).min(MOST_FLAPS), true);
                 } else if up && now >= link.since.saturating_add(FORGIVEN * lease) {
                     link.flaps = 0;
@@ -124,11 +133,18 @@ impl LogMembership {
 
     fn hand_out_lives(&mut self, now: Time) {
         let waits = |r: &Report| {
-            r.asks && r.life.is_none() && self.state.nodes.contains_key(&r.node)
+            r.asks
+                && r.life.is_none()
+                && self.state.nodes.contains_key(&r.node)
                 && self.state.lives.get(&r.node).is_none_or(|l| l.visit != r.visit)
         };
-        let waiting: Vec<(NodeId, u64)> =
-            self.reports.values().map(|k| &k.report).filter(|r| waits(r)).map(|r| (r.node, r.visit)).collect();
+        let waiting: Vec<(NodeId, u64)> = self
+            .reports
+            .values()
+            .map(|k| &k.report)
+            .filter(|r| waits(r))
+            .map(|r| (r.node, r.visit))
+            .collect();
         for (node, visit) in waiting {
             // Only a process that is there: a report may be an old one's.
             let here = node == self.me() || self.is_reached(node, visit);
@@ -150,9 +166,9 @@ impl LogMembership {
         }
         let keys = self.state.keys_version;
         let knows = |m: &Member| {
-            self.reports.get(&m.node).is_some_and(|k| {
-                k.report.keys == keys && k.report.life == Some(m.incarnation)
-            })
+            self.reports
+                .get(&m.node)
+                .is_some_and(|k| k.report.keys == keys && k.report.life == Some(m.incarnation))
         };
         if self.state.view.members.iter().all(knows) {
             self.ask(now, Command::SettleLease { keys });
@@ -214,7 +230,8 @@ impl LogMembership {
                 continue;
             }
             let stays = wanted.contains(&node) && self.state.life(node) == Some(life);
-            let asks = self.reports.get(&node).is_some_and(|k| k.report.id() != life && k.report.asks);
+            let asks =
+                self.reports.get(&node).is_some_and(|k| k.report.id() != life && k.report.asks);
             let why = if !self.state.nodes.contains_key(&node) {
                 Why::Removed
             } else if self.state.life(node) != Some(life) || asks || self.is_proven(node, life) {
@@ -293,23 +310,31 @@ impl LogMembership {
             .iter()
             .filter_map(|n| Some(Member { node: *n, incarnation: life(*n)?, weight: weight(*n) }))
             .collect();
-        let spaces = joined_spaces(members.iter().filter_map(|m| {
-            Some((*m, self.reports.get(&m.node)?.report.spaces.as_slice()))
-        }));
+        let spaces = joined_spaces(
+            members
+                .iter()
+                .filter_map(|m| Some((*m, self.reports.get(&m.node)?.report.spaces.as_slice()))),
+        );
         let view = &self.state.view;
-        let stays = |m: &Member| members.iter().any(|n| (n.node, n.incarnation) == (m.node, m.incarnation));
+        let stays =
+            |m: &Member| members.iter().any(|n| (n.node, n.incarnation) == (m.node, m.incarnation));
         let proven = |m: &Member| stays(m) || self.state.is_over(m.node, m.incarnation);
         if members.is_empty() || view.says(&members, &spaces) || !view.members.iter().all(proven) {
             return;
         }
         // Who is just coming is taken into the same view.
         let coming = |r: &Report| {
-            r.asks || r.life.is_some_and(|l| self.state.may_join(r.node, l) && !wanted.contains(&r.node))
+            r.asks
+                || r.life
+                    .is_some_and(|l| self.state.may_join(r.node, l) && !wanted.contains(&r.node))
         };
         let others = self.reports.values().map(|k| &k.report);
         let soon = others.filter(|r| coming(r) && self.is_reached(r.node, r.id())).count() > 0;
         let command = Command::View { base: view.seq, members, spaces };
-        if soon && view.members.is_empty() && now < self.conduct.listens_from + self.state.lease_to_wait() / 2 {
+        if soon
+            && view.members.is_empty()
+            && now < self.conduct.listens_from + self.state.lease_to_wait() / 2
+        {
             return;
         }
         self.ask(now, command);
@@ -319,9 +344,9 @@ impl LogMembership {
     fn change_voters(&mut self, now: Time) {
         let config = self.state.config;
         let installed = |m: &Member| {
-            self.reports.get(&m.node).is_some_and(|k| {
-                k.report.config == config && k.report.life == Some(m.incarnation)
-            })
+            self.reports
+                .get(&m.node)
+                .is_some_and(|k| k.report.config == config && k.report.life == Some(m.incarnation))
         };
         let long = self.agreement.as_ref().is_some_and(|a| a.taken() >= agree::LONG);
         // Majorities of two successive configurations share a node only if nobody is further behind.
@@ -338,9 +363,13 @@ impl LogMembership {
     fn next_voters(&self, now: Time) -> Option<BTreeMap<NodeId, u64>> {
         let reach = self.reach(now);
         let disk = |node: &NodeId| {
-            let peer = self.peers.get(node).filter(|p| p.connected.is_some() && reach.contains_key(node))?;
+            let peer = self
+                .peers
+                .get(node)
+                .filter(|p| p.connected.is_some() && reach.contains_key(node))?;
             let hello = peer.hello.as_ref()?;
-            let ours = hello.cluster == 0 || hello.cluster == self.state.cluster
+            let ours = hello.cluster == 0
+                || hello.cluster == self.state.cluster
                 || peer.position.config.era < self.state.config.era;
             ours.then_some(hello.witness.disk)
         };
@@ -359,7 +388,8 @@ impl LogMembership {
             return Some(voters);
         }
         let joins = |node: &&NodeId| marked(node) && !self.state.voters.contains_key(*node);
-        let (node, disk) = self.state.nodes.keys().filter(joins).find_map(|n| Some((*n, disk(n)?)))?;
+        let (node, disk) =
+            self.state.nodes.keys().filter(joins).find_map(|n| Some((*n, disk(n)?)))?;
         voters.insert(node, disk);
         Some(voters)
     }

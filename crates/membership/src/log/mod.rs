@@ -280,7 +280,8 @@ impl LogMembership {
     ) -> Result<LogMembership, ImageError> {
         let mut random = Random(config.seed);
         let image = image.map(Image::decode).transpose()?;
-        if let Some(i) = image.as_ref().filter(|i| (i.node, &i.cluster) != (config.node, &config.cluster))
+        if let Some(i) =
+            image.as_ref().filter(|i| (i.node, &i.cluster) != (config.node, &config.cluster))
         {
             return Err(ImageError::Foreign {
                 node: i.node,
@@ -529,8 +530,7 @@ impl LogMembership {
         if !self.is_voter() || self.state.view.life(node) != Some(id) {
             return;
         }
-        let excludes =
-            |c: &Command| matches!(c, Command::Exclude { node: n, life, .. } if (*n, *life) == (node, id));
+        let excludes = |c: &Command| matches!(c, Command::Exclude { node: n, life, .. } if (*n, *life) == (node, id));
         let pending = self.agreement.as_ref().is_some_and(|a| a.has_pending(excludes));
         if pending || self.state.is_excluded(node, id) || self.state.is_over(node, id) {
             return;
@@ -640,7 +640,9 @@ impl LogMembership {
         }
         let Ok(message) = postcard::from_bytes::<Paxos>(bytes) else { return };
         // Who speaks for another node, or to one, is not believed.
-        if (message.get_sender(), message.get_receiver()) != (agree::pid(from), agree::pid(self.me())) {
+        if (message.get_sender(), message.get_receiver())
+            != (agree::pid(from), agree::pid(self.me()))
+        {
             return;
         }
         if self.disk_writes.inbox.len() < MOST_WAITING {
@@ -686,7 +688,8 @@ impl LogMembership {
     fn begun(&mut self, now: Time, state: ClusterState) {
         let own = state.voters.get(&self.me()).is_none_or(|disk| *disk == self.disk);
         let first = self.config.first();
-        let listed = first.nodes.keys().eq(state.nodes.keys()) && Some(&first.keys) == state.keys.as_ref();
+        let listed =
+            first.nodes.keys().eq(state.nodes.keys()) && Some(&first.keys) == state.keys.as_ref();
         if !self.has_begun() && own && listed && state.config.number == 1 {
             self.adopt(now, state, 0);
         }
@@ -770,7 +773,8 @@ impl LogMembership {
                 break;
             }
             let Some((from, message)) = self.disk_writes.inbox.pop_front() else { break };
-            if let Some(disk) = self.peers.get(&from).and_then(|p| p.hello.as_ref()).map(|h| h.witness.disk)
+            if let Some(disk) =
+                self.peers.get(&from).and_then(|p| p.hello.as_ref()).map(|h| h.witness.disk)
             {
                 let config = self.state.config;
                 let witness = self.witnesses.entry(from).or_default();
@@ -926,8 +930,7 @@ impl LogMembership {
         self.follow_view(now);
         // Who does not vote, or is not reached by the leader, learns at once, not with the next beat.
         if self.agreement.as_ref().is_some_and(Agreement::leads) {
-            let learners: Vec<NodeId> =
-                self.connected().filter(|n| !self.is_trusted(*n)).collect();
+            let learners: Vec<NodeId> = self.connected().filter(|n| !self.is_trusted(*n)).collect();
             learners.into_iter().for_each(|n| self.teach(n));
         }
     }
@@ -1127,13 +1130,18 @@ impl LogMembership {
     fn check(&self, request: &Request) -> Result<(), String> {
         let text = |why: &str| Err(why.to_owned());
         if !self.has_begun() && *request != Request::Recover {
-            return text("this node does not know the cluster yet; ask a member, or wait until it has joined");
+            return text(
+                "this node does not know the cluster yet; ask a member, or wait until it has joined",
+            );
         }
         match request {
             Request::Join { node, entry } => {
                 let taken = |(n, e): (&NodeId, &NodeEntry)| n != node && e.address == entry.address;
                 match self.state.nodes.iter().find(|(n, e)| taken((n, e))) {
-                    Some((n, e)) => Err(format!("node {n} has the address {} already: give each its own", e.address)),
+                    Some((n, e)) => Err(format!(
+                        "node {n} has the address {} already: give each its own",
+                        e.address
+                    )),
                     None if self.state.nodes.len() >= 1024 => text("1024 nodes are the most"),
                     None => Ok(()),
                 }
@@ -1147,9 +1155,9 @@ impl LogMembership {
             Request::Lease(lease) if !(10 * MS..=3_600_000 * MS).contains(lease) => {
                 Err(format!("a lease of {} ms: it is between 10 ms and 1 h", lease / MS))
             }
-            Request::Lease(_) if self.state.next_lease.is_some() => {
-                text("the lease is being changed: wait until every member knows (`lockify cluster status`)")
-            }
+            Request::Lease(_) if self.state.next_lease.is_some() => text(
+                "the lease is being changed: wait until every member knows (`lockify cluster status`)",
+            ),
             _ => Ok(()),
         }
     }
@@ -1164,7 +1172,8 @@ impl LogMembership {
                 !self.state.nodes.contains_key(node) && !self.state.voters.contains_key(node)
             }
             Request::Lease(lease) => {
-                self.state.next_lease.is_none() && self.state.keys.as_ref().is_some_and(|k| k.lease == *lease)
+                self.state.next_lease.is_none()
+                    && self.state.keys.as_ref().is_some_and(|k| k.lease == *lease)
             }
             Request::Fence(fence) => self.state.fence() == *fence,
             Request::Recover => true,
@@ -1206,18 +1215,30 @@ impl LogMembership {
 
     fn done(&self, request: &Request) -> String {
         match request {
-            Request::Join { node, entry } => format!("node {node} at {} belongs to the cluster", entry.address),
-            Request::Leave { node } => format!("node {node} does not belong to the cluster any more"),
-            Request::Lease(lease) => format!("the lease is {} ms on every member; correct the files, too", lease / MS),
-            Request::Fence(fence) => format!("recovery waits for {:?}; correct the files, too", fence.name()),
+            Request::Join { node, entry } => {
+                format!("node {node} at {} belongs to the cluster", entry.address)
+            }
+            Request::Leave { node } => {
+                format!("node {node} does not belong to the cluster any more")
+            }
+            Request::Lease(lease) => {
+                format!("the lease is {} ms on every member; correct the files, too", lease / MS)
+            }
+            Request::Fence(fence) => {
+                format!("recovery waits for {:?}; correct the files, too", fence.name())
+            }
             Request::Recover => "a new era has begun".into(),
         }
     }
 
     /// Begins a new era with this node as the only voter.
     fn recover(&mut self, now: Time) -> Result<String, String> {
-        if self.agreement.as_ref().is_some_and(|a| a.leader().is_some()) && self.sees_majority(now) {
-            return Err("a majority of the voters is here, with its disks: nothing is to be recovered".into());
+        if self.agreement.as_ref().is_some_and(|a| a.leader().is_some()) && self.sees_majority(now)
+        {
+            return Err(
+                "a majority of the voters is here, with its disks: nothing is to be recovered"
+                    .into(),
+            );
         }
         let first = self.config.first();
         let cluster = self.random.next().max(1);
@@ -1236,12 +1257,16 @@ impl LogMembership {
             self.halt(Halt::LeftBehind);
         }
         self.adopt(now, state, 0);
-        Ok(format!("era {era} has begun on node {}: start the other nodes, which join it", self.me()))
+        Ok(format!(
+            "era {era} has begun on node {}: start the other nodes, which join it",
+            self.me()
+        ))
     }
 
     fn sees_majority(&self, now: Time) -> bool {
         let reach = self.reach(now);
-        let here = |n: &&NodeId| **n == self.me() || (reach.contains_key(n) && self.is_trusted(**n));
+        let here =
+            |n: &&NodeId| **n == self.me() || (reach.contains_key(n) && self.is_trusted(**n));
         self.state.is_majority(self.state.voters.keys().filter(here).count())
     }
 }
@@ -1468,9 +1493,9 @@ impl LogMembership {
                     "node {node}: a new cluster begins when all listed nodes are there (or with `lockify \
                      cluster recover` on one of them)"
                 )),
-                Some(h) if h.cluster != 0 => {
-                    Some(format!("what node {node} knows of the cluster, and a majority of its voters"))
-                }
+                Some(h) if h.cluster != 0 => Some(format!(
+                    "what node {node} knows of the cluster, and a majority of its voters"
+                )),
                 Some(h) if h.first != first => Some(contrast(*node, &first, &h.first)),
                 Some(_) => None,
             }
@@ -1484,7 +1509,8 @@ impl LogMembership {
             if !reach.contains_key(n) {
                 return Some(format!("node {n} is not reached"));
             }
-            (!self.is_trusted(*n)).then(|| format!("node {n} has lost its state, or has that of another cluster"))
+            (!self.is_trusted(*n))
+                .then(|| format!("node {n} has lost its state, or has that of another cluster"))
         };
         let missing: Vec<String> =
             self.state.voters.keys().filter(|n| **n != self.me()).filter_map(state).collect();
@@ -1529,7 +1555,11 @@ fn contrast(node: NodeId, ours: &First, theirs: &First) -> String {
     } else if ours.keys.lease != theirs.keys.lease {
         format!("lease = {} ms, and this node {} ms", theirs.keys.lease / MS, ours.keys.lease / MS)
     } else if ours.keys.fence != theirs.keys.fence {
-        format!("fence = {:?}, and this node {:?}", theirs.keys.fence.name(), ours.keys.fence.name())
+        format!(
+            "fence = {:?}, and this node {:?}",
+            theirs.keys.fence.name(),
+            ours.keys.fence.name()
+        )
     } else {
         format!("shards = {}, and this node {}", theirs.keys.shards, ours.keys.shards)
     };

@@ -299,7 +299,8 @@ impl ClusterState {
     }
 
     fn live(&mut self, node: NodeId, visit: u64) -> bool {
-        if !self.nodes.contains_key(&node) || self.lives.get(&node).is_some_and(|l| l.visit == visit)
+        if !self.nodes.contains_key(&node)
+            || self.lives.get(&node).is_some_and(|l| l.visit == visit)
         {
             return false;
         }
@@ -331,7 +332,8 @@ impl ClusterState {
         let fits = base == self.view.seq
             && seq < LAST_VIEW
             && members.iter().all(|m| self.may_join(m.node, m.incarnation));
-        let stays = |m: &Member| members.iter().any(|n| (n.node, n.incarnation) == (m.node, m.incarnation));
+        let stays =
+            |m: &Member| members.iter().any(|n| (n.node, n.incarnation) == (m.node, m.incarnation));
         // No life of the old view may act beside the new one.
         let proven = |m: &Member| stays(m) || self.is_over(m.node, m.incarnation);
         if !fits || !self.view.members.iter().all(proven) {
@@ -366,7 +368,8 @@ impl ClusterState {
     }
 
     fn change_lease(&mut self, lease: Time) -> bool {
-        let fits = self.next_lease.is_none() && self.keys.as_ref().is_some_and(|k| k.lease != lease);
+        let fits =
+            self.next_lease.is_none() && self.keys.as_ref().is_some_and(|k| k.lease != lease);
         if fits {
             self.next_lease = Some(lease);
             self.keys_version += 1;

@@ -119,7 +119,8 @@ impl Image {
     /// Reads an image.
     pub(super) fn decode(bytes: &[u8]) -> Result<Image, ImageError> {
         let rest = bytes.strip_prefix(MAGIC.as_slice());
-        let rest = rest.ok_or(ImageError::Damaged("it does not begin as a state of this release"))?;
+        let rest =
+            rest.ok_or(ImageError::Damaged("it does not begin as a state of this release"))?;
         let (sum, body) = rest.split_first_chunk().ok_or(ImageError::Damaged("it is cut short"))?;
         if crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
             return Err(ImageError::Damaged("its checksum is wrong"));

@@ -118,7 +118,8 @@ impl World {
     }
 
     fn break_all(&mut self, node: NodeId) {
-        let broken: Vec<_> = self.conns.iter().copied().filter(|(a, b)| *a == node || *b == node).collect();
+        let broken: Vec<_> =
+            self.conns.iter().copied().filter(|(a, b)| *a == node || *b == node).collect();
         broken.into_iter().for_each(|(a, b)| self.disconnect(a, b));
     }
 
@@ -132,7 +133,11 @@ impl World {
 
     fn link(&mut self, a: u32, b: u32, up: bool) {
         for way in [(NodeId(a), NodeId(b)), (NodeId(b), NodeId(a))] {
-            if up { self.cut.remove(&way) } else { self.cut.insert(way) };
+            if up {
+                self.cut.remove(&way)
+            } else {
+                self.cut.insert(way)
+            };
         }
     }
 
@@ -153,7 +158,12 @@ impl World {
                 Action::Send { to, vote } => {
                     if self.conns.contains(&(node.min(to), node.max(to))) {
                         let late = 200_000 + self.random.next() % (3 * MS);
-                        let last = self.wire.iter().filter(|w| (w.1, w.2) == (node, to)).map(|w| w.0).max();
+                        let last = self
+                            .wire
+                            .iter()
+                            .filter(|w| (w.1, w.2) == (node, to))
+                            .map(|w| w.0)
+                            .max();
                         let at = (self.now + late).max(last.unwrap_or(0));
                         self.wire.push_back((at, node, to, vote));
                     }
@@ -188,7 +198,8 @@ impl World {
     }
 
     fn install(&mut self, view: NodeView) {
-        let lives: BTreeMap<NodeId, u64> = view.members.iter().map(|m| (m.node, m.incarnation)).collect();
+        let lives: BTreeMap<NodeId, u64> =
+            view.members.iter().map(|m| (m.node, m.incarnation)).collect();
         let known = self.views.entry(view.seq).or_insert_with(|| lives.clone());
         assert_eq!(*known, lives, "two views have the number {}", view.seq);
     }
@@ -203,7 +214,9 @@ impl World {
                 let now = self.local(*node);
                 let peers: Vec<NodeId> = all.iter().copied().filter(|p| p != node).collect();
                 for peer in peers {
-                    if self.conns.contains(&(peer.min(*node), peer.max(*node))) && !self.cut.contains(&(*node, peer)) {
+                    if self.conns.contains(&(peer.min(*node), peer.max(*node)))
+                        && !self.cut.contains(&(*node, peer))
+                    {
                         self.event(peer, Event::Vote { from: *node, vote: Vote::Goodbye });
                     }
                 }
@@ -224,7 +237,10 @@ impl World {
             }
         }
         for node in &all {
-            let due = self.places[node].service.as_ref().is_some_and(|s| s.next_timer() <= self.local(*node));
+            let due = self.places[node]
+                .service
+                .as_ref()
+                .is_some_and(|s| s.next_timer() <= self.local(*node));
             if due {
                 self.event(*node, Event::Tick);
             }
@@ -253,7 +269,9 @@ impl World {
                     let p = &self.places[n];
                     p.service.as_ref().filter(|_| !p.paused && !p.halting).map(Membership::identity)
                 };
-                if let (true, false, Some(x), Some(y)) = (both, self.conns.contains(&(*a, *b)), id(a), id(b)) {
+                if let (true, false, Some(x), Some(y)) =
+                    (both, self.conns.contains(&(*a, *b)), id(a), id(b))
+                {
                     self.conns.insert((*a, *b));
                     self.event(*a, Event::Connected { node: *b, life: y, sole: false });
                     // The first may have begun a new life just now.
@@ -282,7 +300,11 @@ impl World {
         for (node, life, seq) in &acting {
             for (other, _, newer) in acting.iter().filter(|(_, _, s)| s > seq) {
                 let member = self.views[newer].get(node) == Some(life);
-                assert!(member, "at {}: node {node} (life {life}) acts in view {seq} beside node {other} in {newer}", self.now);
+                assert!(
+                    member,
+                    "at {}: node {node} (life {life}) acts in view {seq} beside node {other} in {newer}",
+                    self.now
+                );
             }
         }
     }
@@ -314,7 +336,31 @@ impl World {
     fn told(&self) -> Vec<(NodeId, Vec<String>, String)> {
         let told = |(n, p): (&NodeId, &Place)| {
             let s = p.service.as_ref()?;
-            Some((*n, s.standing().waits, format!("{s:?} {:?} life {:?} disk {:x} voters {:x?} leads {:?}", s.installed.as_ref().map(|v| v.seq), s.life, s.disk, s.state.voters, s.agreement.as_ref().map(|a| { let r = a.records(); (a.leads(), a.leader(), r.promise, r.accepted_round, s.state.voters.keys().map(|n| s.is_trusted(*n)).collect::<Vec<_>>(), r.log.len(), r.decided, r.stopsign.is_some(), a.taken()) }))))
+            Some((
+                *n,
+                s.standing().waits,
+                format!(
+                    "{s:?} {:?} life {:?} disk {:x} voters {:x?} leads {:?}",
+                    s.installed.as_ref().map(|v| v.seq),
+                    s.life,
+                    s.disk,
+                    s.state.voters,
+                    s.agreement.as_ref().map(|a| {
+                        let r = a.records();
+                        (
+                            a.leads(),
+                            a.leader(),
+                            r.promise,
+                            r.accepted_round,
+                            s.state.voters.keys().map(|n| s.is_trusted(*n)).collect::<Vec<_>>(),
+                            r.log.len(),
+                            r.decided,
+                            r.stopsign.is_some(),
+                            a.taken(),
+                        )
+                    })
+                ),
+            ))
         };
         self.places.iter().filter_map(told).collect()
     }
@@ -445,7 +491,11 @@ fn a_bridge_and_a_ring_of_five_have_one_view_each_that_stays() {
         let lives: Vec<_> = left.iter().map(|n| w.service(*n).life).collect();
         broken.iter().for_each(|(a, b)| w.link(*a, *b, false));
         w.settle(&left, 8 * LEASE);
-        assert_eq!(left.iter().map(|n| w.service(*n).life).collect::<Vec<_>>(), lives, "they lose nothing");
+        assert_eq!(
+            left.iter().map(|n| w.service(*n).life).collect::<Vec<_>>(),
+            lives,
+            "they lose nothing"
+        );
         let seq = w.seq();
         w.run(30 * LEASE);
         assert_eq!(w.seq(), seq);
@@ -526,7 +576,10 @@ fn a_node_with_another_lease_in_its_file_does_not_join_and_says_so() {
     w.settle(&[1, 2], 10 * LEASE);
     w.run(10 * LEASE);
     let waits = w.service(3).standing().waits;
-    assert!(waits.iter().any(|t| t.contains("lease = 400 ms") && t.contains("100 ms")), "{waits:?}");
+    assert!(
+        waits.iter().any(|t| t.contains("lease = 400 ms") && t.contains("100 ms")),
+        "{waits:?}"
+    );
     let changed = w.ask(1, Request::Lease(4 * LEASE)).unwrap();
     assert!(changed.contains("400 ms"), "{changed}");
     w.settle(&[1, 2, 3], 40 * LEASE);

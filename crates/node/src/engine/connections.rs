@@ -34,11 +34,7 @@ impl Engine {
     }
 
     fn dial_peer(&mut self, peer: usize, now: Time) {
-        let p = &mut self.peers[peer];
-        p.by_list = !p.by_list && p.listed != p.place;
-        let listed = p.listed.parse::<SocketAddr>().ok().filter(|_| p.by_list);
-        let listed = listed.and_then(|a| super::shard_address(a, self.identity.shard).ok());
-        match listed.or(p.address) {
+        match self.peers[peer].address(self.identity.shard) {
             Some(address) => self.dial_address(peer, address, now),
             None => self.look_up(peer),
         }
@@ -48,7 +44,7 @@ impl Engine {
     fn look_up(&mut self, peer: usize) {
         let p = &mut self.peers[peer];
         p.looking_up = true;
-        let (node, place, mailbox) = (p.node, p.place.clone(), self.mailbox.clone());
+        let (node, place, mailbox) = (p.node, p.place().to_owned(), self.mailbox.clone());
         let look = move || {
             let addresses = std::net::ToSocketAddrs::to_socket_addrs(&place)
                 .map(Iterator::collect)
@@ -82,8 +78,9 @@ impl Engine {
             }
             other => {
                 let why = other.err().unwrap_or_else(|| "it has no address".into());
-                p.error = Some(format!("cannot look up {}: {why}", p.place));
+                p.error = Some(format!("cannot look up {}: {why}", p.place()));
                 p.back_off(now);
+                p.try_next();
             }
         }
     }
@@ -118,7 +115,8 @@ impl Engine {
         let p = &mut self.peers[peer];
         p.dialing = None;
         p.back_off(now);
-        p.error = Some(format!("cannot connect to {}: {kind}", p.address()));
+        p.error = Some(format!("cannot connect to {}: {kind}", p.place()));
+        p.try_next();
         let proof = kind == ErrorKind::ConnectionRefused && p.same_host && p.conn.is_none();
         if proof && !p.dead {
             p.dead = true;
@@ -129,8 +127,18 @@ impl Engine {
 
     pub(super) fn accept(&mut self, now: Time) {
         self.accept_again = Time::MAX;
+        for at in 0..=self.other_listeners.len() {
+            self.accept_from(at, now);
+        }
+    }
+
+    /// Accepts at one of this node's addresses.
+    fn accept_from(&mut self, at: usize, now: Time) {
         for _ in 0..ACCEPTS {
-            let Some(listener) = &self.listener else { return };
+            let others = || self.other_listeners.get(at.checked_sub(1)?);
+            let Some(listener) = others().or(self.listener.as_ref().filter(|_| at == 0)) else {
+                return;
+            };
             match listener.accept() {
                 Ok((stream, address)) => match self.may_enter(address.ip(), now) {
                     Some(origin) => self.welcome(stream, address, origin, now),
@@ -253,6 +261,7 @@ impl Engine {
                 let p = &mut self.peers[peer];
                 p.conn = None;
                 p.link.disconnect();
+                p.try_next();
                 p.dial_soon(now);
                 p.error =
                     Some(if why.is_empty() { "the connection was closed".into() } else { why });
@@ -267,8 +276,9 @@ impl Engine {
                 if !why.is_empty() {
                     p.error = Some(why);
                 } else if p.error.is_none() {
-                    p.error = Some(format!("{} closed the connection at once", p.address()));
+                    p.error = Some(format!("{} closed the connection at once", p.place()));
                 }
+                p.try_next();
             }
             Stage::Accepted | Stage::Closing => {}
         }
@@ -279,6 +289,10 @@ impl Engine {
         let delayed = conn.delayed.front().map_or(Time::MAX, |(t, _)| *t);
         match conn.stage {
             Stage::Up { .. } => delayed,
+            // The other addresses have their turns before a lease is over.
+            Stage::Dialing { peer, .. } => {
+                conn.since + self.patience() / self.peers[peer].links() as Time
+            }
             _ => conn.since + self.patience(),
         }
     }
@@ -309,6 +323,7 @@ impl Engine {
 
     /// Writes everything that sockets take.
     pub(super) fn flush(&mut self, now: Time) {
+        self.write_histories();
         while let Some(at) = self.dirty.pop() {
             let Some(conn) = self.conns.get_mut(at) else { continue };
             conn.dirty = false;
@@ -318,8 +333,15 @@ impl Engine {
             self.stats.bytes_sent += (before - (conn.out.len() - conn.written)) as u64;
             let (flushed, stage) = (conn.is_flushed(), conn.stage);
             match result {
+                Err(kind) if matches!(stage, Stage::Introduced { .. }) => {
+                    self.last_words(at, stage, kind, now);
+                }
                 Err(kind) => self.close(at, kind.to_string(), now),
-                Ok(()) if flushed && stage == Stage::Closing => self.close(at, String::new(), now),
+                // The other side closes when it has read that. Who closes with something unread takes back what he has
+                // said (RFC 1122, 4.2.2.13).
+                Ok(()) if flushed && stage == Stage::Closing => {
+                    let _ = conn.stream.shutdown(std::net::Shutdown::Write);
+                }
                 Ok(()) if flushed => self.next_answer(at),
                 Ok(()) => {}
             }

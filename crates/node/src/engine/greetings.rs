@@ -1,14 +1,18 @@
 //! Introductions: who may talk to whom.
 
+use std::io::ErrorKind;
+
 use lockify_core::Time;
 use lockify_core::link::{Hello, Resumed};
+use lockify_trust::{LONGEST_CLUSTER, Reading, Security, printable_start};
+use rustix::net::sockopt;
 
-use super::Engine;
-use crate::conn::Stage;
+use super::{Engine, MS};
+use crate::conn::{Conn, Stage};
 use crate::membership::Event;
 use crate::notice::Level;
 use crate::wire::{
-    Greeting, GreetingError, Introduction, Packet, decode_greeting, encode_greeting,
+    Greeting, GreetingError, Introduction, MAX_GREETING, Packet, decode_greeting, encode_greeting,
 };
 
 /// Whether a node names itself by a visit, not by a life.
@@ -52,11 +56,18 @@ impl Engine {
             }
             Err(e) => {
                 let whom = self.whom(stage, at);
-                if let GreetingError::Version(_) = e {
-                    let text = format!("{} speaks another version than {whom}: {e}", self.myself());
-                    self.refuse(at, stage, text);
-                } else {
-                    self.close(at, e.to_string(), now);
+                match e {
+                    // Whoever is there would not understand an answer.
+                    GreetingError::Magic => self.close(at, e.to_string(), now),
+                    GreetingError::Version(_) => {
+                        let me = self.myself();
+                        self.refuse(
+                            at,
+                            stage,
+                            format!("{me} speaks another version than {whom}: {e}"),
+                        );
+                    }
+                    _ => self.refuse(at, stage, format!("{} refuses {whom}: {e}", self.myself())),
                 }
                 self.complain(format!("{whom} ({address}) was refused: {e}"));
             }
@@ -65,20 +76,42 @@ impl Engine {
     }
 
     fn greeted(&mut self, at: usize, stage: Stage, greeting: Greeting, now: Time) {
-        let whom = self.whom(stage, at);
         match greeting {
-            Greeting::Refusal(text) => {
-                self.close(at, format!("refused by {whom}: {text}"), now);
-                self.complain(format!("{whom} refuses this node: {text}"));
-            }
+            Greeting::Refusal(why) => self.refused(at, stage, &why, now),
             Greeting::Introduction(i) => match self.admit(at, stage, &i, now) {
                 Ok(peer) => self.establish(at, stage, peer, i, now),
                 Err(why) => {
+                    let whom = self.whom(stage, at);
                     self.complain(format!("{whom} was refused: {why}"));
                     self.note_refusal(at, &i, &why);
                     self.refuse(at, stage, why);
                 }
             },
+        }
+    }
+
+    /// The other side does not talk to this node.
+    pub(super) fn refused(&mut self, at: usize, stage: Stage, why: &str, now: Time) {
+        let whom = self.whom(stage, at);
+        self.close(at, format!("refused by {whom}: {why}"), now);
+        self.complain(format!("{whom} refuses this node: {why}"));
+    }
+
+    /// Nothing can be written any more to somebody who has not introduced himself. What he has said before tells more than
+    /// the system does: a refusal, perhaps.
+    pub(super) fn last_words(&mut self, at: usize, stage: Stage, error: ErrorKind, now: Time) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        let reading = loop {
+            match conn.read() {
+                Reading::More if conn.pending().len() < MAX_GREETING => {}
+                reading => break reading,
+            }
+        };
+        let greeting = decode_greeting(conn.pending());
+        match (reading, greeting) {
+            (Reading::Distrusted(why), _) => self.distrust(at, &why, now),
+            (_, Ok(Some((Greeting::Refusal(why), _)))) => self.refused(at, stage, &why, now),
+            _ => self.close(at, error.to_string(), now),
         }
     }
 
@@ -169,7 +202,9 @@ impl Engine {
         i: &Introduction,
         now: Time,
     ) -> Result<usize, String> {
-        let (me, it) = (&self.identity, format!("node {} of cluster \"{}\"", i.node, i.cluster));
+        // Whoever reaches the port chooses this name.
+        let cluster = printable_start(i.cluster.as_bytes(), LONGEST_CLUSTER);
+        let (me, it) = (&self.identity, format!("node {} of cluster \"{cluster}\"", i.node));
         let we = self.myself();
         // Before all else: an introduction is not worth anything without its proof.
         let secured = self.conns.get(at).and_then(|c| c.secured.as_deref());
@@ -276,6 +311,7 @@ impl Engine {
             p.dialing = None;
         }
         p.conn = Some(at);
+        p.certificate_ends = shown_ends(&self.security, &self.conns[at]);
         // There is one, or it would not have been admitted.
         p.version = self.identity.versions.common(i.versions()).unwrap_or(p.version);
         p.error = None;
@@ -283,19 +319,31 @@ impl Engine {
         p.dial_soon(now);
         let (node, life, sole, version) = (p.node, i.link.from, p.same_host, p.version);
         self.conns[at].stage = Stage::Up { peer };
+        self.notice_a_dead_link(at, peer);
         if stage == Stage::Accepted {
             self.write_introduction(at, peer, hello);
         }
         self.resend(at, peer, now);
         self.note_backlog(peer);
         self.complaint.clear();
-        self.notice(
-            Level::Info,
-            format!(
+        // Without keys, whoever reaches the port may come and go as this node.
+        if self.door.arrivals.admits(now) {
+            let text = format!(
                 "connected to node {node} (incarnation {life}, version {version} of the protocol)"
-            ),
-        );
+            );
+            self.notice(Level::Info, text);
+        }
         self.tell(now, Event::Connected { node, life, sole });
+    }
+
+    /// A link that goes down says nothing: a connection whose data nobody acknowledges is closed by
+    /// the kernel, early enough to go on over another link before a lease is over.
+    fn notice_a_dead_link(&self, at: usize, peer: usize) {
+        if self.peers[peer].links() > 1 {
+            let limit = u32::try_from(self.lease / 3 / MS).unwrap_or(u32::MAX).max(1);
+            // Without it, the lease ends what the link does.
+            let _ = sockopt::set_tcp_user_timeout(&self.conns[at].stream, limit);
+        }
     }
 
     /// Sends again what the peer has not received.
@@ -310,5 +358,13 @@ impl Engine {
             .collect();
         self.stats.resent += again.len() as u64;
         again.iter().for_each(|packet| self.put(at, packet, due));
+    }
+}
+
+/// When the certificate ends that the other side of a connection has shown.
+fn shown_ends(security: &Security, conn: &Conn) -> Option<i64> {
+    match (security, conn.secured.as_deref()) {
+        (Security::Tls(keyring), Some(secured)) => secured.shown_ends(&keyring.current()),
+        _ => None,
     }
 }

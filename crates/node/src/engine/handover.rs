@@ -66,7 +66,6 @@ impl Engine {
         let now = monotonic();
         self.members.prepare_image(now + self.skew);
         self.act(now);
-        self.write_histories();
         self.flush(now);
     }
 
@@ -87,12 +86,14 @@ impl Engine {
             waker: _,
             timer: _,
             listener: _,
+            other_listeners: _,
             accept_again: _,
             mailbox: _,
             fencer: _,
             lease_end: _,
             members_due: _,
             complaint: _,
+            view_changes: _,
             skew: _,
             cluster: _,
             // Made anew.

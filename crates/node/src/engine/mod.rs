@@ -24,13 +24,14 @@ use lockify_core::{NodeId, Time};
 use lockify_trust::Security;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Token};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use slab::Slab;
 
 use crate::clock::{Timer, boot, boottime, born, monotonic, wall};
 use crate::cluster::Cluster;
 use crate::config::NodeConfig;
-use crate::disk::Disk;
 use crate::conn::Conn;
+use crate::disk::Disk;
 use crate::error::NodeError;
 use crate::event::HostEvent;
 use crate::fence::Fencer;
@@ -62,6 +63,8 @@ const TIMER: Token = Token(1);
 const LISTENER: Token = Token(2);
 const FIRST_CONN: usize = 16;
 const MS: Time = 1_000_000;
+/// Peers that may wait to be accepted on one of the other links.
+const BACKLOG: i32 = 128;
 
 /// One shard of one node: lockspaces, peers, timers, membership. Single-threaded: whoever owns it
 /// calls [`Engine::run_once`] in a loop, and the other methods between its turns.
@@ -72,6 +75,8 @@ pub struct Engine {
     waker: Arc<mio::Waker>,
     timer: Timer,
     listener: Option<TcpListener>,
+    /// On the node's other links.
+    other_listeners: Vec<TcpListener>,
     /// When to accept again after that failed; the event queue would not say so.
     accept_again: Time,
     door: Door,
@@ -117,6 +122,8 @@ pub struct Engine {
     pending: Vec<HostEvent>,
     /// The last complaint about a stranger, so that a persistent one is not repeated.
     complaint: String,
+    /// Views that have begun since the program did.
+    view_changes: u64,
     stats: EngineStats,
     /// Where histories go.
     history: Option<PathBuf>,
@@ -169,9 +176,11 @@ impl Engine {
         let waker = Arc::new(waker);
         let timer = Timer::new(poll.registry(), TIMER).map_err(system("cannot make a timer"))?;
         let listener = listen(&mut config, &identity, &poll)?;
+        let other_listeners = listen_elsewhere(&config, &identity, &poll)?;
         let now = monotonic();
         let lease = nanos(config.lease).max(MS);
-        let disk = config.state_dir.as_deref().map(|d| Disk::open(d, identity.shard)).transpose()?;
+        let disk =
+            config.state_dir.as_deref().map(|d| Disk::open(d, identity.shard)).transpose()?;
         let (members, incarnation) = match resumed {
             Some(resumed) => resumed,
             None => membership(&config, lease, disk.as_ref())?,
@@ -188,6 +197,8 @@ impl Engine {
             Some(group) => group.fencer(&config.fence),
             None => Fencer::new(config.fence.clone()),
         };
+        let all_addresses = config.addresses();
+        let peers = peer::list(&config, &identity, incarnation, now);
         let names = config.corosync.take().map(|c| c.names).unwrap_or_default();
         if let Some(group) = &identity.group {
             group.attach(identity.shard, waker.clone());
@@ -198,15 +209,16 @@ impl Engine {
             waker,
             timer,
             listener,
+            other_listeners,
             accept_again: Time::MAX,
-            door: Door::new(config.nodes.iter().map(|n| n.address.ip().to_canonical()).collect()),
+            door: Door::new(&all_addresses),
             security: config.security.clone(),
             incarnation,
             lease,
             delay: nanos(config.delay),
             backlog: config.backlog.max(1),
             skew: boottime().saturating_sub(now),
-            peers: peer::list(&config, &identity, incarnation, now),
+            peers,
             identity,
             conns: Slab::new(),
             dirty: Vec::new(),
@@ -230,6 +242,7 @@ impl Engine {
             next_fence: 1,
             pending: Vec::new(),
             complaint: String::new(),
+            view_changes: 0,
             stats: EngineStats::default(),
             history: config.history,
             histories: BTreeMap::new(),
@@ -384,7 +397,6 @@ impl Engine {
         self.expire(now);
         self.expire_queries(now);
         self.release_delayed(now);
-        self.flush_histories(now);
     }
 
     /// Sets the timer to the next thing that is due.
@@ -564,6 +576,43 @@ fn listen(
         .register(&mut listener, LISTENER, Interest::READABLE)
         .map_err(system("cannot wait for peers"))?;
     Ok(Some(listener))
+}
+
+/// Listens on the node's other links, also before the network is up there.
+fn listen_elsewhere(
+    config: &NodeConfig,
+    identity: &Identity,
+    poll: &Poller,
+) -> Result<Vec<TcpListener>, NodeError> {
+    if config.nodes.len() == 1 {
+        return Ok(Vec::new());
+    }
+    let listen = |address: &SocketAddr| {
+        let address = shard_address(*address, identity.shard)?;
+        let failed = |error| NodeError::Listen { node: config.node, address, error };
+        let mut listener = bind_ahead(address).map_err(failed)?;
+        poll.registry()
+            .register(&mut listener, LISTENER, Interest::READABLE)
+            .map_err(system("cannot wait for peers"))?;
+        Ok(listener)
+    };
+    config.others_of(config.node).iter().map(listen).collect()
+}
+
+/// Listens at an address that this machine need not have yet.
+fn bind_ahead(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv4() {
+        sockopt::set_ip_freebind(&socket, true)?;
+    } else {
+        sockopt::set_ipv6_freebind(&socket, true)?;
+    }
+    net::bind(&socket, &address)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from_std(socket.into()))
 }
 
 /// Where a node's shard listens.

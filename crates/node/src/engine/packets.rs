@@ -4,9 +4,12 @@ use lockify_core::link::Frame;
 use lockify_core::{Input, Message, Time};
 
 use super::Engine;
+use crate::conn::Stage;
 use crate::event::HostEvent;
 use crate::membership::Event;
-use crate::wire::{PREFIX, Packet, Payload, decode_packet, first_frame};
+use crate::wire::{
+    Greeting, PREFIX, Packet, Payload, decode_greeting, decode_packet, first_frame, is_greeting,
+};
 
 /// Messages received after which an acknowledgement is sent that nothing else carried.
 const ACK_EVERY: u64 = 64;
@@ -15,6 +18,9 @@ impl Engine {
     /// Handles a frame; false if none is complete.
     pub(super) fn handle_frame(&mut self, at: usize, peer: usize, now: Time) -> bool {
         let conn = &mut self.conns[at];
+        if is_greeting(conn.pending()) {
+            return self.hear_refusal(at, peer, now);
+        }
         let decoded = match first_frame(conn.pending()) {
             Ok(None) => return false,
             Ok(Some(frame)) => decode_packet(frame).map(|p| (p, frame.len() + PREFIX)),
@@ -27,6 +33,20 @@ impl Engine {
                 self.handle_packet(at, peer, packet, now);
             }
             Err(e) => self.reject(at, peer, &e.to_string(), now),
+        }
+        true
+    }
+
+    /// A peer that this node has admitted may still refuse this node: it answers an introduction with a refusal, where
+    /// frames would follow. False if that is not complete.
+    fn hear_refusal(&mut self, at: usize, peer: usize, now: Time) -> bool {
+        match decode_greeting(self.conns[at].pending()) {
+            Ok(None) => return false,
+            Ok(Some((Greeting::Refusal(why), _))) => {
+                self.refused(at, Stage::Up { peer }, &why, now)
+            }
+            Ok(Some(_)) => self.reject(at, peer, "a second introduction", now),
+            Err(_) => self.reject(at, peer, "a greeting that is none", now),
         }
         true
     }

@@ -18,16 +18,15 @@ const LONGEST_PAUSE: Time = 250 * MS;
 /// Another node of the list.
 pub(super) struct Peer {
     pub(super) node: NodeId,
-    /// Where its shard 0 listens: `HOST:PORT`.
-    pub(super) place: String,
-    /// Where its shard of this number listens; `None`: its name is looked up at each connection.
-    pub(super) address: Option<SocketAddr>,
-    /// The address is on this host: a refused connection proves that no process is there.
+    /// Where its shard 0 listens, each `HOST:PORT`: as the cluster has it, on its other links, and as
+    /// this node's own list says, which may be newer.
+    places: Vec<String>,
+    /// Where this node's configuration says that it listens.
+    listed: Vec<String>,
+    /// Which of them is tried, counted without end.
+    trying: usize,
+    /// All addresses are on this host: a refused connection proves that no process is there.
     pub(super) same_host: bool,
-    /// Where this node's own list says that it listens, which may be newer than what the log has.
-    pub(super) listed: String,
-    /// The list's turn, at every second attempt.
-    pub(super) by_list: bool,
     /// A thread looks its name up.
     pub(super) looking_up: bool,
     /// It does not belong to the cluster any more.
@@ -49,6 +48,8 @@ pub(super) struct Peer {
     pub(super) channels: HashMap<u32, String>,
     /// Why the last attempt to connect failed.
     pub(super) error: Option<String>,
+    /// When the certificate ends that it has shown last, seconds since 1970.
+    pub(super) certificate_ends: Option<i64>,
     pub(super) congested: bool,
     /// The version of the protocol that its connection has.
     pub(super) version: u16,
@@ -62,8 +63,10 @@ pub(super) fn list(config: &NodeConfig, me: &Identity, life: u64, now: Time) -> 
         .filter(|n| n.node != config.node)
         .map(|n| {
             let name = config.hosts.get(&n.node).cloned();
-            let address = name.unwrap_or_else(|| n.address.to_string());
-            Peer::new(n.node, &address, me, life, config.backlog.max(1), now)
+            let first = name.unwrap_or_else(|| n.address.to_string());
+            let others = config.others_of(n.node).iter().map(ToString::to_string);
+            let places = std::iter::once(first).chain(others).collect();
+            Peer::new(n.node, places, me, life, config.backlog.max(1), now)
         })
         .collect();
     peers.sort_unstable_by_key(|p| p.node);
@@ -71,10 +74,10 @@ pub(super) fn list(config: &NodeConfig, me: &Identity, life: u64, now: Time) -> 
 }
 
 impl Peer {
-    /// A node that listens at `HOST:PORT`.
+    /// A node that listens at these places, each `HOST:PORT`.
     pub(super) fn new(
         node: NodeId,
-        place: &str,
+        places: Vec<String>,
         me: &Identity,
         life: u64,
         backlog: usize,
@@ -82,11 +85,10 @@ impl Peer {
     ) -> Peer {
         let mut peer = Peer {
             node,
-            place: String::new(),
-            address: None,
+            places: Vec::new(),
+            listed: places.clone(),
+            trying: 0,
             same_host: false,
-            listed: place.to_owned(),
-            by_list: false,
             looking_up: false,
             removed: false,
             dials: me.node < node,
@@ -99,36 +101,60 @@ impl Peer {
             opened: HashSet::new(),
             channels: HashMap::new(),
             error: None,
+            certificate_ends: None,
             congested: false,
             version: me.versions.oldest,
         };
-        peer.moved_to(place, me);
+        peer.listens_at(places, me);
         peer
     }
 
-    /// It listens there from now on.
+    /// It listens there from now on, as the cluster has agreed; places that only this node's
+    /// configuration names are tried, too.
     pub(super) fn moved_to(&mut self, place: &str, me: &Identity) {
-        if self.place == place {
-            return;
+        if self.places.first().is_none_or(|p| p != place) {
+            let others = self.listed.iter().filter(|p| *p != place).cloned();
+            self.listens_at(std::iter::once(place.to_owned()).chain(others).collect(), me);
         }
-        place.clone_into(&mut self.place);
-        let address = place.parse::<SocketAddr>().ok();
-        // A port out of range was refused for this node's own address already, or never answers:
-        // then the address itself is as good as any.
-        self.address = address.map(|a| shard_address(a, me.shard).unwrap_or(a));
-        self.same_host =
-            address.is_some_and(|a| a.ip().is_loopback() || a.ip() == me.address.ip());
     }
 
-    /// The host in its address.
+    fn listens_at(&mut self, places: Vec<String>, me: &Identity) {
+        let here = |place: &String| {
+            let address = place.parse::<SocketAddr>();
+            address.is_ok_and(|a| a.ip().is_loopback() || a.ip() == me.address.ip())
+        };
+        self.same_host = places.iter().all(here);
+        (self.places, self.trying) = (places, 0);
+    }
+
+    /// The place that is tried now.
+    pub(super) fn place(&self) -> &str {
+        &self.places[self.trying % self.places.len()]
+    }
+
+    /// Where its shard of this number is dialled; `None`: the place is a name, to be looked up.
+    pub(super) fn address(&self, shard: u32) -> Option<SocketAddr> {
+        let address = self.place().parse().ok()?;
+        // A port out of range was refused for this node's own address already, or never answers:
+        // then the address itself is as good as any.
+        Some(shard_address(address, shard).unwrap_or(address))
+    }
+
+    /// The host in its first address.
     pub(super) fn host(&self) -> &str {
-        let host = self.place.rsplit_once(':').map_or(&*self.place, |(host, _)| host);
+        let first = &self.places[0];
+        let host = first.rsplit_once(':').map_or(&**first, |(host, _)| host);
         host.trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// Where its shard listens, for messages.
-    pub(super) fn address(&self) -> String {
-        self.address.map_or_else(|| self.place.clone(), |a| a.to_string())
+    /// It has other addresses to try, so many in all.
+    pub(super) fn links(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The next attempt goes to its next address: this one did not answer, or fell silent.
+    pub(super) fn try_next(&mut self) {
+        self.trying = self.trying.wrapping_add(1);
     }
 
     /// Whether this node has a reason to dial it at all. Whoever does not dial looks whether a

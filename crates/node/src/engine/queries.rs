@@ -4,11 +4,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lockify_core::{NodeId, Queue, ResourceInfo, Time};
+use lockify_trust::Security;
 
+use super::peer::Peer;
 use super::{Engine, nanos};
 use crate::clock::{monotonic, wall};
 use crate::event::HostEvent;
-use crate::query::{Answer, NodeStatus, PeerStatus, Query, QueryId, Software, SpaceStatus, merge};
+use crate::query::{
+    Answer, Certificate, NodeStatus, PeerStatus, Query, QueryId, Software, SpaceStatus, merge,
+};
 use crate::wire::{Packet, Part, Payload, TELLS_SOFTWARE};
 
 /// Locks of one resource that an answer tells of; more would not fit into a frame.
@@ -109,7 +113,23 @@ impl Engine {
             unfenced: self.members.unfenced(),
             engine: self.stats,
             software: Some(self.software()),
+            certificates: self.certificates(),
         }
+    }
+
+    /// Those that this node has seen.
+    fn certificates(&self) -> Vec<Certificate> {
+        let Security::Tls(keyring) = &self.security else { return Vec::new() };
+        let own = keyring.current();
+        let certificate = |node, ends| Certificate { node, ends, warn_days: own.warn_days() };
+        let shown = |p: &Peer| Some(certificate(p.node, p.certificate_ends?));
+        let peers = self.peers.iter().filter(|p| p.conn.is_some()).filter_map(shown);
+        std::iter::once(certificate(self.identity.node, own.expires())).chain(peers).collect()
+    }
+
+    /// How often another view has begun since the program did.
+    pub fn view_changes(&self) -> u64 {
+        self.view_changes
     }
 
     fn software(&self) -> Software {

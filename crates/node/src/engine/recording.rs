@@ -1,7 +1,6 @@
 //! Histories: where they begin, and what happens when one cannot be written any more.
 
 use lockify_check::WriteError;
-use lockify_core::Time;
 
 use super::Engine;
 use crate::error::CallError;
@@ -46,15 +45,6 @@ impl Engine {
         self.notice(Level::Error, text);
     }
 
-    /// Hands everything to the operating system, before another program goes on.
-    pub(super) fn write_histories(&mut self) {
-        let failed = |(name, h): (&String, &mut Option<History>)| {
-            h.as_mut()?.flush_all().err().map(|e| (name.clone(), e))
-        };
-        let failures: Vec<_> = self.histories.iter_mut().filter_map(failed).collect();
-        failures.iter().for_each(|(name, e)| self.end_history(name, e));
-    }
-
     /// Goes on with a history, if there still is to be one.
     pub(super) fn resume_history(&mut self, space: String, image: Option<HistoryImage>) {
         if self.history.is_none() {
@@ -66,10 +56,11 @@ impl Engine {
         }
     }
 
-    /// Hands to the operating system what has waited long enough.
-    pub(super) fn flush_histories(&mut self, now: Time) {
+    /// Hands everything to the operating system: before anything is sent to another node, so that
+    /// nobody has heard of what the record of a killed process lacks.
+    pub(super) fn write_histories(&mut self) {
         let failed = |(name, h): (&String, &mut Option<History>)| {
-            h.as_mut()?.flush(now).err().map(|e| (name.clone(), e))
+            h.as_mut()?.flush().err().map(|e| (name.clone(), e))
         };
         let failures: Vec<_> = self.histories.iter_mut().filter_map(failed).collect();
         failures.iter().for_each(|(name, e)| self.end_history(name, e));

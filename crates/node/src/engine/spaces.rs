@@ -238,7 +238,8 @@ impl Engine {
     pub(super) fn rejoin_all(&mut self) {
         for at in 0..self.spaces.len() {
             let outside = |s: &&Space| s.core.view().members.is_empty() && !s.leaving;
-            let Some(config) = self.spaces[at].as_ref().filter(outside).map(|s| s.config.clone()) else {
+            let Some(config) = self.spaces[at].as_ref().filter(outside).map(|s| s.config.clone())
+            else {
                 continue;
             };
             let life = self.new_life();

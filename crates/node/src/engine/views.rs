@@ -96,7 +96,14 @@ impl Engine {
             match self.peer_of(*node) {
                 Some(at) => self.peers[at].moved_to(&entry.address, &self.identity),
                 None => {
-                    let peer = Peer::new(*node, &entry.address, &self.identity, self.incarnation, self.backlog, now);
+                    let peer = Peer::new(
+                        *node,
+                        vec![entry.address.clone()],
+                        &self.identity,
+                        self.incarnation,
+                        self.backlog,
+                        now,
+                    );
                     self.peers.push(peer);
                 }
             }
@@ -137,6 +144,7 @@ impl Engine {
     }
 
     fn install(&mut self, view: NodeView, now: Time) {
+        self.view_changes += 1;
         let members: Vec<String> = view.members.iter().map(|m| m.node.to_string()).collect();
         let text = format!("view {}: nodes {}", view.seq, members.join(" "));
         self.notice(Level::Info, text);
@@ -205,8 +213,7 @@ impl Engine {
 
     /// Has the agent fence a node.
     fn run_agent(&mut self, node: NodeId, born: u64) {
-        let address =
-            self.peers.iter().find(|p| p.node == node).map(|p| p.host().to_owned());
+        let address = self.peers.iter().find(|p| p.node == node).map(|p| p.host().to_owned());
         let address = address.unwrap_or_default();
         let name = self.names.get(&node).unwrap_or(&address).clone();
         self.notice(
@@ -254,6 +261,7 @@ impl Engine {
         self.cluster = None;
         self.conns.clear();
         self.listener = None;
+        self.other_listeners.clear();
         for p in &mut self.peers {
             (p.conn, p.dialing, p.next_dial) = (None, None, Time::MAX);
         }

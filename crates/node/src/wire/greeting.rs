@@ -8,9 +8,10 @@
 
 use lockify_core::NodeId;
 use lockify_core::link::Hello;
+use lockify_trust::printable_start;
 use serde::{Deserialize, Serialize};
 
-use super::{Versions, append};
+use super::{PREFIX, Versions, append};
 
 /// What a node whose membership is corosync's says of that ([`Introduction::membership`]).
 pub const COROSYNC: u64 = u64::MAX;
@@ -114,6 +115,12 @@ pub fn encode_greeting(out: &mut Vec<u8>, greeting: &Greeting) {
     out[at..at + 4].copy_from_slice(&length.to_le_bytes());
 }
 
+/// Whether these bytes begin as a greeting does. No frame of [`super::MAX_FRAME`] bytes or less begins so, so that a
+/// refusal that comes late is told from frames.
+pub fn is_greeting(bytes: &[u8]) -> bool {
+    bytes.first_chunk::<PREFIX>().is_some_and(|first| MAGIC.starts_with(first))
+}
+
 /// The greeting at the start of `bytes` and its length; `None` if it is not complete yet.
 pub fn decode_greeting(bytes: &[u8]) -> Result<Option<(Greeting, usize)>, GreetingError> {
     let magic = bytes.len().min(MAGIC.len());
@@ -134,7 +141,7 @@ pub fn decode_greeting(bytes: &[u8]) -> Result<Option<(Greeting, usize)>, Greeti
     let Some(body) = bytes.get(HEAD..HEAD + length) else { return Ok(None) };
     let greeting = match kind {
         0 => Greeting::Introduction(introduction(body, version)?),
-        1 => Greeting::Refusal(printable(body)),
+        1 => Greeting::Refusal(printable_start(body, MAX_GREETING)),
         _ => return Err(GreetingError::Malformed),
     };
     Ok(Some((greeting, HEAD + length)))
@@ -151,10 +158,4 @@ fn introduction(body: &[u8], oldest: u16) -> Result<Introduction, GreetingError>
         _ if oldest > Versions::SPOKEN.newest => Err(GreetingError::Version(oldest)),
         _ => Err(GreetingError::Malformed),
     }
-}
-
-/// A stranger's text for a log: no control characters.
-fn printable(text: &[u8]) -> String {
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
-    String::from_utf8_lossy(text).chars().map(clean).collect()
 }

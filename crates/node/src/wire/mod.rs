@@ -14,7 +14,8 @@ use crate::membership::Vote;
 use crate::query::{NodeStatus, Query, Software};
 
 pub use greeting::{
-    COROSYNC, Greeting, GreetingError, Introduction, LOG, MAGIC, MAX_GREETING, decode_greeting, encode_greeting,
+    COROSYNC, Greeting, GreetingError, Introduction, LOG, MAGIC, MAX_GREETING, decode_greeting,
+    encode_greeting, is_greeting,
 };
 pub use versions::{TELLS_SOFTWARE, Versions};
 

@@ -10,9 +10,7 @@ use lockify_core::{
     UnlockArgs, UnlockFlags,
 };
 use lockify_node::wire::{Greeting, Introduction, LOG, Versions, encode_greeting};
-use lockify_node::{
-    Engine, HostEvent, NodeAddress, NodeConfig, Security, SpaceConfig, SpaceId,
-};
+use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, Security, SpaceConfig, SpaceId};
 
 /// Long enough for anything on a loaded machine.
 pub const LONG: Duration = Duration::from_secs(60);

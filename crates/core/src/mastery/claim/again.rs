@@ -58,6 +58,7 @@ impl Lockspace {
             }
             if mutated!(self, RecoveryRequestsAgain) && self.store.get(claim.lock).is_some() {
                 self.store[claim.lock].granted = Some(Mode::NL);
+                self.store.mode_changed(claim.lock);
                 self.complete(claim.lock, Status::Granted);
             }
             self.stats.resends += 1;
