@@ -9,7 +9,7 @@ use omnipaxos::messages::sequence_paxos::PaxosMsg;
 use omnipaxos::util::LogEntry;
 use omnipaxos::{ClusterConfig, OmniPaxos, ServerConfig};
 
-use super::state::{ClusterState, Command, Seal};
+use super::state::{ClusterState, Command};
 use super::store::{Memory, Records, Witness};
 
 /// A message of the consensus.
@@ -17,6 +17,9 @@ pub(super) type Paxos = Message<Command>;
 
 /// Commands of one configuration, at most, before the next one begins: so much is written each time.
 pub(super) const LONG: u64 = 256;
+
+/// Heartbeats that a leader waits for a decision before it begins a new term.
+const PATIENCE: u32 = 20;
 
 /// Commands that may wait to be decided.
 const MOST_PENDING: usize = 32;
@@ -27,6 +30,8 @@ pub(super) struct Agreement {
     memory: Memory,
     /// Decided entries that were taken.
     taken: usize,
+    /// Heartbeats in which this leader waited for a decision.
+    idle: u32,
 }
 
 enum Voter {
@@ -63,7 +68,7 @@ impl Agreement {
             // It refuses a single voter.
             Err(_) => Voter::Alone { durable },
         };
-        Agreement { voter, memory, taken: 0 }
+        Agreement { voter, memory, taken: 0, idle: 0 }
     }
 
     pub(super) fn records(&self) -> Records {
@@ -88,29 +93,19 @@ impl Agreement {
         if self.memory.look(|r| r.log.len()) >= self.taken + MOST_PENDING {
             return;
         }
+        // Behind a seal nothing is applied any more.
+        if self.has_pending(|c| matches!(c, Command::Seal(_))) {
+            return;
+        }
         match &mut self.voter {
             Voter::Alone { .. } => {
-                if !self.memory.look(|r| matches!(r.log.last(), Some(Command::Seal(_)))) {
-                    // Memory does not fail.
-                    let _ = omnipaxos::storage::Storage::append_entry(&mut self.memory, command);
-                }
+                // Memory does not fail.
+                let _ = omnipaxos::storage::Storage::append_entry(&mut self.memory, command);
             }
-            Voter::Group(group) => match command {
-                Command::Seal(seal) => {
-                    let metadata = postcard::to_allocvec(&seal).ok();
-                    // Only says that this configuration goes on no more; the seal says what is next.
-                    let next = ClusterConfig {
-                        configuration_id: u32::MAX,
-                        nodes: vec![1, 2],
-                        flexible_quorum: None,
-                    };
-                    // Refused only if another one is on its way.
-                    let _ = group.reconfigure(next, metadata);
-                }
-                command => {
-                    let _ = group.append(command);
-                }
-            },
+            Voter::Group(group) => {
+                // Refused only by a log that OmniPaxos itself has stopped, which nobody does here.
+                let _ = group.append(command);
+            }
         }
     }
 
@@ -135,8 +130,16 @@ impl Agreement {
 
     /// A heartbeat is due.
     pub(super) fn tick(&mut self) {
-        if let Voter::Group(group) = &mut self.voter {
-            group.tick();
+        let leads = self.leads();
+        let undecided = self.memory.look(|r| r.log.len() > r.decided);
+        let Voter::Group(group) = &mut self.voter else { return };
+        group.tick();
+        // A message that was lost with a connection may be one that nobody sends again: a new term
+        // brings every voter up to date.
+        self.idle = if leads && undecided { self.idle + 1 } else { 0 };
+        if self.idle == PATIENCE {
+            self.idle = 0;
+            group.try_become_leader();
         }
     }
 
@@ -150,8 +153,8 @@ impl Agreement {
     /// Another voter says something. The caller has checked who says it.
     pub(super) fn handle(&mut self, message: Paxos) {
         if let Voter::Group(group) = &mut self.voter {
-            // Only hosts that run the consensus's own compaction send these.
-            let foreign = matches!(&message, Message::SequencePaxos(m) if matches!(m.msg, PaxosMsg::Compaction(_)));
+            // Only hosts that use the consensus's own compaction and reconfiguration send these.
+            let foreign = matches!(&message, Message::SequencePaxos(m) if is_foreign(&m.msg));
             if !foreign {
                 group.handle_incoming(message);
             }
@@ -205,13 +208,16 @@ impl Agreement {
     }
 }
 
+fn is_foreign(message: &PaxosMsg<Command>) -> bool {
+    matches!(
+        message,
+        PaxosMsg::Compaction(_) | PaxosMsg::AcceptStopSign(_) | PaxosMsg::ForwardStopSign(_)
+    )
+}
+
 fn command(entry: LogEntry<Command>) -> Option<Command> {
     match entry {
         LogEntry::Decided(command) => Some(command),
-        LogEntry::StopSign(stop, true) => {
-            let seal = stop.metadata.as_deref().and_then(|m| postcard::from_bytes::<Seal>(m).ok());
-            seal.map(Command::Seal)
-        }
         // Never read as decided, or never made.
         _ => None,
     }

@@ -858,7 +858,7 @@ impl LogMembership {
             self.collect();
             for (at, command) in (first..).zip(decided) {
                 // Others may have told already what it leads to.
-                if at >= self.index {
+                if at >= self.index && self.state.config == voted_for {
                     self.index = at + 1;
                     if self.state.apply(&command) {
                         self.applied(now, &command);

@@ -164,7 +164,7 @@ pub enum Command {
         /// For what.
         fence: FenceKind,
     },
-    /// A new configuration begins. The last entry of a log with one voter; elsewhere a stop sign.
+    /// A new configuration begins: whatever stands behind this in the log is void.
     Seal(Seal),
 }
 
