@@ -35,6 +35,7 @@ mod interrupt;
 pub mod meter;
 pub mod protocol;
 pub mod raw;
+mod sleeper;
 mod slot;
 mod socket;
 mod space;
@@ -46,7 +47,7 @@ pub use dialing::dialing;
 pub use embedded::EmbeddedConfig;
 pub use error::Error;
 pub use guard::{Conversion, ConvertBuilder, Converted, Guard, UnlockBuilder};
-pub use interrupt::interruptible;
+pub use interrupt::{Interrupt, interruptible};
 pub use lockify_core::{
     ClientId, Clients, Error as CallRefusal, LockFlags, LockId, LostReason, Lvb, Mode, Name,
     NodeId, ResourceInfo, SbFlags, Stats, Status, UnlockFlags,
