@@ -73,6 +73,8 @@ enum Command {
     RemoteWorker,
     #[command(hide = true)]
     ArrayWorker,
+    #[command(hide = true)]
+    RecoveryWorker,
 }
 
 fn main() -> ExitCode {
@@ -107,5 +109,6 @@ fn dispatch(command: Command) -> Ended {
         Command::DemoWorker => demo::worker(),
         Command::RemoteWorker => bench::remote_worker(),
         Command::ArrayWorker => bench::array_worker(),
+        Command::RecoveryWorker => bench::recovery_worker(),
     }
 }

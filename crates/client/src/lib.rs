@@ -56,7 +56,7 @@ pub use lockify_node::{
     FenceKind, NodeAddress, NodeConfig, NodeStatus, SpaceConfig, SpaceStatus, Standing, shard_of,
 };
 pub use socket::shard_path;
-pub use space::{ClusterView, LockBuilder, Lockspace};
+pub use space::{ClusterView, LockBuilder, Lockspace, Page, Which};
 pub use table::LostLock;
 
 fn nanoseconds(d: std::time::Duration) -> u64 {

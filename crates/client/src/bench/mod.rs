@@ -7,6 +7,7 @@
 
 mod ping_pong;
 mod place;
+pub mod recovery;
 mod waiting;
 
 use std::net::TcpListener;
