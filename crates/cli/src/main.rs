@@ -29,6 +29,7 @@ mod sim;
 mod status;
 mod top;
 mod user_daemon;
+mod waits;
 mod who;
 
 use std::process::ExitCode;
