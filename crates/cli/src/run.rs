@@ -229,13 +229,14 @@ fn try_lock(args: &Args, deadline: Option<Instant>, alarm: &Alarm) -> Result<Hol
 fn not_held(args: &Args, e: &Error) -> NotHeld {
     let name = &args.name;
     match e {
-        Error::TimedOut | Error::WouldBlock => NotHeld {
-            code: args.conflict_exit_code,
-            what: format!(
-                "{name:?} was not free in time: `lockify doctor {}` says what it waited for",
-                Name::new(name).map(|name| quoted(&name)).unwrap_or_default()
-            ),
-        },
+        Error::TimedOut | Error::WouldBlock => {
+            let shown = Name::new(name).map(|name| quoted(&name)).unwrap_or_default();
+            let what = format!(
+                "{name:?} was not free in time: `lockify who {shown}` says who holds it, if anybody \
+                 does, and `lockify doctor {shown}` what it waited for"
+            );
+            NotHeld { code: args.conflict_exit_code, what }
+        }
         e => Failure::new(Code::NotLocked, format!("{name:?} was not locked: {e}")).into(),
     }
 }
