@@ -4,20 +4,21 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use lockify_client::{Error, interruptible};
+use lockify_client::{Error, Interrupt, interruptible};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::ending;
 use crate::errors::{TimedOut, failure};
+use crate::signals::Listening;
 
 /// How much later than its time limit a call gives up by itself: the daemon, which keeps the limit,
 /// does not answer then.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Makes a call that can wait. On the main thread, where Python's signal handlers run, it is
-/// interrupted by a handler that raises, as that of Ctrl-C does.
+/// interrupted by a handler that raises, as that of Ctrl-C does. It sleeps until then.
 pub fn blocking<T: Send>(
     py: Python<'_>,
     limit: Option<Duration>,
@@ -25,32 +26,50 @@ pub fn blocking<T: Send>(
 ) -> PyResult<T> {
     // The interpreter's main thread is the process's.
     let main = rustix::thread::gettid() == rustix::process::getpid();
-    py.detach(|| {
-        let outcome = wait(main, limit, call);
+    let listening = if main { Listening::begin(py)? } else { None };
+    // One that came before is not rung for any more.
+    let signalled = if main { py.check_signals().err() } else { None };
+    let outcome = py.detach(|| {
+        let outcome = wait(listening.as_ref(), signalled, limit, call);
         ending::come_back(main);
         outcome
-    })
+    });
+    if let Some(listening) = listening {
+        listening.end(py);
+    }
+    outcome
 }
 
 fn wait<T>(
-    main: bool,
+    listening: Option<&Listening>,
+    signalled: Option<PyErr>,
     limit: Option<Duration>,
     call: impl FnOnce() -> Result<T, Error>,
 ) -> PyResult<T> {
-    if !main && limit.is_none() {
+    let now = Instant::now();
+    // The call is begun even then: a release goes on.
+    let until = match &signalled {
+        Some(_) => Some(now),
+        None => limit.and_then(|limit| now.checked_add(limit.saturating_add(PATIENCE))),
+    };
+    if listening.is_none() && until.is_none() {
         return call().map_err(failure);
     }
-    let end = limit.and_then(|limit| Instant::now().checked_add(limit.saturating_add(PATIENCE)));
-    let raised = Rc::new(Cell::new(None));
-    let raise = raised.clone();
-    let interrupted = move || {
-        if let Some(Err(e)) = main.then(check_signals) {
-            raise.set(Some(e));
-            return true;
-        }
-        end.is_some_and(|end| Instant::now() >= end)
+    let raised = Rc::new(Cell::new(signalled));
+    let (raise, heard) = (raised.clone(), listening.cloned());
+    let bell = listening.map(Listening::descriptor);
+    let check = move || {
+        let Some(listening) = &heard else { return false };
+        // In this order: a signal that comes after the look rings again.
+        listening.empty();
+        let signal = check_signals().err();
+        let raised = signal.is_some();
+        // One that came before the call is raised first.
+        let first = raise.take().or(signal);
+        raise.set(first);
+        raised
     };
-    match interruptible(interrupted, call) {
+    match interruptible(Interrupt { bell, until, check: Box::new(check) }, call) {
         Err(Error::Interrupted) => Err(raised.take().unwrap_or_else(|| {
             let text = "the lock daemon does not answer, and the time limit is over: see whether \
                         it runs, with `lockify status`";

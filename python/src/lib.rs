@@ -15,6 +15,7 @@ mod lock;
 mod operation;
 mod owned;
 mod session;
+mod signals;
 mod space;
 mod view;
 mod wakeups;

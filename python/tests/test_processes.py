@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,78 @@ def test_ctrl_c_takes_the_request_back(daemon: Daemon, space: Lockspace, name: s
     eventually(lambda: waiters(space, name) == 0, "the request is taken back")
     held.unlock()
     assert ended(process) == (0, "goes on\n", "")
+
+
+def switches(process: subprocess.Popen[str]) -> int:
+    """How often the threads of a process have left the processor."""
+    count = 0
+    for task in Path(f"/proc/{process.pid}/task").iterdir():
+        for line in (task / "status").read_text().splitlines():
+            if "ctxt_switches" in line:
+                count += int(line.split()[1])
+    return count
+
+
+@pytest.mark.parametrize(
+    ("call", "count"), [("space.lock(name)", 1), ("both()", 2), ("asyncio.run(take())", 1), ("lock.convert(lockify.EX)", 1)]
+)
+def test_who_waits_sleeps(daemon: Daemon, space: Lockspace, name: str, call: str, count: int) -> None:
+    program = f"""
+        import asyncio
+        name = sys.argv[1]
+        async def take():
+            await space.lock_async(name)
+        def both():
+            # One of the two waits while the other one reads the session.
+            thread = threading.Thread(target=lambda: space.lock(name).unlock())
+            thread.start()
+            space.lock(name).unlock()
+            thread.join()
+        lock = space.lock("of " + name, lockify.PR) if "convert" in {call!r} else None
+        say("ready")
+        {call}
+        say("done")
+    """
+    contended = f"of {name}" if "convert" in call else name
+    held = space.lock(contended, lockify.PR)
+    if "convert" not in call:
+        held.unlock()
+        held = space.lock(contended)
+    process = start(daemon.socket, program, name)
+    assert heard(process) == "ready"
+    eventually(lambda: waiters(space, contended) == count)
+    time.sleep(0.3)  # until nobody is on the way to sleep any more
+    before = switches(process)
+    time.sleep(2)
+    woken = switches(process) - before
+    assert woken <= 8, f"it woke {woken} times"
+    held.unlock()
+    assert heard(process) == "done"
+    assert ended(process)[0] == 0
+
+
+def test_handlers_run_while_a_call_waits_and_numbers_are_passed_on(daemon: Daemon, space: Lockspace, name: str) -> None:
+    program = """
+        ears, mouth = os.pipe()
+        os.set_blocking(ears, False)
+        os.set_blocking(mouth, False)
+        signal.set_wakeup_fd(mouth)
+        signal.signal(signal.SIGUSR1, lambda number, frame: say("handled"))
+        say("ready")
+        space.lock(sys.argv[1])
+        say(list(os.read(ears, 10)) == [signal.SIGUSR1] * 2)
+        say(signal.set_wakeup_fd(-1) == mouth)
+    """
+    with space.lock(name):
+        process = start(daemon.socket, program, name)
+        assert heard(process) == "ready"
+        eventually(lambda: waiters(space, name) == 1)
+        for _ in range(2):
+            process.send_signal(signal.SIGUSR1)
+            assert heard(process) == "handled"
+        assert waiters(space, name) == 1
+    assert [heard(process), heard(process)] == ["True", "True"]
+    assert ended(process)[0] == 0
 
 
 def test_interrupted_at_any_moment_leaves_no_lock(daemon: Daemon, space: Lockspace, name: str) -> None:

@@ -35,6 +35,8 @@ pub struct Args {
 
 /// How far a chain of holders is followed.
 const DEEPEST: usize = 16;
+/// Resources for which somebody waits that are looked at.
+const MOST_WAITED_FOR: usize = 10_000;
 /// Links of chains that are told of.
 const MOST_LINKS: usize = 200;
 
@@ -103,16 +105,16 @@ pub fn run(args: &Args) -> Ended {
     let client = args.connection.client(Missing::Fail).map_err(failed)?;
     let space = client.lockspace(&args.connection.space).map_err(failed)?;
     let name = args.name.as_ref().map(Name::new).transpose().or_fail(Code::Unreadable)?;
-    let mut view = space.locks().map_err(failed)?;
+    // Who is not waited for holds nobody up.
+    let mut view = space.waited_for(MOST_WAITED_FOR).map_err(failed)?;
     if let Some(name) = name.filter(|name| !view.resources.iter().any(|r| r.name == *name)) {
-        // Where there are too many locks for one answer.
         view.resources.extend(space.who(name.as_bytes()).map_err(failed)?.resources);
     }
     let status = client.status().map_err(failed)?;
     let mut circles = waits::cycles(&view.resources);
     if !circles.is_empty() {
         // Each node was asked at a time of its own: what is still so is so.
-        let again = space.locks().map_err(failed)?;
+        let again = space.waited_for(MOST_WAITED_FOR).map_err(failed)?;
         circles.retain(|c| c.edges.iter().all(|e| same(&view, e) == same(&again, e)));
     }
     let circles: Vec<Vec<Edge>> = circles.into_iter().map(|c| c.edges).collect();

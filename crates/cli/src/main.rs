@@ -29,6 +29,7 @@ mod sim;
 mod status;
 mod top;
 mod user_daemon;
+mod waits;
 mod who;
 
 use std::process::ExitCode;
@@ -73,6 +74,8 @@ enum Command {
     RemoteWorker,
     #[command(hide = true)]
     ArrayWorker,
+    #[command(hide = true)]
+    RecoveryWorker,
 }
 
 fn main() -> ExitCode {
@@ -107,5 +110,6 @@ fn dispatch(command: Command) -> Ended {
         Command::DemoWorker => demo::worker(),
         Command::RemoteWorker => bench::remote_worker(),
         Command::ArrayWorker => bench::array_worker(),
+        Command::RecoveryWorker => bench::recovery_worker(),
     }
 }

@@ -5,11 +5,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use lockify_client::{Error, Guard, LockFlags, Lockspace, Mode};
+use lockify_client::{Error, Guard, LockFlags, Lockspace, Mode, Name};
 
 use crate::connect::{Connection, Missing};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::hold::{Alarm, Held, Lost, NotHeld, OnLost, Patience, Plan, hold};
+use crate::waits::{Waiting, quoted};
 
 /// How long the daemon may take to say that a lock is not free, where nothing is to be waited for.
 const AT_ONCE: Duration = Duration::from_secs(3);
@@ -206,7 +207,9 @@ fn lock(args: &Args, deadline: Option<Instant>, alarm: &Alarm) -> Result<Holding
 }
 
 fn try_lock(args: &Args, deadline: Option<Instant>, alarm: &Alarm) -> Result<Holding, Error> {
-    let space = args.connection.lockspace(Missing::Start)?;
+    let client = args.connection.client(Missing::Start)?;
+    let space = client.lockspace(&args.connection.space)?;
+    let name = Name::new(&args.name)?;
     let mut request = space.request(&args.name, args.mode());
     if args.notify {
         request = request.notify();
@@ -216,7 +219,9 @@ fn try_lock(args: &Args, deadline: Option<Instant>, alarm: &Alarm) -> Result<Hol
     } else if let Some(deadline) = deadline {
         request = request.timeout(deadline.saturating_duration_since(Instant::now()));
     }
+    let waiting = Waiting::begin(&client, &space, name);
     let guard = request.lock()?;
+    drop(waiting);
     watch_loss(&space, &guard, alarm.clone());
     Ok(Holding { space, guard })
 }
@@ -224,10 +229,14 @@ fn try_lock(args: &Args, deadline: Option<Instant>, alarm: &Alarm) -> Result<Hol
 fn not_held(args: &Args, e: &Error) -> NotHeld {
     let name = &args.name;
     match e {
-        Error::TimedOut | Error::WouldBlock => NotHeld {
-            code: args.conflict_exit_code,
-            what: format!("{name:?} was not free in time: `lockify who {name}` says who holds it"),
-        },
+        Error::TimedOut | Error::WouldBlock => {
+            let shown = Name::new(name).map(|name| quoted(&name)).unwrap_or_default();
+            let what = format!(
+                "{name:?} was not free in time: `lockify who {shown}` says who holds it, if anybody \
+                 does, and `lockify doctor {shown}` what it waited for"
+            );
+            NotHeld { code: args.conflict_exit_code, what }
+        }
         e => Failure::new(Code::NotLocked, format!("{name:?} was not locked: {e}")).into(),
     }
 }

@@ -8,20 +8,26 @@
 //!
 //! A background thread drives when nobody else does, for blocking notices, losses, peers'
 //! messages and timers of an embedded node, and async operations. It stands aside for
-//! [`STAND_ASIDE`] after each blocking operation, because another one is likely to follow.
+//! [`STAND_ASIDE`] after each blocking operation, because another one is likely to follow. While a
+//! blocking operation waits, it sleeps: whoever gives up the role wakes it.
+//!
+//! Whoever waits sleeps until it is told: the driver in the transport, followers and the background
+//! thread until they are woken. Nobody looks from time to time.
 
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::{Context, Poll};
 use std::thread::{JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::callbacks::Callbacks;
 use crate::client::unexpected;
 use crate::error::Error;
-use crate::interrupt;
+use crate::interrupt::{self, Interrupt};
 use crate::protocol::{Answer, Event, Query, Request};
+use crate::sleeper::Sleeper;
 use crate::slot::Slot;
 use crate::table::Table;
 use crate::transport::{Drive, Submit};
@@ -29,9 +35,6 @@ use crate::transport::{Drive, Submit};
 /// How long the background thread stands aside after a blocking operation. Events that come while
 /// no operation waits are delayed by at most about twice this.
 const STAND_ASIDE: Duration = Duration::from_millis(1);
-
-/// Safety net of parked threads; every transition unparks whom it concerns.
-const PARK: Duration = Duration::from_millis(100);
 
 /// What the driver needs; having it locked is the role.
 struct Role {
@@ -45,13 +48,22 @@ pub(crate) struct Channel {
     role: Mutex<Role>,
     table: Mutex<Table>,
     /// Blocking operations that wait without the role.
-    followers: Mutex<Vec<Thread>>,
+    followers: Mutex<Followers>,
     /// Blocking operations so far.
     activity: AtomicU64,
     /// Async operations that wait.
     tasks: AtomicU64,
     closed: AtomicBool,
     background: OnceLock<Thread>,
+    /// The background thread sleeps until the role is given up.
+    background_sleeps: AtomicBool,
+}
+
+/// Threads that wait without the role, by the numbers that they have got when they came.
+#[derive(Default)]
+struct Followers {
+    last: u64,
+    sleepers: BTreeMap<u64, Sleeper>,
 }
 
 impl Channel {
@@ -70,6 +82,7 @@ impl Channel {
             tasks: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             background: OnceLock::new(),
+            background_sleeps: AtomicBool::new(false),
         });
         let served = channel.clone();
         let thread = std::thread::Builder::new()
@@ -136,54 +149,57 @@ impl Channel {
     /// Those of the outcome; [`Error::Interrupted`] ([`interrupt`]).
     pub(crate) fn wait<T>(&self, slot: &Slot<Result<T, Error>>) -> Result<T, Error> {
         self.activity.fetch_add(1, Ordering::Relaxed);
-        let Some(interrupted) = interrupt::check() else {
-            // Ends without an outcome only at a deadline, and there is none.
-            return self.wait_until(slot, None).unwrap_or(Err(Error::Interrupted));
-        };
+        let interrupt = interrupt::current();
         loop {
-            let end = Instant::now() + interrupt::INTERVAL;
-            if let Some(outcome) = self.wait_until(slot, Some(end)) {
+            if let Some(outcome) = self.wait_until(slot, interrupt.as_deref()) {
                 return outcome;
             }
             // Without the role: the check may run anything, also calls of this session.
-            if interrupted() {
+            if interrupt.as_ref().is_some_and(|interrupt| interrupt.ends()) {
                 return Err(Error::Interrupted);
             }
         }
     }
 
-    fn wait_until<T>(&self, slot: &Slot<T>, end: Option<Instant>) -> Option<T> {
-        let left = || end.map(|end| end.saturating_duration_since(Instant::now()));
-        if let Some(outcome) = self.lead(slot, &left) {
-            return Some(outcome);
+    /// Waits for an outcome; `None` if the interrupt is due before.
+    fn wait_until<T>(&self, slot: &Slot<T>, interrupt: Option<&Interrupt>) -> Option<T> {
+        if let Some(role) = self.try_role() {
+            return self.lead(role, slot, interrupt);
         }
-        let following = Following::new(self);
+        let sleeper = Sleeper::here(interrupt);
+        let following = Following::new(self, &sleeper);
         loop {
-            let outcome = slot.take_or_unpark();
-            let left_now = left();
-            if outcome.is_some() || left_now == Some(Duration::ZERO) {
+            let outcome = slot.take_or_wake(&sleeper);
+            if outcome.is_some() || interrupt.is_some_and(Interrupt::is_due) {
                 drop(following);
                 // The call to drive on may have reached this thread: pass it on.
                 self.hand_over();
                 return outcome;
             }
-            if let Some(outcome) = self.lead(slot, &left) {
-                return Some(outcome);
+            if let Some(role) = self.try_role() {
+                // No follower any more: the role is handed over to somebody else than itself.
+                drop(following);
+                return self.lead(role, slot, interrupt);
             }
-            std::thread::park_timeout(left_now.map_or(PARK, |left| left.min(PARK)));
+            sleeper.sleep(interrupt);
         }
     }
 
-    /// Drives until the outcome is there or no time is left, if the role is free.
-    fn lead<T>(&self, slot: &Slot<T>, left: &impl Fn() -> Option<Duration>) -> Option<T> {
-        let mut role = self.try_role()?;
+    /// Drives until the outcome is there or the interrupt is due.
+    fn lead<T>(
+        &self,
+        mut role: MutexGuard<'_, Role>,
+        slot: &Slot<T>,
+        interrupt: Option<&Interrupt>,
+    ) -> Option<T> {
         let outcome = loop {
             let outcome = slot.take();
-            let left = left();
-            if outcome.is_some() || left == Some(Duration::ZERO) {
+            if outcome.is_some() || interrupt.is_some_and(Interrupt::is_due) {
                 break outcome;
             }
-            self.drive(&mut role, left);
+            let bell = interrupt.and_then(|interrupt| interrupt.bell.as_ref());
+            let left = interrupt.and_then(Interrupt::left);
+            self.drive(&mut role, left, bell.map(|bell| bell.as_fd()));
         };
         drop(role);
         self.hand_over();
@@ -212,7 +228,7 @@ impl Channel {
     /// Handles what is queued, without waiting. If somebody else has the role, he does.
     fn drive_now(&self) {
         if let Some(mut role) = self.try_role() {
-            self.drive(&mut role, Some(Duration::ZERO));
+            self.drive(&mut role, Some(Duration::ZERO), None);
             drop(role);
             self.hand_over();
         }
@@ -227,8 +243,8 @@ impl Channel {
     }
 
     /// One round: wait for events, hand them out, send what they entail.
-    fn drive(&self, role: &mut Role, timeout: Option<Duration>) {
-        let polled = role.drive.poll_once(timeout, &mut role.events);
+    fn drive(&self, role: &mut Role, timeout: Option<Duration>, bell: Option<BorrowedFd<'_>>) {
+        let polled = role.drive.poll_once(timeout, bell, &mut role.events);
         {
             let mut table = self.table();
             for event in role.events.drain(..) {
@@ -243,9 +259,14 @@ impl Channel {
         }
     }
 
-    /// After giving up the role: whoever still waits must drive on.
+    /// After giving up the role: whoever still waits must drive on. The last one who waits wakes
+    /// the background thread.
     fn hand_over(&self) {
-        if !self.wake_follower() && self.needs_background() {
+        // Either this sees that the background thread sleeps, or that sees that the role is free.
+        fence(Ordering::SeqCst);
+        if !self.wake_follower()
+            && (self.background_sleeps.load(Ordering::SeqCst) || self.needs_background())
+        {
             self.wake_background();
         }
     }
@@ -273,18 +294,32 @@ impl Channel {
                 std::thread::park_timeout(STAND_ASIDE);
                 continue;
             }
-            match self.try_role() {
+            match self.role_or_sleep() {
                 Some(mut role) => self.drive_alone(&mut role, &mut seen),
-                None => std::thread::park_timeout(STAND_ASIDE),
+                // Whoever has just ended an operation is likely to begin another one.
+                None => seen = activity.wrapping_sub(1),
             }
             self.wake_follower();
         }
     }
 
+    /// The role for the background thread; without it, that has slept until it may be free.
+    fn role_or_sleep(&self) -> Option<MutexGuard<'_, Role>> {
+        self.background_sleeps.store(true, Ordering::SeqCst);
+        // As in `hand_over`.
+        fence(Ordering::SeqCst);
+        let role = self.try_role();
+        if role.is_none() {
+            std::thread::park();
+        }
+        self.background_sleeps.store(false, Ordering::SeqCst);
+        role
+    }
+
     /// Drives until a blocking operation comes.
     fn drive_alone(&self, role: &mut Role, seen: &mut u64) {
         loop {
-            self.drive(role, None);
+            self.drive(role, None, None);
             let activity = self.activity.load(Ordering::Relaxed);
             if activity != *seen || self.is_over() {
                 return;
@@ -292,9 +327,13 @@ impl Channel {
         }
     }
 
+    fn followers(&self) -> MutexGuard<'_, Followers> {
+        self.followers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn wake_follower(&self) -> bool {
-        let followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
-        followers.last().inspect(|follower| follower.unpark()).is_some()
+        let followers = self.followers();
+        followers.sleepers.last_key_value().inspect(|(_, follower)| follower.wake()).is_some()
     }
 }
 
@@ -308,22 +347,23 @@ impl Drop for Task {
 }
 
 /// A thread's entry among the followers.
-struct Following<'a>(&'a Channel);
+struct Following<'a> {
+    channel: &'a Channel,
+    number: u64,
+}
 
 impl Following<'_> {
-    fn new(channel: &Channel) -> Following<'_> {
-        let mut followers = channel.followers.lock().unwrap_or_else(PoisonError::into_inner);
-        followers.push(std::thread::current());
-        Following(channel)
+    fn new<'a>(channel: &'a Channel, sleeper: &Sleeper) -> Following<'a> {
+        let mut followers = channel.followers();
+        followers.last += 1;
+        let number = followers.last;
+        followers.sleepers.insert(number, sleeper.clone());
+        Following { channel, number }
     }
 }
 
 impl Drop for Following<'_> {
     fn drop(&mut self) {
-        let me = std::thread::current().id();
-        let mut followers = self.0.followers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(i) = followers.iter().position(|t| t.id() == me) {
-            followers.swap_remove(i);
-        }
+        self.channel.followers().sleepers.remove(&self.number);
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Inner {
     threads: Mutex<Vec<JoinHandle<()>>>,
     callbacks: Arc<Callbacks>,
     /// Of the session protocol.
-    version: u16,
+    pub(crate) version: u16,
 }
 
 impl Client {

@@ -63,11 +63,22 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<Option<(T, usiz
 }
 
 /// Bytes received and not yet decoded: `bytes[start..end]`. The rest is room.
-#[derive(Default)]
 pub struct Inbox {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
+    /// How much to read at once: little where little comes, so that thousands of clients that wait
+    /// need little memory.
+    room: usize,
+}
+
+/// The least and the most to read at once.
+const ROOM: (usize, usize) = (1024, 16 * 1024);
+
+impl Default for Inbox {
+    fn default() -> Inbox {
+        Inbox::resume(Vec::new())
+    }
 }
 
 impl Inbox {
@@ -78,6 +89,10 @@ impl Inbox {
     pub fn fill(&mut self, source: &mut impl std::io::Read) -> std::io::Result<usize> {
         self.make_room();
         let got = source.read(&mut self.bytes[self.end..])?;
+        if self.end + got == self.bytes.len() {
+            // There may be more: its reader need not come as often.
+            self.room = (2 * self.room).min(ROOM.1);
+        }
         self.end += got;
         Ok(got)
     }
@@ -113,19 +128,18 @@ impl Inbox {
 
     /// Goes on with what another inbox had not decoded.
     pub fn resume(rest: Vec<u8>) -> Inbox {
-        Inbox { start: 0, end: rest.len(), bytes: rest }
+        Inbox { start: 0, end: rest.len(), bytes: rest, room: ROOM.0 }
     }
 
     fn make_room(&mut self) {
-        const CHUNK: usize = 16 * 1024;
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-        } else if self.start > CHUNK {
+        } else if self.start > ROOM.1 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        if self.bytes.len() < self.end + CHUNK {
-            self.bytes.resize(self.end + CHUNK, 0);
+        if self.bytes.len() < self.end + self.room {
+            self.bytes.resize(self.end + self.room, 0);
         }
     }
 }

@@ -1,17 +1,25 @@
 //! The node inside the process.
 
-use std::os::fd::BorrowedFd;
+use std::io::ErrorKind;
+use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lockify_node::{Engine, HostEvent, Level, Lines, NodeConfig, Notice, SpaceConfig, Weight};
+use lockify_node::{
+    Engine, HOST_TOKENS, HostEvent, Level, Lines, NodeConfig, Notice, SpaceConfig, Weight,
+};
+use mio::unix::SourceFd;
+use mio::{Interest, Token};
 
 use crate::client::{Client, Inner};
 use crate::error::Error;
 use crate::host::{Host, HostedClient, Outbox, Quota};
 use crate::protocol::{Event, Request, client_id};
 use crate::transport::{Drive, Submit};
+
+/// What interrupts whoever waits.
+const BELL: Token = Token(HOST_TOKENS);
 
 /// How long the last drop of a client may take to leave the cluster in order.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
@@ -90,6 +98,7 @@ pub(crate) fn start(
         requests: Vec::new(),
         out: Vec::new(),
         rest: Vec::new(),
+        bell: None,
     };
     Ok((sender, driver))
 }
@@ -146,6 +155,8 @@ pub(crate) struct EmbeddedDriver {
     requests: Vec<Request>,
     out: Outbox,
     rest: Vec<HostEvent>,
+    /// The bell that the engine listens for.
+    bell: Option<RawFd>,
 }
 
 impl EmbeddedDriver {
@@ -163,6 +174,23 @@ impl EmbeddedDriver {
         }
     }
 
+    /// Has the bell end the engine's waits, too. It rings there once each time; whoever waits
+    /// looks at it before.
+    fn listen_for(&mut self, bell: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+        let Some(bell) = bell.map(|bell| bell.as_raw_fd()).filter(|fd| self.bell != Some(*fd))
+        else {
+            return Ok(());
+        };
+        let registry = self.engine.registry();
+        match registry.register(&mut SourceFd(&bell), BELL, Interest::READABLE) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => {
+                return Err(Error::Node(format!("cannot watch for interrupts: {e}")));
+            }
+            _ => self.bell = Some(bell),
+        }
+        Ok(())
+    }
+
     fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         let ran = self.host.turn(&mut self.engine, timeout, &mut self.out, &mut self.rest);
         for event in self.rest.drain(..) {
@@ -178,8 +206,10 @@ impl Drive for EmbeddedDriver {
     fn poll_once(
         &mut self,
         timeout: Option<Duration>,
+        bell: Option<BorrowedFd<'_>>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
+        self.listen_for(bell)?;
         // In this order: a request that comes after the look into the queue wakes the poll.
         self.sender.polling.store(true, Ordering::SeqCst);
         if self.sender.closed.load(Ordering::SeqCst) {

@@ -5,6 +5,7 @@ mod departed;
 mod elsewhere;
 mod handover;
 mod hosted;
+mod lounge;
 mod queries;
 mod requests;
 mod spaces;
@@ -33,6 +34,7 @@ pub use departed::DepartedImage;
 pub use elsewhere::{Elsewhere, Told};
 pub use handover::{ClientImage, HostImage};
 pub use hosted::{HostedClient, Quota};
+use lounge::Lounge;
 use queries::{Questioned, answer_parts};
 use requests::Asked;
 use spaces::{Origin, Settling};
@@ -58,7 +60,7 @@ pub struct Host {
     /// What calls led to that concerns the host, until its next turn.
     unclaimed: Vec<HostEvent>,
     /// Requests for locks in lockspaces that this node is not yet, or not now, a member of.
-    waiting: Vec<Waiting>,
+    waiting: Lounge,
     /// Some of them may be made now.
     joined: bool,
     /// Clients that wait until a lockspace runs, or has been left.
@@ -120,7 +122,7 @@ impl Host {
             queries: HashMap::new(),
             scratch: Vec::new(),
             unclaimed: Vec::new(),
-            waiting: Vec::new(),
+            waiting: Lounge::default(),
             joined: false,
             settling: Vec::new(),
             departed: Departed::default(),
@@ -206,7 +208,7 @@ impl Host {
             }
         }
         self.queries.retain(|_, asked| asked.client != client);
-        self.waiting.retain(|w| w.client != client);
+        self.waiting.forget(client);
         self.settling.retain(|s| s.client != client);
         if let Some(meter) = &mut self.meter {
             meter.forget(client);
@@ -235,7 +237,7 @@ impl Host {
     ) -> Result<(), NodeError> {
         rest.append(&mut self.unclaimed);
         let timeout = if rest.is_empty() { timeout } else { Some(Duration::ZERO) };
-        let waiting = self.waiting.iter().filter_map(|w| w.until);
+        let waiting = self.waiting.next_deadline().into_iter();
         let next = waiting.chain(self.elsewhere.iter().filter_map(|(_, s)| s.next_timer())).min();
         let next = next.map(|until| Duration::from_nanos(until.saturating_sub(engine.now())));
         let timeout = [timeout, next].into_iter().flatten().min();
@@ -432,17 +434,17 @@ impl Host {
 
     /// Makes the requests that waited for their lockspace, and ends those that waited too long.
     fn make_waiting(&mut self, engine: &mut Engine, out: &mut Outbox) {
-        let (joined, now) = (std::mem::take(&mut self.joined), engine.now());
-        let late = |w: &Waiting| w.until.is_some_and(|until| until <= now);
-        if !joined && !self.waiting.iter().any(late) {
+        let now = engine.now();
+        while let Some(Waiting { client, request, .. }) = self.waiting.take_late(now) {
+            let done = ended(request.space, request.tag, Status::TimedOut);
+            out.push((To::Client(client), Event::Completed(done)));
+        }
+        if !std::mem::take(&mut self.joined) {
             return;
         }
-        for waiting in std::mem::take(&mut self.waiting) {
-            let LockRequest { space, tag, .. } = waiting.request;
-            if late(&waiting) {
-                let done = ended(space, tag, Status::TimedOut);
-                out.push((To::Client(waiting.client), Event::Completed(done)));
-            } else if self.space(space).is_ok_and(|s| s.member) && !engine.congested() {
+        for waiting in self.waiting.take_all() {
+            let space = waiting.request.space;
+            if self.space(space).is_ok_and(|s| s.member) && !engine.congested() {
                 self.make(engine, waiting, out);
             } else {
                 self.joined |= self.space(space).is_ok_and(|s| s.member);

@@ -35,6 +35,7 @@ mod interrupt;
 pub mod meter;
 pub mod protocol;
 pub mod raw;
+mod sleeper;
 mod slot;
 mod socket;
 mod space;
@@ -46,7 +47,7 @@ pub use dialing::dialing;
 pub use embedded::EmbeddedConfig;
 pub use error::Error;
 pub use guard::{Conversion, ConvertBuilder, Converted, Guard, UnlockBuilder};
-pub use interrupt::interruptible;
+pub use interrupt::{Interrupt, interruptible};
 pub use lockify_core::{
     ClientId, Clients, Error as CallRefusal, LockFlags, LockId, LostReason, Lvb, Mode, Name,
     NodeId, ResourceInfo, SbFlags, Stats, Status, UnlockFlags,
@@ -55,7 +56,7 @@ pub use lockify_node::{
     FenceKind, NodeAddress, NodeConfig, NodeStatus, SpaceConfig, SpaceStatus, Standing, shard_of,
 };
 pub use socket::shard_path;
-pub use space::{ClusterView, LockBuilder, Lockspace};
+pub use space::{ClusterView, LockBuilder, Lockspace, Page, Which};
 pub use table::LostLock;
 
 fn nanoseconds(d: std::time::Duration) -> u64 {

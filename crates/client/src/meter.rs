@@ -1,6 +1,6 @@
 //! How long clients' operations take, as histograms.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use lockify_core::{ClientId, Status};
 
@@ -80,7 +80,7 @@ pub struct Figures {
 pub(crate) struct Meter {
     pub figures: Figures,
     /// When the operations that have not ended were called, by client and tag.
-    open: HashMap<(ClientId, u64), u64>,
+    open: BTreeMap<(ClientId, u64), u64>,
 }
 
 impl Meter {
@@ -113,7 +113,11 @@ impl Meter {
 
     /// A client is gone; nobody hears of its operations.
     pub fn forget(&mut self, client: ClientId) {
-        self.open.retain(|(c, _), _| *c != client);
+        let all = (client, 0)..=(client, u64::MAX);
+        let open: Vec<_> = self.open.range(all).map(|(key, _)| *key).collect();
+        for key in open {
+            self.open.remove(&key);
+        }
     }
 
     /// No operation will be answered.

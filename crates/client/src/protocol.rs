@@ -30,6 +30,9 @@ pub const KNOWS_RELOAD: u16 = 4;
 /// From this version on, there is [`Answer::Certificates`].
 pub const TELLS_CERTIFICATES: u16 = 5;
 
+/// From this version on, there are [`Query::Page`] and [`Answer::Rest`].
+pub const KNOWS_PAGES: u16 = 5;
+
 /// Longest name of a lockspace in bytes (Linux `DLM_LOCKSPACE_LEN`).
 pub const MAX_SPACE_NAME: usize = 64;
 
@@ -214,6 +217,18 @@ pub enum Query {
     Restart,
     /// Whether [`Query::Release`] without force would be refused. From version [`KNOWS_RELOAD`] on.
     MayRelease(String),
+    /// Resources of a lockspace that have locks, in the order of their names, a page of them. From
+    /// version [`KNOWS_PAGES`] on.
+    Page {
+        /// The lockspace.
+        space: Space,
+        /// Only names after this one.
+        after: Option<Name>,
+        /// At most so many resources, and [`lockify_node::MOST_PER_PAGE`].
+        limit: u32,
+        /// Only resources for which somebody waits.
+        waited: bool,
+    },
 }
 
 /// What a daemon tells.
@@ -481,6 +496,13 @@ pub enum Answer {
         shard: u32,
         /// Its own, and those of the nodes that it is connected to.
         certificates: Vec<Certificate>,
+    },
+    /// [`Query::Page`]: what comes after it.
+    Rest {
+        /// How many resources.
+        more: u64,
+        /// After which name to go on; `None`: that was the last page.
+        next: Option<Name>,
     },
 }
 

@@ -97,6 +97,6 @@ impl Session {
         timeout: Option<Duration>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
-        self.drive.poll_once(timeout, events)
+        self.drive.poll_once(timeout, None, events)
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::thread::Thread;
+
+use crate::sleeper::Sleeper;
 
 enum State<T> {
     Pending(Waiter),
@@ -12,7 +13,7 @@ enum State<T> {
 
 enum Waiter {
     Nobody,
-    Thread(Thread),
+    Thread(Sleeper),
     Task(Waker),
 }
 
@@ -31,7 +32,7 @@ impl<T> Slot<T> {
             std::mem::replace(&mut *state, State::Done(outcome))
         };
         match before {
-            State::Pending(Waiter::Thread(thread)) => thread.unpark(),
+            State::Pending(Waiter::Thread(sleeper)) => sleeper.wake(),
             State::Pending(Waiter::Task(task)) => task.wake(),
             State::Pending(Waiter::Nobody) | State::Done(_) | State::Taken => {}
         }
@@ -42,9 +43,9 @@ impl<T> Slot<T> {
         self.take_or(|| Waiter::Nobody)
     }
 
-    /// Takes the outcome; if it is not there, the calling thread is unparked when it is.
-    pub(crate) fn take_or_unpark(&self) -> Option<T> {
-        self.take_or(|| Waiter::Thread(std::thread::current()))
+    /// Takes the outcome; if it is not there, the sleeper is woken when it is.
+    pub(crate) fn take_or_wake(&self, sleeper: &Sleeper) -> Option<T> {
+        self.take_or(|| Waiter::Thread(sleeper.clone()))
     }
 
     /// Takes the outcome; if it is not there, the task is woken when it is.

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::codec::{self, Inbox};
 use crate::dialing;
 use crate::error::Error;
+use crate::interrupt::timespec;
 use crate::protocol::{Event, Goodbye, Greeting, OLDEST, Request, VERSION};
 use crate::transport::{Drive, Submit};
 
@@ -160,15 +161,18 @@ pub(crate) struct SocketReceiver {
 }
 
 impl SocketReceiver {
-    /// Whether there is something to read within `timeout`.
-    fn readable(&self, timeout: Duration) -> Result<bool, Error> {
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        let mut fds = [PollFd::new(&*self.stream, PollFlags::IN)];
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(n) => Ok(n > 0),
+    /// Whether there is something to read within `timeout`, and before the bell rings.
+    fn readable(
+        &self,
+        timeout: Option<Duration>,
+        bell: Option<BorrowedFd<'_>>,
+    ) -> Result<bool, Error> {
+        let stream = self.stream.as_fd();
+        // Without a bell, the stream takes its place: one array does for both.
+        let bell = bell.unwrap_or(stream);
+        let mut fds = [stream, bell].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut fds, timeout.map(timespec).as_ref()) {
+            Ok(_) => Ok(!fds[0].revents().is_empty()),
             Err(rustix::io::Errno::INTR) => Ok(false),
             Err(e) => Err(Error::disconnected(&e.into())),
         }
@@ -205,13 +209,15 @@ impl Drive for SocketReceiver {
     fn poll_once(
         &mut self,
         timeout: Option<Duration>,
+        bell: Option<BorrowedFd<'_>>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
         // The read itself waits, or looks whether there is something: one system call, not two.
-        let flags = match timeout {
-            Some(Duration::ZERO) => RecvFlags::DONTWAIT,
-            Some(timeout) if !self.readable(timeout)? => return Ok(()),
-            _ => RecvFlags::empty(),
+        let flags = match (timeout, bell) {
+            (Some(Duration::ZERO), _) => RecvFlags::DONTWAIT,
+            (None, None) => RecvFlags::empty(),
+            _ if !self.readable(timeout, bell)? => return Ok(()),
+            _ => RecvFlags::DONTWAIT,
         };
         self.receive(flags)?;
         self.decode(events)

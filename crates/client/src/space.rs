@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use lockify_core::{ClientId, Clients, LockFlags, Lvb, Mode, Name, NodeId, ResourceInfo};
 
+use lockify_node::MOST_PER_PAGE;
+
 use crate::channel::Channel;
 use crate::client::{Inner, unexpected};
 use crate::error::Error;
 use crate::guard::{Guard, Pending};
-use crate::protocol::{Answer, LockRequest, Query, Request, Space};
+use crate::protocol::{Answer, KNOWS_PAGES, LockRequest, Query, Request, Space};
 use crate::table::{LockState, LostLock, OnBlock};
 
 /// A lockspace: names in different lockspaces have nothing to do with each other.
@@ -32,6 +34,60 @@ pub struct ClusterView {
     pub omitted: u64,
     /// Members that did not answer in time.
     pub silent: Vec<NodeId>,
+}
+
+/// Which resources to tell of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// All that have locks.
+    All,
+    /// Those for which somebody waits.
+    WaitedFor,
+}
+
+/// Some of a lockspace's resources, in the order of their names.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Page {
+    /// The resources.
+    pub view: ClusterView,
+    /// How many come after them.
+    pub more: u64,
+    /// The name after which the next page begins; `None`: this is the last one.
+    pub next: Option<Name>,
+}
+
+impl Page {
+    /// Adds what a shard says.
+    fn add(&mut self, answers: Vec<Answer>) -> Result<(), Error> {
+        let is_rest = |answer: &Answer| matches!(answer, Answer::Rest { .. });
+        let (rest, others): (Vec<Answer>, Vec<Answer>) = answers.into_iter().partition(is_rest);
+        for answer in rest {
+            if let Answer::Rest { more, next } = answer {
+                self.more += more;
+                self.next = [self.next, next].into_iter().flatten().min();
+            }
+        }
+        self.view.add(others)
+    }
+
+    /// Each shard has told of names of its own: only up to where all of them have is it a page.
+    fn arrange(&mut self, which: Which, after: Option<Name>, limit: usize) {
+        let resources = &mut self.view.resources;
+        resources.retain(|r| {
+            // A daemon that knows of no pages tells of all.
+            after.is_none_or(|after| r.name > after) && (which == Which::All || r.is_waited_for())
+        });
+        resources.sort_by_key(|r| r.name);
+        if resources.len() > limit {
+            let last = Some(resources[limit - 1].name);
+            self.next = [self.next, last].into_iter().flatten().min();
+        }
+        if let Some(next) = self.next {
+            let page = resources.partition_point(|r| r.name <= next);
+            self.more += (resources.len() - page) as u64;
+            resources.truncate(page);
+        }
+    }
 }
 
 impl Lockspace {
@@ -101,16 +157,60 @@ impl Lockspace {
         }
     }
 
-    /// Every resource of the lockspace that has locks.
+    /// Every resource of the lockspace that has locks. Where there may be millions, use
+    /// [`Lockspace::page`].
     ///
     /// # Errors
     /// [`Error::Refused`], [`Error::Disconnected`].
     pub fn locks(&self) -> Result<ClusterView, Error> {
-        let mut view = ClusterView::default();
-        for (shard, space) in self.inner.shards.iter().zip(self.spaces.iter()) {
-            view.add(shard.ask(Query::Locks(*space))?)?;
+        self.pages(Which::All, usize::MAX)
+    }
+
+    /// Every resource of the lockspace for which somebody waits, at most about so many; those that
+    /// are left out count as one omitted lock each.
+    ///
+    /// # Errors
+    /// As for [`Lockspace::locks`].
+    pub fn waited_for(&self, most: usize) -> Result<ClusterView, Error> {
+        self.pages(Which::WaitedFor, most)
+    }
+
+    fn pages(&self, which: Which, most: usize) -> Result<ClusterView, Error> {
+        let (mut view, mut after) = (ClusterView::default(), None);
+        loop {
+            let page = self.page(which, after, MOST_PER_PAGE)?;
+            view.resources.extend(page.view.resources);
+            view.omitted += page.view.omitted;
+            view.silent.extend(page.view.silent);
+            after = page.next;
+            if after.is_none() || view.resources.len() >= most {
+                view.omitted += if after.is_some() { page.more } else { 0 };
+                view.silent.sort_unstable();
+                view.silent.dedup();
+                return Ok(view);
+            }
         }
-        Ok(view)
+    }
+
+    /// The resources of the lockspace that have locks and come after a name, at most `limit` of
+    /// them (and [`MOST_PER_PAGE`]), in the order of their names. A resource that has locks all the
+    /// while is on exactly one page.
+    ///
+    /// # Errors
+    /// As for [`Lockspace::locks`].
+    pub fn page(&self, which: Which, after: Option<Name>, limit: u32) -> Result<Page, Error> {
+        let (limit, waited) = (limit.clamp(1, MOST_PER_PAGE), which == Which::WaitedFor);
+        let mut page = Page::default();
+        for (shard, space) in self.inner.shards.iter().zip(self.spaces.iter()) {
+            let space = *space;
+            let query = match self.inner.version < KNOWS_PAGES {
+                true => Query::Locks(space),
+                false => Query::Page { space, after, limit, waited },
+            };
+            page.add(shard.ask(query)?)?;
+        }
+        page.arrange(which, after, limit as usize);
+        Ok(page)
     }
 
     /// Who holds `name`, who waits for it and since when.

@@ -28,13 +28,15 @@ pub(crate) trait Submit: Send + Sync {
 /// The half that one thread at a time drives.
 pub(crate) trait Drive: Send {
     /// Handles queued requests, then waits for events for at most `timeout` (`None`: until there
-    /// is something to do) and appends them to `events`. May return without any.
+    /// is something to do) and appends them to `events`. May return without any, also because
+    /// `bell` has become readable.
     ///
     /// # Errors
     /// When the transport is broken or closed; it stays so.
     fn poll_once(
         &mut self,
         timeout: Option<Duration>,
+        bell: Option<BorrowedFd<'_>>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error>;
 

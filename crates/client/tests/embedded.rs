@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use lockify_client::protocol::{Answer, Event, LockRequest, Query, Request, Space, UnlockRequest};
 use lockify_client::{
-    Client, EmbeddedConfig, Error, Guard, Lockspace, Mode, Name, NodeAddress, NodeConfig, NodeId,
-    SpaceConfig, UnlockFlags, interruptible, protocol, raw,
+    Client, EmbeddedConfig, Error, Guard, Interrupt, Lockspace, Mode, Name, NodeAddress,
+    NodeConfig, NodeId, SpaceConfig, UnlockFlags, interruptible, protocol, raw,
 };
 use lockify_core::{ClaimMode, LockFlags, Policy};
+use rustix::event::{EventfdFlags, eventfd};
 
 /// Much longer than anything takes; a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -141,18 +142,24 @@ fn a_thread_interrupts_its_own_waits() {
     let client = Client::embedded(alone()).unwrap();
     let space = client.lockspace("test").unwrap();
     let held = space.lock("r", Mode::PR).unwrap();
-    let (asked, calling) = (Cell::new(0), space.clone());
+    // Rings three times: its counter is taken down one by one.
+    let bell = eventfd(3, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE).unwrap();
+    let bell = Arc::new(bell);
+    let (asked, calling, rung) = (Cell::new(0), space.clone(), bell.clone());
     let check = move || {
+        rustix::io::read(&rung, &mut [0; 8]).unwrap();
         calling.lock("of the check", Mode::EX).unwrap().unlock().unwrap();
         asked.replace(asked.get() + 1) == 2
     };
-    let outcome = interruptible(check, || space.lock("r", Mode::EX).map(drop));
+    let interrupt = Interrupt { bell: Some(bell), until: None, check: Box::new(check) };
+    let outcome = interruptible(interrupt, || space.lock("r", Mode::EX).map(drop));
     assert!(matches!(outcome, Err(Error::Interrupted)), "{outcome:?}");
     // The request is gone, and with it what it kept waiting.
     eventually("a second reader", || space.try_lock("r", Mode::PR).is_ok());
 
     let mut second = space.lock("r", Mode::PR).unwrap();
-    let converted = interruptible(|| true, || second.convert(Mode::EX));
+    let at_once = Interrupt { bell: None, until: Some(Instant::now()), check: Box::new(|| true) };
+    let converted = interruptible(at_once, || second.convert(Mode::EX));
     assert!(matches!(converted, Err(Error::Interrupted)), "{converted:?}");
     assert_eq!(second.mode(), Mode::PR);
     held.unlock().unwrap();

@@ -59,6 +59,15 @@ fn requests() -> Vec<Request> {
         Request::Query { id: 7, query: Query::Reload },
         Request::Query { id: 9, query: Query::Restart },
         Request::Query { id: 9, query: Query::MayRelease("new".into()) },
+        Request::Query {
+            id: 10,
+            query: Query::Page {
+                space: Space(0),
+                after: Name::new("a").ok(),
+                limit: 500,
+                waited: true,
+            },
+        },
     ]
 }
 
@@ -114,6 +123,11 @@ fn events() -> Vec<Event> {
                     warn_days: 30,
                 }],
             },
+            more: true,
+        },
+        Event::Answer {
+            id: 10,
+            answer: Answer::Rest { more: 3, next: Name::new("z").ok() },
             more: true,
         },
     ]

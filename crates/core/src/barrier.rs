@@ -144,7 +144,7 @@ impl Lockspace {
                 let waits = |l: &Lock| l.stage == Stage::Barrier && l.op_start == start;
                 if self.store.get(id).is_some_and(waits) {
                     self.trace(|| Trace::Barrier { lock: id, waits: false });
-                    self.issue(id);
+                    self.issue_in_turn(id);
                 }
             }
             Waiter::Client(client) => self.release_client(client),

@@ -98,6 +98,9 @@ pub struct Config {
     /// After how long a wait deadlocks are searched for, and how often as long as somebody waits;
     /// the same on all members. `None`: never.
     pub deadlock_after: Option<Time>,
+    /// How many resources, or operations that waited for a recovery, one call handles at most: the
+    /// rest is for the next [`crate::Input::Work`]. Whatever else the host does waits for no more.
+    pub bulk: usize,
     /// Whether to emit [`crate::Output::Trace`].
     pub trace: bool,
     /// A defect to reproduce; tests only. No part of a state that is written down: that is the same with the feature and
@@ -124,6 +127,7 @@ impl Config {
             merge_patience: 5_000 * MS,
             conflict_patience: 30_000 * MS,
             deadlock_after: None,
+            bulk: 1024,
             trace: false,
             #[cfg(feature = "mutations")]
             mutation: None,

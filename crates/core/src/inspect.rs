@@ -29,6 +29,24 @@ pub struct ResourceInfo {
     pub lvb_invalid: bool,
 }
 
+impl ResourceInfo {
+    /// Whether somebody waits for it, as far as is known.
+    pub fn is_waited_for(&self) -> bool {
+        self.locks.iter().any(|l| l.queue != Queue::Granted)
+    }
+}
+
+/// A resource with locks that [`crate::Lockspace::survey`] has come by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Its name.
+    pub name: Name,
+    /// Its master, if known here.
+    pub master: Option<NodeId>,
+    /// Somebody waits for it.
+    pub waited: bool,
+}
+
 /// A lock as one node sees it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct LockInfo {

@@ -1,6 +1,7 @@
 //! What goes into the state machine and what comes out.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
@@ -130,6 +131,12 @@ pub enum Input {
     SearchAfter(Option<Time>),
     /// Time has passed: call when [`crate::Lockspace::next_timer`] says so.
     Tick,
+    /// The host has time for a piece of what need not be done at once: call soon after
+    /// [`crate::Lockspace::has_work`] says that there is some.
+    Work {
+        /// Members whose links take no more for now: nothing that can wait is sent to them.
+        full: Vec<NodeId>,
+    },
 }
 
 /// A completion AST.

@@ -56,7 +56,7 @@ pub use error::{Error, Invalid, Status};
 pub use flags::{LockFlags, SbFlags, UnlockFlags};
 pub use ids::{ClientId, Clients, LockId, Member, NodeId, Time, View};
 pub use inspect::{
-    Defect, Footprint, LockInfo, Queue, RecoveryInfo, ResourceInfo, Wait, footprint,
+    Defect, Footprint, LockInfo, Queue, RecoveryInfo, ResourceInfo, Seen, Wait, footprint,
 };
 pub use io::{
     Completion, ConvertArgs, Input, LockArgs, LostReason, Lvb, Output, Stats, Trace, UnlockArgs,

@@ -92,6 +92,12 @@ pub enum LinkError {
     },
 }
 
+/// What a payload takes while it waits to be acknowledged, in bytes, about.
+pub trait Weigh {
+    /// Always the same for the same payload.
+    fn weight(&self) -> usize;
+}
+
 /// One node's end of the link to one peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link<P> {
@@ -100,14 +106,18 @@ pub struct Link<P> {
     connected: bool,
     /// Payloads that the peer has not acknowledged; the last has the number `sent`.
     unacked: VecDeque<P>,
+    /// Their weight.
+    weight: usize,
     sent: u64,
     received: u64,
     /// The last acknowledgement that the peer was told.
     told: u64,
+    /// The weight of what has come since.
+    untold: usize,
     limit: usize,
 }
 
-impl<P: Clone> Link<P> {
+impl<P: Clone + Weigh> Link<P> {
     /// A link of this life of the node; `limit` payloads may be unacknowledged before
     /// [`Link::over_limit`].
     pub fn new(me: u64, limit: usize) -> Link<P> {
@@ -116,9 +126,11 @@ impl<P: Clone> Link<P> {
             peer: None,
             connected: false,
             unacked: VecDeque::new(),
+            weight: 0,
             sent: 0,
             received: 0,
             told: 0,
+            untold: 0,
             limit,
         }
     }
@@ -150,13 +162,14 @@ impl<P: Clone> Link<P> {
             }
             if resumed == Resumed::NewLife {
                 self.unacked.clear();
+                self.weight = 0;
                 self.sent = 0;
             }
             self.received = 0;
             self.peer = Some(hello.from);
         }
         self.connected = true;
-        self.told = self.received;
+        self.note_told();
         Ok(resumed)
     }
 
@@ -179,12 +192,13 @@ impl<P: Clone> Link<P> {
     /// connection: the payload is then part of [`Link::resend`] after the next
     /// [`Link::connect`], unless that is to another life than the one known now.
     pub fn send(&mut self, payload: P) -> Option<Frame<&P>> {
+        self.weight += payload.weight();
         self.unacked.push_back(payload);
         self.sent += 1;
         if !self.connected {
             return None;
         }
-        self.told = self.received;
+        self.note_told();
         let (from, to, seq, ack) = (self.me, self.peer?, self.sent, self.received);
         self.unacked.back().map(|p| Frame { from, to, seq, ack, payload: Some(p) })
     }
@@ -211,6 +225,7 @@ impl<P: Clone> Link<P> {
         match payload {
             Some(p) if seq == expected => {
                 self.received = seq;
+                self.untold += p.weight();
                 Ok(Some(p))
             }
             _ => Ok(None),
@@ -220,7 +235,7 @@ impl<P: Clone> Link<P> {
     /// A frame that only acknowledges, to be carried now and then when nothing else is sent.
     pub fn acknowledgement(&mut self) -> Option<Frame<P>> {
         let to = self.peer.filter(|_| self.connected)?;
-        self.told = self.received;
+        self.note_told();
         Some(Frame { from: self.me, to, seq: self.sent, ack: self.received, payload: None })
     }
 
@@ -229,9 +244,24 @@ impl<P: Clone> Link<P> {
         self.received - self.told
     }
 
+    /// What they weigh.
+    pub fn unacknowledged_weight(&self) -> usize {
+        self.untold
+    }
+
+    fn note_told(&mut self) {
+        self.told = self.received;
+        self.untold = 0;
+    }
+
     /// Payloads sent that the peer has not acknowledged.
     pub fn backlog(&self) -> usize {
         self.unacked.len()
+    }
+
+    /// What they weigh: whoever has more than enough to send waits until this is little.
+    pub fn weight(&self) -> usize {
+        self.weight
     }
 
     /// The backlog is over the limit: whoever causes messages to the peer should wait.
@@ -245,7 +275,9 @@ impl<P: Clone> Link<P> {
         if received < first || received > self.sent {
             return Err(LinkError::Nonsense { received, first, last: self.sent });
         }
-        self.unacked.drain(..(received - first) as usize);
+        for payload in self.unacked.drain(..(received - first) as usize) {
+            self.weight -= payload.weight();
+        }
         Ok(())
     }
 
@@ -260,6 +292,26 @@ impl<P: Clone> Link<P> {
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+
+    impl Weigh for u32 {
+        fn weight(&self) -> usize {
+            *self as usize
+        }
+    }
+
+    #[test]
+    fn weighs_what_is_not_acknowledged() {
+        let mut p = Pair::new();
+        p.send(5);
+        p.reconnect();
+        p.send(7);
+        assert_eq!(p.a.weight(), 12);
+        p.settle();
+        p.send(3);
+        assert_eq!(p.a.weight(), 3);
+        p.a.connect(Hello { from: 30, to: None, received: 0 }).unwrap();
+        assert_eq!(p.a.weight(), 0);
+    }
 
     /// Two ends and what is on the way between them.
     #[derive(Clone)]

@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 pub use crate::deadlock::Sight;
 use crate::flags::{LockFlags, SbFlags};
 use crate::ids::{ClientId, Clients, LockId, NodeId, Time};
-use crate::inspect::ResourceInfo;
+use crate::inspect::{LockInfo, ResourceInfo};
 use crate::io::Lvb;
+use crate::link::Weigh;
 use crate::mode::Mode;
 use crate::name::Name;
 use crate::waits::Edge;
@@ -27,6 +28,32 @@ pub struct Message {
     pub clock: u64,
     /// The content.
     pub body: Body,
+}
+
+impl Weigh for Message {
+    fn weight(&self) -> usize {
+        let of = |count: usize, size: usize| count * size;
+        size_of::<Message>()
+            + match &self.body {
+                Body::Names { names, .. } | Body::Orphaned(names) => {
+                    of(names.len(), size_of::<Name>())
+                }
+                Body::Adopted(masters) => of(masters.len(), size_of::<(Name, NodeId)>()),
+                Body::Moved(locks) => {
+                    let blocks = locks.iter().filter_map(|l| l.lvb.as_deref()).map(<[u8]>::len);
+                    of(locks.len(), size_of::<MovedLock>()) + blocks.sum::<usize>()
+                }
+                Body::MovedReply(ids) => of(ids.len(), size_of::<(LockId, LockId)>()),
+                Body::Claims(claims) => of(claims.len(), size_of::<(Name, u64)>()),
+                Body::ClaimReplies(replies) => of(replies.len(), size_of::<ClaimReply>()),
+                Body::Waits { resources, .. } => {
+                    let locks = resources.iter().map(|r| r.locks.len()).sum();
+                    of(resources.len(), size_of::<ResourceInfo>())
+                        + of(locks, size_of::<LockInfo>())
+                }
+                _ => 0,
+            }
+    }
 }
 
 /// What a lock asks of its master.

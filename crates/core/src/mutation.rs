@@ -49,11 +49,13 @@ pub enum Mutation {
     NeverResent,
     /// Fencing tokens are a counter of the node, not a clock that messages carry.
     TokensNotCarried,
+    /// A view that comes while the former one is still stopping forgets who departed with that one.
+    StopForgotten,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 21] = [
+    pub const ALL: [Mutation; 22] = [
         Mutation::DirectoryOverwrites,
         Mutation::DirectoryIgnoresOwnResources,
         Mutation::DuplicateClaimUnanswered,
@@ -75,5 +77,6 @@ impl Mutation {
         Mutation::RemoveWhilePending,
         Mutation::NeverResent,
         Mutation::TokensNotCarried,
+        Mutation::StopForgotten,
     ];
 }

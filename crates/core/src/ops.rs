@@ -47,7 +47,7 @@ impl Lockspace {
         let id = self.store.insert(lock, Queue::Parked);
         self.store.set_transaction(id, args.transaction);
         self.set_operation_timer(id, args.timeout);
-        self.issue(id);
+        self.issue_in_turn(id);
         Ok(id)
     }
 
@@ -154,13 +154,26 @@ impl Lockspace {
         }
         self.store.forget_client(client);
         self.out.push_back(Output::Departed { client, orphans });
-        for id in locks {
-            // An earlier one's end may have taken this one along.
-            match self.store.get(id).map(|lock| lock.owner) {
-                Some(Owner::Orphan(_)) => self.cancel_lock(id, CancelCause::Asked),
-                Some(_) => self.release(id),
-                None => {}
-            }
+        let (first, rest) = locks.split_at(locks.len().min(self.config.bulk.max(1)));
+        first.iter().for_each(|&id| self.release_departed(id));
+        self.departed.extend(rest);
+    }
+
+    /// The next ones of clients that have left more locks than are released at once.
+    pub(crate) fn release_more(&mut self) {
+        for _ in 0..self.config.bulk.max(1) {
+            let Some(id) = self.departed.pop_front() else { return };
+            self.release_departed(id);
+        }
+    }
+
+    fn release_departed(&mut self, id: LockId) {
+        // An earlier one's end may have taken this one along.
+        match self.store.get(id).map(|lock| lock.owner) {
+            Some(Owner::Orphan(_)) => self.cancel_lock(id, CancelCause::Asked),
+            Some(Owner::Gone) => self.release(id),
+            // Or somebody has adopted it.
+            _ => {}
         }
     }
 
@@ -235,17 +248,27 @@ impl Lockspace {
         if self.must_wait_at_barrier(&self.store[id]) {
             self.wait_at_barrier(id);
         } else {
-            self.issue(id);
+            self.issue_in_turn(id);
         }
     }
 
-    /// Issues what has waited for the gate.
-    pub(crate) fn issue_gated(&mut self) {
-        while let Some(id) = self.gated.pop_front() {
+    /// Handles messages and issues operations that have waited for the gate. Where many have, the
+    /// rest waits for [`crate::Input::Work`], and what comes meanwhile waits behind it.
+    pub(crate) fn serve_gated(&mut self) {
+        for _ in 0..self.config.bulk.max(1) {
+            if !self.running {
+                return;
+            }
+            if let Some((from, message)) = self.queued.pop_front() {
+                self.dispatch(from, message);
+                continue;
+            }
+            let Some(id) = self.gated.pop_front() else { break };
             if self.store.get(id).is_some_and(|l| l.stage == Stage::Gate) {
-                self.issue(id);
+                self.pass_gate(id);
             }
         }
+        self.backlog = !self.queued.is_empty() || !self.gated.is_empty();
     }
 
     /// Through the recovery gate, to the master.
@@ -253,6 +276,15 @@ impl Lockspace {
         if !self.running {
             return self.gate(id);
         }
+        self.pass_gate(id);
+    }
+
+    /// As `issue`, for what begins: it stays behind what has waited for the gate and still does.
+    pub(crate) fn issue_in_turn(&mut self, id: LockId) {
+        if self.backlog { self.gate(id) } else { self.issue(id) }
+    }
+
+    fn pass_gate(&mut self, id: LockId) {
         self.store[id].stage = Stage::Idle;
         if self.take_overlap(id) {
             return;

@@ -87,7 +87,7 @@ impl Lockspace {
             Class::Recovery | Class::Directory if !current => self.stats.dropped += 1,
             // Whoever still waits will have it searched for again.
             Class::Search if !current || !self.running => {}
-            Class::Directory | Class::Request if !self.running => {
+            Class::Directory | Class::Request if !self.running || self.backlog => {
                 self.queued.push_back((from, message))
             }
             Class::Recovery => self.receive_recovery(from, message.body),

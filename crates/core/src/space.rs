@@ -14,7 +14,7 @@ use crate::deadlock::Deadlocks;
 use crate::error::Error;
 use crate::flags::LockFlags;
 use crate::ids::{ClientId, LockId, NodeId, Time, View};
-use crate::inspect::{Defect, LockInfo, Queue, ResourceInfo, Wait};
+use crate::inspect::{Defect, LockInfo, Queue, ResourceInfo, Seen, Wait};
 use crate::io::{Input, Output, Stats, Trace};
 use crate::lock::{CancelCause, Owner, Stage};
 use crate::mastery::broadcast::Round;
@@ -23,7 +23,7 @@ use crate::mastery::directory::Directory;
 use crate::message::{Body, Message};
 use crate::mode::Mode;
 use crate::name::Name;
-use crate::recovery::Recovery;
+use crate::recovery::{Recovery, Walk};
 use crate::resource::{Master, ResourceKey};
 use crate::store::Store;
 use crate::timers::Timers;
@@ -51,6 +51,8 @@ pub struct Lockspace {
     /// All members understand claims.
     pub(crate) claims_agreed: bool,
     pub(crate) recovery: Option<Recovery>,
+    /// What goes on with every resource, in pieces.
+    pub(crate) walk: Option<Walk>,
 
     pub(crate) directory: Directory,
     pub(crate) claims: Claims,
@@ -61,6 +63,10 @@ pub struct Lockspace {
 
     /// Operations that wait for the gate, oldest first.
     pub(crate) gated: VecDeque<LockId>,
+    /// Locks whose clients are gone and that are still to be released.
+    pub(crate) departed: VecDeque<LockId>,
+    /// The gate is open, but some of what has waited for it still waits.
+    pub(crate) backlog: bool,
     /// Messages that wait for the gate.
     pub(crate) queued: VecDeque<(NodeId, Message)>,
     /// Messages of views that this node has not heard of yet.
@@ -98,6 +104,7 @@ impl Lockspace {
             running: false,
             claims_agreed: false,
             recovery: None,
+            walk: None,
             directory: Directory::default(),
             claims: Claims::default(),
             rounds: HashMap::new(),
@@ -105,6 +112,8 @@ impl Lockspace {
             timers: Timers::default(),
             deadlocks: Deadlocks::default(),
             gated: VecDeque::new(),
+            departed: VecDeque::new(),
+            backlog: false,
             queued: VecDeque::new(),
             early: VecDeque::new(),
             parked: BTreeMap::new(),
@@ -137,10 +146,9 @@ impl Lockspace {
             Input::Fence(number) => self.fence(number),
             Input::SearchAfter(after) => self.search_after(after),
             Input::Tick => self.fire_timers(),
+            Input::Work { full } => self.work(&full),
         }
-        if self.running {
-            self.issue_gated();
-        }
+        self.serve_gated();
         self.left_if_idle();
         Ok(None)
     }
@@ -273,6 +281,40 @@ impl Lockspace {
         self.store.find(name, name.hash64()).map(|key| self.info(key))
     }
 
+    /// As [`Lockspace::resource`], if it has locks, with at most so many of them; and how many are
+    /// left out.
+    pub fn resource_in_part(&self, name: &Name, most: usize) -> Option<(ResourceInfo, usize)> {
+        let key = self.store.find(name, name.hash64()).filter(|&k| self.store[k].has_locks())?;
+        let locks = self.store.locks_of(key).take(most).map(|l| self.lock_info(l)).collect();
+        let all = self.store.locks_of(key).count();
+        Some((self.info_with(key, locks), all.saturating_sub(most)))
+    }
+
+    /// Tells of each resource that has locks, in the slots from `from` on, of which it looks at so
+    /// many; returns where to go on, until there are no more. What stays throughout is seen once.
+    pub fn survey(&self, from: u32, slots: u32, mut see: impl FnMut(Seen)) -> Option<u32> {
+        let end = self.store.resource_slots();
+        let next = from.saturating_add(slots).min(end);
+        let keys = (from..next).filter(|&k| self.store.contains_resource(k));
+        for key in keys.filter(|&k| self.store[k].has_locks()) {
+            let waits = |q| self.store.first(key, q).is_some();
+            see(Seen {
+                name: self.store[key].name,
+                master: self.master_of(key),
+                waited: [Queue::Converting, Queue::Waiting, Queue::Parked].into_iter().any(waits),
+            });
+        }
+        (next < end).then_some(next)
+    }
+
+    fn master_of(&self, key: ResourceKey) -> Option<NodeId> {
+        match self.store[key].master {
+            Master::Unknown => None,
+            Master::Here => Some(self.me()),
+            Master::At(node) => Some(node),
+        }
+    }
+
     /// What this node knows of all resources that have locks here.
     pub fn resources(&self) -> Vec<ResourceInfo> {
         self.store
@@ -309,16 +351,16 @@ impl Lockspace {
     }
 
     pub(crate) fn info(&self, key: ResourceKey) -> ResourceInfo {
+        self.info_with(key, self.store.locks_of(key).map(|l| self.lock_info(l)).collect())
+    }
+
+    fn info_with(&self, key: ResourceKey, locks: Vec<LockInfo>) -> ResourceInfo {
         let r = &self.store[key];
         ResourceInfo {
             name: r.name,
-            master: match r.master {
-                Master::Unknown => None,
-                Master::Here => Some(self.me()),
-                Master::At(node) => Some(node),
-            },
+            master: self.master_of(key),
             claim_pending: r.claim.is_some(),
-            locks: self.store.locks_of(key).map(|l| self.lock_info(l)).collect(),
+            locks,
             lvb: r.lvb.as_ref().map(|v| (v.to_vec(), r.lvb_seq)),
             lvb_invalid: r.lvb_invalid,
         }
@@ -389,6 +431,7 @@ impl Lockspace {
             if !self.store[key].has_locks()
                 && self.store[key].idle_since.is_none()
                 && self.store[key].claim.is_none()
+                && !self.store[key].regrant
                 && self.running
                 && self.store[key].finding == crate::resource::Finding::Nothing
             {
@@ -440,6 +483,7 @@ impl Lockspace {
         self.claims.hash(h);
         self.barrier.hash(h);
         self.recovery.hash(h);
+        (&self.walk, self.backlog, &self.departed).hash(h);
         let mut rounds: Vec<_> = self.rounds.iter().collect();
         rounds.sort_by_key(|(k, _)| **k);
         rounds.hash(h);

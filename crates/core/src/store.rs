@@ -204,6 +204,11 @@ impl Store {
         self.resources.iter().map(|(k, _)| k as ResourceKey)
     }
 
+    /// No resource has this slot, or a later one.
+    pub fn resource_slots(&self) -> ResourceKey {
+        self.resources.capacity() as ResourceKey
+    }
+
     pub fn contains_resource(&self, key: ResourceKey) -> bool {
         self.resources.contains(key as usize)
     }

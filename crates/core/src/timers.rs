@@ -99,7 +99,9 @@ impl Lockspace {
         }
         self.flush_due_batches();
         self.toss_idle();
-        while let Some(timer) = self.timers.pop_due(self.now) {
+        // More than that, and the next ones are due at once.
+        for _ in 0..self.config.bulk.max(1) {
+            let Some(timer) = self.timers.pop_due(self.now) else { return };
             match timer {
                 Timer::Operation(lock, op_no) => self.time_out(lock, op_no),
                 Timer::Resend(ordinal) => self.resend_claim(ordinal),

@@ -32,8 +32,17 @@ impl Node {
         std::iter::from_fn(|| self.space.poll()).collect()
     }
 
+    /// A call, and the rest of what it leads to, of which each call does so much only.
     fn handle(&mut self, input: Input) -> Option<LockId> {
-        self.space.handle(self.now, input).unwrap()
+        let ticks = input == Input::Tick;
+        let id = self.space.handle(self.now, input).unwrap();
+        while ticks && self.space.next_timer().is_some_and(|due| due <= self.now) {
+            self.space.handle(self.now, Input::Tick).unwrap();
+        }
+        while self.space.has_work(&[]) {
+            self.space.handle(self.now, Input::Work { full: Vec::new() }).unwrap();
+        }
+        id
     }
 
     fn lock(&mut self, client: u64, mode: Mode, flags: LockFlags) -> LockId {

@@ -31,7 +31,7 @@ fn ask(cluster: &mut Cluster, at: NodeId, tag: u64, mode: Mode) -> LockId {
 /// Lets time pass at a node without any message arriving anywhere.
 fn wait(cluster: &mut Cluster, at: NodeId, time: Time) {
     cluster.now += time;
-    cluster.input(at, Input::Tick).unwrap();
+    cluster.tick(at);
 }
 
 /// What the client that asks has been told.

@@ -259,8 +259,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            max_sessions: 1024,
-            max_sessions_per_user: 256,
+            max_sessions: 16_384,
+            max_sessions_per_user: 4096,
             max_locks: 1_000_000,
             max_locks_per_user: 2_000_000,
             max_unread: 16 << 20,

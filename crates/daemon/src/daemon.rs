@@ -10,6 +10,7 @@ use lockify_client::host::Host;
 use lockify_client::shard_path;
 use lockify_node::{CallError, CorosyncConfig, Engine, Mailbox, NodeError, ShardGroup};
 use lockify_trust::TrustError;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -91,6 +92,14 @@ impl Handle {
     }
 }
 
+/// Each session takes a descriptor, and the soft limit of most shells is 1024.
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Refused: then there are as many sessions as before, and the others wait to be accepted.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
 impl Daemon {
     /// Starts the daemon; when this returns, clients can connect.
     ///
@@ -108,6 +117,7 @@ impl Daemon {
         left: Option<&mut Inheritance>,
         manager: &Manager,
     ) -> Result<Daemon, Error> {
+        raise_descriptors();
         let mut left = left;
         let written = config;
         let (config, corosync) = config.resolved()?;

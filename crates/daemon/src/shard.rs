@@ -349,9 +349,12 @@ impl Shard {
         }
     }
 
-    /// Gives every session with requests its turn, once.
+    /// Gives sessions with requests their turn, each once at most: heartbeats wait meanwhile.
     fn serve_due(&mut self) {
-        for _ in 0..self.due.len() {
+        for served in 0..self.due.len() {
+            if served > 0 && self.engine.is_turn_over() {
+                return;
+            }
             if self.engine.congested() {
                 // Their requests wait where they are, and behind them the clients.
                 return;

@@ -172,7 +172,7 @@ fn what_does_not_fit_together_is_refused() {
         ("lease = \"1500ms\"", "lease = \"1ms\"", 7, "use 10ms to 1h"),
         ("delay = \"10us\"", "delay = \"2s\"", 8, "shorter than the lease"),
         ("delay = \"10us\"", "log.level = \"loud\"", 8, "no level"),
-        ("delay = \"10us\"", "wire_version = 2", 8, "speaks versions 3 to 4"),
+        ("delay = \"10us\"", "wire_version = 2", 8, "speaks versions 3 to 5"),
         ("delay = \"10us\"", "busy_poll = \"2s\"", 8, "use 0s to 1s"),
         ("delay = \"10us\"", "shutdown_grace = \"2days\"", 8, "to 1day"),
         ("delay = \"10us\"", "fencing.time_limit = \"0s\"", 8, "use 10ms"),

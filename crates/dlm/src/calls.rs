@@ -17,6 +17,7 @@ use crate::abi::{
 };
 use crate::handle::{Handle, PATIENCE, State};
 use crate::locks::{Admission, Blocking, Ended, Lock, Op, Target};
+use crate::sleepers::Concern;
 
 /// How synchronous calls report how the operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -171,7 +172,9 @@ impl Handle {
             (lkid, waiter, request)
         };
         self.submit(shard, Request::Lock(request));
-        let admitted = self.wait(Some(PATIENCE), |state| state.locks.admitted.remove(&lkid));
+        let admitted = self.wait(Some(PATIENCE), Concern::Admission(lkid), |state| {
+            state.locks.admitted.remove(&lkid)
+        });
         let refused = match admitted {
             Ok(Admission::Accepted) => None,
             Ok(Admission::Refused(why)) => Some(why),
@@ -376,7 +379,7 @@ impl Handle {
         for (shard, request) in requests {
             self.submit(shard, request);
         }
-        self.wait(Some(PATIENCE), |state| (state.locks.len() == 0).then_some(()))
+        self.wait(Some(PATIENCE), Concern::Any, |state| (state.locks.len() == 0).then_some(()))
     }
 
     /// # Safety

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, p
 
 use crate::errno;
 use crate::locks::{Due, Ended, Locks, Op};
+use crate::sleepers::{Concern, Sleepers};
 
 /// How long a daemon may take to accept a call, to make a lockspace or to leave it. What takes
 /// longer fails with ETIMEDOUT. Waiting for a lock has no limit of its own.
@@ -35,8 +36,6 @@ pub struct Handle {
     /// Readable when the handle is being closed: ends the wait of whoever reads.
     stop: OwnedFd,
     state: Mutex<State>,
-    /// The state has changed, or nobody reads the sessions any more.
-    changed: Condvar,
     /// Used by the reader only.
     sessions: Mutex<Vec<Session>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -49,8 +48,8 @@ pub(crate) struct State {
     next_waiter: u64,
     /// Some thread reads the sessions, or waits for them to be readable.
     reading: bool,
-    /// Threads that sleep until the state changes: without any, nobody need be woken.
-    sleeping: usize,
+    /// Threads that sleep until what they wait for has come, or nobody reads any more.
+    sleepers: Sleepers,
     closing: bool,
     /// A session has ended.
     over: bool,
@@ -62,6 +61,15 @@ impl State {
     pub(crate) fn waiter(&mut self) -> u64 {
         self.next_waiter += 1;
         self.next_waiter
+    }
+
+    /// Wakes whom the news concern.
+    fn tell_sleepers(&mut self) {
+        let news = std::mem::take(&mut self.locks.news);
+        if !news.is_empty() || self.locks.any_due() {
+            self.sleepers.wake(Concern::Any);
+        }
+        news.into_iter().for_each(|concern| self.sleepers.wake(concern));
     }
 }
 
@@ -89,7 +97,6 @@ impl Handle {
             bell,
             stop,
             state: Mutex::new(State { locks, ..State::default() }),
-            changed: Condvar::new(),
             sessions: Mutex::new(sessions),
             thread: Mutex::default(),
         })
@@ -125,7 +132,7 @@ impl Handle {
             state.next_query
         };
         self.submit(shard, Request::Query { id, query });
-        self.wait(Some(PATIENCE), |state| state.locks.answers.remove(&id))?
+        self.wait(Some(PATIENCE), Concern::Answer(id), |state| state.locks.answers.remove(&id))?
     }
 
     /// Waits until `ready` finds what it looks for, reading the sessions if nobody else does.
@@ -135,19 +142,23 @@ impl Handle {
     pub(crate) fn wait<T>(
         &self,
         patience: Option<Duration>,
+        concern: Concern,
         ready: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, c_int> {
-        self.wait_and_dispatch(patience, false, ready)
+        self.wait_and_dispatch(patience, false, concern, ready)
     }
 
-    /// As [`Handle::wait`]; calls the program back meanwhile if it `dispatches`.
+    /// As [`Handle::wait`]; calls the program back meanwhile if it `dispatches`: then anything is its
+    /// concern.
     fn wait_and_dispatch<T>(
         &self,
         patience: Option<Duration>,
         dispatches: bool,
+        concern: Concern,
         mut ready: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, c_int> {
         let end = patience.map(|p| Instant::now() + p);
+        let concern = if dispatches { Concern::Any } else { concern };
         let mut state = self.state();
         let mut reader = false;
         let result = loop {
@@ -175,8 +186,8 @@ impl Handle {
                 break Err(libc::ETIMEDOUT);
             }
             if state.reading && !reader {
-                // The reader wakes whom its news may concern; the limit is for the patience.
-                state = self.sleep(state, left.unwrap_or(PATIENCE));
+                // The reader wakes whom its news concern, and somebody when it goes.
+                state = self.sleep(state, concern, left);
             } else {
                 reader = true;
                 state = self.read(state, left);
@@ -184,28 +195,37 @@ impl Handle {
         };
         if reader {
             self.let_others_read(&mut state);
+        } else if !state.reading {
+            // It may have been woken to read, and has what it waited for: that goes on to another.
+            state.sleepers.wake_one();
         }
         result
     }
 
+    /// Sleeps until the concern has come, or somebody has to read; without a limit as long as it
+    /// takes.
     fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
-        limit: Duration,
+        concern: Concern,
+        limit: Option<Duration>,
     ) -> MutexGuard<'a, State> {
-        state.sleeping += 1;
-        let (mut state, _) =
-            self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner);
-        state.sleeping -= 1;
+        let (number, bell) = state.sleepers.add(concern);
+        let mut state = match limit {
+            Some(limit) => {
+                let waited = bell.wait_timeout(state, limit);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => bell.wait(state).unwrap_or_else(PoisonError::into_inner),
+        };
+        state.sleepers.remove(number);
         state
     }
 
     /// The reader goes, and one of those who sleep may take its place.
     fn let_others_read(&self, state: &mut State) {
         state.reading = false;
-        if state.sleeping > 0 {
-            self.changed.notify_all();
-        }
+        state.sleepers.wake_one();
     }
 
     /// Reads the sessions once, waiting for something to read for at most `timeout`. The caller
@@ -231,6 +251,7 @@ impl Handle {
             }
             if over && !state.closing && !std::mem::replace(&mut state.over, true) {
                 state.locks.over();
+                state.sleepers.wake_all();
             }
         }
         drop(sessions);
@@ -245,12 +266,7 @@ impl Handle {
             // Fails only if it rings already.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
-        if state.sleeping > 0 {
-            // Whoever wakes finds the state free.
-            drop(state);
-            self.changed.notify_all();
-            state = self.state();
-        }
+        state.tell_sleepers();
         state
     }
 
@@ -321,7 +337,7 @@ impl Handle {
         let started = builder.spawn(move || {
             handle.state().dispatcher = Some(std::thread::current().id());
             // Until the session or the handle ends.
-            let _ = handle.wait_and_dispatch(None, true, |_| None::<()>);
+            let _ = handle.wait_and_dispatch(None, true, Concern::Any, |_| None::<()>);
         });
         *thread = Some(started.map_err(|_| libc::EAGAIN)?);
         Ok(())
@@ -330,10 +346,13 @@ impl Handle {
     /// Ends the handle: its locks are released (or become orphans), callbacks that are due are
     /// dropped, and whoever waits fails with ENOTCONN.
     pub fn close(&self) {
-        self.state().closing = true;
+        {
+            let mut state = self.state();
+            state.closing = true;
+            state.sleepers.wake_all();
+        }
         // Fails only if it rings already.
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
-        self.changed.notify_all();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A callback may close its own lockspace: the thread ends when it returns.
         if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
@@ -342,7 +361,7 @@ impl Handle {
         }
         let mut state = self.state();
         while state.reading {
-            state = self.sleep(state, PARTING);
+            state = self.sleep(state, Concern::Any, Some(PARTING));
         }
         state.locks.drop_due();
         drop(state);
@@ -358,7 +377,10 @@ impl Handle {
     /// may depend on them.
     pub(crate) fn wait_for_end(&self, waiter: u64, alone: bool) -> Result<Ended, c_int> {
         let dispatches = alone || self.state().dispatcher == Some(std::thread::current().id());
-        self.wait_and_dispatch(None, dispatches, |state| state.locks.take_end(waiter, dispatches))
+        let ended = Concern::End(waiter);
+        self.wait_and_dispatch(None, dispatches, ended, |state| {
+            state.locks.take_end(waiter, dispatches)
+        })
     }
 }
 

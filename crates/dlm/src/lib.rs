@@ -25,6 +25,7 @@ mod handle;
 mod locks;
 mod open;
 mod registry;
+mod sleepers;
 
 pub use abi::{Ast, EUNLOCK, LKF_WAIT, Lksb};
 pub use calls::{LockCall, UnlockCall, Waiting};

@@ -10,6 +10,7 @@ use lockify_client::{LockId, Lvb, Mode, Status, UnlockFlags};
 
 use crate::abi::{Ast, EUNLOCK, LVB_LEN, Lksb};
 use crate::errno;
+use crate::sleepers::Concern;
 
 /// Where an operation's result goes.
 #[derive(Clone, Copy)]
@@ -103,6 +104,8 @@ pub(crate) struct Locks {
     pub(crate) spaces: Vec<(Space, u32)>,
     /// Locks above NL that were lost, to be reported.
     pub(crate) losses: usize,
+    /// What has come that somebody may sleep for.
+    pub(crate) news: Vec<Concern>,
 }
 
 impl Locks {
@@ -190,6 +193,7 @@ impl Locks {
                     _ => Ok(()),
                 };
                 self.answers.insert(id, answer);
+                self.news.push(Concern::Answer(id));
             }
             Event::Halted { space, life } => self.halted(shard, space, life),
             // Of no interest: the whole session's end is dealt with by the handle.
@@ -214,20 +218,26 @@ impl Locks {
         if lock.unwanted {
             requests.extend(lock.force_unlock(lkid));
         } else {
-            self.admitted.insert(lkid, Admission::Accepted);
+            self.admitted(lkid, Admission::Accepted);
         }
+    }
+
+    fn admitted(&mut self, lkid: u32, admission: Admission) {
+        self.admitted.insert(lkid, admission);
+        self.news.push(Concern::Admission(lkid));
     }
 
     /// An operation was refused after this library had let it pass.
     fn refused(&mut self, tag: u64, why: c_int) {
         let lkid = tag as u32;
         let Some(lock) = self.locks.get(&lkid) else { return };
-        if lock.op == Op::Request && !lock.unwanted {
-            self.admitted.insert(lkid, Admission::Refused(why));
+        let (op, request) = (lock.op, lock.op == Op::Request && !lock.unwanted);
+        if request {
+            self.admitted(lkid, Admission::Refused(why));
         }
         // An unlock is refused if the lock has gone meanwhile.
-        let gone = lock.op != Op::Convert;
-        let status = if lock.op == Op::Unlock { EUNLOCK } else { why };
+        let gone = op != Op::Convert;
+        let status = if op == Op::Unlock { EUNLOCK } else { why };
         self.end(lkid, Ended { lkid, status, flags: 0, lvb: None, after: 0 }, gone);
     }
 
@@ -276,11 +286,12 @@ impl Locks {
         lock.op = Op::None;
         for waiter in lock.waiters.drain(..) {
             self.ended.insert(waiter, ended.clone());
+            self.news.push(Concern::End(waiter));
         }
         let (silent, target, unwanted) = (lock.silent, lock.target, lock.unwanted);
         let refused = matches!(self.admitted.get(&lkid), Some(Admission::Refused(_)));
         if request && !refused && !unwanted {
-            self.admitted.insert(lkid, Admission::Accepted);
+            self.admitted(lkid, Admission::Accepted);
         }
         if !silent && !unwanted && !refused {
             self.due.push_back(Due::Cast(target, ended));
@@ -288,6 +299,8 @@ impl Locks {
         if gone {
             self.locks.remove(&lkid);
         }
+        // Somebody may wait until all are gone.
+        self.news.push(Concern::Any);
     }
 
     fn lost(&mut self, lkid: u32) {
@@ -320,6 +333,7 @@ impl Locks {
                 _ => self.end(lkid, Ended { lkid, status, flags: 0, lvb: None, after: 0 }, true),
             }
         }
+        self.news.push(Concern::Any);
     }
 
     /// The session has ended: as if every lockspace had been halted.

@@ -8,6 +8,8 @@ use lockify_core::{ResourceInfo, Time};
 use lockify_trust::{Reading, Secured};
 use mio::net::TcpStream;
 
+use crate::outbox::Outbox;
+use crate::page::Rest;
 use crate::wire::{MAX_FRAME, PREFIX};
 
 /// What is read at once.
@@ -53,9 +55,8 @@ pub(crate) struct Conn {
     pub(crate) input: Vec<u8>,
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// Bytes to write; `out[..written]` are gone.
-    pub(crate) out: Vec<u8>,
-    pub(crate) written: usize,
+    /// Frames to write.
+    pub(crate) out: Outbox,
     /// The socket's buffer is full: wait until it is writable.
     pub(crate) blocked: bool,
     /// In the engine's list of connections with something to write.
@@ -63,7 +64,7 @@ pub(crate) struct Conn {
     /// Frames whose delay runs, with when they may be written.
     pub(crate) delayed: VecDeque<(Time, Vec<u8>)>,
     /// Answers that are sent piece by piece, as the socket takes them.
-    pub(crate) answers: VecDeque<(u64, Vec<ResourceInfo>)>,
+    pub(crate) answers: VecDeque<(u64, Vec<ResourceInfo>, Option<Rest>)>,
 }
 
 impl Conn {
@@ -84,8 +85,7 @@ impl Conn {
             input: Vec::new(),
             start: 0,
             end: 0,
-            out: Vec::new(),
-            written: 0,
+            out: Outbox::default(),
             blocked: false,
             dirty: false,
             delayed: VecDeque::new(),
@@ -137,36 +137,38 @@ impl Conn {
         &self.input[self.start..self.end]
     }
 
-    /// Writes what the socket takes.
-    pub(crate) fn write(&mut self) -> Result<(), ErrorKind> {
-        match &mut self.secured {
-            None => self.write_plain()?,
-            Some(_) if self.blocked => {}
-            Some(secured) => {
-                let (taken, written) = secured.write(&mut self.stream, &self.out[self.written..]);
-                self.written += taken;
-                self.blocked = written?;
+    /// Writes what the socket takes, at most about `most` bytes.
+    pub(crate) fn write(&mut self, most: usize) -> Result<(), ErrorKind> {
+        let enough = self.out.len().saturating_sub(most);
+        loop {
+            let before = self.out.len();
+            self.write_once()?;
+            if self.blocked || self.out.len() <= enough || self.out.len() == before {
+                return Ok(());
             }
         }
-        if self.written == self.out.len() {
-            self.out.clear();
-            self.written = 0;
-        } else if self.written > READ {
-            self.out.drain(..self.written);
-            self.written = 0;
-        }
-        Ok(())
     }
 
-    fn write_plain(&mut self) -> Result<(), ErrorKind> {
-        while self.written < self.out.len() && !self.blocked {
-            match self.stream.write(&self.out[self.written..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero),
-                Ok(n) => self.written += n,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => self.blocked = true,
-                Err(e) => return Err(e.kind()),
-            }
+    fn write_once(&mut self) -> Result<(), ErrorKind> {
+        if self.blocked {
+            return Ok(());
+        }
+        if let Some(secured) = &mut self.secured {
+            let (taken, written) = secured.write(&mut self.stream, self.out.next());
+            self.out.advance(taken);
+            self.blocked = written?;
+            return Ok(());
+        }
+        let bytes = self.out.next();
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match self.stream.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero),
+            Ok(n) => self.out.advance(n),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => self.blocked = true,
+            Err(e) => return Err(e.kind()),
         }
         Ok(())
     }
@@ -175,6 +177,12 @@ impl Conn {
     pub(crate) fn wants_write(&self) -> bool {
         let waits = |s: &Secured| s.wants_write() || !s.is_handshaking() && !self.out.is_empty();
         !self.blocked && self.secured.as_deref().is_some_and(waits)
+    }
+
+    /// There is more to write, and the socket may take it.
+    pub(crate) fn wants_turn(&self) -> bool {
+        let shakes_hands = self.secured.as_deref().is_some_and(Secured::is_handshaking);
+        !self.blocked && !self.out.is_empty() && !shakes_hands
     }
 
     /// Everything has been written.

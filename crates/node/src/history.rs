@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use lockify_check::{
@@ -56,6 +57,16 @@ pub fn file_of(path: &Path, first: bool, space: &str) -> PathBuf {
     name.into()
 }
 
+/// Nobody may ever read a pipe, and the node would wait for it, its leases with it.
+fn check_that_it_cannot_block(path: &Path) -> std::io::Result<()> {
+    match path.metadata() {
+        Ok(meta) if meta.file_type().is_fifo() => Err(std::io::Error::other(
+            "it is a pipe, and a node must not wait for whoever reads it: give a file",
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn mode(mode: Mode) -> WrittenMode {
     WrittenMode::ALL[mode as usize]
 }
@@ -67,6 +78,7 @@ impl History {
     /// It cannot be written.
     pub fn create(path: &Path, node: u32, life: u64) -> Result<History, WriteError> {
         let now = monotonic();
+        check_that_it_cannot_block(path).map_err(WriteError::Create)?;
         let mut writer = Writer::create(path)?;
         let writes = Some(WRITES.map(String::from).to_vec());
         writer.write(&Event { writes, ..Event::anywhere(now, Kind::Begin) })?;
@@ -85,6 +97,7 @@ impl History {
     /// Goes on where another program has stopped.
     pub(crate) fn resume(image: HistoryImage) -> Result<History, WriteError> {
         let HistoryImage { path, node, life, clients, adoptions, leaving } = image;
+        check_that_it_cannot_block(&path).map_err(WriteError::Create)?;
         let file = File::options().append(true).open(&path).map_err(WriteError::Create)?;
         let writer = Writer::new(file);
         Ok(History { writer, path, node, life, clients, adoptions, leaving })

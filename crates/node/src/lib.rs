@@ -16,7 +16,9 @@ mod lines;
 mod mailbox;
 pub use lockify_membership as membership;
 mod notice;
+mod outbox;
 mod pace;
+mod page;
 mod poller;
 mod query;
 mod shard;
@@ -35,6 +37,7 @@ pub use mailbox::Mailbox;
 pub use membership::{FenceKind, Halt, NodeView, SpaceView, Standing};
 pub use notice::{Level, Notice};
 pub use pace::Pace;
+pub use page::{MOST_PER_PAGE, PageOf, Rest};
 pub use poller::Poller;
 pub use query::{
     Answer, Certificate, EngineStats, NodeStatus, PeerStatus, Query, QueryId, Software,

@@ -6,6 +6,7 @@ use lockify_core::{Name, NodeId, RecoveryInfo, ResourceInfo, Stats, Wait};
 use serde::{Deserialize, Serialize};
 
 use crate::membership::Standing;
+use crate::page::PageOf;
 
 /// A question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -24,6 +25,9 @@ pub enum Query {
         /// The resource.
         name: Name,
     },
+    /// Resources of a lockspace that have locks, a page of them. From version
+    /// [`KNOWS_PAGES`](crate::wire::KNOWS_PAGES) on.
+    Page(PageOf),
 }
 
 /// Names a running query.
@@ -37,9 +41,15 @@ pub struct Answer {
     pub query: Query,
     /// [`Query::Status`]: one per node that answered, by node.
     pub status: Vec<NodeStatus>,
-    /// [`Query::Locks`] and [`Query::Who`]: resources, by name, merged from what all nodes know
+    /// [`Query::Locks`], [`Query::Who`] and [`Query::Page`]: resources, by name, merged from what all nodes know
     /// (see [`merge`]); times in nanoseconds since 1970.
     pub resources: Vec<ResourceInfo>,
+    /// How many resources come after these, as their masters count them.
+    pub more: u64,
+    /// After which name to go on; `None` if nothing is left.
+    pub next: Option<Name>,
+    /// Locks of these resources that are left out, as one has too many.
+    pub locks_left_out: u64,
     /// Nodes that were not connected or did not answer in time.
     pub silent: Vec<NodeId>,
 }
@@ -188,6 +198,10 @@ pub struct EngineStats {
     pub strays: u64,
     /// Times that this node lost its quorum.
     pub halts: u64,
+    /// Nanoseconds that the longest turn took, from one wait to the next, with what the host did
+    /// between: heartbeats wait for no more than that. Known only on the node itself.
+    #[serde(skip)]
+    pub longest_turn: u64,
 }
 
 /// One picture of a lockspace's resources from what every node knows: the locks as their master

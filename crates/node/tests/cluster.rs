@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use lockify_core::{ClaimMode, Input, Mode, NodeId, Policy, Queue, Status};
-use lockify_node::{CallError, Engine, HostEvent, NodeConfig, Query, SpaceConfig};
+use lockify_node::{CallError, Engine, HostEvent, NodeConfig, PageOf, Query, SpaceConfig};
 
 #[test]
 fn an_engine_can_move_to_another_thread() {
@@ -219,6 +219,63 @@ fn many_locks_are_answered_in_parts() {
     c.wait("all grants", |c| c.completion(1, last).is_some());
     let id = c.engine(0).query(Query::Locks { space: "s".into() }, LONG);
     assert_eq!(answered(&mut c, 0, id).resources.len(), 6000);
+}
+
+#[test]
+fn pages_cover_the_locks_of_all_nodes_once() {
+    let mut c = Cluster::with(3, |c| c.policy = Policy::Directory);
+    let mut last = Vec::new();
+    for k in 0..900_u32 {
+        let id = c.call(k as usize % 3, lock(&format!("r{k:03}"), Mode::PR)).unwrap();
+        last.push((k as usize % 3, id));
+    }
+    c.wait("all grants", |c| last.iter().all(|&(i, id)| c.completion(i, id).is_some()));
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let of = PageOf { space: "s".into(), after, limit: 128, waited: false };
+        let id = c.engine(1).query(Query::Page(of), LONG);
+        let answer = answered(&mut c, 1, id);
+        assert!(answer.resources.len() <= 128 && answer.silent.is_empty());
+        seen.extend(answer.resources.iter().map(|r| r.name.to_string()));
+        assert_eq!(seen.len() as u64 + answer.more, 900);
+        after = answer.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 900);
+    assert!(seen.windows(2).all(|two| two[0] < two[1]));
+}
+
+#[test]
+fn a_page_of_what_somebody_waits_for_leaves_the_rest_out() {
+    let mut c = Cluster::new(3);
+    for k in 0..50 {
+        c.lock(0, &format!("free{k}"), Mode::EX);
+    }
+    c.lock(0, "wanted", Mode::EX);
+    c.call(2, lock("wanted", Mode::EX)).unwrap();
+    c.wait("a blocking notice", |c| c.saw(0, |e| matches!(e, HostEvent::Bast { .. })));
+    let of = PageOf { space: "s".into(), after: None, limit: 10, waited: true };
+    let id = c.engine(1).query(Query::Page(of), LONG);
+    let answer = answered(&mut c, 1, id);
+    assert_eq!((answer.resources.len(), answer.more, answer.next), (1, 0, None));
+    assert_eq!(answer.resources[0].locks.len(), 2);
+}
+
+#[test]
+fn however_many_ask_all_are_answered_and_few_look_at_once() {
+    let mut c = Cluster::new(2);
+    for k in 0..200 {
+        c.lock(1, &format!("r{k}"), Mode::PR);
+    }
+    let of = PageOf { space: "s".into(), after: None, limit: 1000, waited: false };
+    let ids: Vec<_> = (0..64).map(|_| c.engine(0).query(Query::Page(of.clone()), LONG)).collect();
+    for id in ids {
+        let answer = answered(&mut c, 0, id);
+        assert_eq!((answer.resources.len(), answer.silent), (200, vec![]));
+    }
+    assert!(!c.saw(0, |e| matches!(e, HostEvent::QuorumLost)));
 }
 
 #[track_caller]

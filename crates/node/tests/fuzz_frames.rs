@@ -18,7 +18,7 @@ use lockify_node::wire::{
     Greeting, GreetingError, Introduction, MAX_FRAME, PREFIX, Packet, Part, Payload, Versions,
     WireError, decode_greeting, decode_packet, encode_greeting, encode_packet, first_frame,
 };
-use lockify_node::{FenceKind, NodeView, Query, Software, SpaceView};
+use lockify_node::{FenceKind, NodeView, PageOf, Query, Rest, Software, SpaceView};
 
 /// Pseudo-random numbers (xorshift64).
 struct Random(u64);
@@ -177,6 +177,20 @@ fn packets() -> Vec<Packet> {
     };
     all.push(Packet::Tell { id: 1, part: Part::Resources(vec![resource()]), last: false });
     all.push(Packet::Tell { id: 1, part: Part::Software(software), last: true });
+    all.push(Packet::Ask {
+        id: 1,
+        query: Query::Page(PageOf {
+            space: "s".into(),
+            after: Some(name()),
+            limit: 7,
+            waited: true,
+        }),
+    });
+    all.push(Packet::Tell {
+        id: 1,
+        part: Part::Rest(Rest { goes_on: true, more: 3, locks: 1 }),
+        last: true,
+    });
     all
 }
 

@@ -141,3 +141,15 @@ fn a_history_that_cannot_be_made_is_an_error_at_once() {
         "{error}"
     );
 }
+
+#[test]
+fn a_history_in_a_pipe_is_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+    let mut config = NodeConfig::alone();
+    config.history = Some(path);
+    let mut engine = Engine::new(config).unwrap();
+    let error = engine.join("s", SpaceConfig::new(Policy::Directory)).unwrap_err().to_string();
+    assert!(error.contains("pipe") && error.contains("give a file"), "{error}");
+}

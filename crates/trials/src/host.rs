@@ -8,6 +8,7 @@ use lockify_core::{
 };
 use lockify_sim as sim;
 use lockify_sim::{Context, LinkState, Machine, TimerId};
+use rand::RngExt;
 
 use crate::coverage::Transition;
 use crate::note::Note;
@@ -27,11 +28,18 @@ pub fn core_id(node: sim::NodeId) -> NodeId {
     NodeId(node.0)
 }
 
+/// The longest time for which a node does not come to what can wait.
+const MOST_BUSY: Time = 200 * sim::MICROSECOND;
+/// How often a peer's link takes no more when it does.
+const SHARE_FULL: f64 = 0.3;
+
 /// A node's timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
     /// The lock manager's.
     Tick,
+    /// It has work that need not be done at once.
+    Work,
     /// A client's.
     Client(usize, u64),
 }
@@ -61,6 +69,8 @@ pub struct LockNode {
     /// Never goes back, whatever the node's clock does: the lock manager is promised a monotonic one.
     now: Time,
     timer: Option<(Time, TimerId)>,
+    /// A [`Timer::Work`] is set.
+    works: bool,
     outputs: VecDeque<Output>,
     notes: Vec<Note>,
     wakes: Vec<(Time, usize, u64)>,
@@ -84,6 +94,7 @@ impl LockNode {
             life: Life::Outside,
             now: 0,
             timer: None,
+            works: false,
             outputs: VecDeque::new(),
             notes: Vec::new(),
             wakes: Vec::new(),
@@ -193,7 +204,7 @@ impl LockNode {
     fn feed(&mut self, cx: &mut HostContext<'_>, input: Input) {
         self.clock(cx);
         let result = self.space.handle(self.now, input.clone());
-        if !matches!(input, Input::Tick | Input::Receive { .. }) {
+        if !matches!(input, Input::Tick | Input::Work { .. } | Input::Receive { .. }) {
             self.notes.push(Note::Called { input, result });
         }
         self.settle(cx, None);
@@ -276,6 +287,32 @@ impl LockNode {
         }
         self.flush(cx);
         self.set_timer(cx);
+        self.work_later(cx);
+    }
+
+    /// A node does what can wait when it has time for it, so that anything may come between.
+    fn work_later(&mut self, cx: &mut HostContext<'_>) {
+        if !self.works && self.space.has_work(&[]) {
+            self.works = true;
+            let after = cx.random().random_range(1..=MOST_BUSY);
+            cx.set_timer(after, Timer::Work);
+        }
+    }
+
+    fn work(&mut self, cx: &mut HostContext<'_>) {
+        self.works = false;
+        let full = self.full_link(cx).into_iter().collect();
+        self.feed(cx, Input::Work { full });
+    }
+
+    /// The peer whose link takes no more for now, if there is one.
+    fn full_link(&self, cx: &mut HostContext<'_>) -> Option<NodeId> {
+        if !cx.random().random_bool(SHARE_FULL) {
+            return None;
+        }
+        let members = &self.space.view().members;
+        let drawn = cx.random().random_range(0..members.len().max(1));
+        members.get(drawn).map(|m| m.node).filter(|&node| node != self.node)
     }
 
     fn collect(&mut self) {
@@ -418,6 +455,7 @@ impl Machine for LockNode {
                 self.timer = None;
                 self.feed(cx, Input::Tick);
             }
+            sim::Input::Timer(Timer::Work) => self.work(cx),
             sim::Input::Timer(Timer::Client(index, token)) => {
                 self.client(cx, index, |client, port| client.wake(port, token));
                 self.settle(cx, None);

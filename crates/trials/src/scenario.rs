@@ -205,6 +205,8 @@ fn draw_config(random: &mut Random, policy: Policy, claims: bool) -> Config {
     let most = if random.random_bool(0.5) { 5 } else { 100 };
     config.merge_patience = random.random_range(1..=most) * MILLISECOND;
     config.conflict_patience = 1_000 * MILLISECOND;
+    // Mostly less than there is to do, so that a recovery is done in pieces.
+    config.bulk = [1, 1, 2, 3, 5, 1_024][random.random_range(0..6)];
     config
 }
 

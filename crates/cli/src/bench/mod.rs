@@ -6,6 +6,7 @@ mod locks;
 mod memory;
 mod onesided;
 mod peers;
+mod recovery;
 mod simulator;
 
 use std::path::PathBuf;
@@ -54,6 +55,7 @@ enum Others {
     Peers(peers::Args),
     Onesided(onesided::Args),
     Array(array::Args),
+    Recovery(recovery::Args),
     #[command(hide = true)]
     Relock(peers::Relock),
 }
@@ -77,6 +79,7 @@ enum What {
 
 pub use array::worker as array_worker;
 pub use onesided::worker as remote_worker;
+pub use recovery::worker as recovery_worker;
 
 /// How much to measure.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +102,7 @@ pub fn run(args: &Args) -> Ended {
         Some(Others::Peers(args)) => return peers::run(args),
         Some(Others::Onesided(args)) => return onesided::run(args),
         Some(Others::Array(args)) => return array::run(args),
+        Some(Others::Recovery(args)) => return recovery::run(args),
         Some(Others::Relock(args)) => return peers::relock(args),
         None => {}
     }

@@ -12,6 +12,8 @@ use crate::inspect::{self, Owner, SCHEMA};
 use crate::output::columns;
 use crate::status;
 
+/// Resources for which somebody waits that are looked at.
+const MOST_WAITED_FOR: usize = 10_000;
 /// Resources that are told of.
 const MOST: usize = 1000;
 
@@ -75,7 +77,7 @@ pub struct Contended {
 impl Sample {
     /// Looks.
     pub fn take(client: &Client, space: &Lockspace) -> Result<Sample, Error> {
-        let (view, status) = (space.locks()?, client.status()?);
+        let (view, status) = (space.waited_for(MOST_WAITED_FOR)?, client.status()?);
         let (at, wall) = (Instant::now(), SystemTime::now());
         Ok(Sample { at, wall, space: space.name().into(), status, view })
     }

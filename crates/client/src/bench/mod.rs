@@ -7,6 +7,8 @@
 
 mod ping_pong;
 mod place;
+pub mod recovery;
+mod waiting;
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -20,6 +22,7 @@ use lockify_trust::{Authority, Credentials, Keyring, Lifetime, TrustError};
 
 pub use ping_pong::PingPong;
 pub use place::{on_other_processor, on_this_processor};
+pub use waiting::{WAKEUPS_PER_S, WaitEffort, waits};
 
 use crate::{Client, EmbeddedConfig, Error, Guard, Lockspace};
 

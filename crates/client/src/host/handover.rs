@@ -72,7 +72,7 @@ impl Host {
         }
         Ok(HostImage {
             spaces: spaces.clone(),
-            waiting: waiting.clone(),
+            waiting: waiting.iter().cloned().collect(),
             joined: *joined,
             settling: settling.clone(),
             departed: departed.images(),
@@ -83,6 +83,7 @@ impl Host {
     /// clients that it gives, too, are for [`Host::resume_departed`].
     pub fn resume(engine: &Engine, image: HostImage) -> (Host, Vec<DepartedImage>) {
         let HostImage { spaces, waiting, joined, settling, departed } = image;
+        let waiting = waiting.into_iter().collect();
         (Host { spaces, waiting, joined, settling, ..Host::empty(engine) }, departed)
     }
 

@@ -1,9 +1,11 @@
 //! Clients' questions, of a lockspace or to all nodes, and how their answers are told.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use lockify_core::{ClientId, Input, ResourceInfo};
-use lockify_node::Engine;
+use lockify_node::{Engine, PageOf};
 
 use super::{Host, HostedClient, Outbox, To};
 use crate::protocol::{Answer, Event, KNOWS_RELOAD, Query, Refusal, TELLS_CERTIFICATES};
@@ -17,12 +19,16 @@ const LOCKS_PER_PART: usize = 500;
 /// Locks in one answer; more would fill the memory of a daemon with a busy client.
 const LOCKS_PER_ANSWER: usize = 100_000;
 
-/// Queries of one client that may be unanswered.
+/// Queries of one session, and of all sessions of one user, that may be unanswered.
 const QUERIES: usize = 32;
+/// Queries of all clients of a shard that may be.
+const ALL_QUERIES: usize = 256;
 
 /// A query of a client, which speaks this version.
 pub(super) struct Questioned {
     pub(super) client: ClientId,
+    /// The same for all clients of its user.
+    user: Arc<AtomicU32>,
     id: u64,
     version: u16,
 }
@@ -96,6 +102,9 @@ impl Host {
         let query = match query {
             Query::Status => Ask::Status,
             Query::Locks(space) => Ask::Locks { space: known(space)? },
+            Query::Page { space, after, limit, waited } => {
+                Ask::Page(PageOf { space: known(space)?, after, limit, waited })
+            }
             Query::Who(space, name) => Ask::Who { space: known(space)?, name },
             // A daemon does that itself.
             Query::Restart
@@ -109,15 +118,23 @@ impl Host {
                 return Err(Refusal::Failed("this is no question to all nodes".into()));
             }
         };
-        if self.queries.values().filter(|asked| asked.client == client.id).count() >= QUERIES {
-            let why =
-                format!("{QUERIES} queries of this session wait already: await their answers");
-            return Err(Refusal::Failed(why));
-        }
+        self.room_for_query(client)?;
         let query = engine.query(query, QUERY_PATIENCE);
-        let HostedClient { id: client, version, .. } = *client;
-        self.queries.insert(query, Questioned { client, id, version });
+        let (user, version) = (client.of_user(), client.version);
+        self.queries.insert(query, Questioned { client: client.id, user, id, version });
         Ok(())
+    }
+
+    /// Looking is cheap for the cluster, but not free: nobody asks without end.
+    fn room_for_query(&self, client: &HostedClient) -> Result<(), Refusal> {
+        let user = client.of_user();
+        let of_user = self.queries.values().filter(|asked| Arc::ptr_eq(&asked.user, &user)).count();
+        let whose = match (of_user, self.queries.len()) {
+            (QUERIES.., _) => format!("{QUERIES} queries of this user"),
+            (_, ALL_QUERIES..) => format!("{ALL_QUERIES} queries of this node's clients"),
+            _ => return Ok(()),
+        };
+        Err(Refusal::Failed(format!("{whose} wait already: try again when they are answered")))
     }
 }
 
@@ -156,8 +173,16 @@ pub(super) fn answer_parts(asked: &Questioned, answer: lockify_node::Answer, out
     if !pieces.is_empty() {
         part(Answer::Resources(pieces));
     }
+    let pages = matches!(answer.query, lockify_node::Query::Page(_));
+    omitted += answer.locks_left_out;
+    if !pages {
+        omitted += answer.more;
+    }
     if omitted > 0 {
         part(Answer::Omitted(omitted));
+    }
+    if pages {
+        part(Answer::Rest { more: answer.more, next: answer.next });
     }
     if !answer.silent.is_empty() {
         part(Answer::Silent(answer.silent));

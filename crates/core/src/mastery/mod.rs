@@ -139,9 +139,10 @@ impl Lockspace {
     }
 
     /// Drops what has been without locks for long enough. What has been locked since it came on
-    /// the list waits for another turn.
+    /// the list waits for another turn; so does what is too much for one.
     pub(crate) fn toss_idle(&mut self) {
-        while let Some(&(listed, key)) = self.idle.front() {
+        for _ in 0..self.config.bulk.max(1) {
+            let Some(&(listed, key)) = self.idle.front() else { return };
             if listed.saturating_add(self.config.toss_after) > self.now {
                 return;
             }

@@ -115,9 +115,19 @@ impl Cluster {
     pub fn pass(&mut self, time: Time) {
         self.now += time;
         for n in self.nodes.keys().copied().collect::<Vec<_>>() {
-            self.input(n, Input::Tick).unwrap();
+            self.tick(n);
         }
         self.run();
+    }
+
+    /// Calls a node until nothing is due: a call does so much only.
+    pub fn tick(&mut self, n: NodeId) {
+        loop {
+            self.input(n, Input::Tick).unwrap();
+            if self.nodes[&n].next_timer().is_none_or(|due| due > self.now) {
+                return;
+            }
+        }
     }
 
     pub fn assert_sound(&self) {

@@ -73,6 +73,13 @@ impl Encoder<'_> {
         Ok(())
     }
 
+    /// A time in nanoseconds; the unit is added to the name.
+    fn time(&mut self, name: &str, help: &str, nanoseconds: u64) -> Result<(), Error> {
+        let unit = Some(&Unit::Seconds);
+        let mut metric = self.0.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+        metric.encode_gauge(&(nanoseconds as f64 / 1e9))
+    }
+
     fn durations(&mut self, name: &str, help: &str, all: &Durations) -> Result<(), Error> {
         let unit = Some(&Unit::Seconds);
         let mut metric = self.0.encode_descriptor(name, help, unit, MetricType::Histogram)?;
@@ -256,6 +263,12 @@ impl Snapshots {
         let views = self.snapshots.iter().map(|s| s.view_changes).max().unwrap_or(0);
         let views = vec![(Vec::new(), views)];
         e.counter("lockify_view_changes", "Views that have begun", views)?;
+        let turn = self.snapshots.iter().map(|s| s.status.engine.longest_turn).max();
+        e.time(
+            "lockify_longest_turn",
+            "The longest turn of an event loop so far: heartbeats wait for no more than that",
+            turn.unwrap_or(0),
+        )?;
         let members = self.snapshots.iter().map(|s| s.status.members.len() as u64).min();
         let members = vec![(Vec::new(), members.unwrap_or(0))];
         e.gauge("lockify_members", "Nodes in the view; 0: no quorum", members)?;

@@ -8,6 +8,7 @@ use lockify_core::{NodeId, Time};
 use lockify_trust::{Reading, Secured, Security};
 use mio::net::TcpStream;
 use mio::{Interest, Token};
+use serde::Serialize;
 
 use super::{Engine, FIRST_CONN, MS};
 use crate::conn::{Conn, Origin, Stage};
@@ -20,6 +21,11 @@ use crate::wire::{Packet, Part, Payload, encode_packet};
 const ACCEPTS: usize = 64;
 /// Reads of one connection before the others have their turn.
 const READS: usize = 8;
+/// Bytes that are written to one connection before the others have their turn, about.
+const WRITE: usize = 1024 * 1024;
+/// What the kernel keeps of a connection, in bytes (it takes twice as much for its books): what
+/// is urgent waits behind it.
+const IN_KERNEL: usize = 256 * 1024;
 /// A part of an answer is closed when it has this many bytes.
 const PART: usize = 128 * 1024;
 
@@ -104,6 +110,8 @@ impl Engine {
         let entry = self.conns.vacant_entry();
         let token = Token(FIRST_CONN + entry.key());
         let both = Interest::READABLE | Interest::WRITABLE;
+        // Without it, more waits in the kernel; that is all.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&conn.stream, IN_KERNEL);
         self.poll.registry().register(&mut conn.stream, token, both).ok()?;
         let key = entry.key();
         entry.insert(conn);
@@ -227,6 +235,9 @@ impl Engine {
     /// data before it, as one event, so that a short read does not mean that nothing is left.
     pub(super) fn readable(&mut self, at: usize, ended: bool, now: Time) {
         for _ in 0..READS {
+            if self.is_turn_over() {
+                break;
+            }
             let Some(conn) = self.conns.get_mut(at) else { return };
             if matches!(conn.stage, Stage::Dialing { .. }) {
                 return;
@@ -250,7 +261,9 @@ impl Engine {
                 Reading::Distrusted(why) => return self.distrust(at, &why, now),
             }
         }
-        self.unread.push(at);
+        if !self.unread.contains(&at) {
+            self.unread.push(at);
+        }
     }
 
     /// Closes a connection; `why` goes into the status if not empty.
@@ -321,17 +334,22 @@ impl Engine {
         }
     }
 
-    /// Writes everything that sockets take.
+    /// Writes what sockets take: not all of it, where there is much and a socket takes it as fast
+    /// as it comes.
     pub(super) fn flush(&mut self, now: Time) {
         self.write_histories();
+        let mut again = Vec::new();
         while let Some(at) = self.dirty.pop() {
             let Some(conn) = self.conns.get_mut(at) else { continue };
             conn.dirty = false;
-            let before = conn.out.len() - conn.written;
-            let result = conn.write();
+            let before = conn.out.len();
+            let result = conn.write(WRITE);
             self.stats.writes += 1;
-            self.stats.bytes_sent += (before - (conn.out.len() - conn.written)) as u64;
+            self.stats.bytes_sent += (before - conn.out.len()) as u64;
             let (flushed, stage) = (conn.is_flushed(), conn.stage);
+            if !flushed && conn.wants_turn() {
+                again.push(at);
+            }
             match result {
                 Err(kind) if matches!(stage, Stage::Introduced { .. }) => {
                     self.last_words(at, stage, kind, now);
@@ -346,13 +364,14 @@ impl Engine {
                 Ok(()) => {}
             }
         }
+        again.into_iter().for_each(|at| self.mark(at));
     }
 
     /// Puts the next part of an answer into an empty buffer.
     fn next_answer(&mut self, at: usize) {
         let Some(conn) = self.conns.get_mut(at) else { return };
-        let Some((id, resources)) = conn.answers.front_mut() else { return };
-        let (id, mut part, mut size) = (*id, Vec::new(), 0);
+        let Some((id, resources, rest)) = conn.answers.front_mut() else { return };
+        let (id, rest, mut part, mut size) = (*id, *rest, Vec::new(), 0);
         while size < PART
             && let Some(r) = resources.pop()
         {
@@ -363,8 +382,12 @@ impl Engine {
         if last {
             conn.answers.pop_front();
         }
-        let packet = Packet::<Payload>::Tell { id, part: Part::Resources(part), last };
+        let part = Part::Resources(part);
+        let packet = Packet::<Payload>::Tell { id, part, last: last && rest.is_none() };
         self.put(at, &packet, 0);
+        if let Some(rest) = rest.filter(|_| last) {
+            self.put(at, &Packet::<Payload>::Tell { id, part: Part::Rest(rest), last }, 0);
+        }
     }
 
     /// Moves messages whose delay is over to where they are written from.
@@ -378,7 +401,7 @@ impl Engine {
             while conn.delayed.front().is_some_and(|(t, _)| *t <= now)
                 && let Some((_, bytes)) = conn.delayed.pop_front()
             {
-                conn.out.extend_from_slice(&bytes);
+                conn.out.append(|out| out.extend_from_slice(&bytes));
             }
             if conn.delayed.len() < before {
                 self.mark(at);
@@ -387,11 +410,22 @@ impl Engine {
     }
 
     /// Queues a packet on a connection: until `due`, if that is not 0.
-    pub(super) fn put<P: serde::Serialize>(&mut self, at: usize, packet: &Packet<P>, due: Time) {
+    pub(super) fn put<P: Serialize>(&mut self, at: usize, packet: &Packet<P>, due: Time) {
+        self.put_in(at, packet, due, false);
+    }
+
+    /// The same before everything else that has not begun to be written.
+    pub(super) fn put_urgent(&mut self, at: usize, packet: &Packet<Payload>, due: Time) {
+        self.put_in(at, packet, due, true);
+    }
+
+    fn put_in<P: Serialize>(&mut self, at: usize, packet: &Packet<P>, due: Time, urgent: bool) {
         let Some(conn) = self.conns.get_mut(at) else { return };
         self.stats.frames_sent += 1;
-        let result = if due == 0 {
-            encode_packet(&mut conn.out, packet)
+        let result = if due == 0 && urgent {
+            conn.out.append_urgent(|out| encode_packet(out, packet))
+        } else if due == 0 {
+            conn.out.append(|out| encode_packet(out, packet))
         } else {
             let mut bytes = Vec::new();
             let result = encode_packet(&mut bytes, packet);
@@ -428,7 +462,7 @@ impl Engine {
             // The usual case, without an owned copy of the message.
             stats.frames_sent += 1;
             let packet = Packet::Data { seq, ack, payload };
-            if let Err(e) = encode_packet(&mut conn.out, &packet) {
+            if let Err(e) = conn.out.append(|out| encode_packet(out, &packet)) {
                 self.notice(Level::Error, format!("a message was not sent: {e}; please report it"));
             }
             self.mark(at);

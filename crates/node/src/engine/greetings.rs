@@ -171,7 +171,7 @@ impl Engine {
             oldest: id.versions.oldest,
         };
         if let Some(conn) = self.conns.get_mut(at) {
-            encode_greeting(&mut conn.out, &Greeting::Introduction(introduction));
+            conn.out.append(|out| encode_greeting(out, &Greeting::Introduction(introduction)));
             self.mark(at);
         }
     }
@@ -190,7 +190,7 @@ impl Engine {
         conn.stage = Stage::Closing;
         conn.since = now;
         conn.start = conn.end;
-        encode_greeting(&mut conn.out, &Greeting::Refusal(why));
+        conn.out.append(|out| encode_greeting(out, &Greeting::Refusal(why)));
         self.mark(at);
     }
 

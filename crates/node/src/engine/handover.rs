@@ -64,6 +64,7 @@ impl Engine {
             self.silence(self.peers[i].node);
         }
         let now = monotonic();
+        self.end_queries(now);
         self.members.prepare_image(now + self.skew);
         self.act(now);
         self.flush(now);
@@ -95,11 +96,14 @@ impl Engine {
             complaint: _,
             view_changes: _,
             skew: _,
+            woke: _,
+            turn_end: _,
             cluster: _,
             // Made anew.
             conns: _,
             dirty: _,
             unread: _,
+            looks: _,
             door: _,
             // As the configuration says.
             identity,

@@ -5,6 +5,7 @@ mod door;
 mod greetings;
 mod handover;
 mod packets;
+mod pages;
 mod peer;
 mod queries;
 mod recording;
@@ -13,8 +14,9 @@ mod settings;
 mod shards;
 mod spaces;
 mod views;
+mod work;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,6 +48,7 @@ use crate::query::EngineStats;
 use crate::shard::ShardGroup;
 use crate::wire::{COROSYNC, LOG, Versions};
 use door::Door;
+use pages::Look;
 use peer::Peer;
 use queries::Running;
 pub use requests::{REQUESTS, lock_label, requests_are_logged};
@@ -116,6 +119,8 @@ pub struct Engine {
     last_life: u64,
     queries: Vec<Running>,
     next_query: u64,
+    /// Looks through lockspaces for pages, the next one first.
+    looks: VecDeque<Look>,
     held: Vec<Held>,
     next_fence: u64,
     /// Events for the host.
@@ -125,6 +130,9 @@ pub struct Engine {
     /// Views that have begun since the program did.
     view_changes: u64,
     stats: EngineStats,
+    /// When the loop last woke, and when its turn should end.
+    woke: Time,
+    turn_end: Time,
     /// Where histories go.
     history: Option<PathBuf>,
     /// Histories by lockspace, kept while it is not joined, to be continued; `None`: ended.
@@ -237,6 +245,7 @@ impl Engine {
             spaces: Vec::new(),
             last_life: 0,
             queries: Vec::new(),
+            looks: VecDeque::new(),
             next_query: 1,
             held: Vec::new(),
             next_fence: 1,
@@ -244,6 +253,8 @@ impl Engine {
             complaint: String::new(),
             view_changes: 0,
             stats: EngineStats::default(),
+            woke: now,
+            turn_end: now,
             history: config.history,
             histories: BTreeMap::new(),
         })
@@ -307,7 +318,8 @@ impl Engine {
         timeout: Option<Duration>,
         events: &mut Vec<HostEvent>,
     ) -> Result<(), NodeError> {
-        let busy = !self.pending.is_empty() || !self.unread.is_empty() || self.parting;
+        self.note_turn();
+        let busy = !self.pending.is_empty() || self.parting || self.is_busy();
         let timeout = if busy { Some(Duration::ZERO) } else { timeout };
         let mut came = self.events.take().unwrap_or_else(|| Events::with_capacity(1024));
         let polled = self.poll.wait(&mut came, timeout);
@@ -319,6 +331,7 @@ impl Engine {
         self.events = Some(came);
         result?;
         self.fire(now);
+        self.work(now);
         self.flush(now);
         self.arm(now);
         events.append(&mut self.pending);
@@ -330,7 +343,7 @@ impl Engine {
         let now = monotonic();
         let boot = boottime();
         self.skew = boot.saturating_sub(now);
-        self.stats.turns += 1;
+        self.begin_turn(now);
         if self.lease_end.is_some_and(|end| boot >= end) {
             self.tell(now, Event::Tick);
         } else if self.parting {
@@ -413,7 +426,7 @@ impl Engine {
             next = next.min(self.due(conn));
         }
         for query in &self.queries {
-            next = next.min(query.deadline);
+            next = next.min(query.deadline());
         }
         self.set_timer(next);
     }

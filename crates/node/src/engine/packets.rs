@@ -4,6 +4,7 @@ use lockify_core::link::Frame;
 use lockify_core::{Input, Message, Time};
 
 use super::Engine;
+use super::work::WINDOW;
 use crate::conn::Stage;
 use crate::event::HostEvent;
 use crate::membership::Event;
@@ -104,7 +105,8 @@ impl Engine {
             Err(e) => return self.reject(at, peer, &e.to_string(), now),
         }
         self.note_backlog(peer);
-        if self.peers[peer].link.unacknowledged() >= ACK_EVERY {
+        let link = &self.peers[peer].link;
+        if link.unacknowledged() >= ACK_EVERY || link.unacknowledged_weight() >= WINDOW / 4 {
             self.acknowledge(peer, now);
         }
     }
@@ -114,7 +116,7 @@ impl Engine {
         let due = self.delayed_until(now);
         let p = &mut self.peers[peer];
         let (Some(at), Some(frame)) = (p.conn, p.link.acknowledgement()) else { return };
-        self.put(at, &Packet::<Payload>::Ack { ack: frame.ack }, due);
+        self.put_urgent(at, &Packet::<Payload>::Ack { ack: frame.ack }, due);
     }
 
     /// A message of a lockspace.

@@ -6,66 +6,135 @@ use std::time::Duration;
 use lockify_core::{NodeId, Queue, ResourceInfo, Time};
 use lockify_trust::Security;
 
+use super::pages::{Asker, Look};
 use super::peer::Peer;
 use super::{Engine, nanos};
-use crate::clock::{monotonic, wall};
+use crate::clock::monotonic;
 use crate::event::HostEvent;
+use crate::page::{MOST_PER_PAGE, Pages, Rest};
 use crate::query::{
-    Answer, Certificate, NodeStatus, PeerStatus, Query, QueryId, Software, SpaceStatus, merge,
+    Answer, Certificate, NodeStatus, PeerStatus, Query, QueryId, Software, SpaceStatus,
 };
-use crate::wire::{Packet, Part, Payload, TELLS_SOFTWARE};
+use crate::wire::{KNOWS_PAGES, Packet, Part, Payload, TELLS_SOFTWARE};
 
-/// Locks of one resource that an answer tells of; more would not fit into a frame.
-const MOST_LOCKS: usize = 8192;
+/// Queries for pages that are under way at a time; more wait for these.
+pub(super) const AT_ONCE: usize = 8;
 
 /// A query of this node's host.
 pub(super) struct Running {
     id: u64,
     query: Query,
-    pub(super) deadline: Time,
+    patience: Time,
+    /// When it ends at the latest; `None`: it waits for its turn.
+    deadline: Option<Time>,
+    /// This node's own look is not done.
+    looking: bool,
     waiting: BTreeSet<NodeId>,
     status: Vec<NodeStatus>,
-    parts: Vec<(NodeId, Vec<ResourceInfo>)>,
+    pages: Pages,
     silent: Vec<NodeId>,
+}
+
+impl Running {
+    pub(super) fn deadline(&self) -> Time {
+        self.deadline.unwrap_or(Time::MAX)
+    }
+
+    /// It goes through whole lockspaces.
+    fn is_large(&self) -> bool {
+        matches!(self.query, Query::Page(_) | Query::Locks { .. })
+    }
+
+    fn is_over(&self, now: Time) -> bool {
+        self.deadline
+            .is_some_and(|deadline| deadline <= now || self.waiting.is_empty() && !self.looking)
+    }
 }
 
 impl Engine {
     /// Asks all nodes; [`HostEvent::Answered`] follows within `timeout` and names those that did
-    /// not answer.
+    /// not answer. Only a few queries for pages are under way at once, and the time of another one
+    /// begins when it is its turn.
     pub fn query(&mut self, query: Query, timeout: Duration) -> QueryId {
         let (id, now) = (self.next_query, monotonic());
         self.next_query += 1;
-        let me = self.identity.node;
-        let mut running = Running {
+        self.queries.push(Running {
             id,
-            deadline: now.saturating_add(nanos(timeout)),
+            query,
+            patience: nanos(timeout),
+            deadline: None,
+            looking: false,
             waiting: BTreeSet::new(),
             status: Vec::new(),
-            parts: Vec::new(),
+            pages: Pages::default(),
             silent: Vec::new(),
-            query: query.clone(),
-        };
-        match &query {
-            Query::Status => running.status.push(self.status()),
-            _ => running.parts.push((me, self.resources(&query, now))),
-        }
-        for i in 0..self.peers.len() {
-            let (node, conn) = (self.peers[i].node, self.peers[i].conn);
-            match conn {
-                None => running.silent.push(node),
-                Some(at) => {
-                    running.waiting.insert(node);
-                    let due = self.delayed_until(now);
-                    let ask = Packet::<Payload>::Ask { id, query: query.clone() };
-                    self.put(at, &ask, due);
-                }
-            }
-        }
-        self.set_timer(running.deadline);
-        self.queries.push(running);
+        });
+        self.begin_queries(now);
         self.finish_queries(now);
         self.flush(now);
         QueryId(id)
+    }
+
+    fn begin_queries(&mut self, now: Time) {
+        let under_way = |q: &&Running| q.is_large() && q.deadline.is_some();
+        let mut large = self.queries.iter().filter(under_way).count();
+        for i in 0..self.queries.len() {
+            let q = &self.queries[i];
+            if q.deadline.is_some() || q.is_large() && large >= AT_ONCE {
+                continue;
+            }
+            large += usize::from(q.is_large());
+            self.begin_query(i, now);
+        }
+    }
+
+    fn begin_query(&mut self, i: usize, now: Time) {
+        let deadline = now.saturating_add(self.queries[i].patience);
+        let (id, query) = (self.queries[i].id, self.queries[i].query.clone());
+        self.queries[i].deadline = Some(deadline);
+        let me = self.identity.node;
+        match &query {
+            Query::Status => {
+                let status = self.status();
+                self.queries[i].status.push(status);
+            }
+            Query::Who { space, name } => {
+                let (found, locks) = self.resource(space, name, now);
+                self.queries[i].pages.add(me, found);
+                self.queries[i].pages.end(me, Rest { locks, ..Rest::default() });
+            }
+            Query::Page(of) => self.looks.push_back(Look::page(Asker::Own(id), of)),
+            Query::Locks { space } => self.looks.push_back(Look::whole(Asker::Own(id), space)),
+        }
+        self.queries[i].looking = self.queries[i].is_large();
+        for p in 0..self.peers.len() {
+            let Peer { node, conn, version, .. } = self.peers[p];
+            let Some(at) = conn else {
+                self.queries[i].silent.push(node);
+                continue;
+            };
+            self.queries[i].waiting.insert(node);
+            let query = match &query {
+                Query::Page(of) if version < KNOWS_PAGES => {
+                    Query::Locks { space: of.space.clone() }
+                }
+                query => query.clone(),
+            };
+            let due = self.delayed_until(now);
+            self.put(at, &Packet::<Payload>::Ask { id, query }, due);
+        }
+        self.set_timer(deadline);
+    }
+
+    /// This node's own look is done.
+    pub(super) fn collect_own(&mut self, id: u64, resources: Vec<ResourceInfo>, rest: Rest) {
+        let me = self.identity.node;
+        if let Some(q) = self.queries.iter_mut().find(|q| q.id == id) {
+            q.pages.add(me, resources);
+            q.pages.end(me, rest);
+            q.looking = false;
+        }
+        self.finish_queries(monotonic());
     }
 
     /// This node's own state.
@@ -142,30 +211,6 @@ impl Engine {
         }
     }
 
-    /// What this node knows of the resources that are asked for; times since 1970.
-    fn resources(&self, query: &Query, now: Time) -> Vec<ResourceInfo> {
-        let (space, name) = match query {
-            Query::Status => return Vec::new(),
-            Query::Locks { space } => (space, None),
-            Query::Who { space, name } => (space, Some(name)),
-        };
-        let Some(s) = self.spaces.iter().flatten().find(|s| s.name == *space) else {
-            return Vec::new();
-        };
-        let mut found = match name {
-            Some(name) => s.core.resource(name).into_iter().collect(),
-            None => s.core.resources(),
-        };
-        let epoch = wall().saturating_sub(now);
-        for lock in found.iter_mut().flat_map(|r| {
-            r.locks.truncate(MOST_LOCKS);
-            r.locks.iter_mut()
-        }) {
-            lock.since = lock.since.saturating_add(epoch);
-        }
-        found
-    }
-
     /// A peer asks.
     pub(super) fn answer(&mut self, at: usize, peer: usize, id: u64, query: Query, now: Time) {
         let more = self.peers[peer].version >= TELLS_SOFTWARE;
@@ -180,10 +225,19 @@ impl Engine {
             }
             return;
         }
-        let resources = self.resources(&query, now);
-        if let Some(conn) = self.conns.get_mut(at) {
-            conn.answers.push_back((id, resources));
-            self.mark(at);
+        let node = self.peers[peer].node;
+        let asker = Asker::Peer { node, id, whole: false };
+        match query {
+            Query::Status => {}
+            Query::Who { space, name } => {
+                let (found, _) = self.resource(&space, &name, now);
+                self.answer_in_parts(at, id, found, None);
+            }
+            Query::Page(of) => self.look_for_peer(node, id, Look::page(asker, &of), now),
+            Query::Locks { space } => {
+                let asker = Asker::Peer { node, id, whole: true };
+                self.look_for_peer(node, id, Look::whole(asker, &space), now);
+            }
         }
     }
 
@@ -195,7 +249,15 @@ impl Engine {
         };
         match part {
             Part::Status(s) => q.status.push(*s),
-            Part::Resources(r) => q.parts.push((node, r)),
+            Part::Resources(r) => {
+                q.pages.add(node, r);
+                let old = self.peers.binary_search_by_key(&node, |p| p.node);
+                let old = old.is_ok_and(|p| self.peers[p].version < KNOWS_PAGES);
+                if let (true, Query::Page(of)) = (old, &q.query) {
+                    q.pages.cut(node, of);
+                }
+            }
+            Part::Rest(rest) => q.pages.end(node, rest),
             Part::Software(s) => {
                 let of = q.status.iter_mut().find(|status| status.node == node);
                 of.into_iter().for_each(|status| status.software = Some(s.clone()));
@@ -209,6 +271,7 @@ impl Engine {
 
     /// A peer's connection is gone, and its answers with it.
     pub(super) fn silence(&mut self, node: NodeId) {
+        self.stop_looks_of(node);
         for q in &mut self.queries {
             if q.waiting.remove(&node) {
                 q.silent.push(node);
@@ -223,20 +286,51 @@ impl Engine {
         }
     }
 
-    fn finish_queries(&mut self, now: Time) {
-        let ended = |q: &mut Running| q.waiting.is_empty() || q.deadline <= now;
-        for mut q in self.queries.extract_if(.., ended) {
-            q.silent.extend(&q.waiting);
-            q.silent.sort_unstable();
-            q.status.sort_by_key(|s| s.node);
-            let answer = Answer {
-                query: q.query,
-                status: q.status,
-                resources: merge(q.parts),
-                silent: q.silent,
-            };
-            self.pending
-                .push(HostEvent::Answered { query: QueryId(q.id), answer: Box::new(answer) });
+    /// Answers all queries with what has come so far.
+    pub(super) fn end_queries(&mut self, now: Time) {
+        for q in &mut self.queries {
+            q.looking |= q.deadline.is_none();
+            q.deadline = Some(now);
         }
+        self.finish_queries(now);
+        self.looks.clear();
+    }
+
+    fn finish_queries(&mut self, now: Time) {
+        let mut ended = false;
+        for q in self.queries.extract_if(.., |q| q.is_over(now)) {
+            ended = true;
+            // Of an answer that nobody waits for any more.
+            self.looks.retain(|look| !look.is_for(Asker::Own(q.id)));
+            let answer = q.answer(self.identity.node);
+            self.pending.push(answer);
+        }
+        if ended {
+            self.begin_queries(now);
+        }
+    }
+}
+
+impl Running {
+    fn answer(mut self, me: NodeId) -> HostEvent {
+        self.silent.extend(&self.waiting);
+        self.silent.extend(self.looking.then_some(me));
+        self.silent.sort_unstable();
+        self.status.sort_by_key(|s| s.node);
+        let limit = match &self.query {
+            Query::Page(of) => of.limit.clamp(1, MOST_PER_PAGE),
+            _ => u32::MAX,
+        };
+        let (resources, rest, next) = self.pages.merged(limit);
+        let answer = Answer {
+            query: self.query,
+            status: self.status,
+            resources,
+            more: rest.more,
+            next,
+            locks_left_out: rest.locks,
+            silent: self.silent,
+        };
+        HostEvent::Answered { query: QueryId(self.id), answer: Box::new(answer) }
     }
 }

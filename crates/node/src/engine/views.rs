@@ -140,7 +140,11 @@ impl Engine {
             self.acknowledge(peer, now);
         }
         let due = self.delayed_until(now);
-        self.put(at, &Packet::<Payload>::Vote(vote), due);
+        // Only a goodbye stays behind what was said before it.
+        match vote {
+            Vote::Goodbye => self.put(at, &Packet::<Payload>::Vote(vote), due),
+            vote => self.put_urgent(at, &Packet::<Payload>::Vote(vote), due),
+        }
     }
 
     fn install(&mut self, view: NodeView, now: Time) {

@@ -7,17 +7,19 @@
 mod greeting;
 mod versions;
 
+use lockify_core::link::Weigh;
 use lockify_core::{Message, ResourceInfo};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::membership::Vote;
+use crate::page::Rest;
 use crate::query::{NodeStatus, Query, Software};
 
 pub use greeting::{
     COROSYNC, Greeting, GreetingError, Introduction, LOG, MAGIC, MAX_GREETING, decode_greeting,
     encode_greeting, is_greeting,
 };
-pub use versions::{TELLS_SOFTWARE, Versions};
+pub use versions::{KNOWS_PAGES, TELLS_SOFTWARE, Versions};
 
 /// The longest frame, in bytes without its length.
 pub const MAX_FRAME: usize = 1 << 20;
@@ -81,6 +83,15 @@ pub enum Payload {
     },
 }
 
+impl Weigh for Payload {
+    fn weight(&self) -> usize {
+        match self {
+            Payload::Open { name, .. } => size_of::<Payload>() + name.len(),
+            Payload::Lock { message, .. } => message.weight(),
+        }
+    }
+}
+
 /// A part of an answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Part {
@@ -90,6 +101,8 @@ pub enum Part {
     Resources(Vec<ResourceInfo>),
     /// After `Status`: what the node runs. From version [`TELLS_SOFTWARE`] on.
     Software(Software),
+    /// After the last `Resources` of a page: what is left out. From version [`KNOWS_PAGES`] on.
+    Rest(Rest),
 }
 
 /// Bytes that are no frame of this protocol: close the connection.

@@ -16,9 +16,13 @@ pub struct Versions {
 /// From this version on, nodes tell each other which software they run ([`super::Part::Software`]).
 pub const TELLS_SOFTWARE: u16 = 4;
 
+/// From this version on, there are [`Query::Page`](crate::query::Query::Page) and
+/// [`super::Part::Rest`].
+pub const KNOWS_PAGES: u16 = 5;
+
 impl Versions {
     /// What this release speaks.
-    pub const SPOKEN: Versions = Versions { oldest: 3, newest: 4 };
+    pub const SPOKEN: Versions = Versions { oldest: 3, newest: 5 };
 
     /// The version that two nodes speak: the newest that both know.
     pub fn common(self, other: Versions) -> Option<u16> {

@@ -491,6 +491,7 @@ impl Cluster {
             self.sim.machine(node).is_some_and(|machine| {
                 machine.life() == Life::Member
                     && machine.space().is_running()
+                    && !machine.space().has_work(&[])
                     && machine.space().view().seq == self.service.seq()
                     && machine.space().view().members.len() == self.scenario.nodes
             })
@@ -522,7 +523,9 @@ impl Cluster {
         let deadline = self.sim.now() + PATIENCE;
         let unfinished = |node: &lockify_sim::NodeId, sim: &Sim<LockNode>| {
             sim.machine(*node).is_none_or(|m| {
-                !m.is_idle() || m.open_fences() > 0 || m.space().unsettled_claims() > 0
+                let space = m.space();
+                let claims = space.unsettled_claims() > 0;
+                !m.is_idle() || m.open_fences() > 0 || claims || space.has_work(&[])
             })
         };
         while self.sim.nodes().any(|node| unfinished(&node, &self.sim)) {

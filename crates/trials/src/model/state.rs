@@ -380,7 +380,13 @@ impl State {
         let mut lost = Vec::new();
         loop {
             let Some(node) = &mut self.nodes[index] else { return Ok(()) };
-            let Some(output) = node.space.poll() else { break };
+            let Some(output) = node.space.poll() else {
+                if !node.space.has_work(&[]) {
+                    break;
+                }
+                let _ = node.space.handle(self.now, Input::Work { full: Vec::new() });
+                continue;
+            };
             node.monitor.said(&output).map_err(|error| format!("node {index}: {error}"))?;
             match output {
                 Output::Send { to, message } => self.post(index, to, *message),

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::{Claim, State};
 use crate::error::Status;
-use crate::ids::NodeId;
+use crate::ids::{LockId, NodeId};
 use crate::io::Trace;
 use crate::lock::Stage;
 use crate::mode::Mode;
@@ -50,6 +50,8 @@ impl Lockspace {
             .filter(|(_, c)| c.state == State::Pending)
             .map(|(o, c)| (o, *c))
             .collect();
+        // A lock is frozen only while its claim is open, and not those of other locks.
+        let frozen: Vec<LockId> = self.claims.open.iter().map(|(_, c)| c.lock).collect();
         for (ordinal, claim) in pending {
             let name = self.name_of(claim.resource);
             if mutated!(self, PendingAdvertised | NotClaimedAgain) {
@@ -67,8 +69,8 @@ impl Lockspace {
         }
         self.flush_batches();
         self.open_barrier();
-        for id in self.locks_where(|l| l.stage == Stage::Frozen) {
-            if self.store.get(id).is_some() {
+        for id in frozen {
+            if self.store.get(id).is_some_and(|l| l.stage == Stage::Frozen) {
                 self.issue(id);
             }
         }
