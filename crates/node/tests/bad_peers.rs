@@ -118,7 +118,7 @@ fn strangers_are_told_what_is_wrong_and_what_to_do() {
 fn a_refusal_after_the_introductions_is_heard_as_what_it_is() {
     let (mut c, _third) = two_of_three();
     let mut stream = dial(&c, 0);
-    stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+    stream.write_all(&greeting(introduction(3, 1))).unwrap();
     c.wait("the connection", |c| c.noticed(0, &["connected to node 3"]));
     let mut no = Vec::new();
     encode_greeting(&mut no, &Greeting::Refusal("node 3 wants nobody\u{1b}[2J".into()));
@@ -140,8 +140,8 @@ fn a_refusal_after_the_introductions_is_heard_as_what_it_is() {
 fn a_refusal_is_read_by_who_goes_on_talking() {
     let (mut c, _third) = two_of_three();
     let mut stream = dial(&c, 0);
-    let mut i = introduction(&c, 3, 1);
-    i.list ^= 1;
+    let mut i = introduction(3, 1);
+    i.membership ^= 1;
     stream.write_all(&greeting(i)).unwrap();
     c.wait("the refusal", |c| c.noticed(0, &["was refused"]));
     for _ in 0..3 {
@@ -156,7 +156,7 @@ fn a_refusal_is_read_by_who_goes_on_talking() {
 #[test]
 fn the_name_of_a_strangers_cluster_is_shown_as_text() {
     let (mut c, _third) = two_of_three();
-    let mut i = introduction(&c, 3, 1);
+    let mut i = introduction(3, 1);
     i.cluster = format!("\u{1b}[2J\nerror: all is lost\u{202e}{}", "x".repeat(3000));
     let mut stream = dial(&c, 0);
     stream.write_all(&greeting(i)).unwrap();
@@ -182,7 +182,7 @@ fn who_comes_again_and_again_is_not_told_of_each_time() {
     // No more at once than the door lets in.
     for _ in 0..40 {
         let mut stream = dial(&c, 0);
-        stream.write_all(&greeting(introduction(&c, 3, 1))).unwrap();
+        stream.write_all(&greeting(introduction(3, 1))).unwrap();
         c.wait("the connection", connected);
         drop(stream);
         c.wait("its end", |c| !connected(c));
