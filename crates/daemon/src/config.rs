@@ -79,7 +79,8 @@ pub enum ConfigError {
     },
 }
 
-/// Where states are by default: what systemd makes for the service.
+/// Where a machine's configuration is, and its state: what systemd makes for the service.
+const SYSTEM: &str = "/etc/lockify";
 const STATE: &str = "/var/lib/lockify";
 
 /// In the place of an address that is looked up at each connection.
@@ -124,7 +125,8 @@ pub struct Config {
     #[serde(default)]
     pub nodes: Vec<NodeEntry>,
     /// Where this node keeps what the cluster has agreed on: a directory of its own, on a disk that
-    /// survives restarts. By default one for the cluster and node in `/var/lib/lockify`.
+    /// survives restarts. By default one for the cluster and node: in `/var/lib/lockify` if the
+    /// configuration is in `/etc/lockify`, else beside the configuration.
     pub state_dir: Option<PathBuf>,
     /// Where this node listens for others, `IP:PORT`, if not at its address.
     pub listen: Option<SocketAddr>,
@@ -613,15 +615,18 @@ impl Config {
             // A cluster's name is any text; a file's is not.
             let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
             let cluster: String = self.cluster.chars().map(plain).collect();
-            Path::new(STATE).join(format!("{cluster}.{}", self.node))
+            let file = self.source.as_ref().map_or(&*self.socket, |source| source.path());
+            let dir = file.parent().unwrap_or(Path::new(""));
+            let dir = if dir == Path::new(SYSTEM) { Path::new(STATE) } else { dir };
+            dir.join(format!("state.{cluster}.{}", self.node))
         })
     }
 
     /// Where this node listens for others; `None`: nowhere.
     fn listens(&self) -> Option<SocketAddr> {
         let own = self.nodes.iter().find(|n| n.id == self.node)?;
-        // A user's own daemon has a port of 0, and nobody who could come.
-        let reachable = self.source.is_some() || self.nodes.len() > 1;
+        // In a list of one nobody could come, unless the file says where.
+        let reachable = self.nodes.len() > 1;
         let all = || SocketAddr::from(([0, 0, 0, 0], own.address.port()));
         self.listen.or_else(|| reachable.then(|| own.address.socket().unwrap_or_else(all)))
     }

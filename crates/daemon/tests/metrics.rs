@@ -40,7 +40,9 @@ fn with_socket() -> (Alone, std::path::PathBuf, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("metrics.sock");
     let extra = format!("metrics = {{ socket = {socket:?} }}\nshards = 2");
-    (Alone::start(&extra), socket, dir)
+    let daemon = Alone::start(&extra);
+    eventually("a node that is a member", || get(&socket)["lockify_members"] == 1.0);
+    (daemon, socket, dir)
 }
 
 #[test]

@@ -209,6 +209,8 @@ fn every_key_that_differs_is_found() {
         "socket = \"/y\"",
         "socket_mode = \"640\"",
         "weight = 2",
+        "state_dir = \"s\"",
+        "listen = \"127.0.0.1:9\"",
         "lease = \"3s\"",
         "delay = \"1ms\"",
         "busy_poll = \"1ms\"",
@@ -245,7 +247,7 @@ fn every_key_that_differs_is_found() {
     let held = with("wire_version = 3");
     assert_eq!(held.changes(&plain).possible, ["wire_version"]);
     assert_eq!(plain.changes(&held).restart, ["wire_version (lowered)"]);
-    assert_eq!(plain.changes(&with("wire_version = 4")), lockify_daemon::Changes::default());
+    assert_eq!(plain.changes(&with("wire_version = 5")), lockify_daemon::Changes::default());
     // Keys may move; whether there are any may not change.
     let keys = |ca: &str| with(&format!("security = {{ ca = {ca:?}, identity = \"i\" }}"));
     assert_eq!(keys("a").changes(&keys("b")).possible, ["security.ca"]);

@@ -969,6 +969,10 @@ impl LogMembership {
         }
     }
 
+    fn newest_view(&self) -> Option<NodeView> {
+        (!self.state.view.members.is_empty()).then(|| self.state.view.clone())
+    }
+
     fn votes(&self) -> BTreeMap<NodeId, u32> {
         self.state.voters.keys().map(|n| (*n, 1)).collect()
     }
@@ -1325,6 +1329,12 @@ impl Membership for LogMembership {
     }
 
     fn next_timer(&self) -> Time {
+        // Whoever has nobody to speak to, and nothing to wait for, sleeps.
+        let rests =
+            self.is_alone() && self.peers.is_empty() && self.installed == self.newest_view();
+        if rests && self.requests.is_empty() && self.disk_writes.is_idle() {
+            return self.fences.next(self.last);
+        }
         let mut next = self.next_beat.min(self.next_pulse);
         next = next.min(self.fences.next(self.last));
         if self.installed.is_some() {

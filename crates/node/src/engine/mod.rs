@@ -187,8 +187,9 @@ impl Engine {
         let other_listeners = listen_elsewhere(&config, &identity, &poll)?;
         let now = monotonic();
         let lease = nanos(config.lease).max(MS);
-        let disk =
-            config.state_dir.as_deref().map(|d| Disk::open(d, identity.shard)).transpose()?;
+        // Corosync keeps what its nodes have agreed on.
+        let dir = config.state_dir.as_deref().filter(|_| config.corosync.is_none());
+        let disk = dir.map(|d| Disk::open(d, identity.shard)).transpose()?;
         let (members, incarnation) = match resumed {
             Some(resumed) => resumed,
             None => membership(&config, lease, disk.as_ref())?,
