@@ -35,6 +35,7 @@
 //! | `order` | what waits is granted in order, where order is promised and can be judged |
 //! | `deadlock` | whoever a search for deadlocks ended was in one |
 //! | `fencing` | tokens of PW and EX grow per resource |
+//! | `lives` | tokens grow from every life to those that began when it was over, in the order of views, whatever clocks say |
 //! | `progress` | what is pending at the end is blocked by a lock that somebody holds |
 //!
 //! A rule that needs events or fields that a history lacks is switched off, and the [`Report`]

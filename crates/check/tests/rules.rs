@@ -611,6 +611,39 @@ fn tokens_that_grow_are_clean() {
     assert_eq!(report.counts.tokens, 2);
 }
 
+/// Two lives in two views, the later one first in the file: its clock was behind. Tokens are put for A and B.
+const TWO_LIVES: &str = r#"
+        e:"view",n:2,"incarnation":9,"view":7,"members":[{"node":2,"incarnation":9}]
+        e:"request",n:2,"incarnation":9,l:1,r:1,m:"EX"
+        e:"grant",n:2,"incarnation":9,l:1,m:"EX","token":B
+        e:"unlock",n:2,"incarnation":9,l:1
+        e:"complete",n:2,"incarnation":9,l:1,"status":65538
+        e:"view",n:1,"incarnation":8,"view":6,"members":[{"node":1,"incarnation":8}]
+        e:"request",n:1,"incarnation":8,l:1,r:1,m:"PW"
+        e:"grant",n:1,"incarnation":8,l:1,m:"PW","token":A
+        "#;
+
+#[test]
+fn a_token_of_an_earlier_life_is_smaller_whatever_clocks_say() {
+    let tokens = |a: &str, b: &str| TWO_LIVES.replace(":A", a).replace(":B", b);
+    assert_eq!(broken(&tokens(":6", ":5")), ("lives", vec![3, 8]));
+    // Of one node, too: its former life cannot have been given more than the next one.
+    let one_node = tokens(":6", ":5").replace("n:2", "n:1").replace("\"node\":2", "\"node\":1");
+    assert_eq!(broken(&one_node), ("lives", vec![3, 8]));
+}
+
+#[test]
+fn lives_in_the_same_views_are_ordered_by_their_grants_only() {
+    let both = r#"[{"node":1,"incarnation":8},{"node":2,"incarnation":9}]"#;
+    let history = TWO_LIVES
+        .replace(":A", ":6")
+        .replace(":B", ":5")
+        .replace(r#"[{"node":2,"incarnation":9}]"#, both);
+    clean("lives", &history);
+    // Nothing is known of lives that no view names.
+    clean("lives", &history.replace(r#""node":1,"incarnation":8}"#, r#""node":1}"#));
+}
+
 #[test]
 fn a_token_that_does_not_grow_is_found() {
     let history = r#"
@@ -689,7 +722,7 @@ fn what_a_writer_declares_counts_as_recorded() {
         "#,
     );
     assert!(
-        ["one_master", "claims_end", "barrier", "fencing"]
+        ["one_master", "claims_end", "barrier", "fencing", "lives"]
             .iter()
             .all(|rule| report.checked.contains(rule))
     );

@@ -6,11 +6,24 @@
 //! they guarantee.
 #![forbid(unsafe_code)]
 
+/// Whether the service is to behave with this defect; constantly false without the feature.
+macro_rules! mutated {
+    ($service:expr, $defect:ident) => {{
+        #[cfg(feature = "mutations")]
+        let on = $service.mutation == Some(crate::mutation::Mutation::$defect);
+        #[cfg(not(feature = "mutations"))]
+        let on = false;
+        on
+    }};
+}
+
 mod corosync;
 mod fences;
 mod leases;
 pub mod log;
 mod messages;
+#[cfg(feature = "mutations")]
+pub mod mutation;
 mod static_list;
 
 use std::collections::BTreeMap;

@@ -105,6 +105,10 @@ pub(crate) struct DiskRequest {
 
 type Sector = Box<[u8]>;
 
+/// What a disk's medium had at some time.
+#[derive(Clone, Debug, Default)]
+pub struct DiskCopy(HashMap<u64, Sector>);
+
 #[derive(Debug)]
 pub(crate) struct Disk {
     id: DiskId,
@@ -141,6 +145,17 @@ impl Disk {
 
     pub fn set_fault(&mut self, fault: DiskFault) -> bool {
         std::mem::replace(&mut self.fault, fault) != fault
+    }
+
+    /// What a power loss would leave for certain.
+    pub fn copy(&self) -> DiskCopy {
+        DiskCopy(self.media.clone())
+    }
+
+    /// Another medium is in this one's place.
+    pub fn replace(&mut self, copy: DiskCopy) {
+        self.media = copy.0;
+        self.cache.clear();
     }
 
     pub fn submit(&mut self, request: DiskRequest) {

@@ -1,6 +1,6 @@
 //! Injecting faults into a running cluster.
 
-use crate::disk::{DiskFault, DiskId};
+use crate::disk::{DiskCopy, DiskFault, DiskId};
 use crate::fault::{Cut, Fault};
 use crate::machine::Machine;
 use crate::world::{NodeStatus, ReportEvent};
@@ -18,6 +18,26 @@ impl<M: Machine> Sim<M> {
             self.world.report(ReportEvent::Fault(fault));
         }
         done
+    }
+
+    /// A copy of what is certain to be on a disk's medium, as a backup has it; none if there is no such disk.
+    pub fn copy_disk(&self, node: NodeId, disk: DiskId) -> Option<DiskCopy> {
+        Some(self.world.nodes.get(node.index())?.disks.get(disk.0 as usize)?.copy())
+    }
+
+    /// Gives a node that does not run another medium: an older copy, or with the default an empty one. Returns whether
+    /// it did: a node that runs keeps its own.
+    pub fn replace_disk(&mut self, node: NodeId, disk: DiskId, copy: DiskCopy) -> bool {
+        if self.world.is_alive(node) {
+            return false;
+        }
+        let state = self.world.nodes.get_mut(node.index());
+        let Some(disk) = state.and_then(|state| state.disks.get_mut(disk.0 as usize)) else {
+            return false;
+        };
+        disk.replace(copy);
+        self.world.trace_line(|| format!("FAULT {node} has another disk"));
+        true
     }
 
     fn try_inject(&mut self, fault: &Fault) -> bool {

@@ -80,7 +80,7 @@ mod world;
 pub use clock::Clock;
 pub use datagram::DatagramConfig;
 pub use delay::Delay;
-pub use disk::{DiskConfig, DiskDone, DiskError, DiskFault, DiskId};
+pub use disk::{DiskConfig, DiskCopy, DiskDone, DiskError, DiskFault, DiskId};
 pub use engine::{Boot, Config, Sim, Stop};
 pub use fault::{Cut, Fault, FaultCounts, FaultKind, UnknownFaultKind};
 pub use filter::{Envelope, Filter, FilterId, Verdict};

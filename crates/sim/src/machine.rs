@@ -136,6 +136,11 @@ impl<M: Machine> Context<'_, M> {
         self.world.connect(self.node, to);
     }
 
+    /// Breaks the connection with `to`, if there is one: both ends are told, and the engine makes it anew.
+    pub fn disconnect(&mut self, to: NodeId) {
+        self.world.break_connection(self.node, to);
+    }
+
     /// Sets a timer `after` nanoseconds of the node's own clock.
     pub fn set_timer(&mut self, after: Nanos, timer: M::Timer) -> TimerId {
         self.set_timer_at(self.now().saturating_add(after), timer)

@@ -1,7 +1,7 @@
 //! Hosts the lock manager in the simulator, with faults and checkers, and searches its states exhaustively.
 //!
 //! - [`locks`] runs seeds: `lockify sim locks`.
-//! - [`cluster`] is one run: nodes ([`host`]), membership service, faults, clients ([`workload`]), observers.
+//! - [`cluster`] is one run: nodes ([`host`]) with the shipped membership service, faults, clients ([`workload`]), observers.
 //! - [`quiescence`] is what has to hold across nodes when nothing is under way.
 //! - [`coverage`] counts how often each step of the claim protocol met each kind of fault.
 //! - [`speed`] measures the simulator with the lock manager in it.
@@ -13,9 +13,9 @@
 pub mod array;
 pub mod cluster;
 pub mod coverage;
+pub mod group;
 pub mod host;
 pub mod locks;
-pub mod membership;
 pub mod model;
 pub mod note;
 pub mod observer;

@@ -37,6 +37,9 @@ pub struct Options {
     /// A defect to switch on in the lock manager.
     #[cfg(feature = "mutations")]
     pub mutation: Option<lockify_core::mutation::Mutation>,
+    /// A defect to switch on in the membership service.
+    #[cfg(feature = "mutations")]
+    pub member_mutation: Option<lockify_membership::mutation::Mutation>,
 }
 
 impl Options {
@@ -55,6 +58,8 @@ impl Options {
             deadlocks: false,
             #[cfg(feature = "mutations")]
             mutation: None,
+            #[cfg(feature = "mutations")]
+            member_mutation: None,
         }
     }
 
@@ -123,6 +128,7 @@ pub fn run_one(options: &Options, seed: u64) -> Result<Outcome, Failure> {
     #[cfg(feature = "mutations")]
     {
         scenario.config.mutation = options.mutation;
+        scenario.group.mutation = options.member_mutation;
     }
     run_scenario(scenario, options.trace)
 }
@@ -134,10 +140,19 @@ pub fn run_one(options: &Options, seed: u64) -> Result<Outcome, Failure> {
 pub fn run_scenario(scenario: Scenario, trace: bool) -> Result<Outcome, Failure> {
     let what = format!("{} nodes, {} workload", scenario.nodes, scenario.work_name());
     let mut cluster = Cluster::new(scenario, if trace { 2_000_000 } else { 0 });
-    cluster.run().map_err(|message| Failure {
+    let run = std::panic::AssertUnwindSafe(|| cluster.run());
+    // A panic is a failure like any other: with the command that repeats it.
+    let outcome = std::panic::catch_unwind(run).unwrap_or_else(|panic| Err(panicked(&*panic)));
+    outcome.map_err(|message| Failure {
         message: format!("{message} ({what})"),
         trace: cluster.trace(),
     })
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("a panic: {}", text.unwrap_or("of no words"))
 }
 
 /// Runs all seeds; `progress` is told how many are done.

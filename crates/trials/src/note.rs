@@ -1,6 +1,7 @@
 //! What a simulated node tells the run's observer.
 
-use lockify_core::{Error, Input, LockId, Output};
+use lockify_core::{Error, Input, LockId, NodeId, Output};
+use lockify_membership::NodeView;
 
 use crate::coverage::Transition;
 
@@ -18,6 +19,12 @@ pub enum Note {
     Said(Output),
     /// The claim protocol took a step.
     Step(Transition),
+    /// The membership service has given the node this life.
+    Lives(u64),
+    /// The membership service has installed a view.
+    Installed(NodeView),
+    /// The membership service wants an agent to fence a node.
+    Agent(NodeId),
     /// A client saw something that must never happen.
     Broken(String),
 }

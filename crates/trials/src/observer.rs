@@ -126,7 +126,11 @@ impl Observer {
         match note {
             Note::Called { input, result } => self.called(place, input, *result),
             Note::Said(output) => self.said(place, output),
-            Note::Step(_) | Note::Broken(_) => Ok(()),
+            Note::Step(_)
+            | Note::Broken(_)
+            | Note::Lives(_)
+            | Note::Installed(_)
+            | Note::Agent(_) => Ok(()),
         }
     }
 

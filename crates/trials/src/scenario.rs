@@ -9,6 +9,7 @@ use lockify_sim::{Delay, FaultKind, FaultMix, MICROSECOND, MILLISECOND, Nanos, R
 use rand::RngExt;
 use rand::SeedableRng;
 
+use crate::group::Group;
 use crate::port::Client;
 use crate::workload::disk::Disk;
 use crate::workload::files::{FileSystem, Files};
@@ -60,8 +61,10 @@ pub struct Scenario {
     pub targets: Vec<Target>,
     /// When faults stop.
     pub quiet_at: Nanos,
-    /// From a failure until the service notices.
-    pub detection: Nanos,
+    /// From a crash until the node is started again, if it is not meant to be down.
+    pub respawn: Nanos,
+    /// The membership, and what goes wrong with it.
+    pub group: Group,
     /// Latency of the network.
     pub latency: Delay,
 }
@@ -113,11 +116,26 @@ impl Scenario {
             datagram: if faulty { random.random_range(0.05..=0.5) } else { 0.0 },
             targets: if faulty { draw_targets(&mut random) } else { Vec::new() },
             quiet_at,
-            detection: random.random_range(2..60) * MILLISECOND,
+            respawn: random.random_range(7..65) * MILLISECOND,
             latency: draw_latency(&mut random),
+            // A stream of its own, as below.
+            group: Group::draw(&mut Random::seed_from_u64(seed ^ 0x9_600b), nodes, faulty),
         }
+        .with_time_to_detect()
         .with_a_directory()
         .with_deadlocks()
+    }
+
+    /// The longer a lease, the longer faults go on: every one of them costs a few leases.
+    fn with_time_to_detect(mut self) -> Scenario {
+        self.quiet_at += 8 * self.group.lease;
+        // In some runs faults last for so long that the others go on without who still runs.
+        if let Some(mix) = &mut self.mix
+            && self.group.lasting
+        {
+            mix.duration = Delay::Exponential { base: MILLISECOND, mean: 4 * self.group.lease };
+        }
+        self
     }
 
     /// Searches for deadlocks in some of the runs in which clients are not a file system's, whose
@@ -244,7 +262,8 @@ fn draw_work(
 fn mix(random: &mut Random, quiet_at: Nanos) -> FaultMix {
     let mean = random.random_range(10..60) * MILLISECOND;
     let mut mix = FaultMix::all(10 * MILLISECOND, quiet_at);
-    mix.weights.retain(|(kind, _)| *kind != FaultKind::PowerLoss);
+    let disk = [FaultKind::DiskError, FaultKind::DiskFull, FaultKind::DiskSlow];
+    mix.weights.extend(disk.map(|kind| (kind, 1)));
     mix.gap = Delay::Exponential { base: 0, mean };
     let mean = random.random_range(2..60) * MILLISECOND;
     mix.duration = Delay::Exponential { base: MILLISECOND / 2, mean };

@@ -1,5 +1,6 @@
 //! How fast the simulator is, and how much memory it takes, while it hosts the lock manager.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use lockify_core::{Config, Member, NodeId, Policy, View};
@@ -95,7 +96,11 @@ fn boot(nodes: usize, policy: Policy) -> impl FnMut(Boot<LockNode>) -> LockNode 
             lvb_len: config.lvb_len,
             pause: 1_000 * MICROSECOND,
         };
-        LockNode::new(config, vec![Box::new(GeneralClient::new(how))])
+        LockNode::new(
+            config,
+            Rc::new(move || vec![Box::new(GeneralClient::new(how.clone()))]),
+            None,
+        )
     }
 }
 

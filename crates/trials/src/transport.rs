@@ -7,6 +7,7 @@
 use lockify_core::link::{Frame, Hello, Link, LinkError};
 use lockify_core::message::{Body, Message};
 use lockify_core::{NodeId, View};
+use lockify_membership::Vote;
 use serde::{Deserialize, Serialize};
 
 use crate::host::{HostContext, sim_id};
@@ -18,7 +19,14 @@ const ACKNOWLEDGE_AFTER: u64 = 64;
 #[derive(Clone, Debug)]
 pub enum Packet {
     /// First on every connection.
-    Hello(Hello),
+    Hello {
+        /// What the membership service knows the sender's connections by.
+        identity: u64,
+        /// What the sender has received.
+        link: Hello,
+    },
+    /// What membership services say to each other: never sent again.
+    Vote(Vote),
     /// A message that is sent again until it is acknowledged.
     Frame(Frame<Message>),
     /// A message that may be lost, doubled and overtaken.
@@ -36,7 +44,7 @@ impl Packet {
     /// The lock manager's message in it.
     pub fn message(&self) -> Option<&Message> {
         match self {
-            Packet::Hello(_) => None,
+            Packet::Hello { .. } | Packet::Vote(_) => None,
             Packet::Frame(frame) => frame.payload.as_ref(),
             Packet::Datagram { message, .. } => Some(message),
         }
@@ -100,9 +108,9 @@ impl Transport {
     }
 
     /// The connection with a peer is up: introduce ourselves.
-    pub fn up(&mut self, cx: &mut HostContext<'_>, peer: NodeId) {
-        let hello = self.link(peer).hello();
-        cx.send(sim_id(peer), Packet::Hello(hello));
+    pub fn up(&mut self, cx: &mut HostContext<'_>, peer: NodeId, identity: u64) {
+        let link = self.link(peer).hello();
+        cx.send(sim_id(peer), Packet::Hello { identity, link });
     }
 
     /// The connection with a peer is down.
@@ -121,7 +129,8 @@ impl Transport {
         packet: Packet,
     ) -> Result<Option<Message>, LinkError> {
         match packet {
-            Packet::Hello(hello) => self.greeted(cx, from, hello).map(|()| None),
+            Packet::Hello { link, .. } => self.greeted(cx, from, link).map(|()| None),
+            Packet::Vote(_) => Ok(None),
             Packet::Frame(frame) => self.frame(cx, from, frame),
             Packet::Datagram { from: life, to, message } => {
                 let known = self.link(from).peer();

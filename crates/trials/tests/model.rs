@@ -5,7 +5,13 @@
 #[path = "common/report.rs"]
 mod report;
 
-use lockify_trials::model::{scenarios, search};
+use lockify_trials::model::{proved_dead_too_early, scenarios, search};
+
+/// Two nodes hold one lock if the membership takes a member for dead before it has halted: the search finds that.
+fn a_member_that_is_taken_for_dead_too_early_is_found() {
+    let found = search(&proved_dead_too_early()).counterexample.expect("two holders");
+    assert!(found.what.starts_with("INV-2"), "{found}");
+}
 
 fn main() {
     if !report::is_wanted("no_reachable_state_violates_an_invariant") {
@@ -24,6 +30,7 @@ fn main() {
         assert!(report.counterexample.is_none(), "{report}");
         states += report.states;
     }
+    a_member_that_is_taken_for_dead_too_early_is_found();
     println!("{states} states");
     assert!(states > 100_000, "the scenarios have become trivial");
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lockify_core::mutation::Mutation;
 use lockify_core::{ClaimMode, Policy};
+use lockify_membership::mutation::Mutation as MemberMutation;
 use lockify_trials::locks::{Options, run};
 use lockify_trials::model::{scenarios, search};
 
@@ -21,22 +22,47 @@ const ALL_SEEDS: u64 = 150;
 /// States of each scenario of the model that a defect is looked for in.
 const STATES: usize = 150_000;
 
+/// A defect of the lock manager, or of the membership service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Defect {
+    Lock(Mutation),
+    Member(MemberMutation),
+}
+
+impl Defect {
+    fn all() -> Vec<Defect> {
+        let member = MemberMutation::ALL.into_iter().map(Defect::Member);
+        member.chain(Mutation::ALL.into_iter().map(Defect::Lock)).collect()
+    }
+
+    fn name(self) -> String {
+        match self {
+            Defect::Lock(mutation) => format!("{mutation:?}"),
+            Defect::Member(mutation) => format!("{mutation:?}"),
+        }
+    }
+}
+
 fn policies() -> [Policy; 2] {
     [Policy::Claim(ClaimMode::Optimistic), Policy::Claim(ClaimMode::Strict)]
 }
 
-fn options(policy: Policy, seeds: u64, mutation: Option<Mutation>) -> Options {
+fn options(policy: Policy, seeds: u64, defect: Option<Defect>) -> Options {
     let mut options = Options::new(policy, 0..seeds);
-    options.mutation = mutation;
+    match defect {
+        Some(Defect::Lock(mutation)) => options.mutation = Some(mutation),
+        Some(Defect::Member(mutation)) => options.member_mutation = Some(mutation),
+        None => {}
+    }
     // Searches run side by side.
-    options.threads = usize::from(mutation.is_some());
+    options.threads = usize::from(defect.is_some());
     options.value_blocks = false;
     options
 }
 
-fn found_by_seeds(mutation: Mutation, seeds: u64) -> Option<String> {
+fn found_by_seeds(defect: Defect, seeds: u64) -> Option<String> {
     policies().into_iter().find_map(|policy| {
-        let summary = run(&options(policy, seeds, Some(mutation)), |_| {});
+        let summary = run(&options(policy, seeds, Some(defect)), |_| {});
         let failure = summary.failures.first()?;
         let what = failure.failure.message.lines().next().unwrap_or_default().to_owned();
         Some(format!("{} seed {}: {what}", policy.name(), failure.seed))
@@ -62,29 +88,34 @@ fn short(text: &str) -> String {
 }
 
 /// How a defect was found, if it was.
-fn find(mutation: Mutation) -> Option<String> {
-    found_by_seeds(mutation, FIRST_SEEDS)
-        .or_else(|| found_by_model(mutation))
-        .or_else(|| found_by_seeds(mutation, ALL_SEEDS))
+fn find(defect: Defect) -> Option<String> {
+    found_by_seeds(defect, FIRST_SEEDS)
+        .or_else(|| match defect {
+            Defect::Lock(mutation) => found_by_model(mutation),
+            // The model has no membership service: its states assume what the service guarantees.
+            Defect::Member(_) => None,
+        })
+        .or_else(|| found_by_seeds(defect, ALL_SEEDS))
 }
 
 /// Looks for all of them, on as many threads as there are cores.
-fn find_all() -> Vec<(Mutation, Option<String>)> {
+fn find_all() -> Vec<(Defect, Option<String>)> {
+    let all = Defect::all();
     let next = AtomicUsize::new(0);
     let found = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(mutation) = Mutation::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let how = find(*mutation);
-                    found.lock().expect("no search panics").push((*mutation, how));
+                while let Some(defect) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let how = find(*defect);
+                    found.lock().expect("no search panics").push((*defect, how));
                 }
             });
         }
     });
     let mut found = found.into_inner().expect("no search panics");
-    found.sort_by_key(|(mutation, _)| Mutation::ALL.iter().position(|other| other == mutation));
+    found.sort_by_key(|(defect, _)| all.iter().position(|other| other == defect));
     found
 }
 
@@ -103,9 +134,9 @@ fn main() {
     }
     println!("\nmutation                      found by");
     let found = find_all();
-    for (mutation, how) in &found {
+    for (defect, how) in &found {
         let how = how.as_deref().unwrap_or("NOTHING");
-        println!("{:<30}{}", format!("{mutation:?}"), short(how));
+        println!("{:<30}{}", defect.name(), short(how));
     }
     let missed: Vec<_> = found.iter().filter(|(_, how)| how.is_none()).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");

@@ -94,7 +94,7 @@ impl Invariant for Fencing {
 }
 
 /// The mode that becomes final with this event.
-fn final_mode(seen: &Seen<'_>) -> Option<Mode> {
+pub(super) fn final_mode(seen: &Seen<'_>) -> Option<Mode> {
     match seen.event.kind {
         // Once its release was called, a lock's token is of no use to anybody, and may be late.
         _ if seen

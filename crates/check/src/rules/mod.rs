@@ -6,6 +6,7 @@ mod compatible_grants;
 mod completion_once;
 mod deadlock;
 mod fencing;
+mod lives;
 mod lvb;
 mod one_master;
 mod order;
@@ -17,6 +18,7 @@ pub use compatible_grants::CompatibleGrants;
 pub use completion_once::CompletionOnce;
 pub use deadlock::Deadlock;
 pub use fencing::Fencing;
+pub use lives::Lives;
 pub use lvb::LvbContent;
 pub use one_master::OneMaster;
 pub use order::Order;
@@ -35,6 +37,7 @@ pub fn all(remembered_tokens: usize) -> Vec<Box<dyn Invariant + Send>> {
         Box::new(LvbContent::default()),
         Box::new(Order::default()),
         Box::new(Fencing::new(remembered_tokens)),
+        Box::new(Lives::new(remembered_tokens)),
         Box::new(Deadlock::default()),
         Box::new(Progress),
     ]

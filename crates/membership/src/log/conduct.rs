@@ -274,7 +274,7 @@ impl LogMembership {
                 continue;
             }
             let since = self.excluded_at.get(&(node, life)).copied().unwrap_or(now);
-            let waited = now >= since.saturating_add(wait);
+            let waited = now >= since.saturating_add(wait) || mutated!(self, ExclusionDoesNotWait);
             let over = self.is_proven(node, life)
                 || match self.state.fence() {
                     FenceKind::None => true,
@@ -330,7 +330,10 @@ impl LogMembership {
         };
         let others = self.reports.values().map(|k| &k.report);
         let soon = others.filter(|r| coming(r) && self.is_reached(r.node, r.id())).count() > 0;
-        let command = Command::View { base: view.seq, members, spaces };
+        let base = view.seq;
+        #[cfg(feature = "mutations")]
+        let base = self.mutated_base(base);
+        let command = Command::View { base, members, spaces };
         if soon
             && view.members.is_empty()
             && now < self.conduct.listens_from + self.state.lease_to_wait() / 2

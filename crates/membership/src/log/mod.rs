@@ -32,6 +32,8 @@
 mod agree;
 mod choose;
 mod conduct;
+#[cfg(feature = "mutations")]
+mod defects;
 mod state;
 mod store;
 mod words;
@@ -174,10 +176,18 @@ pub struct LogMembership {
     /// When this node's address is told to the log again, if that has another one.
     address_due: Time,
 
+    /// Counts changes of what this node says, or a leader does, by.
+    changes: u64,
+    /// The changes that were looked at last, and when to look in any case.
+    looked: (u64, Time),
     next_beat: Time,
     next_pulse: Time,
     last: Time,
     actions: VecDeque<Action>,
+    #[cfg(feature = "mutations")]
+    mutation: Option<crate::mutation::Mutation>,
+    #[cfg(feature = "mutations")]
+    wall: u64,
 }
 
 impl std::fmt::Debug for LogMembership {
@@ -326,10 +336,16 @@ impl LogMembership {
             fences: Fences::default(),
             requests: Vec::new(),
             address_due: now,
+            changes: 0,
+            looked: (0, now),
             next_beat: now,
             next_pulse: now,
             last: now,
             actions: VecDeque::new(),
+            #[cfg(feature = "mutations")]
+            mutation: None,
+            #[cfg(feature = "mutations")]
+            wall: 0,
             random,
             config,
         };
@@ -477,6 +493,7 @@ impl LogMembership {
     fn prove(&mut self, node: NodeId, below: u64) {
         let known = self.proofs.entry(node).or_default();
         *known = below.max(*known);
+        self.changes += 1;
     }
 
     // What others say.
@@ -630,6 +647,7 @@ impl LogMembership {
         let word = LogWord::Report(Box::new(report.clone()));
         let node = report.node;
         self.reports.insert(node, Known { report, former });
+        self.changes += 1;
         let to: Vec<NodeId> = self.connected().filter(|n| *n != from && *n != node).collect();
         to.into_iter().for_each(|n| self.send(n, word.clone()));
     }
@@ -706,6 +724,7 @@ impl LogMembership {
         if self.agreement.is_some() && state.config == self.state.config {
             // A voter that the leader does not reach: its own log follows when it can.
             (self.state, self.index) = (state, index);
+            self.changes += 1;
             self.look(now);
         } else if state.voters.get(&self.me()) != Some(&self.disk) || index == 0 {
             self.adopt(now, state, index);
@@ -788,7 +807,7 @@ impl LogMembership {
             }
         }
         self.write(now);
-        if self.disk_writes.is_idle() {
+        if self.disk_writes.is_idle() || mutated!(self, SendsBeforeDisk) {
             let greets = std::mem::take(&mut self.disk_writes.greets);
             greets.into_iter().for_each(|to| self.say_hello(to));
             let held = std::mem::take(&mut self.disk_writes.held);
@@ -860,7 +879,7 @@ impl LogMembership {
                 // Others may have told already what it leads to.
                 if at >= self.index && self.state.config == voted_for {
                     self.index = at + 1;
-                    if self.state.apply(&command) {
+                    if self.apply_command(&command) {
                         self.applied(now, &command);
                     }
                 }
@@ -870,6 +889,15 @@ impl LogMembership {
             }
             self.look(now);
         }
+    }
+
+    fn apply_command(&mut self, command: &Command) -> bool {
+        self.changes += 1;
+        #[cfg(feature = "mutations")]
+        if self.mutation.is_some() {
+            return self.apply_mutated(command);
+        }
+        self.state.apply(command)
     }
 
     /// The configuration was sealed: the next one begins with what this one has led to.
@@ -913,7 +941,9 @@ impl LogMembership {
 
     /// Does what the state says of this node, after it has changed.
     fn look(&mut self, now: Time) {
-        self.leases.set_lease(self.state.lease_to_hold());
+        let own = self.config.lease.unwrap_or(DEFAULT_LEASE);
+        let lease = if mutated!(self, OwnLease) { own } else { self.state.lease_to_hold() };
+        self.leases.set_lease(lease);
         self.note_exclusions(now);
         let me = self.me();
         if let Some(life) = self.life {
@@ -1287,11 +1317,16 @@ fn command_of(request: &Request) -> Command {
 }
 
 impl Membership for LogMembership {
-    fn handle(&mut self, now: Time, _wall: u64, event: Event) {
+    // The time of day has no part in anything.
+    #[cfg_attr(not(feature = "mutations"), expect(unused_variables))]
+    fn handle(&mut self, now: Time, wall: u64, event: Event) {
+        #[cfg(feature = "mutations")]
+        self.note_wall(wall);
         if self.installed.is_some() && self.end_of_lease().is_some_and(|end| now >= end) {
             self.halt(Halt::Lease);
         }
         self.last = now;
+        let is_usual = is_usual(&event);
         match event {
             Event::Vote { .. } if self.halted => {}
             Event::Connected { node, life, sole } => self.on_connected(now, node, life, sole),
@@ -1314,8 +1349,11 @@ impl Membership for LogMembership {
         self.begin(now);
         self.turn(now);
         if !self.halted {
-            self.report(now);
-            self.lead(now);
+            if !is_usual || self.looked.0 != self.changes || now >= self.looked.1 {
+                self.report(now);
+                self.lead(now);
+                self.looked = (self.changes, now + self.heartbeat() / 4);
+            }
             self.pursue_requests(now);
             self.correct_address(now);
             // What was just proposed.
@@ -1574,6 +1612,12 @@ fn contrast(node: NodeId, ours: &First, theirs: &First) -> String {
         format!("shards = {}, and this node {}", theirs.keys.shards, ours.keys.shards)
     };
     format!("node {node}, whose file has {what}: give all nodes the same")
+}
+
+/// Whether an event is one of those that come all the time, and mostly change nothing.
+fn is_usual(event: &Event) -> bool {
+    let Event::Vote { vote: Vote::Log(word), .. } = event else { return false };
+    matches!(word, LogWord::Beat { .. } | LogWord::Echo { .. } | LogWord::Paxos { .. })
 }
 
 /// Nodes as a set.

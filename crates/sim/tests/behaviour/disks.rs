@@ -94,3 +94,23 @@ fn faults_show_in_the_completions_and_slow_disks_are_slow() {
     assert_eq!(sim.add_disk(A, DiskConfig::default()), Some(DiskId(1)));
     assert!(sim.inject(missing));
 }
+
+#[test]
+fn a_node_that_is_down_can_get_another_disk_or_an_older_copy_of_its_own() {
+    let mut sim = with_disk(1);
+    write(&mut sim, 0, &[1], 10);
+    sim.with(A, |_, cx| cx.flush(D, 11)).expect("running");
+    run(&mut sim, 5);
+    let copy = sim.copy_disk(A, D).expect("there is one");
+    write(&mut sim, 0, &[2], 12);
+    sim.with(A, |_, cx| cx.flush(D, 13)).expect("running");
+    run(&mut sim, 10);
+    assert!(!sim.replace_disk(A, D, copy.clone()), "a node that runs keeps its disk");
+    for (disk, content) in [(copy, 1), (DiskCopy::default(), 0)] {
+        sim.inject(Fault::Crash { node: A, power_loss: true });
+        assert!(sim.replace_disk(A, D, disk));
+        sim.inject(Fault::Restart(A));
+        let until = sim.now() / MILLISECOND + 5;
+        assert_eq!(read(&mut sim, until)[0], content);
+    }
+}

@@ -1,22 +1,23 @@
 //! One run: a simulated cluster with its membership service, faults, clients and observers.
 
+mod troubles;
 mod views;
 mod weather;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use lockify_core::{Config, NodeId, Output, View};
+use lockify_core::{Config, Input, NodeId, Output};
+use lockify_membership::{LogConfig, NodeEntry, NodeView};
 use lockify_sim::{
-    Boot, Cut, Fault, FaultPlan, LinkProfile, MICROSECOND, MILLISECOND, Nanos, NetworkConfig,
-    NodeStatus, Report, ReportEvent, SECOND, Sim, Stop,
+    Boot, DiskConfig, DiskCopy, Fault, FaultPlan, LinkProfile, MICROSECOND, MILLISECOND, Nanos,
+    NetworkConfig, NodeStatus, Report, ReportEvent, SECOND, Sim, Stop,
 };
 use rand::{RngExt, SeedableRng};
 
 use crate::coverage::{Log, Trouble};
-use crate::host::{HostContext, Life, LockNode, core_id, sim_id};
-use crate::membership::Service;
+use crate::host::{HostContext, Life, LockNode, Member, Setting, core_id, sim_id};
 use crate::note::Note;
 use crate::observer::Observer;
 use crate::port::Phase;
@@ -27,7 +28,7 @@ use weather::{Controls, claim_filter, target_hook};
 pub use weather::{KINDS, kind_of};
 
 /// Virtual time in which everything must come to rest after faults have stopped.
-const PATIENCE: Nanos = 60 * SECOND;
+const PATIENCE: Nanos = 20 * SECOND;
 
 /// Hand-overs to a new process in one run with faults.
 const MOST_RELOADS: usize = 20;
@@ -36,12 +37,23 @@ const MOST_RELOADS: usize = 20;
 #[derive(Clone, Debug)]
 enum Action {
     Begin(Fault),
-    /// The membership service looks at the cluster again.
-    Decide,
-    Deliver(NodeId, u64, View),
     /// Starts a node that is down and not meant to be.
     Revive(NodeId),
-    Leave(NodeId, u64),
+    Leave(NodeId, u32),
+    /// A node that has left the lockspace in order ends.
+    TakeAway(NodeId, u32),
+    /// A process that has halted is ended, and another one started.
+    Replace(NodeId, u32),
+    /// The others find out that this process has died.
+    Dead(NodeId, u32),
+    /// The agent that a process of the first node has started for the second one has ended.
+    Agent(NodeId, u32, NodeId),
+    RestartAll,
+    SetLease,
+    LoseDisk,
+    CopyDisk,
+    RestoreDisk,
+    EndShelter,
     /// Ask a node to tell when its claims are settled.
     Fence,
     /// A node goes on as a new process.
@@ -49,23 +61,39 @@ enum Action {
     Filter(Trouble, bool),
 }
 
+/// In one of so many runs membership services go on when nothing goes wrong any more.
+const GO_ON: u64 = 8;
+
 /// A run under way.
 pub struct Cluster {
     sim: Sim<LockNode>,
     scenario: Scenario,
-    service: Service,
     disk: Rc<RefCell<Disk>>,
     controls: Rc<Controls>,
     actions: Vec<Option<Action>>,
     /// Nodes that the plan keeps down.
     down: BTreeSet<NodeId>,
-    paused: BTreeMap<NodeId, Nanos>,
-    cuts: BTreeMap<u32, Cut>,
+    paused: BTreeSet<NodeId>,
+    /// Partitions in force.
+    cuts: BTreeSet<u32>,
+    /// By how many seconds each node's wall clock is wrong.
+    walls: Vec<Rc<Cell<i64>>>,
+    /// The life of each node's process.
+    lives: BTreeMap<NodeId, u64>,
+    all_lives: BTreeSet<u64>,
+    /// Every view that was installed anywhere.
+    views: BTreeMap<u64, NodeView>,
+    /// Lives in the newest view's lockspace.
+    inside: BTreeMap<NodeId, u64>,
+    installs: u64,
+    /// The last voter whose disk was lost, and the number of that.
+    lost_disk: Option<(NodeId, u64)>,
+    copies: BTreeMap<NodeId, DiskCopy>,
+    /// Nothing else may go wrong now.
+    sheltered: bool,
+    /// When faults stop.
+    quiet_at: Nanos,
     open: BTreeMap<String, (Trouble, Nanos)>,
-    /// Views on their way: the delivery times, so that a node gets them in order.
-    last_delivery: BTreeMap<NodeId, Nanos>,
-    /// Views that wait for a paused node, by its incarnation and their number.
-    held_views: BTreeMap<NodeId, BTreeSet<(u64, u64)>>,
     recovering: BTreeSet<NodeId>,
     /// What was observed.
     pub observer: Observer,
@@ -95,18 +123,18 @@ impl Cluster {
         let controls = Rc::new(Controls::default());
         let config = lockify_sim::Config {
             network: network(&scenario),
+            disks: vec![DiskConfig::default()],
             trace_lines,
             event_limit: 20_000_000,
-            ..lockify_sim::Config::default()
         };
-        let boot = boot(scenario.clone(), Rc::clone(&disk));
+        let walls: Vec<Rc<Cell<i64>>> = (0..scenario.nodes).map(|_| Rc::default()).collect();
+        let boot = boot(scenario.clone(), Rc::clone(&disk), walls.clone());
         let mut sim = Sim::new(scenario.seed, config, boot);
         for target in &scenario.targets {
             sim.add_hook(target_hook(*target, Rc::clone(&controls)));
         }
         sim.add_filter(claim_filter(Rc::clone(&controls), scenario.seed));
         Cluster {
-            service: Service::new(scenario.weights.clone()),
             observer: Observer::new(trace_lines > 0, scenario.config.deadlock_after.is_some()),
             random: lockify_sim::Random::seed_from_u64(scenario.seed ^ 0xd21_7e2),
             scenario,
@@ -115,11 +143,19 @@ impl Cluster {
             controls,
             actions: Vec::new(),
             down: BTreeSet::new(),
-            paused: BTreeMap::new(),
-            cuts: BTreeMap::new(),
+            paused: BTreeSet::new(),
+            cuts: BTreeSet::new(),
+            walls,
+            lives: BTreeMap::new(),
+            all_lives: BTreeSet::new(),
+            views: BTreeMap::new(),
+            inside: BTreeMap::new(),
+            installs: 0,
+            lost_disk: None,
+            copies: BTreeMap::new(),
+            sheltered: false,
+            quiet_at: 0,
             open: BTreeMap::new(),
-            last_delivery: BTreeMap::new(),
-            held_views: BTreeMap::new(),
             recovering: BTreeSet::new(),
             log: Log::default(),
         }
@@ -135,8 +171,18 @@ impl Cluster {
     /// # Errors
     /// What was violated.
     pub fn run(&mut self) -> Result<Outcome, String> {
+        self.sim.join_many(self.scenario.nodes);
+        if !self.scenario.group.early {
+            self.controls.quiet.set(true);
+            self.until_whole()?;
+            self.controls.quiet.set(false);
+        }
+        if self.scenario.mix.is_none() {
+            self.let_members_rest();
+        }
+        self.quiet_at = self.sim.now() + self.scenario.quiet_at;
         self.set_up();
-        self.run_until(self.scenario.quiet_at)?;
+        self.run_until(self.quiet_at)?;
         self.calm()?;
         self.check_settled()?;
         self.check_drained()?;
@@ -151,28 +197,31 @@ impl Cluster {
         })
     }
 
+    /// Plans what goes wrong.
     fn set_up(&mut self) {
-        self.sim.join_many(self.scenario.nodes);
-        self.at(0, Action::Decide);
+        let now = self.sim.now();
         if let Some(mix) = &self.scenario.mix {
             let mut mix = mix.clone();
-            mix.quiet_at = self.scenario.quiet_at;
+            mix.start += now;
+            mix.quiet_at = self.quiet_at;
             let nodes: Vec<_> = self.sim.nodes().collect();
-            let plan = FaultPlan::generate(&mix, &nodes, 0, self.sim.fault_random());
+            let plan = FaultPlan::generate(&mix, &nodes, 1, self.sim.fault_random());
             for (at, fault) in plan.entries() {
                 if *fault != Fault::HealAll {
                     self.at(*at, Action::Begin(fault.clone()));
                 }
             }
             self.plan_weather();
+            self.plan_troubles();
+            (0..self.scenario.nodes as u32).for_each(|n| self.step_wall(NodeId(n)));
         }
         for _ in 0..self.random.random_range(0..6) {
-            let at = self.random.random_range(0..self.scenario.quiet_at);
+            let at = self.random.random_range(now..self.quiet_at);
             self.at(at, Action::Fence);
         }
         if self.scenario.mix.is_some() {
             for _ in 0..self.random.random_range(0..=MOST_RELOADS) {
-                let at = self.random.random_range(0..self.scenario.quiet_at);
+                let at = self.random.random_range(now..self.quiet_at);
                 self.at(at, Action::Reload);
             }
         }
@@ -184,11 +233,11 @@ impl Cluster {
             return;
         }
         for kind in [Trouble::Drop, Trouble::Duplicate, Trouble::Delay] {
-            let mut at = self.random.random_range(0..100 * MILLISECOND);
-            while at < self.scenario.quiet_at {
+            let mut at = self.sim.now() + self.random.random_range(0..100 * MILLISECOND);
+            while at < self.quiet_at {
                 let end = at + self.random.random_range(5..60) * MILLISECOND;
                 self.at(at, Action::Filter(kind, true));
-                self.at(end.min(self.scenario.quiet_at - 1), Action::Filter(kind, false));
+                self.at(end.min(self.quiet_at - 1), Action::Filter(kind, false));
                 at = end + self.random.random_range(5..100) * MILLISECOND;
             }
         }
@@ -219,10 +268,10 @@ impl Cluster {
         let at = report.at;
         match report.event {
             ReportEvent::Note { node, incarnation, note } => {
-                self.note(at, core_id(node), u64::from(incarnation), note)
+                self.note(at, core_id(node), incarnation, note)
             }
             ReportEvent::Node { node, incarnation, status } => {
-                self.node_changed(at, core_id(node), u64::from(incarnation), status)
+                self.node_changed(at, core_id(node), incarnation, status)
             }
             ReportEvent::Fault(fault) => {
                 self.fault_seen(at, &fault);
@@ -241,7 +290,7 @@ impl Cluster {
         &mut self,
         at: Nanos,
         node: NodeId,
-        incarnation: u64,
+        incarnation: u32,
         note: Note,
     ) -> Result<(), String> {
         match &note {
@@ -253,35 +302,48 @@ impl Cluster {
                 self.recovering.remove(&node);
             }
             Note::Said(Output::Left) => {
-                self.service.left(node, incarnation);
-                self.soon(2 * MILLISECOND, Action::Decide);
+                self.soon(20 * MILLISECOND, Action::TakeAway(node, incarnation));
+            }
+            Note::Called { input: Input::Halt, .. } => self.halted(node, incarnation),
+            Note::Lives(life) => self.lives(node, *life)?,
+            Note::Installed(view) => self.installed(at, node, view.clone())?,
+            Note::Agent(victim) => {
+                self.soon(10 * MILLISECOND, Action::Agent(node, incarnation, *victim));
             }
             Note::Broken(what) => return Err(format!("node {node}: {what}")),
             _ => {}
         }
-        self.observer.note(at, node, incarnation, &note)
+        self.observer.note(at, node, self.life(node), &note)
+    }
+
+    /// The life of a node's process, 0 if it has none.
+    fn life(&self, node: NodeId) -> u64 {
+        self.lives.get(&node).copied().unwrap_or(0)
     }
 
     fn node_changed(
         &mut self,
         at: Nanos,
         node: NodeId,
-        incarnation: u64,
+        incarnation: u32,
         status: NodeStatus,
     ) -> Result<(), String> {
-        let detection = self.scenario.detection;
         self.paused.remove(&node);
         match status {
             NodeStatus::Running => {
-                self.soon(5 * MILLISECOND, Action::Decide);
                 if incarnation > 1 {
                     self.log.trouble(Trouble::Join, at, at);
+                    // Clocks are wrong at boot until something sets them.
+                    if self.scenario.mix.is_some() && self.random.random_bool(0.5) {
+                        self.step_wall(node);
+                    }
                 }
                 Ok(())
             }
             NodeStatus::Paused => {
-                self.paused.insert(node, at);
-                self.at(at + detection, Action::Decide);
+                self.paused.insert(node);
+                let pause = self.random_up_to(6 * self.scenario.group.lease);
+                self.at(at + pause, Action::Begin(Fault::Resume(sim_id(node))));
                 Ok(())
             }
             NodeStatus::Crashed => {
@@ -289,15 +351,26 @@ impl Cluster {
                 {
                     self.log.trouble(Trouble::Recovery, at, at);
                 }
-                self.recovering.remove(&node);
-                self.at(at + detection, Action::Decide);
-                self.at(at + detection + 5 * MILLISECOND, Action::Revive(node));
-                self.observer.crashed(at, node, incarnation)
+                self.at(at + self.scenario.respawn, Action::Revive(node));
+                if self.scenario.group.sole && self.random.random_bool(0.5) {
+                    self.soon(5 * MILLISECOND, Action::Dead(node, incarnation));
+                }
+                self.ended(node, |observer, life| observer.crashed(at, node, life))
             }
-            NodeStatus::Left => {
-                self.recovering.remove(&node);
-                self.observer.left(at, node, incarnation)
-            }
+            NodeStatus::Left => self.ended(node, |observer, life| observer.left(at, node, life)),
+        }
+    }
+
+    /// A node's process, and its life with it, has ended.
+    fn ended(
+        &mut self,
+        node: NodeId,
+        tell: impl FnOnce(&mut Observer, u64) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.recovering.remove(&node);
+        match self.lives.remove(&node) {
+            Some(life) => tell(&mut self.observer, life),
+            None => Ok(()),
         }
     }
 
@@ -336,10 +409,18 @@ impl Cluster {
     fn act(&mut self, action: Action) -> Result<(), String> {
         match action {
             Action::Begin(fault) => self.begin(fault),
-            Action::Decide => self.decide(),
-            Action::Deliver(node, incarnation, view) => self.deliver(node, incarnation, view),
             Action::Revive(node) => self.revive(node),
             Action::Leave(node, incarnation) => self.leave(node, incarnation),
+            Action::TakeAway(node, incarnation) => self.take_away(node, incarnation),
+            Action::Replace(node, incarnation) => self.replace(node, incarnation),
+            Action::Dead(node, incarnation) => self.dead(node, incarnation),
+            Action::Agent(by, process, node) => self.agent(by, process, node),
+            Action::RestartAll => self.restart_all(),
+            Action::SetLease => self.set_lease(),
+            Action::LoseDisk => self.lose_disk(),
+            Action::CopyDisk => self.copy_disk(),
+            Action::RestoreDisk => self.restore_disk(),
+            Action::EndShelter => self.end_shelter(),
             Action::Fence => {
                 let node = NodeId(self.random.random_range(0..self.scenario.nodes as u32));
                 self.with_member(node, |machine, cx| machine.fence(cx));
@@ -351,26 +432,20 @@ impl Cluster {
     }
 
     /// Replaces all state of a node by what its image says, as a daemon does that hands itself over
-    /// to a new program; connections do not outlive that.
+    /// to a new program.
     fn reload(&mut self) {
         let node = sim_id(NodeId(self.random.random_range(0..self.scenario.nodes as u32)));
-        let cut = self.random.random_bool(0.8);
         // One that stands still hands nothing over.
-        if self.sim.status(node) != Some(NodeStatus::Running)
-            || self.sim.with(node, |machine, cx| machine.reload(cx)).is_none()
-        {
-            return;
-        }
-        let now = self.sim.now();
-        self.log.trouble(Trouble::Reload, now, now);
-        if cut {
-            for peer in self.sim.nodes().filter(|peer| *peer != node).collect::<Vec<_>>() {
-                self.sim.inject(Fault::BreakConnection(node, peer));
-            }
+        if self.sim.with(node, |machine, cx| machine.reload(cx)) == Some(true) {
+            let now = self.sim.now();
+            self.log.trouble(Trouble::Reload, now, now);
         }
     }
 
     fn begin(&mut self, fault: Fault) {
+        if self.sheltered && fault.kind().is_some() {
+            return;
+        }
         match &fault {
             Fault::Crash { node, .. } => {
                 self.down.insert(core_id(*node));
@@ -380,16 +455,11 @@ impl Cluster {
                 return self.revive(core_id(*node));
             }
             Fault::Leave(node) => return self.begin_leave(core_id(*node)),
-            Fault::Partition { id, cut } => {
-                self.cuts.insert(*id, cut.clone());
-                let at = self.sim.now() + self.scenario.detection;
-                self.at(at, Action::Decide);
-            }
+            // Leases need a clock that does not jump, which every system has; the time of day is another one.
+            Fault::ClockStep { node, .. } => return self.step_wall(core_id(*node)),
+            Fault::Partition { id, cut } => return self.partition(*id, cut.clone()),
             Fault::Heal(id) => {
                 self.cuts.remove(id);
-                for node in 0..self.scenario.nodes as u32 {
-                    self.soon(10 * MILLISECOND, Action::Revive(NodeId(node)));
-                }
             }
             _ => {}
         }
@@ -398,7 +468,7 @@ impl Cluster {
 
     fn begin_leave(&mut self, node: NodeId) {
         self.down.insert(node);
-        let incarnation = u64::from(self.sim.incarnation(sim_id(node)));
+        let incarnation = self.sim.incarnation(sim_id(node));
         let now = self.sim.now();
         self.log.trouble(Trouble::Leave, now, now + 20 * MILLISECOND);
         // An orderly unmount first, or a leave in the middle of everything.
@@ -410,9 +480,44 @@ impl Cluster {
         }
     }
 
-    fn leave(&mut self, node: NodeId, incarnation: u64) {
-        if u64::from(self.sim.incarnation(sim_id(node))) == incarnation {
+    fn leave(&mut self, node: NodeId, incarnation: u32) {
+        if self.sim.incarnation(sim_id(node)) == incarnation {
             self.with_member(node, |machine, cx| machine.leave(cx));
+        }
+    }
+
+    /// A node has halted: its process goes on as another life, or is ended by whoever watches over it. One whose file
+    /// still says the first lease may stay out, until an operator has corrected the file and started it again.
+    fn halted(&mut self, node: NodeId, incarnation: u32) {
+        let outdated = self.scenario.group.leases > 0 && incarnation == 1;
+        if outdated || self.random.random_bool(0.3) {
+            self.soon(40 * MILLISECOND, Action::Replace(node, incarnation));
+        }
+    }
+
+    fn replace(&mut self, node: NodeId, incarnation: u32) {
+        if self.sim.incarnation(sim_id(node)) == incarnation {
+            self.sim.inject(Fault::Crash { node: sim_id(node), power_loss: false });
+        }
+    }
+
+    /// A process that has left the lockspace in order ends.
+    fn take_away(&mut self, node: NodeId, incarnation: u32) {
+        let id = sim_id(node);
+        let left = self.sim.machine(id).map(LockNode::life) == Some(Life::Left);
+        if left && self.sim.incarnation(id) == incarnation {
+            self.sim.with(id, |machine, cx| machine.goodbye(cx));
+            self.sim.inject(Fault::Leave(id));
+            self.soon(10 * MILLISECOND, Action::Revive(node));
+        }
+    }
+
+    /// Starts a node that is down and not meant to be.
+    fn revive(&mut self, node: NodeId) {
+        let id = sim_id(node);
+        let is_down = matches!(self.sim.status(id), Some(NodeStatus::Crashed | NodeStatus::Left));
+        if is_down && !self.down.contains(&node) {
+            self.sim.inject(Fault::Restart(id));
         }
     }
 
@@ -459,11 +564,21 @@ impl Cluster {
     /// Faults stop; the cluster becomes whole again.
     fn calm(&mut self) -> Result<(), String> {
         self.controls.quiet.set(true);
+        self.sheltered = false;
         for kind in [Trouble::Drop, Trouble::Duplicate, Trouble::Delay] {
             self.filter(kind, false);
         }
         self.actions.iter_mut().for_each(|action| {
-            if matches!(action, Some(Action::Begin(_) | Action::Filter(..) | Action::Leave(..))) {
+            let stays = matches!(
+                action,
+                Some(
+                    Action::TakeAway(..)
+                        | Action::Replace(..)
+                        | Action::Dead(..)
+                        | Action::Agent(..)
+                )
+            );
+            if !stays {
                 *action = None;
             }
         });
@@ -471,6 +586,25 @@ impl Cluster {
         self.down.clear();
         self.close_windows();
         self.sim.inject(Fault::HealAll);
+        self.until_whole()?;
+        let more = self.random.random_range(1..100) * MILLISECOND;
+        self.run_until(self.sim.now() + more)?;
+        self.let_members_rest();
+        Ok(())
+    }
+
+    /// Once nothing goes wrong, membership services have nothing to do: but some go on, to show that views stay.
+    fn let_members_rest(&mut self) {
+        if self.scenario.seed.is_multiple_of(GO_ON) {
+            return;
+        }
+        for node in self.sim.nodes() {
+            self.sim.with(node, |machine, _| machine.rest());
+        }
+    }
+
+    /// Runs until every node is a member again.
+    fn until_whole(&mut self) -> Result<(), String> {
         let deadline = self.sim.now() + PATIENCE;
         while !self.is_whole() {
             if self.sim.now() >= deadline {
@@ -479,33 +613,19 @@ impl Cluster {
             for node in 0..self.scenario.nodes as u32 {
                 self.revive(NodeId(node));
             }
-            self.decide();
             self.run_until(self.sim.now() + 5 * MILLISECOND)?;
         }
-        let more = self.random.random_range(1..100) * MILLISECOND;
-        self.run_until(self.sim.now() + more)
-    }
-
-    fn is_whole(&self) -> bool {
-        self.sim.nodes().all(|node| {
-            self.sim.machine(node).is_some_and(|machine| {
-                machine.life() == Life::Member
-                    && machine.space().is_running()
-                    && !machine.space().has_work(&[])
-                    && machine.space().view().seq == self.service.seq()
-                    && machine.space().view().members.len() == self.scenario.nodes
-            })
-        })
+        Ok(())
     }
 
     fn who_is_not_whole(&self) -> String {
         let state = |node| match self.sim.machine(node) {
-            Some(machine) if machine.life() == Life::Outside => format!("{node} has no view"),
             Some(machine) => format!(
-                "{node} is {:?}, view {}, {}",
+                "{node} is {:?}, view {}, {}, waits for: {}",
                 machine.life(),
                 machine.space().view().seq,
-                if machine.space().is_running() { "runs" } else { "recovers" }
+                if machine.space().is_running() { "runs" } else { "recovers" },
+                machine.waits()
             ),
             None => format!("{node} is down"),
         };
@@ -584,13 +704,43 @@ fn network(scenario: &Scenario) -> NetworkConfig {
 fn boot(
     scenario: Scenario,
     disk: Rc<RefCell<Disk>>,
+    walls: Vec<Rc<Cell<i64>>>,
 ) -> impl FnMut(Boot<LockNode>) -> LockNode + 'static {
     move |boot| {
-        let config = Config {
-            node: core_id(boot.node),
-            incarnation: u64::from(boot.incarnation),
-            ..scenario.config.clone()
+        let node = core_id(boot.node);
+        let config = Config { node, incarnation: 0, ..scenario.config.clone() };
+        let setting = Setting {
+            file: file(&scenario, node, boot.incarnation),
+            wall: Rc::clone(&walls[node.0 as usize]),
+            sole: scenario.group.sole,
+            #[cfg(feature = "mutations")]
+            mutation: scenario.group.mutation,
         };
-        LockNode::new(config, scenario.clients(&disk))
+        let (scenario, disk) = (scenario.clone(), Rc::clone(&disk));
+        let make = Rc::new(move || scenario.clients(&disk));
+        LockNode::new(config, make, Some(Member::new(setting)))
+    }
+}
+
+/// The configuration that a node's process starts with.
+fn file(scenario: &Scenario, node: NodeId, incarnation: u32) -> LogConfig {
+    let group = &scenario.group;
+    let entry = |n: usize| {
+        let entry = NodeEntry { address: format!("host{n}:1"), voter: n < group.voters };
+        (NodeId(n as u32), entry)
+    };
+    // A file that still had the first lease would keep its node out once another one is agreed on.
+    let names_lease = incarnation == 1 || group.leases == 0;
+    let process = u64::from(node.0) << 32 | u64::from(incarnation);
+    LogConfig {
+        cluster: "trial".into(),
+        node,
+        weight: scenario.weights[node.0 as usize],
+        nodes: (0..scenario.nodes).map(entry).collect(),
+        lease: names_lease.then_some(group.lease),
+        fence: Some(group.fence),
+        shards: 1,
+        heartbeat: Some(group.heartbeat),
+        seed: scenario.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ process,
     }
 }

@@ -9,6 +9,6 @@ mod scenarios;
 mod search;
 mod state;
 
-pub use scenarios::{Scenario, scenarios};
+pub use scenarios::{Scenario, proved_dead_too_early, scenarios};
 pub use search::{Counterexample, Extent, Report, search};
 pub use state::{Action, Bounds, ClientStep, State};

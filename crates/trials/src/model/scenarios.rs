@@ -48,7 +48,16 @@ pub fn scenarios() -> Vec<Scenario> {
         brief_lost(),
         exit(),
         stale_cache(),
+        excluded(),
     ]
+}
+
+/// The scenario of a member that is cut off, in which it is taken for dead while its lease still runs.
+pub fn proved_dead_too_early() -> Scenario {
+    let mut scenario = excluded();
+    scenario.name = "proved dead too early";
+    scenario.bounds.early = true;
+    scenario
 }
 
 fn config() -> Config {
@@ -338,5 +347,17 @@ fn stale_cache() -> Scenario {
             ],
         ],
         bounds: Bounds { ticks: 2, depth: 30, ..bounds() },
+    }
+}
+
+/// A member is cut off while it holds a lock, and acts until its lease ends; the others want the lock.
+fn excluded() -> Scenario {
+    let [name, ..] = names();
+    let script = || vec![Lock(0, name, Mode::EX, NONE), Await(0), Unlock(0, GONE)];
+    Scenario {
+        name: "excluded",
+        config: config(),
+        scripts: vec![vec![], script(), script()],
+        bounds: Bounds { exclusions: 1, ..bounds() },
     }
 }

@@ -41,6 +41,11 @@ pub struct Bounds {
     pub ticks: u8,
     /// Nodes that may crash.
     pub crashes: u8,
+    /// Members that the others may go on without while they run: their connections are cut, and they act until their
+    /// lease ends.
+    pub exclusions: u8,
+    /// Whether an excluded member is taken for dead at once, before its lease has ended: a defect.
+    pub early: bool,
     /// Whether the node that is not in yet may join.
     pub join: bool,
     /// Whether a conflict is a violation: every lock in the way goes by itself.
@@ -68,6 +73,10 @@ pub enum Action {
     Tick(usize),
     /// A node crashes.
     Crash(usize),
+    /// A node is cut off, and the others begin to part from it.
+    Exclude(usize),
+    /// The lease of a node that was cut off ends: it halts, and the others go on.
+    LeaseEnds(usize),
     /// The node that is not in yet joins.
     Join,
     /// A node gets its next view.
@@ -92,6 +101,7 @@ pub struct State {
     scripts: Vec<Vec<ClientStep>>,
     nodes: Vec<Option<Node>>,
     crashed: Vec<bool>,
+    excluded: Vec<bool>,
     connections: BTreeMap<(usize, usize), VecDeque<Message>>,
     datagrams: Vec<(usize, usize, Message)>,
     bounds: Bounds,
@@ -116,6 +126,7 @@ impl State {
             config,
             nodes: vec![None; count],
             crashed: vec![false; count],
+            excluded: vec![false; count],
             scripts,
             connections: BTreeMap::new(),
             datagrams: Vec::new(),
@@ -147,11 +158,13 @@ impl State {
     fn announce(&mut self) {
         self.seq += 1;
         let member = |node: usize| Member { node: NodeId(node as u32), incarnation: 1, weight: 1 };
-        let members =
-            (0..self.nodes.len()).filter(|n| self.nodes[*n].is_some()).map(member).collect();
-        let view = View { seq: self.seq, members };
-        for node in self.nodes.iter_mut().flatten() {
-            node.views.push_back(view.clone());
+        let inside = |n: &usize| self.nodes[*n].is_some() && !self.excluded[*n];
+        let inside: Vec<usize> = (0..self.nodes.len()).filter(inside).collect();
+        let view = View { seq: self.seq, members: inside.iter().copied().map(member).collect() };
+        for node in inside {
+            if let Some(node) = &mut self.nodes[node] {
+                node.views.push_back(view.clone());
+            }
         }
     }
 
@@ -195,8 +208,14 @@ impl State {
             if self.bounds.ticks > 0 && node.space.next_timer().is_some() {
                 actions.push(Action::Tick(i));
             }
-            if self.bounds.crashes > 0 && self.nodes.iter().flatten().count() > 1 {
+            let several = self.nodes.iter().flatten().count() > 1;
+            if self.bounds.crashes > 0 && several {
                 actions.push(Action::Crash(i));
+            }
+            if self.excluded[i] {
+                actions.push(Action::LeaseEnds(i));
+            } else if self.bounds.exclusions > 0 && several {
+                actions.push(Action::Exclude(i));
             }
         }
         if self.bounds.join {
@@ -251,7 +270,13 @@ impl State {
                 self.bounds.ticks -= 1;
                 self.tick(node)?;
             }
-            Action::Crash(node) => self.crash(node),
+            Action::Crash(node) => {
+                self.bounds.crashes -= 1;
+                self.end(node);
+                self.announce();
+            }
+            Action::Exclude(node) => self.exclude(node),
+            Action::LeaseEnds(node) => self.lease_ends(node)?,
             Action::Join => {
                 self.bounds.join = false;
                 self.start(self.nodes.len() - 1);
@@ -262,15 +287,36 @@ impl State {
         self.check()
     }
 
-    fn crash(&mut self, node: usize) {
-        self.bounds.crashes -= 1;
+    /// A node does nothing any more.
+    fn end(&mut self, node: usize) {
         self.nodes[node] = None;
         self.crashed[node] = true;
         for (_, queue) in self.connections.iter_mut().filter(|((_, to), _)| *to == node) {
             queue.clear();
         }
         self.datagrams.retain(|(_, to, _)| *to != node);
-        self.announce();
+    }
+
+    /// A node is cut off: nothing reaches it or comes from it, and its client goes on.
+    fn exclude(&mut self, node: usize) {
+        self.bounds.exclusions -= 1;
+        self.excluded[node] = true;
+        self.connections.retain(|(from, to), _| *from != node && *to != node);
+        self.datagrams.retain(|(from, to, _)| *from != node && *to != node);
+        if self.bounds.early {
+            self.announce();
+        }
+    }
+
+    /// An excluded node halts; only then do the others go on without it.
+    fn lease_ends(&mut self, node: usize) -> Result<(), String> {
+        self.feed(node, Input::Halt)?;
+        self.excluded[node] = false;
+        self.end(node);
+        if !self.bounds.early {
+            self.announce();
+        }
+        Ok(())
     }
 
     fn view(&mut self, node: usize) -> Result<(), String> {
@@ -414,7 +460,10 @@ impl State {
 
     fn post(&mut self, from: usize, to: NodeId, message: Message) {
         let to = to.0 as usize;
-        if self.nodes.get(to).is_none_or(Option::is_none) {
+        if self.nodes.get(to).is_none_or(Option::is_none)
+            || self.excluded[from]
+            || self.excluded[to]
+        {
             return;
         }
         if self.config.claim_resend.is_some() && may_be_datagram(&message.body) {
@@ -466,7 +515,16 @@ impl State {
     /// # Errors
     /// What is violated.
     pub fn finish(mut self) -> Result<(), String> {
-        self.bounds = Bounds { no_conflict: self.bounds.no_conflict, ..Bounds::default() };
+        self.bounds = Bounds {
+            no_conflict: self.bounds.no_conflict,
+            early: self.bounds.early,
+            ..Bounds::default()
+        };
+        for node in 0..self.nodes.len() {
+            if self.excluded[node] {
+                self.apply(Action::LeaseEnds(node))?;
+            }
+        }
         for _ in 0..400 {
             loop {
                 let client =
@@ -564,6 +622,7 @@ impl State {
         sum.hash(&mut hasher);
         let b = &self.bounds;
         (b.drops, b.duplicates, b.ticks, b.crashes, b.join, &self.crashed).hash(&mut hasher);
+        (b.exclusions, &self.excluded).hash(&mut hasher);
         hasher.digest128()
     }
 
@@ -583,6 +642,8 @@ impl State {
             Action::Duplicate(index) => self.describe_datagram("arrives and stays", index),
             Action::Tick(node) => format!("timer of {node}"),
             Action::Crash(node) => format!("node {node} crashes"),
+            Action::Exclude(node) => format!("node {node} is cut off"),
+            Action::LeaseEnds(node) => format!("the lease of node {node} ends"),
             Action::Join => "the last node joins".to_owned(),
             Action::View(node) => format!("node {node} gets its next view"),
         }

@@ -1,19 +1,31 @@
-//! A simulated node: the shipped lock manager, connections to its peers, and local clients.
+//! A simulated node: the shipped lock manager, the shipped membership service, connections to its peers, and local
+//! clients.
+
+mod member;
+mod store;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 
 use lockify_core::message::Body;
 use lockify_core::{
     Clients, Config, Input, Lockspace, LostReason, Name, NodeId, Output, Time, Trace, View,
 };
+use lockify_membership as members;
 use lockify_sim as sim;
-use lockify_sim::{Context, LinkState, Machine, TimerId};
+use lockify_sim::{Context, Machine, TimerId};
 use rand::RngExt;
 
 use crate::coverage::Transition;
 use crate::note::Note;
 use crate::port::{Client, Phase, Port};
 use crate::transport::{Packet, Transport};
+
+pub use member::{Member, SPACE, Setting};
+pub use store::DISK;
+
+/// Makes the clients of a life.
+pub type MakeClients = Rc<dyn Fn() -> Vec<Box<dyn Client>>>;
 
 /// What a node acts through.
 pub type HostContext<'a> = Context<'a, LockNode>;
@@ -40,8 +52,14 @@ pub enum Timer {
     Tick,
     /// It has work that need not be done at once.
     Work,
-    /// A client's.
-    Client(usize, u64),
+    /// A client's: of which set of clients, which, and its token.
+    Client(u64, usize, u64),
+    /// The membership service's.
+    Members,
+    /// The lockspace enters the view that was installed.
+    Enter,
+    /// The disk is read again.
+    Read,
 }
 
 /// Where a node is in its life.
@@ -65,6 +83,11 @@ pub struct LockNode {
     space: Lockspace,
     transport: Transport,
     clients: Vec<Box<dyn Client>>,
+    make: MakeClients,
+    /// Which set of clients: each life has its own.
+    clients_of: u64,
+    /// None where views are given from outside.
+    member: Option<Member>,
     life: Life,
     /// Never goes back, whatever the node's clock does: the lock manager is promised a monotonic one.
     now: Time,
@@ -83,14 +106,18 @@ pub struct LockNode {
 }
 
 impl LockNode {
-    /// A node that is no member yet.
-    pub fn new(config: Config, clients: Vec<Box<dyn Client>>) -> LockNode {
+    /// A node that is no member yet. Without a membership service of its own it has this life, and is given its views.
+    pub fn new(config: Config, make: MakeClients, member: Option<Member>) -> LockNode {
         let datagrams = config.claim_resend.is_some();
+        let clients = if member.is_some() { Vec::new() } else { make() };
         LockNode {
             node: config.node,
             transport: Transport::new(config.incarnation, datagrams),
             space: Lockspace::new(config),
             clients,
+            make,
+            clients_of: 0,
+            member,
             life: Life::Outside,
             now: 0,
             timer: None,
@@ -165,12 +192,26 @@ impl LockNode {
         self.feed(cx, Input::Purge { node: self.node, clients: Clients::ALL });
     }
 
-    /// Goes on from what an image of the node's state says.
-    pub fn reload(&mut self, cx: &mut HostContext<'_>) {
+    /// Goes on from what an image of the node's state says; false if the node cannot hand itself over now.
+    pub fn reload(&mut self, cx: &mut HostContext<'_>) -> bool {
+        #[cfg(feature = "mutations")]
+        if self.has_defective_member() {
+            return false;
+        }
+        let service = match self.reloaded_member() {
+            Ok(Some(service)) => service,
+            Ok(None) => return false,
+            Err(why) => {
+                cx.note(Note::Broken(format!("the membership's image: {why}")));
+                return false;
+            }
+        };
         match self.reloaded() {
             Ok(state) => (self.space, self.transport) = state,
             Err(why) => cx.note(Note::Broken(format!("the node's image: {why}"))),
         }
+        self.resume_member(cx, service);
+        true
     }
 
     fn reloaded(&self) -> Result<(Lockspace, Transport), String> {
@@ -188,6 +229,19 @@ impl LockNode {
     }
 
     fn packet(&mut self, cx: &mut HostContext<'_>, from: NodeId, packet: Packet) {
+        if !self.hears(from, &packet) {
+            return;
+        }
+        let packet = match packet {
+            Packet::Vote(vote) => {
+                return self.tell_members(cx, members::Event::Vote { from, vote });
+            }
+            Packet::Hello { identity, .. } => {
+                self.greeted(cx, from, identity);
+                packet
+            }
+            packet => packet,
+        };
         match self.transport.receive(cx, from, packet) {
             Ok(Some(message)) if self.life != Life::Halted => {
                 let body = message.body.clone();
@@ -343,7 +397,10 @@ impl LockNode {
             Output::Lost { client, lock, reason, .. } => {
                 self.tell_client(cx, client, |c, port| c.lost(port, lock, reason));
             }
-            Output::Left => self.life = Life::Left,
+            Output::Left => {
+                self.life = Life::Left;
+                self.has_left();
+            }
             Output::Withdraw(_) => self.life = Life::Halted,
             Output::Fenced(number) if !self.fences.remove(&number) => {
                 self.notes.push(Note::Broken(format!("fence {number} answered twice")));
@@ -369,7 +426,7 @@ impl LockNode {
             cx.note(note);
         }
         for (after, index, token) in self.wakes.drain(..) {
-            cx.set_timer(after, Timer::Client(index, token));
+            cx.set_timer(after, Timer::Client(self.clients_of, index, token));
         }
     }
 
@@ -447,6 +504,7 @@ impl Machine for LockNode {
 
     fn handle(&mut self, input: sim::Input<Self>, cx: &mut HostContext<'_>) {
         self.clock(cx);
+        self.keep_lease(cx);
         match input {
             sim::Input::Message { from, msg } => {
                 self.packet(cx, core_id(from), msg);
@@ -456,21 +514,25 @@ impl Machine for LockNode {
                 self.feed(cx, Input::Tick);
             }
             sim::Input::Timer(Timer::Work) => self.work(cx),
-            sim::Input::Timer(Timer::Client(index, token)) => {
+            sim::Input::Timer(Timer::Client(of, index, token)) if of == self.clients_of => {
                 self.client(cx, index, |client, port| client.wake(port, token));
                 self.settle(cx, None);
             }
-            sim::Input::Link { peer, state: LinkState::Up { .. } } => {
-                self.transport.up(cx, core_id(peer));
-            }
-            sim::Input::Link { peer, state: LinkState::Down } => {
-                self.transport.down(core_id(peer));
-            }
-            sim::Input::Start | sim::Input::Disk(_) => {}
+            sim::Input::Timer(Timer::Client(..)) => {}
+            sim::Input::Timer(Timer::Members) => self.member_timer(cx),
+            sim::Input::Timer(Timer::Enter) => self.enter_view(cx),
+            sim::Input::Timer(Timer::Read) => self.read_again(cx),
+            sim::Input::Link { peer, state } => self.line(cx, core_id(peer), state),
+            sim::Input::Start => self.start_member(cx),
+            sim::Input::Disk(done) => self.disk_ended(cx, done),
         }
+        self.settle_member(cx);
     }
 
     fn size_of(msg: &Packet) -> usize {
+        if let Packet::Vote(vote) = msg {
+            return size_of_vote(vote);
+        }
         match msg.message().map(|message| &message.body) {
             None => 24,
             Some(Body::Claims(claims)) => 40 + 32 * claims.len(),
@@ -478,5 +540,14 @@ impl Machine for LockNode {
             Some(Body::Names { names, .. }) => 40 + 24 * names.len(),
             Some(_) => 100,
         }
+    }
+}
+
+/// About what a vote has on the wire.
+fn size_of_vote(vote: &members::Vote) -> usize {
+    match vote {
+        members::Vote::Log(members::LogWord::Paxos { bytes, .. }) => 40 + bytes.len(),
+        members::Vote::Log(members::LogWord::Truth { .. } | members::LogWord::Begin(_)) => 1_000,
+        _ => 60,
     }
 }

@@ -1,0 +1,31 @@
+//! Known defects of memberships (those of the static list that the log replaces, and rules left out), each switchable, so
+//! that tests can show that the simulator finds them. Compiled in only with the feature `mutations`.
+
+/// One defect.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Mutation {
+    /// A process takes its life from the time of day, not from the log.
+    LifeFromClock,
+    /// Views, and with them tokens, are numbered by the time of day.
+    ViewFromClock,
+    /// A node judges leases by the value in its own file.
+    OwnLease,
+    /// A proposal that is refused uses up numbers of views.
+    RefusedUsesNumbers,
+    /// An excluded member counts as over at once, while its lease still runs.
+    ExclusionDoesNotWait,
+    /// A voter says what it has accepted before its disk has it.
+    SendsBeforeDisk,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Mutation; 6] = [
+        Mutation::LifeFromClock,
+        Mutation::ViewFromClock,
+        Mutation::OwnLease,
+        Mutation::RefusedUsesNumbers,
+        Mutation::ExclusionDoesNotWait,
+        Mutation::SendsBeforeDisk,
+    ];
+}
