@@ -15,8 +15,6 @@ from . import _lock, _lockify, _modes, _views
 from ._lock import Acquisition, Lock, OnBlock, Wish
 from ._modes import EX, Mode
 
-SOCKET = "/run/lockify/lockify.sock"
-
 
 @dataclass(frozen=True, slots=True)
 class LostLock:
@@ -33,9 +31,16 @@ class LostLock:
 OnLost = Callable[[LostLock], object]
 
 
-def connect(socket: str | os.PathLike[str] | None = None) -> Session:
-    """Connects to the daemon on `socket`; without one, on LOCKIFY_SOCKET or /run/lockify/lockify.sock."""
-    return Session(_lockify.connect(socket or os.environ.get("LOCKIFY_SOCKET") or SOCKET))
+def connect(socket: str | os.PathLike[str] | None = None, *, local: bool = False) -> Session:
+    """Connects to the daemon on `socket`: a path, or `@NAME` in the abstract namespace.
+
+    Without one, to the daemon that `lockify run` uses: that of LOCKIFY_SOCKET, or the cluster's on a machine
+    that belongs to one, or this user's own, which is started if it does not run. With `local`, to this user's
+    own in any case.
+    """
+    if socket is not None and local:
+        raise ValueError("give a socket or local=True, not both")
+    return Session(_lockify.connect(socket, local))
 
 
 class Session:

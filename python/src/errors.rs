@@ -33,9 +33,14 @@ pub use imported::*;
 pub fn failure(e: Error) -> PyErr {
     let text = e.to_string();
     match e {
-        Error::NoDaemon { .. } | Error::NotServed(_) | Error::NotADaemon(_) | Error::Version(_) => {
-            NoDaemon::new_err(text)
-        }
+        Error::NoDaemon { .. }
+        | Error::NotServed(_)
+        | Error::NoAnswer { .. }
+        | Error::NotOurs { .. }
+        | Error::NoDomain(_)
+        | Error::NotStarted(_)
+        | Error::NotADaemon(_)
+        | Error::Version(_) => NoDaemon::new_err(text),
         Error::Disconnected(_) => Disconnected::new_err(text),
         Error::Name(_) => PyValueError::new_err(text),
         Error::Refused(why) => refused(&why, text),

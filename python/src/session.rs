@@ -4,6 +4,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use lockify_client::Client;
+use lockify_client::domain::{Choice, Domain};
 use pyo3::prelude::*;
 
 use crate::calls::blocking;
@@ -15,11 +16,17 @@ use crate::space::Lockspace;
 #[pyclass(frozen, module = "lockify._lockify")]
 pub struct Session(Owned<Client>);
 
-/// Connects to the daemon that listens on `socket`.
+/// Connects to the daemon that listens on `socket`, to this user's own, or to the one that is found.
 #[pyfunction]
-pub fn connect(py: Python<'_>, socket: PathBuf) -> PyResult<Session> {
+pub fn connect(py: Python<'_>, socket: Option<PathBuf>, local: bool) -> PyResult<Session> {
     let home = Home::new()?;
-    let client = blocking(py, None, || Client::connect(socket))?;
+    let choice = match (socket, local) {
+        (Some(socket), _) => Choice::Socket(socket),
+        (None, true) => Choice::Local,
+        (None, false) => Choice::Found,
+    };
+    let connect = || Domain::find(&choice)?.connect_or_start();
+    let client = blocking(py, None, connect)?;
     Ok(Session(Owned::new(client, &home)))
 }
 

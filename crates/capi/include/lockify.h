@@ -110,10 +110,14 @@ const char *lockify_message(void);
 const char *lockify_version(void);
 
 /*
- * Connects to the daemon that listens on `socket`; NULL: $LOCKIFY_SOCKET, or
- * /run/lockify/lockify.sock.
+ * Connects to the daemon that listens on `socket`: a path, or "@NAME" in the abstract namespace of
+ * unix(7). NULL: the one that `lockify run` uses, which is that of $LOCKIFY_SOCKET, or the cluster's on a
+ * machine that belongs to one, or this user's own, which is started if it does not run.
  */
 int lockify_connect(const char *socket, lockify_t **session);
+
+/* Connects to this user's own daemon on this machine, also where there is a cluster. */
+int lockify_connect_local(lockify_t **session);
 
 /* Ends the session as soon as its lockspaces are closed and its locks unlocked. NULL is allowed. */
 void lockify_disconnect(lockify_t *session);

@@ -62,6 +62,10 @@ impl From<Error> for Failure {
         let code = match &e {
             Error::NoDaemon { .. }
             | Error::NotServed(_)
+            | Error::NoAnswer { .. }
+            | Error::NotOurs { .. }
+            | Error::NoDomain(_)
+            | Error::NotStarted(_)
             | Error::NotADaemon(_)
             | Error::Version(_) => Code::NoDaemon,
             Error::Disconnected(_) => Code::Disconnected,

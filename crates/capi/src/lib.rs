@@ -7,17 +7,14 @@ mod code;
 mod handles;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockify_client::domain::{Choice, Domain};
 use lockify_client::{Client, LockFlags, Mode, SbFlags};
 
 use code::{Code, Failure, call, message};
 use handles::{Argument, Gate, Lock, Session, Space};
-
-/// Where the daemon is found unless LOCKIFY_SOCKET says otherwise.
-const SOCKET: &str = "/run/lockify/lockify.sock";
 
 /// `struct lockify_request`.
 #[repr(C)]
@@ -134,13 +131,23 @@ pub unsafe extern "C" fn lockify_connect(
     session: *mut *mut Session,
 ) -> c_int {
     let connect = || {
-        let socket = match socket.is_null() {
-            true => std::env::var_os("LOCKIFY_SOCKET").map_or(SOCKET.into(), PathBuf::from),
+        Ok(Session(match socket.is_null() {
+            true => Client::open()?,
             // SAFETY: the caller's promise.
-            false => unsafe { text(socket, "the socket") }?.into(),
-        };
-        Ok(Session(Client::connect(socket)?))
+            false => Client::connect(unsafe { text(socket, "the socket") }?)?,
+        }))
     };
+    // SAFETY: the caller's promise.
+    unsafe { give(session, connect) }
+}
+
+/// Connects to this user's own daemon on this machine.
+///
+/// # Safety
+/// `session` is null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lockify_connect_local(session: *mut *mut Session) -> c_int {
+    let connect = || Ok(Session(Domain::find(&Choice::Local)?.connect_or_start()?));
     // SAFETY: the caller's promise.
     unsafe { give(session, connect) }
 }

@@ -14,7 +14,7 @@ use crate::connect::{Connection, Missing, failed};
 use crate::exit::{Code, Ended, OrFail as _};
 use crate::health;
 use crate::inspect::{self, Lock, Owner, SCHEMA};
-use crate::output::{print, print_json};
+use crate::output::print;
 use crate::status;
 
 /// Say why a lock waits, and what to do about it
@@ -121,9 +121,9 @@ pub fn run(args: &Args) -> Ended {
     let now = SystemTime::now();
     let found = diagnose(name.as_ref(), &args.connection.space, &status, &view, &circles, now);
     if args.json {
-        print_json(&found)?
+        args.connection.print_json(&found)?
     } else {
-        print(&text(&found))?
+        print(&(args.connection.headline()? + &text(&found)))?
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use lockify_client::{Lockspace, Name, Which};
 use serde_json::to_string;
 
-use crate::connect::{Connection, Missing, failed};
+use crate::connect::{Connection, Daemon, Missing, failed};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::inspect::{Lock, Resource, SCHEMA, View};
 use crate::output::columns;
@@ -41,8 +41,11 @@ pub fn run(args: &Args) -> Ended {
     let mut list = List { space, limit, after, left: 0, omitted: 0, silent: Vec::new() };
     let mut out = BufWriter::new(std::io::stdout().lock());
     let printed = match args.json {
-        true => list.print_json(&mut out)?,
-        false => list.print_table(&mut out)?,
+        true => list.print_json(&mut out, &args.connection.daemon()?)?,
+        false => match write!(out, "{}", args.connection.headline()?) {
+            Ok(()) => list.print_table(&mut out)?,
+            refused => refused,
+        },
     };
     match printed.and_then(|()| out.flush()) {
         // A reader that has closed its end (`| head`) has what it wants.
@@ -91,7 +94,7 @@ impl List {
         Ok(Some(view))
     }
 
-    fn print_json(&mut self, out: &mut impl Write) -> Result<Printed, Failure> {
+    fn print_json(&mut self, out: &mut impl Write, daemon: &Daemon) -> Result<Printed, Failure> {
         let mut printed = write!(out, "{{\"schema\":{SCHEMA},\"resources\":[");
         let mut comma = "";
         while printed.is_ok()
@@ -106,10 +109,11 @@ impl List {
         let next = self.after.filter(|_| self.is_cut()).map(|name| name.to_string());
         let next = to_string(&next).or_fail(Code::Failed)?;
         let silent = to_string(&self.silent).or_fail(Code::Failed)?;
+        let daemon = to_string(daemon).or_fail(Code::Failed)?;
         let (omitted, more) = (self.omitted, self.left);
         Ok(printed.and_then(|()| {
             let rest = format!("\"omitted\":{omitted},\"silent\":{silent},\"more\":{more}");
-            writeln!(out, "],{rest},\"next\":{next}}}")
+            writeln!(out, "],{rest},\"next\":{next},\"daemon\":{daemon}}}")
         }))
     }
 

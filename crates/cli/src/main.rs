@@ -8,6 +8,7 @@ mod cluster;
 mod completions;
 mod connect;
 mod demo;
+mod detach;
 mod doctor;
 mod exit;
 mod fabric;
@@ -28,7 +29,6 @@ mod serve;
 mod sim;
 mod status;
 mod top;
-mod user_daemon;
 mod waits;
 mod who;
 

@@ -20,6 +20,6 @@ pub struct Args {
 pub fn run(args: &Args) -> Ended {
     let client = args.connection.client(Missing::Fail).map_err(failed)?;
     let told = client.reload().map_err(failed)?;
-    print(&(told + "\n"))?;
+    print(&(args.connection.headline()? + &told + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -22,6 +22,7 @@ pub fn run(args: &Args) -> Ended {
     let client = args.connection.client(Missing::Fail).map_err(failed)?;
     let began = Instant::now();
     client.restart().map_err(failed)?;
-    print(&format!("restarted with all locks, in {} ms\n", began.elapsed().as_millis()))?;
+    let took = began.elapsed().as_millis();
+    print(&(args.connection.headline()? + &format!("restarted with all locks, in {took} ms\n")))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! `lockify run`: holds a lock while a command runs.
 
 use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -31,8 +31,9 @@ const RELEASE: Duration = Duration::from_secs(2);
 /// The lock is held as long as anything runs that the command has started, also in the background
 /// (see --close). If the lock is lost, or lockify is told to end or killed, all of it is ended.
 ///
-/// Without a cluster (no --socket and no system daemon) the lock is among this user's processes on
-/// this machine; the daemon for that starts and ends by itself.
+/// On a machine that belongs to a cluster, the lock is the cluster's or is not had (125). Elsewhere, and
+/// with --local, it is among this user's processes on this machine; the daemon for that starts and ends
+/// by itself.
 #[derive(clap::Args)]
 #[command(after_help = crate::exit::HELP)]
 pub struct Args {
@@ -162,6 +163,8 @@ impl Args {
 struct Holding {
     space: Lockspace,
     guard: Guard,
+    /// For the next daemon of the user: it waits as long as the command has this.
+    mark: Option<OwnedFd>,
 }
 
 impl Held for Holding {
@@ -175,7 +178,8 @@ impl Held for Holding {
     }
 
     fn keeps(&self) -> Vec<BorrowedFd<'_>> {
-        self.guard.descriptor().into_iter().collect()
+        let mark = self.mark.as_ref().map(|mark| mark.as_fd());
+        self.guard.descriptor().into_iter().chain(mark).collect()
     }
 
     fn check(&self) -> Result<(), Failure> {
@@ -183,7 +187,7 @@ impl Held for Holding {
     }
 
     fn release(self: Box<Self>) -> Result<bool, Failure> {
-        let Holding { space, guard } = *self;
+        let Holding { space, guard, mark: _mark } = *self;
         let (done, released) = channel();
         let release = move || {
             // That it was lost has been said; the release of a lost lock has nothing to add.
@@ -223,7 +227,8 @@ fn try_lock(args: &Args, deadline: Option<Instant>, alarm: &Alarm) -> Result<Hol
     let guard = request.lock()?;
     drop(waiting);
     watch_loss(&space, &guard, alarm.clone());
-    Ok(Holding { space, guard })
+    let mark = args.connection.mark_command(&space, &guard)?;
+    Ok(Holding { space, guard, mark })
 }
 
 fn not_held(args: &Args, e: &Error) -> NotHeld {

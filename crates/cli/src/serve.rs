@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use lockify_client::domain::{IDLE, state_dir, user_name};
 use lockify_daemon::{Config, Log, MembershipKind, become_daemons_user};
 
+use crate::detach;
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
-use crate::user_daemon;
 
 /// Run the lock daemon of this node, in the foreground
 ///
@@ -21,7 +22,7 @@ pub struct Args {
         long,
         value_name = "FILE",
         env = "LOCKIFY_CONFIG",
-        default_value = "/etc/lockify/lockify.toml",
+        default_value = lockify_client::domain::CONFIGURATION,
         conflicts_with = "user"
     )]
     config: PathBuf,
@@ -36,11 +37,17 @@ pub struct Args {
     /// Serve this user's processes on this machine only, without configuration; ends when unused
     #[arg(long)]
     user: bool,
+    /// With --user: listen there, not where this user's programs look by themselves; a path, or @NAME
+    #[arg(long, value_name = "SOCKET", requires = "user")]
+    socket: Option<PathBuf>,
+    /// With --user: go to the background, and return when programs can connect
+    #[arg(long, requires = "user", conflicts_with = "socket")]
+    detach: bool,
     /// With --user: end after this long without clients
     #[arg(
         long,
         value_name = "D",
-        env = "LOCKIFY_IDLE",
+        env = IDLE,
         value_parser = humantime::parse_duration,
         default_value = "5m"
     )]
@@ -52,8 +59,12 @@ pub fn run(args: &Args) -> Ended {
     if args.check {
         return check(args);
     }
+    if args.detach {
+        detach::start(args.idle)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let config = match args.user {
-        true => user_config(args.idle)?,
+        true => user_config(args)?,
         false => Config::read(&args.config).map_err(unreadable)?,
     };
     let log = Log::install(&config.log).or_fail(Code::Unreadable)?;
@@ -105,9 +116,15 @@ fn unreadable(e: lockify_daemon::ConfigError) -> Failure {
 }
 
 /// One node that has no others, with one lockspace.
-fn user_config(idle: Duration) -> Result<Config, Failure> {
-    let socket = user_daemon::socket().or_fail(Code::Failed)?;
+fn user_config(args: &Args) -> Result<Config, Failure> {
+    let socket = match &args.socket {
+        Some(socket) => socket.clone(),
+        None => {
+            state_dir().or_fail(Code::Failed)?;
+            user_name().or_fail(Code::Failed)?
+        }
+    };
     let mut config = Config::alone(socket);
-    config.idle_exit = Some(idle);
+    config.idle_exit = Some(args.idle);
     Ok(config)
 }

@@ -13,7 +13,7 @@ use crate::connect::{Connection, Missing, failed};
 use crate::exit::{Code, Ended};
 use crate::health::{self, Problem};
 use crate::inspect::SCHEMA;
-use crate::output::{columns, print, print_json};
+use crate::output::{columns, print};
 
 /// Show every node of the cluster: who is in it, which lockspaces run, how busy they are
 ///
@@ -211,9 +211,9 @@ pub fn run(args: &Args) -> Ended {
     let status = client.status().map_err(failed)?;
     let problems = health::problems(&status, seconds_since_1970());
     if args.json {
-        print_json(&Json::of(&status, &problems))?;
+        args.connection.print_json(&Json::of(&status, &problems))?;
     } else {
-        print(&text(&status, &problems))?;
+        print(&(args.connection.headline()? + &text(&status, &problems)))?;
     }
     let code = if problems.is_empty() { Code::Success } else { Code::Violated };
     Ok(code.into())

@@ -8,7 +8,7 @@ use lockify_client::Name;
 use crate::connect::{Connection, Missing, failed};
 use crate::exit::{Code, Ended, OrFail as _};
 use crate::inspect::{Lock, View};
-use crate::output::{print, print_json};
+use crate::output::print;
 
 /// Say who in the cluster holds a lock, and who waits for whom and since when
 #[derive(clap::Args)]
@@ -28,9 +28,9 @@ pub fn run(args: &Args) -> Ended {
     let name = Name::new(&args.name).or_fail(Code::Unreadable)?;
     let view = View::of(&space.who(name.as_bytes()).map_err(failed)?);
     if args.json {
-        print_json(&view)?;
+        args.connection.print_json(&view)?;
     } else {
-        print(&text(&name.to_string(), &view))?;
+        print(&(args.connection.headline()? + &text(&name.to_string(), &view)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -30,7 +30,7 @@ fn who_names_holder_and_waiter_and_whom_it_waits_for() {
     assert_eq!(db["holders"][0]["pid"], holder);
     assert_eq!(db["waiters"][0]["waits_for"][0]["pid"], holder);
     let table = stdout(&user.lockify(&["locks"]));
-    assert_eq!(table.lines().count(), 3, "{table}");
+    assert_eq!(table.lines().count(), 4, "{table}");
     assert!(says(&["who", "free"], "nobody"));
 }
 

@@ -14,7 +14,7 @@ fn once_prints_contended_locks_as_text_and_json() {
     let user = User::new();
     let _daemon = user.daemon();
     let space = || {
-        let client = Client::connect(user.dir().join("lockify/lockify.sock")).unwrap();
+        let client = Client::connect(user.socket()).unwrap();
         client.lockspace("default").unwrap()
     };
     let (held, other) = (space().lock("db", Mode::EX).unwrap(), space());

@@ -10,6 +10,7 @@ use lockify_node::NodeStatus;
 
 use crate::callbacks::Callbacks;
 use crate::channel::Channel;
+use crate::domain::{Choice, Domain};
 use crate::error::Error;
 use crate::protocol::{Answer, KNOWS_RELOAD, Query, Refusal, Space, VERSION};
 use crate::socket;
@@ -35,10 +36,22 @@ pub(crate) struct Inner {
 }
 
 impl Client {
-    /// Connects to the daemon that listens on the Unix socket `socket`.
+    /// Connects to the daemon that is this process's: the one that LOCKIFY_SOCKET names, the
+    /// cluster's on a machine that belongs to one, or else this user's own, which is started if it
+    /// does not run ([`domain`](crate::domain)).
     ///
     /// # Errors
-    /// [`Error::NoDaemon`], [`Error::NotServed`], [`Error::NotADaemon`], [`Error::Version`].
+    /// Those of [`Domain::find`] and [`Domain::connect_or_start`].
+    pub fn open() -> Result<Client, Error> {
+        Domain::find(&Choice::Found)?.connect_or_start()
+    }
+
+    /// Connects to the daemon that listens on the Unix socket `socket`: a path, or `@NAME` in the
+    /// abstract namespace.
+    ///
+    /// # Errors
+    /// [`Error::NoDaemon`], [`Error::NotServed`], [`Error::NoAnswer`], [`Error::NotOurs`],
+    /// [`Error::NotADaemon`], [`Error::Version`].
     pub fn connect(socket: impl AsRef<Path>) -> Result<Client, Error> {
         let socket = socket.as_ref();
         let mut inner = Inner::new();

@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::rc::Rc;
 
+use crate::socket::socket_address;
+
 type Dial = Rc<dyn Fn(&Path) -> io::Result<UnixStream>>;
 
 thread_local! {
@@ -28,7 +30,7 @@ pub fn dialing<T>(
 pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
     match DIAL.with_borrow(Clone::clone) {
         Some(dial) => dial(path),
-        None => UnixStream::connect(path),
+        None => UnixStream::connect_addr(&socket_address(path)?),
     }
 }
 

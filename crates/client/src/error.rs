@@ -11,13 +11,23 @@ use crate::protocol::{Goodbye, OLDEST, Refusal, VERSION};
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nothing answers on the daemon's socket.
-    #[error(
-        "no lock daemon answers on {socket} ({why}): start one with `lockify serve`, or name \
-             its socket"
-    )]
+    /// Nothing listens on the daemon's socket.
+    #[error("no lock daemon answers on {socket} ({why}): {then}")]
     NoDaemon {
-        /// The socket's path.
+        /// The socket: a path, or `@NAME`.
+        socket: PathBuf,
+        /// The system's error.
+        why: String,
+        /// What to do.
+        then: String,
+    },
+    /// Something listens there and does not greet in time.
+    #[error(
+        "the lock daemon on {socket} does not answer ({why}): if it was stopped, have it go on \
+             (SIGCONT); if it starts, try again; its log says what it does"
+    )]
+    NoAnswer {
+        /// The socket: a path, or `@NAME`.
         socket: PathBuf,
         /// The system's error.
         why: String,
@@ -25,6 +35,27 @@ pub enum Error {
     /// The daemon is there, and does not serve this program now.
     #[error("the lock daemon does not serve this program: {0}")]
     NotServed(Goodbye),
+    /// The name of a user's own daemon is in use by somebody else, who gets no requests.
+    #[error(
+        "{socket} is for the lock daemon of user {expected}, and a process of user {found} (pid \
+             {pid}; 0: not visible here) listens there: nothing is locked until that process ends"
+    )]
+    NotOurs {
+        /// `@NAME`.
+        socket: PathBuf,
+        /// Whose daemon it has to be.
+        expected: u32,
+        /// Whose process it is.
+        found: u32,
+        /// That process.
+        pid: u32,
+    },
+    /// Where this program locks cannot be told.
+    #[error("{0}")]
+    NoDomain(String),
+    /// This user's own daemon does not start.
+    #[error("this user's own lock daemon cannot be started: {0}")]
+    NotStarted(String),
     /// The daemon speaks another version of the session protocol.
     #[error(
         "the daemon speaks session protocol {0}, this program {OLDEST} to {VERSION}: upgrade the \
@@ -78,6 +109,9 @@ pub enum Error {
     #[error("the embedded lock manager failed: {0}")]
     Node(String),
 }
+
+/// What to do where a daemon that was named does not run.
+pub(crate) const START: &str = "start one with `lockify serve`, or name its socket";
 
 fn lost_because(reason: LostReason) -> &'static str {
     match reason {

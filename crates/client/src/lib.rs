@@ -3,7 +3,7 @@
 //! ```no_run
 //! use lockify_client::{Client, Mode};
 //!
-//! let client = Client::connect("/run/lockify/lockify.sock")?;
+//! let client = Client::open()?;
 //! let space = client.lockspace("default")?;
 //! let guard = space.lock("the one database", Mode::EX)?;
 //! println!("writing with fencing token {}", guard.token());
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The same calls work blocking and async (futures of no particular runtime), and against a daemon
-//! ([`Client::connect`]) or with the node inside the process ([`Client::embedded`]).
+//! ([`Client::open`], [`Client::connect`]) or with the node inside the process ([`Client::embedded`]).
 //!
 //! # Threads
 //! A blocking call does its work on the calling thread. One background thread per session and
@@ -27,6 +27,7 @@ mod channel;
 mod client;
 pub mod codec;
 mod dialing;
+pub mod domain;
 mod embedded;
 mod error;
 mod guard;
@@ -55,7 +56,7 @@ pub use lockify_core::{
 pub use lockify_node::{
     FenceKind, NodeAddress, NodeConfig, NodeStatus, SpaceConfig, SpaceStatus, Standing, shard_of,
 };
-pub use socket::shard_path;
+pub use socket::{Named, is_abstract, names_of, shard_path, socket_address};
 pub use space::{ClusterView, LockBuilder, Lockspace, Page, Which};
 pub use table::LostLock;
 

@@ -38,7 +38,7 @@ impl Session {
     /// A daemon drops a session that does not read its events: poll as well as submit.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`], [`Error::NotServed`], [`Error::NotADaemon`], [`Error::Version`].
+    /// As [`Client::connect`](crate::Client::connect).
     pub fn connect(socket: impl AsRef<Path>, shard: u16) -> Result<(Session, u16), Error> {
         let socket::Connected { sender, receiver, shards, .. } =
             socket::connect(socket.as_ref(), shard)?;

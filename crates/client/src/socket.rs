@@ -1,19 +1,24 @@
 //! The transport to a daemon: a Unix socket.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, ErrorKind, Read};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, bind, recv, send};
 
 use crate::codec::{self, Inbox};
 use crate::dialing;
-use crate::error::Error;
+use crate::domain::expected_user;
+use crate::error::{Error, START};
 use crate::interrupt::timespec;
 use crate::protocol::{Event, Goodbye, Greeting, OLDEST, Request, VERSION};
 use crate::transport::{Drive, Submit};
@@ -33,6 +38,98 @@ pub fn shard_path(socket: &Path, shard: u16) -> PathBuf {
     }
 }
 
+/// The address of a daemon's socket: a path, or, where it begins with `@`, a name in the abstract
+/// namespace of unix(7). A file whose path begins with `@` is `./@...`.
+///
+/// # Errors
+/// It is too long, or has a zero in it.
+pub fn socket_address(socket: &Path) -> io::Result<SocketAddr> {
+    match socket.as_os_str().as_bytes() {
+        [b'@', name @ ..] if name.len() < LONGEST_NAME => SocketAddr::from_abstract_name(name),
+        [b'@', ..] => {
+            let what = format!("a name in the abstract namespace has at most {LONGEST_NAME} bytes");
+            Err(io::Error::new(ErrorKind::InvalidInput, what))
+        }
+        _ => SocketAddr::from_pathname(socket),
+    }
+}
+
+/// Whether a socket is a name in the abstract namespace.
+pub fn is_abstract(socket: &Path) -> bool {
+    socket.as_os_str().as_bytes().starts_with(b"@")
+}
+
+/// What has a name below that of a daemon with an abstract name, until it is closed. So a daemon that
+/// starts finds who may still use locks of the one before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Named {
+    /// A session of a program.
+    Session,
+    /// A command under a lock (`lockify run`).
+    Command,
+}
+
+/// What all such names begin with.
+pub fn names_of(socket: &Path, what: Named) -> String {
+    let what = match what {
+        Named::Session => "session",
+        Named::Command => "command",
+    };
+    format!("{}/{what}/", socket.display())
+}
+
+/// Bytes of an abstract name, with its `@`: those below it have to fit, too.
+const LONGEST_NAME: usize = 64;
+
+/// Connects to a socket, and to nobody but the user that it is for.
+pub(crate) fn dial(path: &Path) -> Result<UnixStream, Error> {
+    let no_daemon = |e: io::Error| Error::NoDaemon {
+        socket: path.to_owned(),
+        why: e.to_string(),
+        then: START.into(),
+    };
+    let stream = dialing::connect(path).map_err(no_daemon)?;
+    if is_abstract(path) {
+        check_user(&stream, path)?;
+    }
+    Ok(stream)
+}
+
+/// An abstract name belongs to whoever takes it first.
+fn check_user(stream: &UnixStream, socket: &Path) -> Result<(), Error> {
+    let Some(expected) = expected_user(socket) else { return Ok(()) };
+    let known = getsockopt(stream, PeerCredentials);
+    let known = known.map_err(|e| no_answer(socket, &e.into()))?;
+    if known.uid() == expected {
+        return Ok(());
+    }
+    let pid = u32::try_from(known.pid()).unwrap_or(0);
+    Err(Error::NotOurs { socket: socket.to_owned(), expected, found: known.uid(), pid })
+}
+
+/// Gives something a name below a daemon's, before there is anything to lose.
+pub(crate) fn name(fd: impl AsFd, socket: &Path, what: Named) -> io::Result<()> {
+    let names = names_of(socket, what);
+    let pid = std::process::id();
+    loop {
+        let random = RandomState::new().hash_one(pid);
+        let name = format!("{}{pid}.{random:016x}", &names[1..]);
+        match bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?) {
+            // Of 2^64 names: somebody else has luck at most once.
+            Err(rustix::io::Errno::ADDRINUSE) => {}
+            bound => return Ok(bound?),
+        }
+    }
+}
+
+fn no_answer(socket: &Path, e: &io::Error) -> Error {
+    let why = match e.kind() {
+        ErrorKind::WouldBlock => format!("it has not greeted for {GREETING_PATIENCE:?}"),
+        _ => e.to_string(),
+    };
+    Error::NoAnswer { socket: socket.to_owned(), why }
+}
+
 /// A session with one shard.
 pub(crate) struct Connected {
     pub(crate) sender: Arc<SocketSender>,
@@ -47,9 +144,11 @@ pub(crate) struct Connected {
 pub(crate) fn connect(socket: &Path, shard: u16) -> Result<Connected, Error> {
     let path = shard_path(socket, shard);
     let connect = |offer| {
-        let no_daemon = |e: io::Error| Error::NoDaemon { socket: path.clone(), why: e.to_string() };
-        let mut stream = dialing::connect(&path).map_err(no_daemon)?;
-        let greeting = greet(&mut stream, shard, offer).map_err(no_daemon)?;
+        let mut stream = dial(&path)?;
+        if is_abstract(&path) {
+            name(&stream, &path, Named::Session).map_err(|e| no_answer(&path, &e))?;
+        }
+        let greeting = greet(&mut stream, shard, offer).map_err(|e| not_greeted(&path, &e))?;
         let greeting = greeting.ok_or_else(|| Error::NotADaemon(path.clone()))?;
         Ok::<_, Error>((stream, greeting))
     };
@@ -73,6 +172,17 @@ pub(crate) fn connect(socket: &Path, shard: u16) -> Result<Connected, Error> {
     let sender = Arc::new(SocketSender { stream: stream.clone(), buffer: Mutex::default() });
     let receiver = SocketReceiver { stream, inbox: Inbox::default() };
     Ok(Connected { sender, receiver, shards: greeting.shard, version: greeting.version })
+}
+
+/// A daemon that hangs up before it greets has ended, or is about to.
+fn not_greeted(socket: &Path, e: &io::Error) -> Error {
+    match e.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            let why = "it hung up".into();
+            Error::NoDaemon { socket: socket.to_owned(), why, then: START.into() }
+        }
+        _ => no_answer(socket, e),
+    }
 }
 
 fn greet(stream: &mut UnixStream, shard: u16, version: u16) -> io::Result<Option<Greeting>> {

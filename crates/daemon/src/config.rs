@@ -138,7 +138,7 @@ pub struct Config {
     /// The lockspaces that this node joins; by default one, `default`, with policy `claim`.
     #[serde(default, rename = "lockspace")]
     pub lockspaces: Vec<SpaceEntry>,
-    /// The Unix socket for local clients.
+    /// The Unix socket for local clients: a path, or `@NAME` in the abstract namespace.
     #[serde(default = "default_socket")]
     pub socket: PathBuf,
     /// Who may connect to it: permission bits, octal, in quotes.
@@ -516,6 +516,15 @@ impl Config {
         let last = lockify_client::shard_path(&self.socket, self.shards - 1);
         match last.as_os_str().len() {
             0 => Err(Wrong::new("socket", "socket: name a path")),
+            // Sessions have names below it, which must fit, too.
+            n if lockify_client::is_abstract(&last) && n > 64 => {
+                let what = format!(
+                    "socket: {} has {n} bytes, where a name in the abstract namespace has at most 64: \
+                     use a shorter one",
+                    last.display()
+                );
+                Err(Wrong::new("socket", what))
+            }
             // unix(7): sun_path, with its final zero.
             n if n > 107 => {
                 let what = format!(

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use lockify_client::host::Host;
-use lockify_client::shard_path;
+use lockify_client::{is_abstract, shard_path};
 use lockify_node::{CallError, CorosyncConfig, Engine, Mailbox, NodeError, ShardGroup};
 use lockify_trust::TrustError;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -271,6 +271,11 @@ fn make_shard(
         idle_exit: config.idle_exit.filter(|_| index == 0),
         quorum_lost: config.quorum_lost.clone(),
         access: access.clone(),
+        door: is_abstract(&config.socket).then(|| Access {
+            owner: rustix::process::geteuid().as_raw(),
+            group: rustix::process::getegid().as_raw(),
+            mode: config.socket_mode,
+        }),
         stop: Arc::clone(stop),
         restart: Arc::clone(restart),
         desk: desk.clone(),

@@ -19,6 +19,7 @@ mod listener;
 mod log;
 mod manager;
 mod metrics;
+mod predecessor;
 mod preflight;
 mod reload;
 mod remote;

@@ -1,14 +1,22 @@
-//! The Unix socket that clients connect to.
+//! The Unix socket that clients connect to: a file, or a name in the abstract namespace.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use lockify_client::{is_abstract, socket_address};
 use rustix::fs::{FlockOperation, Mode, flock};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::predecessor::Before;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// Why a socket cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +24,12 @@ pub enum SocketError {
     /// Another daemon serves it.
     #[error("another lock daemon serves {0}: stop it first, or give this one a socket of its own")]
     InUse(PathBuf),
+    /// An abstract name is taken.
+    #[error(
+        "another process has the name {0}, and only one may: it is another lock daemon, or a process \
+         that keeps it from its owner (`ss -xlp` shows it to root)"
+    )]
+    Taken(PathBuf),
     /// Something that is no socket has the name.
     #[error("{0} exists and is no socket: remove it, or name another path")]
     NoSocket(PathBuf),
@@ -35,27 +49,68 @@ pub enum SocketError {
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: mio::net::UnixListener,
-    path: Reserved,
+    /// `None`: an abstract name, which goes with the socket.
+    path: Option<Reserved>,
+    /// What clients have of the daemon that had the name before.
+    before: Option<Before>,
 }
 
 impl Listener {
     pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, SocketError> {
         let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
-        let (reserved, socket) = Reserved::bind(path, mode)?;
+        let (path, socket, before) = if is_abstract(path) {
+            let (socket, before) = take_name(path)?;
+            (None, socket, Some(before))
+        } else {
+            let (reserved, socket) = Reserved::bind(path, mode)?;
+            (Some(reserved), socket, None)
+        };
         socket.set_nonblocking(true).map_err(system)?;
-        Ok(Listener { socket: mio::net::UnixListener::from_std(socket), path: reserved })
+        Ok(Listener { socket: mio::net::UnixListener::from_std(socket), path, before })
     }
 
-    /// What another program needs to go on listening: the socket, and the lock on its path.
+    /// What clients have of the daemon before, if that can be known of this socket.
+    pub(crate) fn before(&mut self) -> Option<Before> {
+        self.before.take()
+    }
+
+    /// What another program needs to go on listening: the socket, and the lock on its path, in the
+    /// place of which an abstract name has the socket again.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
-        [self.socket.as_fd(), self.path.lock.as_fd()]
+        let socket = self.socket.as_fd();
+        [socket, self.path.as_ref().map_or(socket, |path| path.lock.as_fd())]
     }
 
     /// Goes on listening with another listener's descriptors.
     pub(crate) fn resume(path: &Path, socket: OwnedFd, lock: OwnedFd) -> Listener {
         let socket = mio::net::UnixListener::from_std(UnixListener::from(socket));
-        Listener { socket, path: Reserved { path: path.to_owned(), lock: lock.into() } }
+        let reserved = || Reserved { path: path.to_owned(), lock: lock.into() };
+        let path = (!is_abstract(path)).then(reserved);
+        Listener { socket, path, before: None }
     }
+}
+
+/// Takes an abstract name: at most one process has it, and it is free when that ends, however it
+/// does.
+fn take_name(name: &Path) -> Result<(UnixListener, Before), SocketError> {
+    let system = |error: Errno| SocketError::System { path: name.to_owned(), error: error.into() };
+    socket_address(name).map_err(|error| SocketError::System { path: name.to_owned(), error })?;
+    let bytes = name.as_os_str().as_bytes();
+    let address = SocketAddrUnix::new_abstract_name(&bytes[1..]).map_err(system)?;
+    let socket = new_socket().map_err(system)?;
+    rustix::net::bind(&socket, &address).map_err(|e| match e {
+        Errno::ADDRINUSE => SocketError::Taken(name.to_owned()),
+        e => system(e),
+    })?;
+    // Nobody has connected yet: what is there is of daemons before this one.
+    let before = Before::look(name);
+    rustix::net::listen(&socket, BACKLOG).map_err(system)?;
+    Ok((socket.into(), before))
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
 /// The path of a socket that listens. Dropped, it removes its files.
@@ -100,7 +155,7 @@ fn lock(path: &Path) -> Result<File, SocketError> {
     let _ = file.set_permissions(Permissions::from_mode(LOCK_MODE));
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(SocketError::InUse(path.to_owned())),
+        Err(Errno::WOULDBLOCK) => Err(SocketError::InUse(path.to_owned())),
         Err(e) => Err(system(e.into())),
     }
 }
@@ -125,9 +180,7 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
 
 /// Nobody can connect before the permissions are set: only `listen` lets them.
 fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    const BACKLOG: i32 = 128;
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = new_socket()?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
     rustix::net::listen(&socket, BACKLOG)?;

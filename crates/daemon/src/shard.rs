@@ -46,6 +46,8 @@ pub(crate) struct ShardSetup {
     pub(crate) limits: Limits,
     /// Who may use each lockspace.
     pub(crate) access: Arc<[Access]>,
+    /// Who may connect, where the socket is no file that has permissions.
+    pub(crate) door: Option<Access>,
     pub(crate) shutdown_grace: Duration,
     pub(crate) idle_exit: Option<Duration>,
     pub(crate) quorum_lost: QuorumLost,
@@ -133,6 +135,10 @@ impl Shard {
 
     /// Serves until it is told to stop, then leaves in order.
     pub(crate) fn run(mut self) -> Result<(), NodeError> {
+        if let Some(before) = self.listener.before() {
+            // Clients can connect already; they wait for their greeting.
+            before.wait(&self.setup.log, || self.setup.stop.load(Ordering::SeqCst));
+        }
         let mut used = Instant::now();
         while !self.setup.stop.load(Ordering::SeqCst) {
             if self.quorum_lost {
@@ -290,6 +296,12 @@ impl Shard {
                 return self.complaints.warning(text);
             }
         };
+        if self.setup.door.is_some_and(|door| !user.who.rights_in(&door).lock) {
+            // As from a file without permission, it hears nothing; nor does the log, which strangers
+            // could fill.
+            self.past.ended_by_force += 1;
+            return;
+        }
         let max_unread = self.setup.limits.max_unread;
         if let Err(why) = self.room(&user) {
             self.past.ended_by_force += 1;

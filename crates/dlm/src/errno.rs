@@ -27,7 +27,12 @@ pub fn answer(call: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
 /// The errno of a call that a daemon could not be asked, or refused.
 pub(crate) fn of(error: &Error) -> c_int {
     match error {
-        Error::NoDaemon { .. } | Error::NotServed(_) => libc::ECONNREFUSED,
+        Error::NoDaemon { .. }
+        | Error::NotServed(_)
+        | Error::NoDomain(_)
+        | Error::NotStarted(_) => libc::ECONNREFUSED,
+        Error::NoAnswer { .. } => libc::ETIMEDOUT,
+        Error::NotOurs { .. } => libc::EACCES,
         Error::NotADaemon(_) | Error::Version(_) => libc::EPROTO,
         Error::Disconnected(_) => libc::ENOTCONN,
         Error::Refused(why) => of_refusal(why),

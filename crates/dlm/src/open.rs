@@ -1,9 +1,9 @@
 //! Opening, making and releasing lockspaces.
 
 use std::ffi::c_int;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use lockify_client::domain::{Choice, Domain};
 use lockify_client::protocol::{Answer, Event, Query, Refusal, Request};
 use lockify_client::raw::Session;
 use lockify_client::{Client, Error, NodeId};
@@ -13,14 +13,11 @@ use crate::errno;
 use crate::handle::{Handle, PATIENCE, failed};
 use crate::locks::Locks;
 
-/// Where the daemon is found unless LOCKIFY_SOCKET says otherwise.
-const SOCKET: &str = "/run/lockify/lockify.sock";
-
 /// How long to wait before a lockspace that is being left is made again.
 const AGAIN: Duration = Duration::from_millis(20);
 
-fn socket() -> PathBuf {
-    std::env::var_os("LOCKIFY_SOCKET").map_or(SOCKET.into(), PathBuf::from)
+fn domain() -> Result<Domain, c_int> {
+    Domain::find(&Choice::Found).map_err(failed)
 }
 
 /// Whether a daemon answers.
@@ -28,7 +25,7 @@ fn socket() -> PathBuf {
 /// # Errors
 /// ECONNREFUSED if none does; EPROTO if it speaks another version.
 pub fn reach() -> Result<(), c_int> {
-    Session::connect(socket(), 0).map(drop).map_err(failed)
+    domain()?.session(0).map(drop).map_err(failed)
 }
 
 impl Handle {
@@ -65,7 +62,7 @@ impl Handle {
     pub fn create(name: &str, exclusive: bool, mode: u32) -> Result<Handle, c_int> {
         // A device may be executable, and nobody minds.
         let mode = mode & 0o666;
-        let client = Client::connect(socket()).map_err(failed)?;
+        let client = Client::open().map_err(failed)?;
         let end = Instant::now() + PATIENCE;
         while let Err(e) = client.create_lockspace_with_mode(name, exclusive, mode) {
             let leaving = matches!(e, Error::Refused(Refusal::SpaceLeaving(_)));
@@ -82,16 +79,17 @@ impl Handle {
     /// # Errors
     /// EBUSY if this node's clients have locks in it and `force` is not given; EPERM, ENOENT.
     pub fn release(name: &str, force: bool) -> Result<(), c_int> {
-        let client = Client::connect(socket()).map_err(failed)?;
+        let client = Client::open().map_err(failed)?;
         client.release_lockspace(name, force).map_err(|e| errno::of(&e))
     }
 }
 
 fn connect() -> Result<Vec<Session>, c_int> {
-    let (first, shards) = Session::connect(socket(), 0).map_err(failed)?;
+    let domain = domain()?;
+    let (first, shards) = domain.session(0).map_err(failed)?;
     let mut sessions = vec![first];
     for shard in 1..shards {
-        sessions.push(Session::connect(socket(), shard).map_err(failed)?.0);
+        sessions.push(domain.session(shard).map_err(failed)?.0);
     }
     Ok(sessions)
 }

@@ -16,7 +16,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 
 use crate::connect::{Connection, Missing, failed};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
-use crate::output::{print, print_json};
+use crate::output::print;
 use sample::{Sample, Top};
 use screen::Screen;
 use terminal::Terminal;
@@ -55,16 +55,16 @@ pub fn run(args: &Args) -> Ended {
     let client = args.connection.client(Missing::Fail).map_err(failed)?;
     let space = client.lockspace(&args.connection.space).map_err(failed)?;
     if !args.once {
-        return watch(looks(client, space, args.interval));
+        return watch(looks(client, space, args.interval), args.connection.headline()?);
     }
     let before = Sample::take(&client, &space).map_err(failed)?;
     thread::sleep(args.interval);
     let now = Sample::take(&client, &space).map_err(failed)?;
     let top = Top::between(&before, &now);
     if args.json {
-        print_json(&top)?
+        args.connection.print_json(&top)?
     } else {
-        print(&top.text())?
+        print(&(args.connection.headline()? + &top.text()))?
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -87,11 +87,11 @@ fn looks(client: Client, space: Lockspace, interval: Duration) -> Receiver<Resul
 }
 
 /// Shows it until somebody has seen enough. Whatever ends it, the terminal is as it was before.
-fn watch(looks: Receiver<Result<Sample, Error>>) -> Ended {
+fn watch(looks: Receiver<Result<Sample, Error>>, daemon: String) -> Ended {
     let mut before = looks.recv().or_fail(Code::Failed)?.map_err(failed)?;
     let mut top = Top::between(&before, &before);
     let mut terminal = Terminal::take()?;
-    let mut screen = Screen::default();
+    let mut screen = Screen::of(daemon);
     let mut changed = true;
     loop {
         if changed {

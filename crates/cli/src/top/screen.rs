@@ -13,9 +13,16 @@ use super::sample::{Contended, Node, Top};
 pub struct Screen {
     /// Locks scrolled away at the top.
     first: usize,
+    /// Which daemon answers.
+    daemon: String,
 }
 
 impl Screen {
+    /// The screen of what a daemon says.
+    pub fn of(daemon: String) -> Screen {
+        Screen { daemon, ..Screen::default() }
+    }
+
     /// Scrolls the list of locks.
     pub fn scroll(&mut self, by: isize) {
         self.first = self.first.saturating_add_signed(by);
@@ -38,7 +45,8 @@ impl Screen {
         let contended = top.contended.len();
         let (waiting, contended) =
             (format!("waiting: {waiting}"), format!("contended: {contended}"));
-        let line = line(&["lockify top", &waiting, &contended, "(q ends)"], title.width.into());
+        let parts = ["lockify top", &waiting, &contended, "(q ends)", self.daemon.trim_end()];
+        let line = line(&parts, title.width.into());
         frame.render_widget(Paragraph::new(line).bold(), title);
         let rows: Vec<_> = top.nodes.iter().map(Node::row).collect();
         frame.render_widget(table("nodes", &Node::HEADING, &rows, &[], above.width), above);

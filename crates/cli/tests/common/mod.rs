@@ -4,6 +4,7 @@
 pub mod array;
 pub mod cluster;
 pub mod fuse;
+pub mod machine;
 #[path = "../../../volume/src/nbd/testing/client.rs"]
 pub mod nbd;
 pub mod preload;
@@ -12,7 +13,7 @@ pub mod traffic;
 pub mod wall;
 
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -38,8 +39,8 @@ impl User {
     /// `lockify` with these arguments.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockify"));
-        command.args(args).env("XDG_RUNTIME_DIR", self.dir());
-        command.env_remove("LOCKIFY_SOCKET").env_remove("LOCKIFY_SPACE");
+        // A daemon for each test, not the one that the machine's user has.
+        command.args(args).env("LOCKIFY_SOCKET", self.socket()).env_remove("LOCKIFY_SPACE");
         command
     }
 
@@ -48,10 +49,16 @@ impl User {
         self.command(args).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// Runs this user's daemon; without that, `run` would start one that outlives the test.
+    /// Where this test's daemon listens.
+    pub fn socket(&self) -> PathBuf {
+        self.dir().join("lockify.sock")
+    }
+
+    /// Runs this test's daemon.
     pub fn daemon(&self) -> Process {
-        let daemon = self.command(&["serve", "--user"]).stderr(Stdio::piped()).spawn().unwrap();
-        let socket = self.dir().join("lockify/lockify.sock");
+        let socket = self.socket();
+        let args = ["serve", "--user", "--socket", socket.to_str().unwrap()];
+        let daemon = self.command(&args).stderr(Stdio::piped()).spawn().unwrap();
         wait_for(|| UnixStream::connect(&socket).is_ok());
         Process(daemon)
     }

@@ -25,7 +25,7 @@ use crate::user::{User, trusted};
 const TURNS: usize = 64;
 
 /// All that a shard is. Its descriptors go along in this order: the clients' socket, the lock on its
-/// path, the peers' socket if there is one, and those of the sessions.
+/// path (or that socket again, if it has a name and no path), the peers' socket if there is one, and those of the sessions.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ShardImage<'a> {
     engine: EngineImage<'a>,
