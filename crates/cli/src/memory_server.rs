@@ -20,9 +20,9 @@ use crate::secure::Secure;
 /// Serve a table of locks, in shared memory or by RDMA
 ///
 /// Clients take its locks by themselves, with atomic operations; the server makes the table, and answers where the
-/// protocol needs somebody who does. Try it with `lockify remote-lock`. If a server in shared memory is killed, clients go
-/// on, but for srsl and n-cosed; if one on a network is, its locks are gone. SIGTERM or SIGINT ends it: clients then find
-/// their table gone.
+/// protocol needs somebody who does. Try it with `lockify remote-lock`. However a server in shared memory ends, the table
+/// stays, clients keep what they hold, and the next server goes on with it; by srsl, nobody is granted anything until then
+/// and for a lease more. If one on a network ends, its locks are gone.
 #[derive(clap::Args)]
 pub struct Args {
     /// For processes of this machine (shm), or of others by RDMA (verbs)
@@ -36,6 +36,9 @@ pub struct Args {
         conflicts_with = "listen"
     )]
     table: PathBuf,
+    /// With shm, make a new table in the place of one that is there, if nobody uses it; its tokens begin anew
+    #[arg(long, conflicts_with = "listen")]
+    new: bool,
     /// With verbs, where clients find the server, by TCP
     #[arg(long, value_name = "ADDR:PORT", required_if_eq("fabric", "verbs"))]
     listen: Option<SocketAddr>,
@@ -110,7 +113,8 @@ fn in_memory(args: &Args, options: Options, stop: &AtomicBool) -> Ended {
         mode: args.mode,
         options,
     };
-    let server = Server::start(&settings).or_fail(Code::Failed)?;
+    let start = if args.new { Server::start_new } else { Server::start };
+    let server = start(&settings).or_fail(Code::Failed)?;
     let table = args.table.display();
     print(&format!(
         "{} locks by {} in {table}; try: lockify remote-lock {table} NAME -- COMMAND\n",
@@ -118,12 +122,12 @@ fn in_memory(args: &Args, options: Options, stop: &AtomicBool) -> Ended {
         args.protocol.name()
     ))?;
     server.run(stop).or_fail(Code::Failed)?;
-    match server.clients() {
-        0 => {}
-        left => {
-            eprintln!("lockify: ended with {left} clients: their locks are gone, and they are told")
-        }
-    }
+    eprintln!(
+        "lockify: ended with {} clients, who keep what they hold: start it again for {table}, or remove that file when nobody \
+         uses it",
+        server.clients()
+    );
+    server.leave();
     Ok(ExitCode::SUCCESS)
 }
 

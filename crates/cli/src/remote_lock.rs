@@ -83,7 +83,11 @@ pub fn run(args: &Args) -> Ended {
     hold(&plan, |alarm| match place {
         Place::Shared(table, name) => {
             let owner = args.owner.map_or(Owner::Me, Owner::Also);
-            hold_one(args, Remote::connect(table, owner).or_fail(Code::NotLocked)?, name, alarm)
+            let remote = Remote::connect(table, owner).or_fail(Code::NotLocked)?;
+            if remote.options().protocol.needs_home() && !remote.is_served() {
+                eprintln!("lockify: waits for the memory server of {}", table.display());
+            }
+            hold_one(args, remote, name, alarm)
         }
         Place::Verbs(address, name) => {
             let (identity, verbs) = (args.secure.identity()?, args.device.settings());

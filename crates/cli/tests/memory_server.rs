@@ -113,33 +113,132 @@ fn the_lock_of_a_killed_holder_is_given_on() {
     assert_eq!(code(&table.lock("db", "true")), 0);
 }
 
+/// Protocols that have leases.
+const PROTOCOLS: [&str; 10] = [
+    "srsl",
+    "n-cosed",
+    "dqnl",
+    "cas-spin",
+    "dslr",
+    "mcs",
+    "shiftlock",
+    "shiftlock+",
+    "drtm",
+    "shiftlock-s",
+];
+
+/// However a server ends, its clients keep what they hold, and the next server knows.
 #[test]
-fn a_server_ends_in_order_and_its_clients_are_told() {
-    let mut table = Table::serve(&[]);
-    assert!(table.signal("TERM").success());
-    assert!(!table.path.exists());
-    let out = table.lock("db", "true");
-    assert_eq!(code(&out), 125);
-    assert!(stderr(&out).contains("is the memory server running"), "{out:?}");
+fn the_next_server_goes_on_with_the_table() {
+    for (protocol, signal) in
+        [("shiftlock-s", "TERM"), ("mcs", "KILL"), ("srsl", "TERM"), ("srsl", "KILL")]
+    {
+        // A holder that is alive has to be so for longer than the test takes.
+        let args = ["--protocol", protocol, "--lease", "5s", "--locks", "1"];
+        let mut table = Table::serve(&args);
+        let tokens = table.user.dir().join("tokens");
+        let token = format!("echo $LOCKIFY_TOKEN >> {}", tokens.display());
+        assert_eq!(code(&table.lock("db", &token)), 0, "{protocol}");
+        let holder = table.hold("db");
+        table.signal(signal);
+        assert!(table.path.exists(), "{protocol}");
+        // One who comes while there is no server, and one who comes afterwards.
+        let next = |table: &Table, n: usize| {
+            let script = format!("touch {}/next{n}; {token}", table.user.dir().display());
+            let args =
+                ["remote-lock", table.path.to_str().unwrap(), "db", "--", "sh", "-c", &script];
+            table.user.command(&args).stderr(Stdio::null()).spawn().unwrap()
+        };
+        let mut first = next(&table, 1);
+        table.start(&args);
+        let mut second = next(&table, 2);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        for n in [1, 2] {
+            let early = table.user.dir().join(format!("next{n}")).exists();
+            assert!(!early, "{protocol}: what a holder has was granted again");
+        }
+        holder.signal(rustix::process::Signal::TERM);
+        assert!(first.wait().unwrap().success() && second.wait().unwrap().success(), "{protocol}");
+        let tokens = std::fs::read_to_string(tokens).unwrap();
+        let tokens: Vec<u64> = tokens.lines().map(|line| line.parse().unwrap()).collect();
+        assert!(tokens.len() == 3 && tokens.is_sorted_by(|a, b| a < b), "{protocol}: {tokens:?}");
+    }
 }
 
-/// Clients of a killed server hold its locks: no other table takes their place until they are gone.
+/// A supervisor that starts a server again at once, whatever ends it.
 #[test]
-fn a_killed_server_is_replaced_when_nobody_uses_its_table() {
+fn servers_that_end_over_and_over_grant_nothing_twice() {
+    for protocol in PROTOCOLS {
+        let args = ["--protocol", protocol, "--lease", "5s", "--locks", "1"];
+        let mut table = Table::serve(&args);
+        let (user, path) = (User::new(), table.path.to_str().unwrap().to_owned());
+        let file = |name: &str| user.dir().join(name).display().to_string();
+        let script = format!(
+            "echo $LOCKIFY_TOKEN >> {}; exec flock -n -E 9 {} sleep 0.01",
+            file("tokens"),
+            file("judge")
+        );
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..4 {
+                        let out =
+                            user.lockify(&["remote-lock", &path, "db", "--", "sh", "-c", &script]);
+                        assert_eq!(code(&out), 0, "{protocol}: {out:?}");
+                    }
+                });
+            }
+            for n in 0..6 {
+                table.signal(if n % 2 == 0 { "KILL" } else { "TERM" });
+                table.start(&args);
+            }
+        });
+        let tokens = std::fs::read_to_string(file("tokens")).unwrap();
+        let tokens: Vec<u64> = tokens.lines().map(|line| line.parse().unwrap()).collect();
+        assert!(tokens.len() == 12 && tokens.is_sorted_by(|a, b| a < b), "{protocol}: {tokens:?}");
+    }
+}
+
+/// Who uses a table may hold its locks: no other one takes its place until they are gone, and somebody asks for that.
+#[test]
+fn a_table_is_replaced_when_nobody_uses_it_and_somebody_says_so() {
     let mut table = Table::serve(&[]);
+    let path = table.path.to_str().unwrap().to_owned();
+    let refused = |table: &Table, args: &[&str], said: &str| {
+        let out = table.user.lockify(&[&["memory-server", "--table", &path], args].concat());
+        assert_eq!(code(&out), 3, "{out:?}");
+        assert!(stderr(&out).contains(said), "{out:?}");
+    };
+    refused(&table, &[], "a memory server among them");
+    refused(&table, &["--new"], "a memory server among them");
     let mut holder = table.hold("db");
     table.signal("KILL");
-    let path = table.path.to_str().unwrap().to_owned();
-    let out = table.user.lockify(&["memory-server", "--table", &path]);
-    assert_eq!(code(&out), 3, "{out:?}");
-    assert!(stderr(&out).contains("its memory server was killed"), "{out:?}");
+    refused(&table, &["--new"], "is in use by 1 processes");
+    refused(&table, &["--locks", "8"], "has a table of 65536 locks by shiftlock-s");
+    refused(&table, &["--lease", "1s"], "with leases of 10s");
     // Others still take locks meanwhile.
     assert_eq!(code(&table.lock("other", "true")), 0);
     holder.0.kill().unwrap();
     holder.0.wait().unwrap();
-    table.start(&[]);
-    let out = table.user.lockify(&["memory-server", "--table", &path]);
-    assert!(stderr(&out).contains("a memory server among them"), "{out:?}");
+    table.start(&["--new", "--locks", "8"]);
+    assert_eq!(code(&table.lock("db", "true")), 0);
+}
+
+/// Without leases, only a server of srsl knew who held what.
+#[test]
+fn without_leases_a_server_waits_for_the_clients_of_the_one_before() {
+    let args = ["--protocol", "srsl", "--lease", "0s"];
+    let mut table = Table::serve(&args);
+    let mut holder = table.hold("db");
+    table.signal("KILL");
+    let path = table.path.to_str().unwrap().to_owned();
+    let out = table.user.lockify(&[&["memory-server", "--table", &path], &args[..]].concat());
+    assert!(code(&out) == 3 && stderr(&out).contains("is in use by 1 processes"), "{out:?}");
+    let out = table.lock("db", "true");
+    assert!(code(&out) == 125 && stderr(&out).contains("without leases needs it"), "{out:?}");
+    holder.0.kill().unwrap();
+    holder.0.wait().unwrap();
+    table.start(&args);
     assert_eq!(code(&table.lock("db", "true")), 0);
 }
 

@@ -56,7 +56,7 @@ pub use fabric::{
     Address, Capabilities, Fabric, Key, MESSAGE_WORDS, Message, Nanos, Peer, Received, Region,
     RegionError, Verb, VerbError,
 };
-pub use home::serve;
+pub use home::{serve, serve_after};
 pub use memory::Memory;
 pub use options::{MAX_TURNOVER, Mode, Options, Protocol, UnknownProtocol};
 pub use session::Counts;

@@ -60,8 +60,8 @@ pub enum ConnectError {
     /// The settings are impossible.
     #[error(transparent)]
     Settings(#[from] LockError),
-    /// Its server is gone, and its protocol needs one.
-    #[error("{}: its memory server is gone, and {protocol} needs it: start it again", path.display())]
+    /// Its server is gone, and its protocol needs one; without leases nobody asks again.
+    #[error("{}: its memory server is gone, and {protocol} without leases needs it: start it again", path.display())]
     NoHome {
         /// Which segment.
         path: PathBuf,
@@ -107,7 +107,9 @@ impl Remote {
         let notice = Notice::decode(&segment.notice()?).map_err(unusable)?;
         let (table, options) = (notice.table()?, notice.options()?);
         let fabric = Shm::join(segment)?;
-        if options.protocol.needs_home() && !fabric.lives(notice.home()) {
+        // With leases, whoever waits asks again until there is a server.
+        let waits = options.lease.is_some();
+        if options.protocol.needs_home() && !waits && !fabric.lives(notice.home()) {
             let protocol = options.protocol.name();
             return Err(ConnectError::NoHome { path: path.to_owned(), protocol });
         }

@@ -53,6 +53,21 @@ impl Notice {
         serde_json::from_slice(bytes).map_err(|e| e.to_string())
     }
 
+    /// Whether another table has other numbers or rules.
+    pub fn differs(&self, other: &Notice) -> bool {
+        let rules = |n: &Notice| (n.locks, n.slots, n.protocol.clone(), n.lease_ns);
+        rules(self) != rules(other)
+    }
+
+    /// The table in a few words.
+    pub fn words(&self) -> String {
+        let lease = self.lease_ns.map_or_else(
+            || "without leases".into(),
+            |lease| format!("with leases of {:?}", std::time::Duration::from_nanos(lease)),
+        );
+        format!("{} locks by {} {lease} for {} clients", self.locks, self.protocol, self.clients())
+    }
+
     pub fn home(&self) -> Peer {
         Peer(self.home)
     }

@@ -39,10 +39,10 @@ pub enum ServeError {
     /// More locks than memory can have.
     #[error("{0} locks are more than any memory holds: serve fewer")]
     TooMany(u64),
-    /// Another server, or clients of one that was killed, use the segment.
+    /// Another server, or clients of one that has ended, use the segment.
     #[error(
         "{} is in use by {peers} processes{server}: end them, or serve another path",
-        path.display(), server = if *served { ", a memory server among them" } else { "; its memory server was killed" }
+        path.display(), server = if *served { ", a memory server among them" } else { "" }
     )]
     InUse {
         /// Which segment.
@@ -51,6 +51,20 @@ pub enum ServeError {
         peers: usize,
         /// Whether its server is among them.
         served: bool,
+    },
+    /// The table that is there is another one.
+    #[error(
+        "{} has a table of {there}, not of {wanted}: serve it as it is, or, when nobody uses it, a new one in its place with \
+         --new (its tokens begin anew)",
+        path.display()
+    )]
+    Other {
+        /// Which segment.
+        path: PathBuf,
+        /// What is there.
+        there: String,
+        /// What was to be served.
+        wanted: String,
     },
     /// Serving failed.
     #[error(transparent)]
@@ -77,17 +91,31 @@ pub struct Server {
     fabric: Shm,
     table: Table,
     settings: Settings,
+    /// When it may grant what only a server can grant.
+    quiet: u64,
+    /// The next server finds the table.
+    stays: bool,
 }
 
 impl Server {
-    /// Makes the segment and the table in it.
-    ///
-    /// What a server that was killed has left is replaced, once nobody uses it any more: whoever still does may hold
-    /// locks, and a new table would not know.
+    /// Makes the segment and the table in it, or goes on with those that a server before has left, in whatever way it
+    /// ended: its clients keep what they hold, and tokens go on.
     ///
     /// # Errors
     /// [`ServeError`].
     pub fn start(settings: &Settings) -> Result<Server, ServeError> {
+        Server::start_at(settings, false)
+    }
+
+    /// As [`Server::start`], with a new table in the place of one that nobody uses.
+    ///
+    /// # Errors
+    /// [`ServeError`]; [`ServeError::InUse`]: whoever uses it may hold locks, and a new table would not know.
+    pub fn start_new(settings: &Settings) -> Result<Server, ServeError> {
+        Server::start_at(settings, true)
+    }
+
+    fn start_at(settings: &Settings, new: bool) -> Result<Server, ServeError> {
         settings.options.check()?;
         // The server is a peer, too.
         let peers = settings.clients.saturating_add(1);
@@ -99,6 +127,9 @@ impl Server {
         let shape = Shape { peers, memory };
         let segment = match Segment::create(&settings.path, shape, settings.mode) {
             Err(ShmError::Exists { .. }) => {
+                if !new && let Some(server) = Server::go_on(settings, shape, slots)? {
+                    return Ok(server);
+                }
                 remove_left(&settings.path)?;
                 Segment::create(&settings.path, shape, settings.mode)?
             }
@@ -114,14 +145,41 @@ impl Server {
         }
     }
 
+    /// Serves the table that is there; `None`: there is none that anybody could have used.
+    fn go_on(settings: &Settings, shape: Shape, slots: u64) -> Result<Option<Server>, ServeError> {
+        let segment = Segment::open(&settings.path, Owner::Me)?;
+        let notice = segment.notice()?;
+        if segment.is_closed() || notice.is_empty() {
+            return Ok(None);
+        }
+        let path = || settings.path.clone();
+        let damaged = |_| ShmError::Damaged { path: path(), what: "its notice makes no sense" };
+        let notice = Notice::decode(&notice).map_err(damaged)?;
+        let table = notice.table()?;
+        let wanted = Notice::new(table.region(), settings.locks, slots, &settings.options);
+        if wanted.differs(&notice) || segment.places() != shape.peers {
+            let (there, wanted) = (notice.words(), wanted.words());
+            return Err(ServeError::Other { path: path(), there, wanted });
+        }
+        let fabric = as_next_home(&settings.path, segment)?;
+        let (peers, options) = (fabric.peers().len().saturating_sub(1), settings.options);
+        if options.protocol.needs_home() && options.lease.is_none() && peers > 0 {
+            // Only the server before knew who holds what, and nothing ends that but the holders.
+            return Err(ServeError::InUse { path: path(), peers, served: false });
+        }
+        let quiet = options.lease.map_or(0, |lease| fabric.now().saturating_add(lease));
+        let settings = settings.clone();
+        Ok(Some(Server { fabric, table, settings, quiet, stays: false }))
+    }
+
     fn in_segment(segment: Segment, slots: u64, settings: &Settings) -> Result<Server, ServeError> {
-        let fabric = Shm::join(segment)?;
+        let fabric = Shm::join_as_home(segment)?;
         let bytes = Table::bytes(settings.locks, slots).unwrap_or(u64::MAX);
         let region = fabric.register(bytes)?;
         let table = Table::new(region, settings.locks, slots)?;
         let notice = Notice::new(region, settings.locks, slots, &settings.options);
         fabric.segment().publish(&notice.encode())?;
-        Ok(Server { fabric, table, settings: settings.clone() })
+        Ok(Server { fabric, table, settings: settings.clone(), quiet: 0, stays: false })
     }
 
     /// Answers clients until `stop` is set, which is looked at ten times a second and after every signal.
@@ -129,8 +187,8 @@ impl Server {
     /// # Errors
     /// [`ServeError::Serving`].
     pub fn run(&self, stop: &AtomicBool) -> Result<(), ServeError> {
-        let serving =
-            lockify_onesided::serve(self.fabric.clone(), self.table, self.settings.options);
+        let (fabric, options) = (self.fabric.clone(), self.settings.options);
+        let serving = lockify_onesided::serve_after(fabric, self.table, options, self.quiet);
         let mut serving = pin!(serving);
         let until_stopped = core::future::poll_fn(|context| match stop.load(Relaxed) {
             true => Poll::Ready(Ok(())),
@@ -143,11 +201,19 @@ impl Server {
     pub fn clients(&self) -> usize {
         self.fabric.peers().len().saturating_sub(1)
     }
+
+    /// Ends it as if it were killed: clients keep the table and what they hold, and the next server goes on with it.
+    pub fn leave(mut self) {
+        self.stays = true;
+    }
 }
 
-/// Clients find their key revoked from now on.
+/// Unless it was left, clients find their key revoked from now on, and the table is gone.
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
         self.fabric.segment().close();
         self.fabric.revoke(self.table.region().key);
         // Nobody can join it, so it does no harm if it stays.
@@ -158,6 +224,25 @@ impl Drop for Server {
 /// A process that was killed keeps its place until the system has taken its memory apart, which can be after it was
 /// waited for.
 const LINGERING: Duration = Duration::from_secs(1);
+
+/// Takes the place of a server that has ended.
+fn as_next_home(path: &Path, segment: Segment) -> Result<Shm, ServeError> {
+    let end = Instant::now() + LINGERING;
+    let mut segment = segment;
+    loop {
+        let peers = segment.peers().len();
+        match Shm::join_as_home(segment) {
+            Err(ShmError::Served { .. }) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(10));
+                segment = Segment::open(path, Owner::Me)?;
+            }
+            Err(ShmError::Served { .. }) => {
+                return Err(ServeError::InUse { path: path.to_owned(), peers, served: true });
+            }
+            joined => return Ok(joined?),
+        }
+    }
+}
 
 /// Removes a segment that nobody uses.
 fn remove_left(path: &Path) -> Result<(), ServeError> {

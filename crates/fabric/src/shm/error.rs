@@ -24,6 +24,12 @@ pub enum ShmError {
         /// Where.
         path: PathBuf,
     },
+    /// Its home lives.
+    #[error("{} is served already: end its memory server first, or use another path", path.display())]
+    Served {
+        /// Where.
+        path: PathBuf,
+    },
     /// The file is something else.
     #[error("{} is no segment of a memory server: give the path that `lockify memory-server` printed", path.display())]
     Foreign {

@@ -9,7 +9,7 @@
 /// First word of a segment.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"LckfyShm");
 /// Grows with every change of what this file says.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 
 /// Most peers of a segment: rings grow with their square.
 pub const MAX_PEERS: u64 = 512;
@@ -43,6 +43,8 @@ pub(super) mod header {
     pub const USED: u64 = 56;
     /// Regions that were begun.
     pub const REGIONS: u64 = 64;
+    /// Not 0: the first place is kept for the home.
+    pub const HOME: u64 = 72;
     /// Length of the notice, and then the notice.
     pub const NOTICE_LEN: u64 = 120;
     pub const NOTICE: u64 = 128;

@@ -81,7 +81,16 @@ impl Shm {
     /// # Errors
     /// [`ShmError::Full`]: as many peers live as the segment has room for; [`ShmError::Closed`]: its home ended.
     pub fn join(segment: Segment) -> Result<Shm, ShmError> {
-        Shm::with(segment, Capabilities { masked: true, clock_error: SAME_CLOCK })
+        Shm::with(segment, Capabilities { masked: true, clock_error: SAME_CLOCK }, Slot::claim)
+    }
+
+    /// As [`Shm::join`], as the segment's home: one at a time, each the same peer as the one before.
+    ///
+    /// # Errors
+    /// [`ShmError::Served`]: it has one; [`ShmError::Closed`].
+    pub fn join_as_home(segment: Segment) -> Result<Shm, ShmError> {
+        let capabilities = Capabilities { masked: true, clock_error: SAME_CLOCK };
+        Shm::with(segment, capabilities, Slot::claim_home)
     }
 
     /// As [`Shm::join`], but without masked atomics, as Soft-RoCE and most NICs are.
@@ -89,16 +98,20 @@ impl Shm {
     /// # Errors
     /// As [`Shm::join`].
     pub fn join_plain(segment: Segment) -> Result<Shm, ShmError> {
-        Shm::with(segment, Capabilities { masked: false, clock_error: SAME_CLOCK })
+        Shm::with(segment, Capabilities { masked: false, clock_error: SAME_CLOCK }, Slot::claim)
     }
 
-    fn with(segment: Segment, capabilities: Capabilities) -> Result<Shm, ShmError> {
+    fn with(
+        segment: Segment,
+        capabilities: Capabilities,
+        claim: fn(&Segment) -> Result<Slot, ShmError>,
+    ) -> Result<Shm, ShmError> {
         let open = || match segment.is_closed() {
             true => Err(ShmError::Closed { path: segment.path().to_owned() }),
             false => Ok(()),
         };
         open()?;
-        let slot = Slot::claim(&segment)?;
+        let slot = claim(&segment)?;
         // Again with the place taken: who closes a segment and then finds nobody in it is alone for good.
         open()?;
         let rings = RefCell::new(Rings::new(&segment, &slot));

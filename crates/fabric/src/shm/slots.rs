@@ -20,7 +20,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
 use super::error::ShmError;
-use super::layout::MAX_PEERS;
+use super::layout::{MAX_PEERS, header};
 use super::segment::Segment;
 
 /// Words of a slot, as byte offsets.
@@ -34,6 +34,9 @@ pub(super) mod word {
     pub const SLEEPS: u64 = 68;
 }
 
+/// The home's place, in a segment that keeps one.
+const HOME: u64 = 0;
+
 /// The place that a peer has.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -46,23 +49,46 @@ impl Slot {
     /// Takes a free place.
     pub fn claim(segment: &Segment) -> Result<Slot, ShmError> {
         let peers = segment.places();
-        for index in 0..peers {
-            if !try_lock(segment, index)? {
-                continue;
+        let first = if segment.header(header::HOME).load(SeqCst) != 0 { HOME + 1 } else { 0 };
+        for index in first..peers {
+            if try_lock(segment, index)? {
+                return Ok(Slot::numbered(segment, index));
             }
-            let at = segment.layout().slot(index);
-            // Nobody sends to a place without a number; what was sent before names the old incarnation.
-            segment.header(at + word::PEER).store(0, SeqCst);
-            let incarnation =
-                segment.header(at + word::INCARNATION).fetch_add(1, SeqCst).wrapping_add(1);
-            segment.half(at + word::SLEEPS).store(0, SeqCst);
-            let rounds = u64::from(u16::MAX) / peers;
-            let number = index + 1 + peers * (incarnation % rounds);
-            let peer = Peer(u16::try_from(number).unwrap_or(u16::MAX));
-            segment.header(at + word::PEER).store(number, SeqCst);
-            return Ok(Slot { index, incarnation, peer });
         }
         Err(ShmError::Full { peers })
+    }
+
+    /// Takes the home's place, which nobody else is given from then on. Who takes it again is the same peer: what was
+    /// sent to the home before is for the home that comes next.
+    pub fn claim_home(segment: &Segment) -> Result<Slot, ShmError> {
+        segment.header(header::HOME).store(1, SeqCst);
+        if !try_lock(segment, HOME)? {
+            return Err(ShmError::Served { path: segment.path().to_owned() });
+        }
+        let at = segment.layout().slot(HOME);
+        let before = u16::try_from(segment.header(at + word::PEER).load(SeqCst)).map(Peer);
+        let Some(peer) = before.ok().filter(|peer| index_of(segment, *peer) == Some(HOME)) else {
+            return Ok(Slot::numbered(segment, HOME));
+        };
+        segment.half(at + word::SLEEPS).store(0, SeqCst);
+        let incarnation = segment.header(at + word::INCARNATION).load(SeqCst);
+        Ok(Slot { index: HOME, incarnation, peer })
+    }
+
+    /// A new peer in a place that is taken already.
+    fn numbered(segment: &Segment, index: u64) -> Slot {
+        let peers = segment.places();
+        let at = segment.layout().slot(index);
+        // Nobody sends to a place without a number; what was sent before names the old incarnation.
+        segment.header(at + word::PEER).store(0, SeqCst);
+        let incarnation =
+            segment.header(at + word::INCARNATION).fetch_add(1, SeqCst).wrapping_add(1);
+        segment.half(at + word::SLEEPS).store(0, SeqCst);
+        let rounds = u64::from(u16::MAX) / peers;
+        let number = index + 1 + peers * (incarnation % rounds);
+        let peer = Peer(u16::try_from(number).unwrap_or(u16::MAX));
+        segment.header(at + word::PEER).store(number, SeqCst);
+        Slot { index, incarnation, peer }
     }
 
     pub fn index(&self) -> u64 {

@@ -4,7 +4,7 @@ mod cosed;
 mod srsl;
 
 use crate::client::LockError;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Nanos};
 use crate::options::{Options, Protocol};
 use crate::table::Table;
 
@@ -14,8 +14,33 @@ use crate::table::Table;
 /// # Errors
 /// A verb or a message of the home's own failed.
 pub async fn serve<F: Fabric>(fabric: F, table: Table, options: Options) -> Result<(), LockError> {
+    run(fabric, table, options, None).await
+}
+
+/// As [`serve`], for a table that servers serve one after the other, however each of them ends: what the next one must
+/// know is in the table's memory. Nothing that the home grants is granted before `quiet`, by [`Fabric::now`]: a lease after
+/// the server before has ended, or 0 for the first one.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_after<F: Fabric>(
+    fabric: F,
+    table: Table,
+    options: Options,
+    quiet: Nanos,
+) -> Result<(), LockError> {
+    run(fabric, table, options, Some(quiet)).await
+}
+
+async fn run<F: Fabric>(
+    fabric: F,
+    table: Table,
+    options: Options,
+    follows: Option<Nanos>,
+) -> Result<(), LockError> {
     match options.protocol {
-        Protocol::Srsl => srsl::serve(&fabric, table, options).await,
+        Protocol::Srsl => srsl::serve(&fabric, table, options, follows).await,
+        // Readers that left before are forgotten with the server before: who waits for them repairs the lock.
         Protocol::NCosed => cosed::serve(&fabric, table, options).await,
         _ => core::future::pending().await,
     }

@@ -1,14 +1,20 @@
 //! SRSL's server (section 2.1): for each lock who holds it and who waits, first come first served.
+//!
+//! It is gone with its process, but for the number of grants: a server that another one may follow keeps
+//! that in the lock's word, which this protocol has no other use for.
 
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
 use crate::client::LockError;
-use crate::fabric::{Fabric, Nanos};
+use crate::fabric::{Fabric, Nanos, Verb};
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::{Mode, Options};
 use crate::protocol::server::EXCLUSIVE;
 use crate::table::{LockId, Table};
+
+/// The generation that all locks have: this protocol repairs nothing in memory.
+const GENERATION: u32 = 0;
 
 struct Waiter {
     who: Claimant,
@@ -49,7 +55,12 @@ pub(super) async fn serve<F: Fabric>(
     fabric: &F,
     table: Table,
     options: Options,
+    follows: Option<Nanos>,
 ) -> Result<(), LockError> {
+    if let Some(quiet) = follows {
+        // Who waits asks again; who holds by the grace of the server before has a lease that ends by then.
+        while fabric.receive(quiet).await.is_some() {}
+    }
     let mut locks: HashMap<LockId, Lock> = HashMap::new();
     // Leases in the order in which they end: all have one length.
     let mut leases: VecDeque<(Nanos, LockId, Claimant)> = VecDeque::new();
@@ -61,6 +72,11 @@ pub(super) async fn serve<F: Fabric>(
                 let genuine =
                     letter.filter(|l| l.from.peer() == received.from && l.lock.0 < table.locks());
                 let Some(letter) = genuine else { continue };
+                if follows.is_some() && !locks.contains_key(&letter.lock) {
+                    let granted =
+                        fabric.post(table.word(letter.lock, GENERATION), Verb::Read).await?;
+                    locks.insert(letter.lock, Lock { granted, ..Lock::default() });
+                }
                 take(locks.entry(letter.lock).or_default(), &letter);
                 letter.lock
             }
@@ -74,7 +90,12 @@ pub(super) async fn serve<F: Fabric>(
         };
         let Some(lock) = locks.get_mut(&touched) else { continue };
         let until = options.lease.map_or(Nanos::MAX, |lease| fabric.now().saturating_add(lease));
-        for (who, value) in lock.grant(until) {
+        let granted = lock.grant(until);
+        if follows.is_some() && !granted.is_empty() {
+            // Before anybody hears of it.
+            fabric.post(table.word(touched, GENERATION), Verb::Write(lock.granted)).await?;
+        }
+        for (who, value) in granted {
             if until != Nanos::MAX {
                 leases.push_back((until, touched, who));
             }
