@@ -119,12 +119,16 @@ fn unreadable(e: lockify_daemon::ConfigError) -> Failure {
 fn user_config(args: &Args) -> Result<Config, Failure> {
     let socket = match &args.socket {
         Some(socket) => socket.clone(),
-        None => {
-            state_dir().or_fail(Code::Failed)?;
-            user_name().or_fail(Code::Failed)?
-        }
+        None => user_name().or_fail(Code::Failed)?,
     };
     let mut config = Config::alone(socket);
     config.idle_exit = Some(args.idle);
+    config.state_dir = match &args.socket {
+        // Beside the socket.
+        Some(socket) if !socket.as_os_str().as_encoded_bytes().starts_with(b"@") => None,
+        // A name is no folder's: each has a place among the user's states.
+        Some(name) => Some(state_dir().or_fail(Code::Failed)?.join(name)),
+        None => Some(state_dir().or_fail(Code::Failed)?),
+    };
     Ok(config)
 }

@@ -39,7 +39,10 @@ impl LogMembership {
             }
             (Some(Mutation::ViewFromClock), Command::View { base, members, spaces }) => {
                 let (base, members, spaces) = (*base, members.clone(), spaces.clone());
-                self.number_by_clock(base, Command::View { base: self.state.view.seq, members, spaces })
+                self.number_by_clock(
+                    base,
+                    Command::View { base: self.state.view.seq, members, spaces },
+                )
             }
             (Some(Mutation::RefusedUsesNumbers), _) => {
                 let applied = self.state.apply(command);
