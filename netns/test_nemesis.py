@@ -312,7 +312,7 @@ def test_an_hour_has_every_kind_of_fault(membership: str) -> None:
 @pytest.mark.parametrize("nodes", [3, 4, 5, 16])
 def test_every_fault_mends_what_it_breaks(nodes: int) -> None:
     undo = {"cut": "mend", "pause": "resume", "kill": "start", "stop": "start", "mute": "unmute", "look": "unlook",
-            "hoard": "unhoard", "fill": "empty", "kill_corosync": "start_corosync", "pause_corosync": "resume_corosync"}
+            "hoard": "unhoard", "fill": "empty", "fill_state": "empty_state", "save_state": "restore_state", "kill_corosync": "start_corosync", "pause_corosync": "resume_corosync"}
     setting = Setting(nodes, "corosync", 2.0, 1000)
     for kind, make in faults.kinds(setting).items():
         for seed in range(50):

@@ -313,6 +313,7 @@ lease = "{self.times.lease}"
 socket = "{node.socket}"
 security.{security}
 history = "{node.folder}/history-{node.starts:03}.jsonl"
+state_dir = "{node.folder}/state"
 {more}
 """
 

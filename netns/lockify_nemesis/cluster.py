@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -21,6 +23,9 @@ FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 # Seconds after which a daemon that ended by itself is started again.
 AGAIN = 0.5
 STOPS_WITHIN = 60
+# A node's disks, and how large they are.
+HISTORY, STATE = "history", "state"
+SIZES = {HISTORY: "8g", STATE: "256m"}
 
 
 class Cluster(Yard):
@@ -37,6 +42,8 @@ class Cluster(Yard):
         self.killed: defaultdict[int, list[bool]] = defaultdict(list)
         """Of each process of a node's daemon that has ended: not in order."""
         self.should_run: set[int] = set()
+        self.full: set[int] = set()
+        """Nodes whose state_dir takes nothing now: their daemons may end."""
         self.defects: list[str] = []
         """What daemons did that no daemon may do."""
         self.unjudged_from: int | None = None
@@ -70,24 +77,25 @@ class Cluster(Yard):
     def _make_node(self, number: int) -> None:
         super()._make_node(number)
         node = self.nodes[number]
-        disk = node.folder / "disk"
-        disk.mkdir()
-        run(*node.inside("mount", "-t", "tmpfs", "-o", "size=8g,mode=755", "none", disk))
+        for disk, size in SIZES.items():
+            (node.folder / disk).mkdir()
+            run(*node.inside("mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "none", node.folder / disk))
         run(*node.inside("nft", "add table inet nemesis; add set inet nemesis cut { type ipv4_addr; }; "
                                 "add chain inet nemesis in { type filter hook input priority 0; }; "
                                 "add rule inet nemesis in ip saddr @cut drop"))
         self.pipes[number] = LogPipe(node.log)
 
-    def disk(self, number: int) -> Path:
-        """The node's disk, seen from outside."""
+    def disk(self, number: int, which: str = HISTORY) -> Path:
+        """One of a node's disks, seen from outside. They survive their daemons."""
         node = self.nodes[number]
-        return Path(f"/proc/{node.holder.pid}/root{node.folder}/disk")
+        return Path(f"/proc/{node.holder.pid}/root{node.folder}/{which}")
 
     def _configuration(self, node: Node, more: str) -> str:
         lines = [
             f'membership = "{self.membership}"', 'cluster = "nemesis"', f'lease = "{self.times.lease}"',
             f'socket = "{node.socket}"', 'socket_mode = "666"',
-            f'history = "{node.folder}/disk/history-{node.starts:05}.jsonl"',
+            f'history = "{node.folder}/{HISTORY}/history-{node.starts:05}.jsonl"',
+            f'state_dir = "{node.folder}/{STATE}/lockify"',
             'security.plain_text = "anybody who reaches the network may take and break locks"',
         ]
         if self.membership == "static":
@@ -124,7 +132,8 @@ class Cluster(Yard):
                     daemon = self.nodes[number].daemon
                     if daemon is not None and daemon.poll() is not None:
                         self._ended(number, in_order=False)
-                        self._defect(f"the daemon of node {number} ended by itself: {daemon.returncode}")
+                        told = self.tell if number in self.full else self._defect
+                        told(f"the daemon of node {number} ended by itself: {daemon.returncode}")
                         self.start_daemon(number)
                 self.users.replace_dead()
 
@@ -244,17 +253,43 @@ class Cluster(Yard):
         self.users.unhoard(node)
 
     def fill(self, node: int) -> None:
-        """Its disk takes no more."""
+        """Its history takes no more."""
         self.unjudged_from = self.unjudged_from or time.monotonic_ns()
-        used = sum(path.stat().st_blocks * 512 for path in self.disk(node).rglob("*"))
-        self._resize(node, f"{used // 1024 + 4}k")
+        self._fill(node, HISTORY)
 
     def empty(self, node: int) -> None:
-        self._resize(node, "8g")
+        self._resize(node, HISTORY, SIZES[HISTORY])
 
-    def _resize(self, node: int, size: str) -> None:
+    def fill_state(self, node: int) -> None:
+        self.full.add(node)
+        self._fill(node, STATE)
+
+    def empty_state(self, node: int) -> None:
+        self._resize(node, STATE, SIZES[STATE])
+        self.full.discard(node)
+
+    def _fill(self, node: int, which: str) -> None:
+        status = os.statvfs(self.disk(node, which))
+        self._resize(node, which, f"{(status.f_blocks - status.f_bfree) * status.f_frsize // 1024 + 4}k")
+
+    def _resize(self, node: int, which: str, size: str) -> None:
         inside = self.nodes[node]
-        run(*inside.inside("mount", "-o", f"remount,size={size}", inside.folder / "disk"))
+        run(*inside.inside("mount", "-o", f"remount,size={size}", inside.folder / which))
+
+    def save_state(self, node: int) -> None:
+        """As a backup of a running machine does: file by file."""
+        self._copy(self.disk(node, STATE) / "lockify", self.nodes[node].folder / "saved")
+
+    def restore_state(self, node: int) -> None:
+        self._copy(self.nodes[node].folder / "saved", self.disk(node, STATE) / "lockify")
+
+    def lose_state(self, node: int) -> None:
+        shutil.rmtree(self.disk(node, STATE) / "lockify")
+
+    @staticmethod
+    def _copy(source: Path, to: Path) -> None:
+        shutil.rmtree(to, ignore_errors=True)
+        shutil.copytree(source, to)
 
     def mend_all(self) -> None:
         """Whatever is still broken works after this."""
@@ -264,6 +299,8 @@ class Cluster(Yard):
                 self.unmute(number)
                 self.unlook(number)
                 self.unhoard(number)
+                if number in self.full:
+                    self.empty_state(number)
                 self.resume(number)
                 if self.membership == "corosync":
                     self.resume_corosync(number)

@@ -294,6 +294,50 @@ def hoard(rng: random.Random, setting: Setting) -> Fault:
     return _fault("hoard", text, *steps, steady=steady, granted=setting.nodes)
 
 
+# What a daemon remembers (`state_dir`).
+
+
+def state_full(rng: random.Random, setting: Setting) -> Fault:
+    """The disk of what a daemon has to remember is full, while another node dies and comes back."""
+    node, other = rng.sample(setting.numbers, 2)
+    length = rng.uniform(2, 5) * setting.lease
+    steps = (
+        step(0, "fill_state", node=node),
+        step(0.1, "kill", node=other),
+        step(setting.lease, "start", node=other),
+        step(length, "empty_state", node=node),
+    )
+    return _fault("state-full", f"node {node} for {length:.1f} s, kill {other}", *steps)
+
+
+def state_old(rng: random.Random, setting: Setting) -> Fault:
+    """A node comes back with what its disk had before the cluster went on: an old image."""
+    node, other = rng.sample(setting.numbers, 2)
+    how, clocks = rng.choice(("kill", "stop")), rng.choice(({}, {"clock": _clock(rng)}))
+    steps = (
+        step(0, "save_state", node=node),
+        # Views and lives that the copy does not know.
+        step(0.1, "kill", node=other),
+        step(0.5 * setting.lease, "start", node=other),
+        step(3 * setting.lease, how, node=node),
+        step(3 * setting.lease, "restore_state", node=node),
+        step(3.2 * setting.lease, "start", node=node, **clocks),
+    )
+    return _fault("state-old", f"node {node}: {how}, back with an old state_dir", *steps)
+
+
+def state_lost(rng: random.Random, setting: Setting) -> Fault:
+    """A minority has new disks."""
+    nodes, how = _some(rng, setting), rng.choice(("kill", "stop"))
+    pause = rng.uniform(0, 3) * setting.lease
+    steps = [
+        s
+        for n in nodes
+        for s in (step(0, how, node=n), step(pause, "lose_state", node=n), step(pause + 0.1, "start", node=n))
+    ]
+    return _fault("state-lost", f"{how} {nodes}, back after {pause:.1f} s with an empty state_dir", *steps)
+
+
 def history_full(rng: random.Random, setting: Setting) -> Fault:
     """The disk of the history is full. Its daemon goes on; nothing can be judged by histories from then on."""
     node, length = rng.choice(setting.numbers), rng.uniform(2, 4) * setting.lease
@@ -310,11 +354,12 @@ _COROSYNC: dict[str, Draw] = {
     "corosync-kill": corosync_kill, "corosync-pause": corosync_pause, "machine": machine,
 }  # fmt: skip
 _LOAD: dict[str, Draw] = {"log": log, "bulk": bulk, "hoard": hoard, "history-full": history_full}
+_STATE: dict[str, Draw] = {"state-full": state_full, "state-old": state_old, "state-lost": state_lost}
 LAST = ("history-full",)
 """Kinds that come at the end, once."""
 ROOMS = {
     **dict.fromkeys([*_NETWORK, "bridge", "ring"], "network"),
-    **dict.fromkeys([*_DAEMONS, *_COROSYNC, "log", "hoard"], "daemons"),
+    **dict.fromkeys([*_DAEMONS, *_COROSYNC, *_STATE, "log", "hoard"], "daemons"),
     **dict.fromkeys(["bulk", "history-full"], "load"),
 }
 """Two faults at a time are of different rooms, so that neither mends what the other breaks."""
@@ -322,7 +367,7 @@ ROOMS = {
 
 def kinds(setting: Setting) -> dict[str, Draw]:
     """What such a cluster can have."""
-    found = dict(_NETWORK)
+    found = _NETWORK | _STATE
     if setting.nodes >= 4:
         found["ring"] = ring
     if setting.nodes >= 5:
