@@ -56,7 +56,7 @@ fn pairs(effort: Effort) -> bench::Effort {
 }
 
 /// Daemons come and go here as planned.
-fn quiet() -> Log {
+pub fn quiet() -> Log {
     Log::new(|notice| {
         if notice.level == lockify_node::Level::Error {
             eprintln!("lockify bench: {notice}");
@@ -81,6 +81,7 @@ fn two_nodes(dir: &Path) -> Result<[Config; 2], Failure> {
     Ok([config(1)?, config(2)?])
 }
 
-fn temporary() -> Result<TempDir, Failure> {
+/// A directory that goes with the benchmark.
+pub fn temporary() -> Result<TempDir, Failure> {
     tempfile::tempdir().or_fail(Code::Failed)
 }

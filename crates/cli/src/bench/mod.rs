@@ -8,6 +8,7 @@ mod onesided;
 mod peers;
 mod recovery;
 mod simulator;
+mod wait;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,7 +30,7 @@ const BYTES_PER_LOCK: Metric =
 const BYTES_PER_RESOURCE: Metric =
     Metric { name: "bytes_per_resource", unit: "B", title: "memory per resource" };
 
-/// Measure locks: in the core, through the daemon, at another node; simulator speed and memory
+/// Measure locks: in the core, through the daemon, at another node; waiting; simulator speed and memory
 ///
 /// Each figure is the median of several rounds and stands next to what it is compared with,
 /// measured in the same run. Use a release build on an idle machine.
@@ -73,6 +74,9 @@ enum What {
     Sim,
     /// Memory per lock and per resource
     Memory,
+    /// Waiting: wake-ups a second of each waiting client, and the time per grant, with 1, 100 and
+    /// 10,000 waiters of one name
+    Wait,
     /// All of them
     All,
 }
@@ -111,12 +115,13 @@ pub fn run(args: &Args) -> Ended {
     } else {
         Effort { rounds: 9, shorter: 1 }
     };
-    let all: [Part; 5] = [
+    let all: [Part; 6] = [
         (What::Core, core::measure),
         (What::Daemon, locks::daemon),
         (What::Remote, locks::remote),
         (What::Sim, simulator::measure),
         (What::Memory, memory::measure),
+        (What::Wait, wait::measure),
     ];
     let wanted = all.iter().filter(|(what, _)| args.what == What::All || args.what == *what);
     let bar = progress::bar(wanted.clone().count() as u64, "benchmarks");
