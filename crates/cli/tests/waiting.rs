@@ -21,7 +21,7 @@ fn daemon(user: &User) -> (Process, PathBuf) {
     (Process(daemon), socket)
 }
 
-fn run(user: &User, socket: &PathBuf, command: &[&str]) -> Child {
+fn run(user: &User, socket: &std::path::Path, command: &[&str]) -> Child {
     let all = [&["run", "--socket", socket.to_str().unwrap(), "same", "--"], command].concat();
     let mut run: Command = user.command(&all);
     run.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()

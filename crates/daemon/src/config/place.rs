@@ -116,12 +116,12 @@ impl Source {
         if let Some(missing) = message.strip_prefix("missing field `") {
             let missing = missing.trim_end_matches('`');
             // The table is named by its heading, or by nothing at all.
-            let full = forms::FORMS.iter().map(|form| form.key).filter(|full| {
+            let mut full = forms::FORMS.iter().map(|form| form.key).filter(|full| {
                 full.rsplit_once('.').is_some_and(|(table, name)| {
                     name == missing && (key.is_empty() || key == table)
                 })
             });
-            let full = full.last().unwrap_or(missing);
+            let full = full.next_back().unwrap_or(missing);
             return format!("{missing} is missing{}", hint(full, "", None));
         }
         // What Rust calls the type says nothing to who writes a file.
