@@ -1,4 +1,7 @@
-//! `lockify cluster`: keys and certificates, with which nodes prove who they are.
+//! `lockify cluster`: what a cluster remembers, and the keys and certificates with which its nodes
+//! prove who they are.
+
+mod remembered;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,9 +12,12 @@ use lockify_trust::{CaFolder, Lifetime, NodeFiles, TrustError, generate_key_file
 use crate::exit::{Code, Ended, Failure};
 use crate::output::print;
 
-/// Make and renew the keys with which nodes prove to each other who they are
+/// Change a running cluster; make and renew the keys with which nodes prove who they are
 ///
-/// Either an authority signs a certificate for each node (init, add-node), or all nodes share one
+/// join, leave, replace, set, recover and status are about a cluster that runs: they need a daemon
+/// of it, and root or the daemon's user (docs/membership.md).
+///
+/// The others make keys. Either an authority signs a certificate for each node (init, add-node), or all nodes share one
 /// key (key). Nothing is overwritten, except by renew, roll-over and retire, which are for that.
 #[derive(clap::Args)]
 pub struct Args {
@@ -21,6 +27,8 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Remembered(remembered::Command),
     /// Make a folder with a new authority, to be kept off the nodes
     Init {
         /// The folder, which must not exist
@@ -71,6 +79,7 @@ struct Nodes {
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
     let text = match &args.command {
+        Command::Remembered(command) => return remembered::run(command),
         Command::Init { folder, name, days } => CaFolder::init(folder, name, Lifetime::Days(*days))
             .map(|_| {
                 let path = folder.display();

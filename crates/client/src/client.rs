@@ -7,12 +7,13 @@ use std::thread::JoinHandle;
 
 use lockify_core::NodeId;
 use lockify_node::NodeStatus;
+use lockify_node::membership::{ClusterState, Request};
 
 use crate::callbacks::Callbacks;
 use crate::channel::Channel;
 use crate::domain::{Choice, Domain};
 use crate::error::Error;
-use crate::protocol::{Answer, KNOWS_RELOAD, Query, Refusal, Space, VERSION};
+use crate::protocol::{Answer, CHANGES_CLUSTERS, KNOWS_RELOAD, Query, Refusal, Space, VERSION};
 use crate::socket;
 use crate::space::Lockspace;
 
@@ -181,6 +182,40 @@ impl Client {
             Some(Answer::Refused(why)) => Err(why.into()),
             other => Err(unexpected(&other.unwrap_or(Answer::Done))),
         }
+    }
+
+    /// What the cluster has agreed on, as this node knows it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if this node does not know it, or corosync does; [`Error::TooOld`],
+    /// [`Error::Disconnected`].
+    pub fn cluster(&self) -> Result<ClusterState, Error> {
+        self.knows(CHANGES_CLUSTERS)?;
+        let shard = self.inner.shards.first();
+        match shard.map_or_else(|| Ok(Vec::new()), |shard| shard.ask(Query::Cluster))?.pop() {
+            Some(Answer::Cluster(state)) => Ok(*state),
+            Some(Answer::Refused(why)) => Err(why.into()),
+            other => Err(unexpected(&other.unwrap_or(Answer::Done))),
+        }
+    }
+
+    /// Changes what the cluster has agreed on, in every shard; returns what was done. Repeat it if
+    /// it fails: what is so already stays.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if nothing was changed, with the reason, or for lack of permission.
+    /// [`Error::TooOld`], [`Error::Disconnected`].
+    pub fn change_cluster(&self, request: &Request) -> Result<String, Error> {
+        self.knows(CHANGES_CLUSTERS)?;
+        let mut done = String::new();
+        for shard in &self.inner.shards {
+            match shard.ask(Query::Change(request.clone()))?.pop() {
+                Some(Answer::Changed(what)) => done = what,
+                Some(Answer::Refused(why)) => return Err(why.into()),
+                other => return Err(unexpected(&other.unwrap_or(Answer::Done))),
+            }
+        }
+        Ok(done)
     }
 
     /// Ends the session now: its locks are released (PERSISTENT ones become orphans), and calls of

@@ -56,6 +56,8 @@ pub struct Host {
     /// Those whose locks are not the engine's.
     elsewhere: Vec<(SpaceId, Box<dyn Elsewhere>)>,
     queries: HashMap<QueryId, Questioned>,
+    /// Changes of the cluster that were asked for: the client, and its query.
+    changes: HashMap<u64, (ClientId, u64)>,
     scratch: Vec<HostEvent>,
     /// What calls led to that concerns the host, until its next turn.
     unclaimed: Vec<HostEvent>,
@@ -120,6 +122,7 @@ impl Host {
             spaces: Vec::new(),
             elsewhere: Vec::new(),
             queries: HashMap::new(),
+            changes: HashMap::new(),
             scratch: Vec::new(),
             unclaimed: Vec::new(),
             waiting: Lounge::default(),
@@ -208,6 +211,7 @@ impl Host {
             }
         }
         self.queries.retain(|_, asked| asked.client != client);
+        self.changes.retain(|_, (asker, _)| *asker != client);
         self.waiting.forget(client);
         self.settling.retain(|s| s.client != client);
         if let Some(meter) = &mut self.meter {
@@ -306,6 +310,13 @@ impl Host {
             HostEvent::Answered { query, answer } => {
                 if let Some(asked) = self.queries.remove(&query) {
                     answer_parts(&asked, *answer, out);
+                }
+            }
+            HostEvent::Requested { id, result } => {
+                if let Some((client, id)) = self.changes.remove(&id) {
+                    let failed = |why| Answer::Refused(Refusal::NotReloaded(why));
+                    let answer = result.map_or_else(failed, Answer::Changed);
+                    out.push((To::Client(client), Event::Answer { id, answer, more: false }));
                 }
             }
             other => return Some(other),

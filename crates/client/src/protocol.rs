@@ -30,6 +30,9 @@ pub const KNOWS_RELOAD: u16 = 4;
 /// From this version on, there is [`Answer::Certificates`].
 pub const TELLS_CERTIFICATES: u16 = 5;
 
+/// From this version on, there are [`Query::Cluster`] and [`Query::Change`].
+pub const CHANGES_CLUSTERS: u16 = 5;
+
 /// From this version on, there are [`Query::Page`] and [`Answer::Rest`].
 pub const KNOWS_PAGES: u16 = 5;
 
@@ -229,6 +232,10 @@ pub enum Query {
         /// Only resources for which somebody waits.
         waited: bool,
     },
+    /// What the cluster has agreed on. From version [`CHANGES_CLUSTERS`] on.
+    Cluster,
+    /// Change what the cluster has agreed on. From version [`CHANGES_CLUSTERS`] on.
+    Change(lockify_node::membership::Request),
 }
 
 /// What a daemon tells.
@@ -504,6 +511,10 @@ pub enum Answer {
         /// After which name to go on; `None`: that was the last page.
         next: Option<Name>,
     },
+    /// [`Query::Cluster`]: what the cluster has agreed on.
+    Cluster(Box<lockify_node::membership::ClusterState>),
+    /// [`Query::Change`]: what was done.
+    Changed(String),
 }
 
 /// The id of a local client, which tells "who holds it" its process: the upper half is the process

@@ -28,9 +28,9 @@ mod shard;
 mod user;
 
 pub use config::{
-    Access, Changes, Config, ConfigError, FORMS, Fabric, Fence, Fencing, Form, Limits, LogFormat,
-    Logging, MembershipKind, Metrics, NodeEntry, QuorumLost, QuorumLostAction, SecurityEntry,
-    SpaceEntry,
+    Access, Address, Changes, Config, ConfigError, FORMS, Fabric, Fence, Fencing, Form, Limits,
+    LogFormat, Logging, MembershipKind, Metrics, NodeEntry, QuorumLost, QuorumLostAction,
+    SecurityEntry, SpaceEntry,
 };
 pub use daemon::{Daemon, Error, Handle, run};
 pub use listener::SocketError;

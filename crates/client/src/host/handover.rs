@@ -54,6 +54,7 @@ impl Host {
             spaces,
             elsewhere,
             queries,
+            changes,
             scratch: _,
             unclaimed,
             waiting,
@@ -62,7 +63,7 @@ impl Host {
             departed,
             meter: _,
         } = self;
-        if !queries.is_empty() || !unclaimed.is_empty() {
+        if !queries.is_empty() || !changes.is_empty() || !unclaimed.is_empty() {
             return Err("questions of clients have not been answered yet".into());
         }
         if !elsewhere.is_empty() {

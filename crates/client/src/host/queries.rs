@@ -10,6 +10,8 @@ use lockify_node::{Engine, PageOf};
 use super::{Host, HostedClient, Outbox, To};
 use crate::protocol::{Answer, Event, KNOWS_RELOAD, Query, Refusal, TELLS_CERTIFICATES};
 
+const NO_CLUSTER: &str = "this node does not know the cluster yet, or its membership is corosync's";
+
 /// How long the nodes of the cluster may take to answer a query.
 const QUERY_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -53,6 +55,16 @@ impl Host {
                 Ok(Some(answer)) => Ok(answer),
                 Err(why) => Err(why),
             },
+            Query::Cluster => match engine.cluster() {
+                Some(state) => Ok(Answer::Cluster(Box::new(state.clone()))),
+                None => Err(Refusal::Failed(NO_CLUSTER.into())),
+            },
+            Query::Change(_) if !asker.privileged => Err(Refusal::MayNotReload),
+            Query::Change(request) => {
+                let asked = engine.request(request);
+                self.changes.insert(asked, (asker.id, id));
+                return;
+            }
             // A daemon does so itself.
             Query::Reload => Err(Refusal::Failed("there is no configuration file".into())),
             Query::Purge { space, node, clients } => {
@@ -114,7 +126,9 @@ impl Host {
             | Query::Release { .. }
             | Query::MayRelease(_)
             | Query::Purge { .. }
-            | Query::Reload => {
+            | Query::Reload
+            | Query::Cluster
+            | Query::Change(_) => {
                 return Err(Refusal::Failed("this is no question to all nodes".into()));
             }
         };
