@@ -284,12 +284,14 @@ class Cluster(Yard):
         self._copy(self.nodes[node].folder / "saved", self.disk(node, STATE) / "lockify")
 
     def lose_state(self, node: int) -> None:
-        shutil.rmtree(self.disk(node, STATE) / "lockify")
+        # With corosync, a node keeps nothing there.
+        shutil.rmtree(self.disk(node, STATE) / "lockify", ignore_errors=True)
 
     @staticmethod
     def _copy(source: Path, to: Path) -> None:
         shutil.rmtree(to, ignore_errors=True)
-        shutil.copytree(source, to)
+        if source.is_dir():
+            shutil.copytree(source, to)
 
     def mend_all(self) -> None:
         """Whatever is still broken works after this."""

@@ -76,6 +76,11 @@ impl Disk {
         Ok(Some(bytes))
     }
 
+    /// Writes, and returns when the disk has it: for a node that has not begun to serve.
+    pub(crate) fn write_now(&self, image: &[u8]) -> std::io::Result<()> {
+        replace(&self.file, image)
+    }
+
     /// Writes, on a thread; its end comes to the mailbox as [`News::Persisted`].
     pub(crate) fn write(&mut self, number: u64, image: Vec<u8>, mailbox: &Mailbox<News>) {
         if self.work.is_none() {

@@ -9,8 +9,8 @@ use super::*;
 use crate::joined_spaces;
 use lockify_core::Member;
 
-/// After this many losses of a link its trial grows no longer.
-const MOST_FLAPS: u32 = 5;
+/// After this many losses of a link its trial grows no longer: who comes back waits two leases at most.
+const MOST_FLAPS: u32 = 1;
 
 /// A link that has held for so many leases is as good as one that never broke.
 const FORGIVEN: Time = 64;

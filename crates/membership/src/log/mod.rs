@@ -1102,7 +1102,8 @@ impl LogMembership {
         if let Some(fence) = self.config.fence.filter(|f| *f != keys.fence) {
             return differs("fence", fence.name().into(), keys.fence.name().into());
         }
-        if self.config.shards != keys.shards {
+        // A lone node has nobody who could have another number.
+        if self.config.shards != keys.shards && !self.is_alone() {
             return Some(format!(
                 "this node does not join: its file says shards = {} and the cluster has {}; all nodes \
                  have the same number: correct the file",

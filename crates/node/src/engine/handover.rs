@@ -83,6 +83,7 @@ impl Engine {
             disk: _,
             next_request: _,
             announce_soon: _,
+            starts_alone: _,
             events: _,
             waker: _,
             timer: _,

@@ -66,6 +66,8 @@ const TIMER: Token = Token(1);
 const LISTENER: Token = Token(2);
 const FIRST_CONN: usize = 16;
 const MS: Time = 1_000_000;
+/// A lone node's log needs a few steps until it has a view: a configuration, a life, and the view.
+const TICKS_TO_BEGIN: usize = 16;
 /// Peers that may wait to be accepted on one of the other links.
 const BACKLOG: i32 = 128;
 
@@ -108,6 +110,8 @@ pub struct Engine {
     next_request: u64,
     /// The node's life is a new one, in which its lockspaces must be told to the others.
     announce_soon: bool,
+    /// The loop does not run yet, and the node has nobody to wait for: its state is written at once.
+    starts_alone: bool,
     /// Names of nodes, for agents.
     names: BTreeMap<NodeId, String>,
     /// Halted: when the host has told its clients, the peers are told, and a new life begins.
@@ -168,6 +172,12 @@ impl Engine {
     pub fn new(config: NodeConfig) -> Result<Engine, NodeError> {
         let mut engine = Engine::build(config, None)?;
         engine.begin(Event::Tick);
+        // A node that has no others is a member when it is there.
+        for _ in 0..TICKS_TO_BEGIN {
+            if engine.starts_alone && engine.members.view().is_none() {
+                engine.begin(Event::Tick);
+            }
+        }
         Ok(engine)
     }
 
@@ -241,6 +251,7 @@ impl Engine {
             disk,
             next_request: 1,
             announce_soon: false,
+            starts_alone: config.nodes.len() == 1 && config.corosync.is_none(),
             names,
             parting: false,
             spaces: Vec::new(),
@@ -320,6 +331,7 @@ impl Engine {
         events: &mut Vec<HostEvent>,
     ) -> Result<(), NodeError> {
         self.note_turn();
+        self.starts_alone = false;
         let busy = !self.pending.is_empty() || self.parting || self.is_busy();
         let timeout = if busy { Some(Duration::ZERO) } else { timeout };
         let mut came = self.events.take().unwrap_or_else(|| Events::with_capacity(1024));
@@ -511,7 +523,8 @@ fn log_config(config: &NodeConfig, lease: Time) -> Result<LogConfig, NodeError> 
         lease: config.given.lease.then_some(lease),
         fence: config.given.fence.then_some(config.fence.kind),
         shards: config.shard.as_ref().map_or(1, |g| g.len()),
-        heartbeat: None,
+        // An answer takes twice the delay.
+        heartbeat: (!config.delay.is_zero()).then(|| (4 * nanos(config.delay)).max(100 * MS)),
         seed: u64::from_ne_bytes(seed),
     })
 }

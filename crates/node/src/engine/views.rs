@@ -64,6 +64,15 @@ impl Engine {
     /// Has the membership service's state written.
     fn persist(&mut self, number: u64, image: Vec<u8>, now: Time) {
         match &mut self.disk {
+            Some(disk) if self.starts_alone => {
+                let result = disk.write_now(&image);
+                let success = result.is_ok();
+                if let Err(e) = result {
+                    self.notice(Level::Error, format!("cannot write the state: {e}; trying again"));
+                }
+                let event = Event::Persisted { number, success };
+                self.members.handle(now + self.skew, wall() / 1_000_000_000, event);
+            }
             Some(disk) => disk.write(number, image, &self.mailbox),
             // Kept in memory only, as the configuration says.
             None => self.members.handle(
