@@ -1369,8 +1369,8 @@ impl Membership for LogMembership {
 
     fn next_timer(&self) -> Time {
         // Whoever has nobody to speak to, and nothing to wait for, sleeps.
-        let rests =
-            self.is_alone() && self.peers.is_empty() && self.installed == self.newest_view();
+        let settled = self.installed.is_some() && self.installed == self.newest_view();
+        let rests = self.is_alone() && self.peers.is_empty() && settled;
         if rests && self.requests.is_empty() && self.disk_writes.is_idle() {
             return self.fences.next(self.last);
         }
