@@ -89,5 +89,5 @@ fn header_and_symbols() {
     declared.sort_unstable();
     exported.sort_unstable();
     assert_eq!(exported, declared);
-    assert_eq!(declared.len(), 21);
+    assert_eq!(declared.len(), 22);
 }
