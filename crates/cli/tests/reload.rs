@@ -36,7 +36,8 @@ fn a_configuration_is_checked_and_changed_while_the_daemon_runs() {
     let reload = || user.lockify(&["reload", "--socket", at]);
     write("limits.max_locks = 5");
     let out = reload();
-    assert_eq!((code(&out), stdout(&out)), (0, "changed limits.max_locks\n".into()));
+    let said = format!("daemon: {at}, as asked for\nchanged limits.max_locks\n");
+    assert_eq!((code(&out), stdout(&out)), (0, said));
     write("shards = 2");
     let out = reload();
     assert_eq!(code(&out), 3, "{out:?}");
