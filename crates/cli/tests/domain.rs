@@ -217,7 +217,9 @@ fn a_program_finds_what_the_command_finds_and_starts_it_too() {
         return;
     }
     let here = std::env::current_exe().unwrap();
-    let copy = |from: &Path, to: &str| format!("cp {} $W/{to}", from.display());
+    let copy = |from: &Path, to: &str| {
+        format!("ln {0} $W/{to} 2>/dev/null || cp {0} $W/{to}", from.display())
+    };
     let program = copy(&here, "program");
     let beside = copy(Path::new(env!("CARGO_BIN_EXE_lockify")), "lockify");
     let test = "a_program_finds_what_the_command_finds_and_starts_it_too";
