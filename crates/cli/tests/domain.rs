@@ -113,7 +113,7 @@ fn the_next_daemon_waits_for_the_holders_of_the_one_that_was_killed() {
             kill -KILL $(daemon)
             (expect 0 lockify run db -- inside true; touch $W/next$round) & next=$!
             # The new daemon is there, and the holder still is.
-            until_so grep -q 'waits until' /root/.local/state/lockify/*/daemon.log
+            until_so grep -rq 'waits until' /root/.local/state/lockify
             [ ! -e $W/next$round ] || fail "what a living holder has was granted: round $round"
             kill -CONT $holder $(pgrep -P $holder)
             ended=0; wait $holder || ended=$?
@@ -217,7 +217,9 @@ fn a_program_finds_what_the_command_finds_and_starts_it_too() {
         return;
     }
     let here = std::env::current_exe().unwrap();
-    let copy = |from: &Path, to: &str| format!("cp {} $W/{to}", from.display());
+    let copy = |from: &Path, to: &str| {
+        format!("ln {0} $W/{to} 2>/dev/null || cp {0} $W/{to}", from.display())
+    };
     let program = copy(&here, "program");
     let beside = copy(Path::new(env!("CARGO_BIN_EXE_lockify")), "lockify");
     let test = "a_program_finds_what_the_command_finds_and_starts_it_too";

@@ -236,8 +236,8 @@ fn without_leases_a_server_waits_for_the_clients_of_the_one_before() {
     assert!(code(&out) == 3 && stderr(&out).contains("is in use by 1 processes"), "{out:?}");
     let out = table.lock("db", "true");
     assert!(code(&out) == 125 && stderr(&out).contains("without leases needs it"), "{out:?}");
-    holder.0.kill().unwrap();
-    holder.0.wait().unwrap();
+    // In order, so that all of it is gone when it has ended.
+    holder.end();
     table.start(&args);
     assert_eq!(code(&table.lock("db", "true")), 0);
 }

@@ -123,11 +123,7 @@ pub(crate) fn name(fd: impl AsFd, socket: &Path, what: Named) -> io::Result<()> 
 }
 
 fn no_answer(socket: &Path, e: &io::Error) -> Error {
-    let why = match e.kind() {
-        ErrorKind::WouldBlock => format!("it has not greeted for {GREETING_PATIENCE:?}"),
-        _ => e.to_string(),
-    };
-    Error::NoAnswer { socket: socket.to_owned(), why }
+    Error::NoAnswer { socket: socket.to_owned(), why: e.to_string() }
 }
 
 /// A session with one shard.
@@ -178,7 +174,7 @@ pub(crate) fn connect(socket: &Path, shard: u16) -> Result<Connected, Error> {
 fn not_greeted(socket: &Path, e: &io::Error) -> Error {
     match e.kind() {
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-            let why = "it hung up".into();
+            let why = e.to_string();
             Error::NoDaemon { socket: socket.to_owned(), why, then: START.into() }
         }
         _ => no_answer(socket, e),
@@ -192,8 +188,8 @@ fn greet(stream: &mut UnixStream, shard: u16, version: u16) -> io::Result<Option
     let _ = send_all(stream, &ours.encode());
     let mut reply = [0; Greeting::LEN];
     stream.read_exact(&mut reply).map_err(|e| match e.kind() {
-        ErrorKind::UnexpectedEof => io::Error::other("it hung up without a greeting"),
-        ErrorKind::WouldBlock => io::Error::other("it has not greeted in time"),
+        ErrorKind::UnexpectedEof => io::Error::new(e.kind(), "it hung up without a greeting"),
+        ErrorKind::WouldBlock => io::Error::new(e.kind(), "it has not greeted in time"),
         _ => e,
     })?;
     stream.set_read_timeout(None)?;

@@ -269,6 +269,7 @@ fn make_shard(
         shutdown_grace: config.shutdown_grace,
         // Every client has a session with every shard, so one of them can tell.
         idle_exit: config.idle_exit.filter(|_| index == 0),
+        alone: config.nodes.len() == 1 && corosync.is_none(),
         quorum_lost: config.quorum_lost.clone(),
         access: access.clone(),
         door: is_abstract(&config.socket).then(|| Access {

@@ -36,6 +36,9 @@ const FIRST_SESSION: usize = HOST_TOKENS + 1;
 /// Requests of one session before the others, and the peers, have their turn.
 const TURN: usize = 32;
 
+/// How long a node that has no others may take to run its lockspaces.
+const JOIN_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How long leaving the cluster may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -50,6 +53,8 @@ pub(crate) struct ShardSetup {
     pub(crate) door: Option<Access>,
     pub(crate) shutdown_grace: Duration,
     pub(crate) idle_exit: Option<Duration>,
+    /// The node has no others.
+    pub(crate) alone: bool,
     pub(crate) quorum_lost: QuorumLost,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) restart: Arc<Restart>,
@@ -73,6 +78,8 @@ pub(crate) struct Shard {
     listener: Listener,
     /// The listener may have more connections than there were file descriptors for.
     accept_again: bool,
+    /// Who connects waits until the lockspaces run.
+    joining: bool,
     sessions: Slab<Session>,
     clients: HashMap<ClientId, usize>,
     users: HashMap<u32, UserUse>,
@@ -108,6 +115,7 @@ impl Shard {
             host,
             listener,
             accept_again: false,
+            joining: false,
             sessions: Slab::new(),
             clients: HashMap::new(),
             users: HashMap::new(),
@@ -139,6 +147,9 @@ impl Shard {
             // Clients can connect already; they wait for their greeting.
             before.wait(&self.setup.log, || self.setup.stop.load(Ordering::SeqCst));
         }
+        if self.setup.alone {
+            self.join_alone()?;
+        }
         let mut used = Instant::now();
         while !self.setup.stop.load(Ordering::SeqCst) {
             if self.quorum_lost {
@@ -168,6 +179,20 @@ impl Shard {
             }
         }
         self.shut_down()
+    }
+
+    /// A node that has no others runs its lockspaces as soon as it has read its state; clients that
+    /// come before would be refused.
+    fn join_alone(&mut self) -> Result<(), NodeError> {
+        let end = Instant::now() + JOIN_PATIENCE;
+        let runs = |shard: &Shard| shard.engine.status().spaces.iter().all(|space| space.running);
+        self.joining = true;
+        while !runs(self) && !self.setup.stop.load(Ordering::SeqCst) && Instant::now() < end {
+            self.turn(Some(Duration::from_millis(10)))?;
+        }
+        self.joining = false;
+        self.accept();
+        Ok(())
     }
 
     /// Waits for something to do, and does it.
@@ -267,6 +292,9 @@ impl Shard {
     }
 
     fn accept(&mut self) {
+        if self.joining {
+            return;
+        }
         self.accept_again = false;
         loop {
             match self.listener.socket.accept() {

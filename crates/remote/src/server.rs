@@ -162,8 +162,15 @@ impl Server {
             return Err(ServeError::Other { path: path(), there, wanted });
         }
         let fabric = as_next_home(&settings.path, segment)?;
-        let (peers, options) = (fabric.peers().len().saturating_sub(1), settings.options);
-        if options.protocol.needs_home() && options.lease.is_none() && peers > 0 {
+        let options = settings.options;
+        let others = || fabric.peers().len().saturating_sub(1);
+        let end = Instant::now() + LINGERING;
+        let unknown = options.protocol.needs_home() && options.lease.is_none();
+        while unknown && others() > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let peers = others();
+        if unknown && peers > 0 {
             // Only the server before knew who holds what, and nothing ends that but the holders.
             return Err(ServeError::InUse { path: path(), peers, served: false });
         }

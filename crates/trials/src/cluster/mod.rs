@@ -61,6 +61,10 @@ enum Action {
     Filter(Trouble, bool),
 }
 
+/// How often the cluster may have to become whole again after faults have stopped: once for each process that is still
+/// to be replaced, and some more.
+const MOST_REPLACED: usize = 50;
+
 /// In one of so many runs membership services go on when nothing goes wrong any more.
 const GO_ON: u64 = 8;
 
@@ -490,7 +494,7 @@ impl Cluster {
     /// still says the first lease may stay out, until an operator has corrected the file and started it again.
     fn halted(&mut self, node: NodeId, incarnation: u32) {
         let outdated = self.scenario.group.leases > 0 && incarnation == 1;
-        if outdated || self.random.random_bool(0.3) {
+        if outdated || (!self.controls.quiet.get() && self.random.random_bool(0.3)) {
             self.soon(40 * MILLISECOND, Action::Replace(node, incarnation));
         }
     }
@@ -586,11 +590,24 @@ impl Cluster {
         self.down.clear();
         self.close_windows();
         self.sim.inject(Fault::HealAll);
-        self.until_whole()?;
-        let more = self.random.random_range(1..100) * MILLISECOND;
-        self.run_until(self.sim.now() + more)?;
-        self.let_members_rest();
-        Ok(())
+        for _ in 0..MOST_REPLACED {
+            self.until_whole()?;
+            let more = self.random.random_range(1..100) * MILLISECOND;
+            self.run_until(self.sim.now() + more)?;
+            if self.is_whole() && !self.is_more_planned() {
+                self.let_members_rest();
+                return Ok(());
+            }
+        }
+        Err(format!("no progress: nodes halt again and again: {}", self.who_is_not_whole()))
+    }
+
+    /// Whether processes are still to be ended, for what happened before all was quiet.
+    fn is_more_planned(&self) -> bool {
+        let ends = |action: &Option<Action>| {
+            matches!(action, Some(Action::TakeAway(..) | Action::Replace(..) | Action::Agent(..)))
+        };
+        self.actions.iter().any(ends)
     }
 
     /// Once nothing goes wrong, membership services have nothing to do: but some go on, to show that views stay.

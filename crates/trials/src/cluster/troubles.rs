@@ -182,6 +182,10 @@ impl Cluster {
 
     /// The agent that a node has started switches another one off, or fails.
     pub(super) fn agent(&mut self, by: NodeId, process: u32, node: NodeId) {
+        // One that stands still is told when it goes on.
+        if self.sim.status(sim_id(by)) == Some(NodeStatus::Paused) {
+            return self.at(self.sim.now() + MILLISECOND, Action::Agent(by, process, node));
+        }
         let success = self.random.random_bool(0.8);
         if success {
             self.sim.inject(Fault::Crash { node: sim_id(node), power_loss: true });
