@@ -149,7 +149,7 @@ fn a_refusal_is_read_by_who_goes_on_talking() {
         stream.write_all(&[0; 512]).unwrap();
         c.turn();
     }
-    assert!(refusal(&until_closed(&mut c, &mut stream)).contains("same list"));
+    assert!(refusal(&until_closed(&mut c, &mut stream)).contains("same key"));
 }
 
 /// Whoever reaches the port names his cluster, and that name goes into the log.
