@@ -4,7 +4,7 @@
 //! A page is the first so many names after a given one. A name that has locks all the while is on
 //! exactly one page, whatever else comes and goes between the pages.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockify_core::{Name, NodeId, ResourceInfo};
 use serde::{Deserialize, Serialize};
@@ -43,13 +43,14 @@ pub struct Rest {
 pub(crate) struct Selection {
     after: Option<Name>,
     most: usize,
-    names: BTreeSet<Name>,
+    /// The names, and whether each is this node's to count.
+    names: BTreeMap<Name, bool>,
     pub(crate) rest: Rest,
 }
 
 impl Selection {
     pub(crate) fn new(after: Option<Name>, most: usize) -> Selection {
-        Selection { after, most: most.max(1), names: BTreeSet::new(), rest: Rest::default() }
+        Selection { after, most: most.max(1), names: BTreeMap::new(), rest: Rest::default() }
     }
 
     /// `counts`: whether it is this node's to count.
@@ -58,11 +59,14 @@ impl Selection {
             return;
         }
         let full = self.names.len() >= self.most;
-        if full && self.names.last().is_some_and(|last| *last < name) {
+        if full && self.names.last_key_value().is_some_and(|(last, _)| *last < name) {
             return self.leave_out(counts);
         }
-        if self.names.insert(name) && full {
-            self.names.pop_last();
+        // The one that gives way is left out, not the one that takes its place.
+        if self.names.insert(name, counts).is_none()
+            && full
+            && let Some((_, counts)) = self.names.pop_last()
+        {
             self.leave_out(counts);
         }
     }
@@ -73,7 +77,7 @@ impl Selection {
     }
 
     pub(crate) fn take(&mut self) -> BTreeSet<Name> {
-        std::mem::take(&mut self.names)
+        std::mem::take(&mut self.names).into_keys().collect()
     }
 }
 
