@@ -116,8 +116,8 @@ pub enum Input {
         /// The message.
         message: Message,
     },
-    /// The membership service announces a view. Failed nodes have been fenced before. With
-    /// [`crate::Policy::Home`] no view may be left out at any member: masters move with each.
+    /// The membership service announces a view. Failed nodes have been fenced before. A member may
+    /// miss views that others have seen, if it is in the next one.
     View(View),
     /// The node lost quorum, or is to stop at once: every lock is lost. To come back, a new
     /// lockspace with a larger incarnation must be made.

@@ -1,6 +1,7 @@
 //! Locks whose master is another node, and other nodes' locks whose master is here: the messages
 //! of ordinary operation.
 
+use crate::config::Policy;
 use crate::error::{Error, Status};
 use crate::flags::{LockFlags, SbFlags};
 use crate::grant::{Effects, Outcome};
@@ -458,6 +459,11 @@ impl Lockspace {
         };
         let (name, lkid, op) = (new.name, new.ask.lkid, new.ask.op);
         let current = message.view == self.view.seq;
+        if !current && self.config.policy == Policy::Home {
+            // Its sender asks again.
+            self.stats.dropped += 1;
+            return;
+        }
         match self.accepts(from, &name, current) {
             Accepts::Yes(key) => match message.body {
                 Body::Request(new) => self.request_for(from, key, new),

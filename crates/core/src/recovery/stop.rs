@@ -17,7 +17,7 @@ use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
 use crate::message::{Body, Message};
 use crate::mode::Mode;
 use crate::resource::{Finding, Master, ResourceKey};
-use crate::space::{Lockspace, slot_of};
+use crate::space::Lockspace;
 
 impl Lockspace {
     /// What comes before the walk that stops resource by resource.
@@ -54,16 +54,10 @@ impl Lockspace {
         self.queued = queued;
     }
 
-    /// Requests that came before this view, for names that are not at home here any more: their
-    /// senders know and ask the new home.
+    /// With home mastery, requests that came before this view: their senders ask again.
     fn drop_requests_to_old_home(&mut self) {
         if self.config.policy == Policy::Home {
-            let (slots, me) = (core::mem::take(&mut self.slots), self.me());
-            self.queued.retain(|(_, message)| match &message.body {
-                Body::Request(new) => slot_of(&slots, new.name.hash64()) == Some(me),
-                _ => true,
-            });
-            self.slots = slots;
+            self.queued.retain(|(_, message)| !matches!(message.body, Body::Request(_)));
         }
     }
 
@@ -89,12 +83,12 @@ impl Lockspace {
         }
         let home = self.directory_node(hash);
         let at_home = self.config.policy == Policy::Home;
+        // At home all locks are told anew, even if the home stays: a member that was not done with one view when the next
+        // one came, or has missed one, does not know that others have been home meanwhile.
         let lost = match old {
             Master::Unknown => return,
-            Master::Here => at_home && home != self.me(),
-            Master::At(node) => {
-                departed.contains(&node) || self.store[key].moved || (at_home && node != home)
-            }
+            Master::Here => at_home,
+            Master::At(node) => at_home || departed.contains(&node) || self.store[key].moved,
         };
         if !lost {
             // A master that holds none of our locks was only remembered; it may be it no more.

@@ -42,6 +42,10 @@ pub fn core_id(node: sim::NodeId) -> NodeId {
 
 /// The longest time for which a node does not come to what can wait.
 const MOST_BUSY: Time = 200 * sim::MICROSECOND;
+/// The same for a node that has very much to do: the next view may come before it does.
+const MOST_BEHIND: Time = 30 * sim::MILLISECOND;
+/// How often a node has.
+const SHARE_BEHIND: f64 = 0.05;
 /// How often a peer's link takes no more when it does.
 const SHARE_FULL: f64 = 0.3;
 
@@ -348,7 +352,9 @@ impl LockNode {
     fn work_later(&mut self, cx: &mut HostContext<'_>) {
         if !self.works && self.space.has_work(&[]) {
             self.works = true;
-            let after = cx.random().random_range(1..=MOST_BUSY);
+            let behind = cx.random().random_bool(SHARE_BEHIND);
+            let most = if behind { MOST_BEHIND } else { MOST_BUSY };
+            let after = cx.random().random_range(1..=most);
             cx.set_timer(after, Timer::Work);
         }
     }
