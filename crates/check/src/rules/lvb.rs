@@ -60,6 +60,8 @@ struct Block {
     applied: Option<u64>,
     /// For a moment, no lock was known to be granted: the resource may have vanished.
     maybe_gone: bool,
+    /// A client is gone whose request to write was under way: it may be granted yet, and invalidates the block then.
+    haunted: bool,
     /// The number of faults when it was last written.
     faults: u64,
     /// Locks that exist or may exist; true: granted for certain.
@@ -235,7 +237,10 @@ impl LvbContent {
                     block.faults = self.faults;
                 }
                 Some(mode) if !mode.writes() && settled => {}
-                _ => block.doubt(),
+                _ => {
+                    block.doubt();
+                    block.haunted = true;
+                }
             }
             block.release(key);
             // Nobody will say when the lock is gone for good; until then the content is uncertain
@@ -271,6 +276,7 @@ impl Block {
             written: 0,
             applied: Some(0),
             maybe_gone: false,
+            haunted: false,
             faults,
             locks: HashMap::new(),
         }
@@ -354,7 +360,7 @@ impl Block {
                 );
             }
             // A resource that vanished has no invalid block; one that did not is as it was.
-            Some(true) if self.faults == faults && invalid => {
+            Some(true) if self.faults == faults && invalid && !self.haunted => {
                 return wrong(
                     "VALNOTVALID is reported, but nothing invalidated the lock value block".into(),
                 );
