@@ -37,7 +37,7 @@ pub struct Life {
 }
 
 /// One try of a host operation. A try that is started again has another one, so that devices may be idempotent on it
-/// (section 2).
+/// (docs/design/array.md 2).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct OpId {
     /// Who.
@@ -53,7 +53,7 @@ impl OpId {
     }
 }
 
-/// A timestamp: unique, and growing with every operation of a host (section 2.4).
+/// A timestamp: unique, and growing with every operation of a host (docs/design/array.md 2.4).
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
@@ -64,7 +64,7 @@ pub struct Stamp {
     pub host: u32,
 }
 
-/// Numbers the array's states ([`crate::ArrayState`]); requests of an older one are refused (section 3.3).
+/// Numbers the array's states ([`crate::ArrayState`]); requests of an older one are refused (docs/design/array.md 3.3).
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]

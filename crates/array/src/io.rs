@@ -46,8 +46,8 @@ pub enum Work {
         /// The stripe.
         stripe: u64,
     },
-    /// Fence a life of another host, repair what it had in flight, and free what it held (section 3.2). May be repeated, and
-    /// done by several hosts at once.
+    /// Fence a life of another host, repair what it had in flight, and free what it held (docs/design/array.md 3.2). May be
+    /// repeated, and done by several hosts at once.
     Fence {
         /// Whose.
         life: Life,
@@ -84,7 +84,7 @@ pub enum OpError {
     /// The span is not all in the array, or the data has another length.
     #[error("the request is not within the array")]
     Range,
-    /// Content is lost: a device failed while a write was in progress, or two have failed (section 3.5).
+    /// Content is lost: a device failed while a write was in progress, or two have failed (docs/design/array.md 3.5).
     #[error("block {block} of the array is lost; write it anew, or restore it from a backup")]
     Lost {
         /// The first such block.
@@ -96,7 +96,7 @@ pub enum OpError {
     /// This life of the host was fenced: it was taken for dead. Nothing of what was not answered may be counted on.
     #[error("this host was taken for dead and fenced; start it again")]
     Fenced,
-    /// The clocks of host and devices are too far apart (section 2.4).
+    /// The clocks of host and devices are too far apart (docs/design/array.md 2.4).
     #[error(
         "this host's clock is {ahead_ms} ms ahead of a device's: find out which is wrong (NTP), set it right, and start this \
          host again"
@@ -131,8 +131,8 @@ impl Extent {
     }
 }
 
-/// The linkage record that is stored with every block (section 3.1): which host operation wrote it, and what else that
-/// operation wrote.
+/// The linkage record that is stored with every block (docs/design/array.md 3.1): which host operation wrote it, and what else
+/// that operation wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Header {
     /// The operation's timestamp; zero if the block was never written.
@@ -143,7 +143,7 @@ pub struct Header {
     pub last: u64,
     /// The device that a degraded write left out.
     pub skipped: Option<DeviceId>,
-    /// The content is lost: reading it is an error until it is written anew (section 3.5).
+    /// The content is lost: reading it is an error until it is written anew (docs/design/array.md 3.5).
     pub lost: bool,
 }
 

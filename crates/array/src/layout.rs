@@ -1,4 +1,4 @@
-//! Where a block of the array lies: left-symmetric RAID-5 and mirrors, over one or more groups (section 1.1).
+//! Where a block of the array lies: left-symmetric RAID-5 and mirrors, over one or more groups (docs/design/array.md 1.1).
 
 use serde::{Deserialize, Serialize};
 

@@ -5,8 +5,7 @@
 //! stripes stay consistent. [`Host`], [`Device`] and `LockServer` are state machines: no sockets, no clock, no disk and no
 //! threads. One function in (`handle`), one out (`poll`), and `next_timer` says when to call with a tick.
 //!
-//! Sections named in comments are those of the specification that the code follows, "shared array section N"; its source is
-//! Amiri, Gibson, Golding, *Highly concurrent shared storage*.
+//! The design is in docs/design/array.md; its source is Amiri, Gibson, Golding, *Highly concurrent shared storage*.
 #![forbid(unsafe_code)]
 
 mod agreement;

@@ -1,5 +1,5 @@
 //! What hosts, devices and lock servers say to each other. Every request is answered once; who is asked again, because a
-//! connection broke, gives the same answer (section 2: idempotent on the operation's id).
+//! connection broke, gives the same answer (docs/design/array.md 2).
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -47,9 +47,10 @@ pub enum Past {
     /// Nobody's but its own.
     #[default]
     Nobody,
-    /// Those of earlier tries of the same host operation, which have written a part and go on as this one (section 3.4).
+    /// Those of earlier tries of the same host operation, which have written a part and go on as this one
+    /// (docs/design/array.md 3.4).
     Tries(Vec<OpId>),
-    /// Those of a fenced life whose writes this operation repairs (section 3.2).
+    /// Those of a fenced life whose writes this operation repairs (docs/design/array.md 3.2).
     Life(Life),
 }
 
@@ -73,7 +74,7 @@ pub struct Blocks {
     pub data: Bytes,
     /// The linkage record of all of them; `lost` is not set here.
     pub header: Header,
-    /// Which of them, from 0, are marked lost (section 3.5). Only repairs mark any.
+    /// Which of them, from 0, are marked lost (docs/design/array.md 3.5). Only repairs mark any.
     pub lost: Vec<u32>,
 }
 
@@ -89,8 +90,8 @@ pub enum Action {
     },
     /// Write, with no control by the device.
     Write(Blocks),
-    /// Timestamp ordering, phase 1: R (only `read`), P (only `write`) or RP (both) of section 2.4. `read` and `write` need not
-    /// be the same blocks.
+    /// Timestamp ordering, phase 1: R (only `read`), P (only `write`) or RP (both) of docs/design/array.md 2.4. `read` and
+    /// `write` need not be the same blocks.
     Prepare {
         /// Blocks to read.
         read: Option<Extent>,
@@ -134,7 +135,8 @@ pub enum Action {
     Install(ArrayState),
     /// A vote on the array's next state.
     Agree(Agree),
-    /// Refuse this life and all earlier ones of its host from now on, and say what it may have been writing (section 3.2).
+    /// Refuse this life and all earlier ones of its host from now on, and say what it may have been writing
+    /// (docs/design/array.md 3.2).
     Fence {
         /// Whose.
         life: Life,
@@ -151,7 +153,7 @@ pub enum Action {
         /// Of each host, the last one that is.
         lives: Vec<Life>,
     },
-    /// This stripe has been checked and repaired: serve it again (section 3.1 rule 4).
+    /// This stripe has been checked and repaired: serve it again (docs/design/array.md 3.1.4).
     Repaired {
         /// The stripe.
         stripe: u64,
@@ -177,7 +179,7 @@ pub struct Reply {
 /// A block's content cannot be counted on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Flaw {
-    /// It is lost (section 3.5). What is delivered in its place fits the parity.
+    /// It is lost (docs/design/array.md 3.5). What is delivered in its place fits the parity.
     Lost,
     /// It cannot be read; zeros are delivered in its place.
     Unreadable(BlockError),
@@ -231,7 +233,7 @@ pub enum Answer {
     },
     /// Device-served locking: the lock was not to be had in time. Nothing is left of it at the device.
     Denied,
-    /// A write without the lock or pre-write that it needs: the device has forgotten it (section 3.4).
+    /// A write without the lock or pre-write that it needs: the device has forgotten it (docs/design/array.md 3.4).
     NotPrepared,
     /// The array has a newer state, this one, with other conditions of devices.
     Stale(ArrayState),
@@ -255,7 +257,7 @@ pub enum Answer {
     Fences(Vec<Life>),
     /// A voter's answer.
     Agreed(Agreed),
-    /// The stripe must be checked before it is used (section 3.1 rule 4).
+    /// The stripe must be checked before it is used (docs/design/array.md 3.1.4).
     Suspect {
         /// The stripe.
         stripe: u64,

@@ -1,5 +1,5 @@
-//! The published protocols' holes (section 4), each switchable, so that tests can show that checks find them. Compiled in only
-//! with the feature `mutations`. "No control" is none of them: that is [`crate::Scheme::ZeroOverhead`].
+//! The published protocols' holes (docs/design/array.md 4), each switchable, so that tests can show that checks find them.
+//! Compiled in only with the feature `mutations`. "No control" is none of them: that is [`crate::Scheme::ZeroOverhead`].
 
 /// One rule left out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -8,8 +8,9 @@ pub enum Mutation {
     TsoWritesUnconditionally,
     /// Timestamp ordering: a queued read is served although a newer write was applied. At devices.
     TsoKeepsQueuedReads,
-    /// An operation of which a part is written starts again as a read-modify-write (section 3.4). At hosts; and devices that
-    /// restart let nobody take up a write, and suspect no stripe, since a repair there would make it good before it shows.
+    /// An operation of which a part is written starts again as a read-modify-write (docs/design/array.md 3.4). At hosts; and
+    /// devices that restart let nobody take up a write, and suspect no stripe, since a repair there would make it good before
+    /// it shows.
     DeltaAfterPartialWrite,
     /// Device-served locking: an unlock that overtakes its lock leaves no trace. At devices.
     UnlockLeavesNoTombstone,

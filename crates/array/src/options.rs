@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How concurrent host operations are kept apart (section 2). All hosts of an array use the same.
+/// How concurrent host operations are kept apart (docs/design/array.md 2). All hosts of an array use the same.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]

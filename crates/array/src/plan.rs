@@ -1,5 +1,5 @@
-//! Which blocks of which devices a host operation reads first and writes then (section 1.2). An operation over several stripes
-//! is one plan: all that it reads comes before anything that it writes.
+//! Which blocks of which devices a host operation reads first and writes then (docs/design/array.md 1.2). An operation over
+//! several stripes is one plan: all that it reads comes before anything that it writes.
 //!
 //! Partial units are handled in whole blocks. A read-modify-write touches the blocks that the operation covers, and the parity
 //! of the columns from the first of them to the last; the other methods touch all units in these columns.
@@ -111,7 +111,7 @@ pub struct WriteRules {
     /// Half of the data units is written: read-modify-write rather than reconstruct-write. The paper does not say.
     pub delta_at_half: bool,
     /// In these stripes a part of this operation is written already, so that old data and parity need not fit: nothing may be made
-    /// of the old parity (section 3.4).
+    /// of the old parity (docs/design/array.md 3.4).
     pub parity_unfit: BTreeSet<u64>,
 }
 
@@ -288,7 +288,7 @@ pub fn read(layout: &Layout, state: &ArrayState, span: Span) -> Result<Plan, OpE
 }
 
 /// The plan of a write. Fails if more than one unit of a stripe is missing, and if it could be done only with a parity that
-/// does not fit (section 3.5).
+/// does not fit (docs/design/array.md 3.5).
 pub fn write(
     layout: &Layout,
     state: &ArrayState,

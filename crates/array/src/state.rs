@@ -1,4 +1,4 @@
-//! What hosts and devices have agreed on: which devices may be read (section 3.3).
+//! What hosts and devices have agreed on: which devices may be read (docs/design/array.md 3.3).
 
 use serde::{Deserialize, Serialize};
 

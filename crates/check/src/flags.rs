@@ -5,7 +5,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 bitflags! {
-    /// Flags of request, convert, unlock and cancel calls (semantics section 3). The values are
+    /// Flags of request, convert, unlock and cancel calls (docs/design/semantics.md 3). The values are
     /// those of Linux `DLM_LKF_*`, so that a call's bits can be taken over as they are.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Flags: u32 {
@@ -41,7 +41,7 @@ bitflags! {
         const ALTCW = 0x1_0000;
         /// Unlock in any state (FORCEUNLOCK).
         const FORCE = 0x2_0000;
-        /// Claim the mastership (protocol section 4).
+        /// Claim the mastership (docs/design/claim.md 4).
         const NOTIFY = 0x8_0000;
         /// The locked object is being freed: exempt from the claim barrier.
         const FREED = 0x10_0000;

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A lock mode (semantics section 1), ordered by strength; CW and PR are incomparable.
+/// A lock mode (docs/design/semantics.md 1), ordered by strength; CW and PR are incomparable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Mode {

@@ -1,4 +1,4 @@
-//! The claim barrier (protocol section 4): what would let others learn of an object this node is
+//! The claim barrier (docs/design/claim.md 4.6): what would let others learn of an object this node is
 //! creating waits until the object's locks are known to be this node's.
 //!
 //! One barrier for the lockspace: any weakening of an EX or PW lock waits until every claim made

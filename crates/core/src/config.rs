@@ -8,13 +8,13 @@ use crate::ids::{NodeId, Time};
 /// (`Directory` and `Claim` may be mixed).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Policy {
-    /// Ask the directory node, as the Linux kernel's DLM does (protocol section 1).
+    /// Ask the directory node, as the Linux kernel's DLM does (docs/design/claim.md 1.1).
     Directory,
-    /// As `Directory`, but calls with NOTIFY claim the mastership (protocol section 4).
+    /// As `Directory`, but calls with NOTIFY claim the mastership (docs/design/claim.md 4).
     Claim(ClaimMode),
-    /// Ask every member, as O2CB does (protocol section 1).
+    /// Ask every member, as O2CB does (docs/design/claim.md 1.2).
     Broadcast,
-    /// The master is where the hash says; nothing is ever asked (NODIR, semantics section 9).
+    /// The master is where the hash says; nothing is ever asked (NODIR, docs/design/semantics.md 9.11).
     Home,
 }
 
@@ -43,7 +43,7 @@ impl Policy {
 /// When a claimed lock is granted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum ClaimMode {
-    /// At once. The caller guarantees (protocol section 4) that it holds a lock which excludes
+    /// At once. The caller guarantees (docs/design/claim.md 4.4) that it holds a lock which excludes
     /// every other way to learn the name, and that no older object of that name is locked above NL.
     Optimistic,
     /// When the directory has confirmed the claim: one round trip, needs no guarantee.
@@ -80,13 +80,13 @@ pub struct Config {
     /// Entries after which a batch of claims is sent, and all other batches with it.
     pub batch_entries: usize,
     /// Age at which batches of claims are sent. Nothing waits for a claim but the barrier, which
-    /// sends them at once: so this may be much longer than the 1 ms of protocol section 4, and
+    /// sends them at once: so this may be long (docs/design/claim.md 4.7), and
     /// is 50 ms by default: a volley of batches wakes a process at every directory node, which
     /// costs as much as some hundred claims.
     pub batch_age: Time,
     /// On a transport that can lose messages: the first interval after which an unanswered claim
     /// is resent; it doubles up to twenty times this. `None` on an ordered, reliable transport,
-    /// where nothing is resent (protocol section 4).
+    /// where nothing is resent (docs/design/claim.md 4.8).
     pub claim_resend: Option<Time>,
     /// Unsettled claims beyond which further ones are strict (back-pressure).
     pub claim_cap: usize,

@@ -146,7 +146,7 @@ impl Tally {
         modes.map(|held| self.granted[held as usize]).sum()
     }
 
-    /// Whether a converter and another one wait for each other (semantics section 5). Any converter
+    /// Whether a converter and another one wait for each other (docs/design/semantics.md 5). Any converter
     /// whose wait closes the circle counts, and of those `ahead` of it, which want these modes, also
     /// one that only waits for it. `queued`: it is in the queue itself.
     pub fn deadlock(&self, held: Mode, wanted: Mode, ahead: Modes, queued: bool) -> bool {

@@ -1,4 +1,4 @@
-//! The search for deadlocks over several resources and nodes (semantics section 8).
+//! The search for deadlocks over several resources and nodes (docs/design/semantics.md 8.3).
 //!
 //! A master whose locks wait for long asks the lowest member to search. That one has every member
 //! say what waits at it, looks for circles ([`crate::waits`]), and has those who know of a circle's

@@ -28,7 +28,7 @@ pub enum Error {
     Leaving,
 }
 
-/// Why arguments are invalid (semantics section 3, "Errors EINVAL").
+/// Why arguments are invalid (docs/design/semantics.md 3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum Invalid {
     /// QUECVT, CONVDEADLK, IVVALBLK or FREED on a call that is not a conversion.

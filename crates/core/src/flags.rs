@@ -1,4 +1,4 @@
-//! Flags of calls and of completions (semantics section 3).
+//! Flags of calls and of completions (docs/design/semantics.md 3).
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ bitflags! {
     pub struct LockFlags: u32 {
         /// Not grantable at once: complete with EAGAIN, never queue.
         const NOQUEUE = 0x1;
-        /// Transfer the lock value block (semantics section 6).
+        /// Transfer the lock value block (docs/design/semantics.md 6).
         const VALBLK = 0x8;
         /// Convert: do not overtake conversions that wait already.
         const QUECVT = 0x10;
@@ -43,7 +43,7 @@ bitflags! {
         /// Try CW when the mode asked for cannot be granted at once.
         const ALTCW = 0x1_0000;
         /// The caller is creating the locked object and excludes every other way to learn its
-        /// name: claim the mastership instead of asking for it (protocol section 4).
+        /// name: claim the mastership instead of asking for it (docs/design/claim.md 4).
         const NOTIFY = 0x8_0000;
         /// Convert: the locked object is being freed, so the claim barrier does not apply.
         const FREED = 0x10_0000;

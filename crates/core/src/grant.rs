@@ -1,4 +1,4 @@
-//! The master's decisions: who is granted when (semantics sections 4 and 5).
+//! The master's decisions: who is granted when (docs/design/semantics.md 4 and 5).
 
 use crate::crowd::{Modes, Notices};
 use crate::flags::{LockFlags, SbFlags};
@@ -51,7 +51,7 @@ pub(crate) struct Effects {
 }
 
 impl Store {
-    /// Whether `id` can be granted `rq`: the ten rules of semantics section 4, in their order.
+    /// Whether `id` can be granted `rq`: the ten rules of docs/design/semantics.md 4.1, in their order.
     fn grantable(&self, id: LockId, rq: Mode, when: When) -> bool {
         let lock = &self[id];
         let key = lock.resource;
@@ -82,14 +82,14 @@ impl Store {
     }
 
     /// Whether a converter's granted mode is in the way of `id`: put ahead of it, `id` would wait
-    /// for one that waits behind it, which semantics section 5 does not see when `id` arrives.
+    /// for one that waits behind it, which docs/design/semantics.md 5 does not see when `id` arrives.
     fn waits_for_converters(&self, id: LockId) -> bool {
         let lock = &self[id];
         let held = self.tally(lock.resource).held_by_converters();
         lock.requested.is_some_and(|rq| held.conflict_with(rq))
     }
 
-    /// Whether converter `id` and another one wait for each other (semantics section 5); those ahead
+    /// Whether converter `id` and another one wait for each other (docs/design/semantics.md 5); those ahead
     /// of it want these modes. All converters are ahead of one that is not in the queue yet.
     fn conversion_deadlock(&self, id: LockId, ahead: Modes) -> bool {
         let lock = &self[id];
@@ -102,7 +102,7 @@ impl Store {
 }
 
 impl Lockspace {
-    /// `try(L)` of semantics section 4, without granting. A success in the alternative mode
+    /// Tries a lock (docs/design/semantics.md 4.2), without granting. A success in the alternative mode
     /// leaves that mode in `requested`. Those ahead of it in the conversion queue want the modes `ahead`.
     fn try_grant(&mut self, id: LockId, when: When, ahead: Modes) -> Try {
         let Some(rq) = self.store[id].requested else { return Try::NotNow };

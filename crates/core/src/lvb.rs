@@ -1,4 +1,4 @@
-//! The lock value block (semantics section 6).
+//! The lock value block (docs/design/semantics.md 6).
 
 use crate::flags::{LockFlags, SbFlags};
 use crate::ids::LockId;
@@ -18,7 +18,7 @@ pub(crate) enum LvbAction {
     None,
 }
 
-/// The table of semantics section 6.
+/// The table of docs/design/semantics.md 6.
 pub(crate) fn action(granted: Option<Mode>, requested: Mode) -> LvbAction {
     use Mode::*;
     match granted {
@@ -109,7 +109,7 @@ mod tests {
     use super::{LvbAction, action};
     use crate::mode::Mode;
 
-    /// Semantics section 6, row by row: none, NL, CR, CW, PR, PW, EX.
+    /// docs/design/semantics.md 6, row by row: none, NL, CR, CW, PR, PW, EX.
     #[test]
     fn table() {
         let rows = ["RRRRRR", "RRRRRR", "-RRRRR", "--RRRR", "---RRR", "WWWWWR", "WWWWWW"];

@@ -1,7 +1,7 @@
 //! What members say to each other.
 //!
 //! Every message carries the sender's view and Lamport clock. Directory and recovery messages
-//! count only within their view (semantics section 9); the others are queued while a node
+//! count only within their view (docs/design/semantics.md 9); the others are queued while a node
 //! recovers and handled afterwards.
 
 use alloc::boxed::Box;
@@ -143,11 +143,11 @@ pub struct ClaimReply {
     /// The answer.
     pub verdict: Verdict,
     /// The claimed name, on transports that can lose or duplicate claims: the claimer needs it to
-    /// heal a record that a late duplicate left behind (protocol section 4).
+    /// heal a record that a late duplicate left behind (docs/design/claim.md 4.8).
     pub name: Option<Box<Name>>,
 }
 
-/// A lock that moves to a new master in recovery (semantics section 9, step 6).
+/// A lock that moves to a new master in recovery (docs/design/semantics.md 9.6).
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct MovedLock {
     /// Which resource.

@@ -1,4 +1,4 @@
-//! The six lock modes and their relations (semantics section 1).
+//! The six lock modes and their relations (docs/design/semantics.md 1).
 
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,7 @@ impl Mode {
         self >= Mode::PW
     }
 
-    /// The pairs for which QUECVT is allowed (semantics section 3).
+    /// The pairs for which QUECVT is allowed (docs/design/semantics.md 3).
     pub fn may_quecvt(self, to: Mode) -> bool {
         to > self || (self == Mode::PR && to == Mode::CW)
     }

@@ -1,4 +1,4 @@
-//! The published artifact's defects (protocol section 5), each switchable, so that tests can show
+//! The published artifact's defects (docs/design/claim.md 5.2), each switchable, so that tests can show
 //! that the checkers find them. Compiled in only with the feature `mutations`.
 
 use serde::{Deserialize, Serialize};

@@ -121,7 +121,7 @@ impl Lockspace {
         Ok(())
     }
 
-    /// A client's process is gone (semantics section 8). Its locks stay in force until the claims
+    /// A client's process is gone (docs/design/semantics.md 8.1). Its locks stay in force until the claims
     /// made so far are settled: exit weakens EX and PW as any unlock does.
     pub(crate) fn client_gone(&mut self, client: ClientId) {
         self.held.retain(|output| output.client() != Some(client));
@@ -443,7 +443,7 @@ impl Lockspace {
         self.store.recount(id);
     }
 
-    /// Takes the outstanding request or conversion back (semantics section 7).
+    /// Takes the outstanding request or conversion back (docs/design/semantics.md 7.3).
     pub(crate) fn cancel_lock(&mut self, id: LockId, cause: CancelCause) {
         let running = self.running;
         let lock = &mut self.store[id];
@@ -568,7 +568,7 @@ impl Lockspace {
         }
     }
 
-    /// Delivers a blocking notice unless it says nothing new (semantics section 7).
+    /// Delivers a blocking notice unless it says nothing new (docs/design/semantics.md 7.2).
     pub(crate) fn deliver_bast(&mut self, id: LockId, mode: Mode) {
         let lock = &mut self.store[id];
         let harmless = lock.cast_mode.is_some_and(|cast| cast.compatible(mode));

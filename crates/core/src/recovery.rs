@@ -1,4 +1,4 @@
-//! Recovery after a change of members (semantics section 9), step by step, restartable at any.
+//! Recovery after a change of members (docs/design/semantics.md 9), step by step, restartable at any.
 //!
 //! A view closes the gate. What the departed left behind is dealt with at once, as it needs nobody
 //! else; then come four barriers, which the lowest member counts:

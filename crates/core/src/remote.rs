@@ -17,7 +17,7 @@ use crate::space::Lockspace;
 /// Messages of views not announced yet that are kept.
 const EARLY_LIMIT: usize = 64 * 1024;
 
-/// How a message is treated around a recovery (semantics section 9, steps 0 and 8).
+/// How a message is treated around a recovery (docs/design/semantics.md 9.1 and 9.8).
 pub(crate) enum Class {
     /// Part of a recovery: counts only in its view.
     Recovery,
@@ -178,7 +178,7 @@ impl Lockspace {
     }
 
     /// A down-conversion is granted by every master, so it is done here and now and its message is
-    /// not answered (semantics section 4).
+    /// not answered (docs/design/semantics.md 4.3).
     pub(crate) fn convert_down(&mut self, id: LockId, master: NodeId, rq: Mode) {
         let Some(remid) = self.store[id].remid else { return };
         let token = if rq.writes() { self.next_token() } else { 0 };

@@ -63,7 +63,7 @@ pub(crate) struct Resource {
     pub lvb_seq: u32,
     /// VALNOTVALID: the block's content is not to be trusted.
     pub lvb_invalid: bool,
-    /// A dead node may have been about to write the block (semantics section 9, step 4).
+    /// A dead node may have been about to write the block (docs/design/semantics.md 9.5).
     pub lvb_lost: bool,
     /// Its master changes in the present recovery: locks must reach the new one.
     pub moved: bool,

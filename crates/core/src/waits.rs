@@ -1,5 +1,5 @@
 //! Who waits for whom, in what nodes say of their resources: the relation behind "who holds it up"
-//! and behind the search for deadlocks (semantics section 8).
+//! and behind the search for deadlocks (docs/design/semantics.md 8.3).
 //!
 //! Everything here is a function of [`ResourceInfo`]s as masters see them, so that a person's
 //! question and the search answer alike.
@@ -87,8 +87,8 @@ impl LockInfo {
 
 impl ResourceInfo {
     /// The locks that `waiter`, one of this resource's, waits for: those that hold a mode in its
-    /// way, and those that are first in the queues before it (semantics section 4, rules 2 and 7
-    /// to 9). Only what its master says shows all of them.
+    /// way, and those that are first in the queues before it (docs/design/semantics.md 4.1, rules 2
+    /// and 7 to 9). Only what its master says shows all of them.
     pub fn blockers<'a>(&'a self, waiter: &'a LockInfo) -> impl Iterator<Item = &'a LockInfo> {
         let heads = self.heads();
         self.locks.iter().filter(move |other| heads.block(other, waiter))

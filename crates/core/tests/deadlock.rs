@@ -1,4 +1,4 @@
-//! The search for deadlocks over several resources and nodes (semantics section 8).
+//! The search for deadlocks over several resources and nodes (docs/design/semantics.md 8.3).
 
 mod common;
 use common::{Cluster, MS, name, node};

@@ -1,5 +1,5 @@
-//! Random calls on one resource, compared step by step with an oracle that was written from the
-//! specification alone (`oracle/`): on one node, and on three nodes run to quiescence after each
+//! Random calls on one resource, compared step by step with an oracle that was written from
+//! docs/design/semantics.md alone (`oracle/`): on one node, and on three nodes run to quiescence after each
 //! call, with the master at different places.
 //!
 //! A failure prints its seed. To replay one seed:
@@ -229,7 +229,7 @@ impl Run {
         expected.iter().for_each(|t| count(&mut self.seen, t));
         let mut told = self.callbacks()?;
         if free {
-            // Applied by its owner without asking the master (section 4), who alone knows whether
+            // Applied by its owner without asking the master (docs/design/semantics.md 4), who alone knows whether
             // the value block is valid.
             let own = |t: &mut Told| t.sb -= SbFlags::VALNOTVALID;
             expected.first_mut().map(own);
@@ -265,7 +265,7 @@ impl Run {
         }
     }
 
-    /// What the specification says the call returns; the oracle does it if it is accepted.
+    /// What docs/design/semantics.md says the call returns; the oracle does it if it is accepted.
     fn expect(&mut self, call: &Call) -> Result<(), &'static str> {
         let oracle = &mut self.oracle;
         match *call {
@@ -338,7 +338,7 @@ impl Run {
     }
 
     /// What the lockspaces told their clients, in the oracle's terms. Blocking notices must say
-    /// something new (section 7).
+    /// something new (docs/design/semantics.md 7).
     fn callbacks(&mut self) -> Result<Vec<Told>, String> {
         let mut told = Vec::new();
         for (at, output) in std::mem::take(&mut self.cluster.told) {
@@ -449,7 +449,7 @@ impl Run {
         Ok(())
     }
 
-    /// Section 7: who blocks somebody has been told since its last grant.
+    /// docs/design/semantics.md 7: who blocks somebody has been told since its last grant.
     fn check_notices(&mut self) -> Result<(), String> {
         let oracle = &self.oracle;
         self.callbacks.retain(|&number, _| oracle.at(number).is_some());

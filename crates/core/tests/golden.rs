@@ -72,7 +72,7 @@ fn compatibility() {
     }
 }
 
-/// Section 1: D down, M between CW and PR, neither up nor down.
+/// docs/design/semantics.md 1: D down, M between CW and PR, neither up nor down.
 #[test]
 fn directions() {
     let table = tables(include_str!("golden/direction.txt")).remove(0);
@@ -288,7 +288,7 @@ fn lvb_that_is_invalid() {
             let (done, node) = transition(&mut stage, row, column, flags);
             let context = format!("{place:?} {row} {column} {flags:?} {done:?}");
             // Down-conversions are granted by their owner, who does not know of it unless it is
-            // the master (section 4); from PR to CW is not down.
+            // the master (docs/design/semantics.md 4); from PR to CW is not down.
             let asked = node == stage.master() || (row, column) == ("PR", "CW");
             let warned = match cell {
                 "R" => valblk,

@@ -1,4 +1,4 @@
-//! One test per paragraph of sections 3 to 8 of the lock semantics, named after it, each with the
+//! One test per paragraph of docs/design/semantics.md 3 to 8, named after it, each with the
 //! master here and elsewhere.
 
 mod common;
@@ -20,7 +20,7 @@ fn granted_modes(stage: &Stage) -> Vec<Mode> {
     locks.iter().filter(|l| l.queue == Queue::Granted).filter_map(|l| l.granted).collect()
 }
 
-// ---- section 3: flags ----
+// ---- docs/design/semantics.md 3: flags ----
 
 /// NOQUEUE: EAGAIN at once; a new lock is gone, a conversion keeps its mode; never queued.
 #[test]
@@ -114,7 +114,7 @@ fn flags_noorder() {
     });
 }
 
-/// The errors of section 3, on requests.
+/// The errors of docs/design/semantics.md 3, on requests.
 #[test]
 fn errors_einval_of_requests() {
     let cases = [
@@ -143,7 +143,7 @@ fn errors_einval_of_requests() {
     });
 }
 
-/// The errors of section 3, on conversions and unlocks; they change nothing.
+/// The errors of docs/design/semantics.md 3, on conversions and unlocks; they change nothing.
 #[test]
 fn errors_einval_of_conversions() {
     let cases = [
@@ -208,7 +208,7 @@ impl HoldConverting for Stage {
     }
 }
 
-// ---- section 4: grant rules ----
+// ---- docs/design/semantics.md 4: grant rules ----
 
 /// Rule 1: EXPEDITE is granted past blocked conversions and waiters, where a plain NL waits.
 #[test]
@@ -445,7 +445,7 @@ fn down_conversion_is_applied_at_once_and_not_acknowledged() {
     }
 }
 
-// ---- section 5: conversion deadlock ----
+// ---- docs/design/semantics.md 5: conversion deadlock ----
 
 /// PR to EX twice: the second gets EDEADLK and keeps its mode.
 #[test]
@@ -593,7 +593,7 @@ fn pr_to_cw_against_pr() {
     });
 }
 
-// ---- section 7: cancel, unlock ----
+// ---- docs/design/semantics.md 7: cancel, unlock ----
 
 /// Cancel of a waiting request: ECANCEL, the lock is gone, those behind it move up.
 #[test]
@@ -951,7 +951,7 @@ fn ids_are_not_reused() {
     });
 }
 
-// ---- section 8: orphans, time-outs ----
+// ---- docs/design/semantics.md 8: orphans, time-outs ----
 
 fn gone(s: &mut Stage, node: NodeId) {
     s.cluster.input(node, Input::ClientGone(ClientId(1))).unwrap();

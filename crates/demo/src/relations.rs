@@ -15,7 +15,7 @@ pub struct Relation {
 }
 
 /// Messages that a creation waits for under the directory policy: two new locks, each with its
-/// directory at another node with probability (N-1)/N, a round trip each (protocol section 1).
+/// directory at another node with probability (N-1)/N, a round trip each (docs/design/claim.md 1.1).
 pub fn directory_round_trips(nodes: u32) -> f64 {
     2.0 * f64::from(nodes - 1) / f64::from(nodes)
 }

@@ -80,7 +80,7 @@ pub struct NodeConfig {
     pub listen: Option<SocketAddr>,
     /// Which keys of the cluster were given, and do not just have their default.
     pub given: Given,
-    /// Share of the directory that this node keeps (protocol section 1); 0 keeps none.
+    /// Share of the directory that this node keeps (docs/design/claim.md 1.1); 0 keeps none.
     pub weight: u32,
     /// How long a node may go on without hearing from a majority. A node that is silent for twice
     /// this long is taken out of the view (see [`crate::membership`]).

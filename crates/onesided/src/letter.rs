@@ -1,7 +1,8 @@
 //! What clients and homes tell each other.
 //!
 //! Every letter names the lock, its generation and the acquisition that it is meant for. Published protocols send none of
-//! these (ShiftLock section 2.7, hole 5), so that a letter which arrives after its wait was given up is taken for another.
+//! these (docs/design/onesided.md 2.7, hole 5), so that a letter which arrives after its wait was given up is taken for
+//! another.
 
 use crate::fabric::{Message, Peer};
 use crate::table::{Generation, LockId};

@@ -20,7 +20,7 @@
 //! }
 //! ```
 //!
-//! Sections named in comments are those of the specification of one-sided protocols that the code follows.
+//! The protocols, their holes and how these are closed: docs/design/onesided.md.
 #![forbid(unsafe_code)]
 
 /// Whether clients are to behave with one of these holes; constantly false without the feature.

@@ -1,4 +1,4 @@
-//! The published protocols' holes (one-sided sections 2.2 to 2.9), each switchable, so that tests can show that the
+//! The published protocols' holes (docs/design/onesided.md 2.2 to 2.9), each switchable, so that tests can show that the
 //! checks find them. Compiled in only with the feature `mutations`.
 //!
 //! # Holes that this design cannot have

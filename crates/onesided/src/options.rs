@@ -152,9 +152,8 @@ impl Options {
     }
 
     /// How many exclusive locks can be granted between the fetch-and-add by which a reader queues and its own grant, where
-    /// that is bounded whoever comes: in ShiftLock by a batch (section 2.7: "a waiting reader is admitted after at most one
-    /// batch of N writers"). The end of a batch admits all readers that are counted by then, and the next writer waits for
-    /// them. Who is evicted by a repair queues again.
+    /// that is bounded whoever comes: in ShiftLock by a batch (docs/design/onesided.md 2.7). The end of a batch admits all
+    /// readers that are counted by then, and the next writer waits for them. Who is evicted by a repair queues again.
     pub fn most_writers_before_a_reader(&self) -> Option<u32> {
         matches!(self.protocol, Protocol::ShiftLock | Protocol::ShiftLockPlus).then_some(self.batch)
     }

@@ -1,4 +1,4 @@
-//! Verbs per operation are those of the specification's section 1; and what clients and tables refuse.
+//! Verbs per operation are those of docs/design/onesided.md 1.3; and what clients and tables refuse.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -50,7 +50,7 @@ impl NetworkServer {
     /// [`ServeError`].
     pub fn start(settings: &Listening) -> Result<NetworkServer, ServeError> {
         let clients = u64::from(settings.clients);
-        // Two for each client that may wait (section 2.8).
+        // Two for each client that may wait (docs/design/onesided.md 2.8).
         let slots = (2 * clients).next_power_of_two();
         let bytes = Table::bytes(settings.locks, slots);
         let bytes = bytes.ok_or(ServeError::TooMany(settings.locks))?;

@@ -120,7 +120,7 @@ impl Server {
         // The server is a peer, too.
         let peers = settings.clients.saturating_add(1);
         let too_many = ServeError::TooMany(settings.locks);
-        // Two for each client that may wait (section 2.8).
+        // Two for each client that may wait (docs/design/onesided.md 2.8).
         let slots =
             peers.saturating_mul(2).checked_next_power_of_two().ok_or(ShmError::Full { peers })?;
         let Some(memory) = Table::bytes(settings.locks, slots) else { return Err(too_many) };

@@ -33,7 +33,7 @@ macro_rules! table {
 }
 
 table! {
-    /// A step of the claim protocol (protocol specification, section 4).
+    /// A step of the claim protocol (docs/design/claim.md 4).
     Transition {
         Sent "sent" "A claim left for the directory node.",
         BatchSent "batch" "Several claims left in one message.",

@@ -1,4 +1,4 @@
-//! The simulated array: what it counts is what the specification's model of messages says, and a seed repeats it.
+//! The simulated array: what it counts is what the model of messages says (docs/design/array.md 5.5), and a seed repeats it.
 
 use lockify_array::Scheme;
 use lockify_sim::SECOND;
@@ -17,8 +17,8 @@ fn found(case: &Case) -> Measured {
     measure(case, 1).expect("nothing is broken")
 }
 
-/// Messages of a read of m units, by scheme, and of a write of m of the four units of a stripe, 1 to 4; section 5,
-/// "Messages", without restarts. Halves of a stripe are read, modified and written.
+/// Messages of a read of m units, by scheme, and of a write of m of the four units of a stripe, 1 to 4, without restarts
+/// (docs/design/array.md 5.5). Halves of a stripe are read, modified and written.
 #[test]
 fn messages_are_those_of_the_model() {
     let read = |per_unit: f64| 2.5 * per_unit;

@@ -111,9 +111,9 @@ pub struct LockServerEntry {
 pub struct Timing {
     /// How long a host, or a device, may be silent before it is taken for dead.
     pub lease_ms: u64,
-    /// How far clocks may be apart (d_max, section 2.4).
+    /// How far clocks may be apart (d_max, docs/design/array.md 2.4).
     pub clock_ms: u64,
-    /// How long devices remember timestamps (T, section 2.4).
+    /// How long devices remember timestamps (T, docs/design/array.md 2.4).
     pub forget_ms: u64,
 }
 
@@ -435,7 +435,7 @@ impl ArrayFile {
         if !(1..=60_000).contains(&clock_ms) {
             return Err(format!("timing.clock_ms = {clock_ms}: 1 to 60000"));
         }
-        // T must exceed latency and skew (section 2.4).
+        // T must exceed latency and skew (docs/design/array.md 2.4).
         if !(500..=600_000).contains(&forget_ms) || forget_ms < 4 * clock_ms {
             return Err(format!(
                 "timing.forget_ms = {forget_ms}: 500 to 600000, and at least four times timing.clock_ms ({clock_ms})"

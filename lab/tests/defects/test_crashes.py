@@ -1,4 +1,4 @@
-"""Nodes die while claims are pending: kernel-claim.md section 2, D5 and D8."""
+"""Nodes die while claims are pending: docs/design/kernel-claim.md 2, D5 and D8."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Members leave and come back while claims are made, and give the file system up while claims are
-pending (kernel-claim.md section 3, point 5)."""
+pending (docs/design/kernel-claim.md 3.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that do not know claims: kernel-claim.md section 2, D7."""
+"""Members that do not know claims: docs/design/kernel-claim.md 2, D7."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The network loses what is sent one way, or breaks a connection, while claims are under way.
 
-Kernel-claim.md section 2, D6 and D9: a claim is confirmed by its answer and by nothing else, and
+docs/design/kernel-claim.md 2, D6 and D9: a claim is confirmed by its answer and by nothing else, and
 answered once, however often its message was on the way.
 """
 

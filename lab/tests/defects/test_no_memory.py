@@ -1,4 +1,4 @@
-"""Memory runs out where claims are made, sent, answered, asked and given up (kernel-claim.md section 2, D9: the
+"""Memory runs out where claims are made, sent, answered, asked and given up (docs/design/kernel-claim.md 2, D9: the
 failure of a send). Nothing gets lost by it: what could not be sent is sent later.
 
 A debug kernel's failslab lets those allocations fail that may not sleep and that one function of the claim, with

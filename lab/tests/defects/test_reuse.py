@@ -1,4 +1,4 @@
-"""Blocks, and with them lock names, are used again: kernel-claim.md section 2, D1 and D2, and
+"""Blocks, and with them lock names, are used again: docs/design/kernel-claim.md 2, D1 and D2, and
 crossed refusals."""
 
 from __future__ import annotations

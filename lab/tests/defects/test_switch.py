@@ -1,5 +1,5 @@
-"""The switch of a lockspace: `strict`, and `off` while claims are pending (kernel-claim.md section 3,
-points 5 and 9)."""
+"""The switch of a lockspace: `strict`, and `off` while claims are pending (docs/design/kernel-claim.md 3.5
+and 3.9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A directory node that does not answer: kernel-claim.md section 2, D3, D4, D6, D10."""
+"""A directory node that does not answer: docs/design/kernel-claim.md 2, D3, D4, D6, D10."""
 
 from __future__ import annotations
 

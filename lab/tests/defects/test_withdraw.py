@@ -1,4 +1,4 @@
-"""GFS2 withdraws at a node with claims pending (kernel-claim.md section 3, point 5).
+"""GFS2 withdraws at a node with claims pending (docs/design/kernel-claim.md 3.5).
 
 A cluster for each: after a second withdrawal in one cluster another node found an inode that was in the
 journal only. The unchanged kernel cannot be the control: there the node panics when it unmounts.

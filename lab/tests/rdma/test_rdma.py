@@ -81,7 +81,7 @@ def during(lab: Lab, before: dict[int, Difference]) -> dict[int, Difference]:
     return {node: before[node].or_else(now) for node, now in differences(lab).items()}
 
 
-# Per lock and unlock that nobody else wants, as in section 1 of the protocols' specification and docs/onesided.md; a
+# Per lock and unlock that nobody else wants, as in docs/design/onesided.md 1.3; a
 # swap is a CAS here. Where `shared` says nothing, locks are exclusive only.
 COSTS: dict[str, dict[str, dict[str, int]]] = {
     "srsl": {"exclusive": {"messages": 2}, "shared": {"messages": 2}},  # and a grant, which the home sends
@@ -110,7 +110,7 @@ def test_a_lock_costs_what_the_specification_says(lab: Lab, protocol: str) -> No
         counted = {kind: done[kind] for kind in ("cas", "faa", "read", "write", "messages")}
         wanted = {kind: cost.get(kind, 0) * done["pairs"] for kind in counted}
         if (protocol, mode) == ("n-cosed", "shared"):
-            # Who has just shared looks at the writers' intents, which section 2.3 adds (hole 9).
+            # Who has just shared looks at the writers' intents, which docs/design/onesided.md 2.3 adds (hole 9).
             assert 0 <= counted["read"] <= done["pairs"]
             wanted["read"] = counted["read"]
         assert counted == wanted, (mode, done["pairs"])

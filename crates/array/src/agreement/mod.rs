@@ -1,6 +1,6 @@
-//! Agreement on the array's state (section 3.3): each epoch's state is chosen once, by a majority of the voters, whichever
-//! hosts propose. It is single-decree Paxos per epoch (Lamport, *Paxos made simple*, 2001), with devices as acceptors and
-//! hosts as proposers; a state that follows another is proposed only where the other is known to have been chosen.
+//! Agreement on the array's state (docs/design/array.md 3.3): each epoch's state is chosen once, by a majority of the voters,
+//! whichever hosts propose. It is single-decree Paxos per epoch (Lamport, *Paxos made simple*, 2001), with devices as acceptors
+//! and hosts as proposers; a state that follows another is proposed only where the other is known to have been chosen.
 //!
 //! Voters are all devices of the layout, failed ones included, and witnesses (devices without blocks): the set is fixed, so
 //! that two majorities always share a voter.

@@ -24,7 +24,7 @@ pub(super) struct Record {
     pub acceptor: Acceptor,
     /// Who is fenced.
     pub fenced: Fences,
-    /// Regions in which a write may be under way (section 3.1 rule 3).
+    /// Regions in which a write may be under way (docs/design/array.md 3.1.3).
     pub dirty: BTreeSet<u64>,
     /// Lives that may have locks or pre-writes here.
     pub holders: BTreeSet<Life>,

@@ -1,5 +1,5 @@
-//! Lives that are fenced (section 3.2), durably: a write of theirs that was delayed must not land after others have repaired
-//! what they left.
+//! Lives that are fenced (docs/design/array.md 3.2), durably: a write of theirs that was delayed must not land after others
+//! have repaired what they left.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Locks of a device's own blocks (section 2.3): first come, first served where they conflict, and whoever waits too long is
-//! denied.
+//! Locks of a device's own blocks (docs/design/array.md 2.3): first come, first served where they conflict, and whoever waits
+//! too long is denied.
 
 use super::fence::Fences;
 use super::memory::{Ended, Memory};
@@ -203,7 +203,7 @@ impl Locks {
         self.settle(effects);
     }
 
-    /// Drops what a life has here, or all (section 3.2: only after what it has written was repaired).
+    /// Drops what a life has here, or all (docs/design/array.md 3.2: only after what it has written was repaired).
     pub(super) fn clear(&mut self, life: Option<Life>, effects: &mut Vec<Effect>) {
         self.queue.retain(|lock| life.is_some_and(|life| lock.ask.call.op.life != life));
         self.settle(effects);

@@ -1,5 +1,5 @@
 //! What the record has to say before a request is served, so that a device that starts again knows what it has forgotten: the
-//! region in which something is being written (section 3.1 rule 3), and who may have something under way here.
+//! region in which something is being written (docs/design/array.md 3.1.3), and who may have something under way here.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What a device remembers of requests that are over, so that one that arrives late or twice does nothing (section 2: messages
-//! of a broken connection, and of a new one, come in any order).
+//! What a device remembers of requests that are over, so that one that arrives late or twice does nothing
+//! (docs/design/array.md 2: messages of a broken connection, and of a new one, come in any order).
 
 use std::collections::VecDeque;
 

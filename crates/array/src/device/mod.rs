@@ -66,10 +66,10 @@ pub struct DeviceConfig {
     pub durable: bool,
     /// A host that has locks or pre-writes here and says nothing for this long is reported.
     pub lease: Time,
-    /// How long timestamps of blocks, and siblings that have ended, are remembered (T of section 2.4). More than the longest
-    /// latency and the clocks' differences together.
+    /// How long timestamps of blocks, and siblings that have ended, are remembered (T of docs/design/array.md 2.4). More than
+    /// the longest latency and the clocks' differences together.
     pub remember: Time,
-    /// How far ahead of this device's clock timestamps may be (d_max of section 2.4).
+    /// How far ahead of this device's clock timestamps may be (d_max of docs/design/array.md 2.4).
     pub ahead: Time,
     /// Timestamp ordering as in the textbook: writes wait for all older reads.
     pub basic: bool,
@@ -104,7 +104,7 @@ impl DeviceConfig {
 /// What a device finds when it starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceBoot {
-    /// The clock. It should be right by now: what is served afterwards counts on it (section 2.4).
+    /// The clock. It should be right by now: what is served afterwards counts on it (docs/design/array.md 2.4).
     pub now: Time,
     /// What it saved last ([`DiskAsk::Save`]); none at its first start.
     pub record: Option<Bytes>,
@@ -236,8 +236,8 @@ impl Effect {
     }
 }
 
-/// That a timestamp is too far ahead of the device's clock (section 2.4): what a restarted device takes for the newest that
-/// there can be counts on it.
+/// That a timestamp is too far ahead of the device's clock (docs/design/array.md 2.4): what a restarted device takes for the
+/// newest that there can be counts on it.
 fn ahead(now: Time, allowed: Time, stamp: Stamp) -> Option<Answer> {
     let excess = stamp.time.saturating_sub(now.saturating_add(allowed));
     (excess > 0).then(|| Answer::Ahead { excess, ahead: stamp.time.saturating_sub(now) })
@@ -248,7 +248,7 @@ pub struct Device {
     config: DeviceConfig,
     record: Record,
     saving: epoch::Saving,
-    /// Serves nothing of timestamp ordering before (section 2.4, device restart).
+    /// Serves nothing of timestamp ordering before (docs/design/array.md 2.4).
     starting_until: Time,
     tso: Tso,
     locks: Locks,

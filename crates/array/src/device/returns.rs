@@ -2,10 +2,10 @@
 //!
 //! A device that restarts has forgotten locks and pre-writes. If it let others in at once, they could read and overwrite what
 //! an operation has written elsewhere and not here yet, and the operation would have to be done once more, over what they have
-//! written (section 3.4 has it so). Instead the record says which lives may have had something here. Each of them, on its new
-//! connection, sends its unanswered writes again, and *settles* ([`crate::message::Action::Settled`]) when they are answered;
-//! locks and pre-writes of phase 1 it asks for anew. Until all have settled, or are fenced, nothing else is served. It is what
-//! the lock server does after a crash (section 3.6), at each device.
+//! written (docs/design/array.md 3.4). Instead the record says which lives may have had something here. Each of them, on its
+//! new connection, sends its unanswered writes again, and *settles* ([`crate::message::Action::Settled`]) when they are
+//! answered; locks and pre-writes of phase 1 it asks for anew. Until all have settled, or are fenced, nothing else is served.
+//! It is what the lock server does after a crash (docs/design/array.md 3.6), at each device.
 //!
 //! Nobody has come between such a write and what it was prepared by, so that it is as valid as before. Whether it was done
 //! before the crash, or something newer was, shows in the stamps of the blocks' headers: all blocks' stamps grow, whatever the

@@ -1,7 +1,7 @@
-//! Stripes that have to be checked before they are used (section 3.1 rules 3 and 4). A device that restarts has forgotten
-//! which pre-writes and locks there were, and a newer header would hide that a write was cut short. It knows in which
-//! *regions* something was written of late: a region is marked dirty in the record before the first pre-write, lock or write
-//! in it, and clean when nothing has happened there for long.
+//! Stripes that have to be checked before they are used (docs/design/array.md 3.1.3 and 3.1.4). A device that restarts has
+//! forgotten which pre-writes and locks there were, and a newer header would hide that a write was cut short. It knows in which
+//! *regions* something was written of late: a region is marked dirty in the record before the first pre-write, lock or write in
+//! it, and clean when nothing has happened there for long.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Timestamp ordering at a device (section 2.4).
+//! Timestamp ordering at a device (docs/design/array.md 2.4).
 //!
 //! Each block has the timestamps of its last read (`rts`) and write (`wts`). A *sibling* is what the device keeps of an
 //! operation here: a pre-write, a read that waits for older pre-writes, or both. All waiting is for smaller timestamps, so that
@@ -413,7 +413,7 @@ impl Tso {
         self.settle(now, memory, effects);
     }
 
-    /// Drops what a life has here (section 3.2: only after what it has written was repaired).
+    /// Drops what a life has here (docs/design/array.md 3.2: only after what it has written was repaired).
     pub(super) fn clear(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! Locks that a host keeps (callback locking, section 2.2).
+//! Locks that a host keeps (callback locking, docs/design/array.md 2.2).
 //!
 //! A *part* is a range of a grant: held by the operations that use it, cached when there is none, revoking when it has been
 //! called back. An operation is *admitted* when all that it needs is covered; from then on it counts as a user, whatever

@@ -1,5 +1,5 @@
 //! What becomes of operations under way when the array's state changes, or when devices have forgotten what they hold
-//! (sections 3.3, 3.4).
+//! (docs/design/array.md 3.3, 3.4).
 
 use super::engine::{Phase, Refused, Role, Task, Try};
 use super::{Host, HostOutput};
@@ -68,7 +68,7 @@ impl Host {
         }
     }
 
-    /// Finishes a try of which devices have refused a part of phase 2, while others have written (section 3.4).
+    /// Finishes a try of which devices have refused a part of phase 2, while others have written (docs/design/array.md 3.4).
     ///
     /// If devices have only gone, what was computed still fits: all others hold their locks and pre-writes, so that nobody has
     /// come between. If a device has forgotten its, or has come back and was left out, the operation is done once more, as a

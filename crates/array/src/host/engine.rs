@@ -67,7 +67,7 @@ pub(super) struct Task {
     pub rejections: u32,
     pub denials: u32,
     pub delayed: bool,
-    /// Stripes of which parts are written: parity need not fit (section 3.4).
+    /// Stripes of which parts are written: parity need not fit (docs/design/array.md 3.4).
     pub parity_unfit: BTreeSet<u64>,
     /// The tries that wrote them.
     pub superseded: Vec<u64>,

@@ -1,5 +1,5 @@
-//! Repairs that consist of several transactions, and changes of the array's state (section 3). All of it may be repeated, by
-//! any host: nobody is in charge.
+//! Repairs that consist of several transactions, and changes of the array's state (docs/design/array.md 3). All of it may be
+//! repeated, by any host: nobody is in charge.
 
 use std::collections::{BTreeMap, BTreeSet};
 

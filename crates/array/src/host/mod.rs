@@ -5,7 +5,7 @@
 //! | `engine.rs` | the way of an operation: tries, phases, siblings; the same for every scheme |
 //! | `presence.rs` | what devices are told beside operations: that the host lives, what it has left on a new connection |
 //! | `replies.rs` | what an answer means for the try that it belongs to |
-//! | `changes.rs` | what becomes of operations when the array's state changes (sections 3.3, 3.4) |
+//! | `changes.rs` | what becomes of operations when the array's state changes (docs/design/array.md 3.3, 3.4) |
 //! | `job.rs` | what an operation makes of what it has read: parity, answers |
 //! | `errands.rs` | repairs that consist of several transactions: scrub, rebuild, fence; changes of the array's state |
 //! | `repair.rs` | one pass of a repair over one stripe |
@@ -63,7 +63,7 @@ pub struct HostConfig {
     pub witnesses: u16,
     /// The array's state as far as known; devices tell if it is newer.
     pub state: ArrayState,
-    /// If half of a stripe's data units is written: read-modify-write rather than reconstruct-write (section 1.2).
+    /// If half of a stripe's data units is written: read-modify-write rather than reconstruct-write (docs/design/array.md 1.2).
     pub delta_at_half: bool,
     /// How long a lock server or device believes a host that says nothing; what is under way for long is renewed three times
     /// in this time.
@@ -185,7 +185,7 @@ pub enum HostOutput {
 pub struct HostCounts {
     /// Pieces of work that were answered, failed ones included.
     pub done: u64,
-    /// Those of them that waited for a conflicting lock or pre-write, or were started again (section 2.5).
+    /// Those of them that waited for a conflicting lock or pre-write, or were started again (docs/design/array.md 2.5).
     pub delayed: u64,
     /// Those of them that failed.
     pub failed: u64,
@@ -199,7 +199,7 @@ pub struct HostCounts {
     pub rejected: u64,
     /// Device-served locking: requests that waited too long.
     pub denied: u64,
-    /// Operations that were finished by a second try after a part of the first was written (section 3.4).
+    /// Operations that were finished by a second try after a part of the first was written (docs/design/array.md 3.4).
     pub mended: u64,
     /// Leases renewed.
     pub leases: u64,
@@ -234,7 +234,7 @@ pub struct Host {
     output: VecDeque<HostOutput>,
 }
 
-/// Gives timestamps: unique, growing, and never behind what devices have seen (section 2.4).
+/// Gives timestamps: unique, growing, and never behind what devices have seen (docs/design/array.md 2.4).
 struct Clock {
     last: Time,
     /// By how much this host's clock is more ahead of a device's than it may be.

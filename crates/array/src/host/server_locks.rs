@@ -1,9 +1,9 @@
 //! Locks from the lock server: what a host asks for before phase 1, and gives back when all of phase 2 is answered (server
-//! locking, section 2.1), or keeps until it is called back (callback locking, section 2.2).
+//! locking, docs/design/array.md 2.1), or keeps until it is called back (callback locking, docs/design/array.md 2.2).
 //!
 //! The connection delivers in order. On every new one the server says which incarnation it is; the host registers what it holds
-//! (section 3.6), and then says again what was not answered. A message that is answered shows that those before it have
-//! arrived; that is how parts that are given back, which nobody acknowledges, are known to have arrived.
+//! (docs/design/array.md 3.6), and then says again what was not answered. A message that is answered shows that those before it
+//! have arrived; that is how parts that are given back, which nobody acknowledges, are known to have arrived.
 
 use std::collections::{BTreeMap, VecDeque};
 

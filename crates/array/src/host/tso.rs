@@ -1,4 +1,4 @@
-//! Timestamp ordering (section 2.4): R, P or RP, then W; C for what is given up.
+//! Timestamp ordering (docs/design/array.md 2.4): R, P or RP, then W; C for what is given up.
 
 use super::control::{Context, Control, Second};
 use crate::message::{Action, Blocks};

@@ -1,4 +1,4 @@
-//! The cross-check of linkage records, and what is to be written (sections 3.1 and 3.5).
+//! The cross-check of linkage records, and what is to be written (docs/design/array.md 3.1 and 3.5).
 //!
 //! A *column* is the blocks at one offset of a stripe's units: with them alone parity fits or does not. A repair is a sequence
 //! of passes, each a storage transaction of its own that holds columns whole: it reads them, writes what [`examine`] says, and

@@ -1,4 +1,4 @@
-//! What is repaired, and how (section 3).
+//! What is repaired, and how (docs/design/array.md 3).
 
 pub(crate) mod column;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The lock table on stable storage: a log with group commit (section 3). What a grant says must be true after a crash, so
-//! it is sent when its entry is durable; a release may be forgotten: its owner then says that it does not hold it.
+//! The lock table on stable storage: a log with group commit (docs/design/array.md 3). What a grant says must be true after a
+//! crash, so it is sent when its entry is durable; a release may be forgotten: its owner then says that it does not hold it.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

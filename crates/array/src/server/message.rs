@@ -1,4 +1,4 @@
-//! What hosts and the lock server say to each other (sections 2.1, 2.2 and 3.6).
+//! What hosts and the lock server say to each other (docs/design/array.md 2.1, 2.2 and 3.6).
 
 use serde::{Deserialize, Serialize};
 
@@ -69,8 +69,8 @@ pub enum ServerRequest {
         op: OpId,
         /// The operation's whole lock set, parity included.
         ranges: Vec<LockRange>,
-        /// Whose locks do not count: those of a fenced life, under which what it had in flight is repaired (section 3.2), or of
-        /// earlier tries that have written a part (section 3.4).
+        /// Whose locks do not count: those of a fenced life, under which what it had in flight is repaired
+        /// (docs/design/array.md 3.2), or of earlier tries that have written a part (docs/design/array.md 3.4).
         past: Past,
         /// It is a pass of a repair, which works past what was yielded.
         repair: bool,

@@ -1,4 +1,4 @@
-//! The lock server of server locking and callback locking (sections 2.1, 2.2 and 3.6), as a state machine.
+//! The lock server of server locking and callback locking (docs/design/array.md 2.1, 2.2 and 3.6), as a state machine.
 //!
 //! A `Lock` has the whole lock set of an operation and is granted all or nothing, in the order of arrival among those that
 //! conflict: nobody holds something and waits, so that there is no deadlock, and nobody is overtaken, so that there is no
@@ -19,10 +19,10 @@
 //!   with repairs like any other. Devices take nothing from connections that a life has replaced by newer ones;
 //! - a repair gives nobody what it reads and changes no block that can be read, only parity and what is torn or lost, so that
 //!   who is kept out by the yielded locks still sees nothing of the operation, and who was answered loses nothing;
-//! - the try that goes on reads anew, after the repair, and makes nothing of the old parity (section 3.4). It reads what it does not
-//!   write, to make parity of it, whatever that is and whoever wrote it, and answers nobody with it. Of two such tries one may have
-//!   to read what the other's operation has written in part: where a device of the stripe was missing, the operations' locks had
-//!   nothing in common, and when it is back parity needs the others' blocks;
+//! - the try that goes on reads anew, after the repair, and makes nothing of the old parity (docs/design/array.md 3.4). It
+//!   reads what it does not write, to make parity of it, whatever that is and whoever wrote it, and answers nobody with it. Of
+//!   two such tries one may have to read what the other's operation has written in part: where a device of the stripe was
+//!   missing, the operations' locks had nothing in common, and when it is back parity needs the others' blocks;
 //! - a repair that is granted keeps out that try, other repairs, and all others, by the ranges of its own lock.
 //!
 //! A yielded part is given back altogether, never kept to be used by others of its host. The log does not say what is yielded:
@@ -196,7 +196,7 @@ impl LockServer {
         server.journal.restored(count);
         server.incarnation += 1;
         server.journal.commit(Entry::Started { incarnation: server.incarnation }, None);
-        // Section 3.6: who held something has a lease's time to say so.
+        // docs/design/array.md 3.6: who held something has a lease's time to say so.
         let lives: BTreeSet<Life> = server.table.iter().map(|(_, r)| r.op.life).collect();
         for life in lives {
             let host = Host { registered: false, expiry: now.saturating_add(config.lease) };

@@ -1,4 +1,4 @@
-//! The lock table: granted and queued requests, and an interval index of their ranges by device (section 2.1).
+//! The lock table: granted and queued requests, and an interval index of their ranges by device (docs/design/array.md 2.1).
 
 use std::collections::{BTreeMap, BTreeSet};
 

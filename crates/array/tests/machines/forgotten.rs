@@ -1,4 +1,4 @@
-//! Devices that forget locks and pre-writes in the middle of operations (section 3.4).
+//! Devices that forget locks and pre-writes in the middle of operations (docs/design/array.md 3.4).
 
 use lockify_array::{Device, DeviceId, Layout, Scheme, Span};
 use rand::RngExt as _;

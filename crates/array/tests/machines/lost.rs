@@ -1,4 +1,4 @@
-//! Blocks that are marked lost (section 3.5) are never returned as data, and are good again when they are written.
+//! Blocks that are marked lost (docs/design/array.md 3.5) are never returned as data, and are good again when they are written.
 
 use lockify_array::{
     ArrayState, Condition, DeviceId, HostAnswer, Layout, OpError, Scheme, Span, Work,

@@ -16,7 +16,7 @@ fn messages(scheme: Scheme, write: bool, units: u64) -> u64 {
     counts.requests + counts.replies
 }
 
-/// Section 5, inconsistency 5: 2 messages per device that is read under zero-overhead and timestamp ordering, 4 under device
+/// docs/design/array.md 5.5: 2 messages per device that is read under zero-overhead and timestamp ordering, 4 under device
 /// locking; a write takes 4 where a device is read and written, else 2 (zero-overhead: written or read; timestamp ordering: 4
 /// written, 2 read; device locking: 4 whatever it is). Server locking takes 4 more,
 /// whatever the operation.

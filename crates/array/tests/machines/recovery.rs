@@ -1,5 +1,5 @@
-//! Recovery (section 3): hosts that die after any message, devices that fail or restart after any disk write, changes of the
-//! array's state, rebuilds.
+//! Recovery (docs/design/array.md 3): hosts that die after any message, devices that fail or restart after any disk write,
+//! changes of the array's state, rebuilds.
 
 use bytes::Bytes;
 use lockify_array::{

@@ -1,4 +1,4 @@
-//! Where a block of the array lies: left-symmetric RAID-5 and mirrors (shared array section 1.1). Written anew: no code is
+//! Where a block of the array lies: left-symmetric RAID-5 and mirrors (docs/design/array.md 1.1). Written anew: no code is
 //! shared with what is checked.
 
 use serde::{Deserialize, Serialize};

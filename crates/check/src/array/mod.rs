@@ -1,4 +1,4 @@
-//! Histories of shared arrays, and the rules that they have to keep (shared array section 4).
+//! Histories of shared arrays, and the rules that they have to keep (docs/design/array.md 4).
 //!
 //! A history says what hosts were asked for and answered, and what each device did to its blocks, in what order. The checker
 //! shares no code with the array's state machines.

@@ -1,4 +1,4 @@
-//! Lock value blocks: what is read is what was written last (semantics section 6).
+//! Lock value blocks: what is read is what was written last (docs/design/semantics.md 6).
 //!
 //! A block is written by a conversion or unlock of PW or EX, as the table says, and read by a
 //! grant with VALBLK. Grants of CW, PR, PW and EX exclude every writer, so they are judged
@@ -25,7 +25,7 @@ enum Action {
     None,
 }
 
-/// The table of semantics section 6.
+/// The table of docs/design/semantics.md 6.
 fn action(from: Option<Mode>, to: Mode) -> Action {
     use Action::{None as Not, Read as R, Write as W};
     const TABLE: [[Action; 6]; 6] = [

@@ -1,4 +1,4 @@
-//! Order: what waits in a queue that promises FIFO is granted in that order (semantics section 4).
+//! Order: what waits in a queue that promises FIFO is granted in that order (docs/design/semantics.md 4).
 //!
 //! A history does not show when a call reached the master, so only pairs are judged whose order
 //! there follows from what it does show:

@@ -1,4 +1,4 @@
-//! Broadcast mastery, as in O2CB (protocol section 1): ask every member; if nobody is the master,
+//! Broadcast mastery, as in O2CB (docs/design/claim.md 1.2): ask every member; if nobody is the master,
 //! the lowest of those who try becomes it and tells everybody.
 //!
 //! O2CB counts references so that a master knows who remembers it. Here a master without locks may

@@ -1,4 +1,4 @@
-//! Directory mastery, as in Linux `fs/dlm` (protocol section 1): a node chosen by the name's hash
+//! Directory mastery, as in Linux `fs/dlm` (docs/design/claim.md 1.1): a node chosen by the name's hash
 //! records the master; whoever asks for a name without a record becomes its master.
 //!
 //! The record of a resource that the directory node masters itself is the resource: the table
@@ -166,7 +166,7 @@ impl Lockspace {
 
     /// Somebody took this node for the master of a name that it knows nothing of. Where messages
     /// can be lost, so may have been the REMOVE: without it nobody would ever get past the record
-    /// (protocol section 5, "REMOVE vs pending or resent claim").
+    /// (docs/design/claim.md 4.8).
     pub(crate) fn repeat_remove(&mut self, name: &Name) {
         let hash = name.hash64();
         let directory = self.directory_node(hash);

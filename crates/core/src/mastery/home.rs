@@ -1,4 +1,4 @@
-//! Home mastery: the master is where the hash says (NODIR, semantics section 9). Nothing is looked
+//! Home mastery: the master is where the hash says (NODIR, docs/design/semantics.md 9.11). Nothing is looked
 //! up and nothing is cached; a change of members moves resources.
 
 use crate::ids::LockId;

@@ -56,7 +56,7 @@ impl Lockspace {
     }
 
     /// A PR-CW conversion whose outcome nobody knows: the mode that other holders have shows it.
-    /// (Semantics section 9 looks at granted locks only; converting ones hold theirs as well.)
+    /// (docs/design/semantics.md 9.7: converting ones count, too, as they hold theirs as well.)
     fn resolve_unknown(&mut self, key: ResourceKey) {
         let middle =
             |l: &&Lock| !l.granted_unknown && matches!(l.granted, Some(Mode::PR | Mode::CW));

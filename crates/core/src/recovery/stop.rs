@@ -136,7 +136,7 @@ impl Lockspace {
         }
     }
 
-    /// The lock's master is gone (or is it no longer): step 3 of semantics section 9.
+    /// The lock's master is gone (or is it no longer): step 3 of docs/design/semantics.md 9.4.
     fn lose_master(&mut self, id: LockId, at_home: bool) {
         let lock = &mut self.store[id];
         lock.remid = None;

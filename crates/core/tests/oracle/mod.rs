@@ -1,5 +1,5 @@
-//! A single-node lock manager for one resource, written from sections 4 to 7 of the lock
-//! semantics alone: slow, simple, without anything of the real one but the names of modes and
+//! A single-node lock manager for one resource, written from docs/design/semantics.md 4
+//! to 7 alone: slow, simple, without anything of the real one but the names of modes and
 //! flags. Queues are vectors, every rule is spelled out where it is needed.
 
 use std::fmt;
@@ -56,7 +56,7 @@ impl fmt::Debug for Oracle {
     }
 }
 
-/// Section 1's table, as text.
+/// The table of docs/design/semantics.md 1, as text.
 pub fn compatible(a: Mode, b: Mode) -> bool {
     let rows = ["yyyyyy", "yyyyyn", "yyynnn", "yynynn", "yynnnn", "ynnnnn"];
     rows[a as usize].as_bytes()[b as usize] == b'y'
@@ -105,7 +105,7 @@ impl Oracle {
         self.granted.iter().filter(|l| l.noticed).filter(blocks).map(|l| l.number).collect()
     }
 
-    // ---- section 3: what is invalid ----
+    // ---- docs/design/semantics.md 3: what is invalid ----
 
     pub fn request_is_valid(mode: Mode, flags: LockFlags) -> bool {
         let has = |flag| flags.contains(flag);
@@ -220,7 +220,7 @@ impl Oracle {
         }
     }
 
-    // ---- section 4 ----
+    // ---- docs/design/semantics.md 4 ----
 
     /// The ten rules, in order. `lock` itself need not be in any queue.
     fn grantable(&self, lock: &Lock, rq: Mode, now: bool) -> bool {
@@ -376,7 +376,7 @@ impl Oracle {
         }
     }
 
-    // ---- section 5 ----
+    // ---- docs/design/semantics.md 5 ----
 
     fn deadlocks(&self, two: &Lock) -> bool {
         let mine = self.converting.iter().position(|l| l.number == two.number);
@@ -391,7 +391,7 @@ impl Oracle {
         })
     }
 
-    // ---- section 6 ----
+    // ---- docs/design/semantics.md 6 ----
 
     /// Returns whether the caller gets the resource's block.
     fn move_lvb(&mut self, lock: &mut Lock, rq: Mode) -> bool {

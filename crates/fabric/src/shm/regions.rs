@@ -81,7 +81,7 @@ fn is_valid(segment: &Segment, at: u64, key: Key) -> bool {
 /// Executes a verb.
 ///
 /// All is sequentially consistent: verbs of one peer have the order of their posting for everybody, and a WRITE before a
-/// READ is seen before that READ is executed (section 2.8).
+/// READ is seen before that READ is executed (docs/design/onesided.md 2.8).
 pub(super) fn execute(segment: &Segment, at: Address, verb: Verb) -> Result<u64, VerbError> {
     let entry = entry(segment, at.key).ok_or(VerbError::WrongKey(at))?;
     if segment.header(entry + word::HOME).load(SeqCst) != u64::from(at.home.0) {

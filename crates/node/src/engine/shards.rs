@@ -1,4 +1,4 @@
-//! The claim barrier across the shards of a node (protocol section 4).
+//! The claim barrier across the shards of a node (docs/design/claim.md 4.10).
 //!
 //! An operation that may weaken a PW or EX lock waits until every claim that this node made
 //! before it is settled, whichever shard made it. Within a shard the state machine sees to that.

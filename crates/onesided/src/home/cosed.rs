@@ -1,4 +1,4 @@
-//! N-CoSED's home (section 2.3): counts the readers that leave, and grants writers that wait for readers.
+//! N-CoSED's home (docs/design/onesided.md 2.3): counts the readers that leave, and grants writers that wait for readers.
 //!
 //! It touches the words through its own fabric, as everybody does. While its reset of `S` is under way it handles nothing
 //! else (hole 5): the releases that the reset takes away still count until then.

@@ -1,4 +1,4 @@
-//! SRSL's server (section 2.1): for each lock who holds it and who waits, first come first served.
+//! SRSL's server (docs/design/onesided.md 2.1): for each lock who holds it and who waits, first come first served.
 //!
 //! It is gone with its process, but for the number of grants: a server that another one may follow keeps
 //! that in the lock's word, which this protocol has no other use for.

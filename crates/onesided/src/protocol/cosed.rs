@@ -1,4 +1,4 @@
-//! N-CoSED (section 2.3), as the corrected machine.
+//! N-CoSED (docs/design/onesided.md 2.3), as the corrected machine.
 //!
 //! ```text
 //! | progress : 19 | stamp : 4 | closed : 1 | E : 24 | S : 16 |

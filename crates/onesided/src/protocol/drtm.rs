@@ -1,4 +1,4 @@
-//! DrTM's locks (section 2.10; SOSP 2015): the word is a lease, and clocks say whether it has ended.
+//! DrTM's locks (docs/design/onesided.md 2.10; SOSP 2015): the word is a lease, and clocks say whether it has ended.
 //!
 //! ```text
 //! | write : 1 | owner : 24 | end : 39 |

@@ -1,4 +1,5 @@
-//! RMA-RW (section 2.9; HPDC 2016): writers queue by a tail as in MCS, readers count themselves in and out of a second word.
+//! RMA-RW (docs/design/onesided.md 2.9; HPDC 2016): writers queue by a tail as in MCS, readers count themselves in and out of a
+//! second word.
 //!
 //! ```text
 //! | 0 : 40 | tail : 24 |

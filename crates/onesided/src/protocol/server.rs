@@ -1,4 +1,4 @@
-//! SRSL (section 2.1), the client's side: the home decides, by messages. Its side is in `home/srsl.rs`.
+//! SRSL (docs/design/onesided.md 2.1), the client's side: the home decides, by messages. Its side is in `home/srsl.rs`.
 //!
 //! With leases a waiter asks again and again. A grant says which of these questions came last, and the lease starts when
 //! that one was asked: that was before the server granted, from where the server counts.

@@ -1,4 +1,4 @@
-//! ShiftLock (section 2.7), published as a 128-bit entry, here in one word of 64 bits.
+//! ShiftLock (docs/design/onesided.md 2.7), published as a 128-bit entry, here in one word of 64 bits.
 //!
 //! ```text
 //! | released : 22 | stamp : 4 | closed : 1 | mode : 1 | readers : 12 | tail : 24 |

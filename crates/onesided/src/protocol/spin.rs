@@ -1,4 +1,4 @@
-//! CAS-spin (section 2.4): the word is its owner, and everybody tries until it is free. No order, no sharing.
+//! CAS-spin (docs/design/onesided.md 2.4): the word is its owner, and everybody tries until it is free. No order, no sharing.
 //!
 //! ```text
 //! | count : 40 | owner : 24 |

@@ -1,4 +1,5 @@
-//! Queues by a tail: DQNL (section 2.2) and MCS (section 2.6). Exclusive only, FIFO in the order of the swaps.
+//! Queues by a tail: DQNL (docs/design/onesided.md 2.2) and MCS (docs/design/onesided.md 2.6). Exclusive only, FIFO in the
+//! order of the swaps.
 //!
 //! ```text
 //! | progress : 35 | stamp : 4 | closed : 1 | tail : 24 |

@@ -1,4 +1,5 @@
-//! Locks by tickets: DSLR (section 2.5) and ShiftLock-S (section 2.8). Both are FIFO, and free of starvation.
+//! Locks by tickets: DSLR (docs/design/onesided.md 2.5) and ShiftLock-S (docs/design/onesided.md 2.8). Both are FIFO, and free
+//! of starvation.
 //!
 //! ```text
 //! | stamp : 4 | closed : 1 | nX : 14 | nS : 14 | maxX : 15 | maxS : 16 |
@@ -206,7 +207,7 @@ pub(crate) async fn release<F: Fabric>(s: &Session<F>, spot: Spot, hold: Hold) -
 }
 
 /// Tells the next writer, if the slot names it: else it sees by itself what the word is. It may have seen that already,
-/// and be gone (2.8: a hint may be lost or late).
+/// and be gone (docs/design/onesided.md 2.8: a hint may be lost or late).
 fn hint<F: Fabric>(s: &Session<F>, spot: Spot, next: u64, old: u64, found: u64) {
     let to = claimant(next);
     let waiter = crate::Peer(found as u16);

@@ -33,13 +33,13 @@ impl fmt::Display for Case {
     }
 }
 
-/// The exponent of the published experiments (section 3.2).
+/// The exponent of the published experiments (docs/design/onesided.md 3.2).
 const SKEW: f64 = 0.99;
 /// Locks of which many are rarely used.
 const MANY: u64 = 10_000;
 
-/// The workloads. Few: nobody to wait for; one hot lock; many locks, half of them shared (write-intensive in section
-/// 3.2). All: also other numbers of clients, shares of readers, and locks.
+/// The workloads. Few: nobody to wait for; one hot lock; many locks, half of them shared (write-intensive in
+/// docs/design/onesided.md 3.2). All: also other numbers of clients, shares of readers, and locks.
 pub fn workloads(all: bool) -> Vec<Workload> {
     let one = Workload { clients: 1, locks: 1, skew: 0.0, shared: 0.0 };
     let hot = Workload { clients: 4, ..one };

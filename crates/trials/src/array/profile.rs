@@ -1,11 +1,11 @@
-//! What disks, messages and processors cost: Table 1 of the paper, as the specification reads it (section 5). Fixed before
+//! What disks, messages and processors cost: Table 1 of the array paper, as docs/design/array.md 5 reads it. Fixed before
 //! any protocol was measured on it.
 
 use lockify_sim::{Delay, DiskConfig, LinkProfile, MICROSECOND, MILLISECOND, Nanos, NetworkConfig};
 
 use crate::array::workload::Alignment;
 
-/// Bytes of a stripe unit. The paper does not say; the specification's trial runs have 8 KiB.
+/// Bytes of a stripe unit. The paper does not say; the trial of docs/design/array.md 5.2 has 8 KiB.
 pub const UNIT_BYTES: u64 = 8192;
 
 /// Bytes of data that a unit has in the simulator, where it is one block.
@@ -36,7 +36,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Table 1 with another mean of the positioning, since the published results do not fit 8 ms (section 5).
+    /// Table 1 with another mean of the positioning, since the published results do not fit 8 ms (docs/design/array.md 5.2).
     pub fn table_1(positioning: Nanos) -> Profile {
         Profile {
             positioning,
@@ -79,8 +79,8 @@ impl Profile {
     }
 }
 
-/// What the disks' positioning is set to, since no value gives all that was published (section 5, "Disk"). Both are fitted to
-/// zero-overhead alone, in the baseline's load on 20 devices; what the other schemes make of them is the experiment.
+/// What the disks' positioning is set to, since no value gives all that was published (docs/design/array.md 5.2). Both are
+/// fitted to zero-overhead alone, in the baseline's load on 20 devices; what the other schemes make of them is the experiment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Calibration {
     /// A: zero-overhead's peak is that published, 1349.5 operations per second. The slowest disk, in steps of 10 us, with which it

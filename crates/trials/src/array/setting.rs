@@ -35,9 +35,10 @@ impl Turns {
 /// What protocols leave open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Variants {
-    /// Timestamp ordering without its optimisation: writes wait for all reads with smaller timestamps (section 2.4).
+    /// Timestamp ordering without its optimisation: writes wait for all reads with smaller timestamps
+    /// (docs/design/array.md 2.4).
     pub basic: bool,
-    /// Half a stripe is written by read-modify-write, not by reconstruct-write (section 1.2).
+    /// Half a stripe is written by read-modify-write, not by reconstruct-write (docs/design/array.md 1.2).
     pub delta_at_half: bool,
 }
 

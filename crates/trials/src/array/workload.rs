@@ -1,4 +1,4 @@
-//! The paper's load: what hosts ask for, and when (Table 1; section 5, "Load").
+//! The paper's load: what hosts ask for, and when (Table 1; docs/design/array.md 5.1).
 
 use std::str::FromStr;
 
@@ -57,7 +57,7 @@ impl Alignment {
     }
 
     /// Whether half a stripe is written by read-modify-write, which is not published either. The published messages make 1.25
-    /// devices per write that are read and written (section 5, "Messages"), and that is what both rules give then.
+    /// devices per write that are read and written (docs/design/array.md 5.5), and that is what both rules give then.
     pub fn delta_at_half(self) -> bool {
         self == Alignment::Stripe
     }

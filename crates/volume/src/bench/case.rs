@@ -76,8 +76,9 @@ impl Effort {
     }
 }
 
-/// Messages of an operation on `touched` units that nothing disturbs (section 2): a request and its reply are two. Locking
-/// by a server costs four more; a cached lock of callback locking saves them, so that there the model is an upper bound.
+/// Messages of an operation on `touched` units that nothing disturbs (docs/design/array.md 2.5): a request and its reply are
+/// two. Locking by a server costs four more; a cached lock of callback locking saves them, so that there the model is an upper
+/// bound.
 pub fn messages(scheme: Scheme, read: bool, touched: u64) -> u64 {
     let data = u64::from(DATA);
     let locks = if scheme.has_server() { 4 } else { 0 };
@@ -102,7 +103,7 @@ pub fn messages(scheme: Scheme, read: bool, touched: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Section 5, 5: published per read and per write, with operations of 1 to 4 units.
+    /// docs/design/array.md 5.5: published per read and per write, with operations of 1 to 4 units.
     #[test]
     fn the_model_is_the_specifications() {
         let mean =

@@ -1,5 +1,5 @@
-//! Stripes in which something was being written when the device stopped (section 3.1 rules 3 and 4) are checked one after the
-//! other, even if nobody uses them: until then a dead device of the group could cost what was in flight there.
+//! Stripes in which something was being written when the device stopped (docs/design/array.md 3.1.3 and 3.1.4) are checked one
+//! after the other, even if nobody uses them: until then a dead device of the group could cost what was in flight there.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

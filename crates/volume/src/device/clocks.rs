@@ -1,6 +1,6 @@
 //! Whose clock is wrong. Devices ask each other for the time. A device whose clock is too far from so many others' that it is not
-//! in a majority with the rest serves nobody: what it has seen and what it allows (section 2.4) would make hosts' timestamps wrong
-//! at all devices. The others go on without it, as without one that is gone.
+//! in a majority with the rest serves nobody: what it has seen and what it allows (docs/design/array.md 2.4) would make hosts'
+//! timestamps wrong at all devices. The others go on without it, as without one that is gone.
 
 use std::collections::BTreeMap;
 

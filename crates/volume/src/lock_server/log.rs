@@ -1,4 +1,4 @@
-//! The lock server's log: its table on stable storage (section 3).
+//! The lock server's log: its table on stable storage (docs/design/array.md 3).
 //!
 //! ```text
 //! 0   magic (8) | version (u32) | the array's id (16) | CRC32C of these (u32)

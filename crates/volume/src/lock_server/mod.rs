@@ -1,7 +1,7 @@
 //! The process of a lock server: the state machine of server locking and callback locking over a log, and its connections.
 //!
 //! - A grant is on stable storage before a host hears of it. After a restart hosts say what they hold, within a lease; what is
-//!   held by those who do not is repaired before it is granted to anybody (section 3.6).
+//!   held by those who do not is repaired before it is granted to anybody (docs/design/array.md 3.6).
 //! - A host that others wait for and that is silent for a lease is fenced at all devices and repaired by this process, as a host
 //!   of the array; only then are its locks free.
 //! - While the server is away, hosts wait; with callback locking they go on with what they have until their leases end.

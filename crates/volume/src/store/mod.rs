@@ -1,11 +1,11 @@
-//! A device's file, or block device.
+//! A device's file, or block device (docs/design/array.md 6).
 //!
 //! ```text
 //! 0       superblock, 4 KiB      which device of which array, its layout
 //! 4096    superblock, the copy
 //! 8192    record, 1 MiB          what the protocol keeps (epoch, fenced lives, ...), in turn here
 //! + 1 MiB record, 1 MiB          and here
-//! + 1 MiB blocks, each 4096 bytes of content, then a sector with linkage record, CRC32C of both, and of it (section 6)
+//! + 1 MiB blocks, each 4096 bytes of content, then a sector with linkage record, CRC32C of both, and of it
 //! ```
 //! A sector has 512 bytes, or 4096 where the medium writes no smaller pieces: blocks are written in multiples of a sector at
 //! multiples of it, all else in multiples of 4096, with O_DIRECT. A write is durable after an fdatasync(2) that began after it;

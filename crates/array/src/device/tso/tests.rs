@@ -1,4 +1,4 @@
-//! Each rule of section 2.4.
+//! Each rule of docs/design/array.md 2.4.
 
 use bytes::Bytes;
 

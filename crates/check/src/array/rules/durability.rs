@@ -1,4 +1,4 @@
-//! Durability: a write that was answered is never followed by an older value, whatever crashes (shared array section 4).
+//! Durability: a write that was answered is never followed by an older value, whatever crashes (docs/design/array.md 4).
 
 use crate::array::register::Fault;
 use crate::array::report::Counts;

@@ -1,5 +1,5 @@
 //! Liveness: when everything has come to rest, every operation of a host that lives has been answered, and nothing is kept for
-//! one any more: no pre-writes, no queued requests, no locks (shared array section 4). How long a wait lasted is not judged: a
+//! one any more: no pre-writes, no queued requests, no locks (docs/design/array.md 4). How long a wait lasted is not judged: a
 //! history does not say which delays its network had.
 
 use crate::array::report::Counts;

@@ -1,5 +1,5 @@
 //! No oscillation: a write that was not answered (its host crashed, or gave up) may be seen or not, block by block; but what has
-//! been seen stays (shared array sections 1 and 4).
+//! been seen stays (docs/design/array.md 1 and 4).
 
 use crate::array::register::Fault;
 use crate::array::report::Counts;

@@ -1,5 +1,5 @@
 //! Reads: for every block of theirs, they return what the last write before them wrote, in the serial order of all operations
-//! (shared array section 4).
+//! (docs/design/array.md 4).
 //!
 //! A block that an operation wrote which was not answered well has two values, until one is read or it is written anew.
 

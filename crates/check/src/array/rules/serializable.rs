@@ -1,5 +1,5 @@
 //! Serializability: there is an order of the operations, one after the other, in which each device could have done to each
-//! block what it did (shared array section 4).
+//! block what it did (docs/design/array.md 4).
 
 use crate::array::report::Counts;
 use crate::array::rules::{Found, Rule, Seen};

@@ -1,5 +1,5 @@
-//! Timestamp ordering: the order of timestamps is a serial order, and writes are dropped only where something newer is (shared
-//! array section 2.4).
+//! Timestamp ordering: the order of timestamps is a serial order, and writes are dropped only where something newer is
+//! (docs/design/array.md 2.4).
 
 use crate::array::report::Counts;
 use crate::array::rules::{Found, Rule, Seen};

@@ -1,4 +1,4 @@
-//! The directory node's side: its table of protocol section 4.
+//! The directory node's side: its table of docs/design/claim.md 4.2.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -25,7 +25,7 @@ impl Lockspace {
         self.send(from, Body::ClaimReplies(replies));
     }
 
-    /// The directory's table of protocol section 4. It says the same however often it is asked.
+    /// The directory's table of docs/design/claim.md 4.2. It says the same however often it is asked.
     pub(super) fn judge(&mut self, claimer: NodeId, name: &Name, id: u64) -> Verdict {
         let hash = name.hash64();
         if self.directory_node(hash) != self.me() {

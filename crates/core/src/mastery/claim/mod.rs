@@ -1,4 +1,4 @@
-//! Claimed mastery (protocol section 4): the creator of an object makes itself the master of the
+//! Claimed mastery (docs/design/claim.md 4): the creator of an object makes itself the master of the
 //! object's locks, tells the directory node, and goes on at once.
 //!
 //! The claim's state belongs to the resource, never to the lock: a granted lock under a pending

@@ -51,8 +51,8 @@ pub(super) const COLLAPSE: u32 = 58;
 /// one with which queues grow without bound on 2 % of the array and not on 5 %.
 const STRICT_WAIT: Nanos = 5 * MILLISECOND;
 
-/// When the paper's devices handle requests: "when conflicting requests build up in the disk queues" (its section 4.7); with locks
-/// also "requests … queued behind the blocked (deadlocked) requests until time-outs unlock" (4.4).
+/// When the paper's devices handle requests: "when conflicting requests build up in the disk queues" (the array paper, section
+/// 4.7); with locks also "requests … queued behind the blocked (deadlocked) requests until time-outs unlock" (4.4).
 fn papers_turns(scheme: Scheme) -> Turns {
     if scheme == Scheme::DeviceLocking { Turns::Strict } else { Turns::InTurn }
 }

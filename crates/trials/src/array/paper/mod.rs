@@ -1,5 +1,5 @@
 //! The paper's experiments on the simulated array, as result rows: figure 6 beside what was published, and the sweeps of
-//! figures 5, 8, 10, 11 and 12. [`criteria`] says what the specification expects of them and what was found.
+//! figures 5, 8, 10, 11 and 12. [`criteria`] says what is expected of them (docs/design/array.md 5) and what was found.
 
 mod criteria;
 mod figures;

@@ -1,4 +1,4 @@
-//! N-CoSED's latencies and cascades (section 2.3).
+//! N-CoSED's latencies and cascades (docs/design/onesided.md 2.3).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

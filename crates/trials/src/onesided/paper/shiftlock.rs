@@ -1,4 +1,4 @@
-//! ShiftLock's motivation and experiments 1 to 8 (section 3.2), with 240 clients.
+//! ShiftLock's motivation and experiments 1 to 8 (docs/design/onesided.md 3.2), with 240 clients.
 //!
 //! Without leases, but for experiment 8: what the published forms cost. Critical sections are empty, as published, but for
 //! a second series of experiment 1.

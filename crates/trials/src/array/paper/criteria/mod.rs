@@ -1,4 +1,4 @@
-//! What was published, beside what comes out here: the specification's expectations (section 5), one by one.
+//! What was published, beside what comes out here: what docs/design/array.md 5 expects, one by one.
 //!
 //! This file has figure 6 and figure 5a's ends, which are its peaks; `shapes.rs` the other figures.
 
