@@ -37,7 +37,7 @@ PAGES = ("README.md", "CHANGELOG.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
 CODE = {".rs": "Rust", ".py": "Python", ".c": "C"}
 
 END = re.compile(r"(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)(?<!\bcf\.)(?<=[.!?])[)\"'*_]*\s+(?=[\"'(*_\[`\uE000]*[^a-z\s])")
-OPENING = re.compile(r"[\W_]*(?:what|who|whose|whether)\b", re.IGNORECASE)
+OPENING = re.compile(r"(?:_|[^\w\uE000])*(?:what|who|whose|whether)\b", re.IGNORECASE)
 CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\](?:\([^)]*\)|\[[^\]]*\])")
 REFERENCE = re.compile(r"^\s*\[[^\]]+\]:\s")

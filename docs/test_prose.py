@@ -54,6 +54,7 @@ def test_a_code_span_is_one_word() -> None:
         ("**Who** asks is told.", True),
         ("whether it is there", True),
         ("Who asks?", False),
+        ("`key`: whether it is there", False),
         ("Whole stripes are written.", False),
         ("The node says what it knows.", False),
     ],
@@ -80,7 +81,7 @@ fn d<'a>() {}
         ("One.", True),
         ("Behind it.", False),
         ("Seen.", False),
-        (" A block. ", False),
+        ("A block. ", False),
     ]
 
 
