@@ -84,7 +84,7 @@ fn check_signals() -> PyResult<()> {
     Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(()))
 }
 
-/// Calls a Python function from a thread of the client. What it raises is reported.
+/// Calls a Python function from a thread of the client. Its exceptions are reported.
 pub fn call_back<A>(callback: &Py<PyAny>, arguments: A)
 where
     A: for<'py> IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,

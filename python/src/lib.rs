@@ -1,12 +1,12 @@
 //! The extension module of the Python package `lockify`: the Rust client's calls, as little as the
-//! package's Python needs of them (`lockify/_lockify.pyi` describes it). What programs see, waiting
-//! in asyncio and the hierarchy of errors are Python.
+//! package's Python needs of them (`lockify/_lockify.pyi` describes it). The interface for
+//! programs, waiting in asyncio and the hierarchy of errors are Python.
 //!
 //! # Locks and the interpreter's lock
 //! The client's threads hold the client's mutexes while they hand out events, and whoever has the
 //! interpreter may want those mutexes. So nothing that these threads run may want the interpreter:
-//! a finished operation wakes its task through an eventfd (`wakeups`), callbacks have a thread
-//! of their own, and calls that can wait do so detached (`calls`).
+//! a finished operation wakes its task through an eventfd (`wakeups`), callbacks have a thread of
+//! their own, and calls that can wait do so detached (`calls`).
 
 mod calls;
 mod ending;

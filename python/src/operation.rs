@@ -14,7 +14,7 @@ use crate::wakeups::Wakeups;
 
 type Future<T> = Pin<Box<dyn std::future::Future<Output = Result<T, Error>> + Send>>;
 
-/// What an operation ends with: a guard, if it made a lock.
+/// The result of an operation: a guard, if it made a lock.
 type Outcome = Result<Option<Guard>, Error>;
 
 enum State {
@@ -46,7 +46,7 @@ impl Operation {
 
 #[pymethods]
 impl Operation {
-    /// Whether it has ended; if not, `wakeups` has `id` when it may have.
+    /// Returns true if it has ended; if not, `wakeups` has `id` when it may have.
     fn poll(&self, wakeups: &Wakeups, id: u64) -> PyResult<bool> {
         let mut state = self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner);
         if let State::Running(future) = &mut *state {

@@ -1,4 +1,4 @@
-//! What belongs to a session, and how it is dropped.
+//! The things of a session, and the way to drop them.
 //!
 //! Python drops objects wherever its collector runs: any thread, at any time, with the interpreter
 //! held, and after a fork also in a child. Dropping a guard sends to the daemon, which can wait,
@@ -15,9 +15,9 @@ use pyo3::prelude::*;
 
 use crate::errors::Forked;
 
-/// What can be dropped elsewhere.
+/// A thing that can be dropped elsewhere.
 pub trait Discard: Send + 'static {
-    /// Whether dropping it does nothing that could wait.
+    /// Returns true if dropping it does nothing that could wait.
     fn is_trivial(&self) -> bool {
         false
     }

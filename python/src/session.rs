@@ -1,4 +1,4 @@
-//! Sessions.
+//! The session type of the module.
 
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;

@@ -22,7 +22,7 @@ pub fn mode(number: usize) -> PyResult<Mode> {
     mode.ok_or_else(|| PyValueError::new_err(format!("{number} is no mode: 0 to 5")))
 }
 
-/// What is asked for (`_lock.Wish`).
+/// The arguments of a request (`_lock.Wish`).
 #[derive(FromPyObject)]
 pub struct Wish {
     mode: usize,

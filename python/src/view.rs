@@ -1,4 +1,4 @@
-//! Who holds what, as plain tuples: `lockify/_views.py` gives them names.
+//! The holders of locks, as plain tuples: `lockify/_views.py` gives them names.
 
 use lockify_client::protocol::pid_of;
 use lockify_client::{ClientId, ClusterView, Mode, NodeId, ResourceInfo};

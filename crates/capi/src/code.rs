@@ -1,4 +1,4 @@
-//! What calls return, and the message that goes with it.
+//! The return codes of calls, and their messages.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -108,7 +108,7 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// What the thread's last failed call says; valid until its next one.
+/// The message of the thread's last failed call; valid until its next one.
 pub(crate) fn message() -> *const c_char {
     MESSAGE.with_borrow(|text| text.as_ptr())
 }

@@ -1,4 +1,4 @@
-//! What handles stand for.
+//! The objects behind handles.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,13 +8,13 @@ use lockify_client::{Client, Guard, Lockspace};
 
 use crate::code::Failure;
 
-/// `lockify_t`.
+/// The object behind a `lockify_t`.
 pub struct Session(pub(crate) Client);
 
-/// `lockify_space_t`.
+/// The object behind a `lockify_space_t`.
 pub struct Space(pub(crate) Lockspace);
 
-/// `lockify_lock_t`.
+/// The object behind a `lockify_lock_t`.
 pub struct Lock {
     guard: Mutex<Guard>,
     lvb_len: usize,
@@ -123,7 +123,8 @@ impl Argument {
     }
 }
 
-// SAFETY: only carried here. Who gives a callback has agreed to its use on other threads.
+// SAFETY: only carried here. A program that gives a callback has agreed to its use on other
+// threads.
 unsafe impl Send for Argument {}
 // SAFETY: as above.
 unsafe impl Sync for Argument {}

@@ -81,7 +81,7 @@ unsafe fn take<T>(handle: *mut T) -> Option<Box<T>> {
     (!handle.is_null()).then(|| unsafe { Box::from_raw(handle) })
 }
 
-/// What is asked for, checked.
+/// A checked request.
 struct Wish<'a> {
     mode: Mode,
     flags: LockFlags,
@@ -421,7 +421,7 @@ pub unsafe extern "C" fn lockify_keep(lock: *mut Lock) {
     });
 }
 
-/// Whether a lock is held.
+/// Returns true if a lock is held.
 ///
 /// # Safety
 /// `lock` is null or a lock.
@@ -451,7 +451,7 @@ pub unsafe extern "C" fn lockify_token(lock: *const Lock) -> u64 {
     unsafe { lock.as_ref() }.map_or(0, |lock| lock.guard().token())
 }
 
-/// Whether the grant is provisional.
+/// Returns true if the grant is provisional.
 ///
 /// # Safety
 /// `lock` is null or a lock.

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-// What makes cargo build the shared library.
+// This makes cargo build the shared library.
 use lockify as _;
 use lockify_daemon::{Config, Daemon, Log};
 

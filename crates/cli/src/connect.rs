@@ -25,7 +25,7 @@ pub struct Connection {
     pub space: String,
 }
 
-/// What to do if this user's own daemon does not run.
+/// The action if this user's own daemon does not run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
     /// Start it.

@@ -99,8 +99,8 @@ fn open(log: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).open(log)
 }
 
-/// What a script has open (a pipe that somebody reads to its end, a lock of flock(1)) is not for a
-/// daemon that outlives it.
+/// Closes a script's descriptors (a pipe that a reader drains, a lock of flock(1)) in a daemon that
+/// outlives the script.
 #[allow(unsafe_code, reason = "a system call that rustix and nix do not offer")]
 fn keep_descriptors_back() {
     // SAFETY: only sets the flag of descriptors; none is closed or used. A kernel before 5.11 refuses.

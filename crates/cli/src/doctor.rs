@@ -40,13 +40,13 @@ const MOST_WAITED_FOR: usize = 10_000;
 /// Links of chains that are told of.
 const MOST_LINKS: usize = 200;
 
-/// What the doctor found.
+/// The doctor's findings.
 #[derive(Debug, Serialize)]
 struct Diagnosis {
     schema: u32,
     /// The lock asked for.
     name: Option<String>,
-    /// What is out of the ordinary, the most serious first.
+    /// The problems, the most serious first.
     findings: Vec<Finding>,
     /// The waits, and why each of them does.
     waits: Vec<Waiting>,
@@ -61,7 +61,7 @@ struct Finding {
     kind: &'static str,
     /// The nodes that it is about.
     nodes: Vec<u32>,
-    /// What is so, and what to do.
+    /// The problem, and its remedy.
     text: String,
     /// The waits of a deadlock.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -74,10 +74,10 @@ struct Waiting {
     resource: String,
     #[serde(flatten)]
     lock: Lock,
-    /// What has to come before anything can be granted: `quorum`, of the waiter's node, or `fence`, of
-    /// a node that holds or masters something; null if neither.
+    /// A precondition of any grant: `quorum`, of the waiter's node, or `fence`, of a node that holds
+    /// or masters a name; null if neither.
     cluster: Option<&'static str>,
-    /// Who holds it up, who holds those up, and so on.
+    /// The blockers, the blockers of those, and so on.
     chain: Vec<Link>,
 }
 
@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> Ended {
     let client = args.connection.client(Missing::Fail).map_err(failed)?;
     let space = client.lockspace(&args.connection.space).map_err(failed)?;
     let name = args.name.as_ref().map(Name::new).transpose().or_fail(Code::Unreadable)?;
-    // Who is not waited for holds nobody up.
+    // A lock that nobody waits for blocks nobody.
     let mut view = space.waited_for(MOST_WAITED_FOR).map_err(failed)?;
     if let Some(name) = name.filter(|name| !view.resources.iter().any(|r| r.name == *name)) {
         view.resources.extend(space.who(name.as_bytes()).map_err(failed)?.resources);
@@ -177,7 +177,7 @@ fn diagnose(
     Diagnosis { schema: SCHEMA, name, findings, waits, omitted: doctor.omitted }
 }
 
-/// What is wrong with the nodes.
+/// The problems of the nodes.
 fn cluster(space: &str, status: &ClusterStatus) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut find = |kind, nodes: Vec<u32>, text: String| {
@@ -221,7 +221,7 @@ fn missing(nodes: &[NodeId]) -> String {
 }
 
 impl Doctor<'_> {
-    /// Who holds up a lock, and what holds up those.
+    /// The locks that block a lock, and the locks that block those.
     fn follow(&mut self, r: &ResourceInfo, waiter: &LockInfo, depth: usize, chain: &mut Vec<Link>) {
         self.followed.insert(waiter.key());
         let view = self.view;
@@ -256,7 +256,7 @@ impl Doctor<'_> {
         }
     }
 
-    /// What has to come, of the cluster as a whole, before a lock can be granted.
+    /// The precondition of a grant that concerns the cluster as a whole.
     fn waits_for_cluster(
         &self,
         r: &ResourceInfo,
@@ -275,7 +275,7 @@ impl Doctor<'_> {
         (!gone.is_empty() && (holds || masters)).then_some("fence")
     }
 
-    /// What a lock's party waits for.
+    /// The locks that a lock's party waits for.
     fn waits_of(&self, lock: &LockInfo) -> Vec<(&ResourceInfo, &LockInfo)> {
         let Some(party) = lock.party() else { return Vec::new() };
         let waits = |l: &&LockInfo| l.queue != Queue::Granted && l.party() == Some(party);

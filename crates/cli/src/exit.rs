@@ -9,7 +9,7 @@ use std::process::ExitCode;
 pub enum Code {
     /// All is well.
     Success = 0,
-    /// What was checked is not as it should be.
+    /// The checked object violates a rule.
     Violated = 1,
     /// The command line or an input file cannot be understood (clap uses it, too).
     Unreadable = 2,
@@ -50,7 +50,7 @@ Exit codes:
   126  the command cannot be executed
   127  there is no such command";
 
-/// What went wrong, and the exit code that tells a script.
+/// An error, and the exit code for scripts.
 #[derive(Debug)]
 pub struct Failure {
     code: Code,
@@ -75,7 +75,7 @@ impl Display for Failure {
     }
 }
 
-/// What a subcommand returns: the exit code of a run that came to an end.
+/// The result of a subcommand: the exit code of a run that came to an end.
 pub type Ended = Result<ExitCode, Failure>;
 
 /// Gives errors an exit code.

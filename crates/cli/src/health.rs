@@ -1,4 +1,4 @@
-//! What is wrong with a cluster, as the nodes' status tells: for `status`, which ends with 1 then, and for `doctor`.
+//! The problems of a cluster, from the nodes' status: for `status`, which ends with 1 then, and for `doctor`.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub struct Problem {
     pub kind: &'static str,
     /// The nodes that it is about.
     pub nodes: Vec<u32>,
-    /// What is so, and what to do.
+    /// The problem, and its remedy.
     pub text: String,
 }
 
@@ -42,7 +42,7 @@ pub fn problems(status: &ClusterStatus, now: i64) -> Vec<Problem> {
     found
 }
 
-/// Whether a node may grant anything.
+/// Returns true if a node may grant anything.
 pub fn has_quorum(n: &NodeStatus) -> bool {
     n.view != 0 && n.standing.quorate != Some(false)
 }
@@ -63,7 +63,7 @@ fn no_quorum(status: &ClusterStatus) -> impl Iterator<Item = Problem> {
     })
 }
 
-/// What a node says of those that it has no connection to.
+/// A node's report about those that it has no connection to.
 fn unreached(n: &NodeStatus) -> String {
     if n.standing.service == "corosync" && n.standing.quorate.is_none() {
         return "it is not connected to corosync: is it running there?".into();
@@ -93,7 +93,7 @@ fn no_answer(status: &ClusterStatus) -> impl Iterator<Item = Problem> {
     })
 }
 
-/// What others say of a node that they have no connection to.
+/// The others' reports about a node that they have no connection to.
 fn why_out(status: &ClusterStatus, node: NodeId) -> String {
     let mut said: Vec<(String, Vec<String>)> = Vec::new();
     for n in &status.nodes {

@@ -1,4 +1,4 @@
-//! Who holds what, in words and in JSON; `docs/observing.md` describes the JSON.
+//! The holders of locks, in words and in JSON; `docs/observing.md` describes the JSON.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,9 +19,9 @@ pub struct Resource {
     pub master: Option<u32>,
     /// A claim of its mastership is not settled.
     pub claim_pending: bool,
-    /// Who holds it.
+    /// The holders.
     pub holders: Vec<Lock>,
-    /// Who waits for it, in order.
+    /// The waiters, in order.
     pub waiters: Vec<Lock>,
 }
 
@@ -46,10 +46,10 @@ pub struct Lock {
     pub for_s: f64,
     /// Fencing token, in decimal: it may be more than JSON's readers count to.
     pub token: Option<String>,
-    /// What its operation waits for: `nothing`, `queue`, `claims`, `recovery`, `merge`, `master` or
-    /// `answer`.
+    /// The reason for the wait of its operation: `nothing`, `queue`, `claims`, `recovery`, `merge`,
+    /// `master` or `answer`.
     pub wait: &'static str,
-    /// Whose locks a wait in the queue is for.
+    /// The owners of the locks that a wait in the queue is for.
     pub waits_for: Vec<Owner>,
 }
 
@@ -64,10 +64,10 @@ pub struct Owner {
     pub pid: Option<u32>,
 }
 
-/// What the whole cluster said.
+/// The whole cluster's report.
 #[derive(Debug, Serialize)]
 pub struct View {
-    /// [`SCHEMA`].
+    /// The version of the format, [`SCHEMA`].
     pub schema: u32,
     /// The resources.
     pub resources: Vec<Resource>,
@@ -138,7 +138,7 @@ pub fn lock(l: &LockInfo, now: SystemTime, waits_for: Vec<Owner>) -> Lock {
     }
 }
 
-/// Whose lock it is.
+/// The owner of a lock.
 pub fn owner(l: &LockInfo) -> Owner {
     Owner { node: l.node.0, client: session(l.client), pid: pid(l.client) }
 }

@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Ended {
     }
 }
 
-/// What is printed is not kept: a page at a time, however many there are.
+/// Prints a page at a time and keeps none of it, for any number of resources.
 struct List {
     space: Lockspace,
     /// How many resources may still be listed.
@@ -70,7 +70,7 @@ struct List {
     silent: Vec<u32>,
 }
 
-/// Whether it could be printed.
+/// The success of printing.
 type Printed = std::io::Result<()>;
 
 impl List {

@@ -67,7 +67,7 @@ pub struct Args {
 fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0);
     let mode = mode.ok_or_else(|| "a mode has three octal digits, as 600 or 660".to_owned())?;
-    // Who may read only cannot take part, and who serves has to.
+    // A process with read access alone cannot take part, and a server has to.
     if mode & 0o600 == 0o600 {
         Ok(mode)
     } else {

@@ -1,4 +1,4 @@
-//! What subcommands print.
+//! The output of subcommands.
 
 use std::io::{ErrorKind, Write as _};
 

@@ -32,7 +32,7 @@ pub struct Args {
     /// The lock ends with the command, whatever still runs of what it has started
     #[arg(short = 'o', long)]
     close: bool,
-    /// What happens to the command, with all that it has started, when the lease ends: SIGKILL,
+    /// The action on the command, with all that it has started, when the lease ends: SIGKILL,
     /// SIGTERM (and SIGKILL later), or only a message
     #[arg(long, value_enum, default_value = "kill")]
     on_lost: OnLost,

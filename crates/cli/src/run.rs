@@ -78,7 +78,7 @@ pub struct Args {
     /// provisional)
     #[arg(long)]
     notify: bool,
-    /// What happens to the command, with all that it has started, if the lock is lost: SIGKILL,
+    /// The action on the command, with all that it has started, if the lock is lost: SIGKILL,
     /// SIGTERM (and SIGKILL later), or only a message
     #[arg(long, value_enum, default_value = "kill")]
     on_lost: OnLost,

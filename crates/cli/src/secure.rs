@@ -9,7 +9,7 @@ use signal_hook::iterator::Signals;
 
 use crate::exit::{Code, Failure, OrFail as _};
 
-/// Who one is, and how that is proved.
+/// The identity, and its proof.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Security")]
 pub struct Secure {
@@ -34,9 +34,9 @@ pub struct Secure {
 }
 
 impl Secure {
-    /// What they say. Without keys or words, only loopback addresses will do.
+    /// The identity that the options give. Without keys or words, only loopback addresses will do.
     pub fn identity(&self) -> Result<Identity, Failure> {
-        // What it is does not matter then, but that both sides say the same.
+        // The value does not matter then, but both sides must have the same.
         let node = self.node.unwrap_or(0);
         if let Some(keys) = self.keys() {
             return Identity::tls(&self.cluster, node, &keys).or_fail(Code::Unreadable);
@@ -63,8 +63,8 @@ impl Secure {
         }
     }
 
-    /// What [`Secure::identity`] says, for a process that runs for long: at SIGHUP it reads its keys again, as a daemon does, and
-    /// uses them for connections from then on. Without keys the signal keeps its meaning.
+    /// As [`Secure::identity`], for a process that runs for long: at SIGHUP it reads its keys again, as a daemon does,
+    /// and uses them for connections from then on. Without keys the signal keeps its meaning.
     pub fn renewed_identity(&self, tell: fn(&str)) -> Result<Identity, Failure> {
         let identity = self.identity()?;
         let (Some(keys), Some(keyring)) = (self.keys(), identity.keyring().cloned()) else {

@@ -81,8 +81,8 @@ pub fn run(args: &Args) -> Ended {
     }
 }
 
-/// Says what the configuration means, or all that is wrong with it. What the daemon's user may read
-/// and write, only that user sees.
+/// Prints the meaning of the configuration, or all its errors. Only the daemon's user can see what
+/// that user may read and write.
 fn check(args: &Args) -> Ended {
     let judge = become_daemons_user(args.judge.as_deref()).or_fail(Code::Unreadable)?;
     let whose = judge.map(|user| format!(" (judged as user {user:?}, see --as)"));

@@ -28,7 +28,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What `--json` prints; `docs/observing.md` describes it.
+/// The output of `--json`; `docs/observing.md` describes it.
 #[derive(Serialize)]
 struct Json<'a> {
     schema: u32,
@@ -156,7 +156,7 @@ fn node(n: &NodeStatus) -> Node<'_> {
 }
 
 fn certificate(c: &lockify_node::Certificate) -> Certificate {
-    // What has ended before 1970 was never valid.
+    // A certificate that ended before 1970 was never valid.
     let ends = Duration::from_secs(u64::try_from(c.ends).unwrap_or(0));
     let ends = humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + ends).to_string();
     Certificate { node: c.node.0, ends, warn_days: c.warn_days }
@@ -186,7 +186,7 @@ fn space(s: &SpaceStatus) -> Space<'_> {
     }
 }
 
-/// What a lockspace does on a node.
+/// The state of a lockspace on a node.
 pub fn state(s: &SpaceStatus) -> &'static str {
     match (s.running, s.view) {
         (true, _) => "runs",
@@ -242,8 +242,8 @@ fn text(status: &ClusterStatus, problems: &[Problem]) -> String {
     text
 }
 
-/// What is left to do of an upgrade: connections that have an older version of the node protocol
-/// than one of their ends could speak.
+/// The rest of an upgrade: connections that have an older version of the node protocol than one of
+/// their ends could speak.
 fn versions(status: &ClusterStatus) -> String {
     let first = status.nodes.iter().filter(|n| n.shard == 0);
     let known = first.filter_map(|n| Some((n, n.software.as_ref()?)));
@@ -264,7 +264,7 @@ fn versions(status: &ClusterStatus) -> String {
     text
 }
 
-/// What an operator should know of a node's membership service.
+/// A node's membership service, for operators.
 fn standing(node: &NodeStatus) -> String {
     let (id, s) = (node.node, &node.standing);
     let mut text = String::new();

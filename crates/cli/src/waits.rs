@@ -1,4 +1,4 @@
-//! What a lock is waited for, for whoever sits in front of `lockify run`: a holder, the quorum, a fence or a recovery.
+//! The reason for a wait, for the user of `lockify run`: a holder, the quorum, a fence or a recovery.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -52,7 +52,7 @@ fn reason_of(client: &Client, space: &Lockspace, name: &Name) -> Result<String, 
     Ok(reason(space.name(), &view, &status))
 }
 
-/// What a lock of this name waits for.
+/// The reason why a lock of this name waits.
 fn reason(space: &str, view: &ClusterView, cluster: &ClusterStatus) -> String {
     let locks: Vec<&LockInfo> = view.resources.iter().flat_map(|r| &r.locks).collect();
     let holders: Vec<&&LockInfo> = locks.iter().filter(|l| l.granted.is_some()).collect();

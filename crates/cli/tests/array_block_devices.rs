@@ -157,7 +157,7 @@ fn block_devices_that_will_not_do_are_refused_with_a_reason() {
     drop(file);
 }
 
-/// What is told when a device that was made is not as it was.
+/// The message when a device differs from the one that was made.
 #[test]
 fn a_block_device_that_changed_is_refused_with_a_reason() {
     let Some(mut loops) = Loops::new() else { return };

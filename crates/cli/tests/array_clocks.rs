@@ -1,5 +1,5 @@
-//! Arrays of real processes, one of which has a wrong wall clock, or one that is stepped while everybody writes. What happened is
-//! judged by the histories that the processes write.
+//! Arrays of real processes, one of which has a wrong wall clock, or one that is stepped while everybody writes. The
+//! processes' histories are the evidence.
 
 mod common;
 

@@ -51,8 +51,8 @@ fn args(files: &NodeFiles, node: u32) -> Vec<String> {
     ["--ca", ca, "--identity", identity, "--node", &node].map(str::to_owned).to_vec()
 }
 
-/// Starts all of an array's processes that others connect to, each with the keys of its node. What is started or asked next is of
-/// the other node.
+/// Starts all of an array's processes that others connect to, each with the keys of its node. The next process or command
+/// has the other node's keys.
 fn start(array: &mut Array, keys: &dyn Fn(u32) -> Vec<String>) {
     for id in 0..3 {
         array.security = keys(id as u32 + 1);
@@ -83,7 +83,7 @@ fn restart(
     array.security = keys(OTHER);
 }
 
-/// What an array does in its life, with these keys.
+/// The life of an array with these keys.
 fn lives(mut array: Array, keys: &dyn Fn(u32) -> Vec<String>) {
     start(&mut array, keys);
     let one = array.export(1);
@@ -161,7 +161,7 @@ fn an_array_with_a_lock_server_lives_with_a_shared_key() {
     lives(array, &|node| with_key(&key, node));
 }
 
-/// Who does not get in: as a host, and with each command that asks or repairs. `words` are told to who tries.
+/// Refused identities: as a host, and with each command that asks or repairs. The refused side gets `words`.
 fn is_kept_out(array: &Array, words: &str) {
     let status = array.lockify("status", &["--json"]);
     assert_eq!(code(&status), 1);
@@ -226,7 +226,7 @@ fn who_has_another_authority_or_key_or_none_is_kept_out() {
             array.security = keys;
             is_kept_out(&array, words);
         }
-        // Who shows what nobody trusts, and trusts what it is shown itself.
+        // A process with an untrusted certificate that accepts any.
         let files = NodeFiles {
             ca: certificates.of(OTHER).ca.clone(),
             identity: others.of(OTHER).identity.clone(),
@@ -439,7 +439,7 @@ fn keys_are_replaced_while_an_array_runs() {
         }
     };
 
-    // What cannot be used changes nothing.
+    // Unusable keys change nothing.
     let good: Vec<Vec<u8>> =
         certificates.files.iter().map(|files| std::fs::read(&files.identity).unwrap()).collect();
     certificates.files.iter().for_each(|f| std::fs::write(&f.identity, "nonsense").unwrap());

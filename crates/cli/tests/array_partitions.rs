@@ -1,5 +1,5 @@
-//! Arrays of real processes that are cut off from each other, and meet again: what was said meanwhile arrives then, or its
-//! connections are broken. What happened is judged by the histories that the processes write.
+//! Arrays of real processes that are cut off from each other, and meet again: messages from that time arrive then, or its
+//! connections are broken. The processes' histories are the evidence.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn a_host_is_cut_off(scheme: &str, from: &[Place], link: Link) {
     a_host_is_fenced(array(scheme), away, |array, _| heal(array));
 }
 
-/// What it has sent to devices arrives when others have repaired what it left.
+/// Its messages to devices arrive when others have repaired its writes.
 #[test]
 fn a_host_is_cut_off_under_timestamp_ordering() {
     a_host_is_cut_off("timestamp-ordering", &DEVICES, Link::Silent);

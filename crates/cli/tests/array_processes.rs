@@ -1,5 +1,5 @@
-//! Arrays under every scheme with a process for each device, host and lock server, some of which are killed or stopped. What
-//! happened is judged by the histories that the processes write.
+//! Arrays under every scheme with a process for each device, host and lock server, some of which are killed or stopped.
+//! The processes' histories are the evidence.
 
 mod common;
 
@@ -13,8 +13,8 @@ use common::traffic::{
 use common::{code, stderr, stdout, wait_for};
 use rustix::process::Signal;
 
-/// Three hosts on the same stripes, and what becomes of one of them while the others work. What it has held is free then,
-/// wherever it was.
+/// Three hosts on the same stripes, and the fate of one of them while the others work. Its locks are free then, wherever
+/// they were.
 fn one_of_three(scheme: &str, becomes: impl FnOnce(&mut Array, &mut Export)) {
     let mut array = array(scheme);
     let mut hosts: Vec<Export> = (1..=3).map(|number| array.export(number)).collect();
@@ -135,7 +135,7 @@ fn a_stopped_device_under_callback_locking() {
     a_stopped_device("callback-locking");
 }
 
-/// What was being written when all devices were killed is checked, even where nobody uses it.
+/// Writes that were under way when all devices were killed are checked, even in unused stripes.
 fn killed_devices(scheme: &str) {
     let mut array = array(scheme);
     let host = array.export(1);

@@ -1,5 +1,5 @@
-//! Processes of an array that die at a certain step: before, within and after a write to a device's file, and between two things
-//! that they send. What happened is judged by the histories.
+//! Processes of an array that die at a certain step: before, within and after a write to a device's file, and between two
+//! things that they send. The histories are the evidence.
 
 mod common;
 
@@ -111,7 +111,7 @@ fn all_devices_die_at_a_step_each() {
             }
             array.fuses[place].light(0, moment);
         }
-        // What it writes first is its record, and what is to be checked.
+        // Its first write is its record, with the stripes to check.
         array.fuses[&devices[0]].light(3, moment);
         for id in 0..3 {
             array.start(id, &format!("disk{id}"), &[]);

@@ -57,7 +57,7 @@ fn a_chain_of_holders_is_followed_across_nodes_and_a_circle_is_named() {
     assert!(text.contains("deadlock") && text.contains("deadlock_after"), "{text}");
     assert!(stdout(&cluster.lockify(1, &["doctor", "free"])).contains("nobody waits"));
     drop(x);
-    // Who wants x waits in order: 3, then 2.
+    // Requests for x wait in order: 3, then 2.
     drop(three_x.join().unwrap().unwrap());
     drop(two_x.join().unwrap().unwrap());
     drop(y);

@@ -186,7 +186,7 @@ fn every_look_says_which_daemon_answers() {
     );
 }
 
-/// What whoever started the daemon has open or reads is not kept by it.
+/// The daemon keeps none of its starter's descriptors or inputs.
 #[test]
 fn a_daemon_keeps_nothing_of_who_started_it() {
     assert_runs(
@@ -203,7 +203,7 @@ fn a_daemon_keeps_nothing_of_who_started_it() {
     );
 }
 
-/// What this test does when it is started as a program: connects by itself, locks, and says so.
+/// The task of this test as a program: connects by itself, locks, and says so.
 const PROGRAM: &str = "LOCKIFY_TEST_PROGRAM";
 
 #[test]

@@ -199,7 +199,8 @@ fn servers_that_end_over_and_over_grant_nothing_twice() {
     }
 }
 
-/// Who uses a table may hold its locks: no other one takes its place until they are gone, and somebody asks for that.
+/// The users of a table may hold its locks. No other table takes its place until they are gone, and an operator asks
+/// for that.
 #[test]
 fn a_table_is_replaced_when_nobody_uses_it_and_somebody_says_so() {
     let mut table = Table::serve(&[]);

@@ -213,7 +213,7 @@ fn the_command_has_its_callers_ignored_and_blocked_signals() {
             let bits = signals.iter().map(|signal| 1u64 << (*signal as i32 - 1)).sum::<u64>();
             format!("{bits:016x}")
         };
-        // What this test itself was started with, beyond the signals that have names, is kept, too.
+        // The inherited signals of this test, beyond those with names, are kept, too.
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let own = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
         let unnamed = u64::from_str_radix(own, 16).unwrap() >> 31 << 31;

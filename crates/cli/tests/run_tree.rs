@@ -69,7 +69,7 @@ fn guardian(run: &Child) -> i32 {
     std::fs::read_to_string(children).unwrap().trim().parse().unwrap()
 }
 
-/// Whether somebody holds `x`.
+/// Returns true if `x` is held.
 fn held(user: &User) -> bool {
     match code(&user.lockify(&["run", "-n", "-E", "9", "x", "true"])) {
         0 => false,

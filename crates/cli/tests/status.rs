@@ -11,7 +11,7 @@ use common::{Process, User, code, stderr, stdout, wait_for};
 use lockify_trust::{CaFolder, Lifetime};
 use serde_json::Value;
 
-/// What `--json` says is wrong.
+/// The problems in the output of `--json`.
 fn problems(cluster: &Cluster, node: usize) -> Vec<(String, u64)> {
     let out = cluster.lockify(node, &["status", "--json"]);
     let said: Value = serde_json::from_slice(&out.stdout).unwrap();

@@ -18,7 +18,7 @@ fn a_time_out_is_kept_while_the_master_does_not_answer() {
     assert_eq!(code(&out), 124, "{}", stderr(&out));
     assert_eq!(cluster.members(1), 3, "node 3 has not been given up");
     cluster.signal(3, "-CONT");
-    // What node 3 grants now is unlocked again.
+    // A later grant of node 3 is unlocked again.
     two.lock("x", Mode::EX).unwrap().unlock().unwrap();
     wait_for(|| {
         let locks = two.who("x").unwrap().resources.remove(0).locks;

@@ -48,7 +48,7 @@ pub(crate) type CpgConfchg = unsafe extern "C" fn(
 );
 pub(crate) type CpgTotem = unsafe extern "C" fn(Handle, Ring, u32, *const u32);
 
-/// `cpg_model_v1_data_t`.
+/// The C structure `cpg_model_v1_data_t`.
 #[repr(C)]
 pub(crate) struct CpgModel {
     pub(crate) model: c_int,
@@ -62,7 +62,7 @@ pub(crate) type QuorumNotify = unsafe extern "C" fn(Handle, u32, Ring, u32, *con
 pub(crate) type QuorumNodes =
     unsafe extern "C" fn(Handle, Ring, u32, *const u32, u32, *const u32, u32, *const u32);
 
-/// `quorum_model_v1_data_t`.
+/// The C structure `quorum_model_v1_data_t`.
 #[repr(C)]
 pub(crate) struct QuorumModel {
     pub(crate) model: c_int,

@@ -1,4 +1,4 @@
-//! What corosync's libraries answer when they do not do what they were asked.
+//! The errors of corosync's libraries.
 
 use std::ffi::c_int;
 
@@ -19,7 +19,7 @@ pub enum Error {
     Library {
         /// Its name.
         library: &'static str,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A call failed.

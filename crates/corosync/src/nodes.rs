@@ -8,16 +8,16 @@ use crate::error::{Error, check};
 
 /// `CMAP_KEYNAME_MAXLEN`, and the zero.
 const KEY: usize = 256;
-/// `CMAP_VALUETYPE_STRING`.
+/// The value of `CMAP_VALUETYPE_STRING`.
 const STRING: c_int = 11;
 const PREFIX: &str = "nodelist.node.";
-/// `INTERFACE_MAX`
+/// The value of `INTERFACE_MAX`.
 const MOST_LINKS: u8 = 8;
 
 /// A node of `nodelist` in corosync.conf.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
-    /// `nodeid`.
+    /// The node's number, `nodeid` in corosync.conf.
     pub id: u32,
     /// `name`, if it has one.
     pub name: Option<String>,
@@ -36,7 +36,7 @@ pub struct LinkAddress {
     pub address: String,
 }
 
-/// What corosync knows of the cluster.
+/// Corosync's knowledge of the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Nodes {
     /// This node's id.

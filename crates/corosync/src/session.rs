@@ -54,16 +54,16 @@ pub struct RingId {
     pub node: u32,
 }
 
-/// What corosync says.
+/// An event of corosync.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The group's members, in the one order with its messages.
     Members {
         /// All members.
         members: Vec<Process>,
-        /// Who is one no longer, and why.
+        /// The members that have left, and why.
         left: Vec<(Process, Reason)>,
-        /// Who has become one.
+        /// The new members.
         joined: Vec<Process>,
     },
     /// From here on, messages and members are those of this ring.
@@ -79,9 +79,9 @@ pub enum Event {
     },
     /// A message of the group, in the one order; a member's own ones, too.
     Message {
-        /// Whose.
+        /// The sender.
         from: Process,
-        /// What.
+        /// The content.
         bytes: Vec<u8>,
     },
     /// The list of nodes has changed: read it again.
@@ -241,7 +241,7 @@ impl Session {
         check("cpg_mcast_joined", code)
     }
 
-    /// What to poll for reading.
+    /// The descriptors to poll for reading.
     ///
     /// # Errors
     /// [`Error`].

@@ -57,7 +57,7 @@ pub(crate) use remote::RemoteTable;
 pub(crate) use security::Protection;
 pub use security::SecurityEntry;
 
-/// What is wrong with a configuration, where, and what to do.
+/// An error in a configuration, with its place and remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -65,7 +65,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The file is no configuration, or something in it does not fit; the text names line and column,
@@ -74,7 +74,7 @@ pub enum ConfigError {
     Meaning {
         /// The file.
         path: PathBuf,
-        /// What does not fit, and what to do.
+        /// The mismatch, and its remedy.
         what: String,
     },
 }
@@ -105,20 +105,20 @@ pub struct Config {
     /// This node's id: one of `nodes`. With corosync it need not be given: it is corosync's.
     #[serde(default)]
     pub node: u32,
-    /// Who says who is in the cluster: `static` or `corosync`.
+    /// The source of membership: `static` or `corosync`.
     #[serde(default)]
     pub membership: MembershipKind,
     /// With corosync: where every node listens for the others, at the addresses of all its links;
     /// shard N at `port + N`.
     #[serde(default = "default_port")]
     pub port: u16,
-    /// What recovering a dead node's locks waits for: `lease`, `command` or `none`.
+    /// The proof that recovery of a dead node's locks waits for: `lease`, `command` or `none`.
     #[serde(default)]
     pub fence: Fence,
     /// The agent of `fence = "command"`.
     #[serde(default)]
     pub fencing: Fencing,
-    /// What happens when this node has lost its quorum.
+    /// The action when this node has lost its quorum.
     #[serde(default)]
     pub quorum_lost: QuorumLost,
     /// Every node of the cluster, the same on all of them; not with corosync, which has the list.
@@ -141,7 +141,7 @@ pub struct Config {
     /// The Unix socket for local clients: a path, or `@NAME` in the abstract namespace.
     #[serde(default = "default_socket")]
     pub socket: PathBuf,
-    /// Who may connect to it: permission bits, octal, in quotes.
+    /// The permissions to connect to it: permission bits, octal, in quotes.
     #[serde(default = "default_mode", deserialize_with = "octal")]
     pub socket_mode: u32,
     /// Event loops, each with a share of the names; the same on all nodes.
@@ -165,10 +165,10 @@ pub struct Config {
     pub busy_poll: Duration,
     /// Record what happens to locks in this file (`.N` is appended for shard N > 0).
     pub history: Option<PathBuf>,
-    /// Limits.
+    /// The limits of clients.
     #[serde(default)]
     pub limits: Limits,
-    /// What is logged, and how.
+    /// The content and format of the log.
     #[serde(default)]
     pub log: Logging,
     /// Where metrics are served.
@@ -196,7 +196,7 @@ pub struct NodeEntry {
     /// Where others reach it, `HOST:PORT`: an IP address, or a name that is looked up again at each
     /// connection; shard N listens at `PORT + N`.
     pub address: Address,
-    /// Whether it votes on what the cluster remembers; of those that do, the first seven count.
+    /// True if it votes on the cluster's memory; the first seven voters count.
     #[serde(default = "yes")]
     pub voter: bool,
 }
@@ -218,9 +218,9 @@ pub struct SpaceEntry {
     pub owner: Option<String>,
     /// Its group (name or number); by default the daemon's.
     pub group: Option<String>,
-    /// What owner, group and others may do: permission bits, octal, in quotes. Reading is seeing
-    /// locks, reading and writing is taking them; by default `666`, all who may connect. Root and
-    /// the daemon's user may always.
+    /// The permissions of owner, group and others: permission bits, octal, in quotes. Reading is
+    /// seeing locks, reading and writing is taking them; by default `666`, all who may connect.
+    /// Root and the daemon's user may always.
     #[serde(default, deserialize_with = "some_octal")]
     pub mode: Option<u32>,
     /// Search for deadlocks when somebody has waited this long; without it, never. The same on all
@@ -243,7 +243,7 @@ pub struct SpaceEntry {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Sessions.
+    /// All sessions of a shard.
     pub max_sessions: u32,
     /// Sessions of one user. Root's and the daemon's own are not counted, and a sixteenth of
     /// `max_sessions` is kept for them.
@@ -422,7 +422,7 @@ impl Config {
         }
     }
 
-    /// What the types do not say; the sources tell in which lines other keys are.
+    /// The checks beyond the types. The sources tell in which lines other keys are.
     fn check(&self, file: &Source, nodes_file: &Source) -> Result<(), Wrong> {
         if self.cluster.is_empty() || self.cluster.len() > 64 {
             return Err(Wrong::new("cluster", "cluster: a cluster's name has 1 to 64 bytes"));
@@ -651,7 +651,7 @@ impl Config {
         self.wire_version.unwrap_or(Versions::SPOKEN.newest)
     }
 
-    /// Who may use each lockspace.
+    /// The permissions of each lockspace.
     ///
     /// # Errors
     /// A user or group that is not known.

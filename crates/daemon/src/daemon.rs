@@ -43,7 +43,7 @@ pub enum Error {
     /// The system refused something.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The attempted step.
         what: &'static str,
         /// Why it failed.
         error: std::io::Error,
@@ -60,7 +60,7 @@ pub enum Error {
 pub struct Daemon {
     handle: Handle,
     reloader: Arc<Reloader>,
-    /// What it was started with, and what corosync said then.
+    /// Its initial configuration, and corosync's answer at that time.
     config: Config,
     threads: Vec<JoinHandle<Result<(), NodeError>>>,
     /// By which a service manager sees that it lives.
@@ -202,7 +202,7 @@ impl Daemon {
     /// Waits until it has stopped.
     ///
     /// # Errors
-    /// What ended it, if nobody stopped it.
+    /// The cause of its end, if nobody stopped it.
     pub fn wait(mut self) -> Result<(), Error> {
         let mut result = Ok(());
         for thread in std::mem::take(&mut self.threads) {
@@ -220,7 +220,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.handle.stop();
         for thread in std::mem::take(&mut self.threads) {
-            // Who wants to know how it ended calls `wait`.
+            // A caller that wants the reason of its end calls `wait`.
             let _ = thread.join();
         }
     }
@@ -234,7 +234,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// What all shards are made from.
+/// The common parameters of all shards.
 struct Common<'a> {
     config: &'a Config,
     corosync: Option<CorosyncConfig>,

@@ -40,7 +40,7 @@ pub enum SocketError {
     System {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -51,7 +51,7 @@ pub(crate) struct Listener {
     pub(crate) socket: mio::net::UnixListener,
     /// `None`: an abstract name, which goes with the socket.
     path: Option<Reserved>,
-    /// What clients have of the daemon that had the name before.
+    /// The clients of the daemon that had the name before.
     before: Option<Before>,
 }
 
@@ -69,13 +69,13 @@ impl Listener {
         Ok(Listener { socket: mio::net::UnixListener::from_std(socket), path, before })
     }
 
-    /// What clients have of the daemon before, if that can be known of this socket.
+    /// The clients of the former daemon, if they can be known of this socket.
     pub(crate) fn before(&mut self) -> Option<Before> {
         self.before.take()
     }
 
-    /// What another program needs to go on listening: the socket, and the lock on its path, in the
-    /// place of which an abstract name has the socket again.
+    /// The descriptors with which another program continues to listen: the socket, and the lock on
+    /// its path, in the place of which an abstract name has the socket again.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         let socket = self.socket.as_fd();
         [socket, self.path.as_ref().map_or(socket, |path| path.lock.as_fd())]

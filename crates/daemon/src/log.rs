@@ -1,4 +1,4 @@
-//! What the daemon tells its operator.
+//! The daemon's messages to its operator.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -97,7 +97,7 @@ impl Log {
     }
 }
 
-/// What a panic says, in the log: printing it could wait for ever.
+/// Logs a panic. Printing it could wait for ever.
 fn tell_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let text = panic.to_string().replace('\n', " ");
     tracing::error!(target: "lockify", "{text}");

@@ -1,6 +1,5 @@
-//! What the service manager is told (sd_notify(3)): that the daemon serves, what it is at, that it reads its
-//! configuration again or ends, and that it is alive. A thread tells it, so that nobody waits for a manager that does
-//! not listen.
+//! Messages to the service manager (sd_notify(3)): the daemon serves, its status, it reads its configuration again or
+//! ends, and it is alive. A thread sends them, so that nothing waits for a manager that does not listen.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +17,7 @@ const ROOM: usize = 64;
 /// How often a living daemon says so within the manager's patience.
 const BEATS: u32 = 3;
 
-/// What the manager is told.
+/// A message to the manager.
 enum Word {
     Status(String),
     Reloading,
@@ -31,7 +30,7 @@ enum Word {
 pub(crate) struct Manager(Option<SyncSender<Word>>);
 
 impl Manager {
-    /// What the daemon is at.
+    /// Sets the daemon's status.
     pub(crate) fn status(&self, text: String) {
         self.tell(Word::Status(text));
     }
@@ -79,7 +78,7 @@ impl Pulse {
 /// A shard's pulse, and how to have it turn.
 pub(crate) type Heart = (Pulse, Arc<mio::Waker>);
 
-/// What is told before there is a shard.
+/// The messages from before there is a shard.
 pub(crate) struct Words {
     manager: Manager,
     words: Option<Receiver<Word>>,

@@ -1,9 +1,9 @@
-//! What clients still have of the daemon before this one, which was killed perhaps: until they have
-//! put it away, its locks are not given to others.
+//! The remaining clients of the former daemon, which was killed perhaps. Until they are gone, its
+//! locks are not granted to others.
 //!
-//! A client of a daemon with an abstract name has names below that
-//! ([`lockify_client::names_of`]), and the kernel lists a name until the last descriptor is closed. A
-//! client that is told of a loss abandons what the lock protected, then closes.
+//! A client of a daemon with an abstract name has names below that ([`lockify_client::names_of`]),
+//! and the kernel lists a name until the last descriptor is closed. A client that is told of a loss
+//! abandons what the lock protected, then closes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What clients have of daemons before.
+/// The remaining clients of former daemons.
 #[derive(Debug)]
 pub(crate) struct Before {
     socket: PathBuf,

@@ -1,4 +1,5 @@
-//! Whether a daemon with a configuration could start, without starting it: `lockify serve --check`.
+//! A check that a daemon with a configuration could start, without starting it:
+//! `lockify serve --check`.
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -46,8 +47,8 @@ pub fn become_daemons_user(named: Option<&str>) -> Result<Option<String>, String
     Ok(Some(user.name))
 }
 
-/// All that would keep a daemon of this user from starting, a line each. What it would log of its keys
-/// goes to the log.
+/// All obstacles to the start of a daemon of this user, a line each. Messages about its keys go to the
+/// log.
 pub fn obstacles(config: &Config, log: &Log) -> Vec<String> {
     let mut found = Vec::new();
     if config.membership == MembershipKind::Corosync && config.node == 0 {

@@ -18,11 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long whoever asked waits: the files may be on a file system that hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// What can change in a shard.
+/// The settings of a shard that can change.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
-    /// Who may use each lockspace, in the order of the start.
+    /// The permissions of each lockspace, in the order of the start.
     pub(crate) access: Arc<[Access]>,
     pub(crate) deadlock_after: Vec<(String, Option<Duration>)>,
     pub(crate) shutdown_grace: Duration,
@@ -33,7 +33,7 @@ pub(crate) struct Settings {
     pub(crate) newest_version: u16,
 }
 
-/// What a shard is told by other threads.
+/// A message of other threads to a shard.
 pub(crate) enum Letter {
     /// Use these settings, and say so.
     Change(Arc<Settings>, SyncSender<()>),

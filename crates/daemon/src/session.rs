@@ -177,7 +177,7 @@ impl Session {
         if theirs.shard != shard {
             return Err(End::Told(Goodbye::WrongShard(shard)));
         }
-        // What the kernel says counts more than what the client says.
+        // The kernel's information counts more than the client's.
         Ok(Some(if self.user.pid == 0 { theirs.pid } else { self.user.pid }))
     }
 
@@ -232,7 +232,7 @@ impl Session {
 
     /// Tells a client that has just connected why it is not served.
     pub(crate) fn refuse(&mut self, shards: u16, why: Goodbye) {
-        // What every version can read: this goodbye is older than all of them.
+        // Every version can read this: the goodbye is older than all of them.
         let (version, pid) = (OLDEST, std::process::id());
         self.outbox.extend_from_slice(&Greeting { version, shard: shards, pid }.encode());
         self.part(&End::Told(why));

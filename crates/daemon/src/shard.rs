@@ -42,14 +42,14 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(5);
 /// How long leaving the cluster may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a shard is told.
+/// The configuration of a shard.
 pub(crate) struct ShardSetup {
     pub(crate) index: u16,
     pub(crate) shards: u16,
     pub(crate) limits: Limits,
-    /// Who may use each lockspace.
+    /// The permissions of each lockspace.
     pub(crate) access: Arc<[Access]>,
-    /// Who may connect, where the socket is no file that has permissions.
+    /// The permissions to connect, where the socket is no file with permissions.
     pub(crate) door: Option<Access>,
     pub(crate) shutdown_grace: Duration,
     pub(crate) idle_exit: Option<Duration>,
@@ -64,7 +64,7 @@ pub(crate) struct ShardSetup {
     pub(crate) log: Log,
 }
 
-/// What a user that is neither root nor the daemon's own uses.
+/// The use of limits by a user that is neither root nor the daemon's own.
 struct UserUse {
     sessions: u32,
     /// Those that it has left as orphans included.
@@ -78,7 +78,7 @@ pub(crate) struct Shard {
     listener: Listener,
     /// The listener may have more connections than there were file descriptors for.
     accept_again: bool,
-    /// Who connects waits until the lockspaces run.
+    /// Connecting clients wait until the lockspaces run.
     joining: bool,
     sessions: Slab<Session>,
     clients: HashMap<ClientId, usize>,
@@ -268,7 +268,7 @@ impl Shard {
         }
     }
 
-    /// What the reader of metrics wants to know.
+    /// The data for a reader of metrics.
     fn snapshot(&self) -> Snapshot {
         let mut sessions = self.past;
         sessions.open = self.sessions.len() as u64;
@@ -356,7 +356,7 @@ impl Shard {
         }
     }
 
-    /// Whether this user may have another session.
+    /// Refuses another session to a user at the limit.
     fn room(&self, user: &User) -> Result<(), Goodbye> {
         let Limits { max_sessions, max_sessions_per_user, .. } = self.setup.limits;
         // Root and the daemon's user must get in when others have taken all that they may.
@@ -626,7 +626,7 @@ impl Shard {
 }
 
 impl End {
-    /// What the operator is told.
+    /// The message for the operator.
     fn to_log(&self) -> Option<String> {
         Some(match self {
             End::Closed => return None,

@@ -1,4 +1,4 @@
-//! Who a local client is, as the kernel says, and what it may do.
+//! A local client's identity, from the kernel, and its rights.
 //!
 //! With nix, not rustix: rustix knows no names of users and groups, and its process ids cannot be 0,
 //! which is that of a client in another PID namespace.
@@ -31,7 +31,7 @@ impl User {
         Ok(User { who: Arc::new(Who { uid, gid, groups, trusted: trusted(uid) }), pid })
     }
 
-    /// What it may do in each lockspace.
+    /// Its rights in each lockspace.
     pub(crate) fn rights(&self, spaces: &[Access]) -> Arc<[Rights]> {
         spaces.iter().map(|access| self.who.rights_in(access)).collect()
     }

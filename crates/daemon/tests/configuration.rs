@@ -136,7 +136,7 @@ fn messages_say_what_is_written_and_what_could_be() {
         all.iter().for_each(|part| assert!(e.contains(part), "{line}: no {part} in {e}"));
         assert!(!e.contains('\n'), "{e}");
     }
-    // What is written is shown as text.
+    // Bytes of the file are shown as text.
     let e = refusal("cluster = 1\n\"\\u001b[2J\" = 1\n");
     assert_eq!(e, lockify_trust::printable(&e));
 }

@@ -38,7 +38,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// What the parser says that it knows, when it is asked for something else.
+/// The keys in the parser's error about an unknown one.
 fn known(text: &str) -> Option<Vec<String>> {
     let e = Config::parse(text, Path::new("x")).err()?.to_string();
     let (_, known) = e.split_once("there is no key `no_such_key` here: the keys here are ")?;

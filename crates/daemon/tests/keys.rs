@@ -44,7 +44,7 @@ fn an_authority_is_replaced_in_a_cluster_that_runs() {
     let connected = || daemons.iter().map(|d| d.heard("connected to node")).sum::<usize>();
     let before = connected();
 
-    // What cannot be used does not replace what is there.
+    // Unusable keys do not replace the present ones.
     let good = std::fs::read(&files[0].identity).unwrap();
     std::fs::write(&files[0].identity, "nonsense").unwrap();
     daemons[0].signal(Signal::HUP);
@@ -63,7 +63,7 @@ fn an_authority_is_replaced_in_a_cluster_that_runs() {
     guard.check().unwrap();
     assert_eq!(connected(), before, "a connection was lost");
 
-    // Who comes now uses the new ones, and the others do, too.
+    // New connections use the new ones, and the others do, too.
     drop(daemons.pop());
     eventually("two members", || members(&daemons[0]) == 2);
     daemons.push(start(2));

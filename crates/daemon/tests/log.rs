@@ -84,7 +84,7 @@ fn a_full_disk_ends_the_log_and_nothing_else() {
     assert!(daemon.ended().success());
 }
 
-/// What could not be written is missed, and said to be missing.
+/// Dropped lines are missing, and a line says so.
 #[test]
 fn a_reader_that_comes_back_is_told_how_much_is_missing() {
     use std::io::Read as _;

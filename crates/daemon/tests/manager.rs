@@ -1,4 +1,4 @@
-//! What a service manager hears of the daemon, which is a process of its own here.
+//! A service manager's view of the daemon, which is a process of its own here.
 
 mod common;
 

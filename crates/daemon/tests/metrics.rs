@@ -112,8 +112,8 @@ fn nonsense_and_slow_readers_harm_nobody() {
     assert!(!socket.exists());
 }
 
-/// Who connects and says nothing, or does not take his answer, holds up nobody. Served one after the other, each of these
-/// would cost the next one five seconds: 64 of them more than the others' patience.
+/// A reader that connects and is silent, or does not take its answer, delays nobody. Served one after the other, each of
+/// these would cost the next one five seconds: 64 of them more than the others' patience.
 #[test]
 fn silent_readers_do_not_hold_up_the_others() {
     let (_daemon, socket, _dir) = with_socket();

@@ -70,7 +70,7 @@ fn limits_change_for_sessions_that_are_there() {
     drop(few);
     let many = take();
     assert!(many.len() > 4, "{}", many.len());
-    // What is there stays, and no more is had.
+    // The present ones stay, and no more are granted.
     filed.change("shards = 2\nlimits.max_locks = 1").unwrap();
     many.iter().for_each(|guard| guard.check().unwrap());
     assert!(matches!(space.lock("one more", Mode::PR), Err(Error::Refused(_))));

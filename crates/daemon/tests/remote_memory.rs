@@ -160,7 +160,7 @@ fn modes_and_ways_to_ask() {
     drop(there.try_lock("a", Mode::EX).unwrap());
     here.lock("a", Mode::NL).unwrap().unlock().unwrap();
 
-    // What cannot be had says so, and changes nothing.
+    // A failed request says so, and changes nothing.
     let says = |result: Result<(), Error>, text: &str| {
         let error = result.unwrap_err().to_string();
         assert!(error.contains(text), "{error}");

@@ -76,7 +76,8 @@ fn install(from: &Path, to: &Path) {
     }
 }
 
-/// What those who hold a name under EX have seen last: its token, and the count in its value block.
+/// The last state that holders of a name under EX have seen: its token, and the count in its value
+/// block.
 #[derive(Default)]
 struct Last {
     token: AtomicU64,
@@ -305,7 +306,7 @@ fn what_cannot_be_taken_is_lost_and_listed() {
     drop(daemon.space().lock("a", Mode::EX).unwrap());
 }
 
-/// What clients have left that are gone is still their user's afterwards.
+/// The locks of gone clients still count as their user's afterwards.
 #[test]
 fn locks_that_outlive_their_session_are_still_counted() {
     if !may_be_others() {

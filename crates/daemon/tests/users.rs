@@ -41,7 +41,7 @@ fn request(name: &str, mode: Mode) -> LockRequest {
     LockRequest { space, tag, name, mode, flags, lvb, bast, timeout, transaction: 0 }
 }
 
-/// What a user may do in each lockspace: nothing, look (r), lock (rw).
+/// A user's rights in each lockspace: nothing, look (r), lock (rw).
 fn rights(alone: &Alone) -> Vec<&'static str> {
     let client = alone.client();
     let names = ["private", "alices", "staffs", "everybodys"];
@@ -76,7 +76,7 @@ fn owner_group_and_mode_say_who_may_lock() {
     assert_eq!(rights(&alone), ["rw"; 4], "root may always");
 }
 
-/// What one user may do in a lockspace: nothing, look, lock.
+/// A user's rights in a lockspace: nothing, look, lock.
 fn may(alone: &Alone, name: &str) -> (bool, bool) {
     match alone.client().lockspace(name) {
         Err(Error::Refused(Refusal::MayNotLook(_))) => (false, false),
@@ -101,7 +101,7 @@ fn a_lockspace_made_at_run_time_is_its_makers() {
         client.create_lockspace_with_mode("shown", true, 0o640).unwrap();
         client.create_lockspace_with_mode("shared", true, 0o660).unwrap();
         client.create_lockspace_with_mode("open", true, 0o666).unwrap();
-        // What exists keeps its own.
+        // An existing lockspace keeps its own.
         client.create_lockspace_with_mode("made", false, 0o666).unwrap();
         let e = client.create_lockspace_with_mode("odd", true, 0o700).err().unwrap().to_string();
         assert!(e.contains("mode 700"), "{e}");

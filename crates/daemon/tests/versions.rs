@@ -141,7 +141,8 @@ fn a_cluster_is_raised_node_by_node() {
     assert!(c.judge() > 3 * 3 * ROUNDS * 3);
 }
 
-/// Who speaks the old version with the asker does not tell what it runs; who speaks the new one does.
+/// A node that speaks the old version with the asker does not report its release. One that speaks the
+/// new version does.
 #[test]
 fn nodes_of_two_versions_lock_together() {
     let Versions { oldest, newest } = Versions::SPOKEN;

@@ -57,7 +57,7 @@ impl Task {
 
 /// Fails if one of these threads wakes while nothing happens.
 fn sleep_soundly(tasks: &[Task], most: u64) {
-    // What has been told meanwhile is over when nobody has moved for a while.
+    // Late events are over when nobody has moved for a while.
     let all = || tasks.iter().map(|task| task.switches()).collect::<Vec<_>>();
     let mut before = all();
     eventually("rest", || {
@@ -230,7 +230,8 @@ fn the_last_one_that_waits_hands_the_session_over() {
     drop(kept);
 }
 
-/// Who drives the node's engine wakes for the node's own sake, a few times a second: nobody else.
+/// The thread that drives the node's engine wakes for the node's own sake, a few times a second: no
+/// other thread does.
 #[test]
 fn an_embedded_node_sleeps_while_its_clients_wait() {
     let _alone = alone();

@@ -26,7 +26,7 @@ pub enum CreateError {
     Folder {
         /// The folder.
         path: String,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// An entry cannot be created.
@@ -34,7 +34,7 @@ pub enum CreateError {
     Create(#[from] ImageError),
 }
 
-/// What is to be created.
+/// The entries to create.
 #[derive(Debug)]
 struct Job {
     image: Image,

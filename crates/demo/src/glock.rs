@@ -5,7 +5,7 @@ use lockify_core::Name;
 /// The number of the shared folder: every node knows it.
 pub const ROOT: u64 = 0x15;
 
-/// What a glock protects (`fs/gfs2/glock.h`).
+/// The kind of object that a glock protects (`fs/gfs2/glock.h`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -18,7 +18,7 @@ pub enum Kind {
 /// The identity of a glock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Glock {
-    /// What it protects.
+    /// The kind of protected object.
     pub kind: Kind,
     /// The number of the inode's first block.
     pub number: u64,

@@ -46,7 +46,7 @@ pub enum ImageError {
     Create {
         /// The entry.
         path: String,
-        /// Why.
+        /// The system's error.
         error: Errno,
     },
     /// A path cannot be used.

@@ -42,7 +42,7 @@ use rustix::io::Errno;
 use measure::{DelayResult, Plan};
 use tree::{Entry, TreeError};
 
-/// What is created.
+/// The source of the created tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The first so many entries of a directory.
@@ -51,10 +51,10 @@ pub enum Source {
     Mdtest(u32),
 }
 
-/// What is measured, and where.
+/// The subject and place of the measurement.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is created.
+    /// The source of the created tree.
     pub source: Source,
     /// Names of the policies, in the order of the table.
     pub policies: Vec<String>,
@@ -93,7 +93,7 @@ pub enum DemoError {
     Shared {
         /// The place.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The output directory cannot be used.
@@ -101,17 +101,17 @@ pub enum DemoError {
     Out {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
 }
 
-/// What came out.
+/// The results.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The table and the expectations, for people.
     pub text: String,
-    /// What was expected, and found.
+    /// The expectations and findings.
     pub relations: Vec<Relation>,
     /// Events of all histories checked.
     pub events: u64,
@@ -174,7 +174,7 @@ fn copies(entries: &[Entry]) -> u32 {
     (CREATIONS.div_ceil(entries.len().max(1)) as u64).clamp(1, room.max(1)) as u32
 }
 
-/// What a creation was, for people.
+/// The description of a creation, for people.
 fn creation(source: &Source, entries: &[Entry], copies: u32, place: &Path) -> String {
     let what = match source {
         Source::Mdtest(_) => "an empty file or a plain directory, as mdtest makes them (the \
@@ -221,7 +221,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next run.
+        // The next run removes files that cannot be removed now.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -48,7 +48,7 @@ pub enum LockError {
 pub struct Held {
     /// Its id.
     pub lock: LockId,
-    /// What it protects.
+    /// The protected object.
     pub glock: Glock,
     /// Its last operation's tag.
     tag: u64,
@@ -63,7 +63,7 @@ pub struct Locks {
     next_tag: u64,
     /// The lock that somebody else wants: only the parent's glock is ever wanted by others.
     wanted: Option<LockId>,
-    /// What happened.
+    /// The recorder of events.
     pub recorder: Recorder,
 }
 
@@ -144,7 +144,7 @@ impl Locks {
         self.granted(held)
     }
 
-    /// Whether somebody else wants this lock.
+    /// Returns true if another node wants this lock.
     pub fn wanted(&self, held: Held) -> bool {
         self.wanted == Some(held.lock)
     }

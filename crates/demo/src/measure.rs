@@ -30,7 +30,7 @@ const PING_CREATIONS: u32 = 250;
 /// 5 %, and such short runs differ by more.
 const CLAIM_PAIRS: u32 = 4;
 
-/// What is measured.
+/// The plan of the measurements.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     /// Names of the policies.

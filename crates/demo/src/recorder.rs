@@ -16,7 +16,7 @@ use crate::glock::Glock;
 pub struct Record {
     /// When, `CLOCK_MONOTONIC` in nanoseconds.
     pub t: u64,
-    /// What.
+    /// The kind of event.
     pub what: What,
     /// Which lock.
     pub lock: LockId,
@@ -26,7 +26,7 @@ pub struct Record {
     pub op: u64,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// A new lock was asked for.

@@ -1,4 +1,4 @@
-//! What the results are expected to show, and whether they do.
+//! The expectations about the results, and whether they are met.
 
 use crate::measure::{DelayResult, NODES, Pair, PolicyResult};
 use crate::results::median;
@@ -6,11 +6,11 @@ use crate::results::median;
 /// An expectation and what was found.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Relation {
-    /// What is expected, in words.
+    /// The expectation, in words.
     pub expected: String,
-    /// What was found, in figures.
+    /// The finding, in figures.
     pub found: String,
-    /// Whether that is as expected.
+    /// True if the expectation is met.
     pub met: bool,
 }
 

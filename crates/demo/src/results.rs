@@ -27,7 +27,7 @@ pub fn proof(results: &[DelayResult]) -> (u64, u64) {
     every_run(results).fold((0, 0), sum)
 }
 
-/// What the first run with violations has to say of them.
+/// The first run's report of violations.
 pub fn first_violation(results: &[DelayResult]) -> Option<String> {
     every_run(results).find_map(|m| m.report.clone())
 }

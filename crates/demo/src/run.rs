@@ -22,7 +22,7 @@ pub enum RunError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// A history cannot be read back.
@@ -33,14 +33,14 @@ pub enum RunError {
         "{said} entries were created, but {found} are in the shared folder: this is a defect of the demo or of the file system"
     )]
     Count {
-        /// What the workers said.
+        /// The workers' number.
         said: u64,
-        /// What is there.
+        /// The present number.
         found: u64,
     },
 }
 
-/// What is to be run.
+/// The specification of a run.
 #[derive(Clone, Debug)]
 pub struct Spec<'a> {
     /// The policy's name.
@@ -67,7 +67,7 @@ impl Spec<'_> {
     }
 }
 
-/// What a run measured.
+/// The measurements of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// Entries created.
@@ -78,7 +78,7 @@ pub struct Measured {
     pub latencies: Vec<u64>,
     /// Time in lock calls, over all creators, nanoseconds.
     pub lock_ns: u64,
-    /// What the lock managers of all nodes did meanwhile.
+    /// The work of all nodes' lock managers meanwhile.
     pub stats: Stats,
     /// Events of the checked history.
     pub events: u64,
@@ -246,7 +246,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What all nodes did from one look at their counters to another.
+/// The work of all nodes from one look at their counters to another.
 fn difference(before: &[Stats], after: &[Stats]) -> Stats {
     let mut stats = Stats::default();
     for (b, a) in before.iter().zip(after) {

@@ -17,13 +17,13 @@ pub struct Entry {
     pub path: PathBuf,
     /// Index of the parent directory's entry; `None` for the root.
     pub parent: Option<u32>,
-    /// What it is.
+    /// The kind of entry.
     pub kind: Kind,
     /// Permissions and times to set; `None`: those that a creation gives.
     pub attributes: Option<Attributes>,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Kind {
     /// A directory.
@@ -55,7 +55,7 @@ pub struct Attributes {
 }
 
 impl Entry {
-    /// Whether it is a directory.
+    /// Returns true if it is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind == Kind::Directory
     }
@@ -149,7 +149,7 @@ pub fn read(root: &Path, limit: usize) -> Result<Vec<Entry>, TreeError> {
     Ok(entries)
 }
 
-/// What is at a path. What cannot be read is created without content or attributes.
+/// The entry at a path. An unreadable one is created without content or attributes.
 fn inspect(path: &Path, is_dir: bool, room: &mut u64) -> (Kind, Option<Attributes>) {
     let Ok(found) = fs::symlink_metadata(path) else {
         return (if is_dir { Kind::Directory } else { Kind::File(None) }, None);

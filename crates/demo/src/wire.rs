@@ -1,5 +1,5 @@
-//! What the parent and its workers say to each other, by [`lockify_report::crew`]: commands, and
-//! one reply to each. A worker that cannot do what it is told says why, and ends.
+//! The messages between the parent and its workers, by [`lockify_report::crew`]: commands, and one
+//! reply to each. A worker that cannot execute a command gives the reason, and ends.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use lockify_core::Stats;
 use serde::{Deserialize, Serialize};
 
-/// What the parent tells a worker.
+/// A command of the parent to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
@@ -101,7 +101,7 @@ pub struct Portion {
     pub min: u32,
 }
 
-/// What a worker answers.
+/// A worker's answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
@@ -128,7 +128,7 @@ pub enum Reply {
     Pinged(Vec<u64>),
 }
 
-/// What one creator measured in a portion. Times are nanoseconds of `CLOCK_MONOTONIC`.
+/// The measurements of one creator in a portion. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Created {
     /// When the first creation began.

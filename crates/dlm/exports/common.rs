@@ -100,7 +100,7 @@ pub unsafe extern "C" fn dlm_open_lockspace(name: *const c_char) -> *mut c_void 
     opened(|| Handle::open(unsafe { space_name(name) }?))
 }
 
-/// `dlm_close_lockspace(3)`.
+/// Implements `dlm_close_lockspace(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_close_lockspace(ls: *mut c_void) -> c_int {
     answer(|| lockify_dlm::close(ls).map(|()| 0))
@@ -337,19 +337,19 @@ pub extern "C" fn dlm_ls_purge(ls: *mut c_void, nodeid: c_int, pid: c_int) -> c_
     answer(|| unlock_space(ls)?.purge(nodeid, pid).map(|()| 0))
 }
 
-/// `dlm_get_fd(3)`.
+/// Implements `dlm_get_fd(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_get_fd() -> c_int {
     answer(|| Ok(lockify_dlm::default_space()?.descriptor()))
 }
 
-/// `dlm_ls_get_fd(3)`.
+/// Implements `dlm_ls_get_fd(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_ls_get_fd(ls: *mut c_void) -> c_int {
     answer(|| Ok(lockify_dlm::by_pointer(ls)?.descriptor()))
 }
 
-/// `dlm_dispatch(3)`.
+/// Implements `dlm_dispatch(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_dispatch(fd: c_int) -> c_int {
     answer(|| lockify_dlm::by_descriptor(fd)?.dispatch().map(|()| 0))

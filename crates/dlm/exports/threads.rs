@@ -5,13 +5,13 @@ use std::ptr::null_mut;
 
 use lockify_dlm::{EUNLOCK, LKF_WAIT, Lksb, LockCall, UnlockCall, Waiting, answer};
 
-/// `dlm_pthread_init(3)`.
+/// Implements `dlm_pthread_init(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_pthread_init() -> c_int {
     answer(|| lockify_dlm::default_space()?.start_thread().map(|()| 0))
 }
 
-/// `dlm_ls_pthread_init(3)`.
+/// Implements `dlm_ls_pthread_init(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_ls_pthread_init(ls: *mut c_void) -> c_int {
     answer(|| lockify_dlm::by_pointer(ls)?.start_thread().map(|()| 0))

@@ -6,11 +6,11 @@ use std::ffi::{c_char, c_int, c_void};
 #[repr(C)]
 #[derive(Debug)]
 pub struct Lksb {
-    /// `sb_status`.
+    /// The status of the operation, `sb_status`.
     pub status: c_int,
-    /// `sb_lkid`.
+    /// The id of the lock, `sb_lkid`.
     pub lkid: u32,
-    /// `sb_flags`.
+    /// The flags of the completion, `sb_flags`.
     pub flags: c_char,
     /// `sb_lvbptr`: 32 bytes (`DLM_LVB_LEN`).
     pub lvb: *mut c_char,
@@ -19,7 +19,7 @@ pub struct Lksb {
 /// A completion or blocking routine.
 pub type Ast = unsafe extern "C" fn(*mut c_void);
 
-/// `DLM_LVB_LEN`.
+/// The length of a value block, `DLM_LVB_LEN`.
 pub(crate) const LVB_LEN: usize = 32;
 
 /// `sb_status` while an operation is outstanding.

@@ -1,7 +1,7 @@
-//! What the program asks of a lockspace.
+//! The program's requests to a lockspace.
 //!
 //! Arguments are checked here as far as Linux `set_lock_args`, `validate_lock_args` and
-//! `validate_unlock_args` do, so that what is wrong is refused by the call and not by a callback.
+//! `validate_unlock_args` do, so that the call refuses an error, not a callback.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct LockCall<'a> {
     pub mode: u32,
     /// The status block.
     pub lksb: *mut Lksb,
-    /// `LKF_*`.
+    /// The flags of the request, `LKF_*`.
     pub flags: u32,
     /// The resource; ignored by conversions.
     pub name: &'a [u8],
@@ -57,7 +57,7 @@ pub struct LockCall<'a> {
 pub struct UnlockCall {
     /// The lock.
     pub lkid: u32,
-    /// `LKF_*`.
+    /// The flags of the unlock, `LKF_*`.
     pub flags: u32,
     /// The status block.
     pub lksb: *mut Lksb,
@@ -294,8 +294,8 @@ impl Handle {
             return Err(libc::EBUSY);
         }
         let reference = lock.reference.ok_or(libc::EBUSY)?;
-        // The kernel lets a plain unlock end what waits in a queue. What is still on its way there,
-        // where the kernel says EBUSY, is not known here: it ends, too.
+        // The kernel lets a plain unlock end a request in a queue. This library cannot distinguish
+        // a request that is still on its way there, where the kernel says EBUSY: it ends, too.
         let mut flags = UnlockFlags::from_bits_truncate(call.flags);
         flags.set(UnlockFlags::FORCE, force || lock.op != Op::None);
         lock.redirect(call, waiter);
@@ -401,7 +401,7 @@ impl Lock {
     /// Results go where this call wants them.
     fn redirect(&mut self, call: &UnlockCall, waiter: Option<u64>) {
         match waiter {
-            // Who waits has a status block of its own.
+            // Each waiting thread has a status block of its own.
             Some(waiter) => self.waiters.push(waiter),
             None => {
                 self.target.lksb = call.lksb;
@@ -424,7 +424,7 @@ impl LockCall<'_> {
         self.bast.map(|bast| Blocking { bast, arg: self.arg })
     }
 
-    /// Nanoseconds.
+    /// The time-out in nanoseconds; none without a limit.
     fn timeout(&self) -> Option<u64> {
         let hundredths = self.timeout.filter(|_| self.flags & LKF_TIMEOUT != 0)?;
         let timeout = Duration::from_millis(hundredths.saturating_mul(10));

@@ -16,8 +16,8 @@ use crate::errno;
 use crate::locks::{Due, Ended, Locks, Op};
 use crate::sleepers::{Concern, Sleepers};
 
-/// How long a daemon may take to accept a call, to make a lockspace or to leave it. What takes
-/// longer fails with ETIMEDOUT. Waiting for a lock has no limit of its own.
+/// How long a daemon may take to accept a call, to make a lockspace or to leave it. A longer call
+/// fails with ETIMEDOUT. Waiting for a lock has no limit of its own.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long the end of a session may take.
@@ -270,7 +270,7 @@ impl Handle {
         state
     }
 
-    /// Whether a session can be read, or the handle is being closed, within `timeout`.
+    /// Returns true if a session can be read, or the handle is being closed, within `timeout`.
     fn await_sessions(&self, sessions: &[Session], timeout: Option<Duration>) -> bool {
         let descriptors = sessions.iter().filter_map(Session::descriptor);
         let mut fds: Vec<PollFd<'_>> = descriptors

@@ -1,8 +1,8 @@
 //! libdlm's interface on Lockify.
 //!
-//! The libraries `libdlm.so.3` and `libdlm_lt.so.3` export the functions of Debian's libdlm3 by
-//! the same names (`exports/`); this crate is what they do. Programs written for the kernel's lock
-//! manager then talk to a Lockify daemon instead. What is done follows Linux 6.12 `fs/dlm/user.c`
+//! The libraries `libdlm.so.3` and `libdlm_lt.so.3` export the functions of Debian's libdlm3 by the
+//! same names (`exports/`); this crate implements them. Programs written for the kernel's lock
+//! manager then talk to a Lockify daemon instead. The behaviour follows Linux 6.12 `fs/dlm/user.c`
 //! as seen through libdlm 4.2, and where these leave it open, libdlm's manual pages.
 //!
 //! ```text

@@ -20,8 +20,8 @@ pub(crate) struct Target {
     pub(crate) arg: *mut c_void,
 }
 
-// SAFETY: pointers of the program, which are only carried here. Who gives them to a lock manager
-// that calls back from another thread has agreed to their use there.
+// SAFETY: pointers of the program, which are only carried here. A program that gives them to a lock
+// manager that calls back from another thread has agreed to their use there.
 unsafe impl Send for Target {}
 
 /// A blocking routine and its argument.
@@ -45,7 +45,7 @@ pub(crate) enum Op {
 /// One lock.
 pub(crate) struct Lock {
     pub(crate) shard: usize,
-    /// What the daemon calls it, once it is known.
+    /// The daemon's reference of it, once it is known.
     pub(crate) reference: Option<LockRef>,
     pub(crate) granted: Option<Mode>,
     pub(crate) op: Op,
@@ -56,7 +56,7 @@ pub(crate) struct Lock {
     pub(crate) target: Target,
     /// The operation's end is told to waiters only.
     pub(crate) silent: bool,
-    /// Who waits for the operation's end.
+    /// The threads that wait for the operation's end.
     pub(crate) waiters: Vec<u64>,
     pub(crate) blocking: Option<Blocking>,
     /// Only unlocking it is possible.
@@ -76,13 +76,13 @@ pub(crate) struct Ended {
     pub(crate) after: u64,
 }
 
-/// What the program is to be told by a dispatch.
+/// The callback that a dispatch makes to the program.
 pub(crate) enum Due {
     Cast(Target, Ended),
     Bast(Blocking),
 }
 
-/// What is known of a request that waits for its acceptance.
+/// The known state of a request that waits for its acceptance.
 pub(crate) enum Admission {
     Accepted,
     Refused(c_int),
@@ -104,7 +104,7 @@ pub(crate) struct Locks {
     pub(crate) spaces: Vec<(Space, u32)>,
     /// Locks above NL that were lost, to be reported.
     pub(crate) losses: usize,
-    /// What has come that somebody may sleep for.
+    /// The news for which a thread may sleep.
     pub(crate) news: Vec<Concern>,
 }
 
@@ -136,7 +136,7 @@ impl Locks {
         Some(due)
     }
 
-    /// Whether callbacks are due.
+    /// Returns true if callbacks are due.
     pub(crate) fn any_due(&self) -> bool {
         !self.due.is_empty()
     }
@@ -261,7 +261,7 @@ impl Locks {
         lock.granted = done.mode;
         let gone = done.mode.is_none();
         if lock.op == Op::Unlock && !gone {
-            // What the unlock overtook has ended; the unlock has not.
+            // The operation that the unlock overtook has ended; the unlock has not.
             return;
         }
         if lock.unwanted && !gone {

@@ -20,7 +20,7 @@ fn domain() -> Result<Domain, c_int> {
     Domain::find(&Choice::Found).map_err(failed)
 }
 
-/// Whether a daemon answers.
+/// Checks that a daemon answers.
 ///
 /// # Errors
 /// ECONNREFUSED if none does; EPROTO if it speaks another version.

@@ -79,7 +79,7 @@ pub fn close(pointer: *mut c_void) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Whether the default lockspace is open.
+/// Returns true if the default lockspace is open.
 pub fn has_default() -> bool {
     registry().default.is_some()
 }

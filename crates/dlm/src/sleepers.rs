@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar};
 
-/// What a thread waits for.
+/// The event that a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Concern {
     /// The operation's end that this waiter was promised.

@@ -1,7 +1,8 @@
 //! The binary interface: exported symbols, sonames, layouts and constants are those of libdlm.
 //!
-//! What Debian's libdlm3 4.2.0 has is written down here. Where the packages libdlm3 and libdlm-dev
-//! are installed, they are asked as well; LOCKIFY_TEST_LIBDLM=1 says that they have to be.
+//! The interface of Debian's libdlm3 4.2.0 is written down here. Where the packages libdlm3 and
+//! libdlm-dev are installed, they are asked as well; LOCKIFY_TEST_LIBDLM=1 says that they have to
+//! be.
 
 mod common;
 

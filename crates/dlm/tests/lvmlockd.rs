@@ -14,7 +14,7 @@ use common::{Compiler, Running};
 const PROGRAM: &str = "/usr/sbin/lvmlockd";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What ends a request, and an answer.
+/// The end of a request, and of an answer.
 const END: &str = "\n##\n";
 
 /// The group as its metadata describe it: lvmlockd compares the cluster's name with the kernel's.
@@ -23,7 +23,7 @@ const GRANTED: i32 = 0;
 /// Said after some seconds: lvmlockd asks again a few times.
 const EXCLUDED: i32 = -libc::EAGAIN;
 
-/// Whether it can be tried here: it is installed, and may have files that stand in for the kernel's.
+/// Returns true if it can be tried here: it is installed, and may have files that stand in for the kernel's.
 fn possible() -> bool {
     let possible = Path::new(PROGRAM).exists() && rustix::process::geteuid().is_root();
     let required = std::env::var_os("LOCKIFY_TEST_LIBDLM").is_some();
@@ -92,7 +92,7 @@ impl Drop for Lvmlockd {
     }
 }
 
-/// What a command of LVM is to lvmlockd. Its locks, but those of logical volumes, go with its connection.
+/// A command of LVM, in lvmlockd's eyes. Its locks, but those of logical volumes, go with its connection.
 struct Client {
     stream: UnixStream,
     /// Its daemon's.

@@ -1,5 +1,6 @@
-//! What the fabric over libibverbs does on a real device, or on Soft-RoCE: results, order, messages, and every way in
-//! which a connection can end. All ends are threads of this process. `lab/tests/rdma` runs it on a node; by hand:
+//! The behaviour of the fabric over libibverbs on a real device, or on Soft-RoCE: results, order, messages, and every
+//! way in which a connection can end. All ends are threads of this process. `lab/tests/rdma` runs it on a node; by
+//! hand:
 //!
 //! ```text
 //! rdma link add rxe0 type rxe netdev eth0
@@ -328,7 +329,7 @@ fn a_peer_that_vanishes_is_noticed() {
     });
 }
 
-/// Who does not look at its messages loses its connection when all places are taken; others are not held up.
+/// A receiver that does not read its messages loses its connection when all places are taken. Others are not delayed.
 fn a_deaf_receiver_costs_its_sender_one_connection() {
     with_home(|hub, region, home| {
         let (end, other) = (open(hub, 2), open(hub, 3));

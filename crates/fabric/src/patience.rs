@@ -1,4 +1,4 @@
-//! What waiting is in every fabric here: a task says until when it has nothing to do, and whoever polls it sleeps.
+//! Waiting in every fabric here: a task says until when it has nothing to do, and its executor sleeps.
 
 use core::cell::Cell;
 use core::task::Poll;

@@ -1,4 +1,4 @@
-//! What is wrong with files, keys, places and sizes is said, and changes nothing.
+//! Errors in files, keys, places and sizes are reported, and change nothing.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
@@ -124,7 +124,7 @@ fn places_run_out_and_come_back_with_other_numbers() {
     assert!(matches!(join().unwrap_err(), ShmError::Closed { .. }));
 }
 
-/// What waits in a ring for a peer that is gone does not reach the next one in its place.
+/// Messages in a ring for a gone peer do not reach the next one in its place.
 #[test]
 fn messages_are_for_one_incarnation() {
     let (_dir, path) = folder();
@@ -139,7 +139,7 @@ fn messages_are_for_one_incarnation() {
     assert_eq!(second.block_on(second.receive(0)), None);
 }
 
-/// Who does not listen fills its ring, and then takes nothing; others are not held up.
+/// A receiver that does not listen fills its ring, and then takes nothing. Others are not delayed.
 #[test]
 fn a_full_ring_ends_in_an_error() {
     let (_dir, path) = folder();
@@ -212,7 +212,7 @@ fn memory_runs_out_with_an_error() {
         let refused = home.register(too_much).unwrap_err();
         assert!(matches!(refused, RegionError::Refused { .. }), "{refused}");
     }
-    // What was refused took nothing.
+    // A refused request has no effect.
     home.register(4096).unwrap();
     let refused = home.register(8).unwrap_err().to_string();
     assert!(refused.contains("of the segment's 4096 bytes 4096 are used"), "{refused}");

@@ -342,7 +342,7 @@ fn sleep(me: &Shm) {
     me.block_on(me.send(received.from, message(0))).unwrap();
 }
 
-/// Who waits for long sleeps, and is woken by a message, not by time.
+/// A long wait sleeps. A message wakes it, not time.
 #[test]
 fn a_message_wakes_a_sleeper() {
     let home = home(4);

@@ -1,4 +1,4 @@
-//! What goes wrong, with what was being done.
+//! Errors, with the step that failed.
 
 use std::io;
 use std::path::Path;
@@ -13,15 +13,15 @@ pub enum Failure {
         what: &'static str,
         /// On which file.
         path: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// The witness or the network failed.
     #[error("{what}: {source}")]
     Network {
-        /// What was tried, and with whom.
+        /// The attempted step, and its object.
         what: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// Anything else; the text says what to do.

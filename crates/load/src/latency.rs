@@ -16,7 +16,7 @@ pub struct Sampler {
     nanoseconds: Histogram<u64>,
 }
 
-/// What was sampled, in microseconds.
+/// The samples, in microseconds.
 #[derive(Serialize, Clone, Copy, Debug)]
 pub struct Latency {
     samples: u64,
@@ -60,7 +60,7 @@ impl Sampler {
         self.nanoseconds += &other.nanoseconds;
     }
 
-    /// What was sampled; `None` if nothing was.
+    /// The samples; `None` without any.
     pub fn latency(&self) -> Option<Latency> {
         let at = |quantile| self.nanoseconds.value_at_quantile(quantile) as f64 / 1000.0;
         (!self.nanoseconds.is_empty()).then(|| Latency {

@@ -61,5 +61,5 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a subcommand returns.
+/// The result of a subcommand.
 type Ended = Result<(), Failure>;

@@ -1,4 +1,4 @@
-//! What a load tells: one line of JSON.
+//! The output of a load: one line of JSON.
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ pub struct Outcome {
 /// One phase.
 #[derive(Serialize, Debug)]
 pub struct Phase {
-    /// What was done: create, stat, remove, mix.
+    /// The kind of work: create, stat, remove, mix.
     pub phase: &'static str,
     /// To what: directories, files.
     pub kind: &'static str,

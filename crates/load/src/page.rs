@@ -28,7 +28,7 @@ const LOCK_WAIT: Metric =
 /// Objects removed per second.
 const REMOVES: Metric = Metric { name: "removes_per_s", unit: "1/s", title: "removals per second" };
 
-/// What a figure's plots put on their x axis.
+/// The x axis of each figure's plots.
 const FIGURES: &[(&str, &str, &str, &[Metric])] = &[
     ("7", "Creation, one active node (figures 2b, 5 and 7)", "nodes", &[metric::CREATES_PER_S]),
     ("7", "Against one node", "nodes", &[metric::RATIO_TO_ONE_NODE]),

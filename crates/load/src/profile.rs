@@ -26,7 +26,7 @@ use crate::witness::Witness;
 /// Create, append to, read, delete and stat whole files, with Filebench's fileserver parameters.
 #[derive(clap::Args)]
 pub struct FileserverArgs {
-    /// Threads.
+    /// The number of threads.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
     threads: u16,
     /// Entries of a directory.
@@ -42,7 +42,7 @@ pub struct FileserverArgs {
 /// Delete, create, read and log, with Filebench's webproxy parameters.
 #[derive(clap::Args)]
 pub struct WebproxyArgs {
-    /// Threads.
+    /// The number of threads.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     threads: u16,
     /// Entries of a directory.
@@ -72,7 +72,7 @@ struct Common {
     /// How long to go on.
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
-    /// What the random choices begin with.
+    /// The seed of the random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// When to begin, in seconds since 1970: several nodes begin together.
@@ -83,7 +83,7 @@ struct Common {
     witness: Option<SocketAddr>,
 }
 
-/// What one thread works with.
+/// The state of one thread.
 struct Worker<'a> {
     set: &'a Fileset,
     log: &'a Mutex<File>,

@@ -32,10 +32,10 @@ pub struct Args {
     /// This process among those that work in one tree; part of the items' names.
     #[arg(long, default_value_t = 0)]
     rank: u32,
-    /// What to make.
+    /// The kinds of entries to make.
     #[arg(long, value_delimiter = ',', default_value = "directories,files")]
     kinds: Vec<Kind>,
-    /// What to do, in mdtest's order.
+    /// The steps, in mdtest's order.
     #[arg(long, value_delimiter = ',', default_value = "create")]
     phases: Vec<Step>,
     /// Use a tree that is there, instead of making one.

@@ -22,11 +22,11 @@
 //! too: the coordinator has it run when the lease is over, and tells the others. With
 //! [`FenceKind::None`] nobody waits for leases.
 //!
-//! **What it does not guarantee.** A lease ends a node's part in the lock manager; it cannot end what
-//! a program on that node is doing, for example a write to storage that is already under way, nor stop
-//! a process that is paused between looking at the clock and sending. Fencing tokens are for that. Two
-//! nodes of a list of two need each other. Two members that cannot talk to each other while both reach
-//! the coordinator are separated only after several leases.
+//! **Limits.** A lease ends a node's part in the lock manager; it cannot end what a program on that
+//! node is doing, for example a write to storage that is already under way, nor stop a process that is
+//! paused between looking at the clock and sending. Fencing tokens are for that. Two nodes of a list
+//! of two need each other. Two members that cannot talk to each other while both reach the coordinator
+//! are separated only after several leases.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What a program sees: take a lock, hold it, release it.
+//! The view of a program: take a lock, hold it, release it.
 
 use crate::fabric::{Fabric, Nanos, VerbError};
 use crate::letter::Claimant;
@@ -13,7 +13,7 @@ pub enum LockError {
     /// The table has no such lock.
     #[error("lock {} is not in a table of {locks} locks: use Table::lock_of to map keys to locks", .lock.0)]
     NoSuchLock {
-        /// Which.
+        /// The lock.
         lock: LockId,
         /// How many there are.
         locks: u64,
@@ -26,7 +26,7 @@ pub enum LockError {
         "a generation has 1 to {MAX_TURNOVER} tickets and a batch at least one writer: correct turnover and batch"
     )]
     Settings,
-    /// What a dead client leaves cannot be repaired, so leases would be a promise that nobody keeps.
+    /// The protocol cannot repair a dead client's locks, so leases would be an empty promise.
     #[error(
         "{0} cannot repair what a dead client leaves: choose another protocol, or no lease (a lease of 0s)"
     )]
@@ -36,7 +36,7 @@ pub enum LockError {
         "{0} needs clocks that agree, and this fabric does not promise that: choose another protocol"
     )]
     NoCommonClock(&'static str),
-    /// A verb failed. Whether the lock was taken is not known; with leases others repair it.
+    /// A verb failed. The lock may have been taken; with leases others repair it.
     #[error(transparent)]
     Verb(#[from] VerbError),
 }
@@ -75,7 +75,7 @@ impl Guard {
         self.mode
     }
 
-    /// Until when, by [`Fabric::now`]. What the lock protects must not be touched later.
+    /// The end of the hold, by [`Fabric::now`]. The protected data must not be touched later.
     pub fn valid_until(&self) -> Nanos {
         self.until
     }
@@ -96,7 +96,7 @@ impl Guard {
     }
 }
 
-/// What a protocol returns for a lock that it has taken.
+/// The result of a protocol for a lock that it has taken.
 pub(crate) struct Grant {
     pub spot: Spot,
     /// When its lease starts.
@@ -134,12 +134,13 @@ impl<F: Fabric> Client<F> {
         &self.session.fabric
     }
 
-    /// What was posted so far.
+    /// The verbs posted so far.
     pub fn counts(&self) -> Counts {
         self.session.counts()
     }
 
-    /// Whether the lock is still this client's. Ask before everything that it protects.
+    /// Returns true if the lock is still this client's. Ask before every access to the protected
+    /// data.
     pub fn holds(&self, guard: &Guard) -> bool {
         self.session.fabric.now() < guard.until
     }

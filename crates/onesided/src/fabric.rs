@@ -1,4 +1,4 @@
-//! What carries verbs and messages between clients and the memory that holds the locks.
+//! The carrier of verbs and messages between clients and the memory with the locks.
 //!
 //! # Facts of the transport
 //! The trait promises what reliable connections of RDMA (RC queue pairs) really give, and no more:
@@ -11,8 +11,8 @@
 //! - **A verb that ends in [`VerbError::Unknown`] may have executed, or may yet.** Nobody may post it again blindly:
 //!   read the word, or recover.
 //! - **Words are 8 bytes, aligned.** Nothing reads two words at one instant.
-//! - **A verb outlives its client.** Whoever dies, or drops a future, has not taken back what was posted.
-//! - **A revoked [`Key`] stops verbs for good.** What arrives later is refused and changes nothing.
+//! - **A verb outlives its client.** A client that dies, or drops a future, does not withdraw its posted verbs.
+//! - **A revoked [`Key`] stops verbs for good.** Later ones are refused and change nothing.
 //! - **A message to a peer that is gone fails**, and fails alone: other messages of that client are not lost with it. (A
 //!   fabric on real queue pairs has one per peer for that.)
 
@@ -27,14 +27,14 @@ pub type Nanos = u64;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Peer(pub u16);
 
-/// What a region's owner gives to those who may use it (an rkey). Keys are never used twice for different regions.
+/// The key that a region's owner gives to its users (an rkey). Keys are never used twice for different regions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key(pub u32);
 
 /// A word of remote memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
-    /// Whose memory.
+    /// The peer whose memory it is.
     pub home: Peer,
     /// Which region of it.
     pub key: Key,
@@ -54,7 +54,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// The word at this offset. Whether it lies inside is found out by who uses it.
+    /// The word at this offset. The fabric checks at use that it lies inside.
     pub fn word(&self, offset: u64) -> Address {
         Address { home: self.home, key: self.key, offset }
     }
@@ -63,15 +63,15 @@ impl Region {
 /// An operation on one word. Its result is the word as it was before; for [`Verb::Write`], 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verb {
-    /// Reads.
+    /// Reads the word.
     Read,
     /// Writes. Not atomic with anything, but whole.
     Write(u64),
     /// Replaces the word if it is the one expected.
     CompareAndSwap {
-        /// What it has to be.
+        /// The expected value.
         expected: u64,
-        /// What it becomes.
+        /// The new value.
         new: u64,
     },
     /// Adds, modulo 2^64.
@@ -79,11 +79,11 @@ pub enum Verb {
     /// Replaces the bits in `swap_mask` if those in `compare_mask` are the ones expected. With an empty `compare_mask`
     /// it is a fetch-and-store of a field. Only where [`Capabilities::masked`] is set.
     MaskedCompareAndSwap {
-        /// What the bits in `compare_mask` have to be.
+        /// The expected bits under `compare_mask`.
         expected: u64,
         /// Which bits are compared.
         compare_mask: u64,
-        /// What the bits in `swap_mask` become.
+        /// The new bits under `swap_mask`.
         new: u64,
         /// Which bits are replaced.
         swap_mask: u64,
@@ -91,8 +91,8 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// What the word is after this verb found it as `word`: the meaning of verbs, for every fabric that executes them
-    /// itself. `None` if the word stays as it is.
+    /// The value of the word after this verb found it as `word`: the meaning of verbs, for every fabric that executes
+    /// them itself. `None` if the word stays as it is.
     pub fn apply(self, word: u64) -> Option<u64> {
         match self {
             Verb::Read => None,
@@ -106,7 +106,7 @@ impl Verb {
         }
     }
 
-    /// Whether it changes memory atomically, as a NIC's atomics unit does.
+    /// Returns true if it changes memory atomically, as a NIC's atomics unit does.
     pub fn is_atomic(self) -> bool {
         !matches!(self, Verb::Read | Verb::Write(_))
     }
@@ -115,8 +115,7 @@ impl Verb {
 /// Words of a message.
 pub const MESSAGE_WORDS: usize = 4;
 
-/// A message: 32 bytes, so that it is sent inline. What they mean is the protocols' business; whoever receives one
-/// checks it.
+/// A message: 32 bytes, so that it is sent inline. The protocols define their meaning, and each receiver checks them.
 pub type Message = [u64; MESSAGE_WORDS];
 
 /// A message that arrived.
@@ -128,7 +127,7 @@ pub struct Received {
     pub message: Message,
 }
 
-/// What a fabric can do beyond 8-byte CAS, FAA, READ, WRITE and messages, which all have.
+/// The capabilities of a fabric beyond 8-byte CAS, FAA, READ, WRITE and messages, which all have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Capabilities {
     /// It has [`Verb::MaskedCompareAndSwap`] (mlx5's extended atomics; not Soft-RoCE).
@@ -181,19 +180,19 @@ pub enum RegionError {
     },
 }
 
-/// What carries verbs and messages. See the [module's documentation](self) for what it promises.
+/// The carrier of verbs and messages. See the [module's documentation](self) for what it promises.
 ///
 /// One value is one peer's end, used by one thread; so nothing here is `Send`, and all take `&self`. Futures may be
 /// polled by any executor: a fabric wakes the task by its waker, or is polled in a loop that knows the fabric.
 ///
-/// **Posting happens in the call, not when the future is polled**: `let write = f.write(a, 1); f.read(b).await?;
-/// write.await?` has both under way together, in this order, and waits for one round trip. Dropping a future takes
-/// nothing back.
+/// **Posting happens in the call, not when the future is polled**:
+/// `let write = f.write(a, 1); f.read(b).await?; write.await?` has both under way together, in this order, and waits for
+/// one round trip. Dropping a future takes nothing back.
 pub trait Fabric {
-    /// Who this end is.
+    /// The peer of this end.
     fn me(&self) -> Peer;
 
-    /// What it can do.
+    /// Its capabilities.
     fn capabilities(&self) -> Capabilities;
 
     /// This peer's clock.

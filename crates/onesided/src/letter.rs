@@ -1,14 +1,14 @@
-//! What clients and homes tell each other.
+//! The messages between clients and homes.
 //!
 //! Every letter names the lock, its generation and the acquisition that it is meant for. Published protocols send none of
-//! these (docs/design/onesided.md 2.7, hole 5), so that a letter which arrives after its wait was given up is taken for
+//! these (docs/design/onesided.md 2.7, hole 5). There, a letter that arrives after the end of its wait is taken for
 //! another.
 
 use crate::fabric::{Message, Peer};
 use crate::table::{Generation, LockId};
 
-/// Who wants or holds a lock, in the 24 bits that lock words have for it: the peer, and the low bits of a number of the
-/// acquisition. 0 is nobody.
+/// The claimant or holder of a lock, in the 24 bits that lock words have for it: the peer, and the low bits of a number
+/// of the acquisition. 0 is nobody.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Claimant(pub u32);
 
@@ -27,7 +27,7 @@ impl Claimant {
 
 macro_rules! kinds {
     ($($kind:ident = $code:literal $doc:literal,)*) => {
-        /// What a letter says.
+        /// The content of a letter.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub(crate) enum Kind { $(#[doc = $doc] $kind = $code,)* }
 

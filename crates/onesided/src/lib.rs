@@ -23,7 +23,7 @@
 //! The protocols, their holes and how these are closed: docs/design/onesided.md.
 #![forbid(unsafe_code)]
 
-/// Whether clients are to behave with one of these holes; constantly false without the feature.
+/// True if clients have to show one of these holes; constantly false without the feature.
 macro_rules! mutated {
     ($options:expr, $($hole:ident)|+) => {{
         #[cfg(feature = "mutations")]

@@ -1,4 +1,4 @@
-//! What all clients of a table have to agree on.
+//! The settings on which all clients of a table have to agree.
 
 use crate::client::LockError;
 use crate::fabric::Nanos;
@@ -9,7 +9,7 @@ use crate::protocol::ticket::MOST_TICKETS;
 pub enum Mode {
     /// With others that share it.
     Shared,
-    /// Alone.
+    /// Exclusive: no other holder.
     Exclusive,
 }
 
@@ -46,22 +46,22 @@ protocols! {
 }
 
 impl Protocol {
-    /// Whether shared locks are shared. Where they are not, they are taken as exclusive ones.
+    /// Returns true if shared locks are shared. Other protocols take them as exclusive ones.
     pub fn shares(self) -> bool {
         !matches!(self, Protocol::Dqnl | Protocol::Spin | Protocol::Mcs)
     }
 
-    /// Whether the home has to run [`serve`](crate::serve).
+    /// Returns true if the home has to run [`serve`](crate::serve).
     pub fn needs_home(self) -> bool {
         matches!(self, Protocol::Srsl | Protocol::NCosed)
     }
 
-    /// Whether there can be leases: whether what a dead client leaves is repaired.
+    /// Returns true if a dead client's locks can be repaired, so that there can be leases.
     pub fn repairs(self) -> bool {
         self != Protocol::RmaRw
     }
 
-    /// Whether clocks of clients have to agree ([`Capabilities::clock_error`](crate::Capabilities::clock_error)).
+    /// Returns true if clocks of clients have to agree ([`Capabilities::clock_error`](crate::Capabilities::clock_error)).
     pub fn needs_clock(self) -> bool {
         self == Protocol::Drtm
     }
@@ -137,7 +137,7 @@ impl Options {
         }
     }
 
-    /// Whether clients can have these settings.
+    /// Checks that clients can have these settings.
     ///
     /// # Errors
     /// They cannot: the reason.
@@ -151,9 +151,10 @@ impl Options {
         Ok(())
     }
 
-    /// How many exclusive locks can be granted between the fetch-and-add by which a reader queues and its own grant, where
-    /// that is bounded whoever comes: in ShiftLock by a batch (docs/design/onesided.md 2.7). The end of a batch admits all
-    /// readers that are counted by then, and the next writer waits for them. Who is evicted by a repair queues again.
+    /// How many exclusive locks can be granted between the fetch-and-add by which a reader queues and its own grant,
+    /// where a bound exists for any arrivals: in ShiftLock by a batch (docs/design/onesided.md 2.7). The end of a batch
+    /// admits all readers that are counted by then, and the next writer waits for them. A client that a repair evicts
+    /// queues again.
     pub fn most_writers_before_a_reader(&self) -> Option<u32> {
         matches!(self.protocol, Protocol::ShiftLock | Protocol::ShiftLockPlus).then_some(self.batch)
     }

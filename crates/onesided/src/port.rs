@@ -21,7 +21,7 @@ use crate::memory::Memory;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u32);
 
-/// What a task posted.
+/// A request that a task posted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Request {
     /// A verb.
@@ -69,7 +69,7 @@ impl Port {
         })))
     }
 
-    /// What was posted first and not taken yet.
+    /// The first posted request that was not taken yet.
     pub fn take_request(&self) -> Option<(Ticket, Request)> {
         self.0.borrow_mut().requests.pop_front()
     }

@@ -6,13 +6,14 @@
 //! ```
 //!
 //! # Generations
-//! All protocols keep a lock's state in one word, so that one compare-and-swap can judge and end it. Whoever repairs a
-//! lock *closes* its word and opens the next generation's, which is zero. This is where the published protocols reset
-//! the word in place, and where a late fetch-and-add then changes who owns the lock: here it hits a closed word, and
-//! whoever sees the mark knows that it was evicted. A place is used again after six further generations, with another
-//! *stamp* in the word: a client that remembers an old generation of that place finds out by the word itself which it is
-//! in. So nothing but the word has to be looked at to take a lock. What is assumed: no verb is under way for six repairs
-//! (seven leases and more), and no client that comes back after exactly 112 of them looks at its token.
+//! All protocols keep a lock's state in one word, so that one compare-and-swap can judge and end it. A client that
+//! repairs a lock *closes* its word and opens the next generation's, which is zero. This is where the published
+//! protocols reset the word in place, and where a late fetch-and-add then changes who owns the lock: here it hits a
+//! closed word, and its client sees by the mark that it was evicted. A place is used again after six further
+//! generations, with another *stamp* in the word: a client that remembers an old generation of that place finds out by
+//! the word itself which it is in. So nothing but the word has to be looked at to take a lock. The assumptions are: no
+//! verb is under way for six repairs (seven leases and more), and no client that comes back after exactly 112 of them
+//! looks at its token.
 
 use crate::fabric::{Address, Region};
 use crate::memory::Memory;
@@ -104,7 +105,7 @@ impl Table {
         LockId(((u128::from(hash) * u128::from(self.locks)) >> 64) as u64)
     }
 
-    /// Whether memory shows nobody that holds or waits for this lock.
+    /// Returns true if memory shows neither holder nor waiter of this lock.
     pub fn is_idle(&self, memory: &Memory, protocol: Protocol, lock: LockId) -> bool {
         let generation = memory.peek(self.generation(lock)) as Generation;
         let word = memory.peek(self.word(lock, generation));

@@ -56,7 +56,7 @@ fn without_faults() -> Vec<Scenario> {
             }
         }
     }
-    // What others do between a verb's execution and its completion.
+    // The steps of others between a verb's execution and its completion.
     let late: [&[&[Mode]]; 3] = [&[&[X], &[X], &[X]], &[&[X], &[S], &[X]], &[&[X, S], &[S, X]]];
     for protocol in untimed() {
         for clients in late {

@@ -191,7 +191,7 @@ fn a_late_release_is_one() {
 }
 
 /// Peer 2 hands over to peer 3, and the letter is late: peer 3 repairs, and goes on. It arrives when peer 3 waits for the
-/// lock again, which peer 4 holds. Whether both hold it then.
+/// lock again, which peer 4 holds. The result is true if both hold it then.
 fn a_late_handover_is_taken(options: Options) -> bool {
     let lease = options.lease.unwrap();
     let holders: Rc<Cell<[bool; 2]>> = Rc::default();

@@ -223,7 +223,7 @@ fn readers_behind_a_writer_come_in_together() {
     }
 }
 
-/// What a future that needs no time gives.
+/// The result of a future that needs no time.
 fn now<T>(host: &mut Host, work: impl FnOnce(Port, Table) -> Pin<Box<dyn Future<Output = T>>>) -> T
 where
     T: 'static,

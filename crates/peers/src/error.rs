@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of the benchmark.
 
 use std::fmt::Display;
 

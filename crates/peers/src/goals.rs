@@ -1,4 +1,4 @@
-//! What was hoped for, and what was found.
+//! The goals and the findings.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use lockify_report::{Metric, Row, Spread};
 use crate::plan::Series;
 use crate::turn::Task;
 
-/// What a goal is about, relative to what it is compared with.
+/// The metric of a goal, relative to its baseline.
 pub const RATIO: Metric = Metric { name: "goal_ratio", unit: "1", title: "ratio of a goal" };
 
 /// A goal that was measured.

@@ -1,9 +1,9 @@
 //! As much of gRPC as etcd's locks need, over the `h2` crate.
 //!
 //! The published client of etcd needs `protoc` and 120 crates to be built, which is too much for a
-//! benchmark; etcd's JSON gateway needs neither, but is one more hop inside etcd. What is left out
-//! here makes nothing faster than a full client would be: connections are of HTTP/2 and requests
-//! are as on any other client.
+//! benchmark; etcd's JSON gateway needs neither, but is one more hop inside etcd. The missing parts
+//! make nothing faster than a full client would be: connections are of HTTP/2 and requests are as
+//! on any other client.
 
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ impl Answers {
             match self.body.data().await {
                 Some(piece) => {
                     let piece = piece.during("answer")?;
-                    // What has been read may be sent again.
+                    // Text that was read may be sent again.
                     let _ = self.body.flow_control().release_capacity(piece.len());
                     self.unread.extend_from_slice(&piece);
                 }

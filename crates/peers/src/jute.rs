@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::error::{During as _, Error};
 use crate::service::PATIENCE;
 
-/// What a node is, when it is made.
+/// The kind of a node at its creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Goes with the session; its name gets a number.
@@ -199,7 +199,7 @@ impl Session {
 
     fn read(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
         let read = self.stream.read_exact(bytes).map_err(|e| match e.kind() {
-            // What the time limit of a socket is told as.
+            // The errors that stand for a socket's time limit.
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 std::io::Error::other("no answer: is its disk, or the machine, too busy?")
             }
@@ -238,7 +238,7 @@ impl Out {
     }
 }
 
-/// What is left to read of an answer.
+/// The unread rest of an answer.
 struct In<'a>(&'a [u8]);
 
 impl In<'_> {

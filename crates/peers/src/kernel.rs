@@ -77,7 +77,7 @@ pub fn judge(rows: &[Row]) -> Vec<Goal> {
 }
 
 /// Local re-locks of an embedded node: pairs per second, and the 50th and 99th percentile of a
-/// pair's time in microseconds. What the lab runs in its node.
+/// pair's time in microseconds. The lab runs this in its node.
 ///
 /// # Errors
 /// The node does not start, or fails.

@@ -41,7 +41,7 @@ use crate::page::Found;
 use crate::plan::{Failures, Group, Series};
 use crate::programs::Programs;
 
-/// What to measure.
+/// The options of the measurement.
 pub struct Options {
     /// The program `lockify`, whose daemons are measured.
     pub lockify: PathBuf,
@@ -55,7 +55,7 @@ pub struct Options {
     pub kernel: Option<Kernel>,
 }
 
-/// What was found.
+/// The findings.
 pub struct Outcome {
     /// All result rows.
     pub rows: Vec<Row>,
@@ -63,9 +63,9 @@ pub struct Outcome {
     pub text: String,
     /// The same with plots, in HTML.
     pub page: String,
-    /// What went wrong. What is merely not installed is not among it.
+    /// The failures. Programs that are merely not installed are not among them.
     pub failures: Vec<String>,
-    /// Whether one of the others is not installed, or its client not built.
+    /// True if one of the others is not installed, or its client not built.
     pub lacks_peers: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is printed, and the page with plots.
+//! The printed output, and the page with plots.
 
 use std::fmt::Write as _;
 
@@ -20,13 +20,13 @@ clients; between nodes it is TCP on the loopback interface everywhere.";
 pub struct Found<'a> {
     /// The result rows.
     pub rows: &'a [Row],
-    /// What they were made of.
+    /// The series that they were made of.
     pub series: &'a [Series],
-    /// What was hoped for.
+    /// The goals.
     pub goals: &'a [Goal],
-    /// What was not measured, and how it would be.
+    /// The missing measurements, and how to get them.
     pub missing: Vec<String>,
-    /// What went wrong.
+    /// The failures.
     pub failures: Vec<String>,
 }
 

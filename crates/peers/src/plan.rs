@@ -1,4 +1,4 @@
-//! Who is measured, at what, and in which order: every service in turn, round by round.
+//! The measured services, their tasks and their order: every service in turn, round by round.
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub const DELAY: Duration = Duration::from_micros(500);
 
 /// Services that are measured in the same rounds.
 pub struct Group {
-    /// What they have in common.
+    /// The title of the group.
     pub title: &'static str,
     members: Vec<Member>,
     tasks: Vec<Task>,
@@ -45,7 +45,7 @@ struct Member {
     creates_only: bool,
 }
 
-/// What a member's rounds of a task found.
+/// The findings of a member's rounds of a task.
 pub struct Series {
     /// The member's name.
     pub service: String,
@@ -53,7 +53,7 @@ pub struct Series {
     pub socket: &'static str,
     /// Its number of nodes.
     pub nodes: u32,
-    /// What it did.
+    /// The task.
     pub task: Task,
     /// Operations per second of each round.
     pub per_second: Vec<f64>,
@@ -66,7 +66,7 @@ pub struct Series {
     p99_us: Vec<f64>,
 }
 
-/// What keeps part of the benchmark from being measured.
+/// The obstacles to parts of the benchmark.
 pub type Failures = Vec<String>;
 
 const TASKS: [Task; 7] = [
@@ -165,7 +165,7 @@ impl Group {
     }
 }
 
-/// What has been started of a group.
+/// The started members of a group.
 #[derive(Default)]
 struct Started {
     members: Vec<Member>,
@@ -290,7 +290,7 @@ impl Series {
         rows
     }
 
-    /// What its grants survive.
+    /// The events that its grants survive.
     pub fn durability(&self) -> String {
         format!("{} ({}): {}", self.service, nodes(self.nodes), self.durability)
     }

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// What is measured beside Lockify.
+/// The programs that are measured beside Lockify.
 #[derive(Debug, Default)]
 #[cfg_attr(not(feature = "clients"), allow(dead_code, reason = "nobody can start them"))]
 pub struct Programs {

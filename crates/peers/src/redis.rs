@@ -155,7 +155,7 @@ impl Client for User {
 }
 
 impl Drop for User {
-    /// What was created is forgotten, so that the next turn has an empty server, too.
+    /// The created entries are removed, so that the next turn has an empty server, too.
     fn drop(&mut self) {
         let _ = self.connection.set_read_timeout(Some(Duration::from_secs(5)));
         let _: Result<(), _> = redis::cmd("FLUSHDB").arg("ASYNC").query(&mut self.connection);

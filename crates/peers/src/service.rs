@@ -1,4 +1,4 @@
-//! What is measured: a lock service that runs, and its clients.
+//! The measured subject: a lock service that runs, and its clients.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ pub trait Service {
     /// Its name in tables.
     fn name(&self) -> &str;
 
-    /// What clients reach it by: `unix`, `tcp`, or `none` if it is in their process.
+    /// The transport of its clients: `unix`, `tcp`, or `none` if it is in their process.
     fn socket(&self) -> &'static str;
 
-    /// What a grant survives.
+    /// The events that a grant survives.
     fn durability(&self) -> &'static str;
 
-    /// What it adds itself to each message between its nodes.
+    /// The delay that it adds itself to each message between its nodes.
     fn delay(&self) -> Duration {
         Duration::ZERO
     }

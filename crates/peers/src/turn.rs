@@ -11,7 +11,7 @@ use lockify_client::bench::{PingPong, on_other_processor, on_this_processor};
 use crate::error::{During as _, Error};
 use crate::service::{Client, PATIENCE, Service};
 
-/// What is measured.
+/// A measured task.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Task {
     /// Lock and unlock of names that nobody else wants, each client its own.
@@ -60,7 +60,7 @@ const NAMES: usize = 16;
 /// Most creations in a turn: their locks are kept.
 const CREATIONS: u64 = 20_000;
 
-/// What a turn found.
+/// The findings of a turn.
 pub struct Turn {
     /// Operations per second, of all clients together.
     pub per_second: f64,
@@ -227,7 +227,7 @@ fn create(
     Ok(Turn { per_second: times.len() as f64 / begin.elapsed().as_secs_f64(), times })
 }
 
-/// What the two sides of a hand-over know of each other. Step `n` is that of client `n % 2`.
+/// The common state of the two sides of a hand-over. Step `n` is that of client `n % 2`.
 #[derive(Default)]
 struct Relay {
     /// Step `asked - 1` asks for the lock, or has.
@@ -345,8 +345,8 @@ fn play(
     }
 }
 
-/// What a hand-over is compared with: bare round trips, each after the same rest as a hand-over,
-/// since a processor that has rested is slower to answer. In microseconds, their median.
+/// The baseline of a hand-over: bare round trips, each after the same rest as a hand-over, since a
+/// processor that has rested is slower to answer. In microseconds, their median.
 ///
 /// # Errors
 /// The system refuses sockets or threads.

@@ -24,12 +24,12 @@ pub enum ConnectError {
     /// Its segment cannot be.
     #[error(transparent)]
     Segment(#[from] ShmError),
-    /// What its server published makes no sense.
+    /// The server's published notice is invalid.
     #[error("{}: what its memory server published cannot be used: {why}; use the same release on both sides", path.display())]
     Notice {
         /// Which segment.
         path: PathBuf,
-        /// Why.
+        /// The error.
         why: String,
     },
     /// There is no way to its network.
@@ -38,14 +38,14 @@ pub enum ConnectError {
     /// Its server cannot be reached.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
-    /// What its server told makes no sense.
+    /// The server's offer is invalid.
     #[error(
         "what the memory server at {address} offers cannot be used: {why}; use the same release on both sides"
     )]
     Offer {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error.
         why: String,
     },
     /// The table does not fit its region.
@@ -75,7 +75,7 @@ pub enum ConnectError {
 pub struct Joining {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Who this is.
+    /// The identity of this process.
     pub identity: Identity,
     /// The number of its node.
     pub server: u32,
@@ -116,7 +116,7 @@ impl Remote {
         Remote::on(fabric, table, options)
     }
 
-    /// Whether its server serves it, as far as this machine's kernel knows.
+    /// Returns true if its server serves it, as far as this machine's kernel knows.
     pub fn is_served(&self) -> bool {
         !self.fabric.segment().is_closed() && self.fabric.lives(self.table.region().home)
     }
@@ -162,7 +162,7 @@ impl<F: Executes> Remote<F> {
         self.table
     }
 
-    /// What the table's clients have agreed on.
+    /// The common options of the table's clients.
     pub fn options(&self) -> Options {
         self.options
     }

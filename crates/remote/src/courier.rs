@@ -133,7 +133,7 @@ impl Courier {
                     return;
                 }
                 if let Ok((rank, bytes)) = to_tell.try_recv() {
-                    // Who has gone is told of by `next`, and so is the end.
+                    // `next` reports gone participants, and the end.
                     let _ = rendezvous.tell(rank, &bytes);
                 }
             }
@@ -173,7 +173,7 @@ impl Exchange for Courier {
             // The byte follows at once, or nobody is left who would write one.
             let _ = self.bell.read(&mut [0]);
         }
-        // What came meanwhile may have rung no more.
+        // Events from that time may have rung no more.
         self.incoming.try_recv().ok()
     }
 

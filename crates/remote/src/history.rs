@@ -102,14 +102,15 @@ fn client(node: u32) -> String {
     format!("peer-{node}")
 }
 
-/// What a parent adds for a worker that was dead at this time, if its last event is a grant whose lease was over before.
+/// The event that a parent adds for a worker that was dead at this time, if its last event is a grant whose lease was
+/// over before.
 pub(crate) fn lease_over(last: &Event, dead: Nanos) -> Option<Event> {
     let until: Nanos = last.note.as_ref()?.strip_prefix(UNTIL)?.parse().ok()?;
     let event = Event { lock: last.lock, ..Event::new(until, last.node?, Kind::Lost) };
     (last.kind == Kind::Grant && until < dead).then_some(event)
 }
 
-/// What a parent adds for a worker that it has killed: at this time it was gone.
+/// The event that a parent adds for a worker that it has killed: at this time it was gone.
 pub(crate) fn gone(t: Nanos, node: u32) -> Event {
     Event { client: Some(client(node)), ..Event::new(t, node, Kind::Gone) }
 }

@@ -15,12 +15,12 @@ use crate::notice::Notice;
 use crate::rendezvous::{HOME, Host, Hosting, Identity};
 use crate::server::ServeError;
 
-/// What is served, and how it is reached.
+/// The served table, and its address.
 #[derive(Clone, Debug)]
 pub struct Listening {
     /// Where clients find the server; port 0 for any.
     pub address: SocketAddr,
-    /// Who this is.
+    /// The identity of this process.
     pub identity: Identity,
     /// The device; its `peers` follow from `clients`.
     pub verbs: Device,

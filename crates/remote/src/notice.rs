@@ -1,4 +1,5 @@
-//! What a server publishes: where the table is, and what all of its clients have to agree on.
+//! A server's notice: the place of the table, and the settings on which all of its clients have to
+//! agree.
 
 use lockify_onesided::{Key, Options, Peer, Protocol, Region, Table, TableError, UnknownProtocol};
 use serde::{Deserialize, Serialize};
@@ -53,7 +54,7 @@ impl Notice {
         serde_json::from_slice(bytes).map_err(|e| e.to_string())
     }
 
-    /// Whether another table has other numbers or rules.
+    /// Returns true if another table has other numbers or rules.
     pub fn differs(&self, other: &Notice) -> bool {
         let rules = |n: &Notice| (n.locks, n.slots, n.protocol.clone(), n.lease_ns);
         rules(self) != rules(other)

@@ -44,7 +44,7 @@ pub fn check(parts: &[Part]) -> Result<Report, MergeError> {
     }
 }
 
-/// What the history of a killed worker ends with: a hold lasts until it was dead, or its lease was over.
+/// The end of a killed worker's history: a hold lasts until it was dead, or its lease was over.
 fn ending(file: &Path, peer: u16, dead: u64) -> Result<Vec<u8>, ReadError> {
     let mut reader = Reader::open(file)?;
     let mut last = None;

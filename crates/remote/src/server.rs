@@ -49,7 +49,7 @@ pub enum ServeError {
         path: PathBuf,
         /// How many processes.
         peers: usize,
-        /// Whether its server is among them.
+        /// True if its server is among them.
         served: bool,
     },
     /// The table that is there is another one.
@@ -61,9 +61,9 @@ pub enum ServeError {
     Other {
         /// Which segment.
         path: PathBuf,
-        /// What is there.
+        /// The present table.
         there: String,
-        /// What was to be served.
+        /// The table that was to be served.
         wanted: String,
     },
     /// Serving failed.
@@ -71,7 +71,7 @@ pub enum ServeError {
     Serving(#[from] LockError),
 }
 
-/// What a server serves.
+/// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where the segment is to be.
@@ -80,7 +80,7 @@ pub struct Settings {
     pub locks: u64,
     /// Clients at a time.
     pub clients: u64,
-    /// Who may open the segment: bits of a file mode.
+    /// The permissions of the segment: bits of a file mode.
     pub mode: u32,
     /// The protocol, leases.
     pub options: Options,

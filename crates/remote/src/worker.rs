@@ -19,7 +19,7 @@ use crate::client::{Joining, Remote};
 use crate::history::History;
 use crate::rendezvous::Identity;
 
-/// What a worker is to do.
+/// A worker's task.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// The table.
@@ -34,7 +34,7 @@ pub struct Job {
     pub hold_ns: u64,
     /// How long it goes on, unless its standard input ends before.
     pub duration_ns: u64,
-    /// What its choices follow from.
+    /// The seed of its choices.
     pub seed: u64,
     /// Where to write its history.
     pub history: Option<PathBuf>,
@@ -54,7 +54,7 @@ pub enum Place {
     },
 }
 
-/// What a worker did.
+/// The work of a worker.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
     /// Locks taken and released.
@@ -63,13 +63,13 @@ pub struct Done {
     pub revoked: u64,
     /// From its first request to its last release.
     pub elapsed_ns: u64,
-    /// Compare-and-swaps.
+    /// The number of compare-and-swaps.
     pub cas: u64,
-    /// Fetch-and-adds.
+    /// The number of fetch-and-adds.
     pub faa: u64,
-    /// READs.
+    /// The number of READs.
     pub read: u64,
-    /// WRITEs.
+    /// The number of WRITEs.
     pub write: u64,
     /// Messages sent.
     pub messages: u64,
@@ -84,7 +84,7 @@ impl Done {
     }
 }
 
-/// What a worker tells its parent.
+/// A worker's message to its parent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// It is connected, with this number.

@@ -151,7 +151,7 @@ fn killed(protocol: Protocol) {
     }
 }
 
-/// Whether a worker was granted locks after this time.
+/// Returns true if a worker was granted locks after this time.
 fn grants_after(file: &Path, t: u64) -> bool {
     let mut reader = Reader::open(file).unwrap();
     std::iter::from_fn(|| reader.read().unwrap())

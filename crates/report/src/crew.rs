@@ -35,29 +35,29 @@ pub enum WorkerError {
     Start {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// It ended early, or says something that is no reply.
     #[error("{name} {what}; its own messages are above")]
     Gone {
-        /// Which.
+        /// The name of the worker.
         name: String,
-        /// What happened.
+        /// The event.
         what: String,
     },
     /// It could not do its job.
     #[error("{name}: {why}")]
     Failed {
-        /// Which.
+        /// The name of the worker.
         name: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// It has not answered in time.
     #[error("{name} has not answered for {patience:?}; report this defect")]
     Stuck {
-        /// Which.
+        /// The name of the worker.
         name: String,
         /// How long.
         patience: Duration,
@@ -207,7 +207,7 @@ pub fn reply(reply: &impl Serialize) -> std::io::Result<()> {
 fn say<R: Serialize>(reply: &Result<R, String>) -> std::io::Result<()> {
     let text = serde_json::to_string(reply)?;
     let mut out = std::io::stdout().lock();
-    // What else was printed may not have ended its line.
+    // Other output may not have ended its line.
     writeln!(out, "\n{MARK}{text}")?;
     out.flush()
 }

@@ -15,17 +15,17 @@ pub enum ReadError {
     /// Reading failed, or the line is not UTF-8.
     #[error("line {line}: cannot read on: {source}")]
     Io {
-        /// Where.
+        /// The line, counted from 1.
         line: usize,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// The line is no row.
     #[error("line {line}: not a result row: {source}")]
     NoRow {
-        /// Where.
+        /// The line, counted from 1.
         line: usize,
-        /// Why.
+        /// The parser's error.
         source: serde_json::Error,
     },
 }

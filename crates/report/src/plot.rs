@@ -1,4 +1,4 @@
-//! What a plot shows.
+//! The content of a plot.
 
 use indexmap::{IndexMap, IndexSet};
 
@@ -40,7 +40,7 @@ pub enum Form {
 /// A plot.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plot {
-    /// What it shows.
+    /// The title of the series.
     pub title: String,
     /// The x axis's quantity and unit.
     pub x_label: String,
@@ -52,7 +52,7 @@ pub struct Plot {
     pub x_scale: Scale,
     /// How the y axis is spaced.
     pub y_scale: Scale,
-    /// What it shows.
+    /// The series of the plot.
     pub series: Vec<Series>,
 }
 

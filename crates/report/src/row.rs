@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::metric::Metric;
 use crate::stats::Spread;
 
-/// What distinguishes the cases of a benchmark, in the order in which a person names it.
+/// The properties that distinguish the cases of a benchmark, in the order in which a person names
+/// it.
 pub type Case = IndexMap<String, Value>;
 
 /// A property of a case.
@@ -105,7 +106,7 @@ pub struct Row {
     /// The value of each round, in their order.
     #[serde(default)]
     pub rounds: Vec<f64>,
-    /// What was published for this case.
+    /// The published value for this case.
     pub published: Option<f64>,
 }
 

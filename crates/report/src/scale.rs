@@ -3,7 +3,7 @@
 /// How an axis spaces its values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Scale {
-    /// Evenly.
+    /// Even steps.
     #[default]
     Linear,
     /// By their logarithm. Values of 0 and less have no place and are left out.

@@ -1,6 +1,6 @@
-//! What types look like to serde, as text: every structure and enumeration with its fields and
+//! The shape of types under serde, as text: every structure and enumeration with its fields and
 //! variants in order, found by pretending to read values. For tests of encodings without names,
-//! which do not say what they hold.
+//! which do not describe their content.
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +50,7 @@ pub fn types_of<T: DeserializeOwned>() -> BTreeSet<Type> {
         match result {
             _ if quiet < QUIET => {}
             Ok(_) => break,
-            // What was made up is refused where it must hold together: nothing holds together.
+            // An invented value is refused where parts must fit each other: nothing fits.
             Err(error) => {
                 let fresh = walk.refused.is_some_and(|refused| walk.hollow.insert(refused));
                 assert!(fresh, "cannot be made up: {error}");
@@ -75,7 +75,7 @@ type Error = de::value::Error;
 type Id = (&'static str, &'static [&'static str]);
 
 struct Variants {
-    /// What each variant holds, if it has been read.
+    /// The content of each variant, if it has been read.
     held: Vec<Option<String>>,
     visits: usize,
 }
@@ -84,7 +84,7 @@ struct Variants {
 struct Walk {
     structs: BTreeSet<Type>,
     enums: BTreeMap<Id, Variants>,
-    /// What was just read.
+    /// The text that was just read.
     last: String,
     /// The structure that was just read whole.
     whole: Option<Id>,

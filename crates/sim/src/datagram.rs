@@ -6,7 +6,7 @@ use crate::machine::{Input, Machine};
 use crate::world::{Event, World};
 use crate::{Nanos, NodeId};
 
-/// What happens to datagrams; by default nothing but different latencies.
+/// The faults of datagrams; by default only different latencies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DatagramConfig {
     /// Probability that one is lost.

@@ -38,9 +38,9 @@ pub enum Delay {
     },
     /// `rare` with probability `share`, else `usual`: an explicit tail (garbage collection, a slow path in a switch).
     Mixed {
-        /// What nearly every draw comes from.
+        /// The source of nearly every draw.
         usual: Box<Delay>,
-        /// What the others come from.
+        /// The source of the other draws.
         rare: Box<Delay>,
         /// Probability of `rare`, 0 to 1.
         share: f64,

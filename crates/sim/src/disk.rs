@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskId(pub u32);
 
-/// What a disk is like.
+/// The properties of a disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiskConfig {
     /// Bytes of a sector, the unit that a crash leaves either old or new.
@@ -86,7 +86,7 @@ pub struct DiskDone {
     pub disk: DiskId,
     /// The machine's own mark for the operation.
     pub tag: u64,
-    /// What was read (empty for writes and flushes), or why it failed.
+    /// The content that was read (empty for writes and flushes), or the reason of the failure.
     pub result: Result<Vec<u8>, DiskError>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct DiskRequest {
 
 type Sector = Box<[u8]>;
 
-/// What a disk's medium had at some time.
+/// The content of a disk's medium at some time.
 #[derive(Clone, Debug, Default)]
 pub struct DiskCopy(HashMap<u64, Sector>);
 
@@ -114,7 +114,7 @@ pub(crate) struct Disk {
     id: DiskId,
     config: DiskConfig,
     fault: DiskFault,
-    /// What survives a power loss. Never iterated, so its order does not matter.
+    /// The content that survives a power loss. Never iterated, so its order does not matter.
     media: HashMap<u64, Sector>,
     /// Versions of each sector since the last flush, oldest first: a power loss leaves any of them, or the medium's.
     cache: BTreeMap<u64, Vec<Sector>>,
@@ -147,7 +147,7 @@ impl Disk {
         std::mem::replace(&mut self.fault, fault) != fault
     }
 
-    /// What a power loss would leave for certain.
+    /// The content that a power loss would leave for certain.
     pub fn copy(&self) -> DiskCopy {
         DiskCopy(self.media.clone())
     }

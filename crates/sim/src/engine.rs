@@ -36,7 +36,7 @@ impl Default for Config {
     }
 }
 
-/// What a machine is made from.
+/// The initial parts of a machine.
 #[derive(Debug)]
 pub struct Boot<M> {
     /// Its node.
@@ -140,7 +140,7 @@ impl<M: Machine> Sim<M> {
         (0..self.machines.len() as u32).map(NodeId)
     }
 
-    /// Whether a node runs; none if it never joined.
+    /// The status of a node; none if it never joined.
     pub fn status(&self, node: NodeId) -> Option<NodeStatus> {
         Some(self.world.nodes.get(node.index())?.status)
     }

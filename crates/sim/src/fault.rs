@@ -13,7 +13,7 @@ pub enum Fault {
     Crash {
         /// The victim.
         node: NodeId,
-        /// Whether its disks lose their caches too; peers then notice only after the stall time-out.
+        /// True if its disks lose their caches too; peers then notice only after the stall time-out.
         power_loss: bool,
     },
     /// Starts a node that has crashed or left, as a new incarnation.
@@ -28,7 +28,7 @@ pub enum Fault {
     Partition {
         /// Names the partition for [`Fault::Heal`]; replaces an older one of that number.
         id: u32,
-        /// Who cannot reach whom.
+        /// The broken directions.
         cut: Cut,
     },
     /// Ends a partition.
@@ -37,14 +37,14 @@ pub enum Fault {
     BreakConnection(NodeId, NodeId),
     /// The node's clock jumps.
     ClockStep {
-        /// Whose clock.
+        /// The node whose clock it is.
         node: NodeId,
         /// Nanoseconds, forwards or backwards.
         by: i64,
     },
     /// The node's clock runs too fast or too slow from now on; 0 ends it.
     ClockRate {
-        /// Whose clock.
+        /// The node whose clock it is.
         node: NodeId,
         /// Parts per million.
         ppm: i32,
@@ -70,16 +70,16 @@ pub enum Fault {
     HealAll,
 }
 
-/// Who cannot reach whom in a partition.
+/// The broken directions of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Nodes of different groups cannot reach each other; nodes of no group reach everybody.
     Groups(Vec<Vec<NodeId>>),
     /// Messages from any of `from` to any of `to` are not delivered; the other direction works.
     OneWay {
-        /// Senders.
+        /// The senders that are cut off.
         from: Vec<NodeId>,
-        /// Receivers.
+        /// The receivers that they cannot reach.
         to: Vec<NodeId>,
     },
 }

@@ -9,17 +9,17 @@ use crate::{Nanos, NodeId};
 pub struct Envelope<'a, Msg> {
     /// Virtual time.
     pub at: Nanos,
-    /// Sender.
+    /// The sending node.
     pub from: NodeId,
-    /// Receiver.
+    /// The receiving node.
     pub to: NodeId,
-    /// Whether it is a datagram; else it goes by connection.
+    /// True if it is a datagram, false if it goes by connection.
     pub datagram: bool,
     /// The message.
     pub msg: &'a Msg,
 }
 
-/// What a filter does with a message.
+/// A filter's decision about a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing: the next filter is asked.
@@ -45,7 +45,7 @@ pub type Filter<Msg> = Box<dyn FnMut(&Envelope<'_, Msg>) -> Verdict>;
 pub struct FilterId(pub(crate) u64);
 
 impl<M: Machine> World<M> {
-    /// What the first filter that cares wants done with a message.
+    /// The decision of the first filter that cares about a message.
     pub fn ask_filters(
         &mut self,
         from: NodeId,

@@ -3,13 +3,13 @@
 use crate::machine::{Input, Machine};
 use crate::{Fault, Nanos, NodeId};
 
-/// What a hook looks at.
+/// The view of a hook.
 pub struct Observed<'a, M: Machine> {
     /// Virtual time.
     pub at: Nanos,
     /// The node that it happens on.
     pub node: NodeId,
-    /// What happens.
+    /// The present step.
     pub step: Step<'a, M>,
 }
 
@@ -19,7 +19,7 @@ pub enum Step<'a, M: Machine> {
     Input(&'a Input<M>),
     /// It sends a message.
     Send {
-        /// Receiver.
+        /// The receiving node.
         to: NodeId,
         /// The message.
         msg: &'a M::Msg,
@@ -28,7 +28,7 @@ pub enum Step<'a, M: Machine> {
     Note(&'a M::Note),
 }
 
-/// What a hook wants injected, and when.
+/// An injection that a hook wants, and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inject {
     /// Before the node handles the input: a crashed node never gets it, a paused one gets it later.

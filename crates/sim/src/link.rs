@@ -29,7 +29,7 @@ pub(crate) enum LinkPhase {
     Down,
 }
 
-/// What one incarnation of an end knows about the connection.
+/// One incarnation's knowledge of the connection at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Told {
     /// Nothing yet: messages wait for the first notice.
@@ -195,7 +195,7 @@ impl<Msg> Link<Msg> {
     /// The connection breaks: of what is on the way on `lane`, a part of random length still arrives.
     pub fn cut(&mut self, lane: usize, now: Nanos, random: &mut Random) {
         if self.lanes[lane].has_stalled() {
-            return self.cut_all(lane); // what has stalled is first in line, and lost
+            return self.cut_all(lane); // stalled messages are first in line, and lost
         }
         let epoch = self.epoch;
         let lane = &mut self.lanes[lane];
@@ -213,13 +213,13 @@ impl<Msg> Link<Msg> {
         self.lanes[lane].forget_stalled();
     }
 
-    /// Whether a message of connection `epoch` on `lane` still arrives at `now`.
+    /// Returns true if a message of connection `epoch` on `lane` still arrives at `now`.
     pub fn still_arrives(&self, lane: usize, epoch: u32, now: Nanos) -> bool {
         let lane = &self.lanes[lane];
         self.is_current(epoch) || (epoch == lane.cut_epoch && now <= lane.cut_at)
     }
 
-    /// Whether connection `epoch` is up.
+    /// Returns true if connection `epoch` is up.
     pub fn is_current(&self, epoch: u32) -> bool {
         self.phase == LinkPhase::Up && epoch == self.epoch
     }

@@ -1,4 +1,4 @@
-//! What a hosted state machine has to be, and what it can do.
+//! The interface of a hosted state machine.
 
 use crate::disk::{DiskDone, DiskId, DiskOp, DiskRequest};
 use crate::world::World;
@@ -26,11 +26,11 @@ impl fmt::Display for NodeId {
 /// It must follow from its inputs alone: no clock, thread, socket or random number of its own, and no iteration over
 /// containers whose order differs between runs (`std`'s `HashMap` with its default hasher). Else a seed does not replay.
 pub trait Machine: Sized {
-    /// What nodes send to each other. Cloned when the network duplicates.
+    /// The messages between nodes. Cloned when the network duplicates.
     type Msg: Clone + fmt::Debug;
-    /// What comes back when a timer expires.
+    /// The value that comes back when a timer expires.
     type Timer: fmt::Debug;
-    /// What the machine tells its host: completions, steps of a protocol, violations.
+    /// The machine's reports to its host: completions, steps of a protocol, violations.
     type Note: fmt::Debug;
 
     /// Handles one input. Everything that it does takes no virtual time.
@@ -42,7 +42,7 @@ pub trait Machine: Sized {
     }
 }
 
-/// What can happen to a machine.
+/// An input of a machine.
 pub enum Input<M: Machine> {
     /// First input of every incarnation; [`Context::incarnation`] above 1 means a restart.
     Start,

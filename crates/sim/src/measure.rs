@@ -3,7 +3,7 @@
 use crate::{Config, Context, Input, LinkState, Machine, NodeId, Sim};
 use std::time::{Duration, Instant};
 
-/// What [`measure_engine`] found.
+/// The results of [`measure_engine`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineSpeed {
     /// Nodes simulated.

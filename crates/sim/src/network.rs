@@ -13,7 +13,7 @@ use crate::world::{Event, World};
 use crate::{Delay, FaultKind, MICROSECOND, MILLISECOND, Nanos, NodeId, SECOND};
 use rand::RngExt;
 
-/// What the network is like.
+/// The properties of the network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkConfig {
     /// Every link that [`Sim::set_link`](crate::Sim::set_link) has not set otherwise.
@@ -29,7 +29,7 @@ pub struct NetworkConfig {
     pub repeat_after_reconnect: f64,
     /// How many messages are repeated at most.
     pub repeat_at_most: usize,
-    /// What happens to datagrams.
+    /// The faults of datagrams.
     pub datagram: DatagramConfig,
 }
 
@@ -337,7 +337,7 @@ impl<M: Machine> World<M> {
             self.cut_lane(id, side, self.partitions.blocks(nodes[side], nodes[1 - side]));
         }
         for side in [0, 1] {
-            // What still arrives does so before the notice.
+            // Messages that still arrive do so before the notice.
             let incoming = &self.links.get(id).lanes[1 - side];
             let earliest = if incoming.cut_epoch == 0 { now } else { incoming.cut_at.max(now) };
             told_at = told_at.max(self.tell_down(id, side, earliest));
@@ -379,7 +379,7 @@ impl<M: Machine> World<M> {
             link.ends[side].last_notice = now;
             link.cut_all(1 - side);
             if !was_up {
-                // What the peer wants to send still waits for the next incarnation.
+                // The peer's later messages still wait for the next incarnation.
                 link.lanes[side].forget_all();
                 link.lanes[1 - side].buffers().recent.clear();
                 continue;

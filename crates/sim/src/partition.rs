@@ -57,12 +57,12 @@ impl Partitions {
         self.0.clear();
     }
 
-    /// Whether messages from one node cannot reach the other.
+    /// Returns true if messages from one node cannot reach the other.
     pub fn blocks(&self, from: NodeId, to: NodeId) -> bool {
         self.0.values().any(|rule| rule.blocks(from, to))
     }
 
-    /// Whether a connection between the two cannot work: it needs both directions.
+    /// Returns true if a connection between the two cannot work: it needs both directions.
     pub fn separates(&self, [a, b]: [NodeId; 2]) -> bool {
         !self.0.is_empty() && (self.blocks(a, b) || self.blocks(b, a))
     }

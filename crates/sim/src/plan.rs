@@ -7,7 +7,7 @@ use crate::{Delay, MILLISECOND, Nanos, NodeId, Random, SECOND};
 use rand::RngExt;
 use rand::seq::{IndexedRandom, SliceRandom};
 
-/// What kinds of faults a generated plan has, and how many.
+/// The kinds and numbers of faults in a generated plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultMix {
     /// Kinds with their relative weights; kinds that are not listed do not happen.

@@ -5,8 +5,8 @@ use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What the heap orders. Events stay in place in the slab, because moving them in every sift would cost more than
-/// the comparison; `ticket` is the insertion number, and tells whether the slot still means this entry.
+/// The element that the heap orders. Events stay in place in the slab, because moving them in every sift would
+/// cost more than the comparison; `ticket` is the insertion number, and shows if the slot still means this entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     at: Nanos,
@@ -100,7 +100,7 @@ impl<E> Queue<E> {
     }
 }
 
-/// Whether the entry's event is still there, at the entry's time.
+/// Returns true if the entry's event is still there, at the entry's time.
 fn is_current<E>(slots: &Slab<(u64, E)>, entry: &Entry) -> bool {
     slots.get(entry.slot).is_some_and(|(ticket, _)| *ticket == entry.ticket)
 }

@@ -38,9 +38,9 @@ impl Seeds {
 /// Why a seed failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// What is wrong, in a few lines.
+    /// The violation, in a few lines.
     pub message: String,
-    /// What led to it, usually [`Trace`](crate::Trace) as text; may be empty.
+    /// The events before it, usually [`Trace`](crate::Trace) as text; may be empty.
     pub trace: String,
 }
 
@@ -71,17 +71,17 @@ impl fmt::Display for SeedFailure {
     }
 }
 
-/// What became of a range of seeds, each list by ascending seed.
+/// The results of a range of seeds, each list by ascending seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeedReport<T> {
-    /// What the seeds that passed returned.
+    /// The results of the seeds that passed.
     pub passed: Vec<(u64, T)>,
     /// The seeds that failed.
     pub failures: Vec<SeedFailure>,
 }
 
 impl<T> SeedReport<T> {
-    /// Whether no seed failed.
+    /// Returns true if no seed failed.
     pub fn is_clean(&self) -> bool {
         self.failures.is_empty()
     }

@@ -18,7 +18,7 @@ impl Trace {
         Self { lines: VecDeque::new(), capacity, total: 0 }
     }
 
-    /// Whether lines are kept.
+    /// Returns true if lines are kept.
     pub fn is_on(&self) -> bool {
         self.capacity > 0
     }

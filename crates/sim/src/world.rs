@@ -14,7 +14,7 @@ use crate::trace::Trace;
 use crate::{Config, Fault, FaultCounts, FaultKind, Nanos, NodeId};
 use std::collections::VecDeque;
 
-/// What the event queue holds.
+/// An event in the queue.
 pub(crate) enum Event<M: Machine> {
     Input {
         node: NodeId,
@@ -63,12 +63,12 @@ pub(crate) enum Event<M: Machine> {
     Wake(u64),
 }
 
-/// Whether a node runs.
+/// The status of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeStatus {
     /// It handles inputs.
     Running,
-    /// What arrives waits.
+    /// Arrivals wait.
     Paused,
     /// Its state is lost.
     Crashed,
@@ -76,7 +76,8 @@ pub enum NodeStatus {
     Left,
 }
 
-/// What waits for a paused node; timers keep their number, so that they can still be cancelled.
+/// The inputs that wait for a paused node; timers keep their number, so that they can still be
+/// cancelled.
 pub(crate) struct Waiting<M: Machine> {
     pub timer: Option<u64>,
     pub input: Input<M>,
@@ -96,11 +97,11 @@ pub(crate) struct NodeState<M: Machine> {
 pub struct Report<N> {
     /// Virtual time.
     pub at: Nanos,
-    /// What happened.
+    /// The event.
     pub event: ReportEvent<N>,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReportEvent<N> {
     /// A machine called [`Context::note`](crate::Context::note).
@@ -109,7 +110,7 @@ pub enum ReportEvent<N> {
         node: NodeId,
         /// Its incarnation.
         incarnation: u32,
-        /// What it said.
+        /// Its report.
         note: N,
     },
     /// A node was started, paused, resumed, crashed or left; its status is the new one.

@@ -131,7 +131,7 @@ impl Anchors {
         self.all.iter().filter(signed).map(|a| &a.validity).max_by_key(|v| v.to)
     }
 
-    /// What the first authority says that knows the certificate, if its own time is right.
+    /// The answer of the first authority that knows the certificate, if its own time is right.
     fn ask<T>(
         &self,
         now: UnixTime,

@@ -61,7 +61,7 @@ impl Lifetime {
     }
 }
 
-/// What signs nodes' certificates.
+/// The signer of nodes' certificates.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
@@ -108,7 +108,7 @@ impl Authority {
     /// The authority that [`Authority::secret`] has written.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The error in the text.
     pub fn load(secret: &str) -> Result<Authority, String> {
         let unreadable = |what: &str, e: &dyn std::fmt::Display| {
             format!("no {what} of an authority in it that can be read ({e}): copy it back")

@@ -1,4 +1,4 @@
-//! What a node shows to others, and whom it believes.
+//! A node's proof of identity, and the authorities that it trusts.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Credentials {
     /// that they are those of this node, and valid now.
     ///
     /// # Errors
-    /// What is wrong with them, and what to do.
+    /// The error in them, and its remedy.
     pub fn new(
         cluster: &str,
         node: u32,
@@ -125,7 +125,8 @@ impl Credentials {
     }
 }
 
-/// Whether the other side of an established connection has proved to be this node of this cluster.
+/// Returns true if the other side of an established connection has proved to be this node of this
+/// cluster.
 pub fn proves(connection: &Connection, cluster: &str, node: u32) -> bool {
     if connection.is_handshaking() {
         return false;

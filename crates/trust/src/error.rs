@@ -1,4 +1,4 @@
-//! What can be wrong with keys and certificates.
+//! The errors of keys and certificates.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ pub enum TrustError {
     /// A file cannot be read or written.
     #[error("{what} {path}: {error}")]
     File {
-        /// What was tried.
+        /// The attempted step.
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -20,9 +20,9 @@ pub enum TrustError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Who may do what.
+        /// The users and their permissions.
         who: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// A file that would have been overwritten.
@@ -33,7 +33,7 @@ pub enum TrustError {
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The error, and its remedy.
         what: String,
     },
     /// Something that was asked for makes no sense.
@@ -42,9 +42,9 @@ pub enum TrustError {
     /// The library refuses.
     #[error("{what}: {error}")]
     Crypto {
-        /// What was tried.
+        /// The attempted step.
         what: &'static str,
-        /// What the library says.
+        /// The library's error.
         error: String,
     },
 }

@@ -1,8 +1,8 @@
-//! What a failed handshake means to an operator.
+//! The meaning of a failed handshake for an operator.
 
 use rustls::{AlertDescription as Alert, CertificateError, Error, InvalidMessage};
 
-/// What happened and what to do, from the view of the node that saw it.
+/// The event and its remedy, from the view of the node that saw it.
 pub fn explain(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(why) => format!("its certificate {}", certificate(why)),

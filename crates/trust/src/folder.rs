@@ -9,7 +9,7 @@ use crate::error::TrustError;
 use crate::files::{self, PUBLIC, SECRET};
 use crate::name::node_name;
 
-/// What nodes trust: certificates of authorities, the newest first.
+/// The trusted authorities of nodes: certificates, the newest first.
 pub const CA: &str = "ca.pem";
 /// The newest one's certificate and key: what signs.
 pub const CA_KEY: &str = "ca.key";

@@ -1,8 +1,8 @@
-//! What the two ends of a [`Line`](crate::Line) say, as bytes. Encoding and decoding are pure functions.
+//! The messages of the two ends of a [`Line`](crate::Line), as bytes. Encoding and decoding are pure functions.
 //!
-//! Each side begins with a head: `magic (8 bytes) | version (u16)`. Frames follow: a length (`u32`) and that many bytes, one
-//! frame in postcard's encoding; integers are little-endian. The head and a refusal are the same in every version, so that
-//! two versions can tell each other what is wrong.
+//! Each side begins with a head: `magic (8 bytes) | version (u16)`. Frames follow: a length (`u32`) and that many bytes,
+//! one frame in postcard's encoding; integers are little-endian. The head and a refusal are the same in every version, so
+//! that two versions can report the error to each other.
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -27,16 +27,16 @@ pub trait Framed: Serialize + DeserializeOwned {
     const MAGIC: [u8; 8];
     /// The version of all this. No other is understood: both sides are of one release.
     const VERSION: u16;
-    /// Who speaks so, as an error says it: "this is no SPEAKER".
+    /// The kind of speaker, in an error: "this is no SPEAKER".
     const SPEAKER: &'static str;
-    /// What has the version, as an error says it: "version 2 of SUBJECT".
+    /// The subject of the version, in an error: "version 2 of SUBJECT".
     const SUBJECT: &'static str;
     /// The longest frame of somebody who has not introduced himself, in bytes without its length: strangers are not given
     /// memory. A refusal of [`MAX_TEXT`] bytes is heard in any case.
     const MAX_GREETING: usize;
     /// The longest frame.
     const MAX_FRAME: usize;
-    /// What is read at once, bytes.
+    /// The bytes that are read at once.
     const READ: usize;
 
     /// No, because. In every version the first kind of frame.
@@ -45,10 +45,10 @@ pub trait Framed: Serialize + DeserializeOwned {
     /// Why not, if it is a refusal.
     fn refused(&self) -> Option<&str>;
 
-    /// Takes what has come from somebody: with texts [`printable`].
+    /// Checks a received frame, and makes its texts [`printable`].
     ///
     /// # Errors
-    /// What no one of this version says, although it can be decoded.
+    /// The error of a frame that can be decoded, but that no peer of this version sends.
     fn received(self) -> Result<Self, &'static str>;
 }
 

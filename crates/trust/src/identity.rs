@@ -1,4 +1,4 @@
-//! Who a process is to others of its cluster, and how it proves that.
+//! A process's identity in its cluster, and its proof.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::TrustError;
 use crate::keyring::{Keyring, Security, Source};
 
-/// Who one is, and how that is proved: what `[security]`, `cluster` and `node` are to a daemon.
+/// An identity and its proof, as `[security]`, `cluster` and `node` are for a daemon.
 #[derive(Clone, Debug)]
 pub struct Identity {
     cluster: String,
@@ -45,7 +45,8 @@ impl Identity {
         self.node
     }
 
-    /// Whether others who look for this node at its address would find it here; without keys they believe anybody.
+    /// Returns true if others that look for this node at its address would accept this process. Without keys they accept
+    /// any.
     pub fn is_found_as(&self, node: u32) -> bool {
         self.keyring().is_none() || self.node == node
     }
@@ -63,7 +64,7 @@ impl Identity {
         }
     }
 
-    /// Whether an address may be used: without keys, nobody else may reach it.
+    /// Returns true if an address may be used: without keys, nobody else may reach it.
     pub fn allows(&self, address: SocketAddr) -> bool {
         match self.security {
             Security::Loopback => address.ip().to_canonical().is_loopback(),

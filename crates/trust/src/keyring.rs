@@ -69,7 +69,7 @@ pub enum Security {
     Tls(Arc<Keyring>),
 }
 
-/// What has to be written for [`Security::PlainText`], word for word.
+/// The exact words that [`Security::PlainText`] requires.
 pub const PLAIN_TEXT: &str = "anybody who reaches the network may take and break locks";
 
 /// The credentials that new connections use. Those that are there keep what they began with.

@@ -1,14 +1,13 @@
-//! Who is who in a cluster: keys and certificates, made, read and exchanged while nodes run.
+//! Identities in a cluster: keys and certificates, made, read and exchanged while nodes run.
 //!
-//! Nodes talk TLS 1.3 and each shows a certificate ([`Credentials`]). The certificate's only name
-//! says which node of which cluster it is ([`node_name`]), and an authority that all nodes trust has
-//! signed it: so no node can pass for another one. There are two ways to have an authority:
+//! Nodes talk TLS 1.3 and each shows a certificate ([`Credentials`]). The certificate's only name gives the node and
+//! the cluster ([`node_name`]), and an authority that all nodes trust has signed it: so no node can pass for another
+//! one. There are two ways to have an authority:
 //!
-//! - [`CaFolder`]: an authority with a key of its own, kept where nodes are set up. Each node gets a
-//!   certificate; whoever steals one node's key can be that node and no other.
-//! - [`SharedKey`]: a secret that every node has. From it each node derives the same authority and
-//!   signs a certificate for itself, anew at each start. Simpler, and weaker: whoever has the key can
-//!   be any node.
+//! - [`CaFolder`]: an authority with a key of its own, kept where nodes are set up. Each node gets a certificate;
+//!   whoever steals one node's key can be that node and no other.
+//! - [`SharedKey`]: a secret that every node has. From it each node derives the same authority and signs a
+//!   certificate for itself, anew at each start. Simpler, and weaker: whoever has the key can be any node.
 //!
 //! A [`Keyring`] holds the credentials in use; they can be replaced while a node runs.
 //!

@@ -100,7 +100,7 @@ impl<F: Framed> Line<F> {
         }
     }
 
-    /// Whether the other side has proved to be this node; without keys nobody has to.
+    /// Returns true if the other side has proved to be this node; without keys none has to.
     pub fn proves(&self, cluster: &str, node: u32) -> bool {
         self.secured.as_ref().is_none_or(|secured| secured.proves(cluster, node))
     }
@@ -123,7 +123,7 @@ impl<F: Framed> Line<F> {
         self.out.len() - self.sent
     }
 
-    /// Whether there is something to write, of TLS's handshake if nothing was said.
+    /// Returns true if there is something to write, of TLS's handshake if nothing was sent.
     pub fn wants_write(&self) -> bool {
         self.unsent() > 0 || self.secured.as_ref().is_some_and(|s| s.wants_write())
     }
@@ -147,7 +147,7 @@ impl<F: Framed> Line<F> {
             self.progress = Instant::now();
         }
         if let Err(kind) = &result {
-            // What has come may say more: a refusal, for example. The socket may not tell of it again.
+            // The received bytes may say more: a refusal, for example. The socket may not tell of it again.
             self.broke = Some(*kind);
             self.woken(true);
         }
@@ -171,8 +171,9 @@ impl<F: Framed> Line<F> {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// The socket has told that there is something to read. Who is told so once only (epoll(7), "edge-triggered") has to say
-    /// it each time. `closing`: it has told of its end, too, which may come with data before it, as one event.
+    /// The socket has told that there is something to read. A caller that is told only once (epoll(7), "edge-triggered")
+    /// has to pass it on each time. `closing`: it has told of its end, too, which may come with data before it, as one
+    /// event.
     pub fn woken(&mut self, closing: bool) {
         self.drained = false;
         self.closing |= closing;
@@ -219,8 +220,8 @@ impl<F: Framed> Line<F> {
         Ok(Some(frame))
     }
 
-    /// Takes what the other side still says and forgets it; whether it has closed. Who closes a connection with something
-    /// unread in it may take back what it has said (RFC 1122, 4.2.2.13).
+    /// Discards the other side's further input; returns true if it has closed. A side that closes with unread input may
+    /// discard its own last output (RFC 1122, 4.2.2.13).
     pub fn discard(&mut self) -> bool {
         let mut room = [0; 4096];
         loop {
@@ -243,7 +244,7 @@ impl<F: Framed> Line<F> {
             self.input.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        // What is there may be the beginning of a long frame, whose length was looked at.
+        // The bytes may be the beginning of a long frame, whose length was looked at.
         let frame = length(&self.input[self.start..self.end]).filter(|_| self.greeted);
         let needed = frame.map_or(0, |frame| self.start + PREFIX + frame);
         let room = needed.max(self.end + F::READ);
@@ -262,7 +263,7 @@ impl<F: Framed> Line<F> {
             }
             Reading::More => return true,
             Reading::Closed(error) => {
-                // Who has introduced himself has gone, whatever could not be written to him.
+                // A peer that was introduced has gone, whatever could not be written to it.
                 let first = self.broke.filter(|_| self.version.is_none());
                 Some(End::Closed(first.or(error)))
             }
@@ -426,7 +427,8 @@ mod tests {
         assert_eq!(word(&mut here), Err(End::Closed(None)));
     }
 
-    /// Who is told once only (epoll's edges): what came with the end, as one event, and then the end.
+    /// A caller that is told only once (epoll's edges) gets the data that came with the end, as one event, and then the
+    /// end.
     #[test]
     fn the_end_is_heard_that_came_with_the_last_word() {
         let (mut there, mut here) = connected();
@@ -494,7 +496,7 @@ mod tests {
         assert_eq!(ends(4, &framed(&long)), Ok(long));
     }
 
-    /// Who refuses hangs up. What this side still says is answered with a reset, and the refusal has come before.
+    /// A refusing side hangs up. Further output of this side is answered with a reset, and the refusal has come before.
     #[test]
     fn a_refusal_is_heard_although_nothing_can_be_written_any_more() {
         let (mut there, mut here) = connected();

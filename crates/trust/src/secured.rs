@@ -7,7 +7,7 @@ use rustls::Connection;
 use crate::credentials::{Credentials, proves};
 use crate::explain::explain;
 
-/// What is read at once.
+/// The bytes that are read at once.
 const READ: usize = 64 * 1024;
 
 /// How reading went.
@@ -42,17 +42,18 @@ impl Secured {
         Secured { session, raw: Vec::new(), start: 0, end: 0 }
     }
 
-    /// Whether the other side has not proved yet who it is.
+    /// Returns true if the other side has not proved its identity yet.
     pub fn is_handshaking(&self) -> bool {
         self.session.is_handshaking()
     }
 
-    /// Whether it has something to say by itself: `write` says it, even with nothing to write.
+    /// Returns true if it has something to send by itself: `write` sends it, even with nothing to
+    /// write.
     pub fn wants_write(&self) -> bool {
         self.session.wants_write()
     }
 
-    /// Whether the peer has proved to be this node of this cluster.
+    /// Returns true if the peer has proved to be this node of this cluster.
     pub fn proves(&self, cluster: &str, node: u32) -> bool {
         proves(&self.session, cluster, node)
     }

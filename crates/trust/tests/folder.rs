@@ -67,7 +67,7 @@ fn secrets_that_others_can_read_are_refused() {
     // A daemon that does not run as root reads a file of root's by its group.
     allow(&files.identity, 0o640);
     read(&files, 1).unwrap();
-    // What everybody may read is no secret.
+    // A file that everybody may read is no secret.
     allow(&files.ca, 0o666);
     read(&files, 1).unwrap();
 }
@@ -201,7 +201,7 @@ fn an_authority_is_replaced_while_both_are_trusted() {
     read(&one, 1).unwrap();
     ca.renew(1, YEAR).unwrap();
     read(&one, 1).unwrap();
-    // Who has not got it does not believe the new authority.
+    // A node without it does not accept the new authority.
     let late = NodeFiles { ca: two.ca.clone(), identity: one.identity.clone() };
     assert!(read(&late, 1).is_err());
 

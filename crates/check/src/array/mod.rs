@@ -1,7 +1,7 @@
 //! Histories of shared arrays, and the rules that they have to keep (docs/design/array.md 4).
 //!
-//! A history has the requests and answers of hosts, and the accesses of each device to its blocks, in order. The checker shares
-//! no code with the array's state machines.
+//! A history has the requests and answers of hosts, and the accesses of each device to its blocks, in order. The checker
+//! shares no code with the array's state machines.
 //!
 //! # Rules
 //! One file each, in `rules`:
@@ -10,17 +10,17 @@
 //! |---|---|
 //! | `serializable` | all operations have an order that explains the order of accesses at each block |
 //! | `timestamp_order` | with timestamp ordering, the order of timestamps is one; a write is dropped only where a newer one is |
-//! | `reads` | reads return what the last write before them in that order wrote, at every block |
-//! | `oscillation` | what was seen of a write that was never answered stays |
+//! | `reads` | a read returns the last write before it in that order, at every block |
+//! | `oscillation` | a value that was seen stays, even if its write was never answered |
 //! | `durability` | a write that was answered is never followed by an older value |
 //! | `parity` | at the end, the units of each stripe make zero by XOR, except lost ones |
 //! | `fencing` | a device writes nothing for a life that is fenced there |
 //! | `liveness` | at the end, every operation of hosts that live was answered, and devices keep nothing for one |
 //!
 //! # Events
-//! All have `t` (nanoseconds on a clock common to all; lines are in its order) and `event`; whose operation it is say `host`
-//! and `incarnation`. Tags are numbers that name the content of a block: who wrote it, or a hash of it; 0 is what an array
-//! begins with. *Fields in italics* are optional.
+//! All have `t` (nanoseconds on a clock common to all; lines are in its order) and `event`; `host` and `incarnation` give
+//! the owner of the operation. A tag is a number for the content of a block, for example its writer or a hash; 0 is what
+//! an array begins with. *Fields in italics* are optional.
 //!
 //! | event | meaning | fields |
 //! |---|---|---|
@@ -33,10 +33,10 @@
 //! | `devread` | a device read blocks | `device` `seq` `start` `count` (blocks of the device) |
 //! | `devwrite` | a device began to write blocks, or dropped the write | `device` `seq` `start` `count` *`stamp` `dropped`* |
 //! | `crash` | the host's life ended | |
-//! | `down` | the device's process ended or its disk failed: what it was writing may be there or not | `device` |
+//! | `down` | the device's process ended or its disk failed: writes under way may be there or not | `device` |
 //! | `fenced` | a life is fenced at a device | `device` |
-//! | `dump` | what lies on a device at the end | `device` `start` `blocks` (hexadecimal: content, or a digest linear in XOR) *`lost`* (which of them) |
-//! | `left` | what a device or lock server still keeps at the end | `at` `what` `count` |
+//! | `dump` | the content of a device at the end | `device` `start` `blocks` (hexadecimal: content, or a digest linear in XOR) *`lost`* (which of them) |
+//! | `left` | state that a device or lock server still keeps at the end | `at` `what` `count` |
 //! | `fault` | something was broken, or repaired | *`note`* |
 //! | `end` | everything had come to rest | |
 

@@ -39,7 +39,7 @@ const BYTES_PER_RESOURCE: Metric =
 pub struct Args {
     #[command(subcommand)]
     others: Option<Others>,
-    /// What to measure
+    /// The subject of the measurement
     #[arg(value_enum, default_value = "all")]
     what: What,
     /// Fewer and shorter rounds
@@ -50,7 +50,7 @@ pub struct Args {
     out: Option<PathBuf>,
 }
 
-/// What has options of its own, and is not among all.
+/// Subjects that have options of their own, and are not among all.
 #[derive(clap::Subcommand)]
 enum Others {
     Peers(peers::Args),
@@ -94,7 +94,7 @@ pub struct Effort {
     pub shorter: usize,
 }
 
-/// What a part of the benchmark yields.
+/// The rows of a part of the benchmark.
 type Measured = Result<Vec<Row>, Failure>;
 
 /// A part of the benchmark.

@@ -1,4 +1,4 @@
-//! What waiting costs: wake-ups, and the time per grant, with few waiters and with many.
+//! The cost of waiting: wake-ups, and the time per grant, with few waiters and with many.
 
 use std::time::{Duration, Instant};
 

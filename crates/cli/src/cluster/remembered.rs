@@ -128,7 +128,7 @@ fn set(key: &str, value: &str) -> Result<Request, Failure> {
     }
 }
 
-/// What the cluster remembers, for people and programs.
+/// The cluster's memory, for people and programs.
 #[derive(Serialize)]
 struct Remembered {
     era: u64,

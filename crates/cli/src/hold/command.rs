@@ -13,7 +13,7 @@ use super::link::{Link, ToCommand};
 use super::say;
 use crate::exit::Code;
 
-/// What keeps the lock has numbers from here on in the command: scripts use lower ones themselves.
+/// The first number of the lock's descriptors in the command: scripts use lower ones themselves.
 const FIRST: i32 = 100;
 
 /// Waits for the word to start, and becomes the command.

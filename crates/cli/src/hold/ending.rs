@@ -46,7 +46,7 @@ impl Ending {
             return;
         }
         self.asked.push(signal);
-        // Who refuses is told of when that still matters.
+        // A refusal is reported when it still matters.
         let _ = tree.signal(signal);
         // A stopped process cannot end by itself.
         let _ = tree.signal(Signal::CONT);

@@ -45,7 +45,7 @@ pub fn watch(plan: &Plan<'_>, callers: &Callers, link: Link, guardian: Pid) -> E
     }
 }
 
-/// What the front waits for.
+/// The events that the front waits for.
 enum Waits {
     /// The lock is not held yet. A daemon that is dialed may have no room for one more.
     ForLock { dials: Option<PathBuf> },
@@ -130,7 +130,7 @@ impl Front<'_> {
         let _ = waitpid(Some(self.guardian), WaitOptions::empty());
     }
 
-    /// What the guardian has to say; the end, if it is that.
+    /// Handles the guardian's messages; returns the end, if it is one.
     fn hear(&mut self) -> Option<Ended> {
         match self.link.receive() {
             Ok(Some((ToFront::Dial(path), _))) => {

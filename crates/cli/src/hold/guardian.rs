@@ -136,11 +136,11 @@ fn front_is_gone() -> Failure {
     Failure::new(Code::NotLocked, "lockify was killed before the command started")
 }
 
-/// What becomes of the lock.
+/// The fate of the lock.
 enum Verdict {
     /// Nothing of the command is left.
     Gone,
-    /// What is left does not count.
+    /// The remaining processes do not count.
     Released,
     /// The lock is lost, and something cannot be ended.
     Survived,
@@ -179,7 +179,7 @@ impl Guardian<'_> {
         Ok(if lost { Code::Lost as u8 } else { self.code() })
     }
 
-    /// What is due now.
+    /// Does the work that is due now.
     fn turn(&mut self) -> Option<Verdict> {
         let status = self.tree.status();
         if status.is_some() && self.tree.living().is_empty() {
@@ -363,7 +363,7 @@ fn detach() {
     let kind = File::open("/dev/stderr").and_then(|file| file.metadata());
     let stays = kind.is_ok_and(|m| m.is_file() || m.file_type().is_char_device());
     if !stays && let Ok(null) = File::open("/dev/null") {
-        // What is said from here on is lost then.
+        // Later messages are lost then.
         let _ = rustix::stdio::dup2_stderr(&null);
     }
 }

@@ -1,4 +1,4 @@
-//! What front, guardian and command say to each other: packets, which may carry descriptors.
+//! The messages between front, guardian and command: packets, which may carry descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ const MOST: usize = 4;
 /// Longest packet: an environment with a name as long as an argument may be.
 const LONGEST: usize = 256 * 1024;
 
-/// What the front tells the guardian.
+/// A message from the front to the guardian.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToGuardian {
     /// A connection, which comes along, or the system's error.
@@ -27,14 +27,14 @@ pub enum ToGuardian {
     Start,
     /// A signal came.
     Signal {
-        /// Which.
+        /// The number of the signal.
         number: i32,
-        /// Whether a process sent it, not the terminal.
+        /// True if a process sent it, false if the terminal did.
         from_process: bool,
     },
 }
 
-/// What the guardian tells the front.
+/// A message from the guardian to the front.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToFront {
     /// Connect to the socket at this path.
@@ -45,10 +45,10 @@ pub enum ToFront {
     Over(u8),
 }
 
-/// What the guardian tells the process that becomes the command.
+/// A message from the guardian to the process that becomes the command.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ToCommand {
-    /// Additional environment variables. What the command is to inherit comes along.
+    /// Additional environment variables. Inherited descriptors come along.
     pub environment: Vec<(String, String)>,
 }
 

@@ -39,10 +39,10 @@ use crate::exit::{Code, Ended, Failure, OrFail as _};
 use caller::Caller;
 use link::Link;
 
-/// What happens to a command whose lock is lost.
+/// The action on a command whose lock is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum OnLost {
-    /// SIGKILL.
+    /// SIGKILL to all of it.
     Kill,
     /// SIGTERM, and SIGKILL later.
     Signal,
@@ -50,11 +50,11 @@ pub enum OnLost {
     Ignore,
 }
 
-/// What is to run, and how it is to end.
+/// The command, and the way in which it ends.
 pub struct Plan<'a> {
     /// The command's words.
     pub command: &'a [OsString],
-    /// What happens to it if the lock is lost.
+    /// The action if the lock is lost.
     pub on_lost: OnLost,
     /// How long it may take to end after SIGTERM.
     pub kill_after: Duration,
@@ -68,7 +68,7 @@ pub struct Plan<'a> {
 pub struct Patience {
     /// The end of it.
     pub until: Instant,
-    /// What is said then, and the exit code.
+    /// The message for that case, and the exit code.
     pub late: NotHeld,
 }
 
@@ -77,7 +77,7 @@ pub struct Patience {
 pub struct NotHeld {
     /// The exit code.
     pub code: u8,
-    /// What happened and what to do.
+    /// The event, and the remedy.
     pub what: String,
 }
 
@@ -96,10 +96,11 @@ impl NotHeld {
 
 /// A lock that is held.
 pub trait Held {
-    /// What the command finds in its environment.
+    /// The environment of the command.
     fn environment(&self) -> Vec<(String, String)>;
 
-    /// What keeps the lock as long as a process has it open: the session, if it is a socket.
+    /// The descriptor that keeps the lock as long as a process has it open: the session, if it is a
+    /// socket.
     fn keeps(&self) -> Vec<BorrowedFd<'_>>;
 
     /// An error if the lock has been lost already.
@@ -111,9 +112,9 @@ pub trait Held {
 
 /// That the lock is lost.
 pub struct Lost {
-    /// Why.
+    /// The reason of the loss.
     pub why: String,
-    /// What the user can do about it.
+    /// The remedy for the user.
     pub then: &'static str,
 }
 
@@ -162,7 +163,7 @@ pub fn hold(plan: &Plan<'_>, lock: impl FnOnce(&Alarm) -> Result<Box<dyn Held>, 
     }
 }
 
-/// What this process has from its caller.
+/// The inheritance from this process's caller.
 struct Callers {
     signals: Caller,
     /// Beside standard input, output and error.

@@ -36,7 +36,7 @@ pub struct Survivor {
 }
 
 impl Survivor {
-    /// Whether the system does not let this user end it.
+    /// Returns true if the system does not let this user end it.
     pub fn refused(&self) -> bool {
         self.refused.is_some()
     }
@@ -107,7 +107,7 @@ impl Tree {
                 return Vec::new();
             }
             living = descendants(&self.others, self.command.filter(|_| self.status.is_none()));
-            // Who lost its parent while we looked may have been overlooked.
+            // A process that lost its parent during the look may have been overlooked.
             if !self.reap() {
                 break;
             }
@@ -185,7 +185,8 @@ impl Process {
         }
     }
 
-    /// Whether the number is not another process's by now. A child keeps it until it is waited for.
+    /// Returns true if the number has not become another process's. A child keeps it until it is
+    /// waited for.
     fn is_still_ours(&self) -> bool {
         let me = own_number();
         let now = || look_at(self.pid.as_raw_nonzero().get());
@@ -251,7 +252,7 @@ fn below(
     found
 }
 
-/// Whether it is this user's lock daemon: whoever needs it first starts it, and it serves others.
+/// Returns true if it is this user's lock daemon. Its first user starts it, and it serves others.
 fn is_lock_daemon(pid: Pid) -> bool {
     let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0).skip(1);

@@ -32,7 +32,7 @@ pub struct Args {
     /// How operations are kept apart; several as a list or by repeating [default: all that can be simulated]
     #[arg(long, value_name = "S", value_delimiter = ',', value_parser = scheme)]
     scheme: Vec<Scheme>,
-    /// Hosts
+    /// The number of hosts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), default_value_t = 16)]
     hosts: u32,
     /// Devices, in groups of five
@@ -56,7 +56,7 @@ pub struct Args {
     /// Mean positioning time of a disk [default: as for the published peak]
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
     positioning: Option<std::time::Duration>,
-    /// What the lock server takes for each message, on average [default: 750us, Table 1's]
+    /// The lock server's time for each message, on average [default: 750us, Table 1's]
     #[arg(long, value_name = "D", value_parser = humantime::parse_duration)]
     serving: Option<std::time::Duration>,
     /// Device locking: a fixed time-out of locks [default: five times the median of the host's last latencies]
@@ -103,7 +103,7 @@ pub struct Args {
     out: Option<PathBuf>,
 }
 
-/// What seeds decide by themselves, or do not have.
+/// The options that seeds decide by themselves, or do not have.
 const LOAD: [&str; 13] = [
     "paper",
     "hosts",
@@ -125,7 +125,7 @@ fn faults(name: &str) -> Result<Faults, String> {
     found.ok_or_else(|| "there are none, interruptions, restarts and all".into())
 }
 
-/// Whether half a stripe is written by read-modify-write.
+/// Returns true if half a stripe is written by read-modify-write.
 fn half_stripe(name: &str) -> Result<bool, String> {
     match name {
         "read-modify-write" => Ok(true),
@@ -290,7 +290,7 @@ fn case(args: &Args, scheme: Scheme) -> Case {
     case
 }
 
-/// What the schemes leave open, where it was not said as by default.
+/// The choices that the schemes leave open, where the options differ from the default.
 fn variants(args: &Args, default: Variants) -> Variants {
     let delta_at_half = args.half_stripe.unwrap_or(default.delta_at_half);
     Variants { basic: args.basic, delta_at_half }

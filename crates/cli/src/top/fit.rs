@@ -1,7 +1,7 @@
 //! Tables on a terminal that may be too narrow for them: numbers are whole or not there, and where something is missing
 //! there is a sign.
 
-/// What stands where something is left out.
+/// The sign for text that is left out.
 pub const SIGN: &str = "…";
 
 /// Between two columns.

@@ -1,4 +1,4 @@
-//! What is looked at, and what changed from one look to the next.
+//! The data of a look, and the changes from one look to the next.
 
 use std::time::{Instant, SystemTime};
 
@@ -70,12 +70,12 @@ pub struct Contended {
     pub waiters: usize,
     /// The longest of the waits, seconds.
     pub longest_s: f64,
-    /// Whose lock is in the way of the first one that waits.
+    /// The owner of the lock that blocks the first waiter.
     pub blocker: Option<Owner>,
 }
 
 impl Sample {
-    /// Looks.
+    /// Looks at the cluster once.
     pub fn take(client: &Client, space: &Lockspace) -> Result<Sample, Error> {
         let (view, status) = (space.waited_for(MOST_WAITED_FOR)?, client.status()?);
         let (at, wall) = (Instant::now(), SystemTime::now());
@@ -84,7 +84,7 @@ impl Sample {
 }
 
 impl Top {
-    /// What two looks show.
+    /// The changes between two looks.
     pub fn between(before: &Sample, now: &Sample) -> Top {
         let interval_s = now.at.duration_since(before.at).as_secs_f64();
         let nodes = now.status.nodes.iter().map(|n| {
@@ -130,7 +130,7 @@ impl Top {
         }
     }
 
-    /// What is wrong, a line each.
+    /// The problems, a line each.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if !self.silent.is_empty() {

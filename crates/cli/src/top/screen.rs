@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Paragraph, Row, Table};
 use super::fit::{Fitted, fit, line, shorten};
 use super::sample::{Contended, Node, Top};
 
-/// What the screen remembers from one look to the next.
+/// The screen's memory from one look to the next.
 #[derive(Default)]
 pub struct Screen {
     /// Locks scrolled away at the top.

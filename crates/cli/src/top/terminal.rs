@@ -43,7 +43,7 @@ fn restore() {
     let _ = ratatui::try_restore();
 }
 
-/// What the terminal could not do. If it is gone, the program ends here: the thread that watches it may be later.
+/// A failure of the terminal. If it is gone, the program ends here: the thread that watches it may be later.
 pub fn failed(error: io::Error) -> Failure {
     if has_ended(&io::stdin(), Some(&Timespec::default())) {
         end(SIGHUP);
@@ -62,8 +62,8 @@ fn end_with_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// So does the end of the terminal. Who sits at it may have gone without a SIGHUP, if it is not
-/// the process's controlling one, and crossterm 0.29 then reads it again and again for ever.
+/// So does the end of the terminal. Its user may have gone without a SIGHUP, if it is not the
+/// process's controlling one, and crossterm 0.29 then reads it again and again for ever.
 fn end_with(terminal: impl AsFd + Send + 'static) {
     thread::spawn(move || {
         while !has_ended(&terminal, None) {}

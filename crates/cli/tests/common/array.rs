@@ -27,14 +27,15 @@ pub struct Array {
     pub security: Vec<String>,
     pub devices: Vec<Option<Process>>,
     pub lock_server: Option<Process>,
-    /// Whether processes write histories, and those that they have begun.
+    /// True if processes write histories; and the histories that they have begun.
     pub recorded: bool,
     histories: Vec<PathBuf>,
     /// If processes meet by way of relays.
     pub network: Option<Network>,
     /// Wall clocks of those that have one of their own.
     pub walls: BTreeMap<Place, Wall>,
-    /// What some die of, at a step that the test chooses; who has a clock of its own has none.
+    /// The fuses of processes that die at a step that the test chooses; processes with a clock of
+    /// their own have none.
     pub fuses: BTreeMap<Place, Fuse>,
 }
 
@@ -122,7 +123,7 @@ impl Array {
         path.to_str().unwrap().to_owned()
     }
 
-    /// What the processes of a place have told operators.
+    /// The messages of a place's processes to operators.
     pub fn log(&self, place: Place) -> String {
         std::fs::read_to_string(self.log_file(place)).unwrap_or_default()
     }

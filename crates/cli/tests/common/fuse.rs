@@ -42,7 +42,7 @@ impl Fuse {
         self.file.write_all_at(&nth.to_ne_bytes(), 0).unwrap();
     }
 
-    /// Whether it has killed its process, or is about to; if it was lit.
+    /// Returns true if it was lit, and has killed its process or is about to.
     pub fn has_burnt_down(&self) -> bool {
         let mut left = [0; 8];
         self.file.read_exact_at(&mut left, 0).unwrap();

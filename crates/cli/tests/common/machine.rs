@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// What scripts have: a folder `$W`, and a judge of who is inside.
+/// The tools of scripts: a folder `$W`, and a check that only one is inside.
 ///
 /// `lockify run NAME -- inside COMMAND` fails with 9 if somebody else is. The kernel's lock (flock(1)) is
 /// with the command, so it ends exactly when the last process of that does.

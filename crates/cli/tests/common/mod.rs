@@ -1,4 +1,4 @@
-//! What the tests of the command line share. Each test file uses a part of it.
+//! The common parts of the command line's tests. Each test file uses a part of it.
 #![allow(dead_code)]
 
 pub mod array;

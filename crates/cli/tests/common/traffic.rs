@@ -1,4 +1,4 @@
-//! What hosts of an array of real processes read and write in tests, and how it is judged.
+//! The reads and writes of hosts of an array of real processes in tests, and their judge.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -131,7 +131,7 @@ pub fn a_host_is_fenced(
     judge(array, vec![host]);
 }
 
-/// What `lockify array status` says of a device.
+/// The report of `lockify array status` about a device.
 pub fn device(array: &Array, id: usize) -> serde_json::Value {
     let status = array.lockify("status", &["--json"]);
     let mut status: serde_json::Value = serde_json::from_str(&stdout(&status)).unwrap();
@@ -171,7 +171,7 @@ pub fn judge(mut array: Array, hosts: Vec<Export>) {
     doctored(&array, &merged);
 }
 
-/// What a host has read is changed, and a write of a device left out: the rules must find either.
+/// Changes a host's read, and leaves out a device's write. The rules must find either.
 fn doctored(array: &Array, merged: &Path) {
     let lines: Vec<String> =
         std::fs::read_to_string(merged).unwrap().lines().map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! Who may use a lockspace: its owner, group and mode, as a file has them.
+//! Permissions of a lockspace: owner, group and mode, as a file has them.
 
 use std::fmt::Display;
 
@@ -12,7 +12,8 @@ use super::place::Wrong;
 const DEFAULT_MODE: u32 = 0o666;
 
 impl SpaceEntry {
-    /// Who may use it. Names are looked up now: they mean what they meant at the daemon's start.
+    /// The permissions of the lockspace. Names are looked up now: they mean what they meant at the
+    /// daemon's start.
     ///
     /// # Errors
     /// No such user or group; bits that mean nothing.

@@ -1,4 +1,4 @@
-//! What differs between two configurations, and whether that can change while the daemon runs.
+//! The differences between two configurations, and which of them can change while the daemon runs.
 
 use std::path::Path;
 
@@ -54,7 +54,7 @@ impl Changes {
 }
 
 impl Config {
-    /// Whether a key, named as `limits.max_locks`, can change while the daemon runs.
+    /// Returns true if a key, named as `limits.max_locks`, can change while the daemon runs.
     pub fn changes_while_running(key: &str) -> bool {
         CHANGEABLE.contains(&key)
     }
@@ -64,7 +64,7 @@ impl Config {
         self.source.as_ref().map(Source::path)
     }
 
-    /// What is different in another configuration. What means the same is no difference, such as a
+    /// The differences to another configuration. Equal meanings are no difference, for example a
     /// default that is written down.
     pub fn changes(&self, new: &Config) -> Changes {
         // All by their names, so that none is forgotten.
@@ -77,7 +77,7 @@ impl Config {
             fencing,
             quorum_lost,
             nodes,
-            // What is in it, counts.
+            // Its content counts.
             state_dir,
             listen,
             nodes_file: _,
@@ -122,7 +122,7 @@ impl Config {
         let (speaks, shall) = (self.newest_version(), new.newest_version());
         note("wire_version", speaks < shall);
         if speaks > shall {
-            // What is under way may be of the newer one only.
+            // Work under way may be of the newer one only.
             found.restart.push("wire_version (lowered)".into());
         }
         let mut note = |key: &str, differs: bool| found.note(key, key, differs);

@@ -1,4 +1,4 @@
-//! What each key of the configuration looks like, for messages: the form of its value, and an example of it.
+//! The form of each key of the configuration, for messages: the form of its value, and an example of it.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use std::borrow::Cow;
 pub struct Form {
     /// With its table, as `limits.max_locks`.
     pub key: &'static str,
-    /// What its value is.
+    /// The form of its value.
     pub form: &'static str,
     /// A value, as it is written.
     pub example: &'static str,
@@ -105,7 +105,7 @@ pub(super) fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// What was probably meant by a key that is none of those of its table.
+/// The key that was probably meant by an unknown one of its table.
 pub(super) fn meant(unknown: &str, here: &[&str]) -> Cow<'static, str> {
     if let Some(near) = nearest(unknown, here.iter().copied()) {
         return format!("did you mean `{near}`?").into();

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-/// What is logged, to standard error, and how.
+/// The content and format of the log on standard error.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Logging {

@@ -1,4 +1,4 @@
-//! Who is in the cluster, and what happens to those who are not any more.
+//! Membership, and the fencing of nodes that have left.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{Config, ConfigError, NodeEntry, duration};
 /// How long corosync may take to tell the list of nodes when the daemon starts.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who says who is in the cluster.
+/// The source of membership.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MembershipKind {
@@ -22,7 +22,7 @@ pub enum MembershipKind {
     Corosync,
 }
 
-/// What recovering a dead node's locks waits for.
+/// The proof that recovery of a dead node's locks waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fence {
@@ -31,7 +31,7 @@ pub enum Fence {
     Lease,
     /// The success of the agent in `fencing.command`.
     Command,
-    /// Nothing.
+    /// Nothing: recovery does not wait.
     None,
 }
 
@@ -59,7 +59,7 @@ impl Default for Fencing {
     }
 }
 
-/// What the daemon does when this node has lost its quorum, and its clients have been told.
+/// The daemon's action when this node has lost its quorum, and its clients have been told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QuorumLostAction {
@@ -70,11 +70,11 @@ pub enum QuorumLostAction {
     Exit,
 }
 
-/// What happens when this node has lost its quorum.
+/// The actions when this node has lost its quorum.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QuorumLost {
-    /// What the daemon does.
+    /// The daemon's action.
     pub action: QuorumLostAction,
     /// A program to run at once, with its arguments: to stop services, or the machine.
     pub command: Vec<String>,
@@ -91,7 +91,7 @@ impl Default for QuorumLost {
 }
 
 impl Config {
-    /// What the types do not say of the fields in this file; `nodes` is there already.
+    /// The checks beyond the types of the fields in this file; `nodes` is there already.
     pub(super) fn check_membership(&self) -> Result<(), Wrong> {
         let corosync = self.membership == MembershipKind::Corosync;
         if corosync && !self.nodes.is_empty() {

@@ -20,7 +20,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Whether anything is measured.
+    /// Returns true if metrics are served.
     pub fn wanted(&self) -> bool {
         self.address.is_some() || self.socket.is_some()
     }

@@ -14,13 +14,13 @@ use super::{ConfigError, forms};
 /// The most bytes of a value that a message repeats.
 const LONGEST_VALUE: usize = 128;
 
-/// What does not fit, and at which key.
+/// A mismatch, and its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Wrong {
     /// The key and the tables around it, as `limits.max_locks` or `nodes.1.address` (counted
     /// from 0). If it is not in the file, the place is that of the table which lacks it.
     key: String,
-    /// What does not fit, and what to do.
+    /// The mismatch, and its remedy.
     what: String,
 }
 
@@ -35,7 +35,7 @@ impl Wrong {
         self
     }
 
-    /// Whether the key is in this table.
+    /// Returns true if the key is in this table.
     pub(super) fn is_within(&self, table: &str) -> bool {
         self.key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'))
     }
@@ -81,7 +81,7 @@ impl Source {
         ConfigError::Meaning { path: self.path().to_owned(), what }
     }
 
-    /// What is written as the value of a key, if it is no table.
+    /// The written value of a key, if it is no table.
     fn value(&self, key: &str) -> Option<String> {
         let root = DeTable::parse(self.text()).ok()?;
         let (_, value) = find(root.get_ref(), key)?;
@@ -90,7 +90,7 @@ impl Source {
         plain.then(|| printable_start(text.as_bytes(), LONGEST_VALUE))
     }
 
-    /// What the parser says, in words that tell where, what is written there, and what could be.
+    /// The parser's error, in words that give the place, the written value, and the permitted ones.
     pub(super) fn misread(&self, error: &toml::de::Error) -> ConfigError {
         let at = error.span().map(|span| span.start);
         let place = match at.and_then(|at| self.line_and_column(at)) {
@@ -124,7 +124,7 @@ impl Source {
             let full = full.next_back().unwrap_or(missing);
             return format!("{missing} is missing{}", hint(full, "", None));
         }
-        // What Rust calls the type says nothing to who writes a file.
+        // Rust's name of the type means nothing to the author of a file.
         let message = match message.rsplit_once(", expected ") {
             Some((found, _)) if found.starts_with("invalid ") && forms::of(&key).is_some() => found,
             _ => message,
@@ -141,7 +141,7 @@ impl Source {
 
     /// Line and column, both counted from 1, of a key or of what is there of the way to it.
     fn place(&self, key: &str) -> Option<(usize, usize)> {
-        // What is parsed already parses again.
+        // A text that was parsed before parses again.
         let root = DeTable::parse(self.text()).ok()?;
         self.line_and_column(find(root.get_ref(), key)?.0.start)
     }
@@ -154,7 +154,7 @@ impl Source {
     }
 }
 
-/// What is written at a key, unless the text says that already, and what could be.
+/// The written value of a key, unless the text has it already, and the permitted ones.
 fn hint(key: &str, said: &str, written: Option<String>) -> String {
     let Some(form) = forms::of(key) else { return String::new() };
     let name = form.key.rsplit('.').next().unwrap_or(form.key);
@@ -168,7 +168,7 @@ fn hint(key: &str, said: &str, written: Option<String>) -> String {
     )
 }
 
-/// Whether a text names a value already.
+/// Returns true if a text names a value already.
 fn shows(said: &str, value: &str) -> bool {
     let bare = value.trim_matches('"');
     let named = said.contains(&format!("= {value}")) || said.contains(&format!("`{value}`"));
@@ -246,7 +246,7 @@ mod tests {
             ("limits.b", (4, 3)),
             ("nodes.1.id", (9, 1)),
             ("nodes.1.list.1.x", (10, 16)),
-            // What is not there: the table that lacks it.
+            // A missing key: the table that lacks it.
             ("limits.c", (3, 2)),
             ("nodes.0.address", (6, 1)),
             ("nodes.1.address", (8, 1)),

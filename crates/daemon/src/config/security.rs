@@ -35,7 +35,7 @@ impl Default for SecurityEntry {
 /// The most days that a certificate's end may be warned of before.
 const MOST_DAYS: u32 = 3650;
 
-/// What [`SecurityEntry`] means.
+/// The meaning of a [`SecurityEntry`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
     Loopback,
@@ -60,7 +60,7 @@ impl SecurityEntry {
         paths.for_each(|path| *path = base.join(&*path));
     }
 
-    /// What it means.
+    /// The meaning of the entry.
     ///
     /// # Errors
     /// It contradicts itself, or says only half.

@@ -1,11 +1,12 @@
-//! What two programs must agree on before one goes on in the other's place.
+//! The facts on which two programs must agree before one replaces the other.
 
 use toml::{Table, Value};
 
 use super::VERSION;
 use crate::config::{Config, MembershipKind};
 
-/// What may not change when a daemon restarts with its locks, and how its state is written.
+/// The settings that may not change when a daemon restarts with its locks, and the format of its
+/// state.
 pub(super) fn facts(config: &Config) -> Table {
     let text = |s: &dyn std::fmt::Display| Value::String(s.to_string());
     let nodes = config.nodes.iter().map(|n| format!("{} {}", n.id, n.address));
@@ -38,10 +39,10 @@ pub(super) fn facts(config: &Config) -> Table {
     .collect()
 }
 
-/// Whether a program with these facts goes on where one with those facts was.
+/// Checks that a program with these facts can replace one with those facts.
 ///
 /// # Errors
-/// What differs, and what to do.
+/// The difference, and the remedy.
 pub(super) fn agree(now: &Table, before: &str) -> Result<(), String> {
     let before: Table = before.parse().map_err(|_| "the state is not one of a lock daemon")?;
     let image = |facts: &Table| facts.get("image").map_or_else(String::new, Value::to_string);

@@ -49,7 +49,7 @@ pub(crate) const VERSION: u32 = 6;
 /// Asks a program whether it can go on where another one is; the facts are its standard input.
 const CHECK: &str = "LOCKIFY_RESTART_CHECK";
 
-/// What a program says that can.
+/// The output of a program that can.
 const READY: &str = "lockify: ready to go on";
 
 /// How long the installed program may take to say so.
@@ -235,11 +235,11 @@ pub(crate) fn restart(
     }
 }
 
-/// Whether this program has only been asked if it could go on in another one's place; then the
-/// answer has been given.
+/// The answer of a program that was only asked if it could replace another one; `None` for any
+/// other program.
 ///
 /// # Errors
-/// Why it could not.
+/// The reason why it could not.
 pub(crate) fn answer_check(config: &Config) -> Option<Result<(), String>> {
     std::env::var_os(CHECK)?;
     let mut before = String::new();
@@ -252,14 +252,14 @@ pub(crate) fn answer_check(config: &Config) -> Option<Result<(), String>> {
     Some(answer)
 }
 
-/// Whether a program with this configuration goes on where one with those facts was.
+/// Checks that a program with this configuration can replace one with those facts.
 fn agree(config: &Config, before: &str) -> Result<(), String> {
     // Which node this is, and which others there are, corosync may know.
     let (config, _) = config.resolved().map_err(|e| e.to_string())?;
     facts::agree(&facts::facts(&config), before)
 }
 
-/// What the program before this one has left, per shard.
+/// The state that the former program has left, per shard.
 pub(crate) struct Inheritance {
     /// When it stopped to work.
     stopped: u64,
@@ -270,8 +270,9 @@ pub(crate) struct Inheritance {
 }
 
 impl Inheritance {
-    /// What the program before has left in this process, if there was one. `Err`: it cannot be used;
-    /// the reason is in the log, with what has been lost. Every session has ended then.
+    /// The state that the former program has left in this process, if there was one. `Err`: it
+    /// cannot be used; the reason is in the log, with what has been lost. Every session has ended
+    /// then.
     pub(crate) fn take(config: &Config, log: &Log) -> Option<Inheritance> {
         if !parcel::is_left_here() {
             return None;
@@ -291,7 +292,7 @@ impl Inheritance {
         }
     }
 
-    /// What is a shard's own.
+    /// The state of one shard.
     pub(crate) fn shard(&mut self, index: u16) -> (Vec<u8>, Vec<OwnedFd>) {
         let image = self.shards.get_mut(usize::from(index)).map(std::mem::take);
         (image.unwrap_or_default(), self.descriptors.remove(&index).unwrap_or_default())

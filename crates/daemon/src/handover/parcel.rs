@@ -1,9 +1,9 @@
-//! What one program leaves for the next one in the same process, and how it gets there.
+//! The state that one program leaves for the next one in the same process, and its transport.
 //!
 //! State is in memory that has no name (memfd_create(2)) and is sealed. It and all open sockets are
 //! sent through a pair of sockets of the process with itself (`SCM_RIGHTS`, unix(7)), whose reading
-//! end becomes standard input of the new program. So nothing need be inherited but that, and what
-//! nobody takes out is closed with it: a program that cannot read this ends every session by that.
+//! end becomes standard input of the new program. So only that is inherited, and descriptors that
+//! nobody takes out are closed with it: a program that cannot read this ends every session by that.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -37,7 +37,7 @@ const ROOM: usize = 4 << 20;
 /// State as it is written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
-    /// What both programs must agree on.
+    /// The facts on which both programs must agree.
     pub(super) facts: String,
     /// The locks of the node's clients, for people: a line each.
     pub(super) held: String,
@@ -65,7 +65,7 @@ impl State {
         Ok(file.into())
     }
 
-    /// What these bytes say. What comes before an error is there: `held` follows the facts and is
+    /// Decodes these bytes. The parts before an error are there: `held` follows the facts and is
     /// written in the same way in every version.
     pub(super) fn read(bytes: &[u8]) -> (State, Result<(), String>) {
         let mut state = State::default();
@@ -150,14 +150,14 @@ impl Outlet {
     }
 }
 
-/// What the program before has left.
+/// The state that the former program has left.
 #[derive(Default)]
 pub(super) struct Received {
     pub(super) state: Vec<u8>,
     pub(super) descriptors: BTreeMap<u16, Vec<OwnedFd>>,
 }
 
-/// Whether standard input comes from this very process, as it was before it became this program.
+/// Returns true if standard input comes from this very process, before it became this program.
 pub(super) fn is_left_here() -> bool {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let kind = rustix::net::sockopt::socket_type(std::io::stdin());

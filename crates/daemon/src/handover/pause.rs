@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A client and the number of its query.
 pub(crate) type Asker = (ClientId, u64);
 
-/// What a shard that stands still is to do.
+/// An order to a shard that stands still.
 pub(crate) enum Order {
     /// Go on.
     GoOn,
@@ -24,7 +24,7 @@ pub(crate) enum Order {
     Write(Outlet),
 }
 
-/// What a shard has written.
+/// The state that a shard has written.
 pub(crate) struct Written {
     pub(crate) image: Vec<u8>,
     pub(crate) sessions: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Written {
     pub(crate) held: String,
 }
 
-/// What shards and the thread that restarts the daemon tell each other.
+/// The messages between shards and the thread that restarts the daemon.
 pub(crate) struct Restart {
     /// A shard has to look.
     wanted: AtomicBool,
@@ -51,7 +51,7 @@ struct State {
     seats: Vec<Seat>,
 }
 
-/// What concerns one shard.
+/// The state of one shard.
 #[derive(Default)]
 struct Seat {
     arrived: Option<Result<(), String>>,
@@ -97,12 +97,12 @@ impl Restart {
         kill_process(getpid(), Signal::USR2).map_err(|e| format!("no signal can be sent: {e}"))
     }
 
-    /// Who waits to be told.
+    /// The clients that wait for the answer.
     pub(crate) fn askers(&self, shard: u16) -> Vec<Asker> {
         self.state().seats[usize::from(shard)].askers.clone()
     }
 
-    /// Whether a shard has to look.
+    /// Returns true if a shard has to look.
     pub(crate) fn concerns(&self, shard: u16) -> bool {
         self.wanted.load(Ordering::SeqCst) && {
             let state = self.state();
@@ -120,7 +120,7 @@ impl Restart {
         refused
     }
 
-    /// Whether the shard is to stand still.
+    /// Returns true if the shard has to stand still.
     pub(crate) fn is_wanted(&self) -> bool {
         self.state().standing
     }

@@ -1,5 +1,5 @@
-//! What the state that a restart hands over looks like. Its encoding has no names, so that nothing
-//! else than [`VERSION`](super::VERSION) tells one state from another.
+//! The shape of the state that a restart hands over. Its encoding has no names, so only
+//! [`VERSION`](super::VERSION) distinguishes one state from another.
 
 use super::VERSION;
 use crate::shard::ShardImage;

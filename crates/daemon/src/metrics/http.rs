@@ -67,7 +67,7 @@ struct Conn {
     stream: Box<dyn Stream>,
     began: Instant,
     request: Vec<u8>,
-    /// What it gets, once that is known, and how much of it is written.
+    /// The answer, once it is known, and the number of its written bytes.
     answer: Option<(Arc<[u8]>, usize)>,
 }
 
@@ -181,7 +181,7 @@ impl Service {
             Ok(Some(Asked::Nonsense)) => {
                 self.refuse(at, "400 Bad Request", "this is no HTTP request\n")
             }
-            // What a reader does wrong is its own affair.
+            // A reader's errors are its own affair.
             Err(_) => {
                 self.conns.remove(at);
                 None
@@ -209,8 +209,8 @@ impl Service {
         }
     }
 
-    /// Writes what the socket takes. What is written is read before the connection is gone: its other
-    /// end closes it, or its time does.
+    /// Writes as much as the socket takes. The output is read before the connection is gone: its
+    /// other end closes it, or its time does.
     fn write(&mut self, at: usize) {
         let Some(conn) = self.conns.get_mut(at) else { return };
         match conn.write() {
@@ -240,7 +240,7 @@ impl Conn {
         Ok(Some(Asked::Nonsense))
     }
 
-    /// Whether all is written.
+    /// Writes; returns true if everything is written.
     fn write(&mut self) -> io::Result<bool> {
         let Some((answer, written)) = &mut self.answer else { return Ok(false) };
         while *written < answer.len() {
@@ -256,8 +256,8 @@ impl Conn {
         Ok(true)
     }
 
-    /// Takes what the reader still says and forgets it; whether it has closed. Who closes with
-    /// something unread may take back what he has said (RFC 1122, 4.2.2.13).
+    /// Discards the reader's further input; returns true if it has closed. A side that closes with
+    /// unread input may discard its own last output (RFC 1122, 4.2.2.13).
     fn discard(&mut self) -> bool {
         let mut room = [0; 4096];
         for _ in 0..LONGEST {

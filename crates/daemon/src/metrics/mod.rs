@@ -20,7 +20,7 @@ use crate::log::Log;
 /// How long the shards may take to answer; one that is busier than that is left out.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a shard says when it is asked.
+/// A shard's report.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     pub status: NodeStatus,

@@ -18,14 +18,14 @@ use super::spawn;
 /// How often the keeper looks.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// What a hand is to do.
+/// An order to a hand.
 #[derive(Debug)]
 pub enum Order {
     Take { spot: u64, exclusive: bool },
     Give,
 }
 
-/// What these threads tell the shard.
+/// A message of these threads to the shard.
 #[derive(Debug)]
 pub enum Letter {
     /// The table can be reached.
@@ -48,12 +48,12 @@ pub enum Letter {
     },
 }
 
-/// What a table is.
+/// The properties of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
     pub table: Table,
     pub protocol: &'static str,
-    /// Nanoseconds.
+    /// The length of a lease, in nanoseconds.
     pub lease: u64,
 }
 
@@ -153,7 +153,7 @@ impl Worker {
 
     fn give(&mut self, guard: Guard) {
         let Some(remote) = &mut self.remote else { return };
-        // Whether the lease was over is known without it. A connection that fails is made anew.
+        // It is known without it if the lease was over. A connection that fails is made anew.
         if remote.unlock(guard).is_err() {
             self.remote = None;
         }

@@ -23,7 +23,7 @@ const BATCH: u32 = 64;
 /// asks, and gives back what comes later.
 pub const ATTEMPT: Time = 200_000_000;
 
-/// What has to be done.
+/// An action to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// This hand is to take this lock of the table.
@@ -65,7 +65,7 @@ struct Lock {
     deadline: Option<(Time, Status)>,
 }
 
-/// What the daemon has of a lock of the table.
+/// The daemon's state of a lock of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Free,
@@ -99,7 +99,7 @@ struct Spot {
 pub struct Queue {
     /// Nanoseconds of a lease.
     lease: Time,
-    /// What each hand is busy with.
+    /// The work of each hand.
     hands: Vec<Option<u64>>,
     spots: HashMap<u64, Spot>,
     /// Those that wait for a hand.
@@ -111,7 +111,7 @@ pub struct Queue {
     actions: VecDeque<Action>,
 }
 
-/// Whether nobody else may hold it.
+/// Returns true if the mode excludes other holders.
 fn excludes(mode: Mode) -> bool {
     matches!(mode, Mode::PW | Mode::EX)
 }
@@ -148,7 +148,8 @@ impl Queue {
         [deadline, first(&self.leases)].into_iter().flatten().min()
     }
 
-    /// Whether a request of this client could wait for a hand that only the client itself can free.
+    /// Returns true if a request of this client could wait for a hand that only the client itself
+    /// can free.
     pub fn would_starve(&self, client: ClientId, spot: u64) -> bool {
         let has = |lock: &Lock| lock.client == client && lock.spot.is_some();
         let phase = |at: &u64| self.spots.get(at).map(|spot| spot.phase);
@@ -207,7 +208,7 @@ impl Queue {
         id
     }
 
-    /// Whether a client has a lock, and it waits.
+    /// Returns true if a client has a lock, and it waits.
     pub fn waits(&self, client: ClientId, id: LockId) -> Result<bool, Error> {
         let lock = self.locks.get(&id).filter(|lock| lock.client == client);
         lock.map(|lock| lock.state == State::Waiting).ok_or(Error::NoEntry)
@@ -308,7 +309,7 @@ impl Queue {
         }
     }
 
-    /// The table is no more: everything is lost, and forgotten. What is left to be done is for clients.
+    /// The table is no more: everything is lost, and forgotten. The remaining actions are for clients.
     pub fn halt(&mut self) {
         self.actions.retain(|a| matches!(a, Action::Complete(_) | Action::Lost { .. }));
         let mut all: Vec<LockId> = self.locks.keys().copied().collect();
@@ -328,7 +329,7 @@ impl Queue {
         Some((at, spot))
     }
 
-    /// Whether a reader may take part in a hold that is there.
+    /// Returns true if a reader may join a present hold.
     fn joins(&self, at: u64, now: Time) -> bool {
         let Some(Spot { phase: Phase::Held { until, granted, .. }, queue, holders }) =
             self.spots.get(&at)
@@ -338,8 +339,8 @@ impl Queue {
         queue.is_empty() && self.may_read(holders, *granted, *until, now)
     }
 
-    /// Whether one more reader may be granted now. Half a lease is for those who are not there yet; less would be lost
-    /// soon, and a stream of readers would never end.
+    /// Returns true if one more reader may be granted now. The second half of a lease is closed to new readers: their
+    /// hold would be lost soon, and a stream of readers would never end.
     fn may_read(&self, holders: &[LockId], granted: u32, until: Time, now: Time) -> bool {
         let readers = holders.iter().all(|id| self.locks[id].mode == Mode::PR);
         readers && granted < BATCH && now.saturating_add(self.lease / 2) < until
@@ -501,7 +502,7 @@ mod tests {
 
     const LEASE: Time = 1_000_000_000;
 
-    /// What tests look at: who was told what.
+    /// The recipients and messages that tests look at.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     enum Seen {
         Take(usize, u64, bool),

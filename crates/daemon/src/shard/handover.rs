@@ -126,7 +126,7 @@ impl Shard {
     /// The shard that another program has written down.
     ///
     /// # Errors
-    /// What does not fit.
+    /// The mismatch.
     pub(crate) fn resume(
         setup: ShardSetup,
         mut node: NodeConfig,

@@ -99,8 +99,8 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Whether this test may become other users, which only root can: elsewhere it ends at once, unless
-/// `LOCKIFY_TEST_AS_ROOT` is set, as where a change is accepted.
+/// Returns true if this test may become other users, as only root can. Elsewhere it ends at once,
+/// unless `LOCKIFY_TEST_AS_ROOT` is set, as where a change is accepted.
 pub fn may_be_others() -> bool {
     let root = rustix::process::geteuid().is_root();
     let must = std::env::var_os("LOCKIFY_TEST_AS_ROOT").is_some();

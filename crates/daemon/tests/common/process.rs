@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{PATIENCE, eventually};
 
-/// What a daemon says when clients can connect.
+/// The output of a daemon when clients can connect.
 pub const SERVES: &str = "serves clients";
 /// The list of nodes of a daemon that is a cluster of its own.
 pub const ALONE: &str = "[[nodes]]\nid = 1\naddress = \"127.0.0.1:0\"\n";

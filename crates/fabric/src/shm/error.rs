@@ -1,4 +1,4 @@
-//! What can be wrong with a segment.
+//! The errors of a segment.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub enum ShmError {
     /// The system refused something.
     #[error("cannot {what} {}: {error}{hint}", path.display(), hint = hint(error))]
     System {
-        /// What was tried.
+        /// The attempted step.
         what: &'static str,
         /// With which file.
         path: PathBuf,
@@ -21,13 +21,13 @@ pub enum ShmError {
     /// There is one already.
     #[error("{} is there already: use another path, or end its memory server", path.display())]
     Exists {
-        /// Where.
+        /// The file of the segment.
         path: PathBuf,
     },
     /// Its home lives.
     #[error("{} is served already: end its memory server first, or use another path", path.display())]
     Served {
-        /// Where.
+        /// The file of the segment.
         path: PathBuf,
     },
     /// The file is something else.
@@ -49,7 +49,7 @@ pub enum ShmError {
     Damaged {
         /// Which file.
         path: PathBuf,
-        /// How.
+        /// The way in which it is damaged.
         what: &'static str,
     },
     /// It belongs to somebody who could mislead us.
@@ -57,7 +57,7 @@ pub enum ShmError {
     Owner {
         /// Which file.
         path: PathBuf,
-        /// Whose it is.
+        /// The user that owns it.
         found: u32,
     },
     /// Its home ended in order.
@@ -87,7 +87,7 @@ pub enum ShmError {
     /// A notice that does not fit.
     #[error("a notice has at most {most} bytes, not {len}")]
     Notice {
-        /// Most.
+        /// The largest permitted number.
         most: usize,
         /// Its length.
         len: usize,

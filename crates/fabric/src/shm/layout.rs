@@ -35,7 +35,7 @@ pub(super) mod header {
     pub const BYTES: u64 = 16;
     pub const PEERS: u64 = 24;
     pub const MEMORY: u64 = 32;
-    /// What keys of this segment are mixed with.
+    /// The salt of this segment's keys.
     pub const SALT: u64 = 40;
     /// Not 0: closed.
     pub const CLOSED: u64 = 48;

@@ -15,15 +15,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What a reader should know
-//! - **A verb is executed by the processor of who posts it**, at once, by an atomic instruction. It is checked as a NIC
-//!   would check it: key, bounds, alignment. See `regions.rs` for how a key can be revoked while a verb is under way.
-//! - **Whether a peer lives** is asked of the kernel, which drops a file lock however a process ends. See `slots.rs`.
-//! - **Messages** go through one ring for each sender and receiver, so that who is killed while sending leaves nothing
-//!   half-sent to others. See `rings.rs`.
+//! # Properties
+//! - **The poster's processor executes a verb**, at once, by an atomic instruction. It is checked as a NIC would check
+//!   it: key, bounds, alignment. See `regions.rs` for how a key can be revoked while a verb is under way.
+//! - **The liveness of a peer** comes from the kernel, which drops a file lock however a process ends. See `slots.rs`.
+//! - **Messages** go through one ring for each sender and receiver, so that a killed sender leaves nothing half-sent to
+//!   others. See `rings.rs`.
 //! - **Memory outlives the process that registered it**, as long as the file does. Verbs go on when a home is killed.
-//! - **The file's mode and owner say who may take part.** Whoever may write to it may spoil the locks in it: that is a
-//!   wrong word or a lost message to others, never a panic. But who truncates it kills those that have it mapped
+//! - **The file's mode and owner decide who may take part.** A process that may write to it may corrupt the locks in
+//!   it: others see a wrong word or a lost message, but never panic. But a truncation kills those that have it mapped
 //!   (SIGBUS); memory that is shared under a name cannot be protected from that.
 
 mod error;
@@ -126,7 +126,7 @@ impl Shm {
         &self.0.segment
     }
 
-    /// Whether a peer lives.
+    /// Returns true if a peer lives.
     pub fn lives(&self, peer: Peer) -> bool {
         slots::lives(&self.0.segment, self.me(), peer)
     }

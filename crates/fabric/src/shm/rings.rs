@@ -24,8 +24,8 @@ pub(super) const RETRY: Nanos = 100_000;
 /// How long a ring may be full before its living receiver is said to take nothing: it is stopped, or stuck.
 const PATIENCE: Nanos = 2_000_000_000;
 
-/// For how long a receiver that lived is not asked after again. Who dies within it has its last messages taken into a
-/// buffer that nobody looks at, as a NIC would.
+/// How long a receiver that lived is not checked again. If it dies within this time, its last messages go into a buffer
+/// that nobody reads, as with a NIC.
 const LIVED: Nanos = 1_000_000;
 
 /// Messages taken off the rings that nobody has looked at; beyond them, senders wait.
@@ -59,7 +59,7 @@ pub(super) struct Rings {
 impl Rings {
     pub fn new(segment: &Segment, me: &Slot) -> Rings {
         let places = segment.places();
-        // What is left from the time of the one before names its incarnation, and is passed over.
+        // Entries from the time of the former one name its incarnation, and are passed over.
         let head = |sender| segment.half(segment.layout().head(me.index(), sender)).load(SeqCst);
         let heads = (0..places).map(head);
         Rings {
@@ -175,7 +175,7 @@ impl Rings {
         if head == tail {
             return;
         }
-        // More than there is room for: somebody has spoiled the counter. What there was is lost.
+        // More than there is room for: the counter is corrupt. Its messages are lost.
         if u64::from(tail.wrapping_sub(head)) > DEPTH {
             head = tail;
         }

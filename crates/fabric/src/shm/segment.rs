@@ -23,8 +23,8 @@ use super::slots;
 /// Most bytes of a notice.
 pub const NOTICE_BYTES: usize = (HEADER - header::NOTICE) as usize;
 
-/// Whose segments are believed. Who can write to a segment can say that a lock is free; so one that lies where others may
-/// create files is not taken from just anybody.
+/// The owners whose segments are trusted. A process that can write to a segment can mark a lock as free. So a segment in
+/// a shared folder is not taken from just any user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// This user's, and root's.
@@ -159,7 +159,7 @@ impl Segment {
         self.layout.peers
     }
 
-    /// Lets nobody join any more. Who takes part already is told by keys that are revoked.
+    /// Lets nobody join any more. Present participants learn of it by revoked keys.
     pub fn close(&self) {
         self.header(header::CLOSED).store(1, SeqCst);
     }
@@ -192,7 +192,7 @@ impl Segment {
         }
     }
 
-    /// Whether it was closed.
+    /// Returns true if it was closed.
     pub fn is_closed(&self) -> bool {
         self.header(header::CLOSED).load(SeqCst) != 0
     }
@@ -215,7 +215,7 @@ impl Segment {
         Ok(())
     }
 
-    /// What was published; empty before.
+    /// The published notice; empty before the publication.
     ///
     /// # Errors
     /// It cannot be read, or is damaged.

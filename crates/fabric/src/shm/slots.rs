@@ -1,4 +1,4 @@
-//! Who takes part.
+//! The participants.
 //!
 //! A peer holds a lock on one byte of the file, that of its slot: a lock of the open file description (`F_OFD_SETLK`).
 //! The kernel drops it when the process ends, in whatever way, after its last instruction; and only then. So there is no
@@ -58,8 +58,8 @@ impl Slot {
         Err(ShmError::Full { peers })
     }
 
-    /// Takes the home's place, which nobody else is given from then on. Who takes it again is the same peer: what was
-    /// sent to the home before is for the home that comes next.
+    /// Takes the home's place, which nobody else is given from then on. A process that takes it again is the same peer:
+    /// earlier messages to the home are for the next home.
     pub fn claim_home(segment: &Segment) -> Result<Slot, ShmError> {
         segment.header(header::HOME).store(1, SeqCst);
         if !try_lock(segment, HOME)? {
@@ -122,7 +122,7 @@ pub(super) fn incarnation_of(segment: &Segment, peer: Peer) -> Option<(u64, u64)
     is_it().then_some((index, incarnation))
 }
 
-/// Whether the peer with this number lives. Who asks knows that of itself: its own locks are not shown to it.
+/// Returns true if the peer with this number lives. The caller knows that of itself: its own locks are not shown to it.
 pub(super) fn lives(segment: &Segment, me: Peer, peer: Peer) -> bool {
     let Some((index, _)) = incarnation_of(segment, peer) else { return false };
     peer == me || is_locked(segment, index)
@@ -145,7 +145,7 @@ fn byte(index: u64) -> libc::flock {
     }
 }
 
-/// Whether this end alone may remove the file now. Its byte is no slot's.
+/// Returns true if this end alone may remove the file now. Its byte is no slot's.
 pub(super) fn lock_for_removal(segment: &Segment) -> Result<bool, ShmError> {
     try_lock(segment, MAX_PEERS)
 }
@@ -162,7 +162,7 @@ fn try_lock(segment: &Segment, index: u64) -> Result<bool, ShmError> {
     }
 }
 
-/// Whether another than this end has the place. What cannot be asked is taken for alive: nobody is declared dead by
+/// Returns true if another end than this one has the place. A failed query counts as alive: no peer is declared dead by
 /// mistake.
 fn is_locked(segment: &Segment, index: u64) -> bool {
     let mut asked = byte(index);

@@ -1,7 +1,7 @@
-//! What is used of libibverbs, as `infiniband/verbs.h` of rdma-core declares it (its ABI is stable: `IBVERBS_1.1`).
+//! The used part of libibverbs, as `infiniband/verbs.h` of rdma-core declares it (its ABI is stable: `IBVERBS_1.1`).
 //!
 //! The library is loaded when a device is opened, so that programs build and run where it is not installed. The published
-//! bindings need cmake and libclang to be built. `abi.txt` is what the C compiler says of these declarations.
+//! bindings need cmake and libclang to be built. `abi.txt` is the C compiler's view of these declarations.
 #![allow(unsafe_code, reason = "a library in C is loaded")]
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -205,7 +205,7 @@ pub(super) struct SendWr {
     pub rest: [u64; 6],
 }
 
-/// `ibv_send_wr.wr`.
+/// The C union `ibv_send_wr.wr`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) union Remote {
@@ -213,7 +213,7 @@ pub(super) union Remote {
     pub atomic: Atomic,
 }
 
-/// `ibv_send_wr.wr.rdma`.
+/// The C structure `ibv_send_wr.wr.rdma`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Rdma {
@@ -221,7 +221,7 @@ pub(super) struct Rdma {
     pub rkey: u32,
 }
 
-/// `ibv_send_wr.wr.atomic`.
+/// The C structure `ibv_send_wr.wr.atomic`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Atomic {
@@ -317,13 +317,13 @@ pub(super) mod state {
     pub const ERR: u32 = 6;
 }
 
-/// `IBV_QPT_RC`.
+/// A reliable connection, `IBV_QPT_RC`.
 pub(super) const RC: u32 = 2;
-/// `IBV_PORT_ACTIVE`.
+/// A port that is up, `IBV_PORT_ACTIVE`.
 pub(super) const PORT_ACTIVE: u32 = 4;
-/// `IBV_LINK_LAYER_ETHERNET`.
+/// A port on Ethernet, `IBV_LINK_LAYER_ETHERNET`.
 pub(super) const ETHERNET: u8 = 2;
-/// `IBV_GID_TYPE_ROCE_V2`.
+/// A GID of RoCE v2, `IBV_GID_TYPE_ROCE_V2`.
 pub(super) const ROCE_V2: u32 = 2;
 
 const FILE: &str = "libibverbs.so.1";

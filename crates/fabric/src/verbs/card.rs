@@ -1,4 +1,5 @@
-//! What connections need of a network card: `device.rs` and `pair.rs` have the real one, `schedules.rs` one whose every step is chosen.
+//! The interface that connections need of a network card: `device.rs` and `pair.rs` have the real one, `schedules.rs` one
+//! whose every step is chosen.
 
 use lockify_onesided::{MESSAGE_WORDS, Message, Verb};
 
@@ -8,7 +9,7 @@ use super::error::VerbsError;
 /// Bytes of a message.
 pub(super) const MESSAGE_BYTES: usize = 8 * MESSAGE_WORDS;
 
-/// What has ended.
+/// A finished work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
     /// As it was posted.
@@ -32,8 +33,8 @@ pub(super) trait Card {
     /// A queue pair that takes messages as soon as it is connected.
     fn pair(&self) -> Result<Self::Pair, VerbsError>;
 
-    /// What another has to know to connect to a pair: its number, the `psn` it begins with, and how many messages of that
-    /// other end this one has `taken` by earlier pairs.
+    /// The data that another end needs to connect to a pair: its number, the `psn` it begins with, and how many messages
+    /// of that other end this one has `taken` by earlier pairs.
     fn endpoint(&self, pair: &Self::Pair, psn: u32, taken: u64) -> Endpoint;
 
     /// Takes completions; false if there were none.

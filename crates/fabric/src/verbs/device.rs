@@ -15,7 +15,7 @@ use super::error::VerbsError;
 use super::pair::Pair;
 use super::{RECEIVES, SENDS, Settings};
 
-/// A device that is open. What is made of it keeps it open.
+/// A device that is open. Its pairs and memory keep it open.
 pub(super) struct Device {
     pub(super) api: &'static Api,
     pub(super) name: String,
@@ -221,7 +221,7 @@ impl Device {
         }
     }
 
-    /// What becomes readable with a completion after [`Device::arm`].
+    /// The descriptor that becomes readable with a completion after [`Device::arm`].
     pub fn bell(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel lives as long as the device.
         unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
@@ -260,8 +260,8 @@ impl Card for Rc<Device> {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: each was made, or is null; pairs and memory hold this device, so none is left. What fails leaves
-        // something open until the process ends.
+        // SAFETY: each was made, or is null; pairs and memory hold this device, so none is left. A failure leaves
+        // an object open until the process ends.
         unsafe {
             if !self.cq.is_null() {
                 (self.api.destroy_cq)(self.cq);

@@ -1,4 +1,4 @@
-//! What two ends tell each other to connect their queue pairs.
+//! The messages by which two ends connect their queue pairs.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ const VERSION: u8 = 2;
 /// Where a queue pair is, and what it can take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Endpoint {
-    /// Whether its port is on Ethernet (RoCE): then the GID is its address, else the LID.
+    /// True if its port is on Ethernet (RoCE): then the GID is its address, else the LID.
     pub ethernet: bool,
     pub lid: u16,
     pub gid: [[u8; 8]; 2],

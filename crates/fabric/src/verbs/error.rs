@@ -1,4 +1,4 @@
-//! What can be wrong with a device, or with those at the other end of it.
+//! The errors of a device, and of the peers at its other end.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub enum VerbsError {
     Library {
         /// Its name.
         file: &'static str,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// No device at all.
@@ -32,9 +32,9 @@ pub enum VerbsError {
     /// The device cannot do what locks need.
     #[error("{device} {what}")]
     Unfit {
-        /// Which.
+        /// The name of the device.
         device: String,
-        /// What it lacks, and what to do.
+        /// The missing capability, and the remedy.
         what: String,
     },
     /// The system refused something.
@@ -42,7 +42,7 @@ pub enum VerbsError {
     System {
         /// On which device.
         device: String,
-        /// What was tried.
+        /// The attempted step.
         what: &'static str,
         /// The system's words.
         why: String,

@@ -8,14 +8,14 @@ use lockify_onesided::Peer;
 /// Most bytes of what is told.
 pub const MOST_TOLD: usize = 128;
 
-/// What an exchange has to say.
+/// A message from the exchange.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Heard {
     /// Another end has told this.
     Told {
-        /// Who, as the exchange knows it.
+        /// The sender, as the exchange knows it.
         from: Peer,
-        /// What.
+        /// The content.
         bytes: Vec<u8>,
     },
     /// Another end has gone for good.
@@ -24,15 +24,15 @@ pub enum Heard {
     Ended,
 }
 
-/// One end's side of the service. What one tells another arrives in the order of telling.
+/// One end's side of the service. One end's messages to another arrive in order.
 pub trait Exchange {
-    /// Tells another end at most [`MOST_TOLD`] bytes. Whether they arrive is not known.
+    /// Tells another end at most [`MOST_TOLD`] bytes. Their arrival is not confirmed.
     ///
     /// # Errors
     /// The service is gone.
     fn tell(&mut self, to: Peer, bytes: &[u8]) -> io::Result<()>;
 
-    /// What has come; does not wait.
+    /// The next message; does not wait.
     fn next(&mut self) -> Option<Heard>;
 
     /// Readable while there is something, so that it can be waited for.

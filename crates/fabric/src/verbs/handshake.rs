@@ -1,12 +1,13 @@
-//! How two ends come to one connection: which of them says what, and which of two queue pairs is kept.
+//! The handshake of two ends for one connection: the message of each, and the choice between two queue pairs.
 //!
 //! ```text
 //! Closed --begin--> Opening ------------Answer------------> Up     says Ready
 //!   \----Open----------------------> Answered ----Ready---> Up     says Answer
 //! ```
-//! Who answers does not send before it hears `Ready`: the other would drop it, and a connection ends with what is dropped
-//! often enough. Where both begin at once, the one with the lower number is answered. An `Open` at any other time says
-//! that the other's pair is gone, and this one's is given up. Who cannot go on says `Refuse`, so that nobody waits for it.
+//! The answering end does not send before it hears `Ready`: the other would drop it, and a connection ends with what is
+//! dropped often enough. Where both begin at once, the one with the lower number is answered. An `Open` at any other time
+//! says that the other's pair is gone, and this one's is given up. An end that cannot continue says `Refuse`, so that
+//! nobody waits for it.
 
 use lockify_onesided::Peer;
 
@@ -26,7 +27,7 @@ pub(super) enum Handshake {
     Up,
 }
 
-/// What follows from a word.
+/// The next step after a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// Nothing: it is old, or the other will give way.
@@ -44,7 +45,7 @@ pub(super) enum Step {
 }
 
 impl Handshake {
-    /// What `me` does with a word of `from`.
+    /// The reaction of `me` to a message of `from`.
     pub fn hear(self, me: Peer, from: Peer, word: Word) -> Step {
         match (word, self) {
             (Word::Open(_), Handshake::Opening { .. }) if me < from => Step::Ignore,
@@ -99,7 +100,7 @@ mod tests {
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct World {
         ends: [End; 2],
-        /// What each has said to the other; in order.
+        /// The messages of each end to the other, in order.
         said: [VecDeque<(u8, u32, u32)>; 2],
         pairs: u32,
     }
@@ -122,7 +123,7 @@ mod tests {
             self.pairs
         }
 
-        /// What can happen next, each as the world after it.
+        /// The possible next steps, each as the world after it.
         fn next(&self) -> Vec<World> {
             let mut after = Vec::new();
             for who in 0..2 {
@@ -207,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Who sends does so to a pair that takes it.
+    /// A sender posts to a pair that accepts it.
     #[test]
     fn nobody_is_up_before_the_other_is_connected() {
         let end = || End { begins: 1, ..End::default() };

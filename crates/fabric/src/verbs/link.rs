@@ -32,7 +32,7 @@ const MOST_BROKEN: u8 = 3;
 /// Messages that nobody has looked at; beyond them, the device takes no more.
 const MOST_ARRIVED: usize = 1 << 16;
 
-/// What there is with one other end, or with this one itself.
+/// The state with one other end, or with this one itself.
 struct Link<P> {
     handshake: Handshake,
     pair: Option<P>,
@@ -77,10 +77,10 @@ pub(super) struct Links<C: Card> {
     exchange: Option<Box<dyn Exchange>>,
     most: u16,
     links: HashMap<Peer, Link<C::Pair>>,
-    /// Under way, by number. What is not here any more belonged to a connection that was given up.
+    /// Under way, by number. Missing numbers belonged to a connection that was given up.
     posted: HashMap<u64, (Peer, Posted)>,
     next: u64,
-    /// What the card has told, in its order, and nobody has looked at yet.
+    /// The card's completions, in order, that nobody has looked at yet.
     completed: VecDeque<Completion>,
     arrived: VecDeque<Received>,
     psn: u64,
@@ -129,7 +129,7 @@ impl<C: Card> Links<C> {
         received
     }
 
-    /// What one waits for together with completions.
+    /// A descriptor to wait for together with completions.
     pub fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.exchange.as_ref().map(|exchange| exchange.bell())
     }
@@ -191,7 +191,7 @@ impl<C: Card> Links<C> {
     fn hear(&mut self, heard: Heard) {
         match heard {
             Heard::Told { from, bytes } if from != self.me && from != Peer(0) => {
-                // Who speaks another language cannot be connected; its own end says so when it gives up.
+                // A peer with another protocol cannot be connected; its own end says so when it gives up.
                 if let Ok(word) = Word::decode(&bytes) {
                     self.hear_word(from, word);
                 }
@@ -275,7 +275,7 @@ impl<C: Card> Links<C> {
         }
     }
 
-    /// Whether something is under way, or waits to be.
+    /// Returns true if a verb or message is under way, or waits to be.
     pub fn is_busy(&self) -> bool {
         let works = |(_, posted): &(Peer, Posted)| matches!(posted, Posted::Work { .. });
         self.posted.values().any(works) || self.links.values().any(|link| !link.waiting.is_empty())

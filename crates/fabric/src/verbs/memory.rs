@@ -55,7 +55,7 @@ impl Memory {
         self.bytes as u64
     }
 
-    /// What the device has put into a word; `None` if there is no such word.
+    /// The value that the device has put into a word; `None` if there is no such word.
     pub fn word(&self, index: usize) -> Option<u64> {
         let at = index.checked_mul(8).filter(|at| at + 8 <= self.bytes)?;
         // SAFETY: it is inside and aligned. The device has written it before it said so; nothing of this process

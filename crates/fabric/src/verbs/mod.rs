@@ -13,19 +13,19 @@
 //! # }
 //! ```
 //!
-//! # What a reader should know
+//! # Properties
 //! - **Two ends are connected when one has something for the other**, by three words through the [`Exchange`]
 //!   (`handshake.rs`). Both have to let their fabric go on for that ([`Verbs::block_on`]).
-//! - **What fails breaks its connection**, since that is what queue pairs do: all else that was under way on it ends in
+//! - **A failure breaks its connection**, as with all queue pairs: all else that was under way on it ends in
 //!   [`VerbError::Unknown`], and the next verb makes a new one. No other connection is touched.
 //! - **The home's own verbs take the way through its device**, by a pair that is connected to itself: a device's atomics
 //!   exclude each other, not the processor.
 //! - **A peer's device does not say whether a key is wrong or a place is outside of its region**: both are
 //!   [`VerbError::WrongKey`].
-//! - **A message arrives once, or its sender is told**, also if connections break under it: `link.rs`. What an end has posted and
-//!   not waited for still goes out when it is dropped, which takes a second at most.
-//! - **Messages wait for a receiver in [`RECEIVES`] places**; who does not look at them for two seconds with all of them
-//!   taken loses the connection.
+//! - **A message arrives once, or its sender is told**, also if connections break under it: `link.rs`. Posted messages
+//!   without a waiter still go out when the end is dropped, which takes a second at most.
+//! - **Messages wait for a receiver in [`RECEIVES`] places**; a receiver that does not read them for two seconds, with
+//!   all places taken, loses the connection.
 //! - Results are words in memory that the device writes to; a region's addresses count from 0.
 
 mod api;
@@ -142,7 +142,7 @@ impl Verbs {
         wait::block_on(&self.0, future)
     }
 
-    /// Why a verb is not even posted. What a device refuses costs its connection.
+    /// Why a verb is not even posted. A refusal by the device costs its connection.
     fn refusal(&self, at: Address, verb: Verb) -> Option<VerbError> {
         if matches!(verb, Verb::MaskedCompareAndSwap { .. }) {
             return Some(VerbError::Unsupported("masked compare-and-swap"));
@@ -169,7 +169,7 @@ impl Verbs {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // Who panics has no time.
+        // A panicking thread has no time.
         if !std::thread::panicking() {
             wait::finish(self);
         }

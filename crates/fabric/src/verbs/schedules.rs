@@ -46,7 +46,7 @@ struct Net {
 
 type Shared = Rc<RefCell<Net>>;
 
-/// `IBV_WC_RETRY_EXC_ERR`.
+/// The retries are exhausted, `IBV_WC_RETRY_EXC_ERR`.
 const RETRY_EXCEEDED: u32 = 12;
 
 fn peer(end: usize) -> Peer {
@@ -182,7 +182,7 @@ impl Exchange for FakeExchange {
     }
 }
 
-/// What can happen next.
+/// A possible next step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A pair's first message that was not taken is.
@@ -191,7 +191,7 @@ enum Step {
     Acknowledge(u32),
     /// Its first message is given up: always if nobody takes it; else packets are lost, which is limited.
     Fail(u32),
-    /// What an end told first is with the other's exchange.
+    /// The first message of an end is with the other's exchange.
     Hear(usize),
     /// An end looks.
     Run(usize),
@@ -372,8 +372,8 @@ fn messages_arrive_once_and_in_order_whatever_breaks() {
     }
 }
 
-/// Who ends when all that it said was taken has said it: also to one who hears first that it has gone, and looks only then
-/// what its card has taken.
+/// If an end leaves after all its messages were taken, they arrive. This holds even if the receiver first hears of the
+/// departure, and only then looks at its card's completions.
 #[test]
 fn the_last_words_of_one_who_leaves_are_heard() {
     for seed in 0..SEEDS {
@@ -384,7 +384,8 @@ fn the_last_words_of_one_who_leaves_are_heard() {
     }
 }
 
-/// Who leaves says what it has taken, so of each message to it is known whether it was.
+/// An end that leaves reports the number of messages that it has taken. So the fate of each message
+/// to it is known.
 #[test]
 fn what_is_said_to_one_who_leaves_ends() {
     let mut ends = [0, 0];

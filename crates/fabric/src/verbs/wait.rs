@@ -68,7 +68,7 @@ fn go_on_until_idle(end: &End) {
 
 fn sleep(end: &End, nanos: Nanos) {
     end.device.arm();
-    // What came before that rings no bell.
+    // An earlier completion rings no bell.
     if end.links.borrow_mut().go_on() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What is to be posted, and how it ends.
+//! The work to be posted, and its end.
 
 use core::cell::Cell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// What it ends with where the peer is not there.
+    /// Its result if the peer is not there.
     pub fn unreachable(&self, peer: Peer) -> VerbError {
         match self {
             Work::Verb(..) => VerbError::Unknown(peer),
@@ -26,7 +26,7 @@ impl Work {
         }
     }
 
-    /// What it ends with by this status of its completion.
+    /// Its result for this status of its completion.
     pub fn failed(&self, peer: Peer, code: u32) -> VerbError {
         match (self, code) {
             (Work::Verb(at, _), status::REM_ACCESS_ERR) => VerbError::WrongKey(*at),
@@ -37,7 +37,7 @@ impl Work {
     }
 }
 
-/// What brings something back.
+/// A verb that returns a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fetch {
     Read,
@@ -53,8 +53,8 @@ impl Work {
         }
     }
 
-    /// Whether it may overtake what is under way, which it must not: InfiniBand orders what comes after a READ or an
-    /// atomic only if that is of the same kind. (It can be told to, by a fence; but then Soft-RoCE's atomics wait for
+    /// Returns true if it could overtake verbs under way, which it must not: InfiniBand orders what comes after a READ or
+    /// an atomic only if that is of the same kind. (It can be told to, by a fence; but then Soft-RoCE's atomics wait for
     /// themselves when they are sent again.)
     pub fn overtakes(&self, under_way: Option<Fetch>) -> bool {
         match self {
@@ -75,7 +75,7 @@ pub(super) struct Waiting {
     pub broken: u8,
 }
 
-/// What the device was given.
+/// The request that the device was given.
 pub(super) enum Posted {
     /// For messages, `number` says the how manieth for that peer, and `broken` how many connections broke under it.
     Work {

@@ -23,7 +23,7 @@ const ACCEPTS: usize = 64;
 const READS: usize = 8;
 /// Bytes that are written to one connection before the others have their turn, about.
 const WRITE: usize = 1024 * 1024;
-/// What the kernel keeps of a connection, in bytes (it takes twice as much for its own records).
+/// The kernel's buffer of a connection, in bytes (it takes twice as much for its own records).
 /// Urgent frames wait behind it.
 const IN_KERNEL: usize = 256 * 1024;
 /// A part of an answer is closed when it has this many bytes.

@@ -19,25 +19,25 @@ pub use search::{Counterexample, Report, search};
 use crate::fabric::Nanos;
 use crate::options::{Mode, Options};
 
-/// What is searched.
+/// The scenario of a search.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// For people.
     pub name: String,
     /// The clients' settings.
     pub options: Options,
-    /// What each client takes and releases, one after the other.
+    /// The locks that each client takes and releases, one after the other.
     pub clients: Vec<Vec<Mode>>,
-    /// Whether the fabric has masked operations.
+    /// True if the fabric has masked operations.
     pub masked: bool,
-    /// Whether completions are steps of their own, so that others see what a verb did, and say so, before its client knows
-    /// what it found.
+    /// True if completions are steps of their own. Others then see the effect of a verb before its client knows its
+    /// result.
     pub late: bool,
-    /// What goes wrong.
+    /// The fault.
     pub fault: Fault,
     /// The lock's word at the beginning; it has to be that of a free lock.
     pub word: u64,
-    /// Whether writers must be granted in the order of the verbs by which they queued.
+    /// True if writers must be granted in the order of the verbs by which they queued.
     pub fifo: bool,
     /// How long a client holds, where there are faults. Without, time means nothing.
     pub hold: Nanos,
@@ -47,10 +47,10 @@ pub struct Scenario {
     pub states: usize,
 }
 
-/// What goes wrong.
+/// A fault of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
     /// One client stops for ever, at any step.
     Crash,

@@ -1,4 +1,4 @@
-//! What clients say that they hold, and whether that is right.
+//! The clients' claims to hold locks, and the check of these claims.
 
 use crate::fabric::{Nanos, Peer};
 use crate::options::Mode;
@@ -15,13 +15,14 @@ struct Holder {
 pub(super) struct Monitor {
     pub violation: Option<String>,
     holders: Vec<Holder>,
-    /// Who waits, by the order of the verbs by which they queued.
+    /// The waiting clients, by the order of the verbs by which they queued.
     queue: Vec<Peer>,
-    /// Who called for an exclusive lock, and has not queued.
+    /// The clients that called for an exclusive lock, and have not queued.
     called: Vec<Peer>,
     /// How many writers may be granted while a reader waits, where that is promised.
     limit: Option<u32>,
-    /// Who called for a shared lock, and how many writers were granted since it queued; `None` if it has not.
+    /// The clients that called for a shared lock, with the number of writers that were granted since each
+    /// queued; `None` if it has not queued.
     readers: Vec<(Peer, Option<u32>)>,
     last_token: Option<u64>,
     /// Whom nothing is promised: it was stopped.

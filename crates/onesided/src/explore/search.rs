@@ -10,20 +10,20 @@ use crate::explore::world::{Step, World};
 /// How to reach something wrong.
 #[derive(Clone, Debug)]
 pub struct Counterexample {
-    /// What is wrong.
+    /// The violation.
     pub what: String,
     /// The steps that lead there.
     pub steps: Vec<String>,
 }
 
-/// What a search found.
+/// The results of a search.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The scenario.
     pub name: String,
     /// States visited.
     pub states: usize,
-    /// Whether these were all.
+    /// True if these were all states.
     pub complete: bool,
     /// The first state that is wrong.
     pub counterexample: Option<Counterexample>,

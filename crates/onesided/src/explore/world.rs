@@ -41,7 +41,8 @@ pub(super) enum Step {
 
 type Work = Pin<Box<dyn Future<Output = Result<(), LockError>>>>;
 
-/// What a client has seen. Polls that saw the same again and again count up to three, so that waiting is finite.
+/// The observations of a client. Polls that saw the same again and again count up to three, so that waiting is
+/// finite.
 #[derive(Default)]
 struct Seen {
     history: u64,
@@ -112,7 +113,7 @@ impl World {
     pub fn new(scenario: &Scenario) -> World {
         let memory: SharedMemory = Rc::default();
         let table = table(&memory, scenario.word);
-        // What a stopped client has in its hands may be granted after a repair, beside what waits for that.
+        // A stopped client's acquisition may be granted after a repair, beside the lock that waits for it.
         let limit = scenario.options.most_writers_before_a_reader();
         let limit = limit.filter(|_| scenario.fault == Fault::None);
         let monitor = Rc::new(RefCell::new(Monitor::new(limit)));
@@ -216,7 +217,7 @@ impl World {
         Some(stopped + leases * self.lease)
     }
 
-    /// Whether only sleeps can go on.
+    /// Returns true if only sleeps can continue.
     pub fn only_sleeps(&self) -> bool {
         let steps = self.steps();
         !steps.is_empty() && steps.iter().all(|step| matches!(step, Step::Wake(_)))
@@ -228,7 +229,7 @@ impl World {
                 let Some((ticket, at, verb)) = self.actors[i].verbs.pop_front() else { return };
                 let result = self.memory.borrow_mut().execute(at, verb);
                 let before = result.unwrap_or_default();
-                // Who draws a ticket queues by adding, and everybody else by comparing.
+                // A client with a ticket queues by adding, and all others by comparing.
                 let adds = matches!(verb, Verb::FetchAndAdd(_));
                 let by_ticket = matches!(self.protocol, Protocol::Dslr | Protocol::ShiftLockS);
                 if adds {
@@ -323,7 +324,7 @@ impl World {
         }
     }
 
-    /// What tells states apart.
+    /// The identity of a state.
     pub fn hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (at, word) in self.memory.borrow().contents() {
@@ -348,12 +349,12 @@ impl World {
         hasher.finish()
     }
 
-    /// Whether every client that runs has done its work.
+    /// Returns true if every running client has done its work.
     pub fn is_done(&self) -> bool {
         self.actors.iter().all(|a| a.is_home || a.work.is_none() || a.stopped.is_some())
     }
 
-    /// What is wrong with a state, besides what the clients said.
+    /// The defect of a state, besides the clients' reports.
     pub fn defect(&self) -> Option<String> {
         if let Some(violation) = &self.monitor.borrow().violation {
             return Some(violation.clone());
@@ -401,7 +402,7 @@ impl World {
 }
 
 impl Actor {
-    /// Whether anything has happened to it.
+    /// Returns true if it has begun.
     fn has_begun(&self) -> bool {
         let untouched = self.seen.history == 0 && self.seen.polls.is_empty();
         !untouched || !self.executed.is_empty() || self.stopped.is_some() || self.work.is_none()
@@ -427,7 +428,7 @@ fn table(memory: &SharedMemory, word: u64) -> Table {
     table
 }
 
-/// What a client does besides, and is promised.
+/// The additional work of a client, and the promises to it.
 #[derive(Clone, Copy)]
 struct Script {
     hold: Nanos,

@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::protocol::cosed::{E, LAW, PROGRESS, S};
 use crate::table::{Generation, LockId, Table};
 
-/// What the home keeps of a lock in one generation.
+/// The home's state of a lock in one generation.
 #[derive(Default)]
 struct Readers {
     /// Readers that have left, and that nobody has taken into account yet. They may leave before a writer asks about them
@@ -92,7 +92,7 @@ impl<F: Fabric> Lock<'_, F> {
         self.home.table.word(self.place.0, self.place.1)
     }
 
-    /// Whether a word at this lock's place is of its generation, and open.
+    /// Returns true if a word at this lock's place is of its generation, and open.
     fn is_open(&self, word: u64) -> bool {
         !LAW.is_closed(word) && LAW.is_of(word, self.place.1)
     }
@@ -122,8 +122,8 @@ impl<F: Fabric> Lock<'_, F> {
         Ok(())
     }
 
-    /// Takes the readers that have left out of the word, if no writer counts them. What is folded is at most what the word
-    /// shows, since some may overlap with others that stay (hole 10).
+    /// Takes the readers that have left out of the word, if no writer counts them. It folds at most the count in the
+    /// word, because some may overlap with others that stay (hole 10).
     async fn fold(&mut self) -> Result<(), LockError> {
         let options = self.home.options;
         let folded = self.readers.left;

@@ -1,4 +1,4 @@
-//! What runs at the home, for the protocols whose words do not say everything.
+//! The home's programs, for protocols whose words are not enough.
 
 mod cosed;
 mod srsl;

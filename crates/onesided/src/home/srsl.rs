@@ -58,7 +58,7 @@ pub(super) async fn serve<F: Fabric>(
     follows: Option<Nanos>,
 ) -> Result<(), LockError> {
     if let Some(quiet) = follows {
-        // Who waits asks again; who holds by the grace of the server before has a lease that ends by then.
+        // A waiter asks again. A holder by the grace of the former server has a lease that ends by then.
         while fabric.receive(quiet).await.is_some() {}
     }
     let mut locks: HashMap<LockId, Lock> = HashMap::new();
@@ -122,8 +122,8 @@ fn take(lock: &mut Lock, letter: &Letter) {
             if let Some(waiter) = lock.queue.iter_mut().find(|w| w.who == who) {
                 waiter.number = number;
             } else if !lock.holders.iter().any(|(holder, _)| *holder == who) {
-                // Not only the first question counts: it, or its grant, may be lost with a connection. What a holder
-                // asks has crossed its grant. Who is granted and does not want it any more costs one lease.
+                // Not only the first question counts: it, or its grant, may be lost with a connection. A holder's
+                // question has crossed its grant. A grant to a client that has given up costs one lease.
                 lock.queue.push_back(Waiter { who, mode, number });
             }
         }

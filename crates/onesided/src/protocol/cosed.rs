@@ -93,7 +93,7 @@ async fn read<F: Fabric>(
     Ok(Grant { spot, since, order: 0, hold: AnyHold::Cosed(Hold::Reader) })
 }
 
-/// Waits while writers ask for it. What a dead one has asked for is taken back by who has waited for too long.
+/// Waits while writers ask for it. A client that has waited too long withdraws a dead writer's request.
 async fn yield_to_writers<F: Fabric>(s: &Session<F>, lock: LockId) -> Result<(), Stop> {
     let mut watch: Option<Watch> = None;
     loop {
@@ -114,7 +114,7 @@ async fn yield_to_writers<F: Fabric>(s: &Session<F>, lock: LockId) -> Result<(),
     }
 }
 
-/// Whether writers wait. What a dead writer's verbs do late may leave the count wrong in either direction.
+/// Returns true if writers wait. Late verbs of a dead writer may leave the count wrong in either direction.
 fn has_intents(number: u64) -> bool {
     (number >> Generation::BITS) as i32 > 0
 }
@@ -385,7 +385,7 @@ pub(crate) fn worn(changes: u64) -> u64 {
     PROGRESS.set(0, changes)
 }
 
-/// Whether nobody holds or waits.
+/// Returns true if nobody holds or waits.
 pub(crate) fn is_idle(word: u64) -> bool {
     E.get(word) == 0 && S.get(word) == 0
 }

@@ -36,7 +36,7 @@ pub(crate) struct Hold {
     mine: Option<u64>,
 }
 
-/// What a word means at a time.
+/// The meaning of a word at a time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
@@ -45,11 +45,11 @@ enum State {
     Written,
 }
 
-/// What does not change during an acquisition.
+/// The constants of an acquisition.
 struct Clock {
     lease: Nanos,
     error: Nanos,
-    /// Whether writers have leases.
+    /// True if writers have leases.
     leased: bool,
 }
 
@@ -157,7 +157,7 @@ pub(crate) async fn acquire<F: Fabric>(
 }
 
 impl Clock {
-    /// Whether enough is left of a lease to share it.
+    /// Returns true if enough is left of a lease to share it.
     fn is_worth(&self, end: Nanos, now: Nanos) -> bool {
         self.until(end).saturating_sub(now) >= self.lease / 4
     }
@@ -182,7 +182,7 @@ pub(crate) async fn release<F: Fabric>(s: &Session<F>, spot: Spot, hold: Hold) -
     Ok(())
 }
 
-/// Whether nobody writes. What readers have ends by itself.
+/// Returns true if nobody writes. Readers' leases end by themselves.
 pub(crate) fn is_idle(word: u64) -> bool {
     WRITE.get(word) == 0
 }

@@ -15,7 +15,7 @@ use crate::options::Protocol;
 use crate::session::Law;
 use crate::table::{LockId, Table};
 
-/// What a holder has to know to release.
+/// The data that a holder needs to release.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Hold {
     /// The word as the holder made it.
@@ -50,7 +50,7 @@ pub(crate) fn law(protocol: Protocol) -> &'static Law {
     }
 }
 
-/// Whether memory shows nobody that holds or waits for a lock, whose word is this.
+/// Returns true if memory shows neither holder nor waiter of the lock with this word.
 pub(crate) fn is_idle(
     protocol: Protocol,
     table: &Table,
@@ -101,7 +101,7 @@ impl Field {
         word >> self.shift & ((1 << self.bits) - 1)
     }
 
-    /// What to add to count by one.
+    /// The summand that counts by one.
     pub const fn one(self) -> u64 {
         1 << self.shift
     }

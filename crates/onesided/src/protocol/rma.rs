@@ -88,7 +88,7 @@ async fn read<F: Fabric>(s: &Session<F>, lock: LockId) -> Result<Hold, Stop> {
     }
 }
 
-/// What a reset takes away: those who have departed, from both counts.
+/// The amount that a reset takes away: the departed, from both counts.
 fn departed(word: u64) -> u64 {
     DEPARTED.get(word) * (DEPARTED.one() | ARRIVED.one())
 }
@@ -186,7 +186,7 @@ async fn reset<F: Fabric>(s: &Session<F>, counts: Address) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Whether nobody holds or waits.
+/// Returns true if nobody holds or waits.
 pub(crate) fn is_idle(table: &Table, memory: &Memory, lock: LockId) -> bool {
     let counts = memory.peek(counts_of(table, lock));
     let gone = WRITING.get(counts) == 0 && ARRIVED.get(counts) == DEPARTED.get(counts);

@@ -9,8 +9,8 @@
 //! and only differences count. So masked operations of 8 bytes do where the fabric has them, and compare-and-swap loops
 //! where it has not.
 //!
-//! With leases each hand-over counts in `released`, too (hole 1), and every change by a writer compares it (hole 3). What
-//! comes late finds a closed generation (holes 2 to 5).
+//! With leases each hand-over counts in `released`, too (hole 1), and every change by a writer compares it (hole 3). A
+//! late verb finds a closed generation (holes 2 to 5).
 
 use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
@@ -37,7 +37,7 @@ pub(crate) const LAW: Law = Law {
 
 const HALF_OF_READERS: u64 = READERS.one() << (READERS.bits - 1);
 
-/// What says that a word is open, and of which generation.
+/// The bits that show a word's openness and its generation.
 const OPEN: u64 = LAW.closed | STAMP.mask();
 
 /// A lock that is free after so many releases goes on in the next generation, so that tokens never shrink.
@@ -52,7 +52,7 @@ pub(crate) enum Hold {
     Writer(Writer),
 }
 
-/// What passes from writer to writer.
+/// The data that passes from writer to writer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writer {
     /// `released` while this writer holds; only its low bits are in the word.
@@ -349,7 +349,7 @@ pub(crate) fn worn(changes: u64) -> u64 {
     RELEASED.set(0, changes)
 }
 
-/// Whether nobody holds or waits.
+/// Returns true if nobody holds or waits.
 pub(crate) fn is_idle(word: u64) -> bool {
     TAIL.get(word) == 0 && READERS.get(word) == 0
 }

@@ -69,7 +69,7 @@ pub(crate) fn worn(changes: u64) -> u64 {
     COUNT.set(0, changes)
 }
 
-/// Whether nobody holds or waits.
+/// Returns true if nobody holds or waits.
 pub(crate) fn is_idle(word: u64) -> bool {
     OWNER.get(word) == 0
 }

@@ -1,5 +1,5 @@
-//! Locks by tickets: DSLR (docs/design/onesided.md 2.5) and ShiftLock-S (docs/design/onesided.md 2.8). Both are FIFO, and free
-//! of starvation.
+//! Locks by tickets: DSLR (docs/design/onesided.md 2.5) and ShiftLock-S (docs/design/onesided.md 2.8). Both are FIFO, and
+//! free of starvation.
 //!
 //! ```text
 //! | stamp : 4 | closed : 1 | nX : 14 | nS : 14 | maxX : 15 | maxS : 16 |
@@ -8,11 +8,11 @@
 //! once these writers are served, a writer once all are. Release counts `nX` or `nS` up.
 //!
 //! In DSLR waiters poll. In ShiftLock-S a writer that has to wait writes its name into a slot, then READs the word once
-//! more: whoever releases counts first and reads the slot then, so that one of the two sees the other. The word stays the
-//! only truth; a hint tells what it was, and may be lost.
+//! more: a releasing client counts first and then reads the slot, so that one of the two sees the other. The word stays
+//! the only truth; a hint tells what it was, and may be lost.
 //!
-//! **When the counters run out**, nobody withdraws (a withdrawal may borrow from a neighbour after a reset). Who draws
-//! the last ticket of a kind waits until it is alone and releases by closing the generation; later tickets are void.
+//! **When the counters run out**, nobody withdraws (a withdrawal may borrow from a neighbour after a reset). The client
+//! with the last ticket of a kind waits until it is alone and releases by closing the generation; later tickets are void.
 
 use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
@@ -117,7 +117,7 @@ async fn wait<F: Fabric>(
             let hint = |letter: &Letter| letter.kind == Kind::Hint;
             let net = s.options.net.saturating_mul(ticket.ahead(&s.options, word));
             word = match s.wait_letter(spot, watch, net, hint).await? {
-                // What the word was when the writer before this one had counted up.
+                // The word when the former writer had counted up.
                 Ok(letter) => NOW_S.set(NOW_X.set(0, ticket.writers), letter.value),
                 Err(word) => word,
             };
@@ -247,14 +247,14 @@ fn slot<F: Fabric>(s: &Session<F>, spot: Spot, ticket: u64) -> crate::Address {
         .slot(spot.lock.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(24).wrapping_add(ticket))
 }
 
-/// What a waiter writes into its slot: lock, generation and ticket in 48 bits, and itself.
+/// A waiter's name for its slot: lock, generation and ticket in 48 bits, and itself.
 fn name<F: Fabric>(s: &Session<F>, spot: Spot, ticket: u64) -> u64 {
     let lock = spot.lock.0.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 40;
     let tag = lock << 24 | u64::from(spot.generation & 0xff) << 16 | ticket & 0xffff;
     tag << 16 | u64::from(s.fabric.me().0)
 }
 
-/// Whether nobody holds or waits.
+/// Returns true if nobody holds or waits.
 pub(crate) fn is_idle(word: u64) -> bool {
     NOW_X.get(word) == MAX_X.get(word) && NOW_S.get(word) == MAX_S.get(word)
 }

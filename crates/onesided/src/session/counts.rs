@@ -1,17 +1,17 @@
-//! What a client has posted.
+//! The counts of a client's verbs.
 
-/// What a client has posted.
+/// The verbs that a client has posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Compare-and-swaps, masked ones included.
     pub cas: u64,
     /// Those of them that changed nothing.
     pub cas_failed: u64,
-    /// Fetch-and-adds.
+    /// The number of fetch-and-adds.
     pub faa: u64,
-    /// READs.
+    /// The number of READs.
     pub read: u64,
-    /// WRITEs.
+    /// The number of WRITEs.
     pub write: u64,
     /// Messages sent.
     pub send: u64,
@@ -25,7 +25,7 @@ impl Counts {
         self.cas + self.faa + self.read + self.write
     }
 
-    /// What was added since `before`.
+    /// The increase since `before`.
     pub fn since(&self, before: &Counts) -> Counts {
         Counts {
             cas: self.cas - before.cas,

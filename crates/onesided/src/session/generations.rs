@@ -25,7 +25,7 @@ impl<F: Fabric> Session<F> {
                 return Ok(());
             }
             if self.law.is_of(word, next) {
-                // Ready, perhaps even in use by somebody who knows it from long ago. What else is beside the number
+                // Ready, perhaps even in use by a client that knows it from long ago. Other data beside the number
                 // (N-CoSED's intents) ends with the generation.
                 self.compare_and_swap(self.table.generation(lock), number, next.into()).await?;
             } else {

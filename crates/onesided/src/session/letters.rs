@@ -94,7 +94,7 @@ impl<F: Fabric> Session<F> {
         let Some(received) = self.fabric.receive(until).await else { return false };
         self.count(|counts| counts.recv += 1);
         let letter = Letter::decode(received.message);
-        // Who claims to be somebody else is not listened to. The home speaks as nobody; hints name tickets.
+        // A letter with a wrong sender is ignored. The home speaks as nobody; hints name tickets.
         let genuine = letter.filter(|l| match l.from {
             Claimant::NOBODY => received.from == self.table.region().home,
             from => l.kind == Kind::Hint || from.peer() == received.from,

@@ -1,4 +1,5 @@
-//! What all protocols share: counted verbs, letters that come early, generations, and how a stuck lock is noticed.
+//! The common parts of all protocols: counted verbs, early letters, generations, and the detection of a stuck
+//! lock.
 
 mod backoff;
 mod counts;
@@ -45,7 +46,7 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// What this acquisition has to say to another one of the lock, or to the home (nobody).
+    /// This acquisition's letter to another one of the lock, or to the home (nobody).
     pub fn letter(self, kind: Kind, to: Claimant, value: u64) -> Letter {
         Letter { kind, lock: self.lock, generation: self.generation, to, from: self.me, value }
     }
@@ -59,7 +60,7 @@ pub(crate) struct Session<F> {
     pub law: Law,
     counts: Cell<Counts>,
     generations: RefCell<HashMap<LockId, Generation>>,
-    /// What lock words were when they were last free, for protocols that have to guess them.
+    /// The words of locks when they were last free, for protocols that have to guess them.
     guesses: RefCell<HashMap<LockId, u64>>,
     /// Acquisitions under way or held: letters for others are dropped.
     active: RefCell<Vec<Spot>>,
@@ -161,13 +162,13 @@ impl<F: Fabric> Session<F> {
         }
     }
 
-    /// Whether this client shared the lock less than `recently` ago.
+    /// Returns true if this client shared the lock less than `recently` ago.
     pub fn has_shared(&self, lock: LockId, recently: Nanos) -> bool {
         let now = self.fabric.now();
         self.shared.borrow().get(&lock).is_some_and(|at| now.saturating_sub(*at) < recently)
     }
 
-    /// What the word is expected to be when nobody has the lock.
+    /// The expected word of a free lock.
     pub fn guess(&self, lock: LockId) -> u64 {
         self.guesses.borrow().get(&lock).copied().unwrap_or(0)
     }

@@ -28,22 +28,22 @@ impl Law {
         self.stamp.set(0, u64::from(generation / WORDS))
     }
 
-    /// What becomes of a generation's word.
+    /// The closed word of a generation.
     pub fn closed_word(&self, generation: Generation) -> u64 {
         self.closed | self.padding | self.fresh_word(generation)
     }
 
-    /// Whether a word at the place of this generation is of this generation.
+    /// Returns true if a word at the place of this generation is of this generation.
     pub fn is_of(&self, word: u64, generation: Generation) -> bool {
         (word ^ self.fresh_word(generation)) & self.stamp.mask() == 0
     }
 }
 
-/// What a waiter has seen of a lock's progress, and when.
+/// A waiter's observations of a lock's progress, with times.
 ///
 /// A lease starts with the *issue* of the last verb that showed another state than the one in which the lock was granted;
-/// stillness lasts from the *completion* of the first to the *issue* of the last that showed the same. So whoever judges a
-/// holder dead by more than a lease of stillness began to count after that holder did.
+/// stillness lasts from the *completion* of the first to the *issue* of the last that showed the same. So a client that
+/// judges a holder dead, by more than a lease of stillness, began to count after that holder did.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
     progress: u64,
@@ -72,7 +72,7 @@ impl Watch {
         if granted == self.progress { self.before } else { self.last_issued }
     }
 
-    /// What was seen last.
+    /// The last observed word.
     pub fn seen(&self) -> u64 {
         self.progress
     }
@@ -96,7 +96,7 @@ impl<F: Fabric> Session<F> {
         Ok(word)
     }
 
-    /// What a waiter makes of a word that it saw.
+    /// A waiter's judgement of a word that it saw.
     pub async fn judge(
         &self,
         spot: Spot,
@@ -134,7 +134,7 @@ impl<F: Fabric> Session<F> {
         }
     }
 
-    /// Whether nothing has changed for so long that whoever holds the lock has no lease any more.
+    /// Returns true if nothing has changed for so long that no holder has a lease any more.
     pub fn is_dead(&self, watch: &Watch) -> bool {
         let quarters = self.options.protocol.patience_quarters();
         let repairs = !mutated!(self.options, NothingIsRepaired);

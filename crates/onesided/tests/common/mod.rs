@@ -1,4 +1,4 @@
-//! What the searches share.
+//! The common parts of the searches.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::collections::BTreeMap;
@@ -26,7 +26,8 @@ pub fn tickets(drawn: u16) -> u64 {
     drawn << 45 | drawn << 31 | drawn << 16 | drawn
 }
 
-/// Whether `cargo test` with these arguments wants the test, as the usual harness would decide.
+/// Returns true if `cargo test` with these arguments wants the test, as the usual harness would
+/// decide.
 pub fn is_wanted(name: &str) -> bool {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|a| a == "--list") {

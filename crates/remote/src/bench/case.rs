@@ -1,13 +1,13 @@
-//! What is measured.
+//! The measured cases.
 
 use core::fmt;
 
 use lockify_onesided::Protocol;
 
-/// What clients do.
+/// The load of clients.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Workload {
-    /// Processes.
+    /// The number of processes.
     pub clients: u32,
     /// Locks that they choose from.
     pub locks: u64,

@@ -1,4 +1,4 @@
-//! What the machine can do without any protocol.
+//! The limits of the machine without any protocol.
 
 use std::io;
 use std::sync::Barrier;

@@ -1,7 +1,7 @@
-//! What the protocols cost: real processes on the fabric of shared memory, next to the processor's limit.
+//! The cost of the protocols: real processes on the fabric of shared memory, next to the processor's limit.
 //!
-//! Every round measures every case once, one protocol after the other, and the limits between them: what disturbs the
-//! machine disturbs all alike.
+//! Every round measures every case once, one protocol after the other, and the limits between them: a disturbance of
+//! the machine affects all alike.
 
 mod case;
 mod limit;
@@ -55,7 +55,7 @@ pub enum BenchError {
     Crew {
         /// In which case.
         what: String,
-        /// Why.
+        /// The system's error.
         error: WorkerError,
     },
 }
@@ -82,12 +82,12 @@ pub struct Outcome {
     pub rounds: Vec<Measured>,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
     /// Each case, in order.
     pub outcomes: Vec<Outcome>,
-    /// What the machine can do, with each number of clients.
+    /// The machine's limits, with each number of clients.
     pub limits: Limits,
 }
 
@@ -168,7 +168,7 @@ fn serving<T>(settings: Settings, work: impl FnOnce() -> T) -> Result<T, BenchEr
     let (ready, started) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || -> Result<(), ServeError> {
         let server = Server::start(&settings)?;
-        // Who waits for it is there until this thread has ended.
+        // A thread that waits for it is there until this thread has ended.
         let _ = ready.send(());
         server.run(&stopped)
     });

@@ -17,9 +17,9 @@ pub enum RendezvousError {
         "cannot listen at {address}: {error}; name an address of this machine with a port that is free"
     )]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
     /// Others can reach the address, and nothing says how they prove who they are.
@@ -42,9 +42,9 @@ pub enum RendezvousError {
         "cannot reach the memory server at {address}: {error}; does it run, with --listen, and is the address right?"
     )]
     Connect {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
     /// The keys cannot be used.
@@ -53,7 +53,7 @@ pub enum RendezvousError {
     /// The other side has not proved who it is.
     #[error("the memory server at {address} is not trusted: {why}")]
     Distrusted {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// Why, and what to do.
         why: String,
@@ -61,7 +61,7 @@ pub enum RendezvousError {
     /// The host has said why not.
     #[error("the memory server at {address} refuses: {why}")]
     Refused {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// Why, and what to do.
         why: String,
@@ -69,9 +69,9 @@ pub enum RendezvousError {
     /// Something else is there, or another version.
     #[error("{address}: {why}")]
     Foreign {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What it is, and what to do.
+        /// The error, and its remedy.
         why: String,
     },
     /// It was connected, and said nothing in time.
@@ -80,13 +80,13 @@ pub enum RendezvousError {
         Frame::VERSION
     )]
     Silent {
-        /// Where.
+        /// The address.
         address: SocketAddr,
     },
     /// There is nobody of this rank.
     #[error("nobody has rank {0}: whoever had it has gone")]
     Nobody(u16),
-    /// What was told is not taken.
+    /// Messages are not accepted.
     #[error(
         "the memory server has taken nothing for {PATIENCE:?}: it, or who is told, does not read"
     )]

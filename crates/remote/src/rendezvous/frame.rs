@@ -1,4 +1,4 @@
-//! What a host and a participant say to each other.
+//! The messages between a host and a participant.
 
 use lockify_trust::frame::{Framed, printable};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The longest offer or message, bytes.
 pub const MAX_BYTES: usize = 16 * 1024;
 
-/// Who takes part, and which time he does: ranks come again, lives do not.
+/// A participant: its rank and its life. Ranks come again, lives do not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Who {
     pub rank: u16,
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// What every version understands.
+    /// Every version understands these bytes.
     #[test]
     fn heads_and_refusals_keep_their_bytes() {
         let mut all = Vec::new();

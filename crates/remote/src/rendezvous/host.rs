@@ -14,16 +14,16 @@ use super::queue::Incoming;
 use super::relay::Relay;
 use super::{Event, HOME, Identity, LAST_RANK, PATIENCE, QUEUE, allow};
 
-/// What is hosted.
+/// The hosted table.
 #[derive(Clone, Debug)]
 pub struct Hosting {
     /// Where it listens; port 0 for any.
     pub address: SocketAddr,
-    /// Who this is.
+    /// The identity of this process.
     pub identity: Identity,
     /// How many can take part at a time, 1 to [`LAST_RANK`].
     pub places: u16,
-    /// What participants are told, at most [`MAX_BYTES`].
+    /// The offer for participants, at most [`MAX_BYTES`].
     pub offer: Vec<u8>,
     /// Is told of those who are turned away, and why: some lines a second at most. From another thread.
     pub log: fn(&str),
@@ -36,7 +36,7 @@ pub struct Host {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the home and its relay share.
+/// The common state of the home and its relay.
 pub(super) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
@@ -46,7 +46,7 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct State {
     pub incoming: Incoming,
-    /// What the home has told, and its bytes.
+    /// The home's outgoing messages, and their bytes.
     pub outgoing: VecDeque<(Who, Vec<u8>)>,
     pub unsent: usize,
     pub stop: bool,
@@ -149,7 +149,7 @@ impl Host {
         Ok(())
     }
 
-    /// What happens next; `None` if nothing does in this time.
+    /// The next event; `None` if there is none in this time.
     ///
     /// # Errors
     /// The rendezvous is over.

@@ -87,7 +87,7 @@ impl Rendezvous {
         self.check()
     }
 
-    /// What happens next; `None` if nothing does in this time.
+    /// The next event; `None` if there is none in this time.
     ///
     /// # Errors
     /// The rendezvous is over.
@@ -110,8 +110,7 @@ impl Rendezvous {
         }
     }
 
-    /// Ends taking part. What was told before is heard by the others: that the host has it all is waited for, a second at
-    /// most.
+    /// Ends taking part. The others hear earlier messages: this waits until the host has all of them, a second at most.
     pub fn leave(mut self) {
         self.line.finish();
         let begin = Instant::now();

@@ -1,17 +1,17 @@
 //! How participants of a fabric find each other before they can post a verb: over TCP, proving who they are as the
 //! daemons of a cluster do (docs/security.md).
 //!
-//! A home opens a [`Host`] with an *offer*, which says whatever its clients have to know (where the table is, how to reach
-//! its network card); whoever [joins](Rendezvous::join) is given the offer and a rank. From then on everybody can tell
-//! everybody bytes, through the host: addresses of queue pairs, say. The host tells of those who come and go.
+//! A home opens a [`Host`] with an *offer* for its clients (the place of the table, the address of its network card). A
+//! process that [joins](Rendezvous::join) gets the offer and a rank. From then on everybody can tell everybody bytes,
+//! through the host: addresses of queue pairs, say. The host tells of those who come and go.
 //!
-//! - **Ranks.** The home is 0. Participants get 1 to [`LAST_RANK`] in turn, so that one is not used again before all others
-//!   were: lock words name peers by such numbers, and what still names one that has gone must name nobody.
-//! - **Order.** What one tells another arrives once and in order, after `Joined` and before `Gone` of its sender. What is
-//!   told to somebody who has gone reaches nobody, also if his rank is somebody else's by then.
+//! - **Ranks.** The home is 0. Participants get 1 to [`LAST_RANK`] in turn, so that one is not used again before all
+//!   others were: lock words name peers by such numbers, and what still names one that has gone must name nobody.
+//! - **Order.** A message arrives once and in order, after `Joined` and before `Gone` of its sender. A message to a gone
+//!   participant reaches nobody, even if its rank has a new owner.
 //! - **Limits.** A message has at most [`MAX_BYTES`]. For each receiver the host keeps [`QUEUE`]; when that is full, it
-//!   does not read from who would add to it. Who takes nothing for [`PATIENCE`] is put out: so call `next` often, or from
-//!   a thread of its own.
+//!   does not read from senders that would add to it. A participant that takes nothing for [`PATIENCE`] is excluded: so
+//!   call `next` often, or from a thread of its own.
 //! - **Death.** A process that ends is `Gone` at once; a machine that vanishes, after at most [`SILENCE`].
 
 mod error;
@@ -45,36 +45,36 @@ pub const SILENCE: Duration = Duration::from_secs(15);
 /// How long connecting, and proving who one is, may take.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// What happens at a rendezvous.
+/// An event at a rendezvous.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Somebody takes part. Who joins is told of all that are there.
+    /// Somebody takes part. A new participant is told of all present ones.
     Joined {
-        /// Who.
+        /// The rank of the participant.
         rank: u16,
     },
     /// Somebody has told something.
     Told {
-        /// Who.
+        /// The rank of the sender.
         from: u16,
-        /// What.
+        /// The content.
         bytes: Vec<u8>,
     },
     /// Somebody has left, died, or was put out.
     Gone {
-        /// Who.
+        /// The rank of the participant.
         rank: u16,
     },
     /// The home has ended the rendezvous, in order. Nothing follows.
     Ended,
 }
 
-/// What who joins is told.
+/// The welcome of a new participant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Welcome {
     /// Its rank.
     pub rank: u16,
-    /// What the home offers.
+    /// The home's offer.
     pub offer: Vec<u8>,
 }
 

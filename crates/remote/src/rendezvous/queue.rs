@@ -1,11 +1,11 @@
-//! What has come for one end, until it is asked for.
+//! The messages for one end, until it asks for them.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::frame::{Frame, Who};
 use super::{Event, HOME, QUEUE, RendezvousError};
 
-/// What a frame costs besides its bytes.
+/// The cost of a frame besides its bytes.
 const FRAME: usize = 32;
 
 /// Frames that have come, and who is there by those that were asked for.
@@ -17,8 +17,8 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Whether whoever would add a message has to wait. Who comes and goes is added anyway: there are not more of them
-    /// than of participants and strangers.
+    /// Returns true if a sender that would add a message has to wait. Arrivals and departures are added anyway: there
+    /// are not more of them than of participants and strangers.
     pub fn is_full(&self) -> bool {
         self.bytes >= QUEUE
     }

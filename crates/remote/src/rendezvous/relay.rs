@@ -35,7 +35,7 @@ struct Member {
     refused: Option<Instant>,
     /// It may have said more than was heard.
     speaks: bool,
-    /// What it has told somebody who has too much already: it is not heard until this is gone.
+    /// Its message to a receiver with a full queue. It is not read until this is gone.
     held: Option<(Who, Vec<u8>)>,
 }
 
@@ -328,7 +328,8 @@ impl Relay {
         }
     }
 
-    /// Carries a message; gives it back if the receiver has too much already. What is for somebody who has gone is dropped.
+    /// Carries a message; gives it back if the receiver has too much already. A message for a gone participant is
+    /// dropped.
     fn carry(&mut self, from: u16, to: Who, bytes: Vec<u8>) -> Option<Vec<u8>> {
         if to.rank == HOME {
             let mut state = self.shared.state();
@@ -393,7 +394,7 @@ impl Relay {
 }
 
 impl Member {
-    /// Whether nothing of it depends on time.
+    /// Returns true if nothing of it depends on time.
     fn is_at_rest(&self) -> bool {
         self.who.is_some() && self.held.is_none() && self.line.unsent() == 0
     }

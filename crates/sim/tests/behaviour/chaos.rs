@@ -84,7 +84,7 @@ fn chaos(seed: u64, repeat: f64, trace_lines: usize) -> Sim<Chatter> {
     sim
 }
 
-/// What one incarnation of a node knows of a peer.
+/// One incarnation's view of a peer.
 #[derive(Default)]
 struct View {
     up: Option<u32>,

@@ -219,7 +219,7 @@ fn filters_decide_about_single_messages() {
     let seen = timed(&mut sim, 200);
     let arrivals = seen.iter().map(|(at, _, seen)| (at / MILLISECOND, seen.clone()));
     let message = |number| Seen::Message(A, number);
-    // What follows a delayed message waits for it.
+    // Messages behind a delayed one wait for it.
     let expected = [(101, 0), (101, 2), (101, 2), (111, 3), (111, 4)]
         .map(|(at, number)| (at, message(number)));
     assert!(arrivals.eq(expected));
