@@ -127,7 +127,7 @@ def paragraphs(text: str) -> Iterator[tuple[str, bool]]:
         elif ITEM.match(line):
             yield from flush()
             gathered.append(ITEM.sub("", line).strip())
-        # What is indented further than any item's text is code.
+        # A line that is indented further than any item's text is code.
         elif line.startswith("    ") and not gathered:
             continue
         else:

@@ -134,7 +134,7 @@ class Session:
         self.completed(UNLOCKED)
 
     def wait_until_wanted(self) -> bool:
-        """Whether somebody wants it, or standard input has ended instead."""
+        """Returns true if a client wants it, or standard input has ended instead."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.socket, selectors.EVENT_READ)
             selector.register(sys.stdin, selectors.EVENT_READ)

@@ -110,7 +110,7 @@ def wrong_holes(text: str) -> Iterator[tuple[int, str]]:
 
 
 def complaints(path: Path, text: str) -> list[str]:
-    """What is wrong with a file, with its lines."""
+    """The errors in a file, with their lines."""
     wrong = [*wrong_pages(text), *wrong_sections(path, text), *wrong_links(path, text), *wrong_holes(text)]
     return [f"{path}:{text.count(chr(10), 0, at) + 1}: {why}" for at, why in sorted(wrong)]
 

@@ -36,7 +36,7 @@ def judged(text: str, excuses: Excuses | None = None) -> Judge:
     return judge
 
 
-# What clients may hold together.
+# The modes that clients may hold together.
 
 
 def test_the_modes_are_those_of_vms() -> None:

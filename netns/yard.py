@@ -415,7 +415,7 @@ state_dir = "{node.folder}/state"
         end(process)
 
     def can_lock(self, number: int, name: str, timeout: str = "0s") -> bool:
-        """Whether a lock is granted there within `timeout`."""
+        """Returns true if a lock is granted there within `timeout`."""
         return self.client(number, name, "true", timeout=timeout).wait(PATIENCE) == 0
 
     def lock(self, number: int, name: str) -> float:

@@ -7,7 +7,7 @@
  *
  * Two threads fill directories with files whose content says which life of
  * which name they are, and hand each directory over: every fourth to the other
- * node, the rest to this one. Who gets one checks every file, and deletes it.
+ * node, the rest to this one. Its holder checks every file, and deletes it.
  * Now and then thread 0 lets the kernel drop what it caches of deleted inodes,
  * so that their locks go, and with them, a second later, the DLM's records of
  * their names: each REMOVE races with the creation that uses the name again.
@@ -72,7 +72,7 @@ static void problem(atomic_ulong *counter, const char *format, ...)
 	fflush(stdout);
 }
 
-/* What a file has to contain: two lives of one block never have the same. */
+/* The content of a file: two lives of one block never have the same. */
 static int stamp(char *text, size_t size, const char *dir, const char *file)
 {
 	return snprintf(text, size, "%s/%s of its own life\n", dir, file);

@@ -56,7 +56,7 @@ def source(builder: ModuleType, tmp_path: Path) -> Path:
 
 
 def refusal(*arguments: object) -> str:
-    """What the command says when it refuses."""
+    """The command's message when it refuses."""
     done = subprocess.run(
         [str(KERNEL / "build"), *map(str, arguments)], capture_output=True, text=True, timeout=60
     )

@@ -19,7 +19,7 @@ import pytest
 KERNELS = ("6.12", "6.1")
 # A patch in a mail has a description and a signature, this one is in none.
 NO_MAIL = ("--no-signoff", "--ignore", "COMMIT_MESSAGE")
-# What it says and is not followed: file, type, why.
+# Complaints that are not followed: file, type, why.
 KEPT = (
     ("fs/dlm/claim_trace.h", "OPEN_ENDED_LINE", "TRACE_EVENT() is written so in every tracing header"),
     ("fs/dlm/claim_trace.h", "PARENTHESIS_ALIGNMENT", "the same"),
@@ -40,7 +40,7 @@ def unpack(kernel: str, members: tuple[str, ...], into: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def stock(applier: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What the hooks change, of each kernel, and checkpatch with its lists from the newest: 13 s, for all of a tarball is read."""
+    """The hooks' changes for each kernel, and the newest checkpatch with its lists. It reads a whole tarball: 13 s."""
     folder = tmp_path_factory.mktemp("stock")
     tools = ("scripts/checkpatch.pl", "scripts/spelling.txt", "scripts/const_structs.checkpatch")
 
@@ -77,7 +77,7 @@ def patch(folder: Path) -> list[str]:
 
 
 def said(stock: dict[str, Path], lines: list[str], folder: Path) -> list[str]:
-    """What checkpatch finds in a patch and is not kept."""
+    """The complaints of checkpatch about a patch that are not kept."""
     (folder / "patch").write_text("\n".join(lines) + "\n")
     program = stock[KERNELS[0]] / "scripts/checkpatch.pl"
     command = ["perl", str(program), "--no-tree", "--strict", "--terse", "--show-types", *NO_MAIL, "patch"]

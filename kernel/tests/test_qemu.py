@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What kernel/qemu concludes from what it reads; the run itself needs many minutes and is not a test."""
+"""The conclusions of kernel/qemu from its input; the run itself needs many minutes and is not a test."""
 
 from __future__ import annotations
 

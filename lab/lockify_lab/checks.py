@@ -1,4 +1,4 @@
-"""What a debug kernel found out about itself and does not say on its console.
+"""A debug kernel's findings about itself that its console does not show.
 
 kmemleak looks for leaks when it is told to, and writes them to a file. lockdep says on the console what it finds,
 but a kernel whose lockdep has switched itself off is silent, too.
@@ -26,7 +26,7 @@ LIMIT = 300.0
 _OBJECT = re.compile(r"unreferenced object \S+ \(size (\d+)\):")
 _COMM = re.compile(r'\s+comm "([^"]*)"')
 _FRAME = re.compile(r"\s+(?:\[<\S+>\] )?([A-Za-z_][\w.]*)\+0x")
-# Who only allocates, or records the stack for kmemleak.
+# Functions that only allocate, or record the stack for kmemleak.
 _ALLOCATORS = re.compile(
     r"kmemleak_|kmem_cache_|__kmalloc|kmalloc_|__kmem|slab_|krealloc|kstrdup|kmemdup"
     r"|save_stack_trace|stack_trace_save|set_track_prepare|__alloc_object|__create_object"

@@ -33,7 +33,7 @@ TESTS_LIMIT = 4 * 3600.0
 def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser = _parser()
-    except UsageError as error:  # what the environment says, which becomes a default
+    except UsageError as error:  # values of the environment, which become defaults
         say(f"lab: {error}")
         return int(error.code)
     arguments, rest = parser.parse_known_args(argv)
@@ -421,7 +421,7 @@ def _pytest(words: list[str], limit: float, as_json: bool) -> int:
 
 
 def _told(report: Path) -> dict[str, Any]:
-    """What pytest's own report says, if it came to write one."""
+    """The content of pytest's own report, if it came to write one."""
     if not report.exists():
         return {"tests": 0, "failed": [], "skipped": 0, "seconds": 0.0}
     suite = next(ElementTree.parse(report).iter("testsuite"))
@@ -445,7 +445,7 @@ def _run_pytest(words: list[str], limit: float, to_stderr: bool) -> int:
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=sys.stderr if to_stderr else None)
     try:
         code = process.wait(limit)
-        # What the tests need could not be built; pytest's own 3 is a failure of its, and 2 an interruption.
+        # The tests' requirements could not be built; pytest's own 3 is a failure of its, and 2 an interruption.
         return code if code in (Exit.OK, Exit.LAB, Exit.TIMEOUT) else Exit.SCRIPT
     except subprocess.TimeoutExpired:
         raise LabError("the tests took too long: give them more with --timeout", Exit.TIMEOUT) from None

@@ -52,7 +52,7 @@ def request_with_sockets(folder: Path, do: str, **more: Any) -> tuple[dict[str, 
 
 
 def alive(folder: Path) -> bool:
-    """Whether a supervisor owns the folder: it holds a lock on `alive` for as long as it lives."""
+    """Returns true if a supervisor owns the folder: it holds a lock on `alive` for as long as it lives."""
     return is_locked(folder / "alive")
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong, as exit codes and as one exception whose text says what to do."""
+"""Errors, as exit codes and as one exception whose text says what to do."""
 
 from __future__ import annotations
 

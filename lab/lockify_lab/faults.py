@@ -1,4 +1,4 @@
-"""What a fault is, as a script in a node. Crash, stall and resume are signals: see node.py."""
+"""A fault, as a script in a node. Crash, stall and resume are signals: see node.py."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from .options import Options
 
 LOCKSPACE = "fs"
 
-# What fsck.gfs2 says about a file system without errors.
+# The output of fsck.gfs2 for a file system without errors.
 _USUAL = re.compile(
     r"$|Initializing fsck|Validating resource group index|Level 1|\(level 1 passed\)|jid=\d+: Replayed"
     r"|Recovering journals|Journal recovery complete|Starting |Reconciling bitmaps|\w+ completed in"

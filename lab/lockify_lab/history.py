@@ -1,4 +1,4 @@
-"""What the nodes' tracepoints say about locks, as one history that `lockify check` judges.
+"""The nodes' tracepoints about locks, as one history that `lockify check` judges.
 
 Every node's wall clock (`tai`) runs at the rate of the host's clock, but is set at its boot, some microseconds
 off. The messages between two nodes say by how much: none is received before it was sent, and the
@@ -25,7 +25,7 @@ EVENTS = (
 BUFFER_KB = 65536
 TRACING = "/sys/kernel/tracing"
 
-# What becomes of a claim, and what the history calls it (claim.c, settle and trace).
+# The fate of a claim, and its name in the history (claim.c, settle and trace).
 _CLAIM = {"claim": "claim", "confirmed": "confirm", "refused": "refuse", "merged": "merge",
           "recovery": "resend", "dropped": "drop"}  # fmt: skip
 _SETTLED = ("confirmed", "merged", "dropped")

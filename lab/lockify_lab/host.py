@@ -129,7 +129,7 @@ def _hold(file: TextIO, path: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of this file now. To look disturbs nobody: whoever wants it tries again."""
+    """Returns true if a process holds the lock of this file now. The look disturbs nobody: others try again."""
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

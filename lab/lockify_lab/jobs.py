@@ -23,7 +23,7 @@ GRACE = 5.0
 
 @dataclass(frozen=True)
 class Result:
-    """What a script did on one node. `status` is None if the node died or did not answer."""
+    """The result of a script on one node. `status` is None if the node died or did not answer."""
 
     node: int
     status: int | None

@@ -1,4 +1,4 @@
-"""A lab: a cluster of nodes on this machine. What the command line and the tests use."""
+"""A lab: a cluster of nodes on this machine. The interface for the command line and the tests."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Lab:
     def status(self) -> dict[str, Any]:
         """State of the lab and of each node, with the console's complaints and last lines.
 
-        Other commands may begin or end the lab meanwhile. What can be told of it then is that.
+        Other commands may begin or end the lab meanwhile. Only that can be reported of it then.
         """
         if control.alive(self.folder):
             try:
@@ -157,7 +157,7 @@ class Lab:
         return {"name": self.name, "state": self._state(), "options": options, "nodes": nodes}
 
     def _is_there(self) -> bool:
-        """Whether the lab has all that a running one has: nobody is about to begin or end it."""
+        """Returns true if the lab has all parts of a running one: nobody is about to begin or end it."""
         whole = control.alive(self.folder) and (self.folder / "options.json").exists()
         return whole and not is_locked(self._lock)
 
@@ -266,7 +266,7 @@ class Lab:
         return counts
 
     def complaints(self) -> dict[int, list[str]]:
-        """What the kernels complained about on their consoles, for nodes that did."""
+        """The complaints of the kernels on their consoles, for nodes that did."""
         consoles = sorted((self.folder / "nodes").glob("*.console"))
         found = {int(console.stem): node.complaints(console) for console in consoles}
         return {number: lines for number, lines in found.items() if lines}

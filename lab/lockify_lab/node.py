@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import net
 
-# What a kernel says when something is wrong with it, whether or not it goes on.
+# The messages of a kernel with an error, whether or not it goes on.
 COMPLAINT = re.compile(
     r"Kernel panic|BUG:|WARNING:|INFO: task .* blocked|INFO: possible|DLM:  Assertion failed"
     r"|suspicious RCU usage|rcu: INFO|INFO: trying to register non-static key|INFO: lockdep is turned off"
@@ -24,7 +24,7 @@ COMPLAINT = re.compile(
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """What a node is started with."""
+    """The initial parameters of a node."""
 
     number: int
     kernel: str
@@ -180,7 +180,7 @@ def complaints(path: Path) -> list[str]:
 
 
 def wait_gone(pid: int, limit: float) -> bool:
-    """Whether a process ended in time. A child of ours that nobody has waited for yet counts as ended."""
+    """Returns true if a process ended in time. A child of ours that nobody has waited for yet counts as ended."""
     end = time.monotonic() + limit
     while _state(pid) not in ("", "Z"):
         if time.monotonic() > end:

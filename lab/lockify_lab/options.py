@@ -1,4 +1,4 @@
-"""What a lab is made of: given by `up`, kept in the lab's folder, read by every later command."""
+"""The parameters of a lab: given by `up`, kept in the lab's folder, read by every later command."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Options:
         return build.find(self._named(text))
 
     def debugs(self, node: int) -> bool:
-        """Whether the node's kernel checks itself. Of a kernel given by its path nothing is known."""
+        """Returns true if the node's kernel checks itself. Of a kernel given by its path nothing is known."""
         text = self.kernel_of.get(node, self.kernel)
         return "/" not in text and self._named(text).debug
 

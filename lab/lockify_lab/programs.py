@@ -9,7 +9,7 @@ from pathlib import Path
 from .errors import LabError
 from .host import REPOSITORY, command, say
 
-# What makes each: of a package one program or example, so that nothing else is compiled.
+# The build target of each: of a package one program or example, so that nothing else is compiled.
 _CARGO = {
     "lockify": ("-p", "lockify-cli", "--bin", "lockify"),
     "lockify-load": ("-p", "lockify-load"),

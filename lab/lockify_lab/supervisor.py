@@ -121,7 +121,7 @@ class Supervisor:
         return act
 
     def _set_kernel(self, request: dict[str, Any]) -> Reply:
-        """What the node is started with from now on; one that runs goes on with what it has."""
+        """The parameters of the node's later starts; one that runs goes on with what it has."""
         node = self._node(request)
         node.spec = replace(node.spec, kernel=request["kernel"])
         return {"ok": True}, []

@@ -89,7 +89,7 @@ def check_single_master(tables: Tables) -> list[str]:
 
 
 def check_copies(tables: Tables) -> list[str]:
-    """Whether masters and holders agree about every lock; they do when nothing is under way.
+    """Returns true if masters and holders agree about every lock; they do when nothing is under way.
 
     A copy without its lock blocks others for ever; a lock without its copy protects nothing.
     """

@@ -40,7 +40,7 @@ def test_five_nodes_work_in_one_folder(lab: Lab) -> None:
 def test_a_crashed_node_is_recovered_and_comes_back(lab: Lab) -> None:
     lab.up(nodes=2, fs="gfs2", token=2000)
     lab.sh("echo kept >$MNT/file && sync $MNT/file && touch $MNT/held", 2)
-    # Whose deletion nobody does, until somebody looks for space or fsck does.
+    # Files that nobody deletes until a node looks for space or fsck does.
     lab.sh("(exec >$MNT/open 2>&1; rm $MNT/open; sync; sleep 1000) & sleep 1", 2)
     lab.crash(2)
     # Node 2 held the file's lock: this waits for the token, the DLM's and the journal's recovery.
@@ -185,7 +185,7 @@ def _bytes(path: Path) -> bytes:
 
 
 class TestOneNode:
-    """What needs no cluster."""
+    """Tests that need no cluster."""
 
     @pytest.fixture(autouse=True)
     def up(self, lab: Lab) -> None:

@@ -1,4 +1,4 @@
-"""What counts as a complaint of a kernel, and that a debug kernel's lab fails by it."""
+"""The complaints of a kernel, and that a debug kernel's lab fails by it."""
 
 from __future__ import annotations
 

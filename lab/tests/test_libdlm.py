@@ -1,6 +1,6 @@
 """Programs for libdlm on the kernel's own lock manager, through Debian's libdlm.
 
-What they print here is what Lockify's libdlm.so.3 has to have them print: `crates/dlm/tests/programs.rs` compares
+Lockify's libdlm.so.3 has to have them print the same: `crates/dlm/tests/programs.rs` compares
 with the same files.
 """
 

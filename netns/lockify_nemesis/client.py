@@ -100,7 +100,7 @@ class Hold:
             if not self._holds():
                 break
             self._write("still")
-            # What came is handled before the next line says that the lock is held.
+            # Received events are handled before the next line says that the lock is held.
             self.session.pump(BEAT)
             if self.tags & self.session.wanted and self.rng.random() < 0.3:
                 self.until = 0.0

@@ -294,7 +294,7 @@ def hoard(rng: random.Random, setting: Setting) -> Fault:
     return _fault("hoard", text, *steps, steady=steady, granted=setting.nodes)
 
 
-# What a daemon remembers (`state_dir`).
+# The memory of a daemon (`state_dir`).
 
 
 def state_full(rng: random.Random, setting: Setting) -> Fault:
@@ -366,7 +366,7 @@ ROOMS = {
 
 
 def kinds(setting: Setting) -> dict[str, Draw]:
-    """What such a cluster can have."""
+    """The faults that such a cluster can have."""
     found = _NETWORK | _STATE
     if setting.nodes >= 4:
         found["ring"] = ring

@@ -1,4 +1,4 @@
-"""What the daemons recorded, as one history for `lockify check`; an hour of it does not fit into memory.
+"""The daemons' records, as one history for `lockify check`; an hour of it does not fit into memory.
 
 A daemon that is killed cannot write that it ends, and one that is stopped writes late that its life is over; others
 go on without it from the moment that it stopped. Both are written into the history here.

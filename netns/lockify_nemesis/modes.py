@@ -15,12 +15,12 @@ _TOGETHER = {
 
 
 def compatible(one: str, other: str) -> bool:
-    """Whether two clients may hold a name in these modes at the same time."""
+    """Returns true if two clients may hold a name in these modes at the same time."""
     return other in _TOGETHER[one]
 
 
 def has_token(mode: str) -> bool:
-    """Whether a grant of this mode carries a fencing token."""
+    """Returns true if a grant of this mode carries a fencing token."""
     return mode in ("PW", "EX")
 
 

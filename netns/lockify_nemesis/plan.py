@@ -1,4 +1,4 @@
-"""What is broken when: drawn from a seed before anything runs, so that a seed is a schedule.
+"""The faults and their times: drawn from a seed before anything runs, so that a seed is a schedule.
 
 A fault is a list of steps that break something and mend it again. An episode is one or two faults at a time; after
 it, everything works again, and somebody waits until every node has been granted something.

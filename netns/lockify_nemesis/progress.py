@@ -1,4 +1,4 @@
-"""Who is granted something again, and how soon, after everything has been mended; who loses something without reason."""
+"""The clients that get locks again after all repairs, and how soon; those that lose locks without reason."""
 
 from __future__ import annotations
 

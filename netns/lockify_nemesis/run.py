@@ -109,7 +109,7 @@ class Run:
         self.tail = Tail(record, self.judge)
 
     def tell(self, text: str) -> None:
-        """What happens, with the time, for the story; the clock is that of the record."""
+        """An event with its time, for the story; the clock is that of the record."""
         self.story.write(f"{time.monotonic_ns()} {time.monotonic() - self.began:8.2f} {text}\n")
         self.story.flush()
 
@@ -150,7 +150,7 @@ class Run:
             self.tell(f"{step.do} {step.args}")
             before_it = time.monotonic()
             self.cluster.do(step.do, step.args)
-            # What a step takes moves the later ones.
+            # The duration of a step moves the later ones.
             began += time.monotonic() - before_it
             if steady is not None:
                 steady.shift(int((time.monotonic() - before_it) * SECOND))

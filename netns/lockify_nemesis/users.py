@@ -22,7 +22,7 @@ LOOKERS = 6
 
 @dataclass(frozen=True)
 class Load:
-    """What users do."""
+    """The work of users."""
 
     sessions: int
     """Processes with a session, of each node."""
@@ -62,7 +62,7 @@ class Users:
                                     process_group=0)
 
     def replace_dead(self) -> None:
-        """What those held whose process has ended is nobody's."""
+        """Locks of ended processes are nobody's."""
         for client, (node, process) in list(self.running.items()):
             if process.poll() is None:
                 continue

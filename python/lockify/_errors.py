@@ -1,10 +1,10 @@
-"""What can go wrong. Each message says what to do."""
+"""The errors of the package. Each message says what to do."""
 
 from __future__ import annotations
 
 
 class LockifyError(Exception):
-    """What calls of this package raise, but for wrong arguments: those are ValueError or TypeError."""
+    """The base of all errors of this package, except for wrong arguments: those are ValueError or TypeError."""
 
 
 class WouldBlock(LockifyError):

@@ -1,4 +1,4 @@
-"""Locks."""
+"""Locks, their requests and their releases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OnBlock = Callable[["Lock", Mode], object]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for, as the extension module reads it."""
+    """A request, as the extension module reads it."""
 
     mode: int
     wait: bool
@@ -79,7 +79,7 @@ class Lock:
 
     @property
     def provisional(self) -> bool:
-        """Whether it was granted on a claim (`notify`) that has not been confirmed yet."""
+        """True if it was granted on a claim (`notify`) that has not been confirmed yet."""
         return self._native.provisional
 
     @property
@@ -100,12 +100,12 @@ class Lock:
 
     @property
     def released(self) -> bool:
-        """Whether this program has released it."""
+        """True if this program has released it."""
         return self._last_token is not None
 
     @property
     def lost(self) -> bool:
-        """Whether it is no longer held, though not released: what it protected may have changed."""
+        """True if it is no longer held, though not released: the protected data may have changed."""
         try:
             self.check()
         except Released:
@@ -184,7 +184,7 @@ class Lock:
         except Released:
             pass  # just now, by its callback
         except LockifyError:
-            # What went wrong inside counts more.
+            # An error inside the block counts more.
             if kind is None:
                 raise
 
@@ -269,7 +269,7 @@ class Acquisition:
         except Released:
             pass  # just now, by its callback
         except LockifyError:
-            # What went wrong inside counts more.
+            # An error inside the block counts more.
             if kind is None:
                 raise
 

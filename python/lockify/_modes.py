@@ -26,7 +26,7 @@ NL, CR, CW, PR, PW, EX = Mode
 
 
 def number(mode: Mode) -> int:
-    """What the daemon calls it."""
+    """Its number in the daemon's protocol."""
     if not isinstance(mode, Mode):
         raise TypeError(f"{mode!r} is no mode: give one of lockify.NL, CR, CW, PR, PW, EX")
     return int(mode)

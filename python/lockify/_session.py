@@ -78,7 +78,7 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """Whether this program has ended it."""
+        """True if this program has ended it."""
         return self._closed
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Session:
         return number
 
     def _lost(self, number: int, lost: LostLock) -> None:
-        # What goes with a session that its program ends is not lost.
+        # Locks of a session that its program ends are not lost.
         callback = None if self._closed else self._callbacks.get(number)
         if callback is not None:
             callback(lost)
@@ -236,7 +236,7 @@ class Lockspace:
         return _views.view(self._native.locks())
 
     def who(self, name: str | bytes) -> _views.View:
-        """Who holds `name`, and who waits for it."""
+        """The holders of `name`, and who waits for it."""
         return _views.view(self._native.who(_bytes(name)))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Who holds what, as the whole cluster tells it. The fields are those of `lockify who --json`."""
+"""The holders of locks, as the whole cluster reports them. The fields are those of `lockify who --json`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from ._modes import Mode
 
-# What the extension module tells (../src/view.rs), in the order of the fields below.
+# The tuples of the extension module (../src/view.rs), in the order of the fields below.
 ToldOwner: TypeAlias = tuple[int, int | None, int | None]
 ToldLock: TypeAlias = tuple[ToldOwner, int, int | None, int | None, float, int, str, list[ToldOwner]]
 ToldResource: TypeAlias = tuple[bytes, int | None, bool, list[ToldLock], list[ToldLock]]
@@ -16,7 +16,7 @@ ToldView: TypeAlias = tuple[list[ToldResource], int, list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose lock it is."""
+    """The owner of a lock."""
 
     node: int
     session: int | None
@@ -62,7 +62,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the cluster says of some resources."""
+    """The cluster's report about some resources."""
 
     resources: tuple[Resource, ...]
     omitted: int

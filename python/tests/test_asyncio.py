@@ -266,7 +266,7 @@ def test_the_session_ends_while_tasks_wait(own_daemon: Daemon, name: str) -> Non
                 await lock.unlock_async()
             with pytest.raises(lockify.Disconnected):
                 kept.check()
-            # What went wrong inside comes out, not that the lock could not be released.
+            # An error inside the block comes out, not that the lock could not be released.
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -269,7 +269,7 @@ def test_a_lockspace_has_the_mode_that_it_is_made_with() -> None:
                 maker.create_lockspace("odd", mode=0o700)
             for made, mode in {"private": None, "seen": 0o644, "open": 0o666}.items():
                 maker.create_lockspace(made, exclusive=True, mode=mode)
-            # What exists keeps its own.
+            # An existing lockspace keeps its own.
             maker.create_lockspace("private", mode=0o666)
             os.seteuid(64001)
             try:

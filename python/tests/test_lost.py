@@ -81,7 +81,7 @@ def test_a_session_that_its_program_ends_loses_nothing(
 
 
 def test_a_session_may_end_while_a_callback_releases(daemon: Daemon, name: str) -> None:
-    """What the callback raised would be reported, and reports fail tests (pyproject.toml)."""
+    """The callback's exceptions would be reported, and reports fail tests (pyproject.toml)."""
     for _ in range(100):
         with lockify.connect(daemon.socket) as one, lockify.connect(daemon.socket) as two:
             kept = one.lockspace("default").lock(name, on_block=lambda lock, mode: lock.unlock())

@@ -1,4 +1,4 @@
-"""What the garbage collector does."""
+"""The effects of the garbage collector."""
 
 from __future__ import annotations
 

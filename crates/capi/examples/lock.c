@@ -39,7 +39,7 @@ int main(int argc, char **argv)
 	/* Storage that is handed the token can refuse a holder that was declared dead. */
 	printf("working on %s with fencing token %" PRIu64 "\n", name, lockify_token(lock));
 
-	/* What was done without the lock may have to be done again. */
+	/* Work without the lock may have to be done again. */
 	if (lockify_unlock(lock, NULL, 0))
 		return failed("unlock");
 	lockify_close(space);

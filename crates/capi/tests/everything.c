@@ -174,7 +174,7 @@ int main(void)
 	EXPECT(LOCKIFY_OK, lockify_check(lock));
 	EXPECT(LOCKIFY_OK, lockify_unlock(lock, NULL, 0));
 
-	/* What is wrong */
+	/* The error */
 	request = (struct lockify_request)LOCKIFY_REQUEST_INIT;
 	EXPECT(LOCKIFY_INVALID, lockify_lock(NULL, "a", 1, &request, &lock));
 	EXPECT(LOCKIFY_INVALID, lockify_lock(space, NULL, 1, &request, &lock));

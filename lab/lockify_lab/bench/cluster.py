@@ -47,7 +47,7 @@ _LIMIT = 600.0  # seconds for one load; the slowest take a seventh of it
 
 @dataclass(frozen=True)
 class Setup:
-    """What distinguishes the compared clusters."""
+    """The properties that distinguish the compared clusters."""
 
     name: str  # FS-KIND, by which figures know what to compare it with
     fs: str
@@ -63,7 +63,7 @@ class Setup:
 
     @property
     def port(self) -> int:
-        """Whose packets are counted: the lock manager's, or NFS's own."""
+        """The source of the counted packets: the lock manager's, or NFS's own."""
         return {"dlm": DLM_PORT, "o2cb": O2NET_PORT, "nfs": nfs.PORT}[self.stack]
 
 
@@ -247,7 +247,7 @@ class Cluster:
 
 
 def _counted(output: str) -> dict[str, int]:
-    """What the claim's counters grew by."""
+    """The increase of the claim's counters."""
     found: dict[str, dict[str, int]] = {"before": {}, "after": {}}
     for line in output.splitlines():
         if line.startswith("counter-"):

@@ -13,7 +13,7 @@ _TRACING = "/sys/kernel/tracing"
 _LINE = re.compile(r"\s(\d+\.\d+): (dlm_\w+): (.*)$")
 _NAME = re.compile(r"res_name=(?:0x)?([0-9a-f ]*)")
 _TYPE = re.compile(r" m_type=(\w+)")
-# What claim messages are called by a kernel that prints unknown types as numbers (kernel/README.md).
+# The names of claim messages in a kernel that prints unknown types as numbers (kernel/README.md).
 _CLAIM_TYPES = {"0x20": "CLAIM", "0x21": "CLAIM_REPLY"}
 # A thread waits for these answers; a claim's goes on meanwhile.
 SYNCHRONOUS = ("LOOKUP", "REQUEST", "CONVERT")
@@ -36,7 +36,7 @@ cd /
 
 @dataclass
 class Trace:
-    """What the events of one run add up to."""
+    """The sums of one run's events."""
 
     waits: list[tuple[float, float]] = field(default_factory=list)  # of new locks, from call to completion, in us
     messages: Counter[str] = field(default_factory=Counter)  # by type, sent and received

@@ -186,7 +186,7 @@ def _add_traced(tables: dict[str, Table], cluster: Cluster, kind: str, run: Run)
 
 
 def _consistency(tables: dict[str, Table], rows: Rows) -> None:
-    """What the claim saves a creation, against what the DLM's wait shrinks by: 1 if the wait explains the
+    """The claim's saving of a creation, against the decrease of the DLM's wait: 1 if the wait explains the
     throughput. A share of 46.7 % that becomes 8 % explains 1.73 x, not 6.4 x."""
     time, wait = tables["create_us"], tables["lock_waiting_us_per_create"]
     for (name, kind), claimed in time.values.items():

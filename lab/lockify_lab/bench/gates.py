@@ -1,4 +1,4 @@
-"""What the figures have to be: a goal that is not reached is told, a gate that is not fails."""
+"""The requirements of the figures: a goal that is not reached is told, a gate that is not fails."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ BOUNDS = (
     Bound("gate", "packets", "packets_ratio_to_stock", _SAME + "packets", _unpatched, least=0.95, most=1.05),
 )
 
-# What --smoke asks for: counts only. Times on a machine under load prove nothing.
+# The requirements of --smoke: counts only. Times on a machine under load prove nothing.
 COUNTED = ("round_trips_per_create", "packets_per_create", "packets_ratio_to_stock")
 
 

@@ -36,7 +36,7 @@ class Programs:
         return tuple(dict.fromkeys(str(program.parent) for program in programs))
 
     def generator(self, workload: str, active: int) -> str:
-        """Who makes a load, as rows call it. Several processes of one mdtest would need MPI among the nodes."""
+        """The maker of a load, as rows call it. Several processes of one mdtest would need MPI among the nodes."""
         if workload == "postmark":
             return "postmark"
         if workload in PERSONALITIES:

@@ -254,7 +254,7 @@ int main(int argc, char **argv)
 	if (!strcmp(task, "again")) /* Keeps this node the name's master. */
 		lock("again", LKM_NLMODE, &master);
 	sscanf(task, "mixed%d", &readers);
-	/* What only the first lock of a name costs. */
+	/* The cost of only the first lock of a name. */
 	if (!strcmp(task, "own"))
 		for (int n = 0; n < NAMES; n++)
 			pair(own_name(name, client, n));

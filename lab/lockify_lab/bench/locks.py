@@ -36,7 +36,7 @@ _PLAIN = "anybody who reaches the network may take and break locks"
 
 @dataclass(frozen=True)
 class Task:
-    """What clients do; `crates/peers/src/turn.rs` calls it so, too."""
+    """The task of clients; `crates/peers/src/turn.rs` calls it so, too."""
 
     title: str
     word: str  # locks.c's
@@ -93,7 +93,7 @@ _SERVICES = (
 
 @dataclass(frozen=True)
 class Turn:
-    """What the clients of one service found in one round."""
+    """The findings of one service's clients in one round."""
 
     per_second: float
     median_us: float
@@ -148,7 +148,7 @@ def _socket(nodes: int) -> str:
 
 
 def _put(folder: Path, lockify: Path, libraries: list[Path]) -> None:
-    """What the nodes run; they see this folder as /run/lab."""
+    """The program of the nodes; they see this folder as /run/lab."""
     for library, flags in _LINKED.items():
         output: list[str | Path] = ["-o", folder / f"locks.{library}", _SOURCE, f"-l{library}"]
         command = ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", *flags, *output]
@@ -232,7 +232,7 @@ def _turn(lab: Lab, nodes: int, task: Task, service: Service, seconds: float) ->
 
 
 def together(results: Sequence[str]) -> Turn:
-    """What clients found that worked at the same time."""
+    """The findings of clients that worked at the same time."""
     per_second = 0.0
     times: list[int] = []
     for result in results:

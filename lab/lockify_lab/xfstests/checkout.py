@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import LabError, UsageError
 from ..host import CONFIGS
 
-# What building takes, and what the tests of the list run.
+# The requirements of the build, and of the tests in the list.
 PACKAGES = (
     "acl", "attr", "automake", "bc", "dbench", "e2fsprogs", "gcc", "libacl1-dev", "libaio-dev", "libattr1-dev",
     "libcap-dev", "libgdbm-dev", "libtool-bin", "make", "perl", "quota", "uuid-dev", "xfslibs-dev", "xfsprogs",

@@ -20,7 +20,7 @@ _PASSED = re.compile(r"\s*(?:\d+s \.\.\. )?\s*\d+s$")
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a test. `said` is what `check` told about it, on one line."""
+    """The result of a test. `said` is what `check` told about it, on one line."""
 
     verdict: str
     seconds: float

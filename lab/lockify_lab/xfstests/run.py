@@ -29,7 +29,7 @@ done
 
 @dataclass(frozen=True)
 class Plan:
-    """What all runs have in common."""
+    """The common parameters of all runs."""
 
     checkout: Path
     tests: tuple[str, ...]
@@ -171,7 +171,7 @@ class _Active:
 
 
 def _check_disk(plan: Plan, lab: Lab) -> str:
-    """What fsck finds when nobody has the file system mounted. All leave at once: see README.md, "Fault tests"."""
+    """The findings of fsck while no node mounts the file system. All leave at once: see README.md, "Fault tests"."""
     leave = "echo 3 >/proc/sys/vm/drop_caches; ! mountpoint -q $MNT || umount $MNT"
     limit = min(_SETTLE, plan.left())
     try:

@@ -44,6 +44,6 @@ def _groups(tests: Iterable[tuple[str, set[str]]]) -> list[_Group]:
 
 
 def _names(script: Path) -> set[str]:
-    """What a test's script calls its files in the shared file system."""
+    """The names of a test script's files in the shared file system."""
     text = script.read_text("utf-8", errors="replace")
     return {name for name in _NAME.findall(text) if not _OWN.search(name)}

@@ -43,7 +43,7 @@ def full(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def unharmed(request: pytest.FixtureRequest, **options: object) -> Iterator[Lab]:
-    """What the scenarios leave behind has to pass fsck, unless messages are lost for good: then nobody can unmount."""
+    """The scenarios' file systems have to pass fsck, unless messages are lost for good: then nobody can unmount."""
     for lab in booted(request.param, 3, token=20_000, **options):
         failed = request.session.testsfailed
         yield lab

@@ -1,4 +1,4 @@
-"""What the tests of OCFS2 share."""
+"""The common parts of the tests of OCFS2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ocfs2(name: str, nodes: int, token: int = TOKEN, **options: object) -> Itera
         yield lab
 
 
-# What lockdep tells of the stock kernel, and the function that it is about: OCFS2 takes the inode locks of two
+# Lockdep's reports about the stock kernel, and the function that it is about: OCFS2 takes the inode locks of two
 # directories with one class when a link or a rename needs both; O2CB's heartbeat flushes the queue whose work waits
 # for the heartbeat's callbacks.
 _STOCK_REPORTS = {

@@ -42,7 +42,7 @@ SMALL_DISK = {"disk": "160M", "journals": 3, "journal_size": 8, "mkfs": ("-r", "
 
 
 def claims(lab: Lab) -> bool:
-    """Whether this is the claim, and not its control."""
+    """True if this is the claim, and not its control."""
     return lab.options.claim == "on"
 
 
@@ -72,7 +72,7 @@ def counters(lab: Lab, node: int = CREATOR) -> dict[str, int]:
 
 
 def counted(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
-    """What happened between two looks at a node's counters."""
+    """The changes between two looks at a node's counters."""
     return {name: after[name] - before[name] for name in after}
 
 
@@ -151,7 +151,7 @@ def stop_lockspace(lab: Lab, node: int) -> None:
 
 @contextmanager
 def lost(lab: Lab, sender: int, receiver: int) -> Iterator[None]:
-    """What the one sends to the other is lost; the other way works."""
+    """Packets from the one to the other are lost; the other way works."""
     lab.blackhole(sender, receiver)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a creation costs: counted, because times on a shared machine mean little."""
+"""The cost of a creation: counted, because times on a shared machine mean little."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ LONG = 120
 BURSTS = 10
 SENT_AGAIN = 10
 EACH = 50
-# What the network keeps from its sender, in both directions between the creator and its directory.
+# Messages that the network drops, in both directions between the creator and its directory.
 DIRECTIONS = [
     pytest.param(CREATOR, DIRECTORY, id="claims-lost"),
     pytest.param(DIRECTORY, CREATOR, id="answers-lost"),

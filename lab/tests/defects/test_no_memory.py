@@ -65,7 +65,7 @@ def no_memory(lab: Lab, node: int, function: str) -> Iterator[Callable[[], int]]
 
 @contextmanager
 def all_settled(lab: Lab) -> Iterator[None]:
-    """What the creator claims meanwhile is settled in the end, by answers and not by a recovery."""
+    """The creator's claims from that time are settled in the end, by answers and not by a recovery."""
     wait_settled(lab)
     before = counters(lab)
     yield

@@ -1,4 +1,4 @@
-"""What a creation on OCFS2 costs, counted, and who sees what it made."""
+"""The cost of a creation on OCFS2, counted, and the nodes that see its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D11: O2CB knows no claims. What OCFS2 asks for must not reach it as something it does not have.
+"""D11: O2CB knows no claims. Requests of OCFS2 must not reach it as something it does not have.
 
 The control is an unchanged kernel."""
 

@@ -68,7 +68,7 @@ def test_refusals_cross(full: Lab) -> None:
 
 
 def test_deletions_are_done_before_unmounting(three: Lab) -> None:
-    """Who is asked too late to let go of a deleted file has to delete it. It looks the file up by its
+    """A node that is asked too late to release a deleted file has to delete it. It looks the file up by its
     number, and unmounts while another node has the lock of the resource group."""
     three.sh("mkdir $MNT/d", CREATOR)
     three.sh(scenario.create("d", FILES // 20), CREATOR)

@@ -41,7 +41,7 @@ def switched() -> Iterator[Lab]:
 
 
 def creation(lab: Lab, folder: str, count: int) -> dict[str, int]:
-    """What the creator's counters say of so many creations, which the others then see."""
+    """The creator's counters after so many creations, which the others then see."""
     before = counters(lab)
     lab.sh(scenario.create(folder, count), CREATOR)
     after = counters(lab)

@@ -40,7 +40,7 @@ def own_folders(lab: Lab, claimers: list[int]) -> None:
         for attempt in range(20):
             inode = int(lab.sh(f"mkdir $MNT/by.{claimer} && stat -c %i $MNT/by.{claimer}", claimer))
             group = inode * BLOCK // GROUP
-            # What is before the first group shifts all by a part of one.
+            # The part before the first group shifts all by a part of one.
             if all(abs(group - other) > 1 for other in groups):
                 groups.append(group)
                 break
@@ -82,13 +82,13 @@ def claims_pending(lab: Lab, background: Background, claimers: list[int]) -> Job
 
 
 def check_list(lab: Lab, listing: Future[Result]) -> None:
-    """Who looks at a surviving claimer's folder sees it whole."""
+    """Every node sees a surviving claimer's folder whole."""
     listed = int(succeeded(listing).out)
     assert listed == FILES or not claims(lab)
 
 
 def check_survivors(lab: Lab, claimers: list[int], dead: tuple[int, ...]) -> None:
-    """What was written before is there, of the surviving claimer also what nobody had confirmed; and life
+    """Earlier writes are there, of the surviving claimer also what nobody had confirmed; and life
     goes on."""
     alive = [node for node in lab.options.all_nodes if node not in dead]
     looking = [node for node in alive if node != SURVIVOR]

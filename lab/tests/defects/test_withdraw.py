@@ -21,7 +21,7 @@ LONG = 120
 
 @pytest.mark.parametrize("silence", SILENCES)
 def test_withdraw_behind_a_closed_barrier(mortal: Lab, silence: str) -> None:
-    """GFS2 gives up at a node with claims pending. What it had written out is there, others go on in its
+    """GFS2 gives up at a node with claims pending. Its written data is there, others go on in its
     folder, and it can mount again."""
     folder = f"withdraw.{silence}"
     mortal.expect("withdraw")

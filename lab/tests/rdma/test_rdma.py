@@ -77,7 +77,7 @@ def test_clients_of_three_nodes(lab: Lab, tmp_path: Path, protocol: str) -> None
 
 
 def during(lab: Lab, before: dict[int, Difference]) -> dict[int, Difference]:
-    """What clocks differed by from then until now."""
+    """The difference of the clocks from then until now."""
     return {node: before[node].or_else(now) for node, now in differences(lab).items()}
 
 
@@ -99,7 +99,7 @@ COSTS: dict[str, dict[str, dict[str, int]]] = {
 
 @pytest.mark.parametrize("protocol", COSTS)
 def test_a_lock_costs_what_the_specification_says(lab: Lab, protocol: str) -> None:
-    """What a client has counted, and what the home's card has received."""
+    """The counts of a client, and the packets that the home's card has received."""
     for mode, cost in COSTS[protocol].items():
         with server(lab, protocol, 0) as address:
             worker = Worker(2, seconds=0.2, locks=1, shared=float(mode == "shared"))
@@ -110,7 +110,7 @@ def test_a_lock_costs_what_the_specification_says(lab: Lab, protocol: str) -> No
         counted = {kind: done[kind] for kind in ("cas", "faa", "read", "write", "messages")}
         wanted = {kind: cost.get(kind, 0) * done["pairs"] for kind in counted}
         if (protocol, mode) == ("n-cosed", "shared"):
-            # Who has just shared looks at the writers' intents, which docs/design/onesided.md 2.3 adds (hole 9).
+            # After sharing, a client looks at the writers' intents, which docs/design/onesided.md 2.3 adds (hole 9).
             assert 0 <= counted["read"] <= done["pairs"]
             wanted["read"] = counted["read"]
         assert counted == wanted, (mode, done["pairs"])
@@ -122,7 +122,7 @@ def test_a_lock_costs_what_the_specification_says(lab: Lab, protocol: str) -> No
 
 
 def received(lab: Lab) -> dict[str, int]:
-    """What the home's card has counted."""
+    """The counts of the home's card."""
     names = ("rcvd_pkts", "duplicate_request", "out_of_seq_request")
     text = lab.sh(f"cd /sys/class/infiniband/rxe0/ports/1/hw_counters && cat {' '.join(names)}", HOME)
     return dict(zip(names, map(int, text.split()), strict=True))

@@ -33,7 +33,7 @@ __attribute__((constructor)) static void find(void)
 	close(file);
 }
 
-/* Whether this is the one; of several threads only one is told so. */
+/* True if this is the one; of several threads only one is told so. */
 static int burns_down(int sends)
 {
 	int64_t left;

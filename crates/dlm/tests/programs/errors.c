@@ -1,4 +1,4 @@
-/* What is refused, and how. */
+/* Refused calls, and their errors. */
 #include "say.h"
 
 static dlm_lshandle_t ls;
@@ -64,7 +64,7 @@ static void try_flags(int f, const char *one, const char *two)
 
 		must("lock", ret == 0);
 		settle(casts + 1);
-		/* What is allowed is granted: nobody else is there. */
+		/* Allowed calls are granted: nobody else is there. */
 		ret = dlm_ls_lock(ls, mode, &l, f | LKF_CONVERT, NULL, 0, 0, cast, &casts, NULL, NULL);
 		printf("NL to %s %s %s: %d %s\n", modes[mode], one, two, ret, ret ? word(errno) : "");
 		if (!ret)

@@ -1,4 +1,4 @@
-/* Who is granted when, value blocks, and what the status block says: tables for comparison. */
+/* The order of grants, value blocks, and what the status block says: tables for comparison. */
 #include "say.h"
 
 static dlm_lshandle_t ls;
@@ -80,7 +80,7 @@ static void values(int flags, const char *name)
 			must("convert", convert(&l, to, LKF_VALBLK | flags) == 0 && !l.sb_status);
 			snprintf(what, sizeof(what), "%s %s to %s", name, modes[from], modes[to]);
 			show(what, &l);
-			/* What an unlock of PW and EX writes is another matter. */
+			/* The write of an unlock of PW and EX is another matter. */
 			must("convert", convert(&l, LKM_NLMODE, 0) == 0);
 			unlock(&l);
 			memset(theirs, 0x44, sizeof(theirs));

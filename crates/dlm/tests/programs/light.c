@@ -1,4 +1,4 @@
-/* What libdlm_lt does differently: synchronous calls fail with the status, and callbacks run while
+/* The differences of libdlm_lt: synchronous calls fail with the status, and callbacks run while
  * they wait. */
 #include "say.h"
 

@@ -45,7 +45,7 @@ static int begin(int flags)
 	return dlm_ls_lock(ls, LKM_PRMODE, &l, flags, "a", 1, 0, cast, NULL, bast, NULL);
 }
 
-/* What the second node's client does, step by step. */
+/* The second node's client, step by step. */
 static void two(int step)
 {
 	switch (step) {

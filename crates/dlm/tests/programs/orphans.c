@@ -36,7 +36,7 @@ static int left_behind(int mode, const char *name)
 	return pid;
 }
 
-/* Whether nobody is in the way of EX. The end of a process takes a moment. */
+/* Returns true if nobody blocks EX. The end of a process takes a moment. */
 static void is_free(const char *name, int wanted)
 {
 	struct dlm_lksb probe = { 0 };

@@ -1,4 +1,4 @@
-/* What libdlm and the kernel leave open, get wrong, or do not have: Lockify only. */
+/* Cases that libdlm and the kernel leave open, get wrong, or do not have: Lockify only. */
 #include "say.h"
 
 static dlm_lshandle_t ls;
