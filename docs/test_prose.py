@@ -109,3 +109,8 @@ def test_limits_that_are_exceeded_are_named() -> None:
     bad = prose.Count("bad", [prose.Sentence("What " + "word " * prose.MEDIAN)], 1)
     assert prose.exceeded(good) == []
     assert len(prose.exceeded(bad)) == 3
+
+
+def test_the_repository_keeps_the_limits() -> None:
+    checked = subprocess.run([sys.executable, "-B", SCRIPT, "--check"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
