@@ -421,7 +421,7 @@ pub unsafe extern "C" fn lockify_keep(lock: *mut Lock) {
     });
 }
 
-/// Returns true if a lock is held.
+/// Checks that a lock is held.
 ///
 /// # Safety
 /// `lock` is null or a lock.

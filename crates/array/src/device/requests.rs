@@ -19,19 +19,24 @@ impl Device {
         effects: &mut Vec<Effect>,
     ) {
         let Request { call, stamp, epoch, .. } = request;
+        // No life may act for another: its locks and pre-writes are its own.
         if call.op.life != from {
             return self.reply_to(from, call, Answer::Invalid);
         }
+        // Every request shows that the host lives, even one that is refused below.
         self.heard.insert(from, now);
         self.silence.get_or_insert(now.saturating_add(self.config.lease));
         self.reported.remove(&from);
+        // Before anything takes effect: no fenced life, and no plan of another state of the array.
         if let Err(answer) = self.admit(from, epoch, &request.action) {
             return effects.push(Effect::answer(call, answer));
         }
         let touches = extents(&request.action).is_some_and(|all| all.iter().any(Option::is_some));
+        // The device may be let in soon, so the request waits instead of failing.
         if touches && !self.may_serve() {
             return self.returns.wait(from, request);
         }
+        // After a restart, a new phase 1 must not come between a forgotten phase 1 and its phase 2.
         let first = matches!(request.action, Action::Prepare { .. } | Action::Lock { .. });
         #[cfg(feature = "mutations")]
         let first = first && self.config.mutation != Some(Mutation::ServesBeforeSettled);
@@ -41,6 +46,8 @@ impl Device {
         if let Err(answer) = self.ready(now, call, stamp, &request.action) {
             return effects.push(Effect::answer(call, answer));
         }
+        // After the next restart, only the record shows this life and region. So the marks become
+        // durable first.
         let Some(request) = self.noted(now, from, request) else { return };
         if matches!(request.action, Action::Cancel | Action::Unlock) {
             self.returns.give_up(call);
@@ -54,6 +61,7 @@ impl Device {
                 let asked = Prepare { call, stamp, read, write, headers, starving, past };
                 self.tso.prepare(now, asked, &mut self.memory, effects);
             }
+            // The device has forgotten this write's phase 1, so the scheme would not find it.
             Action::Commit(blocks) | Action::WriteUnlock(blocks)
                 if self.returns.awaits(from) && self.memory.get(call).is_none() =>
             {
@@ -120,7 +128,7 @@ impl Device {
         Ok(())
     }
 
-    /// Returns true if a request may be served now.
+    /// Refuses a request that may not be served now.
     fn ready(
         &mut self,
         now: Time,

@@ -78,6 +78,7 @@ impl Host {
         let layout = self.config.layout;
         let Some(this) = self.tries.get_mut(&seq) else { return };
         let beyond = |s: &plan::StripePlan| plan::missing_units(&layout, &self.state, s.stripe) > 1;
+        // Redundancy replaces one unit of a stripe. With two missing, the write cannot be finished.
         if let Some(part) = this.plan.stripes.iter().find(|part| beyond(part)) {
             let what = format!("stripe {} has lost more units than it can", part.stripe);
             return self.fail(now, seq, OpError::Unavailable(what));
@@ -102,6 +103,8 @@ impl Host {
         if forgotten || back || suspect.is_some() {
             return self.mend_by_another_try(now, seq, suspect);
         }
+        // Devices have only left. The others hold their locks and pre-writes, so the computed
+        // blocks still fit.
         this.epoch = self.state.since;
         let mut again = Vec::new();
         for part in &this.plan.stripes {
@@ -115,6 +118,7 @@ impl Host {
                 let condition = self.state.devices.get(device);
                 let present = condition.is_some_and(|c| *c != Condition::Failed);
                 if let (Some(blocks), true, Some(_)) = (&mut sibling.blocks, present, refused) {
+                    // The linkage record names the device that this write leaves out.
                     blocks.header.skipped = skipped;
                     again.push((index, blocks.clone()));
                 }

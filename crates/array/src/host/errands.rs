@@ -348,6 +348,8 @@ impl Host {
                     let written = written.into_iter();
                     left.written.extend(written.map(|(extent, header)| (device, extent, header)));
                     let known = left.forgotten.entry(device).or_default();
+                    // The larger bound is the safe one: no write above it is missing from the
+                    // answers.
                     *known = forgotten.max(*known);
                     left.forgetful.extend(forgot.then_some(device.0 / layout.group_size()));
                 }
@@ -358,7 +360,7 @@ impl Host {
                     }
                 }
                 (_, Answer::Done) => {}
-                // Devices have come or gone: by the new state it is others who are told.
+                // Devices have come or gone. By the new state, other devices have to be told.
                 (_, Answer::Stale(state)) => {
                     self.adopt(now, state);
                     return self.go_on(now, id);
@@ -374,7 +376,7 @@ impl Host {
                 let life = *life;
                 let mut left = left.stripes(&layout);
                 if self.locks.is_some() {
-                    // Nobody comes over what a dead host has locked at the server: headers tell everything.
+                    // No other host writes under a dead host's locks at the server, so headers show everything.
                     left.values_mut().for_each(Vec::clear);
                 }
                 // The repair's stamp must be newer than those of all traces.
@@ -397,6 +399,8 @@ impl Host {
             Stage::Gathering(device) => {
                 let life = |(host, incarnation)| Life { host, incarnation };
                 let lives = fenced.into_iter().map(life).collect();
+                // The device learns all fences before its rebuild, so that no late write of a
+                // fenced life lands there.
                 let stage = Stage::Handing { device: *device, lives };
                 self.next_stage(now, id, stage);
             }

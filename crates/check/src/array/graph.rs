@@ -126,6 +126,8 @@ impl Graph {
                         let mut later = accesses[i + 1..].iter();
                         later.any(|a| a.attempt == attempt && a.line > down && a.did != Did::Read)
                     };
+                    // A crash may have undone this write. It counts if the operation was answered
+                    // and it did not come again.
                     let certain = down.is_none_or(|down| whole.is_some() && !again(down));
                     if !certain {
                         self.uncertain.push((attempt, device, block));
@@ -140,6 +142,7 @@ impl Graph {
                     // A newer version that was lost with its device may come before an older one.
                     let older = chain.iter().rposition(|v| v.stamp < stamp);
                     let place = older.map_or(0, |older| older + 1);
+                    // A drop is right only where a newer version is.
                     if chain[place..].iter().any(|v| v.stamp > stamp) {
                         chain.insert(place, version);
                     } else {
@@ -148,9 +151,11 @@ impl Graph {
                 }
             }
         }
+        // Uncertain versions may never have been there, so they order nothing.
         for pair in chain.iter().filter(|v| v.certain).collect::<Vec<_>>().windows(2) {
             self.edge(pair[0].node, pair[1].node, at, [pair[0].line, pair[1].line]);
         }
+        // Readers of the last version before a missing write come before that write.
         for &(attempt, line) in missed {
             let Some(op) = run.whole(attempt) else { continue };
             let node = self.node(run, Transaction::Whole(op), attempt, line);
@@ -162,6 +167,7 @@ impl Graph {
                 self.edge(reader.node, node, at, [reader.line, line]);
             }
         }
+        // A reader comes after the certain version that it saw, and before the next certain one.
         for Reader { version, node, line } in readers {
             let place = chain.iter().position(|v| v.id == version).map_or(0, |i| i + 1);
             if let Some(read) = chain[..place].iter().rev().find(|v| v.certain) {

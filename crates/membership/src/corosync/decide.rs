@@ -51,7 +51,7 @@ impl CorosyncMembership {
         let reaches = |a: &(Member, &Report), b: &Member| {
             a.0.node == b.node || a.1.reach.contains(&(b.node, b.incarnation))
         };
-        // Whom nobody hears any more has stopped, whatever it last said of itself.
+        // A member that nobody hears any more has stopped, whatever it last reported.
         let deaf: Vec<NodeId> = all
             .values()
             .map(|(m, _)| *m)
@@ -64,6 +64,7 @@ impl CorosyncMembership {
             })
             .map(|m| m.node)
             .collect();
+        // A link counts only if both ends report it, each with the other's present life.
         let missing = |all: &BTreeMap<NodeId, (Member, &Report)>, b: &Member| {
             let one = |a: &(Member, &Report)| {
                 let back = all.get(&b.node).is_some_and(|b| reaches(b, &a.0));
@@ -83,12 +84,14 @@ impl CorosyncMembership {
         if whole(&all) {
             self.parted = None;
         } else {
-            // Connections are still being made, at first; who cannot talk for long is parted.
+            // At first, connections may still be under way. Members that cannot talk for long are parted.
             let parted = *self.parted.get_or_insert(now);
             if now < parted + grace {
                 self.patience = self.patience.max(now + self.config.lease / 16);
                 return None;
             }
+            // The member with the most broken links leaves first, so that many stay. Of equals, the
+            // higher number leaves.
             while !whole(&all) {
                 let worst = all.values().map(|(m, _)| (missing(&all, m), m.node)).max();
                 let Some((_, node)) = worst else { break };
@@ -96,8 +99,12 @@ impl CorosyncMembership {
             }
         }
         all.get(&self.config.node)?;
+        // One member may have entered a view that the others have not. The next view starts from
+        // the newest.
         let base = all.values().map(|(_, r)| r.installed).max().unwrap_or(0);
         let members: Vec<Member> = all.values().map(|(m, _)| *m).collect();
+        // With leases, members act only by the echoes of a majority of all votes. A smaller view
+        // could do nothing.
         if self.config.fence == FenceKind::Lease
             && !self.is_majority(members.iter().map(|m| &m.node))
         {

@@ -69,7 +69,7 @@ impl Door {
 }
 
 impl Engine {
-    /// Returns true if a connection from there may be made now. If there are too many, the oldest
+    /// The kind of an address if it may connect now. If there are too many connections, the oldest
     /// that has got nowhere makes room: an honest peer needs its place for some milliseconds only.
     pub(super) fn may_enter(&mut self, address: IpAddr, now: Time) -> Option<Origin> {
         let origin = self.door.origin(address);

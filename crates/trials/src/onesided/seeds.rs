@@ -326,6 +326,7 @@ fn watch(sim: &mut Sim<Node>, clients: usize, options: &Options) -> Result<Outco
                             &mut checker,
                             event(Kind::Request).resource(name.as_str()).mode(checked(mode)).op(1),
                         )?;
+                        // A new acquisition: an earlier loss concerned another hold.
                         lost.retain(|n| *n != node);
                         held.insert(node, Hold { node, lock: note.lock, number: note.hold, mode });
                     }
@@ -367,6 +368,8 @@ fn watch(sim: &mut Sim<Node>, clients: usize, options: &Options) -> Result<Outco
             }
             ReportEvent::Wake(alarm) => {
                 let Some(hold) = leases.remove(&alarm) else { continue };
+                // The client may have released this hold, or taken another, before the end of its
+                // lease.
                 let current = held
                     .get(&hold.node)
                     .is_some_and(|h| (h.number, h.lock) == (hold.number, hold.lock));
@@ -380,6 +383,7 @@ fn watch(sim: &mut Sim<Node>, clients: usize, options: &Options) -> Result<Outco
                 outcome.faults += 1;
                 overtaking.gone(node.0);
                 busy.retain(|n| *n != node.0);
+                // A hold whose lease ended before the crash has been reported as lost already.
                 if let Some(hold) = held.remove(&node.0)
                     && !lost.contains(&node.0)
                 {

@@ -506,6 +506,8 @@ impl Process {
             // A refused host cannot renew; its lease starts when we admit it.
             self.silent.values_mut().for_each(|at| *at = now + lease);
         }
+        // The rest acts on other processes. Only a device that has agreed with a majority may do
+        // that.
         if !self.members.may_act() || self.anew {
             return;
         }
@@ -515,6 +517,7 @@ impl Process {
             self.repairs.ask(Job::Fence(life));
             self.silent.remove(&life);
         }
+        // A device that has never served has no blocks of the array to check or to be let in with.
         if !self.disk.store().is_in_service() {
             return;
         }
@@ -522,6 +525,7 @@ impl Process {
             self.repairs.ask(Job::LetIn(device, term));
         }
         let condition = self.device.state().devices.get(usize::from(self.me.0));
+        // A failed device is rebuilt as a whole, so its stripes need no check.
         let counts = condition.is_some_and(|condition| *condition != Condition::Failed);
         if counts
             && self.device.is_let_in()
@@ -536,6 +540,7 @@ impl Process {
             self.in_service.insert(DeviceId(id), true);
             self.members.excuse(DeviceId(id));
         }
+        // One proposer is enough: competing proposals delay each other.
         if self.leads() {
             let new = self.in_service.iter().filter(|(_, in_service)| !**in_service);
             let wrong = self.wrong_clocks.iter().filter(|(_, since)| since.elapsed() >= lease);
@@ -547,6 +552,8 @@ impl Process {
                 if condition.is_some_and(|condition| *condition != Condition::Failed)
                     && self.settled.may_give_up(device)
                 {
+                    // The term ties the failure to this absence: the device may be let in again
+                    // meanwhile.
                     self.repairs.ask(Job::Fail(device, state.term(device)));
                 }
             }

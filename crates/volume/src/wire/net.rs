@@ -436,6 +436,7 @@ impl Net {
 
     /// Hears a connection, as long as it is its turn.
     fn hear(&mut self, key: usize) {
+        // A bounded number of frames, so that a busy peer does not delay the others.
         for _ in 0..FRAMES {
             let Some(connection) = self.connections.get(key) else { return };
             if !connection.speaks || self.is_held(connection) {
@@ -443,6 +444,8 @@ impl Net {
             }
             let Some(connection) = self.connections.get_mut(key) else { return };
             if matches!(connection.who, Who::Refused(_)) {
+                // Unread input would turn the close into a reset, and the peer could lose the
+                // refusal.
                 if connection.line.discard() {
                     self.connections.remove(key);
                 } else {
@@ -490,6 +493,8 @@ impl Net {
                     self.remove(key, Why::Refused(why));
                 }
                 (Err(End::Closed(kind)), who) => {
+                    // Only on this machine does a refused connection prove that the process is
+                    // gone.
                     let absent = kind == Some(ErrorKind::ConnectionRefused)
                         && connection.from.ip().to_canonical().is_loopback();
                     let why = match (kind, who) {

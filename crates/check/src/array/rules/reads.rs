@@ -47,6 +47,7 @@ impl Rule for Reads {
         // Without an order, `serializable` says so. Without events of devices, the order is not known, and this is all.
         let Some(order) = seen.graph.serial_order() else { return Ok(violations) };
         let mut model = Model::default();
+        // Uncertain writes have no place in the order: a read may show them at any time.
         for &(attempt, device, block) in &seen.graph.uncertain {
             for (block, tag) in written(seen, attempt, device, block) {
                 model.whenever.entry(block).or_default().push(tag);
@@ -94,6 +95,7 @@ impl Model {
     fn read(&mut self, block: u64, tag: Tag) -> Option<Tag> {
         let values = self.values.entry(block).or_insert_with(|| vec![0]);
         if values.contains(&tag) {
+            // A read decides which value the block has from then on.
             *values = vec![tag];
             return None;
         }
