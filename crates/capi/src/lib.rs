@@ -451,7 +451,7 @@ pub unsafe extern "C" fn lockify_token(lock: *const Lock) -> u64 {
     unsafe { lock.as_ref() }.map_or(0, |lock| lock.guard().token())
 }
 
-/// Returns true if the grant is provisional.
+/// Returns 1 if the grant is provisional, else 0.
 ///
 /// # Safety
 /// `lock` is null or a lock.
