@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds since 1970, by the clock of whoever says it. It never goes back within a process.
+/// Nanoseconds since 1970, by the clock of the sender. It never goes back within a process.
 pub type Time = u64;
 
 /// A host: a process that issues host operations.

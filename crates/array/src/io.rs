@@ -29,25 +29,25 @@ pub enum Work {
         /// `span.count` blocks.
         data: Bytes,
     },
-    /// Make durable what was answered before, on all devices.
+    /// Make earlier answered writes durable, on all devices.
     Flush,
-    /// Check a stripe, and repair its parity if `repair`; the answer says what was found.
+    /// Check a stripe, and repair its parity if `repair`; the answer has the findings.
     Scrub {
         /// The stripe.
         stripe: u64,
         /// True if wrong parity is to be written.
         repair: bool,
     },
-    /// Write a stripe's unit on a device that is being rebuilt, from the others. The answer says what is lost of it; scrub
-    /// such a stripe when the device is in use again.
+    /// Write a stripe's unit on a device in rebuilding, from the others. The answer has the losses. Scrub such a stripe
+    /// when the device is in use again.
     Rebuild {
         /// The device.
         device: DeviceId,
         /// The stripe.
         stripe: u64,
     },
-    /// Fence a life of another host, repair what it had in flight, and free what it held (docs/design/array.md 3.2). May be
-    /// repeated, and done by several hosts at once.
+    /// Fence a life of another host, repair its unfinished writes, and free its locks (docs/design/array.md 3.2). It may
+    /// be repeated, and several hosts may do it at once.
     Fence {
         /// The life to fence.
         life: Life,
@@ -93,7 +93,7 @@ pub enum OpError {
     /// More devices are gone than the redundancy allows for.
     #[error("too many devices are gone: {0}")]
     Unavailable(String),
-    /// This life of the host was fenced: it was taken for dead. Nothing of what was not answered may be counted on.
+    /// This life of the host was fenced: it was taken for dead. No unanswered operation can be relied on.
     #[error("this host was taken for dead and fenced; start it again")]
     Fenced,
     /// The clocks of host and devices are too far apart (docs/design/array.md 2.4).

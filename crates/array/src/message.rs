@@ -97,7 +97,7 @@ pub enum Action {
         read: Option<Extent>,
         /// Blocks to pre-write.
         write: Option<Extent>,
-        /// With the headers of what is read.
+        /// With the headers of the read blocks.
         headers: bool,
         /// This read was rejected so often that newer writes have to wait for it.
         starving: bool,
@@ -129,7 +129,7 @@ pub enum Action {
     Unlock,
     /// Make durable everything answered before.
     Flush,
-    /// This life is alive: it keeps what it holds. Every other request says so as well.
+    /// This life is alive, and keeps its locks. Every other request says so as well.
     Lease,
     /// Here is a newer state of the array.
     Install(ArrayState),
@@ -219,8 +219,8 @@ pub enum Answer {
         /// The newest that the device has seen at these blocks.
         seen: Time,
     },
-    /// Timestamp ordering: the request has come twice, and what it read the first time has been overwritten since. Its pre-write
-    /// is still there.
+    /// Timestamp ordering: the request has come twice, and its first read has been overwritten since. Its pre-write is
+    /// still there.
     Overtaken {
         /// The newest that the device has seen at these blocks.
         seen: Time,
@@ -232,7 +232,7 @@ pub enum Answer {
         /// By how much in all.
         ahead: Time,
     },
-    /// Device-served locking: the lock was not to be had in time. Nothing is left of it at the device.
+    /// Device-served locking: the lock was not granted in time. The device keeps no state of it.
     Denied,
     /// A write without the lock or pre-write that it needs: the device has forgotten it (docs/design/array.md 3.4).
     NotPrepared,
@@ -251,7 +251,7 @@ pub enum Answer {
         written: Vec<(Extent, Header)>,
         /// Writes with timestamps up to this may be missing in `written`.
         forgotten: Time,
-        /// The device has restarted, and forgotten what the life had in flight here.
+        /// The device has restarted, and has forgotten the life's unfinished writes here.
         forgot: bool,
     },
     /// Which lives are fenced: of each host, the last one that is.

@@ -17,7 +17,7 @@ pub enum Scheme {
     ServerLocking,
     /// The same, and hosts keep locks as leases until they are called back.
     CallbackLocking,
-    /// Each device locks its own blocks; who waits too long starts again.
+    /// Each device locks its own blocks; an operation that waits too long starts again.
     DeviceLocking,
     /// Timestamp ordering at the devices: no locks, no server.
     #[default]

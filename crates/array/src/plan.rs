@@ -83,7 +83,7 @@ pub struct StripePlan {
     pub covered: Vec<(u16, Columns)>,
     /// The columns from the first that is covered to the last.
     pub hull: Columns,
-    /// The device that is missing, if that matters to what is written.
+    /// The missing device, if it affects the write.
     pub skipped: Option<DeviceId>,
     /// Its part of [`Plan::accesses`].
     pub accesses: Range<usize>,

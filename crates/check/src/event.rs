@@ -32,7 +32,7 @@ pub enum Kind {
     Lost,
     /// A provisional grant became final.
     Settled,
-    /// A client is gone, and with it what it held.
+    /// A client is gone, and its locks with it.
     Gone,
     /// A node claimed a mastership.
     Claim,

@@ -18,7 +18,7 @@ use crate::report::Report;
 pub enum Outcome<C = Counts> {
     /// It was read to its end; the report says whether it is clean.
     Checked(Report<C>),
-    /// It cannot be read; what was found up to there is in the report.
+    /// It cannot be read; the report has the findings up to there.
     Unreadable {
         /// Which line, and why.
         error: ReadError,
@@ -142,7 +142,7 @@ pub fn check_file(path: impl AsRef<Path>) -> Outcome {
     }
 }
 
-/// Checks what a reader reads.
+/// Checks a reader's events.
 pub fn check_reader<R: BufRead>(mut reader: Reader<R>, options: Options) -> Outcome {
     let mut checker = Checker::new(options);
     loop {

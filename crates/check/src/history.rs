@@ -333,7 +333,7 @@ impl<W: Sink, L> LineWriter<W, L> {
     ///
     /// # Errors
     /// A full disk or another failure to write, also of events appended earlier. From then on
-    /// nothing more is written, so that what the file holds stays a prefix.
+    /// nothing more is written, so that the file stays a prefix.
     pub fn write(&mut self, event: &L) -> Result<(), WriteError>
     where
         L: Line,
@@ -419,7 +419,7 @@ impl<W: Sink, L> LineWriter<W, L> {
 
 impl<W: Sink> Writer<W> {
     /// Writes an `end` event: everything had come to rest. Without one, a checker does not judge
-    /// what is unfinished at the end.
+    /// operations that are unfinished at the end.
     ///
     /// # Errors
     /// As for [`LineWriter::write`].
@@ -432,7 +432,7 @@ impl<W: Sink> Writer<W> {
 impl<W: Sink, L> Drop for LineWriter<W, L> {
     fn drop(&mut self) {
         if self.failed.is_none() {
-            // Nobody is left to tell; who wants to know calls flush.
+            // Nobody is left to tell; a caller that wants to know calls flush.
             let _ = self.flush();
         }
     }

@@ -27,7 +27,7 @@ pub enum Field {
     LvbRead,
     /// Deadlocks are searched for: said by `writes` only.
     Deadlock,
-    /// `end`: what is unfinished at the end can be judged.
+    /// `end`: operations that are unfinished at the end can be judged.
     End,
 }
 
@@ -96,7 +96,7 @@ impl Fields {
         self.0 & (1 << field as u8) != 0
     }
 
-    /// Adds what this event shows its writer to record.
+    /// Adds the fields that this event proves its writer to record.
     pub fn learn(&mut self, event: &Event) {
         match event.kind {
             Kind::Request => self.insert(Field::Request),
@@ -189,7 +189,7 @@ pub struct Counts {
     pub lost: u64,
     /// Ends of incarnations.
     pub crashes: u64,
-    /// Reads of lock value blocks that were compared with what was written.
+    /// Reads of lock value blocks that were compared with the last write.
     pub lvb_reads: u64,
     /// Fencing tokens that were compared with the resource's token before.
     pub tokens: u64,
@@ -232,7 +232,7 @@ pub trait Invariant: std::fmt::Debug {
 pub struct End<'a> {
     /// All locks and claims.
     pub state: &'a State,
-    /// Everything had come to rest: what is unfinished now is a violation.
+    /// Everything had come to rest: an unfinished operation is now a violation.
     pub quiet: bool,
     /// The last event's time.
     pub t: u64,

@@ -120,7 +120,7 @@ fn half_seen_at(time: u64, then: &[&str]) -> Vec<String> {
     lines(&begin, then)
 }
 
-/// Two writes, of which the later one comes first at device 1; `last` is what the other one does there. Goes on so.
+/// Two writes, of which the later one comes first at device 1; `last` is the other one's event there. `then` follows.
 fn crossed(last: &str, then: &[&str]) -> Vec<String> {
     let begin = format!(
         "w 1 1 0 7 8, w 2 1 0 9 10, try 1 1 1 100, try 2 1 1 101, W 0 1 1 0 100, W 0 2 1 0 101, W 1 2 1 0 101, {last}, \
@@ -199,7 +199,8 @@ fn a_write_is_not_dropped_where_nothing_newer_is() {
     assert_eq!(rules(&report), ["timestamp_order"], "{report}");
 }
 
-/// Host 1 reads block 1 at device 1, and host 2 writes it, after that by timestamps and by locks; its write does not get to device 1.
+/// Host 1 reads block 1 at device 1, and host 2 writes it, after that by timestamps and by locks. The write does not
+/// reach device 1.
 fn missed(then: &[&str]) -> Vec<String> {
     let begin = "w 2 1 1 7, try 2 1 1 100, W 1 2 1 0 100, W 2 2 1 0 100, ok 2 1, r 1 1 1 1, w 2 2 1 8, try 2 2 2 300, \
          try 1 1 1 200, R 0 2 2 0, R 1 1 1 0, W 2 2 2 0 300";
@@ -241,7 +242,7 @@ fn what_a_device_reads_for_a_request_that_came_twice_goes_to_nobody() {
     let (begin, then) = twice("left 0");
     let report = judge(LOCKS, &lines(&(begin.clone() + ", ok 2 1 0 0"), &then));
     assert!(report.is_clean(), "{report}");
-    // Before the answer it may be what the answer says.
+    // Before the answer it may be the answer's value.
     let (_, then) = twice("ok 2 1 7 0");
     let report = judge(LOCKS, &lines(&begin, &then));
     assert_eq!(rules(&report), ["serializable"], "{report}");
@@ -249,7 +250,7 @@ fn what_a_device_reads_for_a_request_that_came_twice_goes_to_nobody() {
 
 #[test]
 fn a_drop_has_its_place_behind_what_was_lost_with_the_device() {
-    // The write at 500 was under way when the device went down; those of before are done by who takes them up.
+    // The write at 500 was under way when the device went down. Hosts that take up earlier writes finish those.
     let begin = "w 1 1 0 5 5, w 2 1 0 7 7, w 3 1 0 9 9, w 4 1 0 3 3, try 1 1 1 500, try 2 1 1 300, try 3 1 1 400, try 4 1 1 600, W 0 1 1 0 500, down 0, \
                  W 0 2 1 0 300, W 0 4 1 0 600, D 0 3 1 0 400, D 0 1 1 0 500, ok 1 1, ok 2 1, ok 3 1, ok 4 1, end";
     let report = judge(TSO, &lines(begin, &[]));
@@ -258,7 +259,7 @@ fn a_drop_has_its_place_behind_what_was_lost_with_the_device() {
 
 #[test]
 fn a_read_returns_the_last_write_before_it() {
-    // The devices were read in a good order, but what was answered is not what was there.
+    // The devices were read in a good order, but the answer differs from their content.
     let lines = write_then_read_but("ok 2 1 7 8", "ok 2 1 7 0");
     let report = judge(LOCKS, &lines);
     assert_eq!(rules(&report), ["reads", "durability"], "{report}");

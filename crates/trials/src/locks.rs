@@ -185,7 +185,7 @@ pub fn run(options: &Options, progress: impl Fn(u64) + Sync) -> Summary {
             None => summary.skipped += 1,
         }
     }
-    // A failure ends the run early; what was not met until then tells nothing.
+    // A failure ends the run early. Steps that were not met until then prove nothing.
     let complete = summary.skipped == 0 && summary.failures.is_empty();
     if options.require_coverage && options.faults == Faults::All && complete {
         summary.gaps = summary.coverage.gaps(options.policy);

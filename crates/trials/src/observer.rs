@@ -54,8 +54,8 @@ pub fn meet(from: Mode, to: Mode) -> Mode {
 }
 
 impl Observer {
-    /// Nothing has happened; `keep` events to show those that break a rule. `deadlocks` are
-    /// searched for: whoever is ended as one must have been in one.
+    /// Nothing has happened; `keep` events to show those that break a rule. With `deadlocks`, each
+    /// victim must have been in a deadlock.
     pub fn new(keep: bool, deadlocks: bool) -> Observer {
         let mut observer = Observer {
             checker: Checker::new(Options::whole()),
@@ -247,7 +247,8 @@ impl Observer {
         self.feed(event)
     }
 
-    /// Whoever leaves force-unlocks what its clients hold: to them it is as if they had exited.
+    /// A leaving node force-unlocks its clients' locks: to these clients it is as if they had
+    /// exited.
     fn leaves(&mut self, place: Place) -> Result<(), String> {
         self.leaving.insert((place.node, place.incarnation));
         for client in self.clients.remove(&(place.node, place.incarnation)).unwrap_or_default() {

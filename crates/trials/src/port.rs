@@ -86,7 +86,7 @@ pub trait Client {
 pub enum Phase {
     /// Work: take and release locks.
     Run,
-    /// Begin nothing new; keep what is held.
+    /// Begin nothing new; keep the present locks.
     Settle,
     /// Release everything.
     Drain,

@@ -167,7 +167,7 @@ impl Scenario {
         self
     }
 
-    /// At least one node must keep the directory, whoever fails: weights of 0 are for some only.
+    /// At least one node must keep the directory, whichever fails: weights of 0 are for some only.
     fn with_a_directory(mut self) -> Scenario {
         if self.weights.iter().filter(|weight| **weight > 0).count() * 2 <= self.nodes {
             self.weights.fill(1);

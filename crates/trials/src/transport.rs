@@ -97,7 +97,7 @@ impl Transport {
         match link.peer() {
             // That life has ended; the next view will say so.
             Some(life) if life > member.incarnation => return,
-            // The view is ahead of the network: what was for the former life must not go along.
+            // The view is ahead of the network: messages for the former life must not go along.
             Some(life) if life < member.incarnation => *link = Link::new(incarnation, usize::MAX),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! The simulated array: what it counts is what the model of messages says (docs/design/array.md 5.5), and a seed repeats it.
+//! The simulated array: its counts are those of the model of messages (docs/design/array.md 5.5), and a seed repeats it.
 
 use lockify_array::Scheme;
 use lockify_sim::SECOND;

@@ -46,7 +46,7 @@ fn dead_hosts_are_repaired_and_devices_rebuilt() {
     }
 }
 
-/// Writes that wait for older reads, and writes of half a stripe that read what they replace.
+/// Writes that wait for older reads, and writes of half a stripe that read the replaced blocks.
 #[test]
 fn variants_of_the_schemes_are_as_clean() {
     let half = Variants { delta_at_half: true, basic: false };

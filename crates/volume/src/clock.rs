@@ -38,7 +38,7 @@ impl Clock {
 }
 
 /// A clock for others' leases: while this process stands still, it does so, too. A process that was stopped must not find
-/// that everybody has been silent before it has read what they said.
+/// that everybody was silent before it has read their messages.
 pub(crate) struct PatientClock {
     now: Time,
     last: u64,

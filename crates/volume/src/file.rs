@@ -151,7 +151,7 @@ fn is_usual(sector: &u32) -> bool {
     *sector == SECTOR
 }
 
-/// As it is written; [`ArrayFile`] is what was checked.
+/// The file as it is written; [`ArrayFile`] is the checked one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -222,7 +222,7 @@ pub enum FileError {
     Content {
         /// The file.
         path: PathBuf,
-        /// Which key, and what it may be.
+        /// The key, and its permitted values.
         what: String,
     },
 }
@@ -260,10 +260,10 @@ impl ArrayFile {
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
     }
 
-    /// Checks what a file would refuse.
+    /// Checks the values as in a file.
     ///
     /// # Errors
-    /// Which key, and what it may be.
+    /// The key, and its permitted values.
     pub fn check(&self) -> Result<(), String> {
         self.to_toml()?.parse::<ArrayFile>().map(drop)
     }
@@ -294,7 +294,7 @@ impl ArrayFile {
         ))
     }
 
-    /// Whoever votes on the array's state and on who is there, by id: devices, then witnesses.
+    /// The voters on the array's state and on its members, by id: devices, then witnesses.
     pub fn voters(&self) -> impl Iterator<Item = &DeviceEntry> {
         self.devices.iter().chain(&self.witnesses)
     }

@@ -171,7 +171,7 @@ fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
     assert_eq!(host.read(span(33, 40)).unwrap(), data(40, 7));
 }
 
-/// Hosts wait for the server, and go on with what they hold when it is back.
+/// Hosts wait for the server, and continue with their locks when it is back.
 #[test]
 fn a_lock_server_that_ends_is_waited_for() {
     for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
@@ -193,7 +193,7 @@ fn a_lock_server_that_ends_is_waited_for() {
     }
 }
 
-/// Else whoever comes next would have to wait for its lease.
+/// Otherwise the next host would have to wait for its lease.
 #[test]
 fn a_host_that_leaves_keeps_no_locks() {
     let farm = Farm::new(Scheme::CallbackLocking, 2);

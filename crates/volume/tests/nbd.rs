@@ -20,7 +20,7 @@ use lockify_volume::{BLOCK, Durability, Timing};
 const STRIPE: u64 = 64 * 1024;
 const STRIPES: u64 = 64;
 
-/// Five devices, and hosts that export what is on them.
+/// Five devices, and hosts that export their array.
 struct Farm {
     site: Site,
     stop: Arc<AtomicBool>,
@@ -68,7 +68,7 @@ impl Farm {
         self.exports.push(Exported { array, uri, stopper, thread });
     }
 
-    /// Runs fio on every export at once, with what is its own besides.
+    /// Runs fio on every export at once, with additional options for each.
     fn fio_on_all(&self, own: impl Fn(u64, &Path) -> Vec<String>) {
         let start = |(number, export): (usize, &Exported)| {
             let aux = self.site.folder.path().join(format!("fio{number}"));

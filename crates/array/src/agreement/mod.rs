@@ -36,7 +36,7 @@ pub struct Ballot {
 /// A proposer's request to a voter.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Agree {
-    /// Promise to accept nothing of a lower ballot for this epoch, and say what was accepted.
+    /// Promise to accept nothing of a lower ballot for this epoch, and report the accepted state.
     Promise {
         /// The epoch to be decided.
         epoch: Epoch,

@@ -8,7 +8,7 @@ use crate::{ArrayState, Change, DeviceId, Life};
 /// The proposer's next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Ask every voter this. Answers to what was asked before are to be dropped.
+    /// Ask every voter this. Drop answers to earlier questions.
     AskAll(Agree),
     /// Wait a moment, the longer the larger the number, then call `again`: somebody else is at it.
     BackOff(u32),
@@ -96,7 +96,7 @@ impl Proposer {
         Some(self.again())
     }
 
-    /// A voter's answer to what was asked last, at most once per voter.
+    /// A voter's answer to the last question, at most once per voter.
     pub fn answer(&mut self, voter: DeviceId, answer: Agreed) -> Option<Step> {
         if matches!(self.phase, Phase::Idle) || !self.answered.insert(voter) {
             return None;

@@ -59,7 +59,7 @@ impl Record {
     }
 }
 
-/// Saves under way, and who is answered when they are done.
+/// Saves under way, and the requests that are answered when they are done.
 #[derive(Debug, Default)]
 pub(super) struct Saving {
     next: u64,
@@ -114,7 +114,7 @@ impl Device {
         }
     }
 
-    /// Tells histories of lives that are fenced when what is being saved is durable.
+    /// Reports fenced lives to histories when the present save is durable.
     pub(super) fn note_fenced_when_saved(&mut self, lives: &[Life]) {
         if self.is_saving() {
             let number = self.saving.next;
@@ -181,7 +181,7 @@ impl Device {
         let now_is = state.devices.get(own).copied();
         self.output.push_back(DeviceOutput::State(state));
         if before.zip(now_is).is_some_and(|(before, now_is)| was_out(before, now_is)) {
-            // Hosts go on without this device, and will not take back what they hold here.
+            // Hosts continue without this device, and will not cancel their state here.
             self.tso.clear(now, None, &mut self.memory, effects);
             self.locks.clear(None, effects);
             self.forget_returns();

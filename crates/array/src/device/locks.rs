@@ -13,7 +13,7 @@ use crate::{Extent, Life, Stamp, Time};
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub call: Call,
-    /// Older than what is written under it.
+    /// Older than the writes under it.
     pub stamp: Stamp,
     pub extent: Extent,
     pub mode: Mode,
@@ -158,7 +158,7 @@ impl Locks {
         self.settle(effects);
     }
 
-    /// Denies what has waited too long.
+    /// Denies requests that have waited too long.
     pub(super) fn expire(&mut self, now: Time, memory: &mut Memory, effects: &mut Vec<Effect>) {
         let due = |lock: &Lock| !lock.granted && lock.until <= now;
         let before = self.queue.len();
@@ -179,7 +179,7 @@ impl Locks {
         self.queue.iter().filter(|lock| !lock.granted).map(|lock| lock.until).min()
     }
 
-    /// Locks and requests; what is locked exclusively may be written.
+    /// Locks and requests; exclusively locked blocks may be written.
     pub(super) fn holders(&self) -> impl Iterator<Item = Holding> {
         self.queue.iter().map(|lock| {
             let Ask { call, stamp, extent, mode, .. } = lock.ask;
@@ -203,7 +203,7 @@ impl Locks {
         self.settle(effects);
     }
 
-    /// Drops what a life has here, or all (docs/design/array.md 3.2: only after what it has written was repaired).
+    /// Drops a life's locks and requests, or all (docs/design/array.md 3.2: only after its writes were repaired).
     pub(super) fn clear(&mut self, life: Option<Life>, effects: &mut Vec<Effect>) {
         self.queue.retain(|lock| life.is_some_and(|life| lock.ask.call.op.life != life));
         self.settle(effects);

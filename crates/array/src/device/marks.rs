@@ -38,7 +38,7 @@ impl Device {
         let (written, holds) = match &request.action {
             Action::Prepare { write, .. } => (*write, write.is_some()),
             Action::Lock { extent, mode: Mode::Exclusive, .. } => (Some(*extent), true),
-            // Whoever only reads counts on his lock as well.
+            // A host that only reads relies on its lock as well.
             Action::Lock { .. } => (None, true),
             Action::Write(blocks) => (Some(blocks.extent), false),
             _ => (None, false),
@@ -49,7 +49,8 @@ impl Device {
         [region, holds.then_some(Mark::Holder(from))]
     }
 
-    /// Notes what has to be noted of a request. Gives it back if it may be served at once; else it is when that is durable.
+    /// Notes the marks of a request. Returns it if it may be served at once; otherwise it is served when they are
+    /// durable.
     pub(super) fn noted(&mut self, now: Time, from: Life, request: Request) -> Option<Request> {
         let marks = self.marks_for(from, &request);
         let mut wait = None;

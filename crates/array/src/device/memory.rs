@@ -32,7 +32,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Forgets after `keep`, in nanoseconds; what was written with timestamps up to `forgotten` it may have forgotten already.
+    /// Forgets after `keep`, in nanoseconds. Writes with timestamps up to `forgotten` may be forgotten already.
     pub(super) fn new(keep: Time, ahead: Time, forgotten: Time) -> Self {
         Memory {
             keep,

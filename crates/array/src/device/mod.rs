@@ -103,7 +103,7 @@ impl DeviceConfig {
 /// The durable state with which a device starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceBoot {
-    /// The clock. It should be right by now: what is served afterwards counts on it (docs/design/array.md 2.4).
+    /// The clock. It should be right by now: later service relies on it (docs/design/array.md 2.4).
     pub now: Time,
     /// The record that it saved last ([`DiskAsk::Save`]); none at its first start.
     pub record: Option<Bytes>,
@@ -218,7 +218,7 @@ impl Effect {
         Effect::answer(call, Answer::NotPrepared)
     }
 
-    /// The pre-write is there; what is to be read is read.
+    /// The pre-write exists; the requested blocks are read.
     fn granted(call: Call, read: Option<Extent>, headers: bool, waited: bool) -> Self {
         match read {
             Some(extent) => Effect::Read { call, extent, headers, waited, locked: false },
@@ -226,7 +226,7 @@ impl Effect {
         }
     }
 
-    /// The lock is there; what is to be read is read.
+    /// The lock exists; the requested blocks are read.
     fn locked(call: Call, read: Option<Extent>, headers: bool, waited: bool, seen: Time) -> Self {
         match read {
             Some(extent) => Effect::Read { call, extent, headers, waited, locked: true },
@@ -262,7 +262,7 @@ pub struct Device {
     started: bool,
     heard: BTreeMap<Life, Time>,
     reported: BTreeMap<Life, Time>,
-    /// When to look who has been silent for a lease.
+    /// When to look for lives that have been silent for a lease.
     silence: Option<Time>,
     broken: bool,
     /// Lives that are fenced for good, of which histories have not been told.
@@ -336,7 +336,7 @@ impl Device {
                 self.request(now, from, request, &mut effects);
             }
             DeviceInput::Disk { token, result } => self.disk_done(now, token, result),
-            // Whoever lost a connection may come back; whoever does not is silent.
+            // A host that lost a connection may come back. One that does not is silent.
             DeviceInput::Gone { .. } | DeviceInput::Tick => {}
         }
         self.locks.expire(now, &mut self.memory, &mut effects);
@@ -439,7 +439,7 @@ impl Device {
         Job::Write { start: part.extent.start, blocks: all, stamp }
     }
 
-    /// Gives the disk what it can begin with.
+    /// Gives the disk the operations that it can begin.
     fn use_disk(&mut self, now: Time) {
         while let Some(begin) = self.disk.begin() {
             match begin {

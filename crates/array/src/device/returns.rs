@@ -118,7 +118,7 @@ impl Device {
         self.returns.unsure.contains(&life) && self.suspects().next().is_some()
     }
 
-    /// A life has taken up what it had here, or is fenced.
+    /// A life has taken up its state here, or is fenced.
     pub(super) fn returned(&mut self, now: Time, life: Life, effects: &mut Vec<Effect>) {
         if self.returns.awaited.remove(&life) && self.returns.is_over() {
             self.returns.written.clear();

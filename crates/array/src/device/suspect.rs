@@ -98,14 +98,14 @@ impl Suspects {
     }
 }
 
-/// Repairs ask for headers, and what they write names nothing.
+/// Repairs ask for headers, and the header of a repair's write names nothing.
 fn repairs(action: &Action) -> bool {
     match action {
         Action::Read { headers, .. }
         | Action::Prepare { headers, .. }
         | Action::Lock { headers, .. } => *headers,
         Action::Write(blocks) => blocks.header.first > blocks.header.last,
-        // They need what was prepared or locked, and that was looked at then.
+        // They need a pre-write or a lock, and stripes were checked at that time.
         _ => true,
     }
 }

@@ -137,7 +137,8 @@ impl Tso {
         }
         let in_vain = || self.waits_for_fenced(&asked).then_some(stamp.time);
         if let Some(seen) = self.refuses(&asked).or_else(in_vain) {
-            // For its host it is over. If it comes again, nothing may be in its way any more: what it left then would stay.
+            // Its host regards it as finished. If it comes again, nothing may block it any more, and its state here would
+            // stay.
             memory.put(now, call, Ended::GivenUp);
             return effects.push(Effect::answer(call, Answer::Rejected { seen }));
         }
@@ -155,7 +156,7 @@ impl Tso {
         }
     }
 
-    /// The tests of R and P: whether it is too old, and what the blocks have seen.
+    /// The tests of R and P: the age of the timestamp, and the timestamps of the blocks.
     fn refuses(&self, asked: &Prepare) -> Option<Time> {
         if asked.stamp.time <= self.floor {
             return Some(self.floor);
@@ -243,7 +244,7 @@ impl Tso {
         })
     }
 
-    /// Writes what has come for a pre-write, where nothing newer is, and ends the pre-write.
+    /// Writes the blocks of a pre-write where no newer ones are, and ends the pre-write.
     fn write(
         &mut self,
         now: Time,
@@ -413,7 +414,7 @@ impl Tso {
         self.settle(now, memory, effects);
     }
 
-    /// Drops what a life has here (docs/design/array.md 3.2: only after what it has written was repaired).
+    /// Drops a life's state here (docs/design/array.md 3.2: only after its writes were repaired).
     pub(super) fn clear(
         &mut self,
         now: Time,

@@ -29,9 +29,9 @@ struct Admitted {
     parts: Vec<PartId>,
     /// Operations that it conflicts with and that were admitted before.
     behind: BTreeSet<u64>,
-    /// It works past what is superseded.
+    /// It passes superseded tries.
     repair: bool,
-    /// It goes on from earlier tries, and reads past what is superseded.
+    /// It continues earlier tries, and its reads pass superseded ones.
     mends: bool,
     /// It has written in part, sends nothing more, and another try goes on from there.
     superseded: bool,
@@ -226,7 +226,7 @@ impl LockCache {
             }
         }
         self.admitted.insert(op, this);
-        // Also what is used by those who wait for it.
+        // Also parts that waiting operations use.
         let called = self.parts.iter().filter(|(_, part)| part.called.is_some());
         for id in called.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.yield_part(id, now, &mut freed);
@@ -290,7 +290,7 @@ impl LockCache {
     pub fn in_time(&self, op: u64, now: Time) -> bool {
         let Some(admitted) = self.admitted.get(&op) else { return false };
         let called = admitted.parts.iter().filter_map(|id| self.parts.get(id)?.until).min();
-        // The lease as a whole goes on for what has not been called back.
+        // The lease as a whole continues for the parts that have not been called back.
         now < called.unwrap_or(self.lease_until)
     }
 
@@ -365,7 +365,7 @@ impl LockCache {
         self.idle.first().map(|(since, ..)| *since)
     }
 
-    /// Gives back what has not been used since then.
+    /// Returns the parts that have not been used since then.
     pub fn drop_unused(&mut self, since: Time) -> Freed {
         let mut freed = Freed::default();
         while self.oldest().is_some_and(|oldest| oldest <= since) {

@@ -97,7 +97,7 @@ impl Host {
         });
         let back = this.plan.stripes.iter().any(|part| part.is_back(&self.state));
         if matches!(this.task, Some(Task { role: Role::Pass(_), .. })) {
-            // A repair finds what it has written, and goes on from there.
+            // A repair finds its own writes, and continues from there.
             return self.restart(now, seq, 0);
         }
         if forgotten || back || suspect.is_some() {

@@ -16,7 +16,7 @@ pub(super) struct Context<'a> {
     pub layout: &'a Layout,
     /// The operations whose locks and pre-writes do not count.
     pub past: &'a Past,
-    /// The operation wants headers with what it reads.
+    /// The operation wants headers with the blocks that it reads.
     pub headers: bool,
     /// A read that was rejected so often that writes have to wait for it.
     pub starving: bool,
@@ -36,7 +36,7 @@ pub(super) trait Control: Send {
     /// Phase 1 of an access; `None` if there is nothing to send.
     fn first(&self, context: &Context<'_>, access: &Access) -> Option<Action>;
 
-    /// Phase 2 of an access, `blocks` being what is to be written, if anything.
+    /// Phase 2 of an access; `blocks` are the blocks to write, if there are any.
     fn second(&self, access: &Access, blocks: Option<Blocks>) -> Option<Second>;
 
     /// The message that cancels phase 1; `None` if phase 1 left no state. `answered` is true if phase 1 succeeded. Otherwise

@@ -26,7 +26,7 @@ use crate::{
 /// Where a try is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Before phase 1: what a lock server is asked for goes here.
+    /// Before phase 1: requests to a lock server.
     Gate,
     /// Phase 1.
     First,
@@ -54,7 +54,7 @@ pub(super) enum Role {
     Work,
     /// One pass of a repair.
     Pass(Pass),
-    /// Say the same to all of these peers, and gather what they answer.
+    /// Send the same to all of these peers, and gather their answers.
     Tell { to: Vec<Peer>, action: Action, answers: Vec<(Peer, Answer)> },
 }
 
@@ -139,7 +139,7 @@ impl Try {
         self.siblings.iter().all(|s| s.out.as_ref().is_none_or(|out| out.hidden))
     }
 
-    /// Notes what a peer has answered beside its answer.
+    /// Notes a peer's additional findings.
     pub fn note(&mut self, found: Vec<(Peer, Answer)>) {
         if let Some(Task { role: Role::Tell { answers, .. }, .. }) = &mut self.task {
             answers.extend(found);
@@ -451,7 +451,7 @@ impl Host {
     }
 
     pub(super) fn fail(&mut self, now: Time, seq: u64, error: OpError) {
-        // First: a try that nobody waits for is forgotten, and with it what it holds.
+        // First, because a try without a waiting caller is forgotten, and its locks with it.
         self.give_up(now, seq);
         self.finish(now, seq, Err(error));
     }
@@ -487,7 +487,7 @@ impl Host {
             sibling.held = Held::Nothing;
             sibling.out = None;
             let Some(access) = this.plan.accesses.get(index) else { continue };
-            // Nobody would answer, and what it held is gone with it.
+            // Nobody would answer, and its locks are gone with it.
             if self.state.devices.get(usize::from(access.device.0)) == Some(&Condition::Failed) {
                 continue;
             }
@@ -528,7 +528,7 @@ impl Host {
         self.transmit(now, seq, index);
     }
 
-    /// Sends what a sibling waits for, for the first time or again.
+    /// Sends a sibling's request, for the first time or again.
     pub(super) fn transmit(&mut self, now: Time, seq: u64, index: usize) {
         let Some(this) = self.tries.get(&seq) else { return };
         let sibling = &this.siblings[index];
@@ -556,7 +556,7 @@ impl Host {
         found
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub(super) fn expire(&mut self, now: Time) {
         while let Some(entry) = self.later.first_entry() {
             if entry.key().0 > now {

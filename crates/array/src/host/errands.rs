@@ -37,17 +37,17 @@ enum Stage {
     Stripe(Pass),
     /// Devices are told that the stripe is good.
     Repaired,
-    /// Devices fence a life and say what it had in flight.
+    /// Devices fence a life and report its unfinished writes.
     Fencing(Life),
-    /// Passes over what it had in flight.
+    /// Passes over its unfinished writes.
     Repairing { life: Life, left: BTreeMap<u64, Vec<Trace>>, pass: Pass },
-    /// Devices drop what it held.
+    /// Devices drop its locks and pre-writes.
     Clearing,
     /// The array's next state is voted on.
     Proposing { proposer: Box<Proposer>, seq: u64 },
     /// Devices are told the state.
     Installing,
-    /// A device is to be rebuilt: the others say who is fenced.
+    /// A device is to be rebuilt: the others report the fenced lives.
     Gathering(DeviceId),
     /// And the device is told.
     Handing { device: DeviceId, lives: Vec<Life> },
@@ -59,15 +59,15 @@ struct Left {
     /// Pre-written or locked.
     awaited: Vec<(DeviceId, Extent, Stamp)>,
     written: Vec<(DeviceId, Extent, Header)>,
-    /// Up to which timestamps each device may have forgotten what it has written.
+    /// Up to which timestamps each device may have forgotten its writes.
     forgotten: BTreeMap<DeviceId, Time>,
-    /// Groups with a device that has forgotten what it was to write.
+    /// Groups with a device that has forgotten the writes it was to do.
     forgetful: BTreeSet<u16>,
 }
 
 impl Left {
-    /// Stripes to be repaired, with what there is to know of each. All of each: what is there of an operation may be in other
-    /// columns than what is missing.
+    /// The stripes to repair, with all knowledge about each. It concerns whole stripes: an operation's traces may be in
+    /// other columns than its missing writes.
     fn stripes(&self, layout: &Layout) -> BTreeMap<u64, Vec<Trace>> {
         let mut stripes: BTreeMap<u64, Vec<Trace>> = BTreeMap::new();
         for &(device, extent, stamp) in &self.awaited {

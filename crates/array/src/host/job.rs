@@ -6,7 +6,7 @@ use crate::message::{Blocks, Content, Flaw};
 use crate::plan::{self, Columns, Method, Plan, StripePlan, Unit};
 use crate::{Header, Layout, OpError, Span, Stamp};
 
-/// Why nothing could be made of what was read.
+/// The reason why the read blocks cannot be used.
 #[derive(Debug)]
 pub(super) enum Unfit {
     /// The caller has to know.
@@ -60,7 +60,7 @@ impl<'a> View<'a> {
         flaws.iter().filter(|(_, f)| *f == Flaw::Lost).map(move |(i, _)| first + i)
     }
 
-    /// Adds to a sum over `columns` what was read of a unit in them.
+    /// Adds a unit's read blocks to a sum over `columns`.
     fn add(&self, sum: &mut [u8], columns: &Columns, unit: Unit) {
         let Some((first, content)) = self.content(unit) else { return };
         let from = first.max(columns.start);
@@ -187,7 +187,7 @@ pub(super) fn writes(
     Ok(writes)
 }
 
-/// New parity over the hull of what is written.
+/// New parity over the hull of the written columns.
 fn parity(view: &View<'_>, new: &[(u16, &Columns, Bytes)]) -> Vec<u8> {
     let hull = &view.part.hull;
     let at = |columns: &Columns| {

@@ -71,7 +71,7 @@ pub struct HostConfig {
     pub starving_after: u32,
     /// Device-served locking: how long requests wait for locks before there is anything to derive it from.
     pub first_patience: Time,
-    /// Device-served locking: the range of what is derived.
+    /// Device-served locking: the range of the derived time-out.
     pub patience: RangeInclusive<Time>,
     /// The upper bound of an operation's first back-off after a denied lock. Each further denial doubles it, up to 1024 times
     /// this. Otherwise many hosts on few blocks would deny each other everything.
@@ -129,11 +129,11 @@ pub enum HostInput {
     },
     /// The lock server has said something. Its connection delivers in order, and nothing of an earlier one.
     Server(ServerReply),
-    /// There is a new connection to a peer: what it has not answered is sent again.
+    /// There is a new connection to a peer. Its unanswered requests are sent again.
     Connected {
         /// Whom to.
         peer: Peer,
-        /// Names the time since a device started: a device that has restarted has another, and has forgotten what it granted.
+        /// Names the time since a device's start. A restarted device has another, and has forgotten its grants.
         boot: u64,
     },
     /// A connection has broken.
@@ -330,7 +330,7 @@ impl Host {
         &self.state
     }
 
-    /// The piece of work that a try belongs to, as long as it is what the work waits for.
+    /// The piece of work of a try, as long as the work waits for it.
     pub fn ticket(&self, op: OpId) -> Option<Ticket> {
         let this = self.tries.get(&op.seq).filter(|this| this.id == op)?;
         match this.task.as_ref()?.owner {

@@ -49,7 +49,7 @@ impl Host {
         all.filter_map(|(seq, index)| step(seq, index)).collect()
     }
 
-    /// Sends again what was not answered.
+    /// Sends unanswered requests again.
     pub(super) fn resend(&mut self, now: Time, peer: Peer) {
         for (seq, index) in self.outstanding(|sibling| sibling.peer == peer) {
             self.transmit(now, seq, index);
@@ -99,7 +99,7 @@ impl Host {
         last.map(|last| last.saturating_add(self.config.lease / 3))
     }
 
-    /// Says that this life is alive to whoever holds something for it and has not heard of it for long.
+    /// Renews this life at every peer that holds state for it and has not heard of it for long.
     pub(super) fn renew(&mut self, now: Time) {
         if self.renewal.is_none_or(|time| time > now) {
             return;

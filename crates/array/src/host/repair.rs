@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(plan.accesses.len(), 3);
         let written = plan.accesses.iter().find(|access| access.device == device).unwrap();
         assert_eq!((&written.read, &written.write), (&None, &Some(0..2)));
-        // It becomes what the others make of it, also if they make nothing new.
+        // It gets the content that the others yield, even if they have nothing new.
         let header = mended(Stamp { time: 1, host: 1 });
         let content = |byte: u8| Content {
             data: vec![byte; 32].into(),

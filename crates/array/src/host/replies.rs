@@ -184,7 +184,7 @@ impl Host {
         self.post(now, to, Request { call, stamp, epoch: self.state.since, action });
     }
 
-    /// This life is over: others take it for dead, and repair what it had in flight.
+    /// This life is over: others take it for dead, and repair its unfinished writes.
     pub(super) fn fence(&mut self, now: Time) {
         if std::mem::replace(&mut self.fenced, true) {
             return;

@@ -64,9 +64,9 @@ struct Returned {
 
 /// A host's view of its locks at the server.
 pub(super) struct ServerLocks {
-    /// Callback locking: what is kept.
+    /// Callback locking: the kept locks.
     cache: Option<LockCache>,
-    /// On the present connection, what is held has been registered.
+    /// The locks have been registered on the present connection.
     registered: bool,
     /// How long the server believes a host that says nothing.
     lease: Time,
@@ -181,7 +181,7 @@ fn lock_set(layout: &Layout, plan: &Plan, goes_on: bool) -> Vec<LockRange> {
     plan.accesses.iter().flat_map(ranges).flatten().collect()
 }
 
-/// Tries that have written a part of what this one goes on with.
+/// Tries that have written a part of this one's operation.
 fn earlier(past: &Past) -> Vec<u64> {
     match past {
         Past::Tries(tries) => tries.iter().map(|op| op.seq).collect(),
@@ -325,7 +325,7 @@ impl Host {
         locks.sent
     }
 
-    /// Says what a lock set's stage is about.
+    /// Sends the message of a lock set's stage.
     fn say_of_set(&mut self, now: Time, seq: u64) {
         let Some(set) = self.locks.as_ref().and_then(|locks| locks.sets.get(&seq)) else { return };
         let op = set.op;
@@ -410,7 +410,7 @@ impl Host {
         }
     }
 
-    /// The server does not know what this host holds, or there is a new connection.
+    /// The server does not know this host's locks, or there is a new connection.
     fn register(&mut self, now: Time, incarnation: u64, lease: Time) {
         let Some(locks) = &mut self.locks else { return };
         locks.lease = lease;
@@ -506,7 +506,7 @@ impl Host {
         self.second_answered(now, seq, index, answer);
     }
 
-    /// Renews the lease, and gives back what has not been used for long.
+    /// Renews the lease, and returns locks that were unused for long.
     pub(super) fn keep_locks(&mut self, now: Time) {
         let Some(locks) = &mut self.locks else { return };
         if !locks.registered || !locks.holds() {

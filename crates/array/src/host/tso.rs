@@ -21,7 +21,7 @@ impl Control for Tso {
     fn second(&self, access: &Access, blocks: Option<Blocks>) -> Option<Second> {
         match blocks {
             Some(blocks) => Some(Second { action: Action::Commit(blocks), hidden: false }),
-            // Of what a repair could have written, most need not be.
+            // A repair need not write most of the blocks that it could have written.
             None => {
                 access.write.is_some().then_some(Second { action: Action::Cancel, hidden: true })
             }

@@ -90,7 +90,7 @@ impl Trace {
     }
 }
 
-/// The header of what a repair writes: it names nothing, so that it accuses nobody.
+/// The header of a repair's write: it names nothing, so that it accuses nobody.
 pub(crate) fn mended(stamp: Stamp) -> Header {
     Header { stamp, first: 1, last: 0, ..Header::default() }
 }

@@ -61,7 +61,7 @@ pub(super) enum Entry {
         host: HostId,
         incarnation: u64,
     },
-    /// Timestamps up to this have been given; before the entry of what was given back with it.
+    /// The newest timestamp of a release; it comes before the release's own entry.
     Newest {
         time: Time,
     },
@@ -73,7 +73,7 @@ type Replies = Vec<(Life, ServerReply)>;
 #[derive(Default)]
 pub(super) struct Journal {
     pending: Vec<Entry>,
-    /// Sent when what is pending is durable.
+    /// Sent when the pending entries are durable.
     replies: Replies,
     under_way: Option<(LogToken, Replies)>,
     next_token: u64,

@@ -32,7 +32,7 @@ pub struct LockRange {
     pub mode: LockMode,
 }
 
-/// One range of a lock set that was granted: what is called back, and given back, on its own.
+/// One range of a granted lock set. It is called back, and returned, on its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct PartId {
     /// The operation whose `Lock` the part belonged to.
@@ -72,7 +72,7 @@ pub enum ServerRequest {
         /// The owners whose locks do not count. They are a fenced life, for a repair of its unfinished writes
         /// (docs/design/array.md 3.2), or earlier tries that have written a part (docs/design/array.md 3.4).
         past: Past,
-        /// It is a pass of a repair, which works past what was yielded.
+        /// It is a pass of a repair, which passes yielded locks.
         repair: bool,
     },
     /// The operation needs its locks no longer, or will not wait for them.
@@ -100,7 +100,7 @@ pub enum ServerRequest {
     },
     /// Renew the host's lease, of all that is not called back.
     Renew,
-    /// Grant nothing more to this life, and say what it may have been writing.
+    /// Grant nothing more to this life, and report its possible unfinished writes.
     Fence {
         /// The life to fence.
         life: Life,
@@ -140,7 +140,7 @@ pub enum ServerReply {
     Callback {
         /// The parts that are called back.
         parts: Vec<PartId>,
-        /// The others only want to read: what was exclusive may be kept shared.
+        /// The others only want to read: exclusive locks may be kept as shared ones.
         shared: bool,
     },
     /// The lease was renewed.

@@ -109,7 +109,7 @@ pub enum ServerOutput {
     },
     /// Write the log.
     Log(LogAsk),
-    /// This life seems to be dead, and others wait for what it holds: give [`crate::Work::Fence`] to some host. Said again
+    /// This life seems to be dead, and others wait for its locks: give [`crate::Work::Fence`] to some host. Repeated
     /// every lease until it has been done.
     Suspect(Life),
 }
@@ -279,7 +279,7 @@ impl LockServer {
         ]
     }
 
-    /// Lives that the log names and that have not said what they hold.
+    /// Lives in the log that have not registered.
     fn unregistered(&self) -> impl Iterator<Item = (Life, Time)> {
         self.hosts
             .iter()
@@ -544,7 +544,7 @@ impl LockServer {
         self.serve(candidates);
     }
 
-    /// Grants what can be granted; calls back what is in the way of the rest.
+    /// Grants the requests that can be granted, and calls back the parts that block the rest.
     fn serve(&mut self, mut candidates: BTreeSet<Order>) {
         while let Some(order) = candidates.pop_first() {
             let blockers = self.table.blockers(order, self.callback(), |life| self.is_fenced(life));
@@ -610,7 +610,7 @@ impl LockServer {
         }
     }
 
-    /// Calls back again what this life has been asked for and still holds.
+    /// Repeats the callbacks for this life's held parts.
     fn call_again(&mut self, life: Life) {
         let mut called = Vec::new();
         for order in self.orders_of(life) {

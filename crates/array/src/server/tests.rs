@@ -3,7 +3,7 @@ use crate::{DeviceId, Extent};
 
 const SECOND: Time = 1_000_000_000;
 
-/// A server, its log, and what it has said.
+/// A server, its log, and its messages.
 struct World {
     server: LockServer,
     log: Vec<Bytes>,
@@ -121,7 +121,7 @@ impl World {
         self.run();
     }
 
-    /// The server dies and comes back with what was durable.
+    /// The server dies and comes back with the durable entries.
     fn restart(&mut self) {
         self.server = LockServer::new(self.server.config, &self.log, self.now).unwrap();
         self.said.clear();
@@ -253,7 +253,7 @@ fn a_lease_that_ends_under_callback_makes_its_holder_suspect_and_is_granted_afte
     w.advance(3 * SECOND);
     let b = w.lock(2, &[range(0, 0, 4, X)]);
     assert_eq!(w.called(1).len(), 1);
-    // A renewal does not count for what has been called back.
+    // A renewal does not count for parts that have been called back.
     w.ask(1, ServerRequest::Renew);
     assert!(w.suspects.is_empty());
     w.advance(SECOND);
@@ -337,7 +337,7 @@ fn after_a_restart_hosts_say_what_they_hold_and_the_others_are_suspect() {
     w.ask(1, ServerRequest::Fence { life: life(3) });
     let ranges = vec![range(0, 2, 1, X)];
     assert!(w.said.contains(&(1, ServerReply::Fenced { life: life(3), ranges })));
-    // A fence holds across restarts, and so does what is to be repaired.
+    // A fence holds across restarts, and so does the need for a repair.
     w.restart();
     w.register(1, 3, vec![held(a, 0, X)]);
     w.register(3, 3, vec![held(c, 0, X)]);

@@ -44,7 +44,8 @@ fn operations_go_on_without_a_device() {
 #[test]
 fn a_device_is_lost_in_the_middle() {
     let mut resent = 0;
-    // Under callback locking, who waits for a device for longer than a lease is taken for dead.
+    // Under callback locking, a host that waits for a device for longer than a lease is taken for
+    // dead.
     for scheme in SCHEMES.into_iter().filter(|s| *s != Scheme::CallbackLocking) {
         for layout in [raid5(), smallest(), small_mirror()].map(small) {
             for seed in 0..40 {

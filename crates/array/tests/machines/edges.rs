@@ -310,7 +310,7 @@ fn what_was_not_answered_is_sent_again_on_a_new_connection() {
     assert_eq!(*peer, sent[0].0);
     host.handle(START, HostInput::Connected { peer: Peer::Server, boot: 1 });
     assert_eq!(requests(&mut host), []);
-    // The device has restarted: what it may have granted is nothing any more.
+    // The device has restarted: its former grants are void.
     host.handle(START, HostInput::Connected { peer: sent[0].0, boot: 2 });
     let anew: Vec<Action> = requests(&mut host).into_iter().map(|(_, r)| r.action).collect();
     assert_eq!(anew, [Action::Cancel, sent[0].1.action.clone(), Action::Settled]);

@@ -1,4 +1,4 @@
-//! Devices that were away learn who was fenced meanwhile: what a fenced life has sent may be under way to their address yet.
+//! Devices that were away learn the fences of that time: a fenced life's writes may still be under way to their address.
 
 use lockify_array::message::{Action, Answer, Call, Reply, Request};
 use lockify_array::{

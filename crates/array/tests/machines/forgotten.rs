@@ -5,9 +5,9 @@ use rand::RngExt as _;
 
 use crate::world::{World, raid5};
 
-/// Each host writes blocks of its own, in stripes that all share, one operation after the other; now and then a device starts
-/// anew. At the end every block is what its host wrote last, and parity fits. Returns how many writes were taken up by a device
-/// that had forgotten them.
+/// Each host writes blocks of its own, one operation after the other, in stripes that all share. A device restarts from
+/// time to time. At the end every block is its host's last write, and parity fits. Returns how many writes a forgetful
+/// device has taken up.
 pub fn restarts(world: &mut World) -> Result<u64, String> {
     let hosts = world.hosts.len() as u64;
     let own = world.layout.blocks() / hosts;

@@ -1,5 +1,5 @@
-//! A device that is back while the others have gone on without it: a host that knows as little as the device does must not read
-//! what it remembers.
+//! A device is back while the others have continued without it. A host that knows as little as the device must not read
+//! its memory.
 
 use lockify_array::mutation::Mutation;
 use lockify_array::{

@@ -1,4 +1,4 @@
-//! The lock server dies and comes back, connections to it break, and hosts die with what they hold.
+//! The lock server dies and comes back, connections to it break, and hosts die with their locks.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,8 @@ fn what_was_under_way_on_a_connection_that_broke_is_said_again() {
     }
 }
 
-/// Whoever the server suspects is fenced by another host; at the end the dead one is in any case.
+/// Another host fences every life that the server suspects. At the end it fences the dead one in
+/// any case.
 #[test]
 fn what_a_dead_host_held_is_repaired_and_freed() {
     let mut suspected = 0;
@@ -95,7 +96,7 @@ fn what_a_dead_host_held_is_repaired_and_freed() {
     assert!(suspected > 0);
 }
 
-/// By the headers' order repairs find what was cut short.
+/// The order of headers shows a repair the interrupted write.
 #[test]
 fn a_write_that_has_waited_for_locks_is_newer_than_what_it_has_waited_for() {
     for scheme in SCHEMES {
@@ -117,7 +118,8 @@ fn a_write_that_has_waited_for_locks_is_newer_than_what_it_has_waited_for() {
     }
 }
 
-/// Else who comes next has to call for what it keeps, and to wait for its lease if it is gone by then.
+/// Otherwise the next host has to call its locks back, and to wait for its lease if it is gone by
+/// then.
 #[test]
 fn a_host_that_leaves_keeps_nothing() {
     let mut world = world(Scheme::CallbackLocking, 1);

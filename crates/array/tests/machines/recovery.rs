@@ -31,7 +31,7 @@ fn read(world: &mut World, span: Span) -> Result<Bytes, OpError> {
     }
 }
 
-/// The host does nothing any more; of what it has sent some arrives yet, at any time, and some does not.
+/// The host stops. Some of its sent messages arrive later, at any time, and some do not.
 fn crash(world: &mut World, host: usize) {
     let flights = std::mem::take(&mut world.flights);
     for flight in flights {
@@ -49,7 +49,7 @@ fn blocks(world: &World, data: &Bytes) -> Vec<Bytes> {
     (0..data.len() / size).map(|i| data.slice(i * size..(i + 1) * size)).collect()
 }
 
-/// Every block is what it was or what was to be written, or reported as lost if that is allowed.
+/// Every block is old or new, or reported as lost if that is allowed.
 fn judge(world: &mut World, old: &Bytes, span: Span, new: &Bytes, may_lose: bool, what: &str) {
     let old = blocks(world, old);
     let new = blocks(world, new);
@@ -154,7 +154,7 @@ fn a_repairer_that_dies_is_fenced_like_any_other() {
             world.step();
         }
         crash(&mut world, 0);
-        // At once: neither waits for what the other repairs.
+        // At the same time: neither waits for the other's target.
         for host in [0, 1] {
             world.submit(REPAIRER, Work::Fence { life: life(host) });
         }
@@ -176,7 +176,7 @@ fn what_a_fenced_host_still_sends_is_refused() {
     for _ in 0..9 {
         world.step();
     }
-    // It is only slow: what it has not received yet is kept for it.
+    // It is only slow: its messages are kept for it.
     let (late, others) = std::mem::take(&mut world.flights).into_iter().partition(|f| match f {
         Flight::Request(host, ..) => *host == 1,
         Flight::Reply(_, to, _) => to.host.0 == 1,

@@ -219,7 +219,7 @@ impl World {
         self.collect();
     }
 
-    /// A new connection between a host and the lock server: what was under way on the old one is lost.
+    /// A new connection between a host and the lock server: messages on the old one are lost.
     pub fn connect_to_server(&mut self, host: usize) {
         self.connections[host] = Connection::default();
         let of_host =
@@ -277,7 +277,7 @@ impl World {
         Span { start: self.random.random_range(0..=self.layout.blocks() - count), count }
     }
 
-    /// Takes what the machines want done.
+    /// Takes the machines' outputs.
     pub fn collect(&mut self) {
         let mut news = Vec::new();
         for index in (0..self.hosts.len()).filter(|h| !self.dead_hosts.contains(h)) {
@@ -492,8 +492,8 @@ impl World {
         (0..100_000).any(|_| !self.step())
     }
 
-    /// Kills a device's process and starts it again: what was under way to and from its disk is lost, maybe after it was
-    /// written.
+    /// Kills a device's process and starts it again. Requests and answers of its disk are lost, maybe after a write took
+    /// effect.
     pub fn restart_device(&mut self, device: DeviceId) {
         let index = usize::from(device.0);
         let mut flights = Vec::new();
@@ -678,7 +678,7 @@ impl World {
             steps.retain(|step| step.writes || counted.contains(&step.op));
             for (index, later) in steps.iter().enumerate() {
                 for earlier in &steps[..index] {
-                    // Parity knows the order of what was left out.
+                    // Parity knows the order of the omitted writes.
                     let both_left_out = earlier.left_out && later.left_out;
                     let conflict = (earlier.writes || later.writes) && !both_left_out;
                     if conflict && earlier.op != later.op {

@@ -146,13 +146,13 @@ pub enum Kind {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         dropped: bool,
     },
-    /// A host's life ended: what it was doing is never answered.
+    /// A host's life ended: its operation is never answered.
     Crash {
         /// The life whose operation it is.
         #[serde(flatten)]
         by: Life,
     },
-    /// A device's process ended, or its power failed: what it was writing may be there or not.
+    /// A device's process ended, or its power failed: a write under way may be there or not.
     Down {
         /// The device.
         device: u16,
@@ -192,7 +192,7 @@ pub enum Kind {
         /// How many.
         count: u64,
     },
-    /// Everything had come to rest: what is unfinished now is a violation.
+    /// Everything had come to rest: an unfinished operation is now a violation.
     End {},
 }
 

@@ -103,7 +103,7 @@ impl Graph {
         missed: &[(usize, u64)],
     ) {
         let (device, block) = at;
-        // The order of versions, oldest first. Version 0 is what was there at first.
+        // The order of versions, oldest first. Version 0 is the first content.
         let mut chain: Vec<Version> = Vec::new();
         let mut readers: Vec<Reader> = Vec::new();
         let (mut next, mut current) = (1, 0);

@@ -33,7 +33,7 @@ pub enum MergeError<E> {
         /// Which, from 0.
         part: usize,
     },
-    /// Whoever takes the events failed.
+    /// The receiver of the events failed.
     #[error("{0}")]
     Taker(E),
 }

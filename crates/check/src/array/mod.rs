@@ -70,7 +70,7 @@ pub type Writer<W> = LineWriter<W, Event>;
 /// The result of a check of an array's history.
 pub type Report = crate::report::Report<Counts>;
 
-/// Checks what a reader reads.
+/// Checks a reader's events.
 pub fn check_reader<R: BufRead>(mut reader: Reader<R>) -> Outcome<Counts> {
     let mut checker = Checker::new();
     loop {

@@ -63,7 +63,7 @@ impl Lives {
         }
     }
 
-    /// Notes who was in a view.
+    /// Notes the members of a view.
     fn learn(&mut self, event: &Event) {
         let (Some(view), Some(members)) = (event.view, &event.members) else { return };
         for m in members {

@@ -297,7 +297,7 @@ impl Block {
         self.valid = Some(false);
     }
 
-    /// A write may be under way: what was there before may still be read, or the new value.
+    /// A write may be under way: a read may return the former or the new value.
     fn may_write(&mut self, line: u64) {
         self.doubt();
         self.written = line;
@@ -326,7 +326,7 @@ impl Block {
         self.maybe_gone |= !self.locks.values().any(|granted| *granted);
     }
 
-    /// A read that excluded all writers shows what the block is.
+    /// A read that excluded all writers shows the block's content.
     fn learn(&mut self, event: &Event, read: bool, faults: u64) {
         let invalid = event.sb_flags.contains(SbFlags::VALNOTVALID);
         let Some(lvb) = event.lvb.as_ref().filter(|_| read && !invalid) else {

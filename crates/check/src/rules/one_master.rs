@@ -101,7 +101,7 @@ impl OneMaster {
         }
     }
 
-    /// A node's events of one moment belong together: what they add up to counts.
+    /// A node's events of one moment belong together: only their sum counts.
     fn judge_suspects(&mut self, seen: &Seen<'_>) -> Result<(), Violation> {
         if self.suspects.is_empty() || !self.recovering.is_empty() {
             return Ok(());

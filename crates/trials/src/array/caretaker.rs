@@ -43,7 +43,7 @@ impl Repair {
     }
 }
 
-/// Knows what is broken, and what is being done about it.
+/// Knows the broken parts, and the repairs under way.
 #[derive(Debug)]
 pub struct Caretaker {
     layout: Layout,
@@ -154,7 +154,7 @@ impl Caretaker {
         !waits && self.under_way.insert(repair)
     }
 
-    /// A repair has ended, or whoever did it has died.
+    /// A repair has ended, or its host has died.
     pub fn ended(
         &mut self,
         at: Nanos,

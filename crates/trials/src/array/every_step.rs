@@ -113,8 +113,8 @@ impl Victim {
     }
 }
 
-/// The piece of work: two hosts write and read the same two stripes. With [`Faults::All`] whoever crashed is seen to before it
-/// comes back, with less it comes back first.
+/// The piece of work: two hosts write and read the same two stripes. With [`Faults::All`] the victim is fenced or taken
+/// out before it comes back; with less it comes back first.
 pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
     let layout = Layout {
         redundancy: Redundancy::Raid5,
@@ -141,7 +141,7 @@ pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
         detection: 10 * MILLISECOND,
         quiet_at: 60 * MILLISECOND,
         faults,
-        // Ten times what is usual.
+        // Ten times the usual number.
         checks: true,
         variants: Variants::default(),
         most_events: 30_000,
@@ -150,7 +150,8 @@ pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
     }
 }
 
-/// Whoever crashed comes back then. Before it nothing is a step, so that everybody does.
+/// The victim comes back then. Before that time nothing counts as a step, so that every victim
+/// comes back.
 fn return_of_all(scenario: &Scenario) -> FaultPlan {
     FaultPlan::new(vec![(scenario.quiet_at, Fault::HealAll)])
 }

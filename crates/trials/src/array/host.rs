@@ -104,7 +104,7 @@ enum Arrival {
 
 /// The machine on a node.
 enum Hosted {
-    /// Not yet; and what it will have to handle then.
+    /// Not running yet, with the inputs that it will have to handle then.
     Starting(Vec<Arrival>),
     Host(Box<Host>),
     Device(Box<Device>),
@@ -277,7 +277,7 @@ impl Node {
         }
     }
 
-    /// Handles what has come to a device until its disk has something to do.
+    /// Handles a device's arrivals until its disk has work.
     fn take_turns(&mut self, cx: &mut Context<'_, Node>) {
         while !self.medium.as_ref().is_some_and(Medium::is_busy) && !self.is_held_up() {
             let Some(arrival) = self.turns.pop_front() else { break };
@@ -378,7 +378,7 @@ impl Node {
         }
     }
 
-    /// Does what the machine wants done, and sets its timer.
+    /// Executes the machine's outputs, and sets its timer.
     fn run(&mut self, cx: &mut Context<'_, Node>) {
         let places = self.setting.places;
         let now = self.now(cx);

@@ -87,7 +87,7 @@ pub struct Measured {
     pub delayed: f64,
     /// Share of tries that were given up and started again.
     pub restarted: f64,
-    /// Share of the time that disks were busy, by the means of what they did.
+    /// Share of the time that disks were busy, by the means of their work.
     pub busy: f64,
     /// So many operations waited that the array was not going to keep up.
     pub swamped: bool,

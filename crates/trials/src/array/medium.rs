@@ -149,7 +149,7 @@ pub enum Ended {
     Dumped(Vec<Result<Block, BadBlock>>),
 }
 
-/// A device's disks, as its machine uses them. Lost in a crash, unlike what is on them.
+/// A device's disks, as its machine uses them. It is lost in a crash, unlike their content.
 #[derive(Debug)]
 pub struct Medium {
     shape: Shape,

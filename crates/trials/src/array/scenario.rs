@@ -18,7 +18,7 @@ use crate::array::setting::{Setting, Variants};
 const START: Nanos = 5 * MILLISECOND;
 /// Leases of hosts and devices.
 const LEASE: Time = 40 * MILLISECOND;
-/// How long devices remember what is over.
+/// How long devices remember finished operations.
 const REMEMBER: Time = 400 * MILLISECOND;
 /// Hosts' clocks differ by no more than this, unless a clock is stepped.
 const AHEAD: Time = 20 * MILLISECOND;
@@ -87,7 +87,8 @@ pub struct Scenario {
     pub quiet_at: Nanos,
     /// The faults of the run.
     pub faults: Faults,
-    /// Devices have what they suspect checked in the background; else it is left to who uses it.
+    /// Devices check their suspect stripes in the background; otherwise the users of these stripes
+    /// check them.
     pub checks: bool,
     /// The choices that the schemes leave open.
     pub variants: Variants,

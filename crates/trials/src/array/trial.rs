@@ -18,7 +18,7 @@ use crate::array::scenario::{Faults, Scenario};
 
 /// By then, after the end of all faults, everything must be done.
 const PATIENCE: Nanos = 60 * SECOND;
-/// How often is looked at what is to be repaired.
+/// How often the caretaker looks for repairs.
 const ROUND: Nanos = 2 * MILLISECOND;
 /// How long a machine may keep state after the end. The lock server remembers ended locks for a message's life, and hosts
 /// keep unused locks for a lease.
@@ -343,7 +343,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Writes down what is kept for hosts that have nothing under way.
+    /// Records the state that is kept for hosts without operations.
     fn rested(&mut self, at: Nanos) {
         for node in (0..self.places.nodes()).map(NodeId) {
             // An event drops entries that are too old.
@@ -562,7 +562,7 @@ impl<'a> Trial<'a> {
         self.sim.inject_at(at + MILLISECOND, Fault::Restart(node));
     }
 
-    /// Looks at what is to be repaired, and whether all is quiet.
+    /// Looks for repairs, and checks if all is quiet.
     fn round(&mut self, at: Nanos) -> Result<(), String> {
         if !matches!(self.end, End::NotYet) {
             return Ok(());

@@ -48,7 +48,7 @@ impl Cluster {
         self.judge(node)
     }
 
-    /// A newer view than all before: whoever is not in it must have stopped.
+    /// A newer view than all before: every life outside it must have stopped.
     fn enters(&mut self, at: Nanos, view: &NodeView) -> Result<(), String> {
         let lives: BTreeMap<NodeId, u64> = view
             .space(SPACE)

@@ -53,7 +53,7 @@ enum Line {
     Greeted,
 }
 
-/// The membership service of one process, and what it needs.
+/// The membership service of one process, and its environment.
 pub struct Member {
     setting: Setting,
     /// None while the disk is being read.
@@ -195,7 +195,7 @@ impl LockNode {
         }
     }
 
-    /// The disk was read: the service goes on from what it has.
+    /// The disk was read: the service continues from its content.
     fn begin_member(&mut self, cx: &mut HostContext<'_>, image: Option<&[u8]>) {
         let Some(member) = &mut self.member else { return };
         match LogMembership::new(member.setting.file.clone(), image, self.now) {
@@ -208,7 +208,7 @@ impl LockNode {
             Err(why) => return cx.note(Note::Broken(format!("the disk's image: {why}"))),
         }
         self.tell_members(cx, Event::Tick);
-        // Whoever was connected before could not be told who this is.
+        // Earlier connections could not learn this identity.
         let Some(member) = &self.member else { return };
         let up: Vec<NodeId> =
             member.lines.iter().filter(|(_, line)| **line == Line::Up).map(|(n, _)| *n).collect();
@@ -267,7 +267,7 @@ impl LockNode {
         self.tell_members(cx, Event::Connected { node, life, sole });
     }
 
-    /// Tells the membership service something and does what it wants done.
+    /// Passes an event to the membership service and executes its actions.
     pub(super) fn tell_members(&mut self, cx: &mut HostContext<'_>, event: Event) {
         self.clock(cx);
         let now = self.now;
@@ -360,7 +360,7 @@ impl LockNode {
         if let Some(part) = part.filter(enters)
             && matches!(self.life, Life::Outside | Life::Member | Life::Leaving)
         {
-            // Whoever watches hears of the view before anything happens in it.
+            // Observers hear of the view before anything happens in it.
             member.entering = Some(part);
             cx.set_timer(0, Timer::Enter);
         }
@@ -384,7 +384,7 @@ impl LockNode {
         self.tell_members(cx, Event::Reborn { life: 0 });
     }
 
-    /// Tells the membership service what this node has joined.
+    /// Reports this node's lockspaces to the membership service.
     fn announce(&mut self, cx: &mut HostContext<'_>) {
         let Some(member) = &self.member else { return };
         let joined = !matches!(self.life, Life::Left) && member.life > 0;
@@ -399,7 +399,7 @@ impl LockNode {
         }
     }
 
-    /// Tells the service what has changed outside of it.
+    /// Reports outside changes to the service.
     pub(super) fn settle_member(&mut self, cx: &mut HostContext<'_>) {
         if self.member.as_mut().is_some_and(|m| std::mem::take(&mut m.announcing)) {
             self.announce(cx);

@@ -462,7 +462,7 @@ impl LockNode {
         }
     }
 
-    /// Finds the claim protocol's steps in what the lock manager traces.
+    /// Finds the claim protocol's steps in the lock manager's traces.
     fn observe(&mut self, trace: &Trace, implied: bool) {
         let (step, settled) = match trace {
             Trace::Confirm { name, .. } if implied => (Transition::Implied, Some(name)),
@@ -549,7 +549,7 @@ impl Machine for LockNode {
     }
 }
 
-/// About what a vote has on the wire.
+/// The approximate size of a vote on the wire.
 fn size_of_vote(vote: &members::Vote) -> usize {
     match vote {
         members::Vote::Log(members::LogWord::Paxos { bytes, .. }) => 40 + bytes.len(),

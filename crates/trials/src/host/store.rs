@@ -93,7 +93,7 @@ impl Store {
         cx.read(DISK, 0, 1, tag);
     }
 
-    /// Begins to put an image in the place of what the disk has.
+    /// Begins to replace the image on the disk.
     pub fn write(&mut self, cx: &mut HostContext<'_>, number: u64, mut image: Vec<u8>) {
         let place = Place { start: self.free, bytes: image.len() };
         image.resize(place.sectors() as usize * SECTOR, 0);

@@ -68,7 +68,7 @@ impl Monitor {
         }
     }
 
-    /// The client hears nothing more; what it held goes when the claims made so far are settled.
+    /// The client hears nothing more. Its lock goes when the claims made so far are settled.
     fn gone(&mut self) {
         for held in self.locks.values_mut() {
             let weakens = held.granted.is_some_and(Mode::writes) && !held.lost;

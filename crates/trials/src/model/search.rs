@@ -84,7 +84,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A state on the current path, and what is still to be tried from it.
+/// A state on the current path, and the steps that remain to be tried from it.
 struct Level {
     state: State,
     todo: Vec<Action>,

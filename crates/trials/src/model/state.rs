@@ -323,7 +323,7 @@ impl State {
         let Some(view) = self.nodes[node].as_mut().and_then(|n| n.views.pop_front()) else {
             return Ok(());
         };
-        // The service has fenced who is gone: nothing of it arrives any more.
+        // The service has fenced the departed node: its messages do not arrive any more.
         let gone: Vec<_> = (0..self.nodes.len()).filter(|n| self.crashed[*n]).collect();
         for from in gone.into_iter().filter(|n| view.member(NodeId(*n as u32)).is_none()) {
             self.connections.remove(&(from, node));
@@ -397,7 +397,7 @@ impl State {
         self.feed(node, Input::Unlock(args)).map(|_| ())
     }
 
-    /// Feeds an input to a node and carries out what it wants.
+    /// Feeds an input to a node and executes its outputs.
     fn feed(&mut self, index: usize, input: Input) -> Result<Option<LockId>, String> {
         let now = self.now;
         let Some(node) = &mut self.nodes[index] else { return Ok(None) };
@@ -448,7 +448,7 @@ impl State {
                 "node {index}: a conflict, though all that was in the way is being freed"
             ));
         }
-        // Whoever loses a lock to a conflict abandons the creation at once.
+        // A client that loses a lock to a conflict abandons the creation at once.
         for lock in lost {
             let node = self.nodes[index].as_ref();
             if node.is_some_and(|node| node.monitor.locks.contains_key(&lock)) {
@@ -698,7 +698,7 @@ fn check_masters(spaces: &[&Lockspace]) -> Result<(), String> {
     Ok(())
 }
 
-/// Clocks and what is drawn from them only order: two states that differ in nothing else are alike.
+/// Clocks, and values drawn from them, only order: two states with no other difference are equal.
 fn hash_message(message: &Message, hasher: &mut impl Hasher) {
     message.view.hash(hasher);
     let mut body = message.body.clone();

@@ -122,7 +122,7 @@ pub struct Node {
     alarm: Option<(Nanos, TimerId)>,
     /// Verbs under way: lost if the connection breaks.
     posted: Vec<(Ticket, Peer)>,
-    /// Homes that cannot be reached: what is posted to them fails at once.
+    /// Unreachable homes: verbs to them fail at once.
     cut_off: HashSet<Peer>,
     outgoing: VecDeque<(NodeId, Message)>,
     send_free: Nanos,

@@ -42,7 +42,7 @@ pub enum Load {
 pub enum Section {
     /// Nothing, as published.
     Empty,
-    /// READs what the lock protects; if exclusive, then WRITEs it.
+    /// READs the protected data; if exclusive, then WRITEs it.
     Touch,
 }
 
@@ -315,7 +315,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Locks, reads each item, thinks, writes what is locked exclusively, and releases.
+    /// Locks, reads each item, thinks, writes the exclusively locked items, and releases.
     async fn transaction(
         &mut self,
         client: &mut Client<Port>,

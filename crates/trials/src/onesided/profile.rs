@@ -15,7 +15,7 @@ pub const CLOCK_ERROR: Nanos = 50_000;
 pub struct Profile {
     /// From a client to the home.
     pub there: Delay,
-    /// From the home to a client, with what the home's NIC and memory take.
+    /// From the home to a client, with the time of the home's NIC and memory.
     pub back: Delay,
     /// A message between two clients, until the receiver handles it.
     pub message: Delay,

@@ -31,7 +31,7 @@ pub const LOCKS: u64 = 2 * ACCOUNTS;
 /// A round trip by TCP. Assumed.
 const TRIP: Nanos = 50 * MICROSECOND;
 
-/// **Calibration**: what the store takes for a command, from ShiftLock's published 36.55 K transactions per second of 6.5
+/// **Calibration**: the store's time for a command, from ShiftLock's published 36.55 K transactions per second of 6.5
 /// commands each.
 const COMMAND: Nanos = 4_200;
 

@@ -78,7 +78,7 @@ impl Disk {
         blocks.len() < before
     }
 
-    /// Journal replay: what a fenced node had allocated and not linked is free again.
+    /// Journal replay: blocks that a fenced node had allocated and not linked are free again.
     pub fn replay(&mut self, node: NodeId) {
         for (directory, block) in self.allocated.remove(&node).unwrap_or_default() {
             self.directories[directory].free.push(block);
@@ -96,7 +96,7 @@ pub fn inode_name(block: u32) -> Name {
     Name::new(format!("i{block}")).expect("short enough")
 }
 
-/// The lock that says who has an object open.
+/// The lock of those that have an object open.
 pub fn iopen_name(block: u32) -> Name {
     Name::new(format!("o{block}")).expect("short enough")
 }

@@ -193,7 +193,7 @@ impl FileSystem {
         self.pursue(port);
     }
 
-    /// Asks for what is needed and neither held nor asked for.
+    /// Requests the locks that are needed and neither held nor requested.
     fn pursue(&mut self, port: &mut Port<'_>) {
         let client = self.id;
         for need in self.needs.clone() {
@@ -354,7 +354,7 @@ impl FileSystem {
         self.shrink(port);
     }
 
-    /// Hostile tasks often drop what they took at once: its name goes before a late claim of it arrives.
+    /// Hostile tasks often drop their locks at once: the name goes before a late claim of it arrives.
     fn leave_no_trace(&mut self, port: &mut Port<'_>) {
         if !matches!(self.task, Some(Task::Peek | Task::Trespass)) || port.random.random_bool(0.3) {
             return;

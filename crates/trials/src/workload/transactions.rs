@@ -82,7 +82,7 @@ impl TransactionClient {
         self.go_on(port);
     }
 
-    /// The next lock; if there is none left to be had, the end.
+    /// The next lock; if there is none left, the end.
     fn go_on(&mut self, port: &mut Port<'_>) {
         if self.locks.values().any(|held| held.op.is_some()) {
             return;
@@ -91,7 +91,7 @@ impl TransactionClient {
             return self.release(port);
         }
         let Some((name, mode)) = self.plan.pop() else {
-            // Now and then, what is read is to be written after all.
+            // From time to time, a read item is to be written after all.
             let read = self.locks.iter().find(|(_, held)| held.mode == Some(Mode::PR));
             match read.map(|(lock, _)| *lock).filter(|_| port.random.random_bool(0.2)) {
                 Some(lock) => self.convert(port, lock),
@@ -204,7 +204,7 @@ impl Client for TransactionClient {
         }
         match done.status {
             Status::Granted | Status::Unlocked => {}
-            // Whoever is chosen gives up all that it has, and begins anew.
+            // A victim releases all its locks, and begins anew.
             Status::Deadlock => self.over = true,
             other => return port.broken(format!("nobody asked for {other:?}: {done:?}")),
         }

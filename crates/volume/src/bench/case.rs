@@ -20,7 +20,7 @@ pub struct Workload {
     pub reads: f64,
 }
 
-/// By what it is done.
+/// The subject of the measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Subject {
     /// The same reads and writes of the devices' files, by one process: no network, no protocol.
@@ -30,7 +30,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// All, what they are compared with first.
+    /// All, with the baseline first.
     pub fn all() -> impl Iterator<Item = Subject> {
         std::iter::once(Subject::Raw).chain(Scheme::ALL.map(Subject::Array))
     }

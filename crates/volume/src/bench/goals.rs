@@ -7,7 +7,7 @@ use lockify_report::Spread;
 
 use super::{Outcome, Results, Subject, Workload};
 
-/// A goal and what was found.
+/// A goal and its result.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Goal {
     /// The promise.

@@ -119,7 +119,7 @@ pub struct Results {
     pub proxies: Proxies,
 }
 
-/// How many measurements there will be, for whoever shows progress.
+/// The number of measurements, for a progress display.
 pub fn steps(settings: &Settings) -> u64 {
     let cases = settings.workloads.len() * Subject::all().count();
     u64::from(settings.rounds) * (cases as u64 + 1)

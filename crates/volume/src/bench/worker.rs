@@ -47,7 +47,7 @@ pub(super) enum Reply {
 /// How long connecting to all devices may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Becomes what the first line of standard input says.
+/// Takes the role in the first line of standard input.
 ///
 /// # Errors
 /// Standard output cannot be written; all else is told to the parent.

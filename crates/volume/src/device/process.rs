@@ -27,7 +27,7 @@ use crate::store::{Disk, Store};
 use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Welcome, Whom, Why};
 use crate::{ArrayFile, DeviceEntry, Durability, HistoryError};
 
-/// How often signals are looked at, and who is silent.
+/// How often signals and silent peers are checked.
 const TICK: Duration = Duration::from_millis(100);
 /// How long after a host could not be fenced it is tried again.
 const FENCE_AGAIN: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ pub(super) struct Process {
     /// Hosts that the state machine has found silent, and when something is done about it.
     silent: BTreeMap<Life, Instant>,
     requests: u64,
-    /// The device begins anew when its disk has done what it was asked.
+    /// The device begins anew when its disk has done the earlier requests.
     anew: bool,
     /// Of the array's state that others were told of last.
     terms: Vec<u64>,
@@ -389,7 +389,7 @@ impl Process {
         }
     }
 
-    /// Whoever has been let in again is gone only after as long as anybody.
+    /// A device that has been let in again counts as gone only after the usual time.
     fn note_terms(&mut self, state: &ArrayState) {
         for ((id, term), known) in (0..).zip(&state.terms).zip(&self.terms) {
             if term != known {
@@ -592,7 +592,8 @@ impl Process {
                 if self.anew {
                     self.put_hosts_out("this device begins");
                 }
-                // They are about to do the same; who does not will say so when it is met again.
+                // They are about to do the same. A device that does not will say so when it is met
+                // again.
                 self.in_service.values_mut().for_each(|in_service| *in_service = true);
             }
             Err(e) => self.broken = Some(format!("writing the superblock failed: {e}")),

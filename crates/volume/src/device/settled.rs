@@ -10,7 +10,7 @@ pub(super) struct Settled {
     me: DeviceId,
     /// This device itself.
     own: bool,
-    /// Those who are there, and what they have said.
+    /// The present devices, and their reports.
     others: BTreeMap<DeviceId, Option<bool>>,
     /// Those who are there and do not know how it stands with this one.
     untold: BTreeSet<DeviceId>,
@@ -41,7 +41,7 @@ impl Settled {
         self.others.insert(device, Some(is));
     }
 
-    /// How it stands with this device now, and who has to be told.
+    /// This device's present state, and the devices that have to learn it.
     pub fn whom_to_tell(&mut self, own: bool) -> BTreeSet<DeviceId> {
         if self.own != own {
             self.own = own;

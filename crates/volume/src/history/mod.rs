@@ -103,7 +103,7 @@ fn by(life: Life) -> array::Life {
     array::Life { host: life.host.0, incarnation: life.incarnation }
 }
 
-/// Names a block's content: a hash, and 0 for what was never written.
+/// Names a block's content: a hash, and 0 for blocks that were never written.
 fn tag(block: &[u8]) -> Tag {
     if is_zero(block) {
         return 0;

@@ -132,7 +132,7 @@ impl Calls {
     }
 
     fn wake(&self) {
-        // Fails only if the event queue is gone, and with it whoever would read.
+        // Fails only if the event queue is gone, and its reader with it.
         let _ = self.waker.wake();
     }
 }

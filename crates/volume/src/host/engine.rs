@@ -163,7 +163,7 @@ impl Engine {
         self.handle(HostInput::Submit { ticket, work });
     }
 
-    /// Does what the state machine wants.
+    /// Executes the state machine's outputs.
     fn act(&mut self) {
         while let Some(output) = self.host.poll() {
             match output {
@@ -212,7 +212,7 @@ impl Engine {
         ));
     }
 
-    /// Says who has been out of reach for long.
+    /// Reports peers that have been out of reach for long.
     fn look_around(&mut self) {
         for (&whom, (since, told)) in &mut self.down {
             if since.elapsed() < COMPLAIN || std::mem::replace(told, true) {

@@ -24,7 +24,7 @@ use calls::Calls;
 pub use calls::Done;
 use engine::Engine;
 
-/// Pieces of work that are under way at most; who submits more waits.
+/// Pieces of work that are under way at most. A caller that submits more waits.
 pub const IN_FLIGHT: usize = 256;
 
 /// Numbers of hosts that people choose are below this one; [`visitor`] gives others.
@@ -129,7 +129,7 @@ impl Array {
         Array::open_with(file, joining, None, true)
     }
 
-    /// As [`Array::open`], and writes down, in a new file, what it is asked for and answers, for `lockify check`.
+    /// As [`Array::open`], and records its requests and answers in a new file, for `lockify check`.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -263,7 +263,7 @@ impl Array {
         self.perform(Work::Write { span, data }).map(drop)
     }
 
-    /// Makes durable what was written before, by any host.
+    /// Makes earlier writes durable, of any host.
     ///
     /// # Errors
     /// [`OpError`].
@@ -313,7 +313,7 @@ impl Array {
         self.calls.counts()
     }
 
-    /// Ends this host, when what is under way has come to an end. Other clones find it closed.
+    /// Ends this host, after the operations under way. Other clones find it closed.
     pub fn close(&self) {
         self.calls.close();
     }

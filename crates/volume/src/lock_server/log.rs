@@ -127,7 +127,7 @@ impl Log {
         Ok((Log { path: path.to_owned(), array, file, end: end as u64, number }, records))
     }
 
-    /// Does what the state machine wants; it is durable when this returns. After an error nothing more is to be written.
+    /// Executes the state machine's output; it is durable when this returns. After an error nothing more must be written.
     pub fn write(&mut self, ask: &LogAsk) -> io::Result<()> {
         match ask {
             LogAsk::Append { record, .. } => {
@@ -314,7 +314,7 @@ mod tests {
         assert!(missing.contains("--create"), "{missing}");
     }
 
-    /// Every cut, and every wrong bit of the last record: what was before it stays. In an earlier record it is damage.
+    /// Every cut, and every wrong bit of the last record: earlier records stay. In an earlier record it is damage.
     #[test]
     fn a_last_record_that_was_cut_short_is_taken_off_and_anything_else_is_damage() {
         let dir = tempfile::tempdir().unwrap();

@@ -57,7 +57,7 @@ impl Process {
         let config = ServerConfig {
             scheme: file.scheme,
             lease,
-            // As long as devices remember what is over.
+            // As long as devices remember finished operations.
             message_life: file.timing.forget_ms * 1_000_000,
         };
         let server = LockServer::new(config, &records, clock.now())

@@ -17,7 +17,7 @@ use super::session::{self, Served};
 use super::stream::{Listen, Listener, Stream, Until};
 use super::{Backend, CONNECTIONS, Export, SPLIT};
 
-/// How long a client may take to say what it wants.
+/// How long a client may take for its greeting.
 const GREETING: Duration = Duration::from_secs(10);
 /// How long clients' operations may take after the server was stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -101,7 +101,7 @@ impl Stopper {
         let _ = (&self.0).write(&[0]);
     }
 
-    /// Whoever writes a byte into it stops the server: for signal handlers.
+    /// A byte that is written into it stops the server: for signal handlers.
     pub fn into_socket(self) -> UnixStream {
         self.0
     }
@@ -153,8 +153,8 @@ impl Server {
         self.shared.stopper.0.try_clone().map(Stopper)
     }
 
-    /// Serves until it is stopped, or the backend was fenced. Then nobody is accepted, no further requests are read, and what
-    /// is under way is finished and answered.
+    /// Serves until it is stopped, or the backend was fenced. Then it accepts no client and reads no further requests. It
+    /// finishes and answers those under way.
     ///
     /// # Errors
     /// The system does not let it wait for clients.

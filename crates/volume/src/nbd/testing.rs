@@ -176,7 +176,7 @@ impl Running {
     /// A client that has not said anything.
     pub fn stranger(&self) -> Client {
         let stream = UnixStream::connect(&self.socket).unwrap();
-        // Far beyond what a test takes: one that waits in vain fails instead of hanging.
+        // Far beyond a test's duration: one that waits in vain fails instead of hanging.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Client(stream)
     }

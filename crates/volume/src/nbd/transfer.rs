@@ -10,7 +10,7 @@ use super::budget::{Budget, Permit};
 use super::wire::{Command, Errno, Request};
 use super::{Backend, Export, MAX_REQUEST};
 
-/// Piece by piece, what a request asks for: whole stripes, as far as it can be.
+/// The pieces of a request: whole stripes, as far as possible.
 pub(crate) struct Pieces {
     offset: u64,
     end: u64,
@@ -50,12 +50,12 @@ pub(crate) enum Outcome {
     Failed(OpError),
 }
 
-/// A request that has come to its end, and what it holds until it is answered.
+/// A finished request, and the resources that it holds until it is answered.
 pub(crate) struct Finished {
     pub request: Request,
     pub outcome: Outcome,
     pub permit: Permit,
-    /// For what has to follow before the answer.
+    /// For the steps that have to follow before the answer.
     pub to: Sender<Finished>,
 }
 

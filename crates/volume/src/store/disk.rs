@@ -14,7 +14,7 @@ const WORKERS: usize = 4;
 /// The function that gets each answer, on one of the disk's threads.
 pub type Answered = Box<dyn Fn(DiskToken, Result<DiskAnswer, DiskError>) + Send + Sync>;
 
-/// A disk. Dropping it waits for what is under way.
+/// A disk. Dropping it waits for the operations under way.
 pub struct Disk {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -36,7 +36,8 @@ struct State {
     asks: VecDeque<DiskAsk>,
     /// Written or to be saved, and not durable.
     unsynced: Vec<Unsynced>,
-    /// Why nothing is written any more: after a sync that failed nobody knows what is on the medium.
+    /// The reason why nothing is written any more. After a failed sync, the medium's content is
+    /// unknown.
     failed: Option<DiskError>,
     /// The threads that read and write end when nothing is left to do.
     stop: bool,
@@ -101,7 +102,7 @@ impl Disk {
 }
 
 impl Disk {
-    /// Waits for what is under way; nothing more is done.
+    /// Waits for the operations under way; nothing more is done.
     pub fn settle(&mut self) {
         self.shared.state().stop = true;
         self.shared.work.notify_all();

@@ -106,7 +106,7 @@ pub enum Why {
         /// The needed amount.
         needed: u64,
     },
-    /// The file system does not allow what is needed.
+    /// The file system does not allow a needed operation.
     #[error(
         "direct I/O is refused here ({0}): choose another file system or medium, or give --buffered, which uses the system's cache"
     )]

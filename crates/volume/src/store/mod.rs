@@ -45,7 +45,7 @@ const SLOTS: [u64; 2] = [8192, 8192 + SLOT];
 const SLOT: u64 = 1 << 20;
 /// Where the blocks begin.
 const BLOCKS: u64 = 8192 + 2 * SLOT;
-/// Bytes in front of what a slot holds: magic, sequence, length, checksum.
+/// Bytes in front of a slot's content: magic, sequence, length, checksum.
 const SLOT_HEAD: usize = 8 + 8 + 4 + 4;
 const SLOT_MAGIC: [u8; 8] = *b"LkRecord";
 /// The longest record, bytes.
@@ -103,7 +103,7 @@ impl Store {
     /// Makes a new device of the array: its blocks read as never written. Then opens it.
     ///
     /// # Errors
-    /// [`StoreError`]; nothing of what was there before is lost then.
+    /// [`StoreError`]; the former content is not lost then.
     pub fn create(
         path: &Path,
         array: &ArrayFile,
@@ -332,7 +332,8 @@ impl Store {
         self.file.sync_data()
     }
 
-    /// Replaces the record, durably: whoever opens the file finds the old or the new one. Not by two threads at once.
+    /// Replaces the record, durably. A process that opens the file finds the old or the new one. Two threads must not
+    /// call it at once.
     ///
     /// # Errors
     /// The system's, or the record is too long.

@@ -21,7 +21,7 @@ pub(super) struct Superblock {
     pub seq: u64,
     pub array: ArrayId,
     pub device: u16,
-    /// It has served: what it does not have was never written, or is lost.
+    /// It has served: blocks that it lacks were never written, or are lost.
     pub in_service: bool,
     pub layout: Layout,
     /// Blocks of this device: none for a witness.

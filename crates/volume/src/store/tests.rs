@@ -40,7 +40,7 @@ fn block(byte: u8) -> Block {
 struct Folder(tempfile::TempDir);
 
 impl Folder {
-    /// On a disk: what is in memory may refuse direct I/O.
+    /// On a disk: files in memory may refuse direct I/O.
     fn new() -> Folder {
         Folder(tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap())
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::report::Report;
 use crate::ArrayId;
 
-/// As what a process takes part.
+/// The role of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// A life of a host.
@@ -90,7 +90,7 @@ pub(crate) enum Frame {
     State(ArrayState),
     /// Between devices: what time is it?
     AskTime {
-        /// When it was asked, by a clock of who asks.
+        /// The time of the question, by the asker's clock.
         asked: u64,
     },
     /// The answer.

@@ -21,11 +21,11 @@ const STRANGERS: usize = 64;
 const FRAMES: usize = 64;
 /// The limit of bytes that are kept for a slow reader. Its messages are not read meanwhile.
 const QUEUE: usize = 16 << 20;
-/// How long somebody may take nothing of what is kept for him.
+/// How long a peer may take none of the bytes that are kept for it.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long connecting, and proving who one is, may take.
 const GREETING: Duration = Duration::from_secs(5);
-/// How long who was refused may take to read why.
+/// How long a refused peer may take to read the reason.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// When a connection is tried again: at first, and at most.
 const AGAIN: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
@@ -43,9 +43,9 @@ pub(crate) struct Me {
     pub identity: Identity,
     pub array: ArrayId,
     pub digest: u64,
-    /// As what it connects to others.
+    /// Its role towards others.
     pub role: Role,
-    /// As what others connect to it, if it listens.
+    /// Its role for those that connect to it, if it listens.
     pub listens_as: Option<Whom>,
     /// The node whose keys a device has to show when it connects. Any node of the cluster may be a host, but who passes for a
     /// device has its vote.
@@ -173,7 +173,7 @@ pub(crate) struct Net {
     pub welcome: Welcome,
     /// Why hosts are not welcome at present.
     pub closed: Option<String>,
-    /// Hosts are not heard: what they have asked for is too much already.
+    /// Hosts are not read: their requests are too many already.
     pub hold: bool,
     log: fn(&str),
     complaints: (Instant, u32),
@@ -221,7 +221,7 @@ impl Net {
         self.me.role = role;
     }
 
-    /// Sends a frame; whoever has gone does not get it.
+    /// Sends a frame; a gone peer does not get it.
     pub fn say(&mut self, key: usize, frame: &Frame) {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.line.say(frame);
@@ -292,7 +292,7 @@ impl Net {
         self.events.pop_front()
     }
 
-    /// Writes what was said, waits until something happens or this time has passed, and reads.
+    /// Writes pending output, waits until something happens or this time has passed, and reads.
     pub fn turn(&mut self, wait: Duration, events: &mut Events) -> io::Result<()> {
         self.flush();
         self.dial();

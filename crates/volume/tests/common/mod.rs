@@ -65,7 +65,7 @@ impl Site {
             lock_server,
         };
         file.check().unwrap();
-        // On a disk: what is in memory may refuse direct I/O.
+        // On a disk: files in memory may refuse direct I/O.
         let here = std::env::current_exe().unwrap();
         Site { folder: tempfile::tempdir_in(here.parent().unwrap()).unwrap(), file }
     }

@@ -15,7 +15,7 @@ use crate::array::report::Counts;
 use crate::array::run::Run;
 use crate::invariant::Violation;
 
-/// A history, and what was worked out of it for all rules.
+/// A history, and the results that all rules share.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// The history.

@@ -91,7 +91,7 @@ impl Rule for Reads {
 }
 
 impl Model {
-    /// Reads a block; gives what it should have been, if it should have been another.
+    /// Reads a block; returns the expected value, if it is another.
     fn read(&mut self, block: u64, tag: Tag) -> Option<Tag> {
         let values = self.values.entry(block).or_insert_with(|| vec![0]);
         if values.contains(&tag) {

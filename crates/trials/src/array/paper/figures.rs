@@ -18,7 +18,7 @@ const SEED: u64 = 1;
 /// Table 1's hosts.
 const HOSTS: u32 = 16;
 
-/// The rule for what the paper shows once; figure 6 is measured by both.
+/// The rule for figures that the paper shows once; figure 6 is measured by both.
 pub(super) const ALIGNMENT: Alignment = Alignment::Stripe;
 
 /// Hosts between two loads: all published peaks are even numbers of hosts.
@@ -99,7 +99,7 @@ fn table_1(scheme: Scheme, hosts: u32, alignment: Alignment, calibration: Calibr
     of_turns(case, papers_turns(scheme))
 }
 
-/// The same with Table 1's hosts, and the rule of alignment for what the paper shows once.
+/// The same with Table 1's hosts, and the rule of alignment for figures that the paper shows once.
 fn loaded(scheme: Scheme, calibration: Calibration) -> Case {
     table_1(scheme, HOSTS, ALIGNMENT, calibration)
 }

@@ -277,7 +277,7 @@ fn at_scale(rows: &[Row]) -> Vec<Row> {
     part_of(rows, "scale", "alignment", &Alignment::Stripe.name().into())
 }
 
-/// The tables and what was expected, for the terminal.
+/// The tables and expectations, for the terminal.
 pub fn text(rows: &[Row]) -> String {
     let mut text = format!("{DEVICES}\n\n{CALIBRATIONS}\n\n");
     for (title, rows) in figure_6(rows) {

@@ -66,7 +66,7 @@ fn of<'a>(rows: &'a [Row], experiment: &'a str) -> impl Iterator<Item = &'a Row>
     rows.iter().filter(move |row| row.case.get("experiment") == Some(&Value::from(experiment)))
 }
 
-/// The tables and what was expected, for the terminal.
+/// The tables and expectations, for the terminal.
 pub fn text(rows: &[Row]) -> String {
     let mut text = String::new();
     for (experiment, title) in EXPERIMENTS {

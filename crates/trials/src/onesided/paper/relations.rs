@@ -16,7 +16,7 @@ pub struct Criterion {
     pub found: String,
     /// True if they agree; false if rows are missing.
     pub met: bool,
-    /// Why not, by what was counted, where that is known.
+    /// The reason for a difference, by the counts, where it is known.
     pub because: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl Figures<'_> {
         self.find("cascade", metric::LATENCY_US.name, &case).unwrap_or(0.0)
     }
 
-    /// How often the lock that most want is taken, and what that costs: per second, and per lock.
+    /// The rate and the cost of the most contended lock: per second, and per lock.
     fn hottest(&self, protocol: &str) -> String {
         let case = [("protocol", protocol.into()), ("of", "the hottest".into())];
         let rate = self.find("3", metric::LOCKS_PER_S.name, &case).unwrap_or(0.0);
@@ -336,7 +336,7 @@ pub(super) fn text(criteria: &[Criterion]) -> String {
     text
 }
 
-/// The page, with what was expected and all rows at its end.
+/// The page, with expectations and all rows at its end.
 pub(super) fn finish(page: Page, criteria: &[Criterion], rows: &[Row]) -> Page {
     let mut page = page.text("Expected and found:");
     for criterion in criteria {

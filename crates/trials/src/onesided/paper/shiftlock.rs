@@ -275,7 +275,7 @@ fn verbs(found: &Measured, protocol: Protocol) -> Vec<Row> {
     rows
 }
 
-/// With what was published of ShiftLock.
+/// With ShiftLock's published figures.
 fn kinds(verbs: &Verbs) -> [(&'static str, u64, Option<f64>); 5] {
     let counts = &verbs.counts;
     [

@@ -85,7 +85,7 @@ fn requests_that_cannot_be_done_are_refused_and_the_connection_goes_on() {
         ((4, 0), 0, block, INVALID),
         ((16, 6), 0, block, INVALID),
         ((2, 1), 0, block, INVALID),
-        // Trim, cache, block status, and what nobody knows.
+        // Trim, cache, block status, and unknown commands.
         ((0, 4), 0, block, INVALID),
         ((0, 5), 0, block, INVALID),
         ((0, 7), 0, block, INVALID),

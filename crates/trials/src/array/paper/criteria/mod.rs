@@ -25,7 +25,7 @@ pub struct Criterion {
     pub here: String,
     /// True if they agree; false if rows are missing.
     pub met: bool,
-    /// Why not, by what was counted, where that is known.
+    /// The reason for a difference, by the counts, where it is known.
     pub because: Option<String>,
 }
 
