@@ -1,4 +1,4 @@
-//! One session with one shard, and who drives it.
+//! One session with one shard, and the thread that drives it.
 //!
 //! Only one thread at a time may drive the transport (wait for events and hand them out): the
 //! holder of the *role*. A thread that waits for its own operation takes the role if it is free, so
@@ -6,13 +6,13 @@
 //! Other threads that wait meanwhile are followers: the driver hands them their outcomes, and when
 //! it is done, wakes one of them to drive on.
 //!
-//! A background thread drives when nobody else does, for blocking notices, losses, peers'
-//! messages and timers of an embedded node, and async operations. It stands aside for
-//! [`STAND_ASIDE`] after each blocking operation, because another one is likely to follow. While a
-//! blocking operation waits, it sleeps: whoever gives up the role wakes it.
+//! A background thread drives when nobody else does, for blocking notices, losses, peers' messages
+//! and timers of an embedded node, and async operations. It stands aside for [`STAND_ASIDE`] after
+//! each blocking operation, because another one is likely to follow. While a blocking operation
+//! waits, it sleeps: the thread that gives up the role wakes it.
 //!
-//! Whoever waits sleeps until it is told: the driver in the transport, followers and the background
-//! thread until they are woken. Nobody looks from time to time.
+//! Every waiting thread sleeps until it is woken: the driver in the transport, followers and the
+//! background thread by others. No thread polls.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -225,7 +225,8 @@ impl Channel {
         Task(self.clone())
     }
 
-    /// Handles what is queued, without waiting. If somebody else has the role, he does.
+    /// Handles the queued requests, without waiting. If another thread has the role, that thread
+    /// does it.
     fn drive_now(&self) {
         if let Some(mut role) = self.try_role() {
             self.drive(&mut role, Some(Duration::ZERO), None);
@@ -242,7 +243,7 @@ impl Channel {
         }
     }
 
-    /// One round: wait for events, hand them out, send what they entail.
+    /// One round: wait for events, hand them out, send the resulting requests.
     fn drive(&self, role: &mut Role, timeout: Option<Duration>, bell: Option<BorrowedFd<'_>>) {
         let polled = role.drive.poll_once(timeout, bell, &mut role.events);
         {
@@ -259,8 +260,8 @@ impl Channel {
         }
     }
 
-    /// After giving up the role: whoever still waits must drive on. The last one who waits wakes
-    /// the background thread.
+    /// After giving up the role: a waiting thread must drive on. The last waiter wakes the
+    /// background thread.
     fn hand_over(&self) {
         // Either this sees that the background thread sleeps, or that sees that the role is free.
         fence(Ordering::SeqCst);
@@ -296,7 +297,7 @@ impl Channel {
             }
             match self.role_or_sleep() {
                 Some(mut role) => self.drive_alone(&mut role, &mut seen),
-                // Whoever has just ended an operation is likely to begin another one.
+                // A thread that has just ended an operation is likely to begin another one.
                 None => seen = activity.wrapping_sub(1),
             }
             self.wake_follower();

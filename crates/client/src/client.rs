@@ -37,9 +37,9 @@ pub(crate) struct Inner {
 }
 
 impl Client {
-    /// Connects to the daemon that is this process's: the one that LOCKIFY_SOCKET names, the
-    /// cluster's on a machine that belongs to one, or else this user's own, which is started if it
-    /// does not run ([`domain`](crate::domain)).
+    /// Connects to the daemon of this process. LOCKIFY_SOCKET names it, or it is the cluster's on a
+    /// machine that belongs to one, or else this user's own. The last one is started if it does not
+    /// run ([`domain`](crate::domain)).
     ///
     /// # Errors
     /// Those of [`Domain::find`] and [`Domain::connect_or_start`].
@@ -91,8 +91,8 @@ impl Client {
         self.create(name, exclusive, |name, exclusive| Query::Create { name, exclusive })
     }
 
-    /// As [`Client::create_lockspace`], with permission bits of one's own for users of this node:
-    /// 4 is seeing locks, 6 is taking them. A lockspace that exists keeps those that it has.
+    /// As [`Client::create_lockspace`], with the given permission bits for users of this node: 4 to
+    /// see locks, 6 to take them. An existing lockspace keeps its own.
     ///
     /// # Errors
     /// As [`Client::create_lockspace`]; [`Error::Refused`] for bits that are not in 0666;
@@ -134,9 +134,9 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`] if this node's clients have locks in it and `force` is not given, if it
-    /// was not made at run time, or for lack of permission: then it is as it was. Only if somebody
-    /// locks in it at this very moment may a part of its names have been left; releasing it again
-    /// does the rest. [`Error::Disconnected`].
+    /// was not made at run time, or for lack of permission: then it is unchanged. If a client locks
+    /// in it at this very moment, a part of its names may have been left. Another release does the
+    /// rest. [`Error::Disconnected`].
     pub fn release_lockspace(&self, name: &str, force: bool) -> Result<(), Error> {
         // No shard knows of the others' locks.
         if !force && self.inner.shards.len() > 1 && self.knows(KNOWS_RELOAD).is_ok() {
@@ -167,11 +167,11 @@ impl Client {
         if spoken < needed { Err(Error::TooOld { spoken, needed }) } else { Ok(()) }
     }
 
-    /// Has the daemon read its configuration file and keys again; returns what has been changed.
+    /// Has the daemon read its configuration file and keys again; returns the changes.
     ///
     /// # Errors
-    /// [`Error::Refused`] if nothing was changed, with the reason: the file, or what cannot be
-    /// changed while the daemon runs, or lack of permission. [`Error::TooOld`],
+    /// [`Error::Refused`] if nothing was changed, with the reason: the file, or a key that cannot
+    /// change while the daemon runs, or lack of permission. [`Error::TooOld`],
     /// [`Error::Disconnected`].
     pub fn reload(&self) -> Result<String, Error> {
         // One for all shards: the daemon has one configuration.
@@ -199,8 +199,8 @@ impl Client {
         }
     }
 
-    /// Changes what the cluster has agreed on, in every shard; returns what was done. Repeat it if
-    /// it fails: what is so already stays.
+    /// Changes the agreed state of the cluster, in every shard; returns the changes. Repeat it if
+    /// it fails: a change that is already there stays.
     ///
     /// # Errors
     /// [`Error::Refused`] if nothing was changed, with the reason, or for lack of permission.
@@ -226,8 +226,8 @@ impl Client {
         }
     }
 
-    /// The sockets of the session; none with an embedded node. A process that forks has its child
-    /// close them: as long as somebody has them open, the daemon takes the session for alive.
+    /// The sockets of the session; none with an embedded node. The child of a fork must close them:
+    /// as long as a process has them open, the session is alive for the daemon.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.inner.shards.iter().filter_map(|shard| shard.descriptor())
     }
@@ -281,7 +281,7 @@ pub struct ClusterStatus {
 }
 
 impl ClusterStatus {
-    /// Adds what a shard has said apart.
+    /// Adds a shard's separate reports.
     fn of(&mut self, node: NodeId, shard: u32, add: impl FnOnce(&mut NodeStatus)) {
         let of = |n: &&mut NodeStatus| (n.node, n.shard) == (node, shard);
         if let Some(status) = self.nodes.iter_mut().find(of) {

@@ -15,7 +15,7 @@ pub enum CodecError {
     /// The length is zero or over [`MAX_FRAME`].
     #[error("a frame of {0} bytes: 1 to {MAX_FRAME} are allowed")]
     Length(u32),
-    /// The content is not what this version expects.
+    /// The content does not fit this version.
     #[error("a frame that is not understood")]
     Content,
     /// The content ends before the frame does.

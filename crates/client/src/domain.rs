@@ -3,13 +3,13 @@
 //! `lockify`, the libraries for Rust, C and Python, and libdlm's interface all find it here, in this
 //! order:
 //!
-//! 1. the daemon that is named: by the caller, or by LOCKIFY_SOCKET;
+//! 1. the daemon that the caller or LOCKIFY_SOCKET names;
 //! 2. the cluster's, on a machine that belongs to one ([`Sign`]);
 //! 3. this user's own on this machine, which is started if it does not run.
 //!
-//! Nothing falls through: who belongs to a cluster locks there or not at all. No other part of the
+//! Nothing falls through: a machine of a cluster locks there or not at all. No other part of the
 //! environment counts, nor does a directory, so that all processes of a user find the same daemon.
-//! `docs/domain.md` says what is inside a domain and what is not.
+//! `docs/domain.md` describes the limits of a domain.
 
 mod name;
 mod sign;

@@ -41,7 +41,7 @@ impl EmbeddedConfig {
         let mut lines = None;
         let on_notice = Box::new(move |notice: Notice| {
             if notice.level > Level::Info {
-                // The thread that drives the node must not wait for whoever reads.
+                // The thread that drives the node must not wait for a reader.
                 let lines = lines.get_or_insert_with(|| Lines::to_stderr(left_out).ok());
                 let line = format!("lockify: {}\n", lockify_trust::printable(&notice.text));
                 lines.iter().for_each(|l| l.say(line.clone().into_bytes(), Weight::Notice));
@@ -174,7 +174,7 @@ impl EmbeddedDriver {
         }
     }
 
-    /// Has the bell end the engine's waits, too. It rings there once each time; whoever waits
+    /// Has the bell end the engine's waits, too. It rings there once each time; a waiting thread
     /// looks at it before.
     fn listen_for(&mut self, bell: Option<BorrowedFd<'_>>) -> Result<(), Error> {
         let Some(bell) = bell.map(|bell| bell.as_raw_fd()).filter(|fd| self.bell != Some(*fd))
@@ -236,7 +236,7 @@ impl Drive for EmbeddedDriver {
 }
 
 impl Drop for EmbeddedDriver {
-    /// Leaves in order, so that the others need not recover what this node held.
+    /// Leaves in order, so that the others need not recover this node's locks.
     fn drop(&mut self) {
         let end = Instant::now() + LEAVE_PATIENCE;
         let mut left = self.host.leave(&mut self.engine);

@@ -35,7 +35,7 @@ pub enum Error {
     /// The daemon is there, and does not serve this program now.
     #[error("the lock daemon does not serve this program: {0}")]
     NotServed(Goodbye),
-    /// The name of a user's own daemon is in use by somebody else, who gets no requests.
+    /// Another user's process uses the name of this user's daemon, and gets no requests.
     #[error(
         "{socket} is for the lock daemon of user {expected}, and a process of user {found} (pid \
              {pid}; 0: not visible here) listens there: nothing is locked until that process ends"
@@ -99,7 +99,7 @@ pub enum Error {
     /// The lock would wait for one that waits for this session, or for this lock (EDEADLK).
     #[error("deadlock: release what you hold (or convert it down) and start again")]
     Deadlock,
-    /// The lock has been lost; what it protected may have changed.
+    /// The lock has been lost; the protected data may have changed.
     #[error("the lock was lost ({}): abandon what it protected", lost_because(*.0))]
     Lost(LostReason),
     /// A blocking call was interrupted by its own thread ([`crate::interruptible`]).

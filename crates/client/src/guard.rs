@@ -289,8 +289,8 @@ impl ConvertBuilder<'_> {
 
     /// Fail with [`Error::TimedOut`] after waiting this long; the present mode is kept. If the lock's
     /// master does not answer then, or a recovery runs, the lock cannot be converted again before that
-    /// is over (EBUSY). Conversions that the master alone can end are waited for: those between PR and
-    /// CW, with CONVDEADLK, ALTPR, ALTCW or IVVALBLK, and those that write the value block.
+    /// is over (EBUSY). The call waits for conversions that the master alone can end: those between PR
+    /// and CW, with CONVDEADLK, ALTPR, ALTCW or IVVALBLK, and those that write the value block.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -379,8 +379,8 @@ impl Conversion {
 pub struct Converted(Done);
 
 impl Guard {
-    /// Takes over what a conversion of this lock brought: value block and flags. Mode and token
-    /// have changed already.
+    /// Takes over the value block and flags of a conversion of this lock. Mode and token have
+    /// changed already.
     pub fn converted(&mut self, converted: Converted) {
         let Converted(done) = converted;
         self.sb = done.sb;

@@ -260,7 +260,7 @@ impl Host {
         ran
     }
 
-    /// Turns what the engine tells into what clients are told; gives back what concerns the host.
+    /// Turns an engine's event into clients' events; returns the host's own.
     fn event(&mut self, event: HostEvent, out: &mut Outbox) -> Option<HostEvent> {
         match event {
             HostEvent::Completed { space, completion } => {
@@ -324,7 +324,7 @@ impl Host {
         None
     }
 
-    /// Measures what has been ended.
+    /// Measures the operations that have ended.
     fn note_ended(&mut self, engine: &Engine, told: &[(To, Event)]) {
         let Some(meter) = self.meter.as_mut().filter(|_| !told.is_empty()) else { return };
         let now = if meter.is_idle() { 0 } else { engine.now() };

@@ -25,8 +25,8 @@ thread_local! {
 
 /// Makes `call`, whose blocking calls ask `interrupt.check` when its bell rings whether to give up.
 /// When it returns true, or the interrupt's time has come, they fail with
-/// [`Error::Interrupted`](crate::Error::Interrupted), and take back what they asked for: a request
-/// or conversion is cancelled (and a lock that was granted all the same released), a release that is
+/// [`Error::Interrupted`](crate::Error::Interrupted), and withdraw their operation: a request or
+/// conversion is cancelled (and a lock that was granted all the same released), a release that is
 /// under way goes on.
 ///
 /// Between the bell and the time, the thread sleeps: waiting costs nothing.

@@ -65,7 +65,7 @@ pub struct Outcomes {
 pub struct Figures {
     /// From the call to the grant, all of them.
     pub grants: Durations,
-    /// From the call to the end, whatever it is, of those that did not end at once.
+    /// From the call to the end of any kind, for operations that did not end at once.
     pub waits: Durations,
     /// How they ended.
     pub outcomes: Outcomes,

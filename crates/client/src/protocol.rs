@@ -1,4 +1,4 @@
-//! The session protocol: what a local client and its daemon say to each other.
+//! The session protocol: the messages between a local client and its daemon.
 //!
 //! A session is one Unix stream socket to one shard of the daemon. Each side first sends a
 //! [`Greeting`], whose layout never changes, so that two versions can at least name each other.
@@ -167,7 +167,7 @@ pub struct UnlockRequest {
     pub lvb: Option<Lvb>,
 }
 
-/// Questions, and what else is answered once.
+/// Questions, and other requests with one answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Query {
     /// Use a lockspace that the node is a member of: configured, or made at run time.
@@ -201,7 +201,7 @@ pub enum Query {
     Status,
     /// Every resource of a lockspace that has locks.
     Locks(Space),
-    /// One resource: who holds it, who waits for it.
+    /// One resource: its holders and waiters.
     Who(Space, Name),
     /// As [`Query::Create`], with another mode. From version [`KNOWS_RELOAD`] on: daemons of before
     /// end the session when they are asked.
@@ -234,7 +234,7 @@ pub enum Query {
     },
     /// The agreed state of the cluster. From version [`CHANGES_CLUSTERS`] on.
     Cluster,
-    /// Change what the cluster has agreed on. From version [`CHANGES_CLUSTERS`] on.
+    /// Change the agreed state of the cluster. From version [`CHANGES_CLUSTERS`] on.
     Change(lockify_node::membership::Request),
 }
 
@@ -433,7 +433,7 @@ pub enum Goodbye {
     /// The daemon is shutting down.
     #[error("the daemon is shutting down")]
     Shutdown,
-    /// The client does not read what it is sent.
+    /// The client does not read its events.
     #[error("the client did not read {0} bytes of events")]
     SlowReader(u64),
     /// The client sent something that is no request.
@@ -517,8 +517,8 @@ pub enum Answer {
     Changed(String),
 }
 
-/// The id of a local client, which tells "who holds it" its process: the upper half is the process
-/// id, the lower one tells sessions apart.
+/// The id of a local client, which names its process for "who holds it": the upper half is the
+/// process id, the lower one tells sessions apart.
 pub fn client_id(pid: u32, session: u32) -> ClientId {
     ClientId(u64::from(pid) << 32 | u64::from(session))
 }

@@ -1,4 +1,4 @@
-//! Where the outcome of one operation is left for whoever waits for it.
+//! The place for the outcome of one operation, until its waiter takes it.
 
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};

@@ -95,7 +95,7 @@ pub(crate) fn dial(path: &Path) -> Result<UnixStream, Error> {
     Ok(stream)
 }
 
-/// An abstract name belongs to whoever takes it first.
+/// An abstract name belongs to the first process that takes it.
 fn check_user(stream: &UnixStream, socket: &Path) -> Result<(), Error> {
     let Some(expected) = expected_user(socket) else { return Ok(()) };
     let known = getsockopt(stream, PeerCredentials);

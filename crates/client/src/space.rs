@@ -57,7 +57,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Adds what a shard says.
+    /// Adds a shard's answers.
     fn add(&mut self, answers: Vec<Answer>) -> Result<(), Error> {
         let is_rest = |answer: &Answer| matches!(answer, Answer::Rest { .. });
         let (rest, others): (Vec<Answer>, Vec<Answer>) = answers.into_iter().partition(is_rest);
@@ -294,8 +294,8 @@ impl LockBuilder {
         self.flags(LockFlags::NOTIFY)
     }
 
-    /// Fail with [`Error::TimedOut`] after waiting this long, even while a node that would have to
-    /// be asked does not answer, or a recovery runs; what is granted later is unlocked.
+    /// Fail with [`Error::TimedOut`] after waiting this long, even while a needed node does not
+    /// answer, or a recovery runs. A later grant is unlocked.
     pub fn timeout(mut self, timeout: Duration) -> LockBuilder {
         self.timeout = Some(timeout);
         self

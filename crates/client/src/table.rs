@@ -1,4 +1,4 @@
-//! The locks and queries of one session: who waits for what.
+//! The locks and queries of one session, and the threads that wait for them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -201,7 +201,7 @@ impl Table {
         Ok((lock, op))
     }
 
-    /// Begins to unlock, whatever else is outstanding; `None` if there is nothing to unlock.
+    /// Begins to unlock, in spite of outstanding operations; `None` if there is nothing to unlock.
     pub(crate) fn begin_unlock(
         &mut self,
         tag: u64,
@@ -228,8 +228,8 @@ impl Table {
         Ok(Some((lock, flags, op)))
     }
 
-    /// Takes back what is outstanding; `abandon` if a lock that comes, or has come, all the same
-    /// is unwanted. Returns what must be sent.
+    /// Withdraws outstanding operations; `abandon` if a lock that is granted all the same is
+    /// unwanted. Returns the messages to send.
     pub(crate) fn cancel(&mut self, tag: u64, abandon: bool) -> Option<Request> {
         let entry = self.get(tag)?;
         entry.abandoned |= abandon;

@@ -8,14 +8,14 @@ use crate::protocol::{Event, Request};
 
 /// The half that any thread may use.
 pub(crate) trait Submit: Send + Sync {
-    /// Sends a request, or queues it for whoever drives the receiving half next. A transport that
-    /// is broken drops it: the receiving half reports why.
+    /// Sends a request, or queues it for the next driver of the receiving half. A transport that is
+    /// broken drops it: the receiving half reports why.
     fn submit(&self, request: Request);
 
     /// Returns true if requests wait for the receiving half to be driven.
     fn queued(&self) -> bool;
 
-    /// Says that no more requests will come; what was sent is still handled.
+    /// Announces that no more requests will come; sent ones are still handled.
     fn finish(&self);
 
     /// The descriptor that it sends on, if it is one.

@@ -1,4 +1,4 @@
-//! The benchmarks run and report; what they measure is not judged here.
+//! The benchmarks run and report; their figures are not judged here.
 
 use lockify_client::bench::{self, Effort, RATIO_TO_BARE, RATIO_TO_PLAIN};
 

@@ -154,7 +154,7 @@ fn a_thread_interrupts_its_own_waits() {
     let interrupt = Interrupt { bell: Some(bell), until: None, check: Box::new(check) };
     let outcome = interruptible(interrupt, || space.lock("r", Mode::EX).map(drop));
     assert!(matches!(outcome, Err(Error::Interrupted)), "{outcome:?}");
-    // The request is gone, and with it what it kept waiting.
+    // The request is gone, and with it the operation that it delayed.
     eventually("a second reader", || space.try_lock("r", Mode::PR).is_ok());
 
     let mut second = space.lock("r", Mode::PR).unwrap();

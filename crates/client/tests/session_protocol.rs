@@ -1,4 +1,4 @@
-//! The session protocol: what is encoded is decoded, and nothing that is decoded panics.
+//! The session protocol: decoding reverses encoding, and no input makes it panic.
 
 use lockify_client::codec::{self, CodecError, Inbox, MAX_FRAME};
 use lockify_client::protocol::{
@@ -149,8 +149,8 @@ impl Random {
     }
 }
 
-/// Programs of other releases read and write these bytes: whatever changes them needs a new version
-/// (docs/compatibility.md). For what is added on purpose, run this with `LOCKIFY_GOLDEN` set.
+/// Programs of other releases read and write these bytes: a change of them needs a new version
+/// (docs/compatibility.md). After an addition on purpose, run this with `LOCKIFY_GOLDEN` set.
 #[test]
 fn frames_keep_their_bytes() {
     fn hex(value: &impl serde::Serialize) -> String {

@@ -1,10 +1,10 @@
-//! The claim barrier (docs/design/claim.md 4.6): what would let others learn of an object this node is
-//! creating waits until the object's locks are known to be this node's.
+//! The claim barrier (docs/design/claim.md 4.6): an operation that would let others learn of an object
+//! in creation waits until the object's locks are known to be this node's.
 //!
 //! One barrier for the lockspace: any weakening of an EX or PW lock waits until every claim made
-//! before it is settled. It comes before the recovery gate and never holds it, so that a recovery
-//! can always run and settle claims (INV-4). Locks whose object is being freed are exempt: else
-//! crossed refusals would wait for each other for ever.
+//! before it is settled. It comes before the recovery gate and never holds it, so that a recovery can
+//! always run and settle claims (INV-4). Locks whose object is being freed are exempt: else crossed
+//! refusals would wait for each other for ever.
 
 use alloc::collections::VecDeque;
 
@@ -105,7 +105,7 @@ impl Lockspace {
     fn wait_for_claims(&mut self, waiter: Waiter) {
         let claims_before = self.claims.next_ordinal();
         self.barrier.waits.push_back(Wait { waiter, claims_before, since: self.now });
-        // Whoever waits here waits for the answers to everything gathered so far.
+        // An operation that waits here waits for the answers to everything gathered so far.
         self.flush_batches();
         if matches!(waiter, Waiter::Client(_) | Waiter::Leave) {
             self.abandon_orphaned_conflicts();

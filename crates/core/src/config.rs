@@ -79,10 +79,10 @@ pub struct Config {
     pub toss_after: Time,
     /// Entries after which a batch of claims is sent, and all other batches with it.
     pub batch_entries: usize,
-    /// Age at which batches of claims are sent. Nothing waits for a claim but the barrier, which
-    /// sends them at once: so this may be long (docs/design/claim.md 4.7), and
-    /// is 50 ms by default: a volley of batches wakes a process at every directory node, which
-    /// costs as much as some hundred claims.
+    /// Age at which batches of claims are sent. Only the barrier waits for claims, and it sends
+    /// them at once. So this may be long (docs/design/claim.md 4.7); the default is 50 ms. A volley
+    /// of batches wakes a process at every directory node, which costs as much as some hundred
+    /// claims.
     pub batch_age: Time,
     /// On a transport that can lose messages: the first interval after which an unanswered claim
     /// is resent; it doubles up to twenty times this. `None` on an ordered, reliable transport,
@@ -95,11 +95,11 @@ pub struct Config {
     /// How long the caller of a claim that ended in CONFLICT may take to abandon the object
     /// before the node withdraws from the lockspace.
     pub conflict_patience: Time,
-    /// After how long a wait deadlocks are searched for, and how often as long as somebody waits;
-    /// the same on all members. `None`: never.
+    /// The wait after which the search for deadlocks starts, and its interval as long as a lock
+    /// waits. It is the same on all members. `None`: never.
     pub deadlock_after: Option<Time>,
     /// How many resources, or operations that waited for a recovery, one call handles at most: the
-    /// rest is for the next [`crate::Input::Work`]. Whatever else the host does waits for no more.
+    /// rest is for the next [`crate::Input::Work`]. The host's other work waits for no more.
     pub bulk: usize,
     /// True to emit [`crate::Output::Trace`].
     pub trace: bool,

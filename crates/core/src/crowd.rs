@@ -253,7 +253,7 @@ impl Crowd {
         self.made |= notices.bit();
     }
 
-    /// The granted locks have changed, or what has been told to them.
+    /// The granted locks have changed, or their notices.
     pub fn forget_made(&mut self) {
         self.made = 0;
     }

@@ -1,8 +1,8 @@
 //! The search for deadlocks over several resources and nodes (docs/design/semantics.md 8.3).
 //!
-//! A master whose locks wait for long asks the lowest member to search. That one has every member
-//! say what waits at it, looks for circles ([`crate::waits`]), and has those who know of a circle's
-//! waits look twice more:
+//! A master whose locks wait for long asks the lowest member to search. That one asks every member
+//! for its waiting locks, and looks for circles ([`crate::waits`]). It then asks the members that
+//! know of a circle's waits to look twice more:
 //!
 //! ```text
 //! Waits      what waits at each master: circles in it are suspects, taken at different times
@@ -14,8 +14,8 @@
 //! Why there are no false victims: a lock's operations are numbered at its owner, so that the same
 //! numbers twice mean that nothing was begun or ended between. All first looks are over before any
 //! second one begins; at that moment every wait of the circle existed, and no release was on its
-//! way, as the blockers' owners have seen. Only a wait that ends by itself (time-out, cancel,
-//! death of a node) after that can make the end of the victim unnecessary; never a race.
+//! way, as the blockers' owners have seen. Only a wait that ends by itself (time-out, cancel, death
+//! of a node) after that can make the end of the victim unnecessary; never a race.
 //!
 //! There is no search while a recovery runs: its messages count only in their view.
 
@@ -59,8 +59,8 @@ pub struct Sight {
 /// A node's part in searches.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Deadlocks {
-    /// Resources mastered here that had locks in their queues; kept only if deadlocks are searched
-    /// for, and looked at again before they count.
+    /// Resources mastered here that had locks in their queues; kept only with the search for
+    /// deadlocks, and checked again before they count.
     queued: BTreeSet<ResourceKey>,
     /// A timer to look at them is set.
     armed: bool,

@@ -25,8 +25,8 @@ bitflags! {
         const PERSISTENT = 0x80;
         /// Do not end this operation with EDEADLK: the search for deadlocks does not see it wait.
         const NODLCKWT = 0x100;
-        /// The search for deadlocks does not see this lock, once granted, in anybody's way: its
-        /// holder gives it up when asked to.
+        /// The search for deadlocks regards this lock, once granted, as blocking nobody: its holder
+        /// releases it on demand.
         const NODLCKBLK = 0x200;
         /// NL requests only: grant at once, ignoring the queues.
         const EXPEDITE = 0x400;
@@ -97,7 +97,7 @@ bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
     #[serde(transparent)]
     pub struct SbFlags: u8 {
-        /// CONVDEADLK gave up the granted mode on the way: what it protected must be re-validated.
+        /// CONVDEADLK gave up the granted mode on the way: the protected data must be re-validated.
         const DEMOTED = 0x1;
         /// The lock value block's content is not to be trusted.
         const VALNOTVALID = 0x2;

@@ -1,4 +1,4 @@
-//! The master's decisions: who is granted when (docs/design/semantics.md 4 and 5).
+//! The master's decisions: the order of grants (docs/design/semantics.md 4 and 5).
 
 use crate::crowd::{Modes, Notices};
 use crate::flags::{LockFlags, SbFlags};
@@ -137,7 +137,7 @@ impl Lockspace {
         Try::Granted
     }
 
-    /// Grants what the lock asks for: value block, mode, queue, fencing token.
+    /// Grants the lock's request: value block, mode, queue, fencing token.
     pub(crate) fn grant(&mut self, id: LockId) {
         let Some(rq) = self.store[id].requested.take() else { return };
         self.store.move_lvb_at_grant(id, rq);
@@ -222,7 +222,7 @@ impl Lockspace {
             return;
         }
         match outcome {
-            Outcome::Granted if new => {} // Nobody who waits gets closer to a grant by it.
+            Outcome::Granted if new => {} // No waiter gets closer to a grant by it.
             Outcome::Granted => self.run_pending(key),
             Outcome::Queued => self.notify_blockers(id, key, rq, false),
             Outcome::Again if flags.contains(LockFlags::NOQUEUEBAST) => {
@@ -232,7 +232,8 @@ impl Lockspace {
         }
     }
 
-    /// `run pending`: grants what has become grantable, then tells who blocks the rest.
+    /// `run pending`: grants the locks that have become grantable, then tells those that block the
+    /// rest.
     pub(crate) fn run_pending(&mut self, key: ResourceKey) {
         self.run_queues(key, When::Pending);
     }
@@ -262,8 +263,8 @@ impl Lockspace {
         }
     }
 
-    /// Grants conversions; returns the strongest mode still waited for. Behind the first one, only
-    /// those are looked at that may go out of turn, or on which a look has effects.
+    /// Grants conversions; returns the strongest mode still waited for. Behind the first one, it
+    /// looks only at those that may go out of turn, or on which a look has effects.
     fn run_conversions(&mut self, key: ResourceKey, when: When) -> Option<Mode> {
         let mut demotion_seen = false;
         loop {
@@ -308,8 +309,8 @@ impl Lockspace {
         }
     }
 
-    /// A forced unlock that waited for the grant may have run the queues again and taken the next
-    /// lock, or the whole resource, along: where to go on.
+    /// The next lock of the walk. A forced unlock that waited for the grant may have run the queues
+    /// again. It may have removed the next lock, or the whole resource.
     fn still_next(
         &self,
         key: ResourceKey,

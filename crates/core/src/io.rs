@@ -90,11 +90,11 @@ pub enum Input {
         /// The lock.
         lock: LockId,
     },
-    /// A client is gone: its PERSISTENT locks become orphans, the others are force-unlocked and
-    /// what they could have written is marked invalid.
+    /// A client is gone: its PERSISTENT locks become orphans, the others are force-unlocked, and
+    /// value blocks that they could have written become invalid.
     ClientGone(ClientId),
-    /// A client takes its outstanding request or conversion back as the victim of a deadlock that
-    /// somebody has found: as [`Input::Cancel`], but it completes with [`Status::Deadlock`].
+    /// A client withdraws its outstanding request or conversion as the victim of a known deadlock:
+    /// as [`Input::Cancel`], but it completes with [`Status::Deadlock`].
     BreakDeadlock {
         /// The client that asks.
         client: ClientId,
@@ -131,7 +131,7 @@ pub enum Input {
     SearchAfter(Option<Time>),
     /// Time has passed: call when [`crate::Lockspace::next_timer`] says so.
     Tick,
-    /// The host has time for a piece of what need not be done at once: call soon after
+    /// The host has time for a piece of deferred work: call soon after
     /// [`crate::Lockspace::has_work`] says that there is some.
     Work {
         /// Members whose links take no more for now: nothing that can wait is sent to them.

@@ -1,10 +1,9 @@
 //! The Lockify lock manager as a state machine.
 //!
 //! One [`Lockspace`] is one node's part of one lockspace. It has no sockets, no clock, no threads
-//! and no randomness: whoever hosts it calls [`Lockspace::handle`] with the time and an [`Input`],
-//! then pulls every [`Output`] with [`Lockspace::poll`], and calls again when
-//! [`Lockspace::next_timer`] says so. The same function runs under the daemon, the simulator and
-//! the model checker.
+//! and no randomness: its host calls [`Lockspace::handle`] with the time and an [`Input`], then
+//! pulls every [`Output`] with [`Lockspace::poll`], and calls again when [`Lockspace::next_timer`]
+//! says so. The same function runs under the daemon, the simulator and the model checker.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,12 +1,12 @@
 //! Exactly-once, in-order delivery between two nodes across broken connections.
 //!
-//! A [`Link`] is one node's end towards one peer. Its promises hold between one life
-//! (incarnation) of the node and one life of the peer: whatever is sent arrives once and in
-//! order, however often the connection breaks. A new life of either side starts both directions
-//! afresh: what the dead one sent or was sent is dropped.
+//! A [`Link`] is one node's end towards one peer. Its promises hold between one life (incarnation)
+//! of the node and one life of the peer: every payload arrives once and in order, even over broken
+//! connections. A new life of either side starts both directions afresh: payloads from and to the
+//! dead one are dropped.
 //!
-//! Like the lock manager it does no I/O. Its host carries [`Frame`]s, tells the two [`Hello`]s of
-//! a new connection to each other, and sends again what [`Link::resend`] lists.
+//! Like the lock manager it does no I/O. Its host carries [`Frame`]s, tells the two [`Hello`]s of a
+//! new connection to each other, and sends again what [`Link::resend`] lists.
 
 use alloc::collections::VecDeque;
 
@@ -78,7 +78,7 @@ pub enum LinkError {
         /// The newest life known.
         known: u64,
     },
-    /// The peer acknowledges what was never sent, or asks again for what it acknowledged.
+    /// The peer acknowledges payloads that were never sent, or asks again for acknowledged ones.
     #[error(
         "the peer has received {received}, but only {first} to {last} can be right: restart the peer"
     )]
@@ -112,7 +112,7 @@ pub struct Link<P> {
     received: u64,
     /// The last acknowledgement that the peer was told.
     told: u64,
-    /// The weight of what has come since.
+    /// The weight of the payloads that have come since.
     untold: usize,
     limit: usize,
 }
@@ -266,12 +266,12 @@ impl<P: Clone + Weigh> Link<P> {
         self.weight
     }
 
-    /// The backlog is over the limit: whoever causes messages to the peer should wait.
+    /// The backlog is over the limit: senders to the peer should wait.
     pub fn over_limit(&self) -> bool {
         self.unacked.len() > self.limit
     }
 
-    /// Drops what the peer has; it must lie within what is outstanding.
+    /// Drops the payloads that the peer has; the number must lie within the outstanding ones.
     fn acknowledge(&mut self, received: u64) -> Result<(), LinkError> {
         let first = self.sent - self.unacked.len() as u64;
         if received < first || received > self.sent {
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(p.a.weight(), 0);
     }
 
-    /// Two ends and what is on the way between them.
+    /// Two ends and the frames on the way between them.
     #[derive(Clone)]
     struct Pair {
         a: Link<u32>,

@@ -47,7 +47,7 @@ pub(crate) enum Stage {
     Gate,
     /// The lock is being merged at another master: issued when it is there.
     Frozen,
-    /// Waits for somebody else's look-up of the master to end.
+    /// Waits for the end of another lock's look-up of the master.
     Parked,
     /// A look-up is out to the directory node.
     LookUp,
@@ -110,8 +110,8 @@ pub(crate) struct Lock {
     pub overlap: Option<Box<Overlap>>,
     /// The mode when the operation was called.
     pub before: Option<Mode>,
-    /// The client was told that its conversion has timed out and that it holds this mode; what
-    /// comes of the conversion is nobody's any more.
+    /// The client was told that its conversion has timed out and that it holds this mode; the
+    /// conversion's result concerns no client any more.
     pub told: Option<Mode>,
     /// The master's id of this lock, where the master is remote.
     pub remid: Option<LockId>,

@@ -57,7 +57,7 @@ impl Store {
                 }
                 self.read_lvb(id, key);
             }
-            // A writer is not warned: what it has is what the block becomes, or stays out of it.
+            // A writer gets no warning: its value becomes the block, or is not used.
             LvbAction::Write => return self.write_lvb(id),
             LvbAction::None => {}
         }

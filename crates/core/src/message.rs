@@ -170,7 +170,7 @@ pub struct MovedLock {
     pub lvb: Option<Lvb>,
     /// That copy's version.
     pub lvb_seq: u32,
-    /// That copy is what the resource had, if the lock is granted above CR.
+    /// That copy is the resource's block, if the lock is granted above CR.
     pub lvb_current: bool,
     /// When the wait began, as the owner's clock said then (for "since when").
     pub since: Time,
@@ -196,8 +196,8 @@ pub enum Step {
 /// The contents of messages.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Body {
-    /// To the directory: who masters this? If nobody, the asker does from now on; if the directory
-    /// node itself, the lock asked for is answered at once.
+    /// To the directory: asks for the master. If there is none, the asker becomes it. If the
+    /// directory node itself is the master, it answers the lock at once.
     Lookup {
         /// The lock to place.
         new: NewLock,
@@ -270,7 +270,7 @@ pub enum Body {
         /// The answer.
         answer: Answer,
     },
-    /// From the master: what was queued is granted.
+    /// From the master: a queued operation is granted.
     Grant {
         /// The owner's lock.
         lkid: LockId,
@@ -382,7 +382,7 @@ pub enum Body {
         /// Waits that may be a deadlock.
         edges: Vec<Edge>,
     },
-    /// Search: what the sender sees of each; `None`: it knows that there is no such wait.
+    /// Search: the sender's view of each; `None`: there is certainly no such wait.
     Witnessed {
         /// The searcher's round.
         round: u64,

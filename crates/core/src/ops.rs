@@ -1,9 +1,9 @@
-//! Calls of local clients: arguments are checked, the operation begins, and goes through the
-//! claim barrier and the recovery gate to the master, which may be this node or another.
+//! Calls of local clients: arguments are checked, the operation begins, and goes through the claim
+//! barrier and the recovery gate to the master, which may be this node or another.
 //!
 //! ```text
 //! lock / convert / unlock        arguments, EBUSY, EINVAL
-//!   start                        the claim barrier, for what weakens EX or PW
+//!   start                        the claim barrier, for operations that weaken EX or PW
 //!     issue                      the recovery gate
 //!       place / ask / do_...     the master: here (grant.rs), or a message (remote.rs)
 //!         complete               the completion
@@ -177,7 +177,8 @@ impl Lockspace {
         }
     }
 
-    /// Unlocks in whatever state, invalidating what the lock could have written, and tells nobody.
+    /// Unlocks in any state, invalidating the value block that the lock could have written, and
+    /// tells nobody.
     pub(crate) fn release(&mut self, id: LockId) {
         self.tell_orphan_gone(self.store[id].owner);
         self.store.disown(id);
@@ -188,7 +189,7 @@ impl Lockspace {
         if lock.op == Op::Unlock {
             return;
         }
-        // Only what the client held can it have been about to write.
+        // The client can have been about to write only under a held mode.
         let mut flags = UnlockFlags::FORCE;
         flags.set(UnlockFlags::IVVALBLK, lock.told.or(lock.granted).is_some_and(Mode::writes));
         flags.set(UnlockFlags::FREED, mutated!(self, BarrierNotAtExit));
@@ -279,7 +280,7 @@ impl Lockspace {
         self.pass_gate(id);
     }
 
-    /// As `issue`, for what begins: it stays behind what has waited for the gate and still does.
+    /// As `issue`, for a new operation: it stays behind those that still wait after the gate.
     pub(crate) fn issue_in_turn(&mut self, id: LockId) {
         if self.backlog { self.gate(id) } else { self.issue(id) }
     }
@@ -392,7 +393,8 @@ impl Lockspace {
         let lock = &self.store[id];
         let (mut queued, gr) = (lock.stage == Stage::Queued, lock.granted);
         if queued && self.store[lock.resource].master == Master::Here {
-            // The wait is over at once; what was granted before stays in force until the unlock.
+            // The wait is over at once; the mode that was granted before stays in force until the
+            // unlock.
             queued = false;
             if let Some(gr) = gr {
                 self.store.enqueue_granted(id, gr);
@@ -537,7 +539,7 @@ impl Lockspace {
         let key = lock.resource;
         let failed = !matches!(status, Status::Granted | Status::Unlocked);
         if failed && lock.queue == Queue::Granted {
-            // Its client hears again of what it was told before its call.
+            // Its client hears again of the mode from before its call.
             self.store.forget_made(key);
         }
         let lock = &self.store[id];

@@ -1,4 +1,4 @@
-//! Which locks are whose: what a client has left is found without looking at all others' locks.
+//! The owners of locks: a client's locks are found without a look at all others.
 
 use hashbrown::HashMap;
 use slab::Slab;
@@ -11,7 +11,7 @@ use crate::lock::NIL;
 pub(crate) struct Owned {
     heads: Slab<(ClientId, u32)>,
     by_client: HashMap<ClientId, usize>,
-    /// Whoever was asked for last is likely to be asked for again.
+    /// The last client that was asked for is likely to be asked for again.
     recent: Option<(ClientId, usize)>,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Recovery {
     passed: Option<Step>,
     /// This node was a member before.
     established: bool,
-    /// At the coordinator: who has reached what.
+    /// At the coordinator: the barriers that each member has reached.
     reached: BTreeMap<Step, BTreeMap<NodeId, Features>>,
     /// The members whose names have not all come.
     names_missing: BTreeSet<NodeId>,

@@ -86,7 +86,7 @@ impl Lockspace {
         let current = message.view == self.view.seq;
         match class(&message.body) {
             Class::Recovery | Class::Directory if !current => self.stats.dropped += 1,
-            // Whoever still waits will have it searched for again.
+            // Waiting locks start another search.
             Class::Search if !current || !self.running => {}
             Class::Directory | Class::Request if !self.running || self.backlog => {
                 self.queued.push_back((from, message))
@@ -358,7 +358,7 @@ impl Lockspace {
             (Op::Request | Op::Convert, Stage::Queued) if from_master => {
                 self.granted_remotely(lkid, granted)
             }
-            // An unlock is on its way (or at the barrier): what it unlocks is now this mode.
+            // An unlock is on its way (or at the barrier): this is the mode that it unlocks.
             (Op::Unlock, _) if from_master => {
                 let flags = lock.sb;
                 self.apply_grant(lkid, granted);

@@ -35,7 +35,7 @@ pub struct Lockspace {
     pub(crate) stats: Stats,
     pub(crate) now: Time,
     /// Lamport clock, carried by every message, floored by the view's number: fencing tokens are
-    /// drawn from it, so that whoever has heard of a grant draws a larger one.
+    /// drawn from it, so that a node that has heard of a grant draws a larger one.
     pub(crate) clock: u64,
 
     pub(crate) store: Store,
@@ -65,7 +65,7 @@ pub struct Lockspace {
     pub(crate) gated: VecDeque<LockId>,
     /// Locks whose clients are gone and that are still to be released.
     pub(crate) departed: VecDeque<LockId>,
-    /// The gate is open, but some of what has waited for it still waits.
+    /// The gate is open, but some operations from before still wait.
     pub(crate) backlog: bool,
     /// Messages that wait for the gate.
     pub(crate) queued: VecDeque<(NodeId, Message)>,
@@ -249,7 +249,7 @@ impl Lockspace {
         self.out.push_back(Output::Send { to, message: Box::new(message) });
     }
 
-    /// A callback to a client: held back while the gate is closed. Whoever exits hears no more.
+    /// A callback to a client: held back while the gate is closed. An exiting client hears no more.
     pub(crate) fn callback(&mut self, output: Output) {
         if output.client().is_some_and(|client| self.has_exited(client)) {
             return;
@@ -330,8 +330,8 @@ impl Lockspace {
         self.directory.iter().map(|(name, record)| (*name, record.master)).collect()
     }
 
-    /// How many locks walks along queues have come by: what granting, telling those who block it, and
-    /// looking for those who may go has cost, on any machine.
+    /// How many locks walks along queues have come by: the cost of granting, of notices to blockers,
+    /// and of the search for grantable locks, on any machine.
     pub fn queue_visits(&self) -> u64 {
         self.store.visits()
     }

@@ -41,7 +41,7 @@ pub(crate) struct Store {
     crowds: Slab<Crowd>,
     #[serde(skip_serializing)]
     owned: Owned,
-    /// Locks of this node's clients, and what they have left.
+    /// Locks of this node's clients, and the orphans that they have left.
     #[serde(skip_serializing)]
     local: usize,
     /// Locks that walks along queues have come by.
@@ -61,7 +61,7 @@ struct Image {
     disowned: usize,
 }
 
-/// A slab as the list of its slots: what is read takes no more memory than what was written.
+/// A slab as the list of its slots: reading takes no more memory than was written.
 mod slots {
     use alloc::vec::Vec;
 
@@ -87,7 +87,7 @@ mod slots {
     }
 }
 
-/// Queues that do not hold together: whoever wrote them was not a store of this version.
+/// Inconsistent queues: a store of another version wrote them.
 #[derive(Debug, thiserror::Error)]
 #[error("the queue of a resource is broken")]
 struct BrokenQueue;
@@ -287,12 +287,12 @@ impl Store {
         found
     }
 
-    /// The client is gone, and all its locks are somebody else's.
+    /// The client is gone, and all its locks have other owners.
     pub fn forget_client(&mut self, client: ClientId) {
         self.owned.forget(client);
     }
 
-    /// Locks of this node's clients, and what they have left.
+    /// Locks of this node's clients, and the orphans that they have left.
     pub fn local_count(&self) -> usize {
         self.local
     }
@@ -480,7 +480,7 @@ impl Store {
         queues.into_iter().flat_map(move |queue| self.queue(key, queue))
     }
 
-    /// Finds again what is not written: how many locks are where, and whose they are.
+    /// Rebuilds the data that is not written: the counts of locks, and their owners.
     fn find_again(&mut self) {
         let ids: Vec<LockId> = self.lock_ids().collect();
         for id in ids {

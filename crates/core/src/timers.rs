@@ -1,5 +1,5 @@
-//! Deadlines. Entries are not withdrawn at once: whoever fires looks whether there still is a reason, and those without
-//! one are dropped when they have become many.
+//! Deadlines. Entries are not withdrawn at once: when one fires, its reason is checked again, and those without one are
+//! dropped when they have become many.
 
 use alloc::collections::BTreeMap;
 use core::hash::{Hash, Hasher};
@@ -68,8 +68,8 @@ impl Timers {
 
 impl Hash for Timers {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Which deadlines exist decides what can happen next; when they are due does not, as a
-        // model checker lets any of them fire.
+        // The set of deadlines decides the possible next steps. Their times do not, because a model
+        // checker lets any of them fire.
         self.queue.values().for_each(|t| t.hash(state));
     }
 }
@@ -112,9 +112,10 @@ impl Lockspace {
         }
     }
 
-    /// An operation has waited long enough, whoever has to be asked: a new lock is nobody's then,
-    /// and a conversion's lock stays in its mode. Where what is granted may not cover that mode, or
-    /// writes the value block, only the master knows how the lock is left, and it is waited for.
+    /// An operation has waited long enough, even if a node does not answer. A new lock then has no
+    /// owner, and a conversion's lock stays in its mode. If the grant may not cover that mode, or
+    /// writes the value block, only the master knows the lock's state, and the operation waits for
+    /// it.
     fn time_out(&mut self, id: LockId, op_no: u32) {
         let Some(lock) = self.store.get(id).filter(|l| l.op_start == op_no) else { return };
         match lock.op {
@@ -142,9 +143,9 @@ impl Lockspace {
     }
 
     /// The client is told now, past the gate, as this gives and takes nothing; the lock goes as
-    /// that of a client that has gone does: if it is granted after all, it is unlocked. Where many
-    /// are on their way already, another one waits for its answer and counts as the client's: who
-    /// asks again and again with short time-outs must not fill the memory while a master is dead.
+    /// that of a client that has gone does: if it is granted after all, it is unlocked. If many are
+    /// on their way already, another one waits for its answer and counts as the client's. Repeated
+    /// requests with short time-outs must not fill the memory while a master is dead.
     fn expire(&mut self, id: LockId) {
         let lock = &self.store[id];
         let Owner::Local(client) = lock.owner else { return };

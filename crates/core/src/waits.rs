@@ -36,7 +36,7 @@ pub type LockKey = (NodeId, LockId);
 pub struct Edge {
     /// The resource.
     pub name: Name,
-    /// Its master, who knows of the wait.
+    /// Its master, which knows of the wait.
     pub master: NodeId,
     /// The lock that waits.
     pub waiter: LockKey,
@@ -135,8 +135,8 @@ pub fn cycles(resources: &[ResourceInfo]) -> Vec<Cycle> {
 /// As [`cycles`], at most so many.
 pub(crate) fn first_cycles(resources: &[ResourceInfo], most: usize) -> Vec<Cycle> {
     let (mut found, mut victims) = (Vec::new(), BTreeSet::new());
-    // First those of holders only: whoever is but in a queue ahead of somebody gets on by their end,
-    // and need not be ended for it.
+    // First those of holders only: a request that is merely ahead of another in a queue progresses by their
+    // end, and need not be ended for it.
     for queues in [false, true] {
         let mut graph = Graph::of(resources, queues);
         graph.waits.retain(|party, _| !victims.contains(party));
@@ -163,14 +163,14 @@ impl Graph {
             l.waits_in_queue() && l.wait == Wait::Queue && !l.flags.contains(LockFlags::NODLCKWT)
         };
         let waiters = || resources.iter().flat_map(|r| r.locks.iter().filter(waits));
-        // Whoever waits for nothing is in no circle; mostly, that is nearly everybody.
+        // A party that waits for nothing is in no circle; mostly, that is nearly every one.
         let waiting: BTreeSet<Party> = waiters().filter_map(LockInfo::party).collect();
         let mut graph = Graph { waits: BTreeMap::new() };
         let mut count = 0;
         for r in resources {
             let heads = r.heads();
             let waits_itself = |l: &LockInfo| l.party().is_some_and(|p| waiting.contains(&p));
-            // Of those that hold or are first, only whoever waits elsewhere can be in a circle.
+            // Of those that hold or are first, only those that wait elsewhere can be in a circle.
             let matters =
                 |l: &&LockInfo| (l.granted.is_some() || heads.is_first(l)) && waits_itself(l);
             let blockers: Vec<&LockInfo> = r.locks.iter().filter(matters).collect();

@@ -1,5 +1,5 @@
-//! A recovery of many locks is done in pieces: each call does a bounded part, what others are told
-//! is made only when it can be sent, and what came of it is what one big step would have made.
+//! A recovery of many locks is done in pieces: each call does a bounded part, messages are made
+//! only when they can be sent, and the result is that of one big step.
 
 mod common;
 

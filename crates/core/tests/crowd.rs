@@ -32,7 +32,7 @@ impl Node {
         std::iter::from_fn(|| self.space.poll()).collect()
     }
 
-    /// A call, and the rest of what it leads to, of which each call does so much only.
+    /// A call, and the rest of its effects, of which each call does a bounded part.
     fn handle(&mut self, input: Input) -> Option<LockId> {
         let ticks = input == Input::Tick;
         let id = self.space.handle(self.now, input).unwrap();
@@ -138,7 +138,7 @@ fn queue(n: u64, mode: Mode, flags: LockFlags) -> (Node, LockId, Vec<LockId>) {
     (node, held, waiters)
 }
 
-/// Unlocks whoever is granted until nobody waits; how many there were.
+/// Unlocks each granted lock until none waits; returns their number.
 fn drain(node: &mut Node, held: LockId) -> u64 {
     node.unlock(0, held);
     let mut ended = 0;
@@ -275,7 +275,7 @@ fn a_client_with_many_waiting_requests_goes() {
     });
 }
 
-/// The exit of one client costs what that client has, whatever others have.
+/// The exit of one client costs as much as its own locks, not those of others.
 #[test]
 fn clients_go_one_after_the_other() {
     let (mut node, held, _) = queue(2_000, Mode::EX, PLAIN);

@@ -35,7 +35,7 @@ enum Master {
     Alone,
     /// Three nodes; the directory node of the resource is the master from the first lock on.
     Home,
-    /// Three nodes; whoever comes first is the master.
+    /// Three nodes; the first that asks is the master.
     First,
     /// Three nodes; found by asking all of them.
     Broadcast,
@@ -437,7 +437,7 @@ impl Run {
         self.compare_owners(&all)
     }
 
-    /// Every owner thinks of its lock what the master does.
+    /// Every owner's view of its lock is the master's.
     fn compare_owners(&self, all: &[ResourceInfo]) -> Result<(), String> {
         for lock in all.iter().flat_map(|r| &r.locks) {
             let number = self.number(lock.node, lock.lock);

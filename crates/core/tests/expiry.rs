@@ -262,7 +262,7 @@ fn a_conversion_while_the_grant_is_on_its_way() {
         let (mut cluster, master, asker, lock) = converting(policy, Mode::PR, NONE);
         assert!(cluster.deliver(asker, master));
         let mut cluster = stays_in_cr(cluster, asker, lock);
-        // Nobody is kept out by what was granted too late.
+        // A late grant excludes nobody.
         let other = cluster.request(master, "r", Mode::PR);
         cluster.run();
         assert_eq!(cluster.status(master, other), Status::Granted);

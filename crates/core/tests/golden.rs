@@ -1,5 +1,5 @@
-//! The tables of the lock semantics, as text in `golden/`, against what clients see: on one node,
-//! with a remote master, and with locks on several nodes.
+//! The tables of the lock semantics, as text in `golden/`, compared with clients' views: on one
+//! node, with a remote master, and with locks on several nodes.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn flags(title: &str) -> LockFlags {
     title.split_whitespace().filter_map(LockFlags::from_name).collect()
 }
 
-/// The letter for how a call on `at` went, given what was asked.
+/// The letter for the result of a call on `at`, given its request.
 fn outcome(stage: &mut Stage, at: At, asked: Mode) -> String {
     let all = stage.completions(at);
     match &all[..] {

@@ -1,4 +1,4 @@
-//! A lockspace written and read again is the same lockspace, and what is no image of one is refused.
+//! A lockspace that is written and read again is the same, and other bytes are refused.
 
 mod common;
 use common::{Cluster, MS, node};

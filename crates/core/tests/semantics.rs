@@ -93,7 +93,7 @@ fn flags_headque_converting() {
     });
 }
 
-/// NOORDER: granted whenever compatible with G and C, past whoever waits.
+/// NOORDER: granted whenever compatible with G and C, past all waiting locks.
 #[test]
 fn flags_noorder() {
     everywhere(|mut s| {
@@ -463,7 +463,7 @@ fn conversion_deadlock_pr_to_ex() {
     });
 }
 
-/// NL to EX twice is none, as NL blocks nobody; whoever holds more behind it is.
+/// NL to EX twice is none, as NL blocks nobody; a stronger mode behind it is.
 #[test]
 fn conversion_deadlock_nl_to_ex() {
     everywhere(|mut s| {
@@ -541,7 +541,7 @@ fn convdeadlk_then_cancel_leaves_nl() {
     });
 }
 
-/// Demoted, and granted at once as what it gave up let all others through and out of its way.
+/// Demoted, and granted at once, because the released mode let all others through.
 #[test]
 fn convdeadlk_retries_once() {
     everywhere(|mut s| {
@@ -768,7 +768,7 @@ fn force_unlock_of_a_request() {
     });
 }
 
-/// FORCEUNLOCK of a waiting conversion: what it held goes too.
+/// FORCEUNLOCK of a waiting conversion: its granted mode goes too.
 #[test]
 fn force_unlock_of_a_conversion() {
     everywhere(|mut s| {
@@ -978,8 +978,8 @@ fn adopt(s: &mut Stage, node: NodeId, client: u64, mode: Mode) -> Result<At, Err
 /// The places where all locks are on node 1.
 const ONE_OWNER: [Place; 2] = [Place::Alone, Place::Remote];
 
-/// A client's exit: PERSISTENT locks stay as orphans, the others go, and what they could have
-/// written is invalid.
+/// A client's exit: PERSISTENT locks stay as orphans, the others go, and value blocks that they
+/// could have written become invalid.
 #[test]
 fn exit_keeps_persistent_locks_and_drops_the_others() {
     for place in ONE_OWNER {

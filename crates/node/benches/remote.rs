@@ -63,7 +63,7 @@ fn pair(engine: &mut Engine, space: SpaceId, name: Name, events: &mut Vec<HostEv
     done(engine, events);
 }
 
-/// A stream to a thread that sends back what it gets.
+/// A stream to a thread that echoes its input.
 fn echo() -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("a stream");

@@ -1,8 +1,8 @@
 //! The thread that talks to corosync for an engine.
 //!
 //! Corosync's libraries wait without limit for a daemon that does not answer, so the engine never
-//! calls them: it reads what happened from its [`Mailbox`], and leaves what is to be said in a queue.
-//! A connection that breaks is made anew for as long as the engine lives.
+//! calls them: it reads events from its [`Mailbox`], and leaves messages in a queue. A connection
+//! that breaks is made anew for as long as the engine lives.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

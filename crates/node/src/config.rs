@@ -67,9 +67,9 @@ pub struct NodeConfig {
     /// With corosync: this life of the node, larger than that of every earlier one; `None`: the
     /// nanoseconds since 1970. Without, the cluster's log hands lives out.
     pub incarnation: Option<u64>,
-    /// Where this node keeps what the cluster has agreed on: its part of the log. A directory of
-    /// its own, on a disk that survives restarts. `None`: in memory only, for tests and
-    /// benchmarks; such a node is one that lost its disk each time it starts.
+    /// The directory for this node's part of the cluster's log. A directory of its own, on a disk
+    /// that survives restarts. `None`: in memory only, for tests and benchmarks; such a node is one
+    /// that lost its disk each time it starts.
     pub state_dir: Option<PathBuf>,
     /// Nodes of the list that do not vote. Of the others, the first seven do.
     pub learners: BTreeSet<NodeId>,

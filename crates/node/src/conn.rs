@@ -1,4 +1,4 @@
-//! One connection: its buffers, and what it has become so far.
+//! One connection: its buffers, and its progress.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -137,7 +137,7 @@ impl Conn {
         &self.input[self.start..self.end]
     }
 
-    /// Writes what the socket takes, at most about `most` bytes.
+    /// Writes as much as the socket takes, at most about `most` bytes.
     pub(crate) fn write(&mut self, most: usize) -> Result<(), ErrorKind> {
         let enough = self.out.len().saturating_sub(most);
         loop {

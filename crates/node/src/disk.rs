@@ -1,7 +1,7 @@
 //! The membership service's state on disk: one file for each shard, replaced whole.
 //!
-//! A thread of its own writes, so that a slow or full disk delays what must be durable and nothing
-//! else. A lock on the directory keeps a second process of the node out.
+//! A thread of its own writes, so that a slow or full disk delays only messages that depend on
+//! durable state. A lock on the directory keeps a second process of the node out.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};

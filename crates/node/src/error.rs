@@ -1,4 +1,4 @@
-//! Why the engine cannot do what it was asked.
+//! The reasons why the engine cannot execute a request.
 
 use lockify_core::NodeId;
 

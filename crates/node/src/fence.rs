@@ -180,7 +180,7 @@ pub fn run_agent(
         .envs(environment)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        // A group of its own, so that what it started is killed with it.
+        // A group of its own, so that its children are killed with it.
         .process_group(0)
         .spawn();
     let mut child = child.map_err(|e| format!("{program} cannot be run: {e}"))?;

@@ -1,7 +1,7 @@
 //! Lines for an operator, written by a thread of their own.
 //!
-//! Whoever reads a log may be slow, stopped or gone, and its disk may be full. The threads that do the work say what
-//! they have to say and go on; what nobody reads in time is left out, and its number is told.
+//! A log's reader may be slow, stopped or gone, and its disk may be full. The working threads hand over their lines
+//! and continue. Lines that nobody reads in time are left out, and their number is reported.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -43,7 +43,7 @@ impl<T> Mailbox<T> {
         let first = letters.len() == 1;
         drop(letters);
         if first {
-            // Fails only if the event queue is gone, and with it whoever would read.
+            // Fails only if the event queue is gone, and its reader with it.
             let _ = self.waker.wake();
         }
     }

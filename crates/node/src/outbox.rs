@@ -22,7 +22,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Has a frame appended to what is written in its turn.
+    /// Has a frame appended to the output in its turn.
     pub(crate) fn append<R>(&mut self, frame: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         if self.later.is_empty() && self.current.len() < CHUNK {
             return frame(&mut self.current);
@@ -38,7 +38,7 @@ impl Outbox {
         result
     }
 
-    /// Has a frame appended to what is written before everything else.
+    /// Has a frame appended to the output before everything else.
     pub(crate) fn append_urgent<R>(&mut self, frame: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         frame(&mut self.urgent)
     }

@@ -1,8 +1,8 @@
-//! Pages of a lockspace's resources, in the order of their names: what a node picks of its own, and
-//! what becomes of the pages of all nodes.
+//! Pages of a lockspace's resources, in the order of their names: a node's choice of its own, and
+//! the merge of all nodes' pages.
 //!
 //! A page is the first so many names after a given one. A name that has locks all the while is on
-//! exactly one page, whatever else comes and goes between the pages.
+//! exactly one page, even if others come and go between the pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -130,7 +130,7 @@ impl Pages {
         self.bound = [self.bound, last].into_iter().flatten().min();
     }
 
-    /// The page of the whole cluster, what is left out, and after which name to go on.
+    /// The page of the whole cluster, the omitted part, and the name for the next page.
     pub(crate) fn merged(mut self, limit: u32) -> (Vec<ResourceInfo>, Rest, Option<Name>) {
         self.limit_to(limit.max(1) as usize);
         if let Some(bound) = self.bound {

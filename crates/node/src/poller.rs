@@ -65,7 +65,7 @@ impl Poller {
                 self.discouraged = DISCOURAGED;
                 return self.poll(events, left);
             }
-            // Whoever is to answer may need this processor.
+            // The answering thread may need this processor.
             std::thread::yield_now();
         }
     }

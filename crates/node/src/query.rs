@@ -18,7 +18,7 @@ pub enum Query {
         /// The lockspace's name.
         space: String,
     },
-    /// One resource: who holds it, who waits for it.
+    /// One resource: its holders and waiters.
     Who {
         /// The lockspace's name.
         space: String,
@@ -193,7 +193,7 @@ pub struct EngineStats {
     pub refused: u64,
     /// Connections dropped because there were too many.
     pub turned_away: u64,
-    /// Connections closed because of what the peer sent.
+    /// Connections closed because of a peer's messages.
     pub rejected: u64,
     /// Messages dropped because their lockspace, or that life of their sender, is over.
     pub strays: u64,
@@ -231,7 +231,7 @@ fn merge_one(mut seen: Vec<(NodeId, ResourceInfo)>) -> Option<ResourceInfo> {
             .collect();
         for lock in r.locks.into_iter().filter(|l| l.node == node) {
             match known.get(&lock.lock) {
-                // Only the owner knows what it waits for before it asks the master.
+                // Only the owner knows the reason of its wait before it asks the master.
                 Some(&i) if base.locks[i].wait == Wait::Nothing => base.locks[i].wait = lock.wait,
                 Some(_) => {}
                 None => base.locks.push(lock),

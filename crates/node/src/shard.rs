@@ -1,4 +1,4 @@
-//! Shards of one node: what they share, and how they talk to each other.
+//! Shards of one node: their shared state, and their messages.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -1,4 +1,4 @@
-//! Peers that say what they must not: refused with a clear line, and without harm.
+//! Peers that send forbidden messages are refused with a clear line, and without harm.
 
 mod common;
 
@@ -153,7 +153,7 @@ fn a_refusal_is_read_by_who_goes_on_talking() {
     assert!(refusal(&until_closed(&mut c, &mut stream)).contains("same key"));
 }
 
-/// Whoever reaches the port names his cluster, and that name goes into the log.
+/// Every machine that reaches the port names its cluster, and that name goes into the log.
 #[test]
 fn the_name_of_a_strangers_cluster_is_shown_as_text() {
     let (mut c, _third) = two_of_three();

@@ -218,9 +218,9 @@ fn packets_come_back_as_they_were() {
     }
 }
 
-/// Nodes of other releases read these bytes: whatever changes them needs a new version, in which the
-/// old ones stay what they are (docs/compatibility.md). For packets that are added on purpose, run
-/// this with `LOCKIFY_GOLDEN` set.
+/// Nodes of other releases read these bytes: a change of them needs a new version, in which the old
+/// ones stay (docs/compatibility.md). For packets that are added on purpose, run this with
+/// `LOCKIFY_GOLDEN` set.
 #[test]
 fn packets_keep_their_bytes() {
     let hex = |bytes: &Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>() + "\n";

@@ -26,7 +26,7 @@ fn authority() -> Authority {
     Authority::new("test", YEAR).unwrap()
 }
 
-/// A node's credentials: what it shows is signed by the first, and it trusts all of them.
+/// A node's credentials: the first authority signs its certificate, and it trusts all of them.
 fn credentials(authorities: &[&Authority], node: u32) -> Credentials {
     let trusted: String = authorities.iter().map(|a| a.certificate()).collect();
     let own = authorities[0].issue("test", node, YEAR).unwrap();
@@ -565,7 +565,7 @@ fn keys_and_authorities_are_replaced_without_a_stop() {
             ring.replace(credentials(authorities, node));
         }
     };
-    // Both are trusted; then all show what the new one has signed; then the old one is forgotten.
+    // Both are trusted; then all show certificates of the new one; then the old one is forgotten.
     for authorities in [&[&old, &new][..], &[&new, &old], &[&new]] {
         use_now(authorities);
         (0..50).for_each(|_| c.turn());

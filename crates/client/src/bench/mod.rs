@@ -118,8 +118,8 @@ pub fn remote_embedded_pairs(effort: Effort) -> Result<Vec<Row>, Error> {
     Ok(measured.rows("remote_embedded_pairs", &RATIO_TO_BARE, BARE))
 }
 
-/// Pairs of an embedded node with claims (NOTIFY), relative to two TCP ping-pongs: what making
-/// something new costs with the other node one message away.
+/// Pairs of an embedded node with claims (NOTIFY), relative to two TCP ping-pongs: the cost of a
+/// creation with the other node one message away.
 ///
 /// # Errors
 /// As [`remote_embedded_pairs`].
@@ -207,7 +207,7 @@ fn measure_here(
     alternate(effort, two_exchanges, pair)
 }
 
-/// Measures what a pair is compared with, and the pair, in turns.
+/// Measures a pair and its baseline in turns.
 fn alternate(
     effort: Effort,
     mut bare: impl FnMut() -> Result<(), Error>,
@@ -240,7 +240,7 @@ fn alternate(
 }
 
 impl Measured {
-    /// The result rows; `ratio` is that of pairs to what they are compared with, `bare`.
+    /// The result rows; `ratio` is that of pairs to their baseline, `bare`.
     fn rows(&self, bench: &str, ratio: &Metric, bare_is: &str) -> Vec<Row> {
         let count = self.effort.pairs.div_ceil(TURN) * TURN;
         let micros = |times: &[Duration]| -> Vec<f64> {

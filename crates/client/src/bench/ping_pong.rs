@@ -1,4 +1,4 @@
-//! The bare round trip between two threads: what a lock is measured against.
+//! The bare round trip between two threads: the baseline of a lock.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};

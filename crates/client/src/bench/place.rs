@@ -1,7 +1,7 @@
 //! Which processor a thread runs on.
 //!
-//! Where the scheduler puts two threads that talk to each other changes a round trip by more than
-//! anything that is measured here: both sides of every measurement get a processor of their own.
+//! The scheduler's placement of two communicating threads changes a round trip by more than any
+//! effect measured here. So both sides of every measurement get a processor of their own.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

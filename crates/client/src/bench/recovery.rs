@@ -161,7 +161,7 @@ fn serve(job: &Job) -> Result<(), Failure> {
     }
 }
 
-/// Reads what the parent says while the node runs.
+/// Reads the parent's commands while the node runs.
 fn listen(waker: Arc<Waker>) -> Result<Receiver<String>, Failure> {
     let (sender, orders) = channel();
     let read = move || {

@@ -29,9 +29,10 @@ pub struct WaitEffort {
     pub watch: Duration,
 }
 
-/// Threads that wait for one name through a daemon, in as many sessions but at most a hundred: how
-/// often they, and their sessions' other threads, wake while nothing happens; then, from the
-/// holder's release on, how long it takes until each has had the lock, by waiter.
+/// Threads that wait for one name through a daemon, in as many sessions but at most a hundred. It
+/// counts the wake-ups of these threads, and of their sessions' other threads, while nothing
+/// happens. After the holder's release, it measures the time until each has had the lock, by
+/// waiter.
 ///
 /// # Errors
 /// Those of connecting and locking; threads that the system refuses.

@@ -8,7 +8,7 @@ use crate::error::Error;
 
 const PREFIX: &str = "@lockify-user-";
 
-/// Where the kernel says what this process's users are called outside its user namespace.
+/// The kernel's map of this process's users to those outside its user namespace.
 const MAP: &str = "/proc/self/uid_map";
 
 /// The name of this process's user.

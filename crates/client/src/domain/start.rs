@@ -20,11 +20,11 @@ const INSTALLED: [&str; 2] = ["/usr/local/bin", "/usr/bin"];
 
 /// Starts this user's daemon and waits until it listens.
 ///
-/// A process in between goes as soon as it does: the daemon is no child of this program, which may
-/// wait for children that it knows nothing of.
+/// A process in between ends as soon as the daemon listens. So the daemon is no child of this
+/// program, which may wait for unknown children.
 ///
 /// # Errors
-/// [`Error::NotStarted`] with what it said.
+/// [`Error::NotStarted`] with the daemon's message.
 pub(super) fn start() -> Result<(), Error> {
     let program = program()?;
     let failed = |e: &dyn std::fmt::Display| {

@@ -1,4 +1,4 @@
-//! Where a user's own domain keeps what must outlive its daemon.
+//! The place for state of a user's own domain that must outlive its daemon.
 //!
 //! The place is the same for every process of the user on this machine: the number of the user and
 //! the system's list of users decide, the environment does not.
@@ -39,7 +39,7 @@ pub enum StateError {
         /// Where root can make another one.
         given: PathBuf,
     },
-    /// The directory is somebody else's, open to others, or no directory.
+    /// The directory is another user's, open to others, or no directory.
     #[error(
         "{0} is not a directory of this user alone, so the lock daemon's state is not safe there: \
          have it be a directory that this user owns, with mode 0700"
@@ -94,7 +94,7 @@ pub fn state_dir() -> Result<PathBuf, StateError> {
     Ok(path)
 }
 
-/// Where a user's state belongs, and above it what is the user's alone, too.
+/// The place of a user's state, and the part of its path that must be the user's alone, too.
 fn place(user: u32, home: Option<&Path>) -> Result<(PathBuf, PathBuf), (PathBuf, io::Error)> {
     let me = rustix::process::geteuid().as_raw();
     let kept = match home.filter(|home| home.is_absolute()) {

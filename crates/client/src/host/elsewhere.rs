@@ -7,8 +7,8 @@ use super::spaces::Origin;
 use super::{Host, HostedSpace};
 use crate::protocol::{LockRequest, Refusal};
 
-/// A lockspace that something else than the engine knows. Times are those of [`Engine::now`]; whoever works for it in
-/// other threads wakes the engine ([`Engine::waker`]).
+/// A lockspace outside the engine. Times are those of [`Engine::now`]. Its other threads wake the engine
+/// ([`Engine::waker`]).
 pub trait Elsewhere: Send {
     /// Checks that a request can be served.
     ///

@@ -28,8 +28,8 @@ pub struct ClientImage {
 }
 
 impl Host {
-    /// Brings to an end what cannot be handed over ([`Engine::prepare_image`]); what clients are told
-    /// then is appended to `out`, and what concerns the host's owner to `rest`.
+    /// Ends the work that cannot be handed over ([`Engine::prepare_image`]). The clients' events are
+    /// appended to `out`, and those of the host's owner to `rest`.
     pub fn prepare_image(
         &mut self,
         engine: &mut Engine,

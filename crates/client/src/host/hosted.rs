@@ -1,4 +1,4 @@
-//! A client as its host knows it: who it is, what it may do, and how many locks it has.
+//! A client as its host knows it: its user, its rights, and the number of its locks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -51,21 +51,21 @@ impl HostedClient {
         HostedClient { id, privileged, version, quota, who: None, locks: Vec::new() }
     }
 
-    /// Restricts what it may do to that of a user, with these rights in the configured lockspaces.
+    /// Restricts its rights to those of a user, with these rights in the configured lockspaces.
     pub fn of(mut self, who: Arc<Who>, rights: Arc<[Rights]>) -> HostedClient {
         self.privileged = who.trusted;
         self.who = Some((who, rights));
         self
     }
 
-    /// Changes what it may do in the configured lockspaces, for requests from now on.
+    /// Changes its rights in the configured lockspaces, for requests from now on.
     pub fn set_rights(&mut self, rights: Arc<[Rights]>) {
         if let Some((_, old)) = &mut self.who {
             *old = rights;
         }
     }
 
-    /// Changes how many locks it, and all clients of its user, may have; what is there stays.
+    /// Changes how many locks it, and all clients of its user, may have; present locks stay.
     pub fn set_limits(&mut self, locks: u32, of_user: u32) {
         (self.quota.locks, self.quota.of_user) = (locks, of_user);
     }
@@ -80,7 +80,7 @@ impl HostedClient {
         self.quota.user.clone()
     }
 
-    /// Takes note of what the client is told, to know how many locks it has.
+    /// Notes the client's events, to count its locks.
     pub fn told(&mut self, event: &Event) {
         match event {
             Event::Completed(Done { space, mode: None, .. }) => {

@@ -1,5 +1,5 @@
 //! Requests for locks that wait until their lockspace runs: there may be as many as clients may have
-//! locks, and each comes, times out or goes with its client without a look at the others.
+//! locks. Each comes, times out or goes with its client without a look at the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 

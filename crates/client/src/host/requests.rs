@@ -1,5 +1,5 @@
-//! Clients' calls in the log, and how they end; what the node's messages for them say has the same
-//! `lock` (`lockify_node::lock_label`).
+//! Clients' calls in the log, and how they end. The node's messages for them have the same `lock`
+//! (`lockify_node::lock_label`).
 
 use lockify_core::{ClientId, Completion, LockFlags, LockId, LostReason, Mode, Name};
 use lockify_node::{REQUESTS, SpaceId, lock_label, requests_are_logged};

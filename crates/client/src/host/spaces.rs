@@ -51,7 +51,7 @@ fn owned(maker: &HostedClient, mode: u32) -> Option<Access> {
 }
 
 impl Host {
-    /// Handles what is asked about making and releasing lockspaces; `None` if the answer comes later.
+    /// Handles the requests to make and release lockspaces; `None` if the answer comes later.
     pub(super) fn make_or_release(
         &mut self,
         engine: &mut Engine,
@@ -159,7 +159,7 @@ impl Host {
         }
     }
 
-    /// A lockspace is no more: whoever has locks in it, or waits for some, has lost them.
+    /// A lockspace is no more: its clients have lost their locks and requests.
     fn end(&mut self, i: usize, origin: Origin, out: &mut Outbox) {
         let space = &mut self.spaces[i];
         (space.origin, space.member) = (origin, false);

@@ -1,9 +1,9 @@
 //! Directory mastery, as in Linux `fs/dlm` (docs/design/claim.md 1.1): a node chosen by the name's hash
-//! records the master; whoever asks for a name without a record becomes its master.
+//! records the master; the first node that asks for a name without a record becomes its master.
 //!
-//! The record of a resource that the directory node masters itself is the resource: the table
-//! holds the others. Lookups, claims and removes of a node carry ids from one counter, so that a
-//! REMOVE that comes late cannot delete what a later look-up has recorded.
+//! The record of a resource that the directory node masters itself is the resource: the table holds the
+//! others. Lookups, claims and removes of a node carry ids from one counter, so that a REMOVE that
+//! comes late cannot delete what a later look-up has recorded.
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -164,8 +164,8 @@ impl Lockspace {
         self.store[key].master
     }
 
-    /// Somebody took this node for the master of a name that it knows nothing of. Where messages
-    /// can be lost, so may have been the REMOVE: without it nobody would ever get past the record
+    /// Another node took this one for the master of an unknown name. Where messages can be lost,
+    /// the REMOVE may have been lost: without it, no node would ever get past the record
     /// (docs/design/claim.md 4.8).
     pub(crate) fn repeat_remove(&mut self, name: &Name) {
         let hash = name.hash64();

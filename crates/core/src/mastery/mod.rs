@@ -1,9 +1,9 @@
 //! The one seam behind which a resource's master is found.
 //!
-//! The rest of the lock manager asks four things: who masters this (`find_master`), may this node
-//! take another's lock (`accepts`), what becomes of a resource without locks (`drop_if_unused`),
-//! and what recovery has to rebuild (`advertises`, and `crate::recovery`). Each policy answers in
-//! its own file.
+//! The rest of the lock manager asks four things: the master of a name (`find_master`), the
+//! acceptance of another node's lock (`accepts`), the fate of a resource without locks
+//! (`drop_if_unused`), and the work of a recovery (`advertises`, and `crate::recovery`). Each
+//! policy answers in its own file.
 
 pub(crate) mod broadcast;
 pub(crate) mod claim;

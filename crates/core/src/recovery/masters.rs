@@ -1,5 +1,5 @@
 //! The directory's reconstruction (step 2), new masters (step 5) and the locks that move to them
-//! (step 6): what the others are told is gathered by the walks in [`super::walk`].
+//! (step 6): the walks in [`super::walk`] gather the messages to the others.
 
 use alloc::vec::Vec;
 
@@ -94,7 +94,8 @@ impl Lockspace {
         }
     }
 
-    /// As the new master. Sent again after a restart of the recovery: what is here is replaced.
+    /// As the new master. It is sent again after a restart of the recovery, and replaces the
+    /// present locks.
     pub(super) fn receive_moved(&mut self, from: NodeId, locks: Vec<MovedLock>) {
         let mut ids = Vec::with_capacity(locks.len());
         for moved in locks {

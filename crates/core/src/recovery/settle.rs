@@ -33,8 +33,8 @@ impl Lockspace {
         }
     }
 
-    /// When the gate is open: what was asked of a queued lock meanwhile is done, what the recovery
-    /// has changed is granted.
+    /// When the gate is open: handles requests for a queued lock from that time, and grants locks
+    /// after the recovery's changes.
     pub(super) fn grant_again(&mut self, key: ResourceKey) {
         for queue in [Queue::Converting, Queue::Waiting] {
             let asked = |l: &&Lock| l.stage == Stage::Queued && l.overlap.is_some();

@@ -97,7 +97,7 @@ impl Oracle {
         (self.lvb.clone(), self.lvb_invalid)
     }
 
-    /// Granted locks that block somebody who waits, and must have been told so.
+    /// Granted locks that block a waiting one, and must have got a notice.
     pub fn blockers(&self) -> Vec<usize> {
         let wanted: Vec<Mode> =
             self.converting.iter().chain(&self.waiting).filter_map(|l| l.rq).collect();
@@ -105,7 +105,7 @@ impl Oracle {
         self.granted.iter().filter(|l| l.noticed).filter(blocks).map(|l| l.number).collect()
     }
 
-    // ---- docs/design/semantics.md 3: what is invalid ----
+    // ---- docs/design/semantics.md 3: invalid calls ----
 
     pub fn request_is_valid(mode: Mode, flags: LockFlags) -> bool {
         let has = |flag| flags.contains(flag);

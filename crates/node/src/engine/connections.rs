@@ -30,7 +30,7 @@ const IN_KERNEL: usize = 256 * 1024;
 const PART: usize = 128 * 1024;
 
 impl Engine {
-    /// Dials who is due.
+    /// Dials the peers that are due.
     pub(super) fn dial(&mut self, now: Time) {
         for i in 0..self.peers.len() {
             if self.peers[i].due() <= now {
@@ -334,8 +334,8 @@ impl Engine {
         }
     }
 
-    /// Writes what sockets take: not all of it, where there is much and a socket takes it as fast
-    /// as it comes.
+    /// Writes as much as sockets take. If there is much, it does not write all, even to a socket
+    /// that takes it as fast as it comes.
     pub(super) fn flush(&mut self, now: Time) {
         self.write_histories();
         let mut again = Vec::new();

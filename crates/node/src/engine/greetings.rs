@@ -57,7 +57,7 @@ impl Engine {
             Err(e) => {
                 let whom = self.whom(stage, at);
                 match e {
-                    // Whoever is there would not understand an answer.
+                    // The process there would not understand an answer.
                     GreetingError::Magic => self.close(at, e.to_string(), now),
                     GreetingError::Version(_) => {
                         let me = self.myself();
@@ -194,7 +194,7 @@ impl Engine {
         self.mark(at);
     }
 
-    /// Which peer this is, or what is wrong with it (told to both sides, so it names both).
+    /// Finds the peer, or the error in its introduction (told to both sides, so it names both).
     fn admit(
         &mut self,
         at: usize,
@@ -202,7 +202,7 @@ impl Engine {
         i: &Introduction,
         now: Time,
     ) -> Result<usize, String> {
-        // Whoever reaches the port chooses this name.
+        // Every machine that reaches the port can choose this name.
         let cluster = printable_start(i.cluster.as_bytes(), LONGEST_CLUSTER);
         let (me, it) = (&self.identity, format!("node {} of cluster \"{cluster}\"", i.node));
         let we = self.myself();
@@ -326,7 +326,7 @@ impl Engine {
         self.resend(at, peer, now);
         self.note_backlog(peer);
         self.complaint.clear();
-        // Without keys, whoever reaches the port may come and go as this node.
+        // Without keys, every machine that reaches the port may come and go as this node.
         if self.door.arrivals.admits(now) {
             let text = format!(
                 "connected to node {node} (incarnation {life}, version {version} of the protocol)"
@@ -341,12 +341,12 @@ impl Engine {
     fn notice_a_dead_link(&self, at: usize, peer: usize) {
         if self.peers[peer].links() > 1 {
             let limit = u32::try_from(self.lease / 3 / MS).unwrap_or(u32::MAX).max(1);
-            // Without it, the lease ends what the link does.
+            // Without it, the lease has the same effect later.
             let _ = sockopt::set_tcp_user_timeout(&self.conns[at].stream, limit);
         }
     }
 
-    /// Sends again what the peer has not received.
+    /// Sends the frames again that the peer has not received.
     fn resend(&mut self, at: usize, peer: usize, now: Time) {
         let due = self.delayed_until(now);
         let again: Vec<_> = self.peers[peer]

@@ -73,7 +73,7 @@ impl Engine {
     /// after [`Engine::prepare_image`]; the host must have taken all events.
     ///
     /// # Errors
-    /// Why that is not possible now.
+    /// The reason why that is impossible now.
     pub fn image(&self) -> Result<EngineImage<'_>, String> {
         // Without `..`: who adds a field has to say here what becomes of it.
         let Engine {

@@ -71,8 +71,8 @@ const TICKS_TO_BEGIN: usize = 16;
 /// Peers that may wait to be accepted on one of the other links.
 const BACKLOG: i32 = 128;
 
-/// One shard of one node: lockspaces, peers, timers, membership. Single-threaded: whoever owns it
-/// calls [`Engine::run_once`] in a loop, and the other methods between its turns.
+/// One shard of one node: lockspaces, peers, timers, membership. Single-threaded: its owner calls
+/// [`Engine::run_once`] in a loop, and the other methods between its turns.
 pub struct Engine {
     poll: Poller,
     /// Absent only while a turn looks at what came.
@@ -410,7 +410,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     fn fire(&mut self, now: Time) {
         if self.members_due <= now + self.skew {
             self.tell(now, Event::Tick);

@@ -52,7 +52,7 @@ impl Engine {
         true
     }
 
-    /// Closes a connection on which a peer sent what it must not.
+    /// Closes a connection on which a peer sent a forbidden message.
     fn reject(&mut self, at: usize, peer: usize, why: &str, now: Time) {
         let node = self.peers[peer].node;
         self.complain(format!(
@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    /// Tells a peer what has arrived.
+    /// Acknowledges received payloads to a peer.
     pub(super) fn acknowledge(&mut self, peer: usize, now: Time) {
         let due = self.delayed_until(now);
         let p = &mut self.peers[peer];

@@ -1,5 +1,5 @@
-//! Looking through a lockspace for a page of its resources: a piece a turn, whoever asks and however
-//! many do, so that nothing else waits for it.
+//! The search of a lockspace for a page of its resources: a piece a turn, for any number of askers,
+//! so that nothing else waits for it.
 
 use lockify_core::{Name, NodeId, ResourceInfo, Time};
 
@@ -72,7 +72,7 @@ impl Engine {
         self.put(at, &refused, due);
     }
 
-    /// Nobody waits for what was asked over this connection any more.
+    /// No asker waits for queries over this connection any more.
     pub(super) fn stop_looks_of(&mut self, node: NodeId) {
         let of_peer = |l: &Look| matches!(l.asker, Asker::Peer { node: of, .. } if of == node);
         self.looks.retain(|l| !of_peer(l));

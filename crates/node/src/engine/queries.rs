@@ -286,7 +286,7 @@ impl Engine {
         }
     }
 
-    /// Answers all queries with what has come so far.
+    /// Answers all queries with the parts so far.
     pub(super) fn end_queries(&mut self, now: Time) {
         for q in &mut self.queries {
             q.looking |= q.deadline.is_none();

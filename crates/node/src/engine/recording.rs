@@ -12,7 +12,7 @@ impl Engine {
     pub(super) fn begin_history(&mut self, space: &str, life: u64) -> Result<(), CallError> {
         let Some(path) = &self.history else { return Ok(()) };
         if let Some(history) = self.histories.get_mut(space) {
-            // One that has ended stays ended: what it holds must remain a valid prefix.
+            // A history that has ended stays ended: the file must remain a valid prefix.
             if let Some(h) = history {
                 h.begin_life(life);
             }
@@ -57,7 +57,7 @@ impl Engine {
     }
 
     /// Hands everything to the operating system: before anything is sent to another node, so that
-    /// nobody has heard of what the record of a killed process lacks.
+    /// no other node has heard of an event that a killed process's record lacks.
     pub(super) fn write_histories(&mut self) {
         let failed = |(name, h): (&String, &mut Option<History>)| {
             h.as_mut()?.flush().err().map(|e| (name.clone(), e))

@@ -224,7 +224,7 @@ impl Engine {
     fn new_life(&mut self) -> u64 {
         // Larger than those of every earlier life of the node, and than its own joins before.
         let floor = match self.incarnation {
-            // No life yet: what is joined now is joined again in it.
+            // No life yet: a join from this time is repeated in it.
             visit if is_visit(visit) => 0,
             life if life >> (63 - JOINS) == 0 => life << JOINS,
             // Corosync's lives count nanoseconds.
@@ -264,7 +264,7 @@ impl Engine {
         Lockspace::new(core)
     }
 
-    /// Tells the membership service what this node has joined.
+    /// Reports this node's lockspaces to the membership service.
     pub(super) fn announce(&mut self, now: Time) {
         let joins = self.joins();
         self.tell(now, Event::Spaces(joins));
@@ -303,7 +303,7 @@ impl Engine {
         }
     }
 
-    /// Does what the state machine wants done.
+    /// Executes the state machine's outputs.
     pub(super) fn drain(&mut self, at: usize, now: Time) {
         while let Some(s) = self.spaces[at].as_mut()
             && let Some(output) = s.core.poll()

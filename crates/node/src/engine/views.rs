@@ -16,7 +16,7 @@ use crate::notice::Level;
 use crate::wire::{Packet, Payload};
 
 impl Engine {
-    /// Tells the membership service something and does what it wants done.
+    /// Passes an event to the membership service and executes its actions.
     pub(super) fn tell(&mut self, now: Time, event: Event) {
         self.members.handle(now + self.skew, wall() / 1_000_000_000, event);
         self.act(now);
@@ -35,7 +35,7 @@ impl Engine {
         self.members.poll()
     }
 
-    /// Does what the membership service wants done.
+    /// Executes the membership service's actions.
     pub(super) fn act(&mut self, now: Time) {
         while let Some(action) = self.next_action(now) {
             match action {
@@ -119,8 +119,7 @@ impl Engine {
         }
     }
 
-    /// Asks for a change of what the cluster has agreed on; [`HostEvent::Requested`] says what
-    /// became of it.
+    /// Requests a change of the cluster's agreed state; [`HostEvent::Requested`] has the result.
     pub fn request(&mut self, request: Request) -> u64 {
         let id = self.next_request;
         self.next_request += 1;
@@ -149,7 +148,7 @@ impl Engine {
             self.acknowledge(peer, now);
         }
         let due = self.delayed_until(now);
-        // Only a goodbye stays behind what was said before it.
+        // Only a goodbye stays behind earlier messages.
         match vote {
             Vote::Goodbye => self.put(at, &Packet::<Payload>::Vote(vote), due),
             vote => self.put_urgent(at, &Packet::<Payload>::Vote(vote), due),
@@ -204,7 +203,7 @@ impl Engine {
         self.parting = false;
         self.say_goodbye(now);
         let life = self.incarnation;
-        // Peers must not be dialled under what this node was.
+        // Peers must not be dialled under this node's former identity.
         self.tell(now, Event::Reborn { life });
         if self.members.identity() != 0 {
             self.incarnation = self.members.identity();
@@ -237,7 +236,7 @@ impl Engine {
         self.fencer.fence(Target { node, name, address, born, shard }, self.mailbox.clone());
     }
 
-    /// Closes the connection to a peer and forgets what this life has told it.
+    /// Closes the connection to a peer and forgets its messages to this life.
     fn begin_anew(&mut self, peer: usize, now: Time) {
         let p = &mut self.peers[peer];
         let (conn, dialing) = (p.conn.take(), p.dialing.take());

@@ -1,7 +1,7 @@
-//! Turns are short: what can wait is done in pieces, between everything else.
+//! Turns are short: deferrable work is done in pieces, between everything else.
 //!
-//! Heartbeats and leases are looked after once a turn. So no turn may be as long as the work that
-//! there is: it ends some milliseconds after it began, with what is left for the next one.
+//! Heartbeats and leases are handled once a turn. So no turn may be as long as the present work: it
+//! ends some milliseconds after it began, and leaves the rest for the next one.
 
 use lockify_core::{Input, NodeId, Time};
 
@@ -22,7 +22,7 @@ impl Engine {
 
     /// The loop is about to wait again: the host has done its part.
     pub(super) fn note_turn(&mut self) {
-        // Not what a host did before its first turn.
+        // Without a host's work before its first turn.
         if self.stats.turns > 0 {
             let took = monotonic().saturating_sub(self.woke);
             self.stats.longest_turn = self.stats.longest_turn.max(took);

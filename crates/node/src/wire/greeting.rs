@@ -50,7 +50,7 @@ pub struct Introduction {
     /// The newest version of the protocol that it speaks; in version 3, nodes said 0 here, and meant
     /// that one.
     pub newest: u16,
-    /// Its life and what it has received from the other one.
+    /// Its life and the number of payloads that it has received from the other one.
     pub link: Hello,
     /// The oldest version that it speaks: the head says it.
     #[serde(skip)]
@@ -147,7 +147,7 @@ pub fn decode_greeting(bytes: &[u8]) -> Result<Option<(Greeting, usize)>, Greeti
     Ok(Some((greeting, HEAD + length)))
 }
 
-/// Reads what this release knows of an introduction.
+/// Reads the fields of an introduction that this release knows.
 fn introduction(body: &[u8], oldest: u16) -> Result<Introduction, GreetingError> {
     match postcard::take_from_bytes::<Introduction>(body) {
         Ok((introduction, rest))

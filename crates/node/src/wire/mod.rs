@@ -99,9 +99,9 @@ pub enum Part {
     Status(Box<NodeStatus>),
     /// The node's knowledge of some resources.
     Resources(Vec<ResourceInfo>),
-    /// After `Status`: what the node runs. From version [`TELLS_SOFTWARE`] on.
+    /// After `Status`: the node's release. From version [`TELLS_SOFTWARE`] on.
     Software(Software),
-    /// After the last `Resources` of a page: what is left out. From version [`KNOWS_PAGES`] on.
+    /// After the last `Resources` of a page: the omitted part. From version [`KNOWS_PAGES`] on.
     Rest(Rest),
 }
 

@@ -1,6 +1,7 @@
-//! Which versions of the node protocol there are, and which one two nodes speak.
+//! The versions of the node protocol, and the choice between them.
 //!
-//! `docs/compatibility.md` has the rule: what a new version may change, and how long old ones stay.
+//! `docs/compatibility.md` has the rule: the permitted changes of a new version, and the life of
+//! old ones.
 
 use std::fmt;
 

@@ -12,7 +12,7 @@ use crate::timers::Timer;
 
 impl Lockspace {
     /// The name was locked elsewhere after all: the caller's guarantee did not hold. The lock is
-    /// lost, and the barrier stays closed until the caller has undone what it was creating.
+    /// lost, and the barrier stays closed until the caller has undone the creation.
     pub(super) fn conflict(&mut self, ordinal: u64, claim: Claim, master: NodeId) {
         self.stats.conflicts += 1;
         self.trace_of(claim.resource, |name| Trace::Conflict { name, claim: ordinal });

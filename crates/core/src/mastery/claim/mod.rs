@@ -107,7 +107,7 @@ impl Claims {
 
 impl Lockspace {
     pub(crate) fn may_claim(&self, key: ResourceKey) -> bool {
-        // Where this node is the directory, its own table says at once what a claim would.
+        // Where this node is the directory, its own table already has a claim's answer.
         self.claims_agreed && !self.is_directory_of(key)
     }
 

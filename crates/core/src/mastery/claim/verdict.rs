@@ -21,9 +21,9 @@ impl Lockspace {
         }
     }
 
-    /// Replies come by the hundred, so long after their claims that what they settle has left the
-    /// processor's caches, and a processor waits for one claim's lock and resource before it comes
-    /// to the next one's. Read beforehand, for nothing but that, they come side by side.
+    /// Replies come by the hundred, long after their claims. By then the claims' locks and
+    /// resources have left the processor's caches, and the processor would wait for them one after
+    /// the other. Reading all of them beforehand fetches them in parallel.
     fn fetch(&self, replies: &[ClaimReply]) {
         for reply in replies {
             let Some((_, claim)) = self.claims.open.by_id(reply.id) else { continue };
