@@ -22,8 +22,8 @@ use crate::secure::Secure;
 
 /// Shared arrays of devices, without a controller
 ///
-/// Several hosts read and write one RAID-5 or mirrored array of network devices at the same time, and none of them is in
-/// charge. `create` describes an array in a file, which every process of it gets; `device` serves a device, `export` is a host.
+/// Several hosts read and write one RAID-5 or mirrored array of network devices at the same time, without a coordinator.
+/// `create` describes an array in a file, which every process of it gets; `device` serves a device, `export` is a host.
 #[derive(clap::Args)]
 #[command(after_help = crate::exit::HELP)]
 pub struct Args {
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Ended {
     }
 }
 
-/// Which array, and who asks.
+/// The array, and the identity of the caller.
 #[derive(clap::Args)]
 pub(crate) struct Which {
     /// The array's file (`lockify array create`)

@@ -1,5 +1,5 @@
-//! `lockify cluster`: what a cluster remembers, and the keys and certificates with which its nodes
-//! prove who they are.
+//! `lockify cluster`: the cluster's memory, and the keys and certificates by which its nodes prove
+//! their identity.
 
 mod remembered;
 
@@ -12,10 +12,10 @@ use lockify_trust::{CaFolder, Lifetime, NodeFiles, TrustError, generate_key_file
 use crate::exit::{Code, Ended, Failure};
 use crate::output::print;
 
-/// Change a running cluster; make and renew the keys with which nodes prove who they are
+/// Change a running cluster; make and renew the keys by which nodes prove their identity
 ///
-/// join, leave, replace, set, recover and status are about a cluster that runs: they need a daemon
-/// of it, and root or the daemon's user (docs/membership.md).
+/// join, leave, replace, set, recover and status are about a cluster that runs: they need a daemon of it, and root or
+/// the daemon's user (docs/membership.md).
 ///
 /// The others make keys. Either an authority signs a certificate for each node (init, add-node), or all nodes share one
 /// key (key). Nothing is overwritten, except by renew, roll-over and retire, which are for that.

@@ -1,4 +1,4 @@
-//! `lockify completions`: what a shell needs to complete our command lines.
+//! `lockify completions`: the data that a shell needs to complete our command lines.
 
 use std::process::ExitCode;
 

@@ -74,7 +74,7 @@ impl Connection {
         Ok(format!("daemon: {}\n", self.domain().map_err(failed)?))
     }
 
-    /// Prints what a daemon has said as one line of JSON, with which daemon that is.
+    /// Prints a daemon's answer as one line of JSON, with the name of that daemon.
     pub fn print_json(&self, said: &impl Serialize) -> Result<(), Failure> {
         output::print_json(&Said { said, daemon: self.daemon()? })
     }

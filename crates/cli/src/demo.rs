@@ -1,4 +1,4 @@
-//! `lockify demo`: what a creation costs under each way of finding a lock's master.
+//! `lockify demo`: the cost of a creation under each way of finding a lock's master.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,11 +12,11 @@ use crate::output::print;
 
 /// Create a directory tree on a real cluster of processes and compare the ways to find a master
 ///
-/// Starts five nodes on the loopback interface, one process each, and replays the creation of a
-/// real tree as a shared-disk file system locks it: every entry is really created, with its content,
-/// permissions and times (with --mdtest: empty). Prints a table,
-/// what was expected and found, and how many lock events were checked; writes the result rows and
-/// a page with plots. Timing never changes the exit code; violations and errors do.
+/// Starts five nodes on the loopback interface, one process each, and replays the creation of a real
+/// tree as a shared-disk file system locks it: every entry is really created, with its content,
+/// permissions and times (with --mdtest: empty). Prints a table, the expectations and results, and
+/// the number of checked lock events; writes the result rows and a page with plots. Timing never
+/// changes the exit code; violations and errors do.
 #[derive(clap::Args)]
 pub struct Args {
     /// The tree to replay

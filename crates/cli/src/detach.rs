@@ -1,5 +1,5 @@
-//! `lockify serve --user --detach`: starts this user's daemon, so that it is nobody's child and has
-//! nothing that belongs to whoever happened to need it first.
+//! `lockify serve --user --detach`: starts this user's daemon, so that it is no other process's
+//! child and inherits nothing from its first user.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -16,7 +16,7 @@ use crate::exit::{Code, Failure, OrFail as _};
 /// Between two looks whether it listens.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Of its messages, this much is kept; what is older goes with the next start.
+/// The kept amount of its messages; older ones go with the next start.
 const LOG: u64 = 1 << 20;
 
 /// Of its last messages, this much is told.

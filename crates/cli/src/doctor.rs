@@ -19,9 +19,10 @@ use crate::status;
 
 /// Say why a lock waits, and what to do about it
 ///
-/// Follows the chain of holders across nodes: who holds it up, and what holds up those. Tells of
-/// deadlocks, dead nodes and what their recovery waits for, nodes without quorum, recoveries under
-/// way, and releases that wait for unsettled claims. Without a name, of all locks of the lockspace.
+/// Follows the chain of holders across nodes: the locks that block it, and the locks that block
+/// those. Names deadlocks, dead nodes and the reason why their recovery waits, nodes without
+/// quorum, recoveries under way, and releases that wait for unsettled claims. Without a name, of
+/// all locks of the lockspace.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -113,7 +114,7 @@ pub fn run(args: &Args) -> Ended {
     let status = client.status().map_err(failed)?;
     let mut circles = waits::cycles(&view.resources);
     if !circles.is_empty() {
-        // Each node was asked at a time of its own: what is still so is so.
+        // Each node was asked at a time of its own: only a lasting state counts.
         let again = space.waited_for(MOST_WAITED_FOR).map_err(failed)?;
         circles.retain(|c| c.edges.iter().all(|e| same(&view, e) == same(&again, e)));
     }

@@ -13,7 +13,7 @@ pub enum Code {
     Violated = 1,
     /// The command line or an input file cannot be understood (clap uses it, too).
     Unreadable = 2,
-    /// The daemon, the cluster or the system does not do what is needed.
+    /// The daemon, the cluster or the system fails.
     Failed = 3,
     /// `run`: something of the command could not be ended, and the lock stays held until it has.
     Survived = 122,

@@ -73,7 +73,7 @@ pub struct View {
     pub resources: Vec<Resource>,
     /// Locks that were left out, as there are too many for one answer.
     pub omitted: u64,
-    /// Nodes that did not answer: what they know is missing.
+    /// Nodes that did not answer: their knowledge is missing.
     pub silent: Vec<u32>,
 }
 

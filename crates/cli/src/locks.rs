@@ -16,8 +16,8 @@ const PAGE: u32 = 500;
 
 /// List the locks of the cluster by name: holders and waiters
 ///
-/// At most --limit resources; what is left out is said, with the --after that goes on there. A name
-/// that is locked all the while is listed once, whatever else comes and goes.
+/// At most --limit resources; the output names the omitted part, and the --after of the next page.
+/// A name that is locked all the while is listed once, even if others come and go.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Ended {
         },
     };
     match printed.and_then(|()| out.flush()) {
-        // A reader that has closed its end (`| head`) has what it wants.
+        // A reader that has closed its end (`| head`) has all that it wants.
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {
             let what = format!("cannot write the output: {e}; free space or print elsewhere");
             Err(Failure::new(Code::Failed, what))

@@ -20,9 +20,9 @@ use crate::secure::Secure;
 /// Serve a table of locks, in shared memory or by RDMA
 ///
 /// Clients take its locks by themselves, with atomic operations; the server makes the table, and answers where the
-/// protocol needs somebody who does. Try it with `lockify remote-lock`. However a server in shared memory ends, the table
-/// stays, clients keep what they hold, and the next server goes on with it; by srsl, nobody is granted anything until then
-/// and for a lease more. If one on a network ends, its locks are gone.
+/// protocol needs it. Try it with `lockify remote-lock`. However a server in shared memory ends, the table stays, clients
+/// keep their locks, and the next server goes on with it; by srsl, nobody is granted anything until then and for a lease
+/// more. If one on a network ends, its locks are gone.
 #[derive(clap::Args)]
 pub struct Args {
     /// For processes of this machine (shm), or of others by RDMA (verbs)
@@ -51,11 +51,11 @@ pub struct Args {
     /// How locks are taken
     #[arg(long, default_value = "shiftlock-s")]
     protocol: Protocol,
-    /// How long a lock can be held (as 500ms, 10s, 2m): what a client leaves that is killed is repaired after about
-    /// twice this. 0s: for ever, and nothing is repaired
+    /// How long a lock can be held (as 500ms, 10s, 2m): locks of a killed client are repaired after about twice this. 0s:
+    /// for ever, without repairs
     #[arg(long, value_name = "D", default_value = "10s", value_parser = humantime::parse_duration)]
     lease: Duration,
-    /// With shm, who may use it: the file's mode in octal; 660 for the group
+    /// With shm, its permissions: the file's mode in octal; 660 for the group
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     mode: u32,
     #[command(flatten)]

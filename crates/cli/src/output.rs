@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use crate::exit::{Code, Failure, OrFail as _};
 
-/// Tells whoever sits at the terminal something, on standard error.
+/// Prints a message for the user at the terminal, on standard error.
 pub fn tell(what: &str) {
     eprintln!("lockify: {}", printable_lines(what));
 }
 
-/// Prints to standard output, and nothing that a terminal would obey: names, refusals and errors are
-/// texts of others. A reader that has closed its end (`| head`) has what it wants.
+/// Prints to standard output, without anything that a terminal would obey: names, refusals and
+/// errors are texts of others. A reader that has closed its end (`| head`) has all that it wants.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(printable_lines(text).as_bytes()).and_then(|()| out.flush()) {
@@ -48,8 +48,8 @@ pub fn columns(heading: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Compares what is printed as JSON with what it was when its schema was fixed. To change it on
-/// purpose, run the test with `LOCKIFY_GOLDEN` set, look at the difference, and mind `SCHEMA`.
+/// Compares printed JSON with that from when its schema was fixed. To change it on purpose, run the
+/// test with `LOCKIFY_GOLDEN` set, look at the difference, and mind `SCHEMA`.
 #[cfg(test)]
 pub fn assert_golden(name: &str, value: &impl Serialize, golden: &str) {
     let text = serde_json::to_string_pretty(value).unwrap() + "\n";

@@ -8,8 +8,8 @@ use crate::output::print;
 
 /// Have the daemon of this node read its configuration and keys again
 ///
-/// All that can change while the daemon runs does so, or, if there is anything else or a mistake,
-/// nothing does and the reason is told (exit code 3). For root and the user that the daemon runs as.
+/// If all changed keys can change at run time, they do. Otherwise, or after a mistake, nothing
+/// changes and the reason is printed (exit code 3). For root and the user that the daemon runs as.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

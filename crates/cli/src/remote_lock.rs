@@ -29,15 +29,14 @@ pub struct Args {
     /// Share the lock with others that share it
     #[arg(short, long)]
     shared: bool,
-    /// The lock ends with the command, whatever still runs of what it has started
+    /// The lock ends with the command, even if its processes run on
     #[arg(short = 'o', long)]
     close: bool,
     /// The action on the command, with all that it has started, when the lease ends: SIGKILL,
     /// SIGTERM (and SIGKILL later), or only a message
     #[arg(long, value_enum, default_value = "kill")]
     on_lost: OnLost,
-    /// How long after a signal to end (SIGTERM, SIGINT, SIGQUIT) what is left gets SIGKILL: seconds,
-    /// or with a unit
+    /// How long after a signal to end (SIGTERM, SIGINT, SIGQUIT) the rest gets SIGKILL: seconds, or with a unit
     #[arg(short, long, value_name = "D", default_value = "10s", value_parser = parse_patience)]
     kill_after: Duration,
     /// Also use a table of the user with this number, besides one's own and root's

@@ -12,7 +12,7 @@ use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::hold::{Alarm, Held, Lost, NotHeld, OnLost, Patience, Plan, hold};
 use crate::waits::{Waiting, quoted};
 
-/// How long the daemon may take to say that a lock is not free, where nothing is to be waited for.
+/// How long the daemon may take to say that a lock is not free, for calls that do not wait.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// How much later than a time-out this program gives up a daemon that does not tell of it.
@@ -24,16 +24,16 @@ const RELEASE: Duration = Duration::from_secs(2);
 
 /// Hold a lock while a command runs
 ///
-/// The command finds the lock's fencing token in LOCKIFY_TOKEN, its name in LOCKIFY_NAME and its
-/// mode in LOCKIFY_MODE. Hand the token to what the command writes to: a storage service that
+/// The command finds the lock's fencing token in LOCKIFY_TOKEN, its name in LOCKIFY_NAME and its mode in
+/// LOCKIFY_MODE. Hand the token to the storage that the command writes to: a storage service that
 /// refuses smaller tokens than it has seen is safe from holders that were declared dead.
 ///
-/// The lock is held as long as anything runs that the command has started, also in the background
-/// (see --close). If the lock is lost, or lockify is told to end or killed, all of it is ended.
+/// The lock is held as long as anything runs that the command has started, also in the background (see
+/// --close). If the lock is lost, or lockify is told to end or killed, all of it is ended.
 ///
-/// On a machine that belongs to a cluster, the lock is the cluster's or is not had (125). Elsewhere, and
-/// with --local, it is among this user's processes on this machine; the daemon for that starts and ends
-/// by itself.
+/// On a machine that belongs to a cluster, the lock is the cluster's, or the command fails (125).
+/// Elsewhere, and with --local, it is among this user's processes on this machine; the daemon for that
+/// starts and ends by itself.
 #[derive(clap::Args)]
 #[command(after_help = crate::exit::HELP)]
 pub struct Args {
@@ -70,8 +70,7 @@ pub struct Args {
     /// The exit code if the lock is not free in time
     #[arg(short = 'E', long, value_name = "N", default_value_t = Code::TimedOut as u8)]
     conflict_exit_code: u8,
-    /// The lock ends with the command, whatever still runs of what it has started, and nothing
-    /// inherits it
+    /// The lock ends with the command, even if its processes run on, and nothing inherits it
     #[arg(short = 'o', long)]
     close: bool,
     /// Claim the lock: only for names that nobody else can know yet (LOCKIFY_TOKEN is then
@@ -82,8 +81,8 @@ pub struct Args {
     /// SIGTERM (and SIGKILL later), or only a message
     #[arg(long, value_enum, default_value = "kill")]
     on_lost: OnLost,
-    /// How long after a signal to end (SIGTERM, SIGINT, SIGQUIT) what is left gets SIGKILL: seconds,
-    /// or with a unit
+    /// How long after a signal to end (SIGTERM, SIGINT, SIGQUIT) the rest gets SIGKILL: seconds, or with
+    /// a unit
     #[arg(short, long, value_name = "D", default_value = "10s", value_parser = parse_patience)]
     kill_after: Duration,
     /// A command for the shell (SHELL, or /bin/sh), in the place of CMD

@@ -30,8 +30,8 @@ pub struct Args {
     /// start nothing
     #[arg(long, conflicts_with = "user")]
     check: bool,
-    /// With --check: judge as this user, who runs the daemon [default: the user of the packaged
-    /// service, if root asks, else the one who asks]
+    /// With --check: judge as this user, the daemon's [default: the user of the packaged service if
+    /// root asks, else the caller]
     #[arg(long = "as", value_name = "USER", requires = "check")]
     judge: Option<String>,
     /// Serve this user's processes on this machine only, without configuration; ends when unused
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> Ended {
             Ok(ExitCode::SUCCESS)
         }
         Err(e) => {
-            // Whoever reads the log may have stopped: that is no reason to stay.
+            // The log's reader may have stopped: that is no reason to stay.
             log.end_with(&format!("lockify: {e}"));
             Ok(Code::Failed.into())
         }

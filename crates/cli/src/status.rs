@@ -15,10 +15,10 @@ use crate::health::{self, Problem};
 use crate::inspect::SCHEMA;
 use crate::output::{columns, print};
 
-/// Show every node of the cluster: who is in it, which lockspaces run, how busy they are
+/// Show every node of the cluster: its view, its lockspaces and its load
 ///
-/// Ends with 1 if a node is missing or has no quorum, if somebody waits for a node to be fenced, or if
-/// a node's certificate ends soon (security.warn_days in the daemon's configuration).
+/// Ends with 1 if a node is missing or has no quorum, if an operation waits for the fencing of a node,
+/// or if a node's certificate ends soon (security.warn_days in the daemon's configuration).
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

@@ -9,11 +9,12 @@ use lockify_core::{LockInfo, Queue};
 
 use crate::{health, inspect, output, status};
 
-/// After so long, a wait is worth a word, and a look at the cluster; later only if there is something else to say.
+/// After this time, a wait deserves a message, and a look at the cluster. Later ones come only with another
+/// reason.
 const FIRST: Duration = Duration::from_secs(5);
 const LATER: Duration = Duration::from_secs(300);
 
-/// Says on standard error what is waited for, until it is dropped.
+/// Prints the reason of a wait on standard error, until it is dropped.
 pub struct Waiting {
     /// Dropped, it ends the thread.
     _end: Sender<()>,

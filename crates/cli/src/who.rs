@@ -10,7 +10,7 @@ use crate::exit::{Code, Ended, OrFail as _};
 use crate::inspect::{Lock, View};
 use crate::output::print;
 
-/// Say who in the cluster holds a lock, and who waits for whom and since when
+/// Show the holders and waiters of a lock in the cluster, and since when they hold or wait
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `lockify array` with a process per device on loopback: what users do, and what they do wrong.
+//! `lockify array` with a process per device on loopback: users' work, and their errors.
 
 mod common;
 

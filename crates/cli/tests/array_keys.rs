@@ -309,7 +309,7 @@ fn forged(array: &Array, name: &str, change: impl FnOnce(&mut ArrayFile)) -> Str
     path.to_str().unwrap().to_owned()
 }
 
-/// A process that the array's file does not speak of. Ends with the test; what it tells is in its log.
+/// A process that the array's file does not name. It ends with the test; its messages are in its log.
 fn impostor(array: &Array, args: &[&str], log: &str) -> Process {
     let log = File::create(array.user.dir().join(log)).unwrap();
     let mut all = vec!["array"];

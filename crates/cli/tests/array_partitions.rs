@@ -175,7 +175,7 @@ fn a_host_and_a_device_are_cut_off_together() {
     judge(array, vec![one]);
 }
 
-/// Whoever has to be fenced when the lock server reaches no device is fenced later.
+/// A life that has to be fenced when the lock server reaches no device is fenced later.
 #[test]
 fn a_lock_server_is_cut_off_from_the_devices() {
     let mut array = array("server-locking");

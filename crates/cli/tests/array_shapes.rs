@@ -80,7 +80,7 @@ fn run(package: &str, program: &str, args: &[&str]) -> String {
     text
 }
 
-/// nbdinfo, nbdcopy and qemu-io, each at another host than what it reads was written at.
+/// nbdinfo, nbdcopy and qemu-io. Each reads at another host than the data was written at.
 #[test]
 fn block_devices_clients_use_an_array_by_two_hosts() {
     if std::env::var_os("LOCKIFY_TEST_NBD").is_none() {

@@ -38,7 +38,7 @@ fn with_fuses(scheme: &str, places: &[Place]) -> Array {
 }
 
 /// Devices by turns, each at one more step than the one before. They are back within a lease, so that the array goes on
-/// with all of them: what was being written is what has to be checked.
+/// with all of them: the writes under way are to be checked.
 fn devices_die(scheme: &str) {
     let devices = [0, 1, 2].map(Place::Device);
     let mut array = with_fuses(scheme, &devices);

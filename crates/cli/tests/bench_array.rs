@@ -17,7 +17,7 @@ fn is_installed(program: &str) -> bool {
 fn every_scheme_is_measured_beside_raw_devices_and_nbdkit() {
     let user = User::new();
     let out = user.dir().join("out");
-    // On a disk: what is in memory may refuse direct I/O.
+    // On a disk: files in memory may refuse direct I/O.
     let here = std::env::current_exe().unwrap();
     let folder = tempfile::tempdir_in(here.parent().unwrap()).unwrap();
     let [out, files] = [&out, folder.path()].map(|path| path.to_str().unwrap().to_owned());
@@ -67,7 +67,7 @@ fn every_scheme_is_measured_beside_raw_devices_and_nbdkit() {
     assert!(text.contains("reads by NBD, at least 0.8 of nbdkit's"), "{text}");
 }
 
-/// Without fio and nbdkit all the rest is measured, and what is not is said.
+/// Without fio and nbdkit, all the rest is measured, and the missing parts are named.
 #[test]
 fn without_nbdkit_the_schemes_are_measured() {
     let user = User::new();

@@ -1,4 +1,4 @@
-//! `lockify bench onesided` runs to its end with real processes, and writes what it says.
+//! `lockify bench onesided` runs to its end with real processes, and writes its results.
 
 mod common;
 

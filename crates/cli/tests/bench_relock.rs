@@ -1,4 +1,4 @@
-//! `lockify bench relock`: what the lab runs in a node, beside the kernel's lock manager.
+//! `lockify bench relock`: the lab runs it in a node, beside the kernel's lock manager.
 
 use std::process::{Command, Output};
 

@@ -28,7 +28,7 @@ fn creates_checks_reports_and_cleans_up() {
     for policy in ["directory", "claim", "broadcast", "home"] {
         assert!(said.contains(policy), "{said}");
     }
-    // Whatever the machine's speed: what is waited for follows from the protocol.
+    // The waits follow from the protocol, at any speed of the machine.
     assert!(said.contains("pass         delay 0ns: claim waits for 0.00"), "{said}");
     let rows = std::fs::read_to_string(format!("{out}/report.jsonl")).unwrap();
     for row in rows.lines() {

@@ -1,5 +1,5 @@
-//! Which daemon is found: one for each user and machine, the same from everywhere, and the cluster's
-//! or none on a machine that belongs to one.
+//! The choice of the daemon: one for each user and machine, the same from everywhere, and the
+//! cluster's or none on a machine that belongs to one.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::machine::assert_runs;
 use common::{User, code, stderr};
 use lockify_client::{Client, Mode};
 
-/// Wherever a user's process is, and whatever its environment says, it meets the others.
+/// A user's process meets the others in any place and with any environment.
 #[test]
 fn a_user_has_one_daemon_wherever_it_is_looked_for() {
     assert_runs(
@@ -212,7 +212,7 @@ fn a_program_finds_what_the_command_finds_and_starts_it_too() {
         let space = Client::open().and_then(|client| client.lockspace("default"));
         let guard = space.and_then(|space| space.lock("db", Mode::EX)).unwrap();
         println!("locked {}", guard.token());
-        // Until whoever started it closes the pipe.
+        // Until the starter closes the pipe.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         return;
     }

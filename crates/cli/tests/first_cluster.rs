@@ -54,7 +54,7 @@ fn the_pages_commands_make_a_cluster_of_three_namespaces() {
     }
 }
 
-/// `lockify cluster`: what it says, and that it refuses what would do harm.
+/// `lockify cluster`: its output, and its refusal of harmful commands.
 #[test]
 fn keys_are_made_once_and_replaced_when_asked() {
     let dir = tempfile::tempdir().unwrap();

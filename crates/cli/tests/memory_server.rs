@@ -127,7 +127,7 @@ const PROTOCOLS: [&str; 10] = [
     "shiftlock-s",
 ];
 
-/// However a server ends, its clients keep what they hold, and the next server knows.
+/// However a server ends, its clients keep their locks, and the next server knows.
 #[test]
 fn the_next_server_goes_on_with_the_table() {
     for (protocol, signal) in

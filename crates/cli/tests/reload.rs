@@ -1,4 +1,4 @@
-//! `lockify serve --check` and `lockify reload`: what they print, and their exit codes.
+//! `lockify serve --check` and `lockify reload`: their output, and their exit codes.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! `lockify run` at a terminal, and what the command has of lockify's caller: signals, groups.
+//! `lockify run` at a terminal, and the command's inheritance from lockify's caller: signals,
+//! groups.
 
 mod common;
 

@@ -212,7 +212,7 @@ fn program_of_root(dir: &Path) -> PathBuf {
     program
 }
 
-/// The command line of somebody else, who may not look into the folder of this one.
+/// The command line of another user, who may not look into the folder of this one.
 fn somebody(user: &User, home: &Path, args: &[&str]) -> Command {
     let own = user.dir().join("lockify-for-all");
     if !own.exists() {

@@ -30,7 +30,7 @@ fn time_outs_are_kept_when_the_daemon_is_stopped() {
         assert!(stderr(&out).contains("does not answer"), "{option:?}: {out:?}");
     }
     daemon.signal(Signal::CONT);
-    // Nothing of what was asked for has been left.
+    // No part of the request has been left.
     let out = user.lockify(&["run", "-w", "20", "x", "true"]);
     assert_eq!(code(&out), 0, "{out:?}");
 }

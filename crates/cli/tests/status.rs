@@ -1,4 +1,4 @@
-//! `lockify status` for a monitor: its exit code is 1 if anything is wrong. And `serve --check` of what it would be.
+//! `lockify status` for a monitor: its exit code is 1 if there is a problem. And `serve --check` of a configuration.
 
 mod common;
 
@@ -82,7 +82,7 @@ fn a_certificate_that_ends_soon_is_told_by_the_exit_code() {
     }
 }
 
-/// Root, who may read everything, asks for a daemon that may not; and gets no advice that would break it.
+/// Root, who may read everything, asks for a daemon that may not, and gets no advice that would break it.
 #[test]
 fn a_check_sees_what_the_daemons_user_sees() {
     const NOBODY: u32 = 65534;

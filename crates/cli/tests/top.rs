@@ -66,7 +66,7 @@ fn terminal() -> (std::fs::File, OwnedFd) {
 const ENTERS: &str = "\x1b[?1049h";
 const LEAVES: &str = "\x1b[?1049l";
 
-/// Reads what the program writes until it has written this.
+/// Reads the program's output until this text.
 fn read_until(person: &mut std::fs::File, said: &mut String, what: &str) {
     let mut part = [0; 4096];
     while !said.contains(what) {
@@ -106,7 +106,7 @@ impl OnTerminal {
         it
     }
 
-    /// The terminal is as it was, and the program ends with this code; returns what it said.
+    /// The terminal is as before, and the program ends with this code; returns its output.
     fn ends(mut self, code: i32) -> String {
         read_until(&mut self.person, &mut self.said, LEAVES);
         let status = self.top.0.wait().unwrap();

@@ -1,4 +1,4 @@
-//! Many `lockify run` of one name: all end, and who waits sleeps.
+//! Many `lockify run` of one name: all end, and waiting ones sleep.
 
 mod common;
 

@@ -124,7 +124,7 @@ pub struct Config {
     /// Every node of the cluster, the same on all of them; not with corosync, which has the list.
     #[serde(default)]
     pub nodes: Vec<NodeEntry>,
-    /// Where this node keeps what the cluster has agreed on: a directory of its own, on a disk that
+    /// The directory for the state that the cluster has agreed on: one of its own, on a disk that
     /// survives restarts. By default one for the cluster and node: in `/var/lib/lockify` if the
     /// configuration is in `/etc/lockify`, else beside the configuration.
     pub state_dir: Option<PathBuf>,
@@ -618,7 +618,7 @@ impl Config {
         }
     }
 
-    /// Where this node keeps what the cluster has agreed on.
+    /// The directory for the state that the cluster has agreed on.
     pub fn state_dir(&self) -> PathBuf {
         self.state_dir.clone().unwrap_or_else(|| {
             // A cluster's name is any text; a file's is not.

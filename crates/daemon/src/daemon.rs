@@ -136,7 +136,7 @@ impl Daemon {
         let config = &config;
         let common =
             Common { config, corosync, group, stop, restart: &restart, log, keys, access, manager };
-        // All or none: nothing runs before everything could be had.
+        // All or none: nothing runs before all resources are there.
         let mut shards = Vec::new();
         let mut wakers = Vec::new();
         let mut desks = Vec::new();
@@ -191,10 +191,10 @@ impl Daemon {
     }
 
     /// Reads the configuration's file again, and the node's keys, for connections that are made from
-    /// now on; says what has been changed, and so does the log.
+    /// now on; returns the changes, which the log has, too.
     ///
     /// # Errors
-    /// Why nothing was changed: the file or the keys, or what cannot be changed while it runs.
+    /// The reason why nothing was changed: the file, or a key that cannot change while it runs.
     pub fn reload(&self) -> Result<String, String> {
         self.reloader.reload()
     }

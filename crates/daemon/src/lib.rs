@@ -6,9 +6,9 @@
 //! the socket and no hop between threads.
 //!
 //! No client can hurt the others: the number of sessions and of locks of a session and of a user is
-//! limited, each lockspace says which users may use it, a
-//! client that does not read what it is sent is disconnected, requests are not read while a peer
-//! node does not keep up, and no session has more than a fixed number of requests handled in a row.
+//! limited, each lockspace says which users may use it, a client that does not read its events is
+//! disconnected, requests are not read while a peer node does not keep up, and no session has more
+//! than a fixed number of requests handled in a row.
 #![deny(unsafe_code)]
 
 mod config;

@@ -102,7 +102,7 @@ fn take_name(name: &Path) -> Result<(UnixListener, Before), SocketError> {
         Errno::ADDRINUSE => SocketError::Taken(name.to_owned()),
         e => system(e),
     })?;
-    // Nobody has connected yet: what is there is of daemons before this one.
+    // Nobody has connected yet: the present names are those of former daemons' clients.
     let before = Before::look(name);
     rustix::net::listen(&socket, BACKLOG).map_err(system)?;
     Ok((socket.into(), before))
@@ -117,7 +117,7 @@ fn new_socket() -> Result<OwnedFd, Errno> {
 #[derive(Debug)]
 pub(crate) struct Reserved {
     path: PathBuf,
-    /// Locked as long as this daemon lives: who has it may replace a socket left behind.
+    /// Locked as long as this daemon lives: its holder may replace a socket left behind.
     lock: File,
 }
 
@@ -147,8 +147,8 @@ fn lock(path: &Path) -> Result<File, SocketError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
-    // Whoever can open it could lock it, and keep this daemon from its socket. One that was made when that was possible
-    // is closed to others now, if it belongs to this user.
+    // A process that can open it could lock it, and keep this daemon from its socket. One that was made when that was
+    // possible is closed to others now, if it belongs to this user.
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(LOCK_MODE);
     let file = options.open(PathBuf::from(name)).map_err(system)?;
@@ -160,7 +160,7 @@ fn lock(path: &Path) -> Result<File, SocketError> {
     }
 }
 
-/// Removes what a daemon that was killed has left.
+/// Removes the socket that a killed daemon has left.
 fn remove_stale(path: &Path) -> Result<(), SocketError> {
     let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
     match std::fs::symlink_metadata(path) {

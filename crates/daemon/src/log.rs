@@ -18,7 +18,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::{LogFormat, Logging};
 
-/// How long the end of the daemon waits for whoever reads the log.
+/// How long the end of the daemon waits for the log's reader.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Lines in a second that local clients can cause.
@@ -39,7 +39,8 @@ impl Log {
     }
 
     /// To standard error, as the configuration says; requests and all else that the process logs
-    /// with `tracing` go there, too, and what a panic says. Nobody waits until it is written.
+    /// with `tracing` go there, too, and so do the messages of panics. No thread waits for the
+    /// writing.
     ///
     /// # Errors
     /// The levels cannot be read, the process logs somewhere else already, or the system gives no
@@ -135,11 +136,11 @@ impl Complaints {
     }
 }
 
-/// Writes what the configuration wants to be logged.
+/// Writes the log that the configuration demands.
 fn subscriber(config: &Logging, lines: Lines) -> Result<Box<dyn Subscriber + Send + Sync>, String> {
     let targets = config.targets()?;
     let to = Outlet { lines, format: config.format };
-    // Whoever reads the log may be gone, and a line about that could not be written either.
+    // The log's reader may be gone, and a line about that could not be written either.
     let layer = tracing_subscriber::fmt::layer().log_internal_errors(false);
     let layer = layer.with_ansi(false).with_writer(to);
     Ok(match config.format {

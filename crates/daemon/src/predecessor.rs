@@ -2,8 +2,8 @@
 //! locks are not granted to others.
 //!
 //! A client of a daemon with an abstract name has names below that ([`lockify_client::names_of`]),
-//! and the kernel lists a name until the last descriptor is closed. A client that is told of a loss
-//! abandons what the lock protected, then closes.
+//! and the kernel lists a name until the last descriptor is closed. A client that hears of a loss
+//! abandons its protected work, then closes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use crate::log::Log;
 /// Where the kernel lists the names of this thread's network namespace.
 const NAMES: &str = "/proc/thread-self/net/unix";
 
-/// How long programs have to put away what they have lost: as nodes wait for one that may still run,
-/// with the usual lease. Commands are waited for until they have ended.
+/// How long programs have to abandon their lost locks' work: as long as nodes wait for one that may
+/// still run, with the usual lease. For commands, the daemon waits until they have ended.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Between two looks.

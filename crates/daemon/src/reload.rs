@@ -15,7 +15,7 @@ use crate::manager::Manager;
 /// How long the shards may take to change; they do when they come to it, in any case.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long whoever asked waits: the files may be on a file system that hangs.
+/// How long the asking client waits: the files may be on a file system that hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// The settings of a shard that can change.
@@ -62,8 +62,8 @@ impl Reloader {
         Reloader { running: Mutex::new(config), keys, shards, log, manager }
     }
 
-    /// Reads the configuration and the keys; says what has been changed, or why nothing was. The
-    /// log is told, too.
+    /// Reads the configuration and the keys; returns the changes, or the reason why there are none.
+    /// The log gets both, too.
     pub(crate) fn reload(&self) -> Result<String, String> {
         self.manager.reloading();
         let outcome = self.try_reload().map_err(|why| format!("nothing was changed: {why}"));

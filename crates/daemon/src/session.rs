@@ -39,7 +39,7 @@ pub(crate) struct Session {
     pub(crate) awaits_room: bool,
     /// The socket has, or may have, more to read.
     pub(crate) readable: bool,
-    /// The client will send no more: what it has sent is still handled.
+    /// The client will send no more; its sent requests are still handled.
     pub(crate) ended: bool,
     /// In the list of sessions with something to do.
     pub(crate) scheduled: bool,
@@ -129,7 +129,7 @@ impl Session {
         }
     }
 
-    /// Reads some of what has come, if there is room for it.
+    /// Reads some of the input, if there is room for it.
     pub(crate) fn fill(&mut self) -> Result<(), End> {
         if !self.readable || self.inbox.pending() > codec::MAX_FRAME {
             return Ok(());

@@ -241,7 +241,7 @@ impl Shard {
         }
     }
 
-    /// Does what the configuration wants done then; one shard does for all.
+    /// Executes the configured action; one shard does it for all.
     fn lost_quorum(&mut self) {
         if self.setup.index != 0 {
             return;
@@ -593,7 +593,7 @@ impl Shard {
 
     /// Tells the clients, gives those with locks some time, then leaves the cluster.
     fn shut_down(mut self) -> Result<(), NodeError> {
-        // Whoever connects from now on finds nobody.
+        // New connections find nobody.
         let _ = self.engine.registry().deregister(&mut self.listener.socket);
         let all: Vec<usize> = self.sessions.iter().map(|(index, _)| index).collect();
         let mut touched = Vec::new();

@@ -13,8 +13,8 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::config::Access;
 
-/// The process that has connected, as it was then: who gets its socket later inherits what it may
-/// do, as with every open file.
+/// The process that has connected, as it was then: a process that gets its socket later inherits
+/// its rights, as with every open file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct User {
     pub(crate) who: Arc<Who>,
@@ -37,7 +37,7 @@ impl User {
     }
 }
 
-/// Root, or the user that the daemon runs as: either could do to the daemon what it likes.
+/// Root, or the daemon's own user: either has full power over the daemon anyway.
 pub(crate) fn trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }

@@ -194,7 +194,7 @@ fn the_socket_is_the_owners_alone() {
     let alone = Alone::start("");
     let mode = std::fs::metadata(&alone.socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // Whoever could open it could lock it, and keep the next daemon from its socket.
+    // A process that could open it could lock it, and keep the next daemon from its socket.
     let lock = alone.dir.path().join("lockify.sock.lock");
     assert_eq!(std::fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
     drop(alone);

@@ -35,7 +35,7 @@ fn incompatible_locks_exclude_each_other() {
     let also = other.try_lock("a", Mode::PR).unwrap();
     assert!(matches!(other.try_lock("a", Mode::EX), Err(Error::WouldBlock)));
     drop((shared, also));
-    // Drops do not wait, but what the same session asks later comes later.
+    // Drops do not wait, but later requests of the same session come later.
     let _exclusive = other.lock("a", Mode::EX).unwrap();
     assert!(matches!(one.try_lock("a", Mode::PR), Err(Error::WouldBlock)));
 }

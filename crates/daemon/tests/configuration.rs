@@ -1,4 +1,4 @@
-//! The configuration file: what it says is understood, and what is wrong is named with its place.
+//! The configuration file: its content is understood, and errors are named with their place.
 
 use std::path::Path;
 use std::time::Duration;
@@ -105,7 +105,7 @@ fn mistakes_are_named_with_their_line() {
     }
 }
 
-/// Whoever has to mend a value reads what is written there, what could be, and an example; on one line.
+/// The author of a wrong value reads the value, the permitted ones, and an example, on one line.
 #[test]
 fn messages_say_what_is_written_and_what_could_be() {
     let list = "node = 1\n[[nodes]]\nid = 1\naddress = \"127.0.0.1:0\"\n";
@@ -194,7 +194,7 @@ fn what_does_not_fit_together_is_refused() {
     assert!(e.contains("line 27, column 1: ") && e.contains("there twice"), "{e}");
 }
 
-/// A port twice, without shards; and what is not in the file at all.
+/// A port twice, without shards; and keys that are missing from the file.
 #[test]
 fn what_is_missing_is_named() {
     let node = |id: u32| format!("[[nodes]]\nid = {id}\naddress = \"127.0.0.1:7430\"\n");

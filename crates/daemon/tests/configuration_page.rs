@@ -1,5 +1,5 @@
-//! docs/configuration.md says what the code does: the same keys, the same defaults, an example that
-//! is understood.
+//! docs/configuration.md agrees with the code: the same keys, the same defaults, an example that is
+//! understood.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -68,7 +68,7 @@ fn the_page_has_every_key_and_no_other() {
     assert_eq!(page, keys);
 }
 
-/// A configuration to which one key can be added, and what it is then.
+/// A configuration to which one key can be added, and its meaning then.
 fn with(key: &str, value: &str) -> String {
     let (table, key) = key.split_once('.').unwrap_or(("", key));
     let line = format!("{key} = {value}\n");
@@ -92,7 +92,7 @@ fn the_defaults_are_those_of_the_page() {
     let plain = with("shards", "1");
     let mut checked = 0;
     for Row { key, default, .. } in rows() {
-        // "none", "needed" and words for what is no constant.
+        // "none", "needed" and words for a default that is no constant.
         if toml::from_str::<toml::Table>(&format!("x = {default}\n")).is_err() {
             assert!(["none", "needed"].contains(&&*default) || default.contains(' '), "{key}");
             continue;

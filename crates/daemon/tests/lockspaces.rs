@@ -154,13 +154,13 @@ fn nodes_that_make_the_same_name_share_it() {
         nodes.iter().map(|(_, c)| c.create_lockspace("new", false).unwrap()).collect();
     let held = spaces[0].lock("a", Mode::EX).unwrap();
     assert!(matches!(spaces[1].try_lock("a", Mode::PR), Err(Error::WouldBlock)));
-    // The other goes; what it had is free.
+    // The other goes; its lock is free.
     drop(held);
     let mine = spaces[0].lock("b", Mode::EX).unwrap();
     nodes[0].1.release_lockspace("new", true).unwrap();
     assert!(mine.is_lost());
     let taken = spaces[1].lock("b", Mode::EX).unwrap();
-    // It comes back to what is held now.
+    // It comes back to the lock that is held now.
     let back = nodes[0].1.create_lockspace("new", false).unwrap();
     assert!(matches!(back.try_lock("b", Mode::PR), Err(Error::WouldBlock)));
     taken.unlock().unwrap();

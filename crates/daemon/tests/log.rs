@@ -1,4 +1,4 @@
-//! The daemon's log, and whoever does not read it; and what `lockifyd` says of itself.
+//! The daemon's log, and a reader that stops; and the output of `lockifyd` about itself.
 
 mod common;
 

@@ -119,7 +119,7 @@ fn work(space: &Lockspace, names: &[Last], stop: &AtomicBool, number: usize) -> 
 #[test]
 fn daemons_of_a_cluster_restart_under_load_and_nothing_is_lost() {
     let dir = tempfile::tempdir().unwrap();
-    // The lease is long: what is paused here is paused by the machine, too.
+    // The lease is long: the machine may pause the paused process, too.
     let config = format!("lease = \"20s\"\n{}", nodes(3));
     let mut daemons: Vec<_> =
         (1..=3).map(|node| Replaceable::start(dir.path(), node, &config)).collect();
@@ -173,7 +173,7 @@ fn daemons_of_a_cluster_restart_under_load_and_nothing_is_lost() {
     }
     stop.store(true, Ordering::SeqCst);
     assert!(workers.into_iter().all(|w| w.join().unwrap() > 0));
-    // Others cannot have what is held, and the waiter gets it when it is given back.
+    // Others cannot have the held lock, and the waiter gets it at its release.
     for i in 0..3 {
         let other = &spaces[(i + 1) % 3];
         assert!(matches!(other.try_lock(format!("held {i}"), Mode::PR), Err(Error::WouldBlock)));
@@ -286,7 +286,7 @@ fn what_cannot_be_taken_is_lost_and_listed() {
     space.on_lost(move |lost| sink.lock().unwrap().push((lost.name, lost.mode)));
     let a = space.lock("a", Mode::EX).unwrap();
     let b = space.lock("b", Mode::PR).unwrap();
-    // Takes away what comes first, which is the sockets of a shard; then it goes on as ever.
+    // Takes away the first state, which has the sockets of a shard; then continues as usual.
     let take = "[ -n \"$LOCKIFY_RESTART_CHECK\" ] || dd bs=64 count=1 of=/dev/null 2>/dev/null";
     let program = env!("CARGO_BIN_EXE_lockifyd");
     daemon.replace(0o755, &format!("#!/bin/sh\n{take}\nexec {program} \"$@\"\n"));

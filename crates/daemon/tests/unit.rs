@@ -1,4 +1,4 @@
-//! The service's unit: what systemd says of it, where there is one, and what it says of itself.
+//! The service's unit: systemd's judgement, where there is one, and the unit's own settings.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,7 +32,7 @@ fn it_has_a_place_for_its_state_and_a_watchdog() {
 fn systemd_finds_it_closed_enough() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/lockifyd.service");
     let mut command = Command::new("systemd-analyze");
-    // The score is 10 times what is shown: 3.0.
+    // The score is 10 times the shown value: 3.0.
     command.args(["security", "--no-pager", "--offline=true", "--threshold=30"]).arg(unit);
     match command.output() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {

@@ -1,5 +1,4 @@
-//! Clients of other users: what a lockspace's owner, group and mode let them do, and how much of
-//! the daemon they can use up.
+//! Clients of other users: their rights by a lockspace's owner, group and mode, and their limits.
 
 mod common;
 

@@ -99,7 +99,7 @@ impl Cluster {
         });
     }
 
-    /// Stops all, and judges what they have recorded; returns how many grants there were.
+    /// Stops all, and judges their records; returns the number of grants.
     fn judge(mut self) -> usize {
         self.daemons.iter().for_each(|d| d.signal(Signal::TERM));
         self.daemons.iter_mut().for_each(|d| drop(d.child.wait()));
@@ -181,8 +181,8 @@ fn send(stream: &mut UnixStream, request: &Request) {
     stream.write_all(&bytes).unwrap();
 }
 
-/// A client of the version before, by hand: it is answered in its version, and told nothing that this
-/// does not have.
+/// A client of the former version, by hand: the daemon answers in its version, and sends nothing that
+/// this version lacks.
 #[test]
 fn an_older_client_is_served_in_its_version() {
     let alone = Alone::start("");

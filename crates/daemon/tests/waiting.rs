@@ -1,5 +1,5 @@
-//! A client that waits sleeps until it is told. Counted are the times that its threads have been
-//! put to sleep by the kernel, or have been woken: as many as on a slow machine, or fewer.
+//! A waiting client sleeps until it is woken. Counted are the times that its threads have been put
+//! to sleep by the kernel, or have been woken: as many as on a slow machine, or fewer.
 
 mod common;
 
@@ -20,7 +20,7 @@ use rustix::event::{EventfdFlags, eventfd};
 /// How long waits are watched: a thread that looks every 100 ms would look twenty times.
 const WATCHED: Duration = Duration::from_secs(2);
 
-/// How often a thread may wake meanwhile: what has begun before may still end.
+/// How often a thread may wake meanwhile: earlier work may still end.
 const MOST: u64 = 3;
 
 /// The same of one that drives a node, which has leases to look after.
@@ -248,7 +248,7 @@ fn an_embedded_node_sleeps_while_its_clients_wait() {
     bells_end_waits(&space, &space, OF_A_NODE);
 }
 
-/// `lockify bench wait` reports; what it measures is not judged here.
+/// `lockify bench wait` reports; its figures are not judged here.
 #[test]
 fn the_benchmark_of_waiting_reports_wakeups_and_the_time_of_a_grant() {
     let _alone = alone();

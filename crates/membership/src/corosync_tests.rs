@@ -114,7 +114,7 @@ impl World {
         ring.into_iter().flatten().copied().filter(|n| self.hosts.contains_key(n)).collect()
     }
 
-    /// Whoever can dials whom it has no connection to.
+    /// Nodes that can dial those that they have no connection to.
     fn dial(&mut self) {
         let awake = |n: &&NodeId| !self.hosts[n].paused;
         let all: Vec<NodeId> = self.hosts.keys().filter(awake).copied().collect();

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Leases {
     lease: Time,
-    /// When this process began: what it echoed before it does not know.
+    /// The start of this process: it does not know the beats that an earlier one echoed.
     started: Time,
     peers: BTreeMap<NodeId, Peer>,
 }
@@ -99,7 +99,7 @@ impl Leases {
         peer.over_below = peer.over_below.max(below);
     }
 
-    /// No process of the node runs, whatever its life.
+    /// No process of the node runs, in any life.
     pub(super) fn absent(&mut self, node: NodeId) {
         self.peer(node).absent = true;
     }

@@ -14,7 +14,7 @@ pub enum Mutation {
     RefusedUsesNumbers,
     /// An excluded member counts as over at once, while its lease still runs.
     ExclusionDoesNotWait,
-    /// A voter says what it has accepted before its disk has it.
+    /// A voter reports an acceptance before its disk has it.
     SendsBeforeDisk,
 }
 

@@ -422,7 +422,8 @@ impl StaticMembership {
                 self.seen = self.seen.max(n);
                 self.patience = now;
             }
-            // Connections are still being made, at first; who cannot talk for long is parted.
+            // At first, connections may still be under way. Members that cannot talk for long are
+            // parted.
             Refusal::Unreachable(n) if self.wanting.is_some_and(|w| now >= w + 2 * self.lease) => {
                 // Longer than the others' leases, which begin to run out when these have.
                 let until = now + 8 * self.lease;

@@ -8,7 +8,7 @@ use super::*;
 const MS: Time = 1_000_000;
 const LEASE: Time = 100 * MS;
 
-/// A node: its process, what it does in which view, and its clock's reading relative to others.
+/// A node: its process, its acts in each view, and its clock's reading relative to others.
 struct Host {
     service: Option<StaticMembership>,
     life: u64,
@@ -205,7 +205,7 @@ impl Cluster {
         }
     }
 
-    /// Whoever acts in a view (it has one and its lease runs) is in every later one that holds.
+    /// A node that acts in a view (it has one and its lease runs) is in every later one that holds.
     fn check(&self) {
         let acting: Vec<_> = self
             .hosts

@@ -119,7 +119,7 @@ impl<F: Fabric> Client<F> {
     /// A client.
     ///
     /// # Errors
-    /// The settings are impossible ([`Options::check`]), or the fabric lacks what the protocol needs.
+    /// The settings are impossible ([`Options::check`]), or the fabric lacks a capability that the protocol needs.
     pub fn new(fabric: F, table: Table, options: Options) -> Result<Client<F>, LockError> {
         options.check()?;
         let protocol = options.protocol;
@@ -147,7 +147,7 @@ impl<F: Fabric> Client<F> {
 
     /// Takes a lock; waits as long as it takes. An acquisition that a repair throws out begins again by itself.
     ///
-    /// Whoever wants several takes them in ascending order.
+    /// Take several in ascending order.
     ///
     /// # Errors
     /// There is no such lock, this client has it, or a verb failed.
@@ -232,7 +232,7 @@ impl<F: Fabric> Client<F> {
         self.session.leave(guard.spot());
     }
 
-    /// Gives a lock back, and hands it to whoever is next.
+    /// Returns a lock, and hands it to the next client.
     ///
     /// # Errors
     /// A verb failed. The lock counts as given back; with leases others repair it, if need be.

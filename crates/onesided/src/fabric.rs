@@ -121,7 +121,7 @@ pub type Message = [u64; MESSAGE_WORDS];
 /// A message that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Received {
-    /// Its sender, as the connection says; not what the message claims.
+    /// Its sender, from the connection, not from the message.
     pub from: Peer,
     /// Its content.
     pub message: Message,

@@ -30,7 +30,7 @@ impl Memory {
         Ok(Region { home, key, len: bytes })
     }
 
-    /// Revokes a key; what it named is gone.
+    /// Revokes a key; its region is gone.
     pub fn revoke(&mut self, home: Peer, key: Key) {
         if self.regions.remove(&(home, key)).is_some() {
             self.words.retain(|(h, k, _), _| (*h, *k) != (home, key));
@@ -54,12 +54,12 @@ impl Memory {
         Ok(if matches!(verb, Verb::Write(_)) { 0 } else { before })
     }
 
-    /// Executes a READ of whoever looks at the memory from outside.
+    /// Executes a READ of an observer of the memory.
     pub fn peek(&self, at: Address) -> u64 {
         self.words.get(&(at.home, at.key, at.offset)).copied().unwrap_or(0)
     }
 
-    /// Every word that is not zero, in order: what a state is compared by.
+    /// Every word that is not zero, in order, by which states are compared.
     pub fn contents(&self) -> Vec<(Address, u64)> {
         let used = self.words.iter().filter(|(_, word)| **word != 0);
         let address = |&(home, key, offset): &(Peer, Key, u64)| Address { home, key, offset };

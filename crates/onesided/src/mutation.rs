@@ -15,7 +15,7 @@
 /// One hole of a published form, or one rule of ours left out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mutation {
-    /// DQNL: whoever knows of no successor frees the word by a plain write.
+    /// DQNL: a client without a known successor frees the word by a plain write.
     TailWritesZero,
     /// N-CoSED 1: unlock resets the word unconditionally.
     CosedUnlockResets,
@@ -37,11 +37,12 @@ pub enum Mutation {
     CosedFoldsAllOrNothing,
     /// N-CoSED 11: readers leave at the writer that granted them.
     CosedReadersLeaveAtTheWriter,
-    /// N-CoSED, ours: who has let readers in before the word was theirs does not tell the home.
+    /// N-CoSED, ours: a client that has let readers in before the word was its own does not tell
+    /// the home.
     CosedLeavesUntold,
     /// N-CoSED 12, as DQNL and MCS: nothing is repaired.
     NothingIsRepaired,
-    /// RMA-RW: a reset takes away what it saw, also readers that have still to undo.
+    /// RMA-RW: a reset takes away the counts that it saw, also readers that have still to undo.
     RmaResetForgetsUndos,
     /// ShiftLock-S: no READ after the slot was written.
     SlotWithoutCheck,
@@ -68,7 +69,8 @@ pub enum Mutation {
     LettersAreAnonymous,
     /// DSLR: a waiting reader takes one that came later and has left already for a sign that it was skipped itself.
     ReaderTakesSiblingsForSkips,
-    /// DSLR: who is late does not release. Not wrong in any state: all behind it wait for a repair.
+    /// DSLR: a late client does not release. Not wrong in any state: all behind it wait for a
+    /// repair.
     LateReleaseOmitted,
     /// ShiftLock 6: a holder believes in its lock for ever.
     HolderNotFenced,

@@ -101,7 +101,7 @@ impl std::str::FromStr for Protocol {
 pub struct Options {
     /// The protocol.
     pub protocol: Protocol,
-    /// How long a hold is valid, from before its grant. Waiters repair what a dead holder or waiter leaves. Without
+    /// How long a hold is valid, from before its grant. Waiters repair the locks of a dead holder or waiter. Without
     /// leases there are no repairs and no fencing tokens, and verbs are those of the published protocols.
     pub lease: Option<Nanos>,
     /// Unit of waiting between two polls: about a round trip.

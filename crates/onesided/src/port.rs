@@ -1,5 +1,5 @@
-//! A fabric's end without the fabric: what a task posts is taken from it, and completions are put into it, by a host
-//! that decides what happens when. The simulator and the explorer are such hosts.
+//! A fabric's end without the fabric. A host takes a task's verbs from it, and puts completions into it, and decides
+//! the order of all events. The simulator and the explorer are such hosts.
 
 use core::cell::RefCell;
 use core::future::Future;
@@ -74,7 +74,7 @@ impl Port {
         self.0.borrow_mut().requests.pop_front()
     }
 
-    /// Completes what was posted. For messages the value does not count.
+    /// Completes a posted request. For messages the value does not count.
     pub fn complete(&self, ticket: Ticket, result: Result<u64, VerbError>) {
         let mut inner = self.0.borrow_mut();
         if let Some(waiting) = inner.waiting.iter_mut().find(|(t, _)| *t == ticket) {
@@ -120,7 +120,7 @@ impl Port {
     }
 }
 
-/// Waits for what was posted.
+/// Waits for a posted request.
 struct Completion {
     port: Port,
     ticket: Ticket,

@@ -37,8 +37,8 @@ pub struct Args {
     /// Bytes of a stripe on each device
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_size)]
     unit: u64,
-    /// The smallest piece that the devices' media write, and what each block's own record takes: 512, or 4KiB for media with
-    /// logical sectors of 4 KiB, on which content then gets half of the space
+    /// The smallest piece that the devices' media write, and the size of each block's own record: 512, or 4KiB for media
+    /// with logical sectors of 4 KiB, on which content then gets half of the space
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_sector)]
     sector_size: u32,
     /// How hosts' operations are kept apart: timestamp-ordering, device-locking, server-locking, callback-locking or zero-overhead

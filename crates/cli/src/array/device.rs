@@ -30,8 +30,8 @@ pub struct Args {
     /// Use the system's cache, where direct I/O is refused
     #[arg(long)]
     buffered: bool,
-    /// Write down what is done to blocks, in a new file for `lockify check`: from the first start of the array on, and for all its
-    /// processes. At the end all blocks are read; end hosts before devices
+    /// Record all accesses to blocks in a new file for `lockify check`: from the first start of the array on, and for all
+    /// its processes. At the end all blocks are read; end hosts before devices
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
 }

@@ -49,8 +49,8 @@ pub struct Args {
     /// How long to wait for the array's devices at the start (as 10s)
     #[arg(long, value_name = "D", default_value = "10s", value_parser = humantime::parse_duration)]
     patience: Duration,
-    /// Write down what clients ask for and get, in a new file for `lockify check`: from the first start of the array on, and for all
-    /// its processes
+    /// Record clients' requests and answers in a new file for `lockify check`: from the first start of the array on, and
+    /// for all its processes
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
     #[command(flatten)]

@@ -11,8 +11,8 @@ use crate::output::print;
 
 /// Run the lock server of an array with scheme server-locking or callback-locking
 ///
-/// Hosts lock what they read and write here. The locks are in a log, so the server can be killed and started again: hosts
-/// wait for it. A log that is lost cannot be made anew while hosts run. SIGTERM or SIGINT ends it.
+/// Hosts lock the blocks of their operations here. The locks are in a log, so the server can be killed and started again:
+/// hosts wait for it. A log that is lost cannot be made anew while hosts run. SIGTERM or SIGINT ends it.
 #[derive(clap::Args)]
 pub struct Args {
     /// The log

@@ -73,7 +73,7 @@ struct Device {
     requests: Option<u64>,
     /// Stripes that may have been written in when it stopped: it checks them in the background.
     unchecked: Option<u64>,
-    /// It has restarted and does not know yet what hosts were writing then: no other of its group is given up.
+    /// It has restarted and does not know hosts' unfinished writes yet: no other of its group is given up.
     unsettled: Option<bool>,
 }
 

@@ -53,10 +53,10 @@ pub struct RebuildArgs {
 pub struct ReplaceArgs {
     #[command(flatten)]
     rebuild: RebuildArgs,
-    /// Do without the old device even if what a host has written may be on it alone
+    /// Continue without the old device, even if only that one may have a host's data
     ///
-    /// That may be so where another device of its group is not there, or has restarted and does not know yet what hosts were
-    /// writing when it stopped. Blocks may then have the content that they had before.
+    /// That may be so where another device of its group is not there, or has restarted and does not know yet hosts'
+    /// writes at the time when it stopped. Blocks may then have the content that they had before.
     #[arg(long)]
     accept_loss: bool,
 }

@@ -14,10 +14,10 @@ use crate::progress;
 
 /// Measure a shared array: every scheme, next to no control and to bare files
 ///
-/// Hosts and devices are processes of their own, on the loopback interface, over files. By numbers of hosts, contention and
-/// shares of reads: throughput, latency, messages per operation and the share of operations that others delayed. Also its
-/// block device, next to nbdkit's (if fio and nbdkit are installed). The schemes take turns in every round. Prints the goals, with what
-/// was found; speed never changes the exit code.
+/// Hosts and devices are processes of their own, on the loopback interface, over files. By numbers of hosts, contention
+/// and shares of reads: throughput, latency, messages per operation and the share of operations that others delayed. Also
+/// its block device, next to nbdkit's (if fio and nbdkit are installed). The schemes take turns in every round. Prints
+/// the goals and results; speed never changes the exit code.
 #[derive(clap::Args)]
 pub struct Args {
     /// Fewer workloads, and fewer and shorter rounds: about two minutes
@@ -26,7 +26,7 @@ pub struct Args {
     /// One very short round of one workload, to see that everything works: within half a minute
     #[arg(long, conflicts_with = "quick")]
     smoke: bool,
-    /// Have each write durable when it is answered: what is measured then is mostly the disk
+    /// Have each write durable when it is answered: mostly the disk is measured then
     #[arg(long)]
     durable: bool,
     /// Read and write the files through the system's cache, for file systems that refuse to go past it

@@ -1,4 +1,4 @@
-//! Memory per lock and per resource: what the process grows by.
+//! Memory per lock and per resource: the growth of the process.
 
 use lockify_core::Mode;
 use lockify_report::Row;
@@ -12,7 +12,7 @@ const RESOURCES: usize = 500_000;
 const LOCKS: usize = 3;
 
 /// One lock for each of many resources, then more locks for the same resources: the second step
-/// tells what a lock takes, and the first, less one lock, what a resource takes.
+/// gives the size of a lock, and the first, less one lock, that of a resource.
 pub fn measure(effort: Effort) -> Measured {
     let count = RESOURCES / effort.shorter;
     let names = names(count)?;

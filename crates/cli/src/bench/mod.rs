@@ -1,4 +1,4 @@
-//! `lockify bench`: what locks cost, next to what they cannot do without.
+//! `lockify bench`: the cost of locks, next to the unavoidable costs.
 
 mod array;
 mod core;
@@ -32,8 +32,8 @@ const BYTES_PER_RESOURCE: Metric =
 
 /// Measure locks: in the core, through the daemon, at another node; waiting; simulator speed and memory
 ///
-/// Each figure is the median of several rounds and stands next to what it is compared with,
-/// measured in the same run. Use a release build on an idle machine.
+/// Each figure is the median of several rounds and stands next to its baseline, measured in the same
+/// run. Use a release build on an idle machine.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {

@@ -15,9 +15,9 @@ use crate::progress;
 ///
 /// Starts each of them in a temporary folder, on the loopback interface, with one node and with
 /// three, and has them all do the same in alternating turns: uncontended locks, re-locks,
-/// hand-overs, readers and writers, creation. Prints a table, the goals with what was found, and
-/// what is not installed. docs/peers.md says how each is locked with, and why that is fair. Speed
-/// never changes the exit code; a service that fails does.
+/// hand-overs, readers and writers, creation. Prints a table, the goals with results, and missing
+/// programs. docs/peers.md describes how each is used, and why that is fair. Speed never changes
+/// the exit code; a service that fails does.
 #[derive(clap::Args)]
 pub struct Args {
     /// Fewer and shorter rounds: about three minutes
@@ -33,8 +33,8 @@ pub struct Args {
     /// Fail if one of them is not installed
     #[arg(long)]
     strict: bool,
-    /// Where the servers' data and created files are, for the time of the run [default: the
-    /// system's folder for temporary files]
+    /// The folder for the servers' data and created files during the run [default: the system's
+    /// folder for temporary files]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
     /// Where result rows and a page with plots go

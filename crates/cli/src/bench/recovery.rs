@@ -16,7 +16,7 @@ use crate::progress;
 ///
 /// Three nodes, a process each; one takes the locks, another one is killed. Prints the time until
 /// the locks can be used again, the others' memory before and their peak relative to it, the
-/// longest turn of their event loops (heartbeats wait for no more), and what was lost.
+/// longest turn of their event loops (heartbeats wait for no more), and the losses.
 #[derive(clap::Args)]
 pub struct Args {
     /// How many locks

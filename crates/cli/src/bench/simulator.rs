@@ -53,8 +53,8 @@ fn rows(hosts: &str, nodes: usize, speeds: &[f64], bytes: &[f64]) -> Vec<Row> {
         Row::of("sim", metric, values).with("nodes", nodes).with("hosts", hosts)
     };
     let mut rows = vec![row(&EVENTS_PER_S, speeds)];
-    // Small clusters fit into what the process has anyway. Later rounds reuse what earlier ones have
-    // freed: only the one that grew most tells what a node takes.
+    // Small clusters fit into the process's present memory. Later rounds reuse the freed memory of earlier ones.
+    // Only the one that grew most shows a node's size.
     if nodes == LARGEST {
         let most = bytes.iter().copied().fold(0.0, f64::max) / nodes as f64;
         rows.push(row(&BYTES_PER_NODE, &[most]));

@@ -1,4 +1,4 @@
-//! `lockify cluster join|leave|replace|set|recover|status`: what a running cluster remembers.
+//! `lockify cluster join|leave|replace|set|recover|status`: the memory of a running cluster.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub enum Command {
         node: u32,
         /// Where other nodes reach it, HOST:PORT
         address: Address,
-        /// It does not vote on what the cluster remembers
+        /// It does not vote on the cluster's memory
         #[arg(long)]
         learner: bool,
     },
@@ -62,7 +62,7 @@ pub enum Command {
         #[arg(long)]
         no_other_node_runs: bool,
     },
-    /// Show what the cluster remembers
+    /// Show the cluster's memory
     Status {
         #[command(flatten)]
         connection: Connection,

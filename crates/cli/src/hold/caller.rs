@@ -1,4 +1,4 @@
-//! The signals of whoever started this program, as the command is to find them.
+//! The signals of this program's caller, as the command has to find them.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const READ: [Signal; 8] = [
 /// Bit N-1 is set if signal N was ignored when this program started.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 
-/// Runs before Rust's runtime, which ignores SIGPIPE and forgets what was before.
+/// Runs before Rust's runtime, which ignores SIGPIPE and forgets the former action.
 #[used]
 #[unsafe(link_section = ".init_array")]
 #[allow(unsafe_code)]
@@ -31,7 +31,8 @@ static REMEMBER: extern "C" fn() = remember;
 extern "C" fn remember() {
     for number in 1..=64 {
         let mut found = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: nothing is set, and `found` has room for what is; a failure leaves it zeroed.
+        // SAFETY: nothing is set, and `found` has room for the present action; a failure leaves it
+        // zeroed.
         let handler = unsafe {
             libc::sigaction(number, std::ptr::null(), found.as_mut_ptr());
             found.assume_init().sa_sigaction

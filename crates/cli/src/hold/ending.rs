@@ -57,7 +57,7 @@ impl Ending {
         self.kill_at = self.kill_at.min(Instant::now());
     }
 
-    /// Does what is due; those that cannot be ended, once it is clear that there are any.
+    /// Does the work that is due; returns the processes that cannot be ended, once there are any.
     pub fn turn(&mut self, tree: &mut Tree) -> Option<Vec<Survivor>> {
         let now = Instant::now();
         if now < self.kill_at {
@@ -86,7 +86,7 @@ impl Ending {
     }
 }
 
-/// Says who is left; `then` is what that means.
+/// Names the remaining processes; `then` is the consequence.
 pub fn report(survivors: &[Survivor], then: &str) {
     for survivor in survivors {
         say(format_args!("{survivor}"));

@@ -112,7 +112,7 @@ impl Front<'_> {
         }
     }
 
-    /// The end, if the lock was not to be had in time.
+    /// The end, if the lock was not granted in time.
     fn late(&mut self) -> Option<Ended> {
         let patience = self.plan.patience.as_ref()?;
         let waits = matches!(self.waits, Waits::ForLock { .. });

@@ -53,7 +53,7 @@ fn guard(
     front_pid: Pid,
     lock: impl FnOnce(&Alarm) -> Result<Box<dyn Held>, NotHeld>,
 ) -> Result<u8, NotHeld> {
-    // Until the lock is held, whoever ends the front ends the request.
+    // Until the lock is held, the end of the front ends the request.
     set_parent_process_death_signal(Some(Signal::KILL)).or_fail(Code::NotLocked)?;
     if getppid() != Some(front_pid) {
         return Err(front_is_gone().into());
@@ -94,7 +94,7 @@ fn seclude(descriptors: &[i32]) -> io::Result<SignalFd> {
     set_child_subreaper(Some(getpid()))?;
     rustix::thread::set_name(c"lockify-guard")?;
     for descriptor in descriptors {
-        // An error is about what was written to it, and the caller's own copy tells of it.
+        // An error concerns output to it, and the caller's own copy shows it.
         let _ = nix::unistd::close(*descriptor);
     }
     let null = File::open("/dev/null")?;
@@ -174,7 +174,7 @@ impl Guardian<'_> {
         if self.lost_it() && matches!(verdict, Verdict::Gone) {
             say(format_args!("the command is gone, with all that it had started"));
         }
-        // The front is told when the lock is free: who comes next finds it so.
+        // The front hears of it after the lock is free, so that the next holder finds it free.
         let lost = held.release()? && self.plan.on_lost != OnLost::Ignore;
         Ok(if lost { Code::Lost as u8 } else { self.code() })
     }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! front      the process that the caller started: it passes signals on and gives the exit code
-//!   guardian   holds the lock, adopts whatever the command leaves, ends all of it
+//!   guardian   holds the lock, adopts the command's orphans, ends all of it
 //!     command    stays in the caller's session and process group
 //! ```
 //!
@@ -64,7 +64,7 @@ pub struct Plan<'a> {
     pub patience: Option<Patience>,
 }
 
-/// A bound on everything that comes before the lock is held, whoever does not answer.
+/// The time limit for everything before the lock is held, whichever side does not answer.
 pub struct Patience {
     /// The end of it.
     pub until: Instant,

@@ -1,5 +1,5 @@
-//! The processes of a command: what it has started, and what those have started, in whatever group
-//! or session. This process is their subreaper, so who loses its parent becomes a child of this one.
+//! The processes of a command: its descendants in any group or session. This process is their
+//! subreaper, so a process that loses its parent becomes a child of this one.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -115,7 +115,7 @@ impl Tree {
         living
     }
 
-    /// Sends all of them a signal, once; who does not get it, and why.
+    /// Sends all of them a signal, once; returns those that do not get it, and why.
     pub fn signal(&mut self, signal: Signal) -> Vec<Survivor> {
         let (mut told, mut refused) = (HashSet::new(), Vec::new());
         for _ in 0..LOOKS {
@@ -235,7 +235,7 @@ fn descendants(others: &[Pid], command: Option<Pid>) -> Vec<Process> {
     found
 }
 
-/// All below `root`, without those that are left out and what is below them.
+/// All below `root`, without excluded processes and their descendants.
 fn below(
     root: i32,
     mut children: HashMap<i32, Vec<Process>>,

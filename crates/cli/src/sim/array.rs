@@ -19,14 +19,14 @@ use crate::output::print;
 use crate::progress;
 use crate::sim::{Span, span};
 
-/// Simulate a shared array: hosts, devices, and ways to keep operations apart
+/// Simulate a shared array: hosts, devices, and concurrency controls
 ///
-/// Hosts ask for 37.5 operations per second each, as in the published baseline, and do not wait for answers before they ask
-/// again. With --paper: figure 6 of the paper beside what was published, and the sweeps of figures 5, 8, 10, 11 and 12,
-/// with what was expected; what falls short does not change the exit code; and an array ten times the size, checked. With
-/// --seeds: each seed is a small array with other faults, and everything that hosts and devices did is checked; a failing seed
-/// prints the command that repeats it. With --every-step: a small piece of work, again and again, with a crash at another step
-/// each time, checked likewise.
+/// Hosts ask for 37.5 operations per second each, as in the published baseline, and do not wait for answers before they
+/// ask again. With --paper: our figure 6 beside the published one, and the sweeps of figures 5, 8, 10, 11 and 12, with
+/// expectations; a missed one does not change the exit code; and an array ten times the size, checked. With --seeds: each
+/// seed is a small array with other faults, and all accesses of hosts and devices are checked; a failing seed prints the
+/// command that repeats it. With --every-step: a small piece of work, again and again, with a crash at another step each
+/// time, checked likewise.
 #[derive(clap::Args)]
 pub struct Args {
     /// How operations are kept apart; several as a list or by repeating [default: all that can be simulated]
@@ -94,8 +94,8 @@ pub struct Args {
     /// This seed, or step, only, with a trace if it fails
     #[arg(long, value_name = "N", conflicts_with = "seeds", conflicts_with_all = LOAD)]
     replay: Option<u64>,
-    /// Which faults the seeds have [default: all], or whether who crashed just comes back (restarts), or is seen to before
-    /// (all) [default: both]
+    /// Which faults the seeds have [default: all], or, for a crash at every step, if the victim just comes back
+    /// (restarts) or is fenced before (all) [default: both]
     #[arg(long, value_name = "F", value_parser = faults)]
     faults: Option<Faults>,
     /// Where the results go [default: with --paper target/array, else nowhere]

@@ -13,10 +13,10 @@ use crate::progress;
 
 /// Simulate locks in remote memory: seeds with faults, or the published experiments
 ///
-/// Each seed is a few clients of one table, with leases of a millisecond; they crash, pause and lose connections, and their
-/// verbs are held up for up to ten leases. A failing seed prints the command that repeats it with a trace. With --paper: the
-/// tables of N-CoSED and ShiftLock under a cost model, with what was expected; what falls short does not change the exit
-/// code.
+/// Each seed is a few clients of one table, with leases of a millisecond; they crash, pause and lose connections, and
+/// their verbs are held up for up to ten leases. A failing seed prints the command that repeats it with a trace. With
+/// --paper: the tables of N-CoSED and ShiftLock under a cost model, with expectations; a missed one does not change the
+/// exit code.
 #[derive(clap::Args)]
 pub struct Args {
     /// How locks are taken; several as a list or by repeating [default: all]

@@ -1,5 +1,4 @@
-//! Tables on a terminal that may be too narrow for them: numbers are whole or not there, and where something is missing
-//! there is a sign.
+//! Tables on a terminal that may be too narrow for them: numbers are whole or absent, and a sign marks missing parts.
 
 /// The sign for text that is left out.
 pub const SIGN: &str = "…";
@@ -96,7 +95,7 @@ mod tests {
         assert_eq!(fitted.rows, table());
     }
 
-    /// At any width, a number is whole or not there, and a sign tells of what is missing.
+    /// At any width, a number is whole or absent, and a sign marks missing parts.
     #[test]
     fn no_number_is_cut_at_any_width() {
         for width in 0..80 {

@@ -1,4 +1,4 @@
-//! `lockify top`: what is contended now, and how busy the nodes are.
+//! `lockify top`: the contended locks, and the nodes' load.
 
 mod fit;
 mod sample;
@@ -21,7 +21,7 @@ use sample::{Sample, Top};
 use screen::Screen;
 use terminal::Terminal;
 
-/// Watch the cluster: contended locks, who waits and for how long, and rates of all nodes
+/// Watch the cluster: contended locks, waiters and their times, and rates of all nodes
 ///
 /// Keys: q ends, up and down scroll the list of locks.
 #[derive(clap::Args)]

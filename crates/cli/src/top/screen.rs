@@ -18,7 +18,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// The screen of what a daemon says.
+    /// The screen of a daemon's data.
     pub fn of(daemon: String) -> Screen {
         Screen { daemon, ..Screen::default() }
     }

@@ -1,5 +1,5 @@
-//! The terminal, which is as it was before whatever ends the program: a return, an error, a panic,
-//! a signal, or the terminal's own end.
+//! The terminal. Its state is restored at any end of the program: a return, an error, a panic, a
+//! signal, or the terminal's own end.
 
 use std::os::fd::AsFd;
 use std::{io, process, thread};

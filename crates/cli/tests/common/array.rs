@@ -22,7 +22,7 @@ pub const BLOCK: usize = 4096;
 
 pub struct Array {
     pub user: User,
-    /// Devices' files: on a disk, since what is in memory may refuse direct I/O.
+    /// Devices' files: on a disk, because files in memory may refuse direct I/O.
     disks: tempfile::TempDir,
     pub security: Vec<String>,
     pub devices: Vec<Option<Process>>,
@@ -279,7 +279,7 @@ impl Export {
 
     pub fn connect(&self) -> Blocks {
         let stream = UnixStream::connect(&self.socket).unwrap();
-        // Far beyond what a test takes: one that waits in vain fails instead of hanging.
+        // Far beyond a test's duration: one that waits in vain fails instead of hanging.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut client = Client(stream);
         client.greet(false);

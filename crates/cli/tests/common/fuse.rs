@@ -37,7 +37,7 @@ impl Fuse {
 
     /// From now on the process dies at its `nth` write or send, counted from 1.
     pub fn light(&self, nth: i64, moment: Moment) {
-        // Whoever sees the number sees what it is of.
+        // A reader of the number sees its kind.
         self.file.write_all_at(&(moment as i64).to_ne_bytes(), 8).unwrap();
         self.file.write_all_at(&nth.to_ne_bytes(), 0).unwrap();
     }

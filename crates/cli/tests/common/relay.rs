@@ -18,7 +18,7 @@ pub enum Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Link {
     Up,
-    /// Nothing passes, and connections stay; what was said arrives when the link is up again.
+    /// Nothing passes, and connections stay; bytes from that time arrive when the link is up again.
     Silent,
     /// Connections are reset, and new ones as well.
     Broken,
@@ -131,7 +131,7 @@ impl Wire {
         });
     }
 
-    /// Passes on what is said in one direction, to its end.
+    /// Passes bytes on in one direction, to the end.
     fn pump(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut bytes = vec![0; 64 * 1024];
         while let Ok(count) = from.read(&mut bytes) {

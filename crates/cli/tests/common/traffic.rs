@@ -10,7 +10,7 @@ use super::{code, stderr, stdout, wait_for};
 /// Blocks that hosts meet on: two stripes and a half.
 pub const SHARED: usize = 20;
 
-/// Numbers, the same in every run but for who comes when.
+/// Numbers, the same in every run except for the order of arrivals.
 struct Numbers(u64);
 
 impl Numbers {
@@ -105,7 +105,7 @@ pub fn a_host_is_fenced(
             assert_eq!(theirs.0.reply().0, 0);
         }
         away(&array, &lost);
-        // Waits for the lease of whoever holds something there, and for the repair.
+        // Waits for the lease of holders there, and for the repair.
         blocks.write(0, &content(SHARED));
         let before = blocks.read(0, SHARED);
         back(&array, &lost);

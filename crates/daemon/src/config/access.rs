@@ -8,7 +8,7 @@ use nix::unistd::{Gid, Group, Uid, User};
 use super::SpaceEntry;
 use super::place::Wrong;
 
-/// Whoever may connect to the socket, if the configuration says nothing else.
+/// Every user that may connect to the socket, if the configuration says nothing else.
 const DEFAULT_MODE: u32 = 0o666;
 
 impl SpaceEntry {

@@ -12,8 +12,8 @@ use super::place::Wrong;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    /// `IP:PORT` of the loopback interface: whoever reaches it reads the names of lockspaces, and
-    /// how busy they are.
+    /// `IP:PORT` of the loopback interface: every process that reaches it can read the names and
+    /// the load of lockspaces.
     pub address: Option<SocketAddr>,
     /// A Unix socket instead, with the permissions of `socket_mode`.
     pub socket: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Where in a configuration file something stands: whoever has to mend it should not have to look.
+//! The place of a key in a configuration file, so that its author need not search.
 
 use std::fmt;
 use std::ops::Range;
@@ -70,7 +70,7 @@ impl Source {
         &self.0.1
     }
 
-    /// The error, with its place in this file, what is written there, and what could be.
+    /// The error, with its place in this file, the written value, and the permitted ones.
     pub(crate) fn refuse(&self, wrong: Wrong) -> ConfigError {
         let place = match self.place(&wrong.key) {
             Some((line, column)) => format!("line {line}, column {column}: "),
@@ -139,7 +139,7 @@ impl Source {
         self.place(key).map(|(line, _)| line)
     }
 
-    /// Line and column, both counted from 1, of a key or of what is there of the way to it.
+    /// Line and column, both counted from 1, of a key or of the present part of its path.
     fn place(&self, key: &str) -> Option<(usize, usize)> {
         // A text that was parsed before parses again.
         let root = DeTable::parse(self.text()).ok()?;
@@ -206,7 +206,7 @@ fn inside(value: &Spanned<DeValue<'_>>, at: usize) -> Option<String> {
     }
 }
 
-/// Where a key stands, or what is there of the way to it, and its value.
+/// The place of a key, or of the present part of its path, and its value.
 fn find<'a, 'b>(root: &'a DeTable<'b>, key: &str) -> Option<Entry<'a, 'b>> {
     let mut steps = key.split('.');
     let (mut found, mut value) = entry(root, steps.next()?)?;

@@ -4,14 +4,14 @@
 //! ```text
 //! preflight   the installed program is run beside this one: can it, would its configuration fit?
 //! stand still every shard comes to rest; none does anything from now on
-//! write       each shard writes down what it is, and sends its sockets (parcel.rs)
+//! write       each shard writes its state, and sends its sockets (parcel.rs)
 //! exec        the program is replaced; clients and peers notice nothing but a pause
 //! resume      the new program reads all that, and every shard goes on
 //! ```
 //!
-//! Up to the exec, whatever fails is answered by going on as before. After it, a state that cannot
-//! be read is not guessed at: every session ends, so that clients are told of each lock that they
-//! lost, the log lists these locks, and the node begins a new life.
+//! Up to the exec, every failure leaves the daemon running as before. After it, an unreadable state
+//! is not guessed at: every session ends, so that clients hear of each lost lock, the log lists
+//! these locks, and the node begins a new life.
 
 mod facts;
 mod parcel;
@@ -58,7 +58,7 @@ const CHECK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait for a moment at which all shards can stand still.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long becoming another program waits for whoever reads the log.
+/// How long the change to another program waits for the log's reader.
 const FLUSH: Duration = Duration::from_millis(100);
 
 /// Between two attempts.
@@ -271,8 +271,7 @@ pub(crate) struct Inheritance {
 
 impl Inheritance {
     /// The state that the former program has left in this process, if there was one. `Err`: it
-    /// cannot be used; the reason is in the log, with what has been lost. Every session has ended
-    /// then.
+    /// cannot be used; the log has the reason and the losses. Every session has ended then.
     pub(crate) fn take(config: &Config, log: &Log) -> Option<Inheritance> {
         if !parcel::is_left_here() {
             return None;
@@ -298,7 +297,7 @@ impl Inheritance {
         (image.unwrap_or_default(), self.descriptors.remove(&index).unwrap_or_default())
     }
 
-    /// Ends every session that has not been taken, and tells the operator what that means.
+    /// Ends every session that has not been taken, and tells the operator the consequence.
     pub(crate) fn give_up<T>(self, why: &str, log: &Log) -> Option<T> {
         log.error(format!(
             "cannot go on where the program before has stopped ({why}): this node begins anew, every \

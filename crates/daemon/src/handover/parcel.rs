@@ -165,7 +165,7 @@ pub(super) fn is_left_here() -> bool {
         && getsockopt(&std::io::stdin(), PeerCredentials).is_ok_and(|peer| peer.pid() == own)
 }
 
-/// Takes what the program before has left from standard input, which is nothing afterwards.
+/// Takes the former program's state from standard input, which is empty afterwards.
 pub(super) fn receive() -> std::io::Result<Received> {
     let mut received = Received::default();
     loop {

@@ -20,7 +20,7 @@ pub(crate) type Asker = (ClientId, u64);
 pub(crate) enum Order {
     /// Go on.
     GoOn,
-    /// Write down what it is, and send its descriptors there.
+    /// Write the state, and send its descriptors there.
     Write(Outlet),
 }
 
@@ -142,7 +142,7 @@ impl Restart {
         }
     }
 
-    /// Gives away what the shard has written, and stands still until it is to go on.
+    /// Hands in the shard's written state, and stands still until it may continue.
     pub(crate) fn hand_in(&self, shard: u16, written: Result<Written, String>) {
         let mut state = self.state();
         let attempt = state.attempt;
@@ -155,10 +155,10 @@ impl Restart {
 
     // ---- the thread that restarts the daemon ----
 
-    /// Has all shards stand still, write down what they are, and wait for the end of `act`.
+    /// Has all shards stand still, write their state, and wait for the end of `act`.
     ///
     /// # Errors
-    /// Why a shard cannot stand still now.
+    /// The reason why a shard cannot stand still now.
     pub(crate) fn stand_still<T>(
         &self,
         wake: &dyn Fn(),
@@ -209,7 +209,7 @@ impl Restart {
         }
     }
 
-    /// There will be no restart: whoever asked for it is told why.
+    /// There will be no restart: the asking clients get the reason.
     pub(crate) fn refuse(&self, why: &str, wake: &dyn Fn()) {
         let mut state = self.state();
         for seat in &mut state.seats {

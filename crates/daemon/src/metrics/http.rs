@@ -1,5 +1,5 @@
 //! Just enough HTTP for readers of metrics: one request for each connection. One thread serves all
-//! of them, and waits for none: who is silent or slow holds up nobody but himself.
+//! of them, and waits for none: a silent or slow reader delays only itself.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -222,7 +222,7 @@ impl Service {
 }
 
 impl Conn {
-    /// Reads what is there of the request's head; what it asks for, once that is known.
+    /// Reads the present part of the request's head; returns the request, once it is known.
     fn read(&mut self) -> io::Result<Option<Asked>> {
         let mut part = [0; 1024];
         while self.request.len() < LONGEST {

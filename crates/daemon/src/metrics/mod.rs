@@ -1,5 +1,5 @@
-//! Metrics: asked of the shards when somebody reads them, so that they cost nothing else but the
-//! counting, which each shard's thread does for itself.
+//! Metrics. Shards are asked only when a reader asks, so that metrics cost only the counting, which
+//! each shard's thread does for itself.
 
 mod http;
 mod text;
@@ -37,7 +37,7 @@ pub(crate) struct Sessions {
     pub open: u64,
     /// Opened since the start.
     pub opened: u64,
-    /// Refused, or ended for what the client did.
+    /// Refused, or ended because of the client's behaviour.
     pub ended_by_force: u64,
     /// Bytes read from clients.
     pub bytes_received: u64,
@@ -65,7 +65,7 @@ impl Desk {
         if self.asked.swap(false, Ordering::AcqRel) {
             let to = self.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(to) = to {
-                // Whoever asked may have lost patience.
+                // The reader may have lost patience.
                 let _ = to.try_send(snapshot());
             }
         }
@@ -118,10 +118,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Binds what the configuration says; `None` if nobody wants metrics.
+    /// Binds the configured address; `None` without metrics.
     ///
     /// # Errors
-    /// The address or the socket cannot be had.
+    /// The address or the socket cannot be bound.
     pub(crate) fn start(
         config: &Config,
         reader: Reader,

@@ -32,7 +32,7 @@ pub enum Letter {
     Up(Standing),
     /// It cannot, and why.
     Down(String),
-    /// A hand has what it was to take, until then (on the clock of all), with this fencing token.
+    /// A hand has got its lock, until then (on the clock of all), with this fencing token.
     Taken {
         hand: usize,
         exclusive: bool,
@@ -57,8 +57,7 @@ pub struct Standing {
     pub lease: u64,
 }
 
-/// A client of the table, that holds or waits for one lock at a time. Dropped, it keeps what it holds until the lease is
-/// over.
+/// A client of the table that holds or waits for one lock at a time. Dropped, it keeps its lock until the lease is over.
 pub struct Hand {
     orders: Sender<Order>,
     stop: Arc<AtomicBool>,
@@ -87,7 +86,7 @@ impl Hand {
         let _ = self.orders.send(order);
     }
 
-    /// Waits until it has given back what it has.
+    /// Waits until it has returned its lock.
     pub fn end(mut self) {
         let thread = self.thread.take();
         drop(self);

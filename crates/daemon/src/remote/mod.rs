@@ -1,8 +1,7 @@
-//! Lockspaces whose locks are words in remote memory: this daemon takes them for its clients (spec 2.3, N-CoSED's daemon
-//! of a node).
+//! Lockspaces whose locks are words in remote memory: this daemon takes them for its clients (spec 2.3, N-CoSED's daemon of a node).
 //!
-//! [`queue`] decides, [`hand`] does: it has the threads that wait for locks of the table. Here both meet, in the shard's
-//! loop, which they wake. While the table cannot be reached, the lockspace does not run, as without a quorum.
+//! [`queue`] decides, and [`hand`] acts: it has the threads that wait for locks of the table. Here both meet, in the shard's loop,
+//! which they wake. While the table cannot be reached, the lockspace does not run, as without a quorum.
 
 mod hand;
 mod queue;

@@ -1,13 +1,13 @@
-//! Local clients' locks in a table of remote locks, as a state machine: who of them is granted when, and when the daemon
-//! takes a lock of the table, and gives it back.
+//! Local clients' locks in a table of remote locks, as a state machine. It decides when each client is granted, and when
+//! the daemon takes and returns a lock of the table.
 //!
 //! The daemon is one client of the table (spec 2.3, hole 8): for each of its locks it asks for one exclusive hold, or one
-//! shared one, and queues whoever else wants it. Of a shared hold all local readers take part that come early enough. An
+//! shared one, and queues its other clients. All local readers that come early enough take part in a shared hold. An
 //! exclusive hold is one client's: if it were handed over locally, two holders would have one fencing token, and storage
 //! could not tell a late write of the first from one of the second.
 //!
-//! A table's lock is held by a *hand*, because a client of a table does one thing at a time: while it waits for a lock, it
-//! cannot give another one back.
+//! A table's lock is held by a *hand*, because a client of a table does one thing at a time: while it waits for a lock,
+//! it cannot give another one back.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -19,8 +19,8 @@ use lockify_core::{
 /// Readers that may take part in one shared hold: writers elsewhere wait for its end.
 const BATCH: u32 = 64;
 
-/// How long a request may wait that is not to wait: the protocols have no attempt that leaves nothing behind, so a hand
-/// asks, and gives back what comes later.
+/// The wait of a request without waiting. The protocols have no attempt that leaves nothing behind, so a hand asks, and
+/// returns a later grant.
 pub const ATTEMPT: Time = 200_000_000;
 
 /// An action to be done.
@@ -61,7 +61,7 @@ struct Lock {
     /// Which of the table's; none for NL.
     spot: Option<u64>,
     state: State,
-    /// How long it may wait, and what it is told then.
+    /// The limit of its wait, and its status then.
     deadline: Option<(Time, Status)>,
 }
 
@@ -255,7 +255,7 @@ impl Queue {
         }
     }
 
-    /// A hand has what it was to take.
+    /// A hand has got its lock.
     pub fn taken(&mut self, hand: usize, exclusive: bool, until: Time, token: u64, now: Time) {
         let Some((at, spot)) = self.of(hand, |phase| matches!(phase, Phase::Asked { .. })) else {
             return;
@@ -266,7 +266,7 @@ impl Queue {
         self.advance(at, now);
     }
 
-    /// A hand has given back what it had.
+    /// A hand has returned its lock.
     pub fn given(&mut self, hand: usize, now: Time) {
         if let Some((at, spot)) = self.of(hand, |phase| matches!(phase, Phase::Giving { .. })) {
             spot.phase = Phase::Free;
@@ -274,7 +274,7 @@ impl Queue {
         }
     }
 
-    /// A hand cannot take what it was to take: nobody who waits for it gets it.
+    /// A hand cannot get its lock: none of its waiters gets it.
     pub fn failed(&mut self, hand: usize, now: Time) {
         let Some((at, spot)) = self.of(hand, |phase| matches!(phase, Phase::Asked { .. })) else {
             return self.given(hand, now);
@@ -363,7 +363,7 @@ impl Queue {
                 (Phase::Held { exclusive, until, granted, .. }, Some((id, mode))) => {
                     let may = match excludes(mode) {
                         true => exclusive && granted == 0,
-                        // The first one is what it was asked for.
+                        // The first one is the one that was asked for.
                         false => granted == 0 || self.may_read(holders, granted, until, now),
                     };
                     match (may, holders.is_empty()) {
@@ -423,7 +423,7 @@ impl Queue {
 
     fn release_hand(&mut self, hand: usize, at: u64, now: Time) {
         self.hands[hand] = None;
-        // Whoever has waited longer comes first.
+        // The longest waiter comes first.
         while self.hands[hand].is_none()
             && let Some(next) = self.starved.pop_front()
         {
@@ -554,7 +554,7 @@ mod tests {
         assert_eq!(seen(&mut q), [Granted(1, 0), Granted(2, 0)]);
         let third = q.lock(&args(3, "a", Mode::PR), 7, LEASE / 4);
         assert_eq!(seen(&mut q), [Granted(3, 0)]);
-        // Too late for this hold; and who comes after a writer waits behind it.
+        // Too late for this hold; and a request after a writer waits behind it.
         q.lock(&args(4, "a", Mode::PR), 7, LEASE * 3 / 4);
         q.lock(&args(5, "a", Mode::EX), 7, LEASE * 3 / 4);
         assert_eq!(seen(&mut q), []);

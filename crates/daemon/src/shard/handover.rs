@@ -1,5 +1,5 @@
-//! A shard's part of a restart: it stands still and writes down what it is; in the new program, it
-//! goes on from there.
+//! A shard's part of a restart. It stands still and writes its state. In the new program, it
+//! continues from there.
 
 use std::net::TcpListener;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ use crate::listener::Listener;
 use crate::session::{Session, SessionImage};
 use crate::user::{User, trusted};
 
-/// Turns in which a shard comes to rest: what is to be done at once is done in the first few.
+/// Turns in which a shard comes to rest: immediate work is done in the first few.
 const TURNS: usize = 64;
 
 /// All that a shard is. Its descriptors go along in this order: the clients' socket, the lock on its
@@ -53,7 +53,8 @@ impl Shard {
         }
     }
 
-    /// Does what a restart wants of this shard: usually it is not there any more afterwards.
+    /// Executes a restart's order for this shard: usually the shard does not exist any more
+    /// afterwards.
     pub(super) fn stand_still(&mut self) {
         let restart = self.setup.restart.clone();
         for ((client, id), why) in restart.refused(self.setup.index) {
@@ -107,7 +108,7 @@ impl Shard {
         })
     }
 
-    /// Writes down what this shard is, and sends its descriptors.
+    /// Writes this shard's state, and sends its descriptors.
     fn write(&self, outlet: &Outlet) -> Result<Written, String> {
         let image = self.image()?;
         let image = postcard::to_allocvec(&image)

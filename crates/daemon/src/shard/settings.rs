@@ -35,7 +35,7 @@ impl Shard {
             match letter {
                 Letter::Change(settings, done) => {
                     self.change(&settings);
-                    // Whoever waited may have lost patience.
+                    // The waiting client may have lost patience.
                     let _ = done.try_send(());
                 }
                 Letter::Outcome { client, query: id, outcome } => {

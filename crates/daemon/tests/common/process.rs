@@ -1,4 +1,4 @@
-//! Daemons as processes of their own, and what they say.
+//! Daemons as processes of their own, and their messages.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ pub const SERVES: &str = "serves clients";
 /// The list of nodes of a daemon that is a cluster of its own.
 pub const ALONE: &str = "[[nodes]]\nid = 1\naddress = \"127.0.0.1:0\"\n";
 
-/// A daemon process and what it says; killed on drop.
+/// A daemon process and its messages; killed on drop.
 pub struct Process {
     pub child: Child,
     pub socket: PathBuf,

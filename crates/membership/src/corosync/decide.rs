@@ -132,7 +132,7 @@ impl CorosyncMembership {
         self.kept.installed.as_ref().is_some_and(|v| {
             v.seq == base
                 && v.says(members, spaces)
-                // A later proposal may have been accepted by some, who echo its members only.
+                // Some members may have accepted a later proposal. They echo only its members.
                 && self.kept.seen <= v.seq
         })
     }

@@ -92,7 +92,7 @@ pub struct CorosyncMembership {
     up: bool,
     ring: RingId,
     quorum: Option<Quorum>,
-    /// The group has lost a node that the quorum still counts: what it says is of an earlier ring.
+    /// The group has lost a node that the quorum still counts: its report is of an earlier ring.
     quorum_lags: bool,
     /// The members of the group.
     seats: BTreeMap<NodeId, Seat>,
@@ -237,7 +237,7 @@ impl CorosyncMembership {
         self.actions.extend(to.into_iter().map(|to| Action::Send { to, vote: vote.clone() }));
     }
 
-    /// Reports soon; what else changes at the same time goes with it.
+    /// Reports soon, together with other changes of the same time.
     fn report_soon(&mut self, now: Time) {
         self.report_due.get_or_insert(now + (self.config.lease / 128).min(20_000_000));
     }

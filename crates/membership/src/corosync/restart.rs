@@ -39,7 +39,7 @@ pub(super) fn are_expected(
     is_linked: impl Fn(NodeId) -> bool,
 ) -> bool {
     let back = |node: &NodeId, life: u64| match seats.get(node) {
-        // Another process, or a later life of the same one: what was expected is over.
+        // Another process, or a later life of the same one: the expectation is over.
         Some(seat) if seat.life > 0 && seat.life != life => true,
         Some(seat) => seat.report.is_some() && is_linked(*node),
         None => false,

@@ -57,8 +57,8 @@ pub(super) enum Word {
         /// The first life that may not be over.
         below: u64,
     },
-    /// The sender's process becomes another program, which comes back as the same life; whatever it
-    /// says next takes that back.
+    /// The sender's process becomes another program, which comes back as the same life; its next
+    /// message withdraws that.
     Restarts {
         /// Counts these words of the sender.
         number: u64,
@@ -108,7 +108,7 @@ pub(super) enum Veto {
     Leased(NodeId),
     /// Corosync says that the cluster has no quorum.
     NoQuorum,
-    /// The view does not fit what the sender knows.
+    /// The view does not fit the sender's state.
     Misfit,
 }
 

@@ -161,7 +161,7 @@ impl Agreement {
         }
     }
 
-    /// Moves out what is to be sent.
+    /// Moves out the messages to send.
     pub(super) fn take_messages(&mut self) -> Vec<Paxos> {
         let mut out = Vec::new();
         if let Voter::Group(group) = &mut self.voter {
@@ -170,7 +170,7 @@ impl Agreement {
         out
     }
 
-    /// Moves out what was decided since this was last called; a seal is the last of all.
+    /// Moves out the decisions since the last call; a seal is the last of all.
     pub(super) fn take_decided(&mut self) -> Vec<Command> {
         let decided = match &self.voter {
             Voter::Alone { durable } => {
@@ -223,7 +223,7 @@ fn command(entry: LogEntry<Command>) -> Option<Command> {
     }
 }
 
-/// Notes what a message says that its sender keeps.
+/// Notes a message's report of its sender's records.
 pub(super) fn note(witness: &mut Witness, message: &Paxos) {
     let Message::SequencePaxos(m) = message else { return };
     match &m.msg {

@@ -1,8 +1,8 @@
-//! Which nodes the next view has: the choice from the matrix of who reaches whom.
+//! The nodes of the next view: the choice from the matrix of links.
 //!
 //! All members of a view must reach each other, since a lock's messages go directly. Of all such sets
-//! the one with most present members is chosen, so that a view stays until its links change; then
-//! the largest; then the one with the lowest numbers.
+//! the one with most present members is chosen, so that a view stays until its links change; then the
+//! largest; then the one with the lowest numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,7 +76,7 @@ impl Search<'_> {
         }
         // Lower numbers first: of equal sets the first one found stays.
         for (i, node) in rest.iter().enumerate() {
-            // Sets without the nodes before have less than what is left.
+            // Sets without the former nodes have fewer than the rest.
             let (best_present, best_size) = self.rank(&self.best);
             let (all_present, all_size) = self.rank(&rest[i..]);
             let (now_present, now_size) = self.rank(set);

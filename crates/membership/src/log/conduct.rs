@@ -9,7 +9,8 @@ use super::*;
 use crate::joined_spaces;
 use lockify_core::Member;
 
-/// After this many losses of a link its trial grows no longer: who comes back waits two leases at most.
+/// After this many losses of a link its trial grows no longer: a returning node waits two leases at
+/// most.
 const MOST_FLAPS: u32 = 1;
 
 /// A link that has held for so many leases is as good as one that never broke.
@@ -42,7 +43,7 @@ impl Conduct {
         Conduct { listens_from: now, ..Conduct::default() }
     }
 
-    /// Another configuration: what was proposed in the last one is void.
+    /// Another configuration: the proposals of the last one are void.
     pub(super) fn forget(&mut self, _now: Time) {
         self.asked.clear();
     }
@@ -378,7 +379,7 @@ impl LogMembership {
         };
         let marked = |node: &NodeId| self.state.nodes.get(node).is_some_and(|e| e.voter);
         let mut voters = self.state.voters.clone();
-        // A voter that comes with another disk has lost what it had.
+        // A voter that comes with another disk has lost its records.
         for (node, named) in &self.state.voters {
             if let Some(new) = disk(node).filter(|d| d != named && marked(node)) {
                 voters.insert(*node, new);

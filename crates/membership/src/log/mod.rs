@@ -176,7 +176,7 @@ pub struct LogMembership {
     /// When this node's address is told to the log again, if that has another one.
     address_due: Time,
 
-    /// Counts changes of what this node says, or a leader does, by.
+    /// Counts changes of the data from which this node reports, or a leader acts.
     changes: u64,
     /// The changes that were looked at last, and when to look in any case.
     looked: (u64, Time),
@@ -279,7 +279,7 @@ impl Random {
 }
 
 impl LogMembership {
-    /// A service that starts now, with what the disk has.
+    /// A service that starts now, with the disk's content.
     ///
     /// # Errors
     /// The image is damaged, or another node's.
@@ -557,7 +557,7 @@ impl LogMembership {
         }
     }
 
-    /// Tells a node what it has missed and cannot learn by the consensus.
+    /// Sends a node the state that it has missed and cannot learn by the consensus.
     fn teach(&mut self, node: NodeId) {
         let Some(hello) = self.peers.get(&node).and_then(|p| p.hello.as_ref()) else { return };
         let theirs = self.peers[&node].position;
@@ -628,7 +628,7 @@ impl LogMembership {
         let newer = match self.reports.get(&report.node) {
             None => true,
             Some(k) if k.report.visit == report.visit => report.number > k.report.number,
-            // A node speaks for itself; others may repeat what was so before.
+            // A node speaks for itself; others may repeat an older state.
             Some(k) => direct || !k.former.contains(&report.visit),
         };
         if !newer {
@@ -779,7 +779,7 @@ impl LogMembership {
         }
     }
 
-    /// Handles what came for the consensus, has written what changed, and sends what is durable.
+    /// Handles input of the consensus, has changes written, and sends durable messages.
     fn turn(&mut self, now: Time) {
         while self.disk_writes.is_idle() {
             self.apply_decided(now);
@@ -816,7 +816,7 @@ impl LogMembership {
         }
     }
 
-    /// Moves out what the consensus wants sent.
+    /// Moves out the messages of the consensus.
     fn collect(&mut self) {
         let Some(agreement) = &mut self.agreement else { return };
         let config = self.state.config;
@@ -877,7 +877,7 @@ impl LogMembership {
             let first = agreement.taken() - decided.len() as u64;
             self.collect();
             for (at, command) in (first..).zip(decided) {
-                // Others may have told already what it leads to.
+                // Others may have reported its effect already.
                 if at >= self.index && self.state.config == voted_for {
                     self.index = at + 1;
                     if self.apply_command(&command) {
@@ -901,7 +901,7 @@ impl LogMembership {
         self.state.apply(command)
     }
 
-    /// The configuration was sealed: the next one begins with what this one has led to.
+    /// The configuration was sealed: the next one begins with its result.
     fn next_configuration(&mut self, now: Time) {
         self.base = Some(self.state.clone());
         self.index = 0;
@@ -940,7 +940,7 @@ impl LogMembership {
 
     // This node's part.
 
-    /// Does what the state says of this node, after it has changed.
+    /// Acts on the state's changes that concern this node.
     fn look(&mut self, now: Time) {
         let own = self.config.lease.unwrap_or(DEFAULT_LEASE);
         let lease = if mutated!(self, OwnLease) { own } else { self.state.lease_to_hold() };
@@ -1057,7 +1057,7 @@ impl LogMembership {
         self.peers.iter().filter(|(_, p)| reaches(p)).map(|(n, p)| (*n, p.id)).collect()
     }
 
-    /// Tells all what this node has to say of itself, if that has changed.
+    /// Reports this node's state to all, if it has changed.
     fn report(&mut self, now: Time) {
         let report = Report {
             node: self.me(),
@@ -1370,7 +1370,7 @@ impl Membership for LogMembership {
     }
 
     fn next_timer(&self) -> Time {
-        // Whoever has nobody to speak to, and nothing to wait for, sleeps.
+        // A node without peers and without waits sleeps.
         let settled = self.installed.is_some() && self.installed == self.newest_view();
         let rests = self.is_alone() && self.peers.is_empty() && settled;
         if rests && self.requests.is_empty() && self.disk_writes.is_idle() {

@@ -20,7 +20,7 @@ pub const FIRST_ERA: u64 = 448;
 /// Views have lower numbers, so that tokens are positive where they are kept as signed numbers.
 const LAST_VIEW: u64 = 1 << 31;
 
-/// How many nodes vote at most; further ones learn what was agreed on.
+/// The largest number of voting nodes; further ones learn the decisions.
 pub const MAX_VOTERS: usize = 7;
 
 /// A configuration of the log: who votes is fixed in it. Ordered by age.
@@ -148,8 +148,8 @@ pub enum Command {
         /// The new entry of the node.
         entry: Option<NodeEntry>,
     },
-    /// The lease is to be changed: until every member knows, holders use the shorter of both and
-    /// whoever waits the longer.
+    /// The lease is to be changed: until every member knows, holders use the shorter of both, and
+    /// waiting nodes the longer.
     ChangeLease {
         /// The new lease, in nanoseconds.
         lease: Time,
@@ -244,7 +244,7 @@ impl ClusterState {
         self.next_lease.map_or(lease, |next| next.min(lease)).max(1)
     }
 
-    /// The lease that whoever waits for its end goes by.
+    /// The lease for those that wait for its end.
     pub fn lease_to_wait(&self) -> Time {
         let lease = self.keys.as_ref().map_or(1, |k| k.lease);
         self.next_lease.map_or(lease, |next| next.max(lease)).max(1)

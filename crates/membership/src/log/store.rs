@@ -82,7 +82,7 @@ pub(super) struct Image {
 /// Why an image cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ImageError {
-    /// The bytes are not what was written.
+    /// The bytes differ from the written ones.
     #[error(
         "the state is damaged ({0}): move it away, and this node comes back as one that has lost \
          its disk, as long as a majority of the voters has theirs"

@@ -1,4 +1,4 @@
-//! One run: clients, what they have posted, and the memory.
+//! One run: clients, their posted verbs, and the memory.
 
 use core::cell::RefCell;
 use core::future::Future;
@@ -81,7 +81,7 @@ struct Actor {
     seen: Seen,
 }
 
-/// A verb whose client does not know yet what it found.
+/// A verb whose client does not know its result yet.
 struct Executed {
     ticket: Ticket,
     at: Address,
@@ -297,7 +297,7 @@ impl World {
         }
     }
 
-    /// Lets a client run until it waits, and takes what it posts.
+    /// Lets a client run until it waits, and takes its verbs.
     fn run(&mut self, i: usize) {
         let timed = self.fault != Fault::None;
         let actor = &mut self.actors[i];

@@ -71,7 +71,7 @@ impl<F: Fabric> Home<'_, F> {
         let received = self.fabric.receive(u64::MAX).await?;
         let letter =
             Letter::decode(received.message).filter(|letter| letter.lock.0 < self.table.locks())?;
-        // A writer passes on who is behind it; readers speak for themselves.
+        // A writer passes on its successor; readers speak for themselves.
         let genuine = match letter.kind {
             Kind::Exclusive => letter.from != Claimant::NOBODY,
             _ => letter.from.peer() == received.from,

@@ -40,7 +40,7 @@ async fn run<F: Fabric>(
 ) -> Result<(), LockError> {
     match options.protocol {
         Protocol::Srsl => srsl::serve(&fabric, table, options, follows).await,
-        // Readers that left before are forgotten with the server before: who waits for them repairs the lock.
+        // Readers that left earlier are forgotten with the former server: a waiter for them repairs the lock.
         Protocol::NCosed => cosed::serve(&fabric, table, options).await,
         _ => core::future::pending().await,
     }

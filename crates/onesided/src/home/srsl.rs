@@ -107,7 +107,7 @@ pub(super) async fn serve<F: Fabric>(
                 from: Claimant::NOBODY,
                 value,
             };
-            // Not waited for: if the receiver is gone, what it holds ends with its lease.
+            // Without a wait: if the receiver is gone, its lock ends with its lease.
             drop(fabric.send(who.peer(), letter.encode()));
         }
     }

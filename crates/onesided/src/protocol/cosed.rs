@@ -31,8 +31,8 @@ const CLOSED: Field = E.above(1);
 const STAMP: Field = CLOSED.above(4);
 pub(crate) const PROGRESS: Field = Field::top(counter(19));
 
-/// Anything counts as progress: readers that come show it in `S` only. No word comes back: whoever takes away from `S`
-/// adds to `progress`.
+/// Anything counts as progress: readers that come show it in `S` only. No word comes back: a client that takes away from
+/// `S` adds to `progress`.
 pub(crate) const LAW: Law = Law { closed: CLOSED.mask(), stamp: STAMP, padding: 0, progress: !0 };
 
 /// A free lock with more progress than this goes on in the next generation, so that tokens never shrink.
@@ -194,7 +194,7 @@ pub(crate) async fn release<F: Fabric>(
     }
 }
 
-/// A reader leaves at the home, whoever granted it (hole 11).
+/// A reader leaves at the home, even if another client granted it (hole 11).
 async fn leave<F: Fabric>(s: &Session<F>, spot: Spot, until: Nanos) -> Result<(), Stop> {
     s.shares(spot.lock, RECENT * s.options.unit);
     let mut to = s.table.region().home;
@@ -288,7 +288,7 @@ impl<F: Fabric> Admission<'_, F> {
         }
     }
 
-    /// Lets in as many as were counted: each adds first and asks then. `word` is what the word is meanwhile.
+    /// Lets in all counted readers: each adds first and asks then. `word` is the present word.
     async fn grant(&mut self, readers: u64, word: u64) -> Result<(), Stop> {
         self.grant_known();
         let now = self.s.fabric.now();

@@ -133,7 +133,7 @@ pub(crate) async fn acquire<F: Fabric>(
                     return Ok(grant(&clock, spot, now, end, None));
                 }
             }
-            // Known, but what is known may be old: readers ask, and writers come back when it has ended.
+            // Known, but perhaps old: readers ask, and writers come back when it has ended.
             State::Read(end) if mode == Mode::Shared && clock.is_worth(end, now) => {
                 word = s.read(s.word(spot)).await?;
                 if clock.state(word, now) == State::Read(end) {

@@ -122,7 +122,7 @@ async fn swap<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<u64, Stop> {
         let verb = Verb::MaskedCompareAndSwap { expected: 0, compare_mask: 0, new: me, swap_mask };
         return Ok(s.post(s.word(spot), verb).await?);
     }
-    // Lock-free: each failure is somebody else's success.
+    // Lock-free: each failure is another client's success.
     let mut expected = 0;
     loop {
         let found = s.compare_and_swap(s.word(spot), expected, me).await?;
@@ -174,7 +174,7 @@ pub(crate) async fn release<F: Fabric>(s: &Session<F>, spot: Spot, hold: Hold) -
     s.send(next.peer(), spot.letter(Kind::ModeChanged, next, 0)).await
 }
 
-/// Lets readers in. None departs while a writer holds, so what was read is still so when it is taken away.
+/// Lets readers in. None departs while a writer holds, so the read counts are still right when they are taken away.
 async fn reset<F: Fabric>(s: &Session<F>, counts: Address) -> Result<(), Stop> {
     let word = s.read(counts).await?;
     let seen = if mutated!(s.options, RmaResetForgetsUndos) {

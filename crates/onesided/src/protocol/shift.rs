@@ -183,7 +183,7 @@ async fn write<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Grant, Stop> {
     Ok(granted(watch.lease_start(RELEASED.set(0, writer.released)), writer))
 }
 
-/// Takes a lock that nobody wants; what the word was, and when the verb was posted.
+/// Takes a free lock; returns the word before, and the time of posting.
 async fn fast_path<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Option<(u64, u64)>, Stop> {
     let adapts = s.options.protocol == Protocol::ShiftLockPlus;
     if adapts && is_crowded(s, spot.lock) {
