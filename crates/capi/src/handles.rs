@@ -84,8 +84,8 @@ impl Gate {
         self.set(self.state(), GateState::Open);
     }
 
-    /// The program gives the handle up, or has not got one: waits for a callback that runs, unless
-    /// it is the callback that gives it up.
+    /// The program gives the handle up, or has not got one: waits for a running callback, unless
+    /// that callback itself gives it up.
     pub(crate) fn shut(&self) {
         let mut state = self.state();
         let me = std::thread::current().id();

@@ -72,7 +72,7 @@ fn unlock_race() {
     assert_eq!(prints("tests/unlock_race.c"), "1000 of 1000 gave way\n");
 }
 
-/// The library exports what the header declares, and nothing else.
+/// The library exports exactly the header's declarations.
 #[test]
 fn header_and_symbols() {
     let header = std::fs::read_to_string(folder().join("include/lockify.h")).unwrap();

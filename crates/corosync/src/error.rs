@@ -30,7 +30,7 @@ pub enum Error {
         /// A `cs_error_t`.
         code: i32,
     },
-    /// The cluster is not set up for what is asked of it.
+    /// The cluster is not configured for this.
     #[error("{0}")]
     Setup(String),
 }

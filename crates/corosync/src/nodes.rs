@@ -122,7 +122,7 @@ fn get(api: &Api, cmap: Handle, key: &str) -> Result<Option<String>, Error> {
     let Ok(name) = CString::new(key) else { return Ok(None) };
     let (mut value, mut len, mut kind) = ([0u8; 1024], 1024, 0);
     let pointer: *mut c_void = value.as_mut_ptr().cast();
-    // SAFETY: `len` is the room that `value` has, and becomes the length of what was written.
+    // SAFETY: `len` is the size of `value`, and becomes the length of the written data.
     let code = unsafe { (api.cmap_get)(cmap, name.as_ptr(), pointer, &mut len, &mut kind) };
     match check("cmap_get", code) {
         Ok(()) => {}

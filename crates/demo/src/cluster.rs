@@ -9,7 +9,7 @@ use lockify_report::crew::{Program, Worker, WorkerError};
 
 use crate::wire::{Command, Created, Place, Portion, Prepare, Reply};
 
-/// How long a worker may take for what is not a run: more than the nodes have to find each other.
+/// How long a worker may take for work outside a run: more than the nodes have to find each other.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The workers of one cluster, by node from 1.

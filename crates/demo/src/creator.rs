@@ -1,6 +1,6 @@
 //! The measured loop: lock as GFS2 does, create, lock again.
 //!
-//! For each entry: the parent directory's glock exclusive (kept until somebody else wants it), a
+//! For each entry: the parent directory's glock exclusive (kept until another node wants it), a
 //! number for the new inode, its inode glock exclusive and its iopen glock shared, both with
 //! NOTIFY, then the entry itself in the shared folder, with its content, permissions and times.
 
@@ -56,7 +56,7 @@ struct Parent {
 pub struct Run {
     folder: File,
     jobs: Vec<Job>,
-    /// Inode glocks of what was created, by job.
+    /// Inode glocks of the created entries, by job.
     inodes: Vec<Held>,
     iopens: Vec<Held>,
     root: Option<Parent>,
@@ -192,7 +192,7 @@ impl Run {
         if let Some(root) = self.root.as_mut().filter(|r| r.mode == Mode::EX) {
             locks.convert(&mut root.held, Mode::NL)?;
             root.mode = Mode::NL;
-            // Whoever wanted it has it now; notices for the next hold come after its grant.
+            // The waiter has it now; notices for the next hold come after its grant.
             locks.forget_wanted();
         }
         Ok(())

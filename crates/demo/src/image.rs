@@ -70,7 +70,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// Reads what the entry needs.
+    /// Reads the entry's content and attributes.
     ///
     /// # Errors
     /// [`ImageError::Nul`].

@@ -1,10 +1,10 @@
-//! Replays the creation of a directory tree the way a shared-disk file system locks it, on a real
-//! cluster of processes on this machine, and measures what finding a lock's master costs.
+//! Replays the creation of a directory tree the way a shared-disk file system locks it, on a real cluster of
+//! processes on this machine, and measures the cost of finding a lock's master.
 //!
-//! Per creation, as GFS2 does it: the parent directory's lock exclusive (kept until somebody else
-//! wants it), the new inode's lock exclusive and its iopen lock shared, the latter two with
-//! NOTIFY; then the entry is really created in a folder that all nodes share, with its content,
-//! permissions and times (see [`tree`]). The cases and figures are those of the Lockify paper (FAST '26), section 5.
+//! Per creation, as GFS2 does it: the parent directory's lock exclusive (kept until another node wants it), the new
+//! inode's lock exclusive and its iopen lock shared, the latter two with NOTIFY; then the entry is really created in
+//! a folder that all nodes share, with its content, permissions and times (see [`tree`]). The cases and figures are
+//! those of the Lockify paper (FAST '26), section 5.
 //!
 //! One process per node: [`worker::run`] is a node's process, [`run`] the parent's part.
 #![forbid(unsafe_code)]

@@ -54,7 +54,7 @@ pub struct Held {
     tag: u64,
 }
 
-/// The node and what the current run needs of it.
+/// The node, and the state of the current run.
 #[derive(Debug)]
 pub struct Locks {
     engine: Engine,
@@ -154,7 +154,7 @@ impl Locks {
         self.wanted = None;
     }
 
-    /// Handles what has come from the network, without waiting.
+    /// Handles input from the network, without waiting.
     ///
     /// # Errors
     /// [`LockError`].

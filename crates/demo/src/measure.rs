@@ -13,7 +13,7 @@ use crate::run::{Measured, RunError, Spec, ping, run, run_in_turn};
 /// Nodes of the larger cluster.
 pub const NODES: u32 = 5;
 
-/// Entries that a run creates whatever the time says: enough to see the share of new locks whose
+/// The least number of entries that a run creates: enough to see the share of new locks whose
 /// directory is at another node.
 const MIN_ENTRIES: u32 = 200;
 
@@ -26,8 +26,8 @@ const PING_TIME: Duration = Duration::from_millis(150);
 /// …and between how many creations at most.
 const PING_CREATIONS: u32 = 250;
 
-/// Pairs of one node and five that a round of claims has: what is expected of them is decided by
-/// 5 %, and such short runs differ by more.
+/// Pairs of one node and five that a round of claims has: their expectation is decided by 5 %, and
+/// such short runs differ by more.
 const CLAIM_PAIRS: u32 = 4;
 
 /// The plan of the measurements.
@@ -134,7 +134,7 @@ fn progress(runs: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {msg} ({elapsed})");
     // The template is a constant; if it were wrong, the default bar would do.
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    // Draws between the runs only: a drawing thread would take time from what is measured.
+    // Draws between the runs only: a drawing thread would take time from the measured one.
     bar
 }
 

@@ -1,11 +1,11 @@
-//! Bare round trips over loopback TCP: what a lock manager's round trip is to be compared with.
+//! Bare round trips over loopback TCP: the baseline of a lock manager's round trip.
 //!
-//! Both sides do what a node's event loop does for a message and nothing else: wait for readiness,
-//! read, hold the message for the delay, write. The pinger polls before it sleeps, as a creator
-//! does; who answers sleeps, as a directory node does that is asked now and then. The pinger asks
-//! whom a creator would, and creates what a creator does: between creations a round trip takes
-//! longer than in a loop, because the file system has had the caches, and the processors of those
-//! who answer have been idle.
+//! Both sides do a node's work for a message and nothing else: wait for readiness, read, hold the
+//! message for the delay, write. The pinger polls before it sleeps, as a creator does; who answers
+//! sleeps, as a directory node does that is asked now and then. The pinger asks whom a creator
+//! would, and creates what a creator does: between creations a round trip takes longer than in a
+//! loop, because the file system has had the caches, and the processors of those who answer have
+//! been idle.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,8 +1,8 @@
-//! Which processors a worker runs on.
+//! The processors of a worker.
 //!
-//! Where the scheduler puts two processes that talk to each other changes a round trip by more
-//! than what is compared here. So a single creator has a processor for itself, on one node as
-//! among five, and so has the bare ping-pong.
+//! The scheduler's placement of two communicating processes changes a round trip by more than the
+//! compared effects. So a single creator has a processor for itself, on one node as among five, and
+//! so has the bare ping-pong.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

@@ -1,8 +1,8 @@
-//! Remembers what happened to the locks of one creator, cheaply, and writes it as a history after
-//! the clock has stopped.
+//! Records the events of one creator's locks cheaply, and writes it as a history after the clock
+//! has stopped.
 //!
-//! The history is the client's view: a hold lasts from the delivery of its grant to the call of
-//! its release. Every policy pays the same for it: a few stores into memory that is there already.
+//! The history is the client's view: a hold lasts from the delivery of its grant to the call of its
+//! release. Every policy pays the same for it: a few stores into memory that is there already.
 
 use std::path::Path;
 

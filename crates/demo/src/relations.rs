@@ -3,7 +3,7 @@
 use crate::measure::{DelayResult, NODES, Pair, PolicyResult};
 use crate::results::median;
 
-/// An expectation and what was found.
+/// An expectation and the finding.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Relation {
     /// The expectation, in words.

@@ -28,7 +28,7 @@ pub enum RunError {
     /// A history cannot be read back.
     #[error("a worker's history cannot be read: {0}")]
     History(#[from] ReadError),
-    /// The workers said to have created what is not there.
+    /// The workers report more entries than exist.
     #[error(
         "{said} entries were created, but {found} are in the shared folder: this is a defect of the demo or of the file system"
     )]

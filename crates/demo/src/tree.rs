@@ -1,8 +1,8 @@
 //! The directory tree whose creation is replayed: read from disk, or of mdtest's shape.
 //!
-//! A creation is what `cp -a` does without the owner: a file with its content, permissions and
-//! times, a directory with its permissions and times, a symbolic link with its target and times.
-//! mdtest creates empty files and plain directories instead.
+//! A creation is that of `cp -a` without the owner: a file with its content, permissions and times,
+//! a directory with its permissions and times, a symbolic link with its target and times. mdtest
+//! creates empty files and plain directories instead.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

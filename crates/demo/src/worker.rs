@@ -172,8 +172,8 @@ impl Worker {
         }
     }
 
-    /// How long this process polls before it sleeps, as a node and as a pinger: where there is but
-    /// one processor, whoever is to answer needs it.
+    /// How long this process polls before it sleeps, as a node and as a pinger: with only one
+    /// processor, the answering process needs it.
     fn busy_poll(&self) -> Duration {
         if self.allowed.count() > 1 { BUSY_POLL } else { Duration::ZERO }
     }

@@ -12,8 +12,8 @@ pub fn set(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Runs what a C function does. An error becomes -1 and `errno`; a panic becomes EIO: it must not
-/// cross into C.
+/// Executes a C function. An error becomes -1 and `errno`; a panic becomes EIO: it must not cross
+/// into C.
 pub fn answer(call: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
     let errno = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => return value,

@@ -1,4 +1,4 @@
-//! One open lockspace: the sessions with the daemon's shards, who reads them, and callbacks.
+//! One open lockspace: the sessions with the daemon's shards, their reader, and callbacks.
 
 use std::ffi::c_int;
 use std::io::Write as _;
@@ -33,7 +33,7 @@ pub struct Handle {
     epoll: OwnedFd,
     /// Readable when callbacks are due that no session will speak of again.
     bell: OwnedFd,
-    /// Readable when the handle is being closed: ends the wait of whoever reads.
+    /// Readable when the handle is being closed: ends the reader's wait.
     stop: OwnedFd,
     state: Mutex<State>,
     /// Used by the reader only.
@@ -48,7 +48,7 @@ pub(crate) struct State {
     next_waiter: u64,
     /// Some thread reads the sessions, or waits for them to be readable.
     reading: bool,
-    /// Threads that sleep until what they wait for has come, or nobody reads any more.
+    /// Threads that sleep until their news has come, or until nobody reads any more.
     sleepers: Sleepers,
     closing: bool,
     /// A session has ended.
@@ -57,7 +57,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// A new number for somebody who waits for an operation's end.
+    /// A new number for a waiter for an operation's end.
     pub(crate) fn waiter(&mut self) -> u64 {
         self.next_waiter += 1;
         self.next_waiter
@@ -135,7 +135,7 @@ impl Handle {
         self.wait(Some(PATIENCE), Concern::Answer(id), |state| state.locks.answers.remove(&id))?
     }
 
-    /// Waits until `ready` finds what it looks for, reading the sessions if nobody else does.
+    /// Waits until `ready` succeeds, reading the sessions if no other thread does.
     ///
     /// # Errors
     /// ETIMEDOUT after `patience`; ENOTCONN when the session has ended.
@@ -196,7 +196,7 @@ impl Handle {
         if reader {
             self.let_others_read(&mut state);
         } else if !state.reading {
-            // It may have been woken to read, and has what it waited for: that goes on to another.
+            // It may have been woken to read, and has its own news: the reading goes on to another.
             state.sleepers.wake_one();
         }
         result
@@ -285,7 +285,7 @@ impl Handle {
         poll(&mut fds, timeout.as_ref()).is_ok_and(|n| n > 0)
     }
 
-    /// Reads what has come already, unless somebody else is about to.
+    /// Reads present input, unless another thread is about to.
     fn catch_up(&self) {
         let state = self.state();
         if !state.reading && !state.over && !state.closing {
@@ -294,8 +294,7 @@ impl Handle {
         }
     }
 
-    /// The same, before what the program asks of this lock is judged. Of a lock that is at rest
-    /// nothing can have come that would matter.
+    /// The same, before a call for this lock is judged. A lock at rest cannot have relevant input.
     pub(crate) fn catch_up_with(&self, lkid: u32) {
         let at_rest = self.state().locks.get(lkid).is_some_and(|lock| lock.op == Op::None);
         if !at_rest {
@@ -344,7 +343,7 @@ impl Handle {
     }
 
     /// Ends the handle: its locks are released (or become orphans), callbacks that are due are
-    /// dropped, and whoever waits fails with ENOTCONN.
+    /// dropped, and waiting threads fail with ENOTCONN.
     pub fn close(&self) {
         {
             let mut state = self.state();
@@ -372,9 +371,8 @@ impl Handle {
         }
     }
 
-    /// An operation's end, for whoever waits with this number. Callbacks that are due run
-    /// meanwhile on the thread that dispatches, and without threads (`alone`): what is waited for
-    /// may depend on them.
+    /// An operation's end, for the waiter with this number. Callbacks that are due run meanwhile on
+    /// the thread that dispatches, and without threads (`alone`): the end may depend on them.
     pub(crate) fn wait_for_end(&self, waiter: u64, alone: bool) -> Result<Ended, c_int> {
         let dispatches = alone || self.state().dispatcher == Some(std::thread::current().id());
         let ended = Concern::End(waiter);
@@ -384,7 +382,7 @@ impl Handle {
     }
 }
 
-/// Tells the program. No lock of this library is held: it may call whatever it likes.
+/// Calls the program back. No lock of this library is held: the callback may make any call.
 fn call_back(due: Due) {
     match due {
         Due::Cast(target, ended) => {
@@ -415,7 +413,7 @@ fn lost(space: &str) {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
 }
 
-/// The errno of what the client says.
+/// The errno of a client's error.
 pub(crate) fn failed(e: lockify_client::Error) -> c_int {
     errno::of(&e)
 }

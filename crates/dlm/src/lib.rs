@@ -8,9 +8,9 @@
 //! ```text
 //! exports      C functions: pointers become Rust values, results become errno
 //!   registry   handles, the descriptor of each, the default lockspace
-//!     handle   one open lockspace: sessions, who reads them, callbacks
+//!     handle   one open lockspace: sessions, their reader, callbacks
 //!       calls  lock, unlock, cancel, purge
-//!       locks  the locks of a handle, and what the daemon says of them
+//!       locks  the locks of a handle, and the daemon's events for them
 //! ```
 //!
 //! # Threads

@@ -1,4 +1,4 @@
-//! The locks of one handle, and what the daemon says of them.
+//! The locks of one handle, and the daemon's events for them.
 //!
 //! A lock's id, as the program knows it, is also its tag in the session protocol.
 
@@ -170,7 +170,7 @@ impl Locks {
         }
     }
 
-    /// Takes note of what a shard's daemon says; appends what must be sent because of it.
+    /// Handles an event of a shard's daemon; appends the resulting requests.
     pub(crate) fn event(
         &mut self,
         shard: usize,
@@ -278,7 +278,7 @@ impl Locks {
         self.end(lkid, Ended { lkid, status, flags: done.sb.bits(), lvb, after: 0 }, gone);
     }
 
-    /// An operation has ended: whoever waits is told, or the program by a dispatch.
+    /// An operation has ended: its waiter learns of it, or the program by a dispatch.
     fn end(&mut self, lkid: u32, mut ended: Ended, gone: bool) {
         ended.after = self.made + self.due.len() as u64;
         let Some(lock) = self.locks.get_mut(&lkid) else { return };

@@ -1,7 +1,7 @@
 //! The handles of this process, and the default lockspace.
 //!
-//! A handle that the program does not have (any more) is refused with EINVAL: what it gets is a
-//! number, not an address.
+//! A handle that the program does not have (any more) is refused with EINVAL: a handle is a number,
+//! not an address.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -39,12 +39,12 @@ impl Registry {
     }
 }
 
-/// Enters a handle; returns what the program gets for it.
+/// Enters a handle; returns the program's value for it.
 pub fn add(handle: Handle) -> *mut c_void {
     registry().add(Arc::new(handle)) as *mut c_void
 }
 
-/// The handle behind what the program has got.
+/// The handle behind the program's value.
 ///
 /// # Errors
 /// EINVAL.

@@ -1,4 +1,4 @@
-//! Threads that sleep until what they wait for has come: each is woken for its own sake only.
+//! Threads that sleep until their news has come: each is woken for its own sake only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar};
@@ -53,7 +53,7 @@ impl Sleepers {
             .for_each(|(_, bell)| bell.notify_one());
     }
 
-    /// Wakes one, whatever it waits for.
+    /// Wakes one, for any reason of its wait.
     pub(crate) fn wake_one(&self) {
         if let Some((_, (_, bell))) = self.sleeping.last_key_value() {
             bell.notify_one();

@@ -1,5 +1,5 @@
-//! lvmlockd of Debian's lvm2-lockd, as it is, on two nodes: what it asks of the lock manager for volume groups and
-//! logical volumes. Requests go to its socket as LVM's commands send them, so that no device-mapper is needed.
+//! lvmlockd of Debian's lvm2-lockd, unchanged, on two nodes: its requests to the lock manager for volume groups
+//! and logical volumes. Requests go to its socket as LVM's commands send them, so that no device-mapper is needed.
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! C programs that use every call, run with our libraries.
 //!
-//! `programs/*.expected` is what they print with the kernel's lock manager and Debian's libdlm
+//! `programs/*.expected` is their output with the kernel's lock manager and Debian's libdlm
 //! (`lab/tests/test_libdlm.py` runs them there); that of `own.c` is Lockify's alone.
 
 mod common;
@@ -18,7 +18,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
 }
 
-/// Compiles and runs a program, with one shard and with three, and compares what it prints.
+/// Compiles and runs a program, with one shard and with three, and compares its output.
 fn prints(program: &str, library: &str) {
     let expected = std::fs::read_to_string(folder().join(format!("{program}.expected"))).unwrap();
     let source = folder().join(format!("{program}.c"));

@@ -53,7 +53,7 @@ impl Hub {
         self.mailboxes(|all| {
             for mailbox in all.iter_mut().filter(|m| to.is_none_or(|to| m.owner == to)) {
                 mailbox.heard.push_back(heard.clone());
-                // Whoever has vanished reads no more.
+                // A vanished peer reads no more.
                 let _ = mailbox.ring.write_all(&[1]);
             }
         });
@@ -157,7 +157,7 @@ fn verbs_do_what_they_say() {
             assert_eq!(end.block_on(end.read(a)), Ok(value));
             end.block_on(written).unwrap();
         }
-        // Of what is under way together, the order of posting is that of execution, whatever it is.
+        // Concurrent verbs execute in the order of posting, for any kind of verb.
         for value in 0..50 {
             let before = end.read(a);
             let added = end.fetch_and_add(a, 1000);
@@ -216,7 +216,7 @@ fn add(end: &Verbs, region: Region, times: u64) {
     }
 }
 
-/// All tell all, and whoever needs a connection first makes it, often both at once.
+/// All tell all, and each end makes a missing connection first, often both at once.
 fn messages_arrive_in_order() {
     const EACH: u64 = 100;
     const ENDS: u16 = 4;
@@ -380,7 +380,7 @@ fn settings_that_do_not_fit_are_refused() {
     }
 }
 
-/// Connections are limited by what the end was opened for.
+/// The number of connections is limited by the end's configuration.
 fn more_peers_than_asked_for_are_refused() {
     with_home(|hub, region, _| {
         let one = Settings { peers: 1, ..settings() };

@@ -8,7 +8,7 @@ use rustix::time::Timespec;
 
 use crate::clock::now;
 
-/// A sleep takes this much longer than asked for, so whoever waits for less does not sleep.
+/// A sleep takes this much longer than requested, so shorter waits do not sleep.
 pub(crate) const SLACK: Nanos = 60_000;
 /// The longest sleep: what comes by signals is looked at that often.
 pub(crate) const LONGEST: Nanos = 100_000_000;

@@ -245,7 +245,8 @@ fn notices_are_read_as_they_were_published() {
     assert!(matches!(made.notice().unwrap_err(), ShmError::Damaged { .. }));
 }
 
-/// Whoever may write to a segment may write anything: others get errors and lose messages, and go on.
+/// A process that may write to a segment may write anything. Others get errors and lose messages, and
+/// continue.
 #[test]
 fn a_segment_full_of_rubbish_makes_nobody_panic() {
     for rubbish in [0xff_u8, 0x5a, 0x01] {

@@ -1,4 +1,4 @@
-//! Devices that are not there: what is said depends on the machine, but always what to do.
+//! Missing devices: the message depends on the machine, but always gives the remedy.
 
 use lockify_fabric::verbs::{Settings, Verbs, VerbsError};
 use lockify_onesided::Peer;

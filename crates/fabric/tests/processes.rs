@@ -1,5 +1,5 @@
-//! The fabric of shared memory between real processes: what they add up, send and see, and what is left of it when they
-//! are killed.
+//! The fabric of shared memory between real processes: their sums, messages and views, and the rest after they are
+//! killed.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -248,8 +248,8 @@ impl Times {
     }
 }
 
-/// Senders are killed at any instant of a send, hundreds of times: what arrives from each is a whole beginning of what it
-/// sent, who sends beside them is not disturbed, and their places are used again.
+/// Senders are killed at any instant of a send, hundreds of times: from each arrives a prefix of whole messages, other
+/// senders are not disturbed, and their places are used again.
 #[test]
 fn killed_senders_leave_nothing_half_sent() {
     let home = home(4);
@@ -281,8 +281,8 @@ fn listen(me: &Shm) {
     while senders.take(me, Duration::from_secs(20)) {}
 }
 
-/// Receivers are killed at any instant: sends to them fail, soon, and only these; and whoever has their place next gets
-/// nothing that was for them.
+/// Receivers are killed at any instant: sends to them fail, soon, and only these; and the next peer in their place gets
+/// none of their messages.
 #[test]
 fn messages_to_the_killed_are_not_taken() {
     let home = home(4);

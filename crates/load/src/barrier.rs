@@ -1,4 +1,4 @@
-//! The final barrier: what a file system puts off is over when the clock stops.
+//! The final barrier: work that a file system defers is over when the clock stops.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,9 +15,9 @@ const OCFS2: u64 = 0x7461_636f;
 
 /// Ends when the directories' blocks are on disk, and the witness has seen them.
 ///
-/// Without a witness this is the same work as giving the locks up is: that is what makes one node, which has nobody
-/// to give them up to, comparable. GFS2 writes what belongs to the directory (`inode_go_sync`). OCFS2 has one journal
-/// for all, and gives no lock up before everything in it is in place (`ocfs2_ci_checkpointed`).
+/// Without a witness, the work is the same as for giving the locks up. So one node, which has no other to give them
+/// up to, is comparable. GFS2 writes the directory's own blocks (`inode_go_sync`). OCFS2 has one journal for all, and
+/// gives no lock up before everything in it is in place (`ocfs2_ci_checkpointed`).
 pub fn settle(folders: &[PathBuf], witness: Option<&mut Witness>) -> Result<(), Failure> {
     for folder in folders {
         sync(folder).on("sync", folder)?;

@@ -1,8 +1,8 @@
-//! The final barrier's other side: a node that looks at what another one has made.
+//! The final barrier's other side: a node that looks at another one's creations.
 //!
 //! Work that a lock manager puts off must be over when the clock stops. Looking at a directory from
 //! another node takes the directory's lock away from its creator, which gives it up only when all
-//! that it owes is done.
+//! deferred work is done.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

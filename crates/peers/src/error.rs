@@ -14,7 +14,7 @@ impl Error {
     }
 }
 
-/// Says what was being done when it went wrong.
+/// Names the step during which it went wrong.
 pub trait During<T> {
     /// The value, or an error that begins with `what`.
     fn during(self, what: impl Display) -> Result<T, Error>;

@@ -168,7 +168,7 @@ impl Client for User {
         Ok(())
     }
 
-    /// A reader waits for the last writer before it, a writer for whoever is before it: as
+    /// A reader waits for the last writer before it, a writer for the client before it: as
     /// `RWMutex` in the recipes of etcd's client for Go.
     fn lock_as(&mut self, name: &str, shared: bool) -> Result<(), Error> {
         let kind = if shared { "read" } else { "write" };

@@ -27,7 +27,7 @@ pub const BENCH: &str = "locks";
 /// The result rows of `lab/lab bench locks`.
 ///
 /// # Errors
-/// The lab or the libraries are not there, or it fails: what it said last.
+/// The lab or the libraries are not there, or it fails: its last output.
 pub fn measure_in_lab(
     kernel: &Kernel,
     lockify: &Path,

@@ -59,7 +59,7 @@ pub struct Options {
 pub struct Outcome {
     /// All result rows.
     pub rows: Vec<Row>,
-    /// Tables, goals, and what was not measured.
+    /// Tables, goals, and the missing measurements.
     pub text: String,
     /// The same with plots, in HTML.
     pub page: String,

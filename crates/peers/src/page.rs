@@ -68,7 +68,7 @@ pub fn html(found: &Found<'_>) -> String {
 }
 
 /// Two plots for each task of a benchmark: bars of all tasks and services in one could not be told
-/// apart. `by` is what tells services apart.
+/// apart. `by` distinguishes the services.
 fn plots(mut page: Page, rows: &[Row], bench: &str, about: &str, by: &[&str]) -> Page {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.bench == bench).collect();
     let same =

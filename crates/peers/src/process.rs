@@ -17,7 +17,7 @@ use signal_hook::iterator::Signals;
 use crate::error::{During as _, Error};
 use crate::service::START;
 
-/// Processes that run, for whoever has to end them in a hurry.
+/// Running processes, for a quick end.
 static RUNNING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 fn running() -> MutexGuard<'static, Vec<Pid>> {
@@ -40,7 +40,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`; what it says goes to the file `log`.
+    /// Starts `command`; its output goes to the file `log`.
     ///
     /// # Errors
     /// It cannot be started.
@@ -65,7 +65,7 @@ impl Process {
     /// Waits until `ready` succeeds.
     ///
     /// # Errors
-    /// The server ends, or it takes longer than [`START`]: the end of what it said.
+    /// The server ends, or it takes longer than [`START`]: the end of its output.
     pub fn await_ready(&mut self, mut ready: impl FnMut() -> bool) -> Result<(), Error> {
         let end = Instant::now() + START;
         while !ready() {
@@ -82,7 +82,7 @@ impl Process {
     /// Waits until it has ended by itself.
     ///
     /// # Errors
-    /// It fails, or takes longer than `limit`: the end of what it said.
+    /// It fails, or takes longer than `limit`: the end of its output.
     pub fn await_end(&mut self, limit: Duration) -> Result<(), Error> {
         let end = Instant::now() + limit;
         loop {

@@ -19,7 +19,7 @@ pub struct Programs {
 const ZOOKEEPER: &str = "/usr/share/java/zookeeper.jar";
 
 impl Programs {
-    /// Those that are installed, and for each that is not, what it is called and how to install it.
+    /// The installed programs; and for each missing one, its name and its package.
     pub fn find() -> (Programs, Vec<String>) {
         let mut missing = Vec::new();
         if !cfg!(feature = "clients") {

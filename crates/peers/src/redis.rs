@@ -1,4 +1,4 @@
-//! Redis: SET with NX and PX, and a script that deletes what is still one's own.
+//! Redis: SET with NX and PX, and a script that deletes the client's own key.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -97,7 +97,7 @@ struct User {
     token: String,
     unlock: Script,
     held: Option<String>,
-    /// For what it holds.
+    /// For the lock that it holds.
     waited: bool,
 }
 

@@ -62,7 +62,7 @@ pub trait Client: Send {
     /// As [`Client::lock`].
     fn lock_as(&mut self, name: &str, shared: bool) -> Result<(), Error>;
 
-    /// Gives up what the last `lock` or `lock_as` got; waits until the service has said so.
+    /// Releases the lock of the last `lock` or `lock_as`; waits until the service has confirmed it.
     ///
     /// # Errors
     /// As [`Client::lock`].

@@ -255,7 +255,7 @@ impl Relay {
     }
 }
 
-/// How long everything rests before what a hand-over is compared with.
+/// The rest of all processes before the baseline of a hand-over.
 const REST: Duration = Duration::from_millis(1);
 
 fn handover(service: &dyn Service, length: Duration) -> Result<Turn, Error> {

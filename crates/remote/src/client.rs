@@ -79,7 +79,7 @@ pub struct Joining {
     pub identity: Identity,
     /// The number of its node.
     pub server: u32,
-    /// The device here; its `peers` follow from what the server says.
+    /// The device here; its `peers` follow from the server's offer.
     pub verbs: Settings,
 }
 
@@ -107,7 +107,7 @@ impl Remote {
         let notice = Notice::decode(&segment.notice()?).map_err(unusable)?;
         let (table, options) = (notice.table()?, notice.options()?);
         let fabric = Shm::join(segment)?;
-        // With leases, whoever waits asks again until there is a server.
+        // With leases, a waiter asks again until there is a server.
         let waits = options.lease.is_some();
         if options.protocol.needs_home() && !waits && !fabric.lives(notice.home()) {
             let protocol = options.protocol.name();

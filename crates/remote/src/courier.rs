@@ -1,5 +1,5 @@
-//! A rendezvous as the exchange of a fabric: one thread hears for it, so that it is heard while the fabric's own thread
-//! does something else, for example waits for the command that runs under a lock.
+//! A rendezvous as the exchange of a fabric: one thread reads it, so that its messages are handled while the fabric's
+//! own thread does something else, for example waits for the command that runs under a lock.
 
 use core::ops::ControlFlow;
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
@@ -51,7 +51,7 @@ enum Outgoing {
     },
 }
 
-/// The thread's side of what is heard.
+/// The thread's side of the received messages.
 struct Inbox {
     incoming: Sender<Heard>,
     ring: PipeWriter,
@@ -60,7 +60,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    /// Takes what a rendezvous says; whether that was something. Breaks when nothing follows, or nobody listens.
+    /// Handles a rendezvous's message; returns if there was one. Breaks when nothing follows, or nobody listens.
     fn take(&mut self, next: Result<Option<Event>, RendezvousError>) -> ControlFlow<(), bool> {
         match next {
             Ok(None) => ControlFlow::Continue(false),

@@ -38,7 +38,7 @@ impl Notice {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Reads it, or says why it cannot be used; whoever serves a table can write anything there.
+    /// Reads it, or says why it cannot be used; the table's server can write anything there.
     pub fn decode(bytes: &[u8]) -> Result<Notice, String> {
         if bytes.is_empty() {
             return Err("it is not complete yet".into());

@@ -19,8 +19,8 @@ pub struct Part {
     pub killed: Option<(u16, u64)>,
 }
 
-/// Merges and checks the histories of one table. They are whole: the table was new, and who was not killed has released
-/// everything.
+/// Merges and checks the histories of one table. They are whole: the table was new, and every surviving client has
+/// released everything.
 ///
 /// # Errors
 /// A history cannot be read.

@@ -98,8 +98,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes the segment and the table in it, or goes on with those that a server before has left, in whatever way it
-    /// ended: its clients keep what they hold, and tokens go on.
+    /// Makes the segment and the table in it, or continues with those of a former server, in whatever way it ended:
+    /// its clients keep their locks, and tokens continue.
     ///
     /// # Errors
     /// [`ServeError`].
@@ -110,7 +110,7 @@ impl Server {
     /// As [`Server::start`], with a new table in the place of one that nobody uses.
     ///
     /// # Errors
-    /// [`ServeError`]; [`ServeError::InUse`]: whoever uses it may hold locks, and a new table would not know.
+    /// [`ServeError`]; [`ServeError::InUse`]: its users may hold locks, and a new table would not know.
     pub fn start_new(settings: &Settings) -> Result<Server, ServeError> {
         Server::start_at(settings, true)
     }
@@ -209,7 +209,7 @@ impl Server {
         self.fabric.peers().len().saturating_sub(1)
     }
 
-    /// Ends it as if it were killed: clients keep the table and what they hold, and the next server goes on with it.
+    /// Ends it as if it were killed: clients keep the table and their locks, and the next server goes on with it.
     pub fn leave(mut self) {
         self.stays = true;
     }

@@ -1,4 +1,4 @@
-//! A home and participants over TCP: who may take part, what they are told, and what happens to those who misbehave.
+//! A home and participants over TCP: the right to take part, the messages, and the fate of misbehaving peers.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use lockify_remote::rendezvous::{
 };
 use lockify_trust::{CaFolder, Lifetime, NodeFiles, Source, generate_key_file};
 
-/// No test waits so long for what it expects.
+/// No test waits this long for an expected event.
 const SOON: Duration = Duration::from_secs(30);
 const YEAR: Lifetime = Lifetime::Days(365);
 
@@ -90,7 +90,7 @@ fn who_leaves_is_gone_and_its_rank_is_nobody_for_long() {
     let (mut b, _) = join(&host);
     assert_eq!(b.next(SOON).unwrap(), Some(Event::Joined { rank: 1 }));
     drop(a);
-    // B has not heard yet that rank 1 is gone: what it tells it reaches nobody.
+    // B has not heard yet that rank 1 is gone: its message reaches nobody.
     b.tell(1, b"lost").unwrap();
     assert_eq!(b.next(SOON).unwrap(), Some(Event::Gone { rank: 1 }));
     assert!(matches!(b.tell(1, b"?"), Err(RendezvousError::Nobody(1))));
@@ -241,7 +241,7 @@ fn errors_say_what_to_do() {
     assert!(Host::open(Hosting { offer: vec![0; MAX_BYTES + 1], ..hosting(plain()) }).is_err());
 }
 
-/// Says these bytes to a host, and returns what it answers until it closes.
+/// Sends these bytes to a host, and returns its answer until it closes.
 fn say(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();

@@ -105,7 +105,7 @@ fn refuses_leases(protocol: Protocol) {
     assert!(error.to_string().contains("cannot repair what a dead client leaves"), "{error}");
 }
 
-/// Leases; holders, waiters and whoever it hits are killed again and again: the others go on, no two hold one lock.
+/// Leases; holders, waiters and random clients are killed again and again: the others go on, no two hold one lock.
 fn killed(protocol: Protocol) {
     let _alone = alone();
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -114,7 +114,7 @@ fn killed(protocol: Protocol) {
     let home = Home::start(&dir.path().join("segment"), options);
     let long = |mut job: Job| {
         job.duration_ns = 3_500_000_000;
-        // A quarter of the time in holds: what is killed is often a holder.
+        // A quarter of the time in holds: the victim is often a holder.
         job.hold_ns = 200_000;
         job
     };

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Tells replies from what else a program prints.
+/// Distinguishes replies from other output of a program.
 const MARK: &str = "lockify-worker: ";
 
 /// How to start a worker: a program that does its [`work`] when it has these arguments.
@@ -143,7 +143,7 @@ impl Worker {
         }
     }
 
-    /// It has said something that is no answer to what it was told.
+    /// It has sent something that is no answer to its command.
     pub fn unexpected(&self, reply: &impl Debug) -> WorkerError {
         self.gone(format!("gave the wrong reply ({reply:?})"))
     }

@@ -46,7 +46,7 @@ metrics! {
     BARRIER_WAITS = "barrier_waits", "1", "barrier waits";
     /// Locks taken and released per second.
     LOCKS_PER_S = "locks_per_s", "1/s", "locks per second";
-    /// Time relative to what it cannot do without, measured in the same run.
+    /// The time relative to its unavoidable part, measured in the same run.
     RATIO_TO_BARE = "ratio_to_bare", "1", "time relative to bare";
     /// One-sided verbs per lock.
     VERBS_PER_LOCK = "verbs_per_lock", "1", "verbs per lock";

@@ -178,7 +178,7 @@ fn series_of(
     series.collect()
 }
 
-/// Texts speak for themselves; numbers need the name of what they count.
+/// Texts are clear by themselves; numbers need the name of the counted thing.
 fn name(row: &Row, by: &[&str]) -> String {
     let parts = by.iter().filter_map(|key| {
         Some(match row.case.get(*key)? {

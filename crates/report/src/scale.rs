@@ -24,7 +24,7 @@ impl Scale {
     }
 }
 
-/// An axis: a scale, and what it has to show.
+/// An axis: a scale, and the values that it has to show.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Axis {
     scale: Scale,
@@ -64,7 +64,7 @@ impl Axis {
         Some((self.scale.place(value)? - self.from) / (self.to - self.from))
     }
 
-    /// Where the axis's ticks are, and what they say.
+    /// The places of the axis's ticks, and their labels.
     pub(crate) fn ticks(&self) -> impl Iterator<Item = (f64, &str)> {
         let place = |t: f64| (t - self.from) / (self.to - self.from);
         self.ticks.iter().map(move |(t, text)| (place(*t), text.as_str()))

@@ -241,7 +241,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         let this = (name, variants);
         let unread = || Variants { held: vec![None; variants.len()], visits: 0 };
         let known = self.0.enums.entry(this).or_insert_with(unread);
-        // In turn, as what is below a variant may have variants that have not been read.
+        // In turn, because a type below a variant may have variants that have not been read.
         known.visits += 1;
         let fresh = known.held.iter().position(Option::is_none);
         let index = fresh.unwrap_or(known.visits % variants.len().max(1));

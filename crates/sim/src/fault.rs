@@ -22,7 +22,7 @@ pub enum Fault {
     Pause(NodeId),
     /// Ends a pause; what waited is delivered in order.
     Resume(NodeId),
-    /// The node leaves in order: what it has sent still arrives. [`Fault::Restart`] makes it join again.
+    /// The node leaves in order: its sent messages still arrive. [`Fault::Restart`] makes it join again.
     Leave(NodeId),
     /// Some nodes cannot reach some others. Connections across stall, and break after the stall time-out.
     Partition {
@@ -65,8 +65,8 @@ pub enum Fault {
         /// In which way.
         fault: DiskFault,
     },
-    /// Ends everything that is wrong: partitions, pauses, slow links, clock rates, disk faults; starts every node that
-    /// has crashed or left.
+    /// Ends all faults: partitions, pauses, slow links, clock rates, disk faults; starts every node that has crashed
+    /// or left.
     HealAll,
 }
 

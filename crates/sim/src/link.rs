@@ -1,4 +1,4 @@
-//! Links: what the network remembers about two nodes that talk to each other.
+//! Links: the network's memory of two nodes that talk to each other.
 
 use crate::delay::chance;
 use crate::time::transfer_time;
@@ -192,7 +192,7 @@ impl<Msg> Link<Msg> {
         }
     }
 
-    /// The connection breaks: of what is on the way on `lane`, a part of random length still arrives.
+    /// The connection breaks: of the messages on the way on `lane`, a part of random length still arrives.
     pub fn cut(&mut self, lane: usize, now: Nanos, random: &mut Random) {
         if self.lanes[lane].has_stalled() {
             return self.cut_all(lane); // stalled messages are first in line, and lost

@@ -77,7 +77,7 @@ impl<M: Machine> World<M> {
             }
             Verdict::Break => {
                 self.lose(from, to, "filter breaks the connection");
-                // At once: what the sender sends next must not arrive in its stead.
+                // At once: the sender's next message must not arrive in its stead.
                 if self.break_connection(from, to) {
                     self.count_fault(FaultKind::BreakConnection);
                 }
@@ -192,7 +192,7 @@ impl<M: Machine> World<M> {
             self.lose(from, to, "connection broken");
             return None;
         }
-        // Also behind what has stalled already: order.
+        // Also behind messages that have stalled already: order.
         if self.partitions.blocks(from, to) || self.links.get(id).lanes[side].has_stalled() {
             self.stall(id, side, epoch, msg);
             return None;
@@ -289,7 +289,7 @@ impl<M: Machine> World<M> {
         }
     }
 
-    /// The attempt failed: those who have asked are told, and what they wanted to send is lost.
+    /// The attempt failed: the askers are told, and their messages are lost.
     fn refuse(&mut self, id: LinkId) {
         self.links.get(id).phase = LinkPhase::Down;
         for side in [0, 1] {
@@ -366,7 +366,7 @@ impl<M: Machine> World<M> {
 
     /// A node is gone: its connections break, and its next incarnation knows nothing of them.
     ///
-    /// `in_order`: what it has sent still arrives. `silent`: no reset reaches the peers, they find out by time-out.
+    /// `in_order`: its sent messages still arrive. `silent`: no reset reaches the peers, they find out by time-out.
     pub fn drop_links_of(&mut self, node: NodeId, in_order: bool, silent: bool) {
         for id in self.nodes[node.index()].links.clone() {
             let now = self.now;

@@ -13,7 +13,7 @@ pub type Random = Xoshiro256PlusPlus;
 pub(crate) struct Streams {
     /// Latencies, losses and duplicates.
     pub network: Random,
-    /// Disk latencies, and what a crash leaves on a disk.
+    /// Disk latencies, and the state of a disk after a crash.
     pub disk: Random,
     /// Random choices of the machines themselves.
     pub machines: Random,

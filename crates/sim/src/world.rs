@@ -1,4 +1,4 @@
-//! Everything but the machines: what a machine can act on while it handles an input.
+//! Everything except the machines: the world on which a machine acts while it handles an input.
 
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskDone, DiskError, DiskId, DiskRequest};

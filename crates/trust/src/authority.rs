@@ -29,9 +29,9 @@ const MOST_DAYS: u32 = 36_525;
 pub enum Lifetime {
     /// From a day ago until so many days from now.
     Days(u32),
-    /// Between two moments: for tests of what is over, or has not begun.
+    /// Between two moments: for tests of expired certificates, and of those that have not begun.
     Between(SystemTime, SystemTime),
-    /// For ever: of what is derived from a secret that has no end itself.
+    /// For ever: for keys that are derived from a secret without an end.
     Endless,
 }
 
@@ -129,7 +129,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// Its certificate and its key, PEM: whoever has it can be any node.
+    /// Its certificate and its key, PEM: a process that has it can be any node.
     pub fn secret(&self) -> String {
         format!("{}{}", self.certificate, self.issuer.key().serialize_pem())
     }

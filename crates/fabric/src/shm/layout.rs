@@ -8,7 +8,7 @@
 
 /// First word of a segment.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"LckfyShm");
-/// Grows with every change of what this file says.
+/// Grows with every change of the layout in this file.
 pub(super) const VERSION: u64 = 2;
 
 /// Most peers of a segment: rings grow with their square.
@@ -21,7 +21,7 @@ pub(super) const REGIONS: u64 = 255;
 const LINE: u64 = 64;
 /// A ring's entry is a cache line.
 const ENTRY: u64 = LINE;
-/// Identity in one line, what others write to in another.
+/// The identity in one line, data that others write in another.
 const SLOT: u64 = 2 * LINE;
 const REGION: u64 = LINE;
 

@@ -30,8 +30,8 @@ impl Map {
     /// The word at this offset; `None` if it is not inside or not aligned.
     pub fn word(&self, offset: u64) -> Option<&AtomicU64> {
         let at = self.place::<AtomicU64>(offset)?;
-        // SAFETY: `place` has checked bounds and alignment; the mapping lives as long as `self`, and everybody who
-        // shares it uses atomics for what this one does.
+        // SAFETY: `place` has checked bounds and alignment; the mapping lives as long as `self`, and all processes
+        // that share it use atomics for these accesses.
         Some(unsafe { at.as_ref() })
     }
 

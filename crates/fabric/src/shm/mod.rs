@@ -136,8 +136,8 @@ impl Shm {
         slots::living(&self.0.segment, self.me())
     }
 
-    /// Runs a future of this fabric to its end, on this thread. Waits for messages and times; spins at first, since
-    /// what a lock waits for often takes less than a sleep.
+    /// Runs a future of this fabric to its end, on this thread. Waits for messages and times; spins at first, because a
+    /// wait for a lock is often shorter than a sleep.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         wait::block_on(&self.0, future)
     }

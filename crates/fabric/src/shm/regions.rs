@@ -3,9 +3,9 @@
 //! # Revoking
 //! A verb is a check of its key, an atomic instruction, and a *second* check of the key. Its process may be stopped
 //! between any two of them, for as long as it likes, so nobody waits for it. If the key is revoked meanwhile, the second
-//! check fails the verb, and that it has changed the word cannot be seen: whoever reads the word later fails as well, and
-//! memory of a revoked region is never given to another. So a verb that ends well was executed before the key was
-//! revoked, and one that did not was never executed for all that anybody can tell.
+//! check fails the verb, and its change of the word stays invisible: a later reader of the word fails as well, and memory
+//! of a revoked region is never given to another. So a verb that ends well was executed before the key was revoked, and
+//! one that did not was never executed for all that anybody can tell.
 
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::fence;

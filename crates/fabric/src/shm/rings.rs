@@ -1,9 +1,9 @@
 //! Messages: a ring for each sender and receiver.
 //!
 //! One writes a ring and one reads it, so neither ever waits for the other's next instruction. A message is there when
-//! its sender has counted it (`tails`), in one store: who is killed before that has sent nothing, and the next peer in
-//! that place overwrites what it left; who is killed after has sent it. A message names the incarnation that it is for,
-//! so that the next peer in a dead receiver's place does not get it.
+//! its sender has counted it (`tails`), in one store: a sender that is killed before that has sent nothing, and the
+//! next peer in its place overwrites the rest. One that is killed after has sent it. A message names the incarnation
+//! that it is for, so that the next peer in a dead receiver's place does not get it.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::cell::Cell;
@@ -97,7 +97,8 @@ impl Rings {
         self.taken.pop_front()
     }
 
-    /// Takes what has arrived, and sends what there is room for: two that send to each other's full rings both go on.
+    /// Takes arrived messages, and sends those that there is room for: two that send to each other's full rings both go
+    /// on.
     pub fn go_on(&mut self, segment: &Segment, me: &Slot) {
         self.take(segment, me);
         if self.waiting.is_empty() {

@@ -66,7 +66,7 @@ impl Segment {
                 .open(&draft.0)
         };
         let file = options().map_err(|e| system("create", e))?;
-        // Reserved, since a page that cannot be had later would kill whoever touches it.
+        // Reserved, because a missing page would later kill a process that touches it.
         fallocate(&file, FallocateFlags::empty(), 0, layout.bytes)
             .map_err(|e| system("reserve memory for", e.into()))?;
         let salt = RandomState::new().build_hasher().finish();
@@ -169,7 +169,7 @@ impl Segment {
         self.header(header::CLOSED).store(0, SeqCst);
     }
 
-    /// The peers that live, as somebody sees it who has not joined.
+    /// The living peers, as seen from outside.
     pub fn peers(&self) -> Vec<Peer> {
         slots::living(self, Peer(0))
     }

@@ -79,7 +79,7 @@ impl Slot {
     fn numbered(segment: &Segment, index: u64) -> Slot {
         let peers = segment.places();
         let at = segment.layout().slot(index);
-        // Nobody sends to a place without a number; what was sent before names the old incarnation.
+        // Nobody sends to a place without a number; earlier messages name the old incarnation.
         segment.header(at + word::PEER).store(0, SeqCst);
         let incarnation =
             segment.header(at + word::INCARNATION).fetch_add(1, SeqCst).wrapping_add(1);

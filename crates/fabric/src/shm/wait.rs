@@ -15,10 +15,11 @@ use super::slots::word;
 use crate::clock::now;
 use crate::patience::{LONGEST, SLACK, timespec};
 
-/// How long a waiter spins before it sleeps: about what sleeping and being woken costs, so that it loses at most as much
-/// again as it could have won.
+/// How long a waiter spins before it sleeps: about the cost of a sleep and a wake-up, so that the loss is at most as
+/// large as the possible gain.
 const SPIN: Nanos = 20_000;
-/// How long it does so without letting others run; over several waits, since who polls waits for less at a time.
+/// How long it does so without letting others run; over several waits, because a polling client waits for less at a
+/// time.
 const ALONE: Nanos = 2_000;
 
 /// Tells the peer in this place that there is something for it.
@@ -26,7 +27,7 @@ pub(super) fn ring(segment: &Segment, index: u64) {
     let at = segment.layout().slot(index);
     let bell = segment.half(at + word::BELL);
     bell.fetch_add(1, SeqCst);
-    // Either the sleeper has said that it sleeps before this looks, or it looks at the bell after it has rung.
+    // Either the sleeper has announced its sleep before this looks, or it looks at the bell after it has rung.
     if segment.half(at + word::SLEEPS).load(SeqCst) != 0 {
         // It fails for bad addresses only.
         let _ = futex::wake(bell, futex::Flags::empty(), 1);
@@ -68,7 +69,7 @@ pub(super) fn block_on<T>(end: &End, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Nobody can do what is waited for while this spins, if there is one processor.
+/// With one processor, nobody can make progress while this spins.
 fn spin() -> Nanos {
     static SPINS: OnceLock<Nanos> = OnceLock::new();
     *SPINS.get_or_init(|| match std::thread::available_parallelism() {

@@ -17,7 +17,7 @@ pub(super) struct Opaque {
     _nothing: [u8; 0],
 }
 
-/// `struct ibv_context`; `ops` are what the header's inline functions call.
+/// `struct ibv_context`; the header's inline functions call `ops`.
 #[repr(C)]
 pub(super) struct Context {
     pub device: *mut Opaque,
@@ -397,7 +397,7 @@ mod tests {
 
     use super::*;
 
-    /// `lab/tests/rdma` compares the same file with what the C compiler says of the header.
+    /// `lab/tests/rdma` compares the same file with the C compiler's view of the header.
     #[test]
     fn declarations_have_the_layout_that_the_compiler_gives_the_header() {
         let mut said = String::new();

@@ -1,5 +1,5 @@
-//! The interface that connections need of a network card: `device.rs` and `pair.rs` have the real one, `schedules.rs` one
-//! whose every step is chosen.
+//! The interface that connections need of a network card: `device.rs` and `pair.rs` have the real one, `schedules.rs` has
+//! one with chosen steps.
 
 use lockify_onesided::{MESSAGE_WORDS, Message, Verb};
 
@@ -43,7 +43,7 @@ pub(super) trait Card {
 
 /// A queue pair of a reliable connection. Dropping it ends it.
 pub(super) trait CardPair {
-    /// Connects it to another; `psn` is what this end has told it.
+    /// Connects it to another; `psn` is this end's own number.
     fn connect(&self, to: &Endpoint, psn: u32) -> Result<(), VerbsError>;
 
     /// Posts a verb; its result will be in this place, below [`super::SENDS`].

@@ -1,4 +1,4 @@
-//! A device that is open, with its queue of completions; `memory.rs` and `pair.rs` have what is made of it.
+//! A device that is open, with its queue of completions; `memory.rs` and `pair.rs` have its parts.
 #![allow(unsafe_code, reason = "a library in C is called")]
 
 use core::ffi::{CStr, c_int};
@@ -61,7 +61,7 @@ impl Device {
         Ok(Rc::new(device))
     }
 
-    /// Asks what it can do.
+    /// Asks for its capabilities.
     fn look(&mut self) -> Result<(), VerbsError> {
         // SAFETY: the context is open, and the attributes are as large as the header says.
         let asked = unsafe { (self.api.query_device)(self.context, &mut self.attr) };
@@ -227,7 +227,7 @@ impl Device {
         unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
     }
 
-    /// Takes what has made the bell readable.
+    /// Clears the events that made the bell readable.
     pub fn silence(&self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
         // SAFETY: the channel lives, and does not block.
@@ -290,7 +290,7 @@ fn open_context(
     let list = unsafe { (api.get_device_list)(&mut count) };
     if list.is_null() {
         let error = io::Error::last_os_error();
-        // That is what it says where the kernel has no verbs at all.
+        // It says so where the kernel has no verbs at all.
         return Err(match error.raw_os_error() {
             Some(code) if code == rustix::io::Errno::NOSYS.raw_os_error() => VerbsError::NoDevice,
             _ => VerbsError::system("libibverbs", "listing devices", &error),
@@ -323,7 +323,7 @@ fn open_context(
         }
         (None, _) => Err(VerbsError::NoDevice),
     };
-    // SAFETY: the list is the library's; what was opened of it stays.
+    // SAFETY: the list is the library's; opened devices stay.
     unsafe { (api.free_device_list)(list) };
     opened
 }

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Grows with every change of what is below.
+/// Grows with every change of the format below.
 const VERSION: u8 = 2;
 
-/// Where a queue pair is, and what it can take.
+/// The place of a queue pair, and its limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Endpoint {
     /// True if its port is on Ethernet (RoCE): then the GID is its address, else the LID.

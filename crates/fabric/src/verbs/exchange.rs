@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use lockify_onesided::Peer;
 
-/// Most bytes of what is told.
+/// The largest message, in bytes.
 pub const MOST_TOLD: usize = 128;
 
 /// A message from the exchange.
@@ -20,7 +20,7 @@ pub enum Heard {
     },
     /// Another end has gone for good.
     Gone(Peer),
-    /// The exchange has ended: who is connected stays so, nobody else can be connected.
+    /// The exchange has ended: present connections stay, and no new ones can be made.
     Ended,
 }
 

@@ -1,8 +1,8 @@
-//! Connections with other ends: what waits for them, what is under way on them, and how they end.
+//! Connections with other ends: their waiting requests, those under way on them, and their ends.
 //!
-//! **Messages survive their connection.** A connection ends as one end sees fit: a completion in error, or the other end's
-//! word that it has a new pair or has gone. By then the card may have taken messages that this end has not seen, and
-//! acknowledged them; so a pair is stopped, and what it has taken is looked at, before it is given up. And its peer does
+//! **Messages survive their connection.** A connection ends as one end sees fit: a completion in error, or the other
+//! end's word that it has a new pair or has gone. By then the card may have taken messages that this end has not seen,
+//! and acknowledged them; so a pair is stopped, and its taken messages are read, before it is given up. And its peer does
 //! not know which of those under way were taken; so each end counts those that it takes, tells the count with the next
 //! pair or when it ends, and what was not taken goes out again. Verbs are not repeated, since who repeats an atomic may
 //! execute it twice.
@@ -134,7 +134,7 @@ impl<C: Card> Links<C> {
         self.exchange.as_ref().map(|exchange| exchange.bell())
     }
 
-    /// Takes what has come from the device and from the exchange; false if nothing has.
+    /// Handles input from the device and from the exchange; false if there was none.
     pub fn go_on(&mut self) -> bool {
         let mut any = false;
         while let Some(heard) = self.exchange.as_mut().and_then(|exchange| exchange.next()) {
@@ -148,7 +148,7 @@ impl<C: Card> Links<C> {
         any
     }
 
-    /// Asks the card what has ended; false if nothing has.
+    /// Asks the card for completions; false if there were none.
     fn look(&mut self) -> bool {
         let completed = &mut self.completed;
         match self.card.completions(|completion| completed.push_back(completion)) {
@@ -199,7 +199,7 @@ impl<C: Card> Links<C> {
             Heard::Told { .. } => {}
             Heard::Gone(peer) => {
                 self.leave(peer);
-                // Whoever has this number next counts anew.
+                // The next peer with this number counts anew.
                 self.links.insert(peer, Link { gone: true, ..Link::default() });
             }
             Heard::Ended => {
@@ -238,7 +238,7 @@ impl<C: Card> Links<C> {
         }
     }
 
-    /// Connects a new pair to theirs; what is to be told.
+    /// Connects a new pair to theirs; returns the answer.
     fn answer(&mut self, from: Peer, theirs: &Endpoint) -> Result<Word, VerbsError> {
         let mine = self.make(from)?;
         let link = self.links.entry(from).or_default();
@@ -262,7 +262,7 @@ impl<C: Card> Links<C> {
         }
     }
 
-    /// Ends this end: whoever has sent it messages is told how many of them it has taken. A card may have had no time to
+    /// Ends this end: each sender learns how many of its messages it has taken. A card may have had no time to
     /// acknowledge the last one before its queue pair is gone.
     pub fn end(&mut self) {
         let peers: Vec<Peer> = self.links.keys().copied().filter(|peer| *peer != self.me).collect();
@@ -322,7 +322,7 @@ impl<C: Card> Links<C> {
                     let work = Posted::Work { work, outcome, place, number, broken };
                     self.posted.insert(id, (peer, work));
                     if posted.is_err() {
-                        // Of what was not posted it is not said either whether it was.
+                        // Messages that were not posted get no report either.
                         self.close(peer);
                     }
                 }
@@ -382,8 +382,8 @@ impl<C: Card> Links<C> {
         }
     }
 
-    /// Gives a connection up. Verbs that were under way on it have an unknown end; what waits, and messages that were under
-    /// way, may find a new one.
+    /// Gives a connection up. Verbs that were under way on it have an unknown end; waiting requests, and messages that
+    /// were under way, may find a new one.
     fn close(&mut self, peer: Peer) {
         let Some(link) = self.links.get(&peer) else { return };
         if let Some(pair) = &link.pair {

@@ -176,7 +176,7 @@ impl Drop for End {
     }
 }
 
-/// Waits for what was posted.
+/// Waits for a posted request.
 struct Completion(Outcome);
 
 impl Future for Completion {
@@ -196,7 +196,7 @@ impl Fabric for Verbs {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // Clocks of machines are as far apart as whoever sets them lets them be.
+        // Clocks of machines may differ by any amount.
         Capabilities { masked: false, clock_error: None }
     }
 

@@ -16,7 +16,7 @@ use super::error::VerbsError;
 use super::memory::Memory;
 use super::{RECEIVES, SENDS};
 
-/// A queue pair of a reliable connection, with the memory for what comes back: first the results of verbs, a word each,
+/// A queue pair of a reliable connection, with the memory for returned data: first the results of verbs, a word each,
 /// then the messages.
 pub(super) struct Pair {
     device: Rc<Device>,
@@ -103,8 +103,8 @@ impl Pair {
         let Some(post) = (unsafe { (*(*self.qp).context).post_send }) else {
             return Err(self.device.unfit("takes no work: its driver is broken"));
         };
-        // SAFETY: the request and what it points to live until the call has copied them; what is written to later is
-        // this pair's memory.
+        // SAFETY: the request and its buffers live until the call has copied them; later writes go to this pair's
+        // memory.
         self.device.done("posting a verb", unsafe { post(self.qp, &mut request, &mut bad) })
     }
 }

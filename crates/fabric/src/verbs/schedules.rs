@@ -1,5 +1,5 @@
-//! Connections between ends whose cards, exchange and turns are moved by chosen steps: what two ends tell each other arrives
-//! whole, once and in order, whatever breaks meanwhile and whoever is slow to look.
+//! Connections between ends whose cards, exchange and turns are moved by chosen steps: messages between two ends arrive
+//! whole, once and in order, even if connections break and receivers are slow.
 
 use core::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -54,7 +54,7 @@ fn peer(end: usize) -> Peer {
 }
 
 impl Net {
-    /// Where what this pair sends arrives; `None` if nobody takes it.
+    /// The receiver of this pair's messages; `None` if there is none.
     fn target(&self, number: u32) -> Option<u32> {
         let to = self.wires[&number].connected_to?;
         let other = self.wires.get(&to)?;
@@ -336,7 +336,7 @@ impl World {
         }
     }
 
-    /// Goes on by chance until nothing can happen any more.
+    /// Goes on by chance until nothing more can happen.
     fn finish(&mut self, seed: u64) {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         // Some seeds have ends that look rarely, others networks that are slow.

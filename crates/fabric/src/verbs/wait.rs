@@ -1,4 +1,4 @@
-//! Waiting: for time, for completions, and for what the exchange says.
+//! Waiting: for time, for completions, and for the exchange's messages.
 
 use core::future::Future;
 use core::pin::pin;
@@ -42,11 +42,11 @@ pub(super) fn block_on<T>(end: &End, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// How long an end that is dropped waits for what it has posted.
+/// How long a dropped end waits for its posted messages.
 const LAST: Nanos = 1_000_000_000;
 
-/// Lets what was posted, and nobody has waited for, come to its end: the last hand-over of a client with leases, say. Then
-/// tells everybody what was taken.
+/// Waits for the end of posted messages without a waiter, for example the last hand-over of a client with leases. Then
+/// tells all peers how many messages were taken.
 pub(super) fn finish(end: &End) {
     go_on_until_idle(end);
     end.links.borrow_mut().end();

@@ -12,15 +12,15 @@ use super::case::Workload;
 /// The limits, by number of clients; one value for each round.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
-    /// Pairs of atomic additions per second, all on one word: what a lock that is always free for everybody would cost.
+    /// Pairs of atomic additions per second, all on one word: the cost of a lock that is always free for everybody.
     pub pairs_per_s: Vec<(u32, Vec<f64>)>,
-    /// Half a round trip between two threads that wake each other, in microseconds: what it costs to pass something on
-    /// to somebody who sleeps.
+    /// Half a round trip between two threads that wake each other, in microseconds: the cost of a hand-over to a
+    /// sleeping client.
     pub wake_us: Vec<f64>,
 }
 
 impl Limits {
-    /// Measures what a workload of so many clients is compared with.
+    /// Measures the baseline of a workload of so many clients.
     ///
     /// # Errors
     /// The system refuses to wait or wake.

@@ -91,7 +91,7 @@ pub struct Results {
     pub limits: Limits,
 }
 
-/// How many cases a round has, for whoever shows progress.
+/// The number of cases in a round, for a progress display.
 pub fn cases(effort: Effort) -> Vec<Case> {
     let of = |workload: Workload| {
         Protocol::ALL.iter().map(move |protocol| Case { protocol: *protocol, workload })

@@ -143,7 +143,7 @@ mod tests {
         );
     }
 
-    /// Seeded noise and mutations of what is valid, for `LOCKIFY_FUZZ_SECONDS` (1); a failure prints the seed, which
+    /// Seeded noise and mutations of valid frames, for `LOCKIFY_FUZZ_SECONDS` (1); a failure prints the seed, which
     /// `LOCKIFY_FUZZ_SEED` replays.
     #[test]
     fn noise_is_refused_or_means_the_same_when_it_is_said_again() {

@@ -80,7 +80,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // Fails only if the event queue is gone, and with it whoever would read.
+        // Fails only if the event queue is gone, and its reader with it.
         let _ = self.waker.wake();
     }
 }
@@ -136,7 +136,8 @@ impl Host {
         }
         let mut state = self.shared.state();
         let to = state.incoming.who(rank)?;
-        // Whoever takes nothing for that long is put out; so this is for what cannot be.
+        // A participant that takes nothing for that long is excluded; so this is for impossible
+        // cases.
         let end = Instant::now().checked_add(2 * PATIENCE);
         while state.unsent >= QUEUE && state.over.is_none() {
             state = self.shared.wait(state, end).ok_or(RendezvousError::Stuck)?;

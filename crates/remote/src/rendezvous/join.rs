@@ -15,7 +15,8 @@ use super::{Event, GREETING, HOME, Identity, PATIENCE, SILENCE, Welcome, allow};
 /// How long one who leaves waits for the host to have heard all.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// A participant's end. Dropping it leaves; what was told just before may be lost then, which [`Rendezvous::leave`] avoids.
+/// A participant's end. Dropping it leaves; messages from just before may be lost then, which [`Rendezvous::leave`]
+/// avoids.
 pub struct Rendezvous {
     line: Line<Frame>,
     rank: u16,
@@ -25,8 +26,8 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Takes part in what a host at this address, on this node of the cluster, has opened. Without keys, nodes' numbers
-    /// prove nothing, but have to be what both sides say.
+    /// Joins the rendezvous of a host at this address, on this node of the cluster. Without keys, nodes' numbers prove
+    /// nothing, but both sides must agree on them.
     ///
     /// # Errors
     /// Nobody answers, one of both does not trust the other, or the host refuses.
@@ -56,7 +57,8 @@ impl Rendezvous {
         self.rank
     }
 
-    /// Tells somebody something. Waits while the host takes nothing, because it, or who is told, has too much already.
+    /// Sends a message to a participant. Waits while the host takes nothing, because it, or the receiver, has too much
+    /// already.
     ///
     /// # Errors
     /// There is nobody of this rank, by the events so far; it is too long; or the rendezvous is over.
@@ -149,7 +151,7 @@ impl Rendezvous {
     }
 }
 
-/// Readable when [`Rendezvous::next`] has more to say after it had nothing, for who waits for other things, too.
+/// Readable when [`Rendezvous::next`] has new events after it had none, for callers that wait for other descriptors, too.
 impl AsFd for Rendezvous {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.line.as_fd()

@@ -37,10 +37,10 @@ pub const HOME: u16 = 0;
 pub const LAST_RANK: u16 = u16::MAX - 1;
 /// Bytes that the host keeps for a receiver.
 pub const QUEUE: usize = 256 * 1024;
-/// How long a receiver may take nothing of what is kept for it.
+/// How long a receiver may take none of its kept messages.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a connection may be silent although its system was asked whether it is there. Longer than [`PATIENCE`]: who is not
-/// heard, because he tells much to somebody who takes nothing, cannot write so long, which TCP takes for silence.
+/// How long a connection may be silent although its system was asked whether it is there. Longer than [`PATIENCE`]: a
+/// sender that is not read, because its receiver takes nothing, cannot write for so long, and TCP takes that for silence.
 pub const SILENCE: Duration = Duration::from_secs(15);
 /// How long connecting, and proving who one is, may take.
 const GREETING: Duration = Duration::from_secs(10);

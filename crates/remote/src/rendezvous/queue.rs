@@ -49,7 +49,7 @@ impl Incoming {
         }
     }
 
-    /// Whom a rank means to who has seen the events so far.
+    /// The participant behind a rank, for one that has seen the events so far.
     pub fn who(&self, rank: u16) -> Result<Who, RendezvousError> {
         let life = if rank == HOME { Some(0) } else { self.lives.get(&rank).copied() };
         life.map(|life| Who { rank, life }).ok_or(RendezvousError::Nobody(rank))

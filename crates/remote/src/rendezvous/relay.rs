@@ -1,4 +1,4 @@
-//! The host's thread: lets participants in, and carries what they tell each other.
+//! The host's thread: admits participants, and carries their messages.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +18,7 @@ use super::{GREETING, HOME, LAST_RANK, PATIENCE, QUEUE, SILENCE};
 const STRANGERS: usize = 64;
 /// Frames of one participant before others have their turn.
 const FRAMES: usize = 64;
-/// How long who was refused may take to read why, and who takes part, that it is over.
+/// How long a refused peer may take to read the reason, and a participant to read that it is over.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// How often times are looked at, while there is one to keep.
 const TICK: Duration = Duration::from_millis(250);
@@ -130,7 +130,7 @@ impl Relay {
     }
 
     fn accept(&mut self) {
-        // Everybody who comes is an event more for the home.
+        // Each new participant is one more event for the home.
         while self.knocks && !self.shared.state().incoming.is_full() {
             let (mut stream, from) = match self.listener.accept() {
                 Ok(accepted) => accepted,
@@ -167,7 +167,7 @@ impl Relay {
         }
     }
 
-    /// Hears a member, as long as what it says can be carried; whether there may be more of that.
+    /// Reads a member, as long as its messages can be carried; returns if there may be more.
     fn hear(&mut self, key: usize) -> bool {
         for _ in 0..FRAMES {
             let Some(member) = self.members.get_mut(key) else { return false };
@@ -350,7 +350,7 @@ impl Relay {
         None
     }
 
-    /// Carries what the home has told; whether that was something.
+    /// Carries the home's messages; returns if there were any.
     fn carry_for_home(&mut self) -> bool {
         let mut moved = false;
         loop {

@@ -118,8 +118,8 @@ impl View {
         }
     }
 
-    /// Returns whether the number was seen before. A gap is in order only behind repeated messages: what was sent while
-    /// there was no connection is lost.
+    /// Returns whether the number was seen before. A gap is in order only behind repeated messages: messages without a
+    /// connection are lost.
     fn chat(&mut self, incarnation: u32, number: u64, gaps: bool) -> bool {
         assert_eq!(
             self.up,

@@ -5,7 +5,7 @@ use lockify_sim::*;
 /// Notes every input; does nothing by itself.
 #[derive(Default)]
 pub struct Recorder {
-    /// Taken from the incarnation before: what a host would salvage.
+    /// From the former incarnation: state that a host would salvage.
     pub starts: u32,
 }
 
@@ -94,7 +94,7 @@ pub fn send(
     }
 }
 
-/// Runs until `ms` milliseconds of virtual time; returns what the nodes saw.
+/// Runs until `ms` milliseconds of virtual time; returns the nodes' observations.
 pub fn run(sim: &mut Sim<Recorder>, ms: u64) -> Vec<(NodeId, Seen)> {
     timed(sim, ms).into_iter().map(|(_, node, seen)| (node, seen)).collect()
 }
