@@ -2,8 +2,14 @@
 //! one is in the daemon's tests; here, every step can be looked at.
 
 use super::*;
+use crate::SpaceKeys;
+use lockify_core::Policy;
 
 const LEASE: Time = 16_000;
+
+fn join(name: &str, life: u64) -> SpaceJoin {
+    SpaceJoin { name: name.into(), life, keys: SpaceKeys { policy: Policy::Home, lvb_len: 32 } }
+}
 
 struct Host {
     sm: CorosyncMembership,
@@ -99,7 +105,7 @@ impl World {
     }
 
     fn join(&mut self, node: NodeId, name: &str, life: u64) {
-        let spaces = vec![SpaceJoin { name: name.into(), life }];
+        let spaces = vec![join(name, life)];
         self.post(node, Event::Spaces(spaces));
     }
 
@@ -753,7 +759,7 @@ fn no_message_makes_it_panic() {
     let view = w.hosts[&NodeId(1)].view.clone().unwrap();
     let (seq, group) = (view.seq, w.hosts[&NodeId(1)].sm.digest());
     let reach = vec![(NodeId(1), host(&w, 1).0), (NodeId(2), host(&w, 2).0)];
-    let spaces = vec![SpaceJoin { name: "s".into(), life }];
+    let spaces = vec![join("s", life)];
     let report = Report { weight: 1, spaces, reach, seen: seq, installed: seq };
     let next = NodeView { seq: seq + 1, ..view };
     let words = [

@@ -298,8 +298,11 @@ impl CorosyncMembership {
         let seated = |m: &Member| self.seats.get(&m.node).is_some_and(|s| s.life == m.incarnation);
         let enough = self.config.fence != FenceKind::Lease
             || self.is_majority(view.members.iter().map(|m| &m.node));
+        let old = self.kept.installed.as_ref();
+        let follows = |s: &SpaceView| s.may_follow(old.and_then(|v| v.space_view(&s.name)));
         view.is_well_formed()
             && enough
+            && view.spaces.iter().all(follows)
             && view.members.iter().all(seated)
             && view.life(self.config.node) == Some(self.config.life)
             && view.life(by).is_some()
@@ -363,6 +366,6 @@ impl CorosyncMembership {
             let report = self.seats.get(&m.node)?.report.as_ref()?;
             Some((*m, report.spaces.as_slice()))
         });
-        joined_spaces(reports)
+        joined_spaces(reports, self.kept.installed.as_ref())
     }
 }

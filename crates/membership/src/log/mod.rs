@@ -54,8 +54,8 @@ use conduct::Conduct;
 pub use state::{
     ClusterState, Command, ConfigId, FIRST_ERA, Keys, Life, MAX_VOTERS, NodeEntry, Position, Why,
 };
-pub use store::ImageError;
 use store::{Image, Records, Witness};
+pub use store::{ImageError, highest_view};
 use words::First;
 pub use words::{Hello, LogWord, Report};
 
@@ -90,6 +90,8 @@ pub struct LogConfig {
     pub shards: u32,
     /// Between two heartbeats of the consensus, in nanoseconds; `None`: 100 ms, less with a lease below 800 ms.
     pub heartbeat: Option<Time>,
+    /// Views are numbered above this, too: what other shards of this node have reached. A name may have been theirs.
+    pub floor: u64,
     /// A random number, from which all others of this process are drawn.
     pub seed: u64,
 }

@@ -136,6 +136,8 @@ pub enum Command {
     View {
         /// The number of the view before.
         base: u64,
+        /// Its own number, above `base`.
+        seq: u64,
         /// Its members, by id.
         members: Vec<Member>,
         /// Its lockspaces, by name, not numbered.
@@ -289,7 +291,9 @@ impl ClusterState {
             Command::Live { node, visit } => self.live(*node, *visit),
             Command::Exclude { node, life, why } => self.exclude(*node, *life, *why),
             Command::Over { node, below, keys } => self.end(*node, *below, *keys),
-            Command::View { base, members, spaces } => self.enter(*base, members, spaces),
+            Command::View { base, seq, members, spaces } => {
+                self.enter(*base, *seq, members, spaces)
+            }
             Command::Node { node, entry } => self.change_node(*node, entry.clone()),
             Command::ChangeLease { lease } => self.change_lease(*lease),
             Command::SettleLease { keys } => self.settle_lease(*keys),
@@ -327,9 +331,9 @@ impl ClusterState {
         true
     }
 
-    fn enter(&mut self, base: u64, members: &[Member], spaces: &[SpaceView]) -> bool {
-        let seq = base + 1;
+    fn enter(&mut self, base: u64, seq: u64, members: &[Member], spaces: &[SpaceView]) -> bool {
         let fits = base == self.view.seq
+            && seq > base
             && seq < LAST_VIEW
             && members.iter().all(|m| self.may_join(m.node, m.incarnation));
         let stays =
@@ -341,7 +345,8 @@ impl ClusterState {
         }
         let spaces = numbered(spaces.to_vec(), seq, Some(&self.view));
         let view = NodeView { seq, members: members.to_vec(), spaces };
-        if !view.is_well_formed() {
+        let follows = |s: &SpaceView| s.may_follow(self.view.space_view(&s.name));
+        if !view.is_well_formed() || !view.spaces.iter().all(follows) {
             return false;
         }
         self.view = view;

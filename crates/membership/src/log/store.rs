@@ -132,6 +132,20 @@ impl Image {
     }
 }
 
+/// The highest number of a view that an image knows of, decided or not.
+///
+/// # Errors
+/// The image is damaged.
+pub fn highest_view(image: &[u8]) -> Result<u64, ImageError> {
+    let image = Image::decode(image)?;
+    let proposed = image.records.log.iter().filter_map(|command| match command {
+        Command::View { seq, .. } => Some(*seq),
+        _ => None,
+    });
+    let held = image.base.map_or(0, |state| state.view.seq);
+    Ok(proposed.max().unwrap_or(0).max(held))
+}
+
 /// The records, shared between the consensus, which changes them, and the log, which has them written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {

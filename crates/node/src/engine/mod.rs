@@ -18,7 +18,7 @@ mod work;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,6 +188,9 @@ impl Engine {
         resumed: Option<(Box<dyn Membership + Send>, u64)>,
     ) -> Result<Engine, NodeError> {
         let identity = identity(&config)?;
+        // Corosync keeps what its nodes have agreed on.
+        let dir = if config.corosync.is_none() { config.state_path()? } else { None };
+        let dir = dir.map(Path::to_owned);
         let poll = Poller::new(config.busy_poll).map_err(system("cannot make an event queue"))?;
         let waker =
             mio::Waker::new(poll.registry(), WAKER).map_err(system("cannot make a waker"))?;
@@ -197,9 +200,7 @@ impl Engine {
         let other_listeners = listen_elsewhere(&config, &identity, &poll)?;
         let now = monotonic();
         let lease = nanos(config.lease).max(MS);
-        // Corosync keeps what its nodes have agreed on.
-        let dir = config.state_dir.as_deref().filter(|_| config.corosync.is_none());
-        let disk = dir.map(|d| Disk::open(d, identity.shard)).transpose()?;
+        let disk = dir.map(|d| Disk::open(&d, identity.shard)).transpose()?;
         let (members, incarnation) = match resumed {
             Some(resumed) => resumed,
             None => membership(&config, lease, disk.as_ref())?,
@@ -501,13 +502,17 @@ fn membership(
         return Ok((Box::new(CorosyncMembership::new(group, now)), life));
     }
     let image = disk.map(Disk::read).transpose()?.flatten();
-    let service = LogMembership::new(log_config(config, lease)?, image.as_deref(), now)
+    let service = LogMembership::new(log_config(config, lease, disk)?, image.as_deref(), now)
         .map_err(|e| NodeError::Config(format!("state_dir: {e}")))?;
     let visit = service.identity();
     Ok((Box::new(service), visit))
 }
 
-fn log_config(config: &NodeConfig, lease: Time) -> Result<LogConfig, NodeError> {
+fn log_config(
+    config: &NodeConfig,
+    lease: Time,
+    disk: Option<&Disk>,
+) -> Result<LogConfig, NodeError> {
     let mut seed = [0; 8];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| system("cannot draw a random number")(e.into()))?;
@@ -525,6 +530,7 @@ fn log_config(config: &NodeConfig, lease: Time) -> Result<LogConfig, NodeError> 
         shards: config.shard.as_ref().map_or(1, |g| g.len()),
         // An answer takes twice the delay.
         heartbeat: (!config.delay.is_zero()).then(|| (4 * nanos(config.delay)).max(100 * MS)),
+        floor: disk.map_or(Ok(0), Disk::floor)?,
         seed: u64::from_ne_bytes(seed),
     })
 }

@@ -169,6 +169,7 @@ impl Engine {
                 self.enter(at, part, now);
             }
         }
+        self.leave_misfits(now);
     }
 
     /// Messages to a life that is over need not be kept.
