@@ -35,6 +35,18 @@ pub enum Error {
     /// The daemon is there, and does not serve this program now.
     #[error("the lock daemon does not serve this program: {0}")]
     NotServed(Goodbye),
+    /// A user's own daemon serves that user and root, and hangs up on everybody else.
+    #[error(
+        "{socket} is the lock daemon of user {owner}, which serves that user and root, and not user {user}"
+    )]
+    NotYours {
+        /// `@NAME`.
+        socket: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who asked.
+        user: u32,
+    },
     /// The name of a user's own daemon is in use by somebody else, who gets no requests.
     #[error(
         "{socket} is for the lock daemon of user {expected}, and a process of user {found} (pid \
