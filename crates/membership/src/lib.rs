@@ -149,6 +149,8 @@ pub enum ClusterEvent {
     Parted,
     /// The nodes of its list and their votes are now these.
     Votes(BTreeMap<NodeId, u32>),
+    /// Whether its rules may let nodes go on that have no more than half of all votes.
+    Minorities(bool),
     /// It says this.
     Said(lockify_corosync::Event),
 }
@@ -349,8 +351,8 @@ impl MembershipImage {
 
 /// The answer of a service that has no log to what an operator wants changed in it.
 fn no_log(id: u64) -> Action {
-    let why = "this cluster's membership keeps no log that could be changed: with corosync, change its \
-               configuration";
+    let why = "this cluster's membership keeps no log that could be changed: with corosync, change \
+               corosync.conf and the nodes' files";
     Action::Answer { id, result: Err(why.into()) }
 }
 

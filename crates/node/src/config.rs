@@ -65,10 +65,7 @@ pub struct NodeConfig {
     /// A socket that listens already, instead of binding this node's address (for port 0). Not
     /// needed in a list of one node, which has nobody to listen to.
     pub listener: Option<TcpListener>,
-    /// With corosync: this life of the node, larger than that of every earlier one; `None`: the
-    /// nanoseconds since 1970. Without, the cluster's log hands lives out.
-    pub incarnation: Option<u64>,
-    /// Where this node keeps what the cluster has agreed on.
+    /// Where this node keeps what the cluster has agreed on; with corosync, too.
     pub state_dir: StateDir,
     /// Nodes of the list that do not vote. Of the others, the first seven do.
     pub learners: BTreeSet<NodeId>,
@@ -119,7 +116,6 @@ impl NodeConfig {
             nodes,
             security: Security::default(),
             listener: None,
-            incarnation: None,
             state_dir: StateDir::Missing,
             learners: BTreeSet::new(),
             hosts: BTreeMap::new(),

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use super::super::{FenceKind, NodeView, SpaceView, numbered};
 
 /// The views of an era are numbered in so many bits; a view's number is a token's upper half.
-pub(super) const ERA_SHIFT: u32 = 22;
+pub(crate) const ERA_SHIFT: u32 = 22;
 
 /// The first era: its views are above the seconds since 1970 up to the year 2029, by which earlier
 /// releases numbered views.
 pub const FIRST_ERA: u64 = 448;
 
 /// Views have lower numbers, so that tokens are positive where they are kept as signed numbers.
-const LAST_VIEW: u64 = 1 << 31;
+pub(crate) const LAST_VIEW: u64 = 1 << 31;
 
 /// How many nodes vote at most; further ones learn what was agreed on.
 pub const MAX_VOTERS: usize = 7;

@@ -236,9 +236,7 @@ impl Engine {
         let floor = match self.incarnation {
             // No life yet: what is joined now is joined again in it.
             visit if is_visit(visit) => 0,
-            life if life >> (63 - JOINS) == 0 => life << JOINS,
-            // Corosync's lives count nanoseconds.
-            life => life,
+            life => life << JOINS,
         };
         self.last_life = (self.last_life + 1).max(floor);
         self.last_life
