@@ -37,6 +37,7 @@ pub fn failure(e: Error) -> PyErr {
         | Error::NotServed(_)
         | Error::NoAnswer { .. }
         | Error::NotOurs { .. }
+        | Error::NotYours { .. }
         | Error::NoDomain(_)
         | Error::NotStarted(_)
         | Error::NotADaemon(_)

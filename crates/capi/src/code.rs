@@ -64,6 +64,7 @@ impl From<Error> for Failure {
             | Error::NotServed(_)
             | Error::NoAnswer { .. }
             | Error::NotOurs { .. }
+            | Error::NotYours { .. }
             | Error::NoDomain(_)
             | Error::NotStarted(_)
             | Error::NotADaemon(_)

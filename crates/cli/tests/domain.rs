@@ -69,7 +69,7 @@ fn each_user_has_a_daemon_of_its_own() {
         # Root may look; others are not let in.
         expect 0 lockify who --socket @lockify-user-4242 db; says "holds EX"
         expect 3 setpriv --reuid=77 --regid=4242 --clear-groups lockify who --socket @lockify-user-4242 db
-        says "does not answer"
+        says "is the lock daemon of user 4242, which serves that user and root, and not user 77"
         "#,
     );
 }

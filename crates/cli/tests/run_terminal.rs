@@ -39,7 +39,8 @@ impl Session {
         let (person, program) = terminal();
         let lockify = user.command(&[]);
         let mut shell = Command::new("setsid");
-        shell.args(["--ctty", "--wait", "sh", "-mc", script]);
+        // Whoever runs the tests may ignore signals, and a shell cannot take that back.
+        shell.args(["--ctty", "--wait", "env", "--default-signal", "sh", "-mc", script]);
         for (name, value) in lockify.get_envs() {
             match value {
                 Some(value) => shell.env(name, value),

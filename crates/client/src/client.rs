@@ -207,15 +207,20 @@ impl Client {
     /// [`Error::TooOld`], [`Error::Disconnected`].
     pub fn change_cluster(&self, request: &Request) -> Result<String, Error> {
         self.knows(CHANGES_CLUSTERS)?;
-        let mut done = String::new();
+        let (mut done, mut refused) = (None, None);
         for shard in &self.inner.shards {
             match shard.ask(Query::Change(request.clone()))?.pop() {
-                Some(Answer::Changed(what)) => done = what,
+                Some(Answer::Changed(what)) => done = Some(what),
+                // A shard that lost nothing says so; another one may have.
+                Some(Answer::Refused(why)) if *request == Request::Recover => refused = Some(why),
                 Some(Answer::Refused(why)) => return Err(why.into()),
                 other => return Err(unexpected(&other.unwrap_or(Answer::Done))),
             }
         }
-        Ok(done)
+        match (done, refused) {
+            (None, Some(why)) => Err(why.into()),
+            (done, _) => Ok(done.unwrap_or_default()),
+        }
     }
 
     /// Ends the session now: its locks are released (PERSISTENT ones become orphans), and calls of

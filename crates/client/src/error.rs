@@ -35,6 +35,18 @@ pub enum Error {
     /// The daemon is there, and does not serve this program now.
     #[error("the lock daemon does not serve this program: {0}")]
     NotServed(Goodbye),
+    /// A user's own daemon serves that user and root, and hangs up on all others.
+    #[error(
+        "{socket} is the lock daemon of user {owner}, which serves that user and root, and not user {user}"
+    )]
+    NotYours {
+        /// The name of the socket, `@NAME`.
+        socket: PathBuf,
+        /// The user whose daemon it is.
+        owner: u32,
+        /// The user that asked.
+        user: u32,
+    },
     /// Another user's process uses the name of this user's daemon, and gets no requests.
     #[error(
         "{socket} is for the lock daemon of user {expected}, and a process of user {found} (pid \

@@ -54,7 +54,8 @@ pub use lockify_core::{
     NodeId, ResourceInfo, SbFlags, Stats, Status, UnlockFlags,
 };
 pub use lockify_node::{
-    FenceKind, NodeAddress, NodeConfig, NodeStatus, SpaceConfig, SpaceStatus, Standing, shard_of,
+    FenceKind, NodeAddress, NodeConfig, NodeStatus, SpaceConfig, SpaceStatus, Standing, StateDir,
+    shard_of,
 };
 pub use socket::{Named, is_abstract, names_of, shard_path, socket_address};
 pub use space::{ClusterView, LockBuilder, Lockspace, Page, Which};

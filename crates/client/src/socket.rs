@@ -174,8 +174,12 @@ pub(crate) fn connect(socket: &Path, shard: u16) -> Result<Connected, Error> {
 fn not_greeted(socket: &Path, e: &io::Error) -> Error {
     match e.kind() {
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-            let why = e.to_string();
-            Error::NoDaemon { socket: socket.to_owned(), why, then: START.into() }
+            let (socket, why) = (socket.to_owned(), e.to_string());
+            let user = rustix::process::geteuid().as_raw();
+            match expected_user(&socket).filter(|owner| user != 0 && user != *owner) {
+                Some(owner) => Error::NotYours { socket, owner, user },
+                None => Error::NoDaemon { socket, why, then: START.into() },
+            }
         }
         _ => no_answer(socket, e),
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lockify_client::protocol::{Answer, Event, LockRequest, Query, Request, Space, UnlockRequest};
 use lockify_client::{
     Client, EmbeddedConfig, Error, Guard, Interrupt, Lockspace, Mode, Name, NodeAddress,
-    NodeConfig, NodeId, SpaceConfig, UnlockFlags, interruptible, protocol, raw,
+    NodeConfig, NodeId, SpaceConfig, StateDir, UnlockFlags, interruptible, protocol, raw,
 };
 use lockify_core::{ClaimMode, LockFlags, Policy};
 use rustix::event::{EventfdFlags, eventfd};
@@ -34,6 +34,7 @@ fn cluster(size: u32) -> Vec<Client> {
         .collect();
     let configs = (1..).zip(listeners).map(|(id, listener)| NodeConfig {
         listener: Some(listener),
+        state_dir: StateDir::Memory,
         lease: Duration::from_millis(500),
         ..NodeConfig::new("test", NodeId(id), nodes.clone())
     });

@@ -38,6 +38,20 @@ impl Policy {
             Policy::Home => "home",
         }
     }
+
+    /// Policies whose nodes can share a lockspace.
+    pub(crate) const fn family(self) -> u8 {
+        match self {
+            Policy::Directory | Policy::Claim(_) => 0,
+            Policy::Broadcast => 1,
+            Policy::Home => 2,
+        }
+    }
+
+    /// Whether nodes with these two policies can share a lockspace.
+    pub const fn mixes_with(self, other: Policy) -> bool {
+        self.family() == other.family()
+    }
 }
 
 /// When a claimed lock is granted.

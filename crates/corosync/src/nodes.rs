@@ -47,6 +47,8 @@ pub struct Nodes {
     pub nodes: Vec<Node>,
     /// The time-out of its token that it uses, in milliseconds, if it tells.
     pub token: Option<u32>,
+    /// Its rules may let nodes go on that have no more than half of all votes.
+    pub minorities: bool,
 }
 
 fn links(fields: &BTreeMap<String, String>) -> Vec<LinkAddress> {
@@ -90,7 +92,21 @@ pub(crate) fn read(api: &Api, cmap: Handle, me: u32) -> Result<Nodes, Error> {
     // Nothing depends on it but a check: without it, there is none.
     let token = get(api, cmap, "runtime.config.totem.token").ok().flatten();
     let token = token.and_then(|ms| ms.parse().ok());
-    Ok(Nodes { me, cluster, nodes, token })
+    let minorities = allows_minorities(api, cmap)?;
+    Ok(Nodes { me, cluster, nodes, token, minorities })
+}
+
+/// Whether a rule of votequorum(5) is in use that does not go by more than half of the votes of nodelist.
+fn allows_minorities(api: &Api, cmap: Handle) -> Result<bool, Error> {
+    const RULES: [&str; 4] =
+        ["two_node", "last_man_standing", "auto_tie_breaker", "allow_downscale"];
+    for rule in RULES {
+        let value = get(api, cmap, &format!("quorum.{rule}"))?;
+        if value.is_some_and(|v| v != "0") {
+            return Ok(true);
+        }
+    }
+    Ok(get(api, cmap, "quorum.device.model")?.is_some())
 }
 
 fn keys(api: &Api, cmap: Handle) -> Result<Vec<String>, Error> {
@@ -117,7 +133,7 @@ fn keys(api: &Api, cmap: Handle) -> Result<Vec<String>, Error> {
     Ok(keys)
 }
 
-/// A value as text: a string, or a number of four bytes at most.
+/// A value as text: a string, or a number of four bytes at most, or of one.
 fn get(api: &Api, cmap: Handle, key: &str) -> Result<Option<String>, Error> {
     let Ok(name) = CString::new(key) else { return Ok(None) };
     let (mut value, mut len, mut kind) = ([0u8; 1024], 1024, 0);

@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use lockify_core::{NodeId, Policy};
 use lockify_node::wire::Versions;
-use lockify_node::{Given, NodeAddress, NodeConfig, SpaceConfig};
+use lockify_node::{Given, NodeAddress, NodeConfig, SpaceConfig, StateDir};
 use serde::{Deserialize, Deserializer};
 
 pub use access::Access;
@@ -603,7 +603,7 @@ impl Config {
         let named = self.nodes.iter().filter(|n| n.address.socket().is_none());
         let learners = self.nodes.iter().filter(|n| !n.voter).map(|n| NodeId(n.id));
         NodeConfig {
-            state_dir: Some(self.state_dir()),
+            state_dir: StateDir::At(self.state_dir()),
             hosts: named.map(|n| (NodeId(n.id), n.address.to_string())).collect(),
             learners: learners.collect(),
             listen: self.listens(),

@@ -279,7 +279,8 @@ impl Shard {
         }
         let figures = self.host.figures().cloned().unwrap_or_default();
         let view_changes = self.engine.view_changes();
-        Snapshot { status: self.engine.status(), view_changes, figures, sessions }
+        let era = self.engine.cluster().map(|c| c.config.era);
+        Snapshot { status: self.engine.status(), view_changes, era, figures, sessions }
     }
 
     fn schedule(&mut self, index: usize) {

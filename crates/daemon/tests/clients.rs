@@ -6,8 +6,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Alone, PATIENCE, block_on, eventually};
-use lockify_client::{Error, LockFlags, Mode};
+use common::{Alone, PATIENCE, alone_config, block_on, eventually, recording};
+use lockify_client::{Client, Error, LockFlags, Mode};
+use lockify_daemon::Daemon;
 
 #[test]
 fn locks_convert_and_unlock() {
@@ -222,6 +223,24 @@ fn calls_that_make_no_sense_are_refused() {
     assert!(e.contains("unknown flags"), "{e}");
     let e = space.request("a", Mode::EX).flags(LockFlags::CONVDEADLK).lock().unwrap_err();
     assert!(e.to_string().contains("conversions only"), "{e}");
+}
+
+#[test]
+fn tokens_grow_over_restarts_with_other_numbers_of_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut last = [0; 20];
+    for shards in [1, 1, 1, 3, 2, 3, 1, 4] {
+        let config = alone_config(dir.path(), &format!("shards = {shards}"));
+        let daemon = Daemon::start(&config, &recording().0).unwrap();
+        let client = Client::connect(&config.socket).unwrap();
+        let space = client.lockspace("default").unwrap();
+        for (i, last) in last.iter_mut().enumerate() {
+            let token = space.lock(format!("n{i}"), Mode::EX).unwrap().token();
+            assert!(token > *last, "n{i} with {shards} shards: {token} after {last}");
+            *last = token;
+        }
+        drop(daemon);
+    }
 }
 
 #[test]

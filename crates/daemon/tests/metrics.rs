@@ -75,6 +75,7 @@ fn locks_waits_claims_and_sessions_are_counted() {
         after.contains_key("lockify_recovery_seconds_total{lockspace=\"default\",step=\"locks\"}")
     );
     assert_eq!(after["lockify_members"], 1.0);
+    assert_eq!(after["lockify_era"], 448.0);
 }
 
 #[test]

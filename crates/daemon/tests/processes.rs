@@ -6,8 +6,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
+use std::time::SystemTime;
 
-use common::process::{Process, nodes};
+use common::process::{Process, members, nodes};
 use common::{PATIENCE, eventually};
 use lockify_client::{Client, Error, Mode};
 use rustix::process::Signal;
@@ -123,6 +124,29 @@ fn a_wrong_configuration_ends_with_its_place() {
     child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(2));
     assert!(text.contains("bad.toml") && text.contains("line 2"), "{text}");
+}
+
+/// Earlier releases numbered views by the seconds since 1970, and had neither `state_dir` nor a log.
+#[test]
+fn a_cluster_of_an_earlier_release_is_taken_over_by_its_list() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!("cluster = \"old\"\nlease = \"500ms\"\n{}", nodes(3));
+    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let mut token = seconds << 32;
+    // The whole cluster is stopped and started, the second time in another order.
+    for order in [[1, 2, 3], [3, 1, 2]] {
+        let mut daemons = order.map(|node| Process::serving(dir.path(), node, &config));
+        for daemon in &daemons {
+            eventually("three members", || members(daemon) == 3);
+            let space = daemon.client().lockspace("default").unwrap();
+            let guard = space.request("a", Mode::EX).timeout(PATIENCE).lock().unwrap();
+            assert!(guard.token() > token, "{} after {token}", guard.token());
+            token = guard.token();
+        }
+        daemons.iter_mut().for_each(|d| d.signal(Signal::TERM));
+        assert!(daemons.iter_mut().all(|d| d.ended().success()));
+    }
+    assert!(dir.path().join("state.old.3/membership.0").exists());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use lockify_core::{NodeId, Policy};
-use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId};
+use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId, StateDir};
 use lockify_report::crew::{self, Failure};
 use rustix::thread::CpuSet;
 
@@ -190,6 +190,7 @@ impl Worker {
         let nodes = nodes.map(|(node, &address)| NodeAddress { node, address }).collect();
         let mut config = NodeConfig::new("lockify-demo", NodeId(number), nodes);
         config.listener = self.listener.take();
+        config.state_dir = StateDir::Memory;
         config.delay = delay;
         config.lease = LEASE;
         config.busy_poll = self.busy_poll();

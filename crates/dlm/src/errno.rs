@@ -32,7 +32,7 @@ pub(crate) fn of(error: &Error) -> c_int {
         | Error::NoDomain(_)
         | Error::NotStarted(_) => libc::ECONNREFUSED,
         Error::NoAnswer { .. } => libc::ETIMEDOUT,
-        Error::NotOurs { .. } => libc::EACCES,
+        Error::NotOurs { .. } | Error::NotYours { .. } => libc::EACCES,
         Error::NotADaemon(_) | Error::Version(_) => libc::EPROTO,
         Error::Disconnected(_) => libc::ENOTCONN,
         Error::Refused(why) => of_refusal(why),

@@ -1,9 +1,16 @@
 //! Nodes over an imitation of corosync: rings, groups with one order, quorum by majority. The real
 //! one is in the daemon's tests; here, every step can be looked at.
 
+use super::memory::FLOOR;
 use super::*;
+use crate::SpaceKeys;
+use lockify_core::Policy;
 
 const LEASE: Time = 16_000;
+
+fn join(name: &str, life: u64) -> SpaceJoin {
+    SpaceJoin { name: name.into(), life, keys: SpaceKeys { policy: Policy::Home, lvb_len: 32 } }
+}
 
 struct Host {
     sm: CorosyncMembership,
@@ -19,9 +26,41 @@ struct Host {
     lease_end: Option<Time>,
 }
 
+/// How a node's disk takes what is written to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Health {
+    #[default]
+    Good,
+    /// It refuses everything.
+    Full,
+    /// It answers when it is good again.
+    Slow,
+}
+
+#[derive(Default)]
+struct Disk {
+    image: Option<Vec<u8>>,
+    health: Health,
+    /// A write that it has not done.
+    waits: Option<(u64, Vec<u8>)>,
+}
+
 struct World {
     now: Time,
     wall: u64,
+    /// By how many seconds a node's clock is wrong.
+    clocks: BTreeMap<NodeId, i64>,
+    disks: BTreeMap<NodeId, Disk>,
+    /// The largest life of each node that there was.
+    used: BTreeMap<NodeId, u64>,
+    /// A ring with fewer than half of the nodes is quorate, too.
+    minorities: bool,
+    /// Beats that do not arrive, from and to.
+    deaf: BTreeSet<(NodeId, NodeId)>,
+    refusals: usize,
+    /// What other shards have used.
+    floor: u64,
+    answers: Vec<Result<String, String>>,
     fence: FenceKind,
     size: u32,
     hosts: BTreeMap<NodeId, Host>,
@@ -31,7 +70,6 @@ struct World {
     conns: BTreeSet<(NodeId, NodeId)>,
     cut: BTreeSet<(NodeId, NodeId)>,
     ring_seq: u64,
-    lives: u64,
     pids: u32,
     agents: Vec<NodeId>,
     /// Every view that was installed, by number.
@@ -40,39 +78,48 @@ struct World {
 
 impl World {
     fn new(size: u32, fence: FenceKind) -> World {
-        let (now, wall, ring_seq, lives, pids) = (1_000_000, 1000, 4, 10, 1);
-        let rings = vec![(1..=size).map(NodeId).collect()];
-        let (hosts, agents, views, conns, cut) = Default::default();
-        let mut w = World {
-            now,
-            wall,
-            fence,
-            size,
-            hosts,
-            rings,
-            conns,
-            cut,
-            ring_seq,
-            lives,
-            pids,
-            agents,
-            views,
-        };
+        let mut w = World::empty(size, fence);
         (1..=size).for_each(|n| w.start(n));
         w.pass(4 * LEASE);
         w
     }
 
+    /// No process has ever run.
+    fn empty(size: u32, fence: FenceKind) -> World {
+        World {
+            now: 1_000_000,
+            wall: 1_790_000_000,
+            clocks: BTreeMap::new(),
+            disks: BTreeMap::new(),
+            used: BTreeMap::new(),
+            minorities: false,
+            deaf: BTreeSet::new(),
+            refusals: 0,
+            floor: 0,
+            answers: Vec::new(),
+            fence,
+            size,
+            hosts: BTreeMap::new(),
+            rings: vec![(1..=size).map(NodeId).collect()],
+            conns: BTreeSet::new(),
+            cut: BTreeSet::new(),
+            ring_seq: 4,
+            pids: 1,
+            agents: Vec::new(),
+            views: BTreeMap::new(),
+        }
+    }
+
     fn start(&mut self, node: u32) {
         let node = NodeId(node);
-        self.lives += 1;
         self.pids += 1;
-        let (life, pid) = (self.lives, self.pids);
+        let pid = self.pids;
         let votes = (1..=self.size).map(|n| (NodeId(n), 1)).collect();
         let config = GroupConfig {
+            cluster: "c".into(),
             node,
-            life,
-            born: life,
+            seed: u64::from(pid),
+            floor: self.floor,
             boot: 1,
             weight: 1,
             votes,
@@ -80,10 +127,13 @@ impl World {
             fence: self.fence,
             startup: 8 * LEASE,
         };
-        let sm = CorosyncMembership::new(config, self.now);
+        let disk = self.disks.entry(node).or_default();
+        // A process that has ended waits for no disk.
+        disk.waits = None;
+        let sm = CorosyncMembership::new(config, disk.image.as_deref(), self.now).unwrap();
         let host = Host {
             sm,
-            life,
+            life: 0,
             pid,
             paused: false,
             absent: false,
@@ -93,13 +143,17 @@ impl World {
             lease_end: None,
         };
         self.hosts.insert(node, host);
+        self.post(node, Event::Cluster(ClusterEvent::Minorities(self.minorities)));
         self.post(node, Event::Cluster(ClusterEvent::Joined));
-        self.join(node, "s", life);
         self.regroup();
     }
 
+    fn is_quorate(&self, ring: usize) -> bool {
+        self.minorities || 2 * ring > self.size as usize
+    }
+
     fn join(&mut self, node: NodeId, name: &str, life: u64) {
-        let spaces = vec![SpaceJoin { name: name.into(), life }];
+        let spaces = vec![join(name, life)];
         self.post(node, Event::Spaces(spaces));
     }
 
@@ -126,7 +180,7 @@ impl World {
                     && self.conns.insert(pair)
                 {
                     for (to, node) in [(*a, *b), (*b, *a)] {
-                        let life = self.hosts[&node].life;
+                        let life = self.hosts[&node].sm.identity();
                         self.post(to, Event::Connected { node, life, sole: false });
                     }
                 }
@@ -152,7 +206,7 @@ impl World {
         for ring in self.rings.clone() {
             self.ring_seq += 4;
             let id = RingId { seq: self.ring_seq, node: 1 };
-            let quorate = 2 * ring.len() > self.size as usize;
+            let quorate = self.is_quorate(ring.len());
             let all: Vec<u32> = ring.iter().map(|n| n.0).collect();
             let seated = |n: &NodeId| self.hosts.get(n).is_some_and(|h| !h.absent);
             let nodes: Vec<NodeId> = ring.iter().copied().filter(seated).collect();
@@ -294,7 +348,8 @@ impl World {
     fn step(&mut self) -> bool {
         let mut busy = false;
         for id in self.hosts.keys().copied().collect::<Vec<_>>() {
-            let (now, wall) = (self.now, self.wall);
+            let now = self.now;
+            let wall = self.wall.saturating_add_signed(self.clocks.get(&id).copied().unwrap_or(0));
             let Some(host) = self.hosts.get_mut(&id).filter(|h| !h.paused) else { continue };
             let Some(event) = host.inbox.pop_front() else { continue };
             busy = true;
@@ -312,6 +367,7 @@ impl World {
     fn act(&mut self, id: NodeId, action: Action) {
         match action {
             Action::Cast(bytes) => {
+                self.check_cast(id, &bytes);
                 let from = Process { node: id.0, pid: self.hosts[&id].pid };
                 let seated = |n: &NodeId| !self.hosts[n].absent;
                 for to in self.ring_of(id).into_iter().filter(seated).collect::<Vec<_>>() {
@@ -320,11 +376,17 @@ impl World {
                 }
             }
             Action::Send { to, vote } => {
+                let beat = matches!(vote, Vote::Beat { .. });
+                if beat && self.deaf.contains(&(id, to)) {
+                    return;
+                }
                 if self.ring_of(id).contains(&to) {
                     self.post(to, Event::Vote { from: id, vote });
                 }
             }
             Action::Install(view) => {
+                let newest = self.views.last_key_value().map_or(FLOOR, |(seq, _)| *seq);
+                assert!(self.views.contains_key(&view.seq) || view.seq > newest, "{view:?} falls");
                 let known = self.views.entry(view.seq).or_insert_with(|| view.clone());
                 assert_eq!(*known, view, "two views of one number");
                 let host = self.hosts.get_mut(&id).unwrap();
@@ -332,26 +394,97 @@ impl World {
                 host.view = Some(view);
             }
             Action::Halt(why) => {
-                self.lives += 1;
-                let life = self.lives;
                 let host = self.hosts.get_mut(&id).unwrap();
                 host.view = None;
                 host.halts.push(why);
-                host.life = life;
+                host.life = 0;
                 for other in self.ring_of(id).into_iter().filter(|o| *o != id) {
                     self.post(other, Event::Vote { from: id, vote: Vote::Goodbye });
                 }
                 self.disconnect_all(id);
-                self.post(id, Event::Reborn { life });
+                self.post(id, Event::Reborn { life: 0 });
+            }
+            Action::Persist { number, image } => {
+                self.disks.entry(id).or_default().waits = Some((number, image));
+                self.write(id);
+            }
+            Action::Reconnect => {
+                let host = self.hosts.get_mut(&id).unwrap();
+                host.life = host.sm.identity();
+                let life = host.life;
+                let before = self.used.insert(id, life);
+                assert!(before.is_none_or(|b| b < life), "{id} has life {life} after {before:?}");
+                self.disconnect_all(id);
                 self.join(id, "s", life);
             }
+            Action::Answer { result, .. } => self.answers.push(result),
             Action::Fence { node, .. } => {
-                let quorate = 2 * self.ring_of(id).len() > self.size as usize;
+                let quorate = self.is_quorate(self.ring_of(id).len());
                 assert!(quorate, "{id} has no quorum and fences {node}");
                 self.agents.push(node);
             }
             Action::Disconnect { node } => self.disconnect(id, node),
-            other => unreachable!("only a log asks for {other:?}"),
+            other @ Action::Nodes(_) => unreachable!("only a log asks for {other:?}"),
+        }
+    }
+
+    /// The disk does what it can.
+    fn write(&mut self, id: NodeId) {
+        let disk = self.disks.get_mut(&id).unwrap();
+        if disk.health == Health::Slow {
+            return;
+        }
+        let Some((number, image)) = disk.waits.take() else { return };
+        let success = disk.health == Health::Good;
+        if success {
+            disk.image = Some(image);
+        }
+        self.post(id, Event::Persisted { number, success });
+    }
+
+    fn heal(&mut self, node: u32, health: Health) {
+        let disk = self.disks.entry(NodeId(node)).or_default();
+        disk.health = health;
+        if self.hosts.contains_key(&NodeId(node)) {
+            self.write(NodeId(node));
+        }
+    }
+
+    fn kept(&self, node: NodeId) -> Memory {
+        let image = self.disks.get(&node).and_then(|d| d.image.as_deref());
+        image.map(|i| Image::decode(i).unwrap().memory).unwrap_or_default()
+    }
+
+    /// Nothing is said before the disk has it.
+    fn check_cast(&mut self, id: NodeId, bytes: &[u8]) {
+        let Envelope { life, word, .. } = decode(bytes).unwrap();
+        let kept = self.kept(id);
+        assert!(life <= kept.life(id), "{id} says life {life}, and its disk {kept:?}");
+        match word {
+            Word::Accept { of, durable: true, .. } => {
+                let proposal = self.hosts[&id].sm.proposal.as_ref().filter(|p| p.of == of);
+                let seq = proposal.map_or(0, |p| p.offer.view.seq);
+                assert!(seq > 0 && kept.number >= seq, "{id} accepts {seq}: {kept:?}");
+            }
+            Word::Refuse { .. } => self.refusals += 1,
+            _ => {}
+        }
+    }
+
+    fn recover(&mut self, node: u32) -> Result<String, String> {
+        self.post(NodeId(node), Event::Request { id: 1, request: Request::Recover });
+        self.pass(LEASE / 8);
+        self.answers.pop().unwrap()
+    }
+
+    fn waits(&self, node: u32) -> String {
+        self.hosts[&NodeId(node)].sm.standing().waits.join("; ")
+    }
+
+    /// Everything dies; the disks stay.
+    fn kill_all(&mut self) {
+        for node in self.hosts.keys().map(|n| n.0).collect::<Vec<_>>() {
+            self.kill(node, Reason::ProcessDown);
         }
     }
 
@@ -399,7 +532,7 @@ impl World {
 fn all_agree_on_one_view_and_stay_in_it() {
     let mut w = World::new(5, FenceKind::Lease);
     let seq = w.seq(1);
-    assert!(seq >= 1000, "at least the clock");
+    assert_eq!(seq, FLOOR + 1, "above those of earlier releases, which came from the clock");
     assert!((1..=5).all(|n| w.members(n) == [1, 2, 3, 4, 5] && w.seq(n) == seq));
     w.pass(20 * LEASE);
     assert!((1..=5).all(|n| w.seq(n) == seq && w.halts(n).is_empty()));
@@ -557,7 +690,6 @@ fn a_node_that_never_came_is_fenced_before_the_first_view() {
     }
     w.rings = vec![[NodeId(1), NodeId(2)].into(), [NodeId(3)].into()];
     w.agents.clear();
-    w.wall += 60;
     w.start(1);
     w.start(2);
     w.pass(7 * LEASE);
@@ -722,10 +854,15 @@ fn nonsense_in_the_group_changes_nothing() {
     let from = Process { node: 3, pid: w.hosts[&NodeId(3)].pid };
     let life = w.hosts[&NodeId(3)].life;
     let envelope = |word| encode(&Envelope { version: VERSION, life, born: life, boot: 1, word });
-    let refuse = envelope(Word::Refuse { seq, why: Veto::Promised(u64::MAX) });
-    let (weight, spaces, reach) = (1, Vec::new(), Vec::new());
-    let report = Report { weight, spaces, reach, seen: u64::MAX, installed: u64::MAX };
+    let refuse = envelope(Word::Refuse { of: seq, why: Veto::Promised(u64::MAX) });
+    let (weight, spaces, reach, minorities) = (1, Vec::new(), Vec::new(), false);
+    let memory = Memory { number: u64::MAX, ..Memory::default() };
+    let report = Report { weight, spaces, reach, installed: u64::MAX, memory, minorities };
+    let lives = BTreeMap::from([(NodeId(1), u64::MAX)]);
+    let memory = Memory { lives, ..Memory::default() };
+    let lives = Report { memory, installed: seq, ..report.clone() };
     let view = NodeView { seq: u64::MAX, members: Vec::new(), spaces: Vec::new() };
+    let offer = Offer { view, base: 0, group: 0, loose: false, mark: 0 };
     let messages = [
         vec![],
         vec![VERSION],
@@ -733,8 +870,9 @@ fn nonsense_in_the_group_changes_nothing() {
         refuse[..refuse.len() - 1].to_vec(),
         refuse,
         envelope(Word::Report(report)),
-        envelope(Word::Propose { view, base: 0, group: 0 }),
-        envelope(Word::Accept { seq, stamps: vec![(NodeId(1), u64::MAX)] }),
+        envelope(Word::Report(lives)),
+        envelope(Word::Propose(Box::new(offer))),
+        envelope(Word::Accept { of: 0, stamps: vec![(NodeId(1), u64::MAX)], durable: true }),
         envelope(Word::Fenced { node: NodeId(99), below: u64::MAX }),
     ];
     for bytes in messages {
@@ -753,14 +891,17 @@ fn no_message_makes_it_panic() {
     let view = w.hosts[&NodeId(1)].view.clone().unwrap();
     let (seq, group) = (view.seq, w.hosts[&NodeId(1)].sm.digest());
     let reach = vec![(NodeId(1), host(&w, 1).0), (NodeId(2), host(&w, 2).0)];
-    let spaces = vec![SpaceJoin { name: "s".into(), life }];
-    let report = Report { weight: 1, spaces, reach, seen: seq, installed: seq };
-    let next = NodeView { seq: seq + 1, ..view };
+    let spaces = vec![join("s", life)];
+    let memory = w.kept(NodeId(3));
+    let report = Report { weight: 1, spaces, reach, installed: seq, memory, minorities: false };
+    let view = NodeView { seq: seq + 1, ..view };
+    let offer = Offer { view, base: seq, group, loose: false, mark: 1 };
+    let of = offer.of();
     let words = [
         Word::Report(report),
-        Word::Propose { view: next, base: seq, group },
-        Word::Accept { seq: seq + 1, stamps: vec![(NodeId(1), 5)] },
-        Word::Refuse { seq: seq + 1, why: Veto::Leased(NodeId(2)) },
+        Word::Propose(Box::new(offer)),
+        Word::Accept { of, stamps: vec![(NodeId(1), 5)], durable: true },
+        Word::Refuse { of, why: Veto::Leased(NodeId(2)) },
         Word::Fenced { node: NodeId(2), below: life },
         Word::Restarts { number: 1 },
     ];
@@ -802,7 +943,14 @@ fn any_order_of_faults_leaves_one_acting_side() {
         };
         for _ in 0..12 {
             let node = random(5) as u32 + 1;
-            match random(6) {
+            match random(10) {
+                6 => w.heal(node, Health::Full),
+                7 => w.heal(node, Health::Slow),
+                8 => (1..=5).for_each(|n| w.heal(n, Health::Good)),
+                9 => {
+                    let hours = random(24) as i64 - 12;
+                    w.clocks.insert(NodeId(node), 3600 * hours);
+                }
                 5 if w.hosts.get(&NodeId(node)).is_some_and(|h| !h.paused) => {
                     if w.announce(node).is_ok() {
                         let image = w.exec(node);
@@ -827,9 +975,9 @@ fn any_order_of_faults_leaves_one_acting_side() {
                 }
                 _ => w.partition(&[&[1, 2, 3, 4, 5]]),
             }
-            w.wall += 1;
             w.pass(random(5 * LEASE));
         }
+        (1..=5).for_each(|n| w.heal(n, Health::Good));
         w.hosts.values_mut().for_each(|h| h.paused = false);
         w.partition(&[&[1, 2, 3, 4, 5]]);
         for n in 1..=5 {
@@ -842,4 +990,336 @@ fn any_order_of_faults_leaves_one_acting_side() {
             assert_eq!(w.members(n), [1, 2, 3, 4, 5], "seed {seed}, node {n}");
         }
     }
+}
+
+// What the disks remember.
+
+#[test]
+fn a_clock_that_was_fast_at_an_earlier_start_changes_nothing() {
+    let mut w = World::empty(3, FenceKind::Lease);
+    w.clocks.insert(NodeId(1), 3600);
+    (1..=3).for_each(|n| w.start(n));
+    w.pass(4 * LEASE);
+    let first = w.hosts[&NodeId(1)].life;
+    w.kill(1, Reason::ProcessDown);
+    w.pass(LEASE);
+    w.clocks.clear();
+    w.start(1);
+    w.pass(LEASE);
+    assert_eq!(w.members(2), [1, 2, 3]);
+    assert!(w.hosts[&NodeId(1)].life > first);
+    // Its lease is waited for as any other's.
+    w.kill(1, Reason::NodeDown);
+    w.pass(LEASE);
+    assert_eq!(w.members(2), [1, 2, 3], "node 1 may still act, for all that 2 knows");
+    w.pass(2 * LEASE);
+    assert_eq!(w.members(2), [2, 3]);
+}
+
+#[test]
+fn an_agent_is_run_for_a_node_that_was_started_with_a_slow_clock() {
+    let mut w = World::empty(3, FenceKind::Command);
+    w.clocks.insert(NodeId(3), 7200);
+    (1..=3).for_each(|n| w.start(n));
+    w.pass(4 * LEASE);
+    w.hosts.get_mut(&NodeId(3)).unwrap().sm.halt(Halt::NoQuorum);
+    w.pass(2 * LEASE);
+    w.kill(3, Reason::ProcessDown);
+    w.pass(LEASE);
+    w.agent(3, true);
+    w.pass(LEASE);
+    w.clocks.clear();
+    w.start(3);
+    w.pass(LEASE);
+    assert_eq!(w.members(1), [1, 2, 3]);
+    w.agents.clear();
+    w.kill(3, Reason::NodeDown);
+    w.pass(2 * LEASE);
+    assert_eq!((w.agents.as_slice(), w.members(1)), (&[NodeId(3)][..], vec![1, 2, 3]));
+}
+
+/// `World` checks that no number and no life falls.
+#[test]
+fn numbers_grow_over_restarts_of_all_in_any_order_with_any_clocks() {
+    let mut w = World::new(3, FenceKind::Lease);
+    let mut last = w.seq(1);
+    for (order, hours) in [([3, 1, 2], -5), ([2, 3, 1], 0), ([1, 2, 3], 12), ([3, 2, 1], -12)] {
+        w.kill_all();
+        w.pass(LEASE / 8);
+        for node in order {
+            w.clocks.insert(NodeId(node), hours * 3600 + i64::from(node));
+            w.start(node);
+            w.pass(LEASE / 8);
+        }
+        w.pass(4 * LEASE);
+        assert!((1..=3).all(|n| w.members(n) == [1, 2, 3]));
+        assert!(w.seq(1) > last);
+        last = w.seq(1);
+    }
+}
+
+#[test]
+fn two_of_three_start_without_the_third_and_know_all() {
+    for pair in [[1, 2], [2, 3], [3, 1]] {
+        let mut w = World::new(3, FenceKind::Lease);
+        // The last view is one without node 1.
+        w.kill(1, Reason::ProcessDown);
+        w.pass(LEASE);
+        let seq = w.seq(2);
+        w.kill_all();
+        pair.into_iter().for_each(|n| w.start(n));
+        w.pass(4 * LEASE);
+        assert!(w.seq(pair[0]) > seq && w.members(pair[0]).len() == 2, "{pair:?}");
+    }
+}
+
+#[test]
+fn an_old_image_is_found_out() {
+    let mut w = World::new(3, FenceKind::Lease);
+    let old = w.disks[&NodeId(1)].image.clone();
+    for _ in 0..4 {
+        w.kill(1, Reason::ProcessDown);
+        w.pass(LEASE);
+        w.start(1);
+        w.pass(LEASE);
+    }
+    let (life, seq) = (w.hosts[&NodeId(1)].life, w.seq(1));
+    // The machine is put back to what it was, while its last life is in the view.
+    w.kill(1, Reason::NodeDown);
+    w.disks.get_mut(&NodeId(1)).unwrap().image.clone_from(&old);
+    w.rings = vec![[1, 2, 3].map(NodeId).into()];
+    w.start(1);
+    w.pass(6 * LEASE);
+    assert!(w.hosts[&NodeId(1)].life > life && w.seq(1) > seq);
+    assert!((1..=3).all(|n| w.members(n) == [1, 2, 3]));
+    // And with all the others restarted, too.
+    let seq = w.seq(1);
+    w.kill_all();
+    w.disks.get_mut(&NodeId(1)).unwrap().image = old;
+    (1..=3).for_each(|n| w.start(n));
+    w.pass(4 * LEASE);
+    assert!(w.seq(1) > seq && w.members(1) == [1, 2, 3]);
+}
+
+#[test]
+fn a_lost_disk_does_not_help_the_others_to_forget() {
+    let mut w = World::new(3, FenceKind::Lease);
+    w.kill(3, Reason::ProcessDown);
+    w.pass(LEASE);
+    // Node 3 knows nothing of these.
+    for _ in 0..3 {
+        w.kill(2, Reason::ProcessDown);
+        w.pass(LEASE);
+        w.start(2);
+        w.pass(4 * LEASE);
+    }
+    let seq = w.seq(1);
+    w.kill_all();
+    w.disks.remove(&NodeId(2));
+    w.start(2);
+    w.start(3);
+    w.pass(8 * LEASE);
+    assert_eq!((w.members(2), w.members(3)), (vec![], vec![]));
+    let waits = w.waits(2);
+    assert!(waits.contains("node 1 is not there"), "{waits}");
+    assert!(waits.contains("node 2 has no state"), "{waits}");
+    assert!(waits.contains("lockify cluster recover"), "{waits}");
+    w.start(1);
+    w.pass(4 * LEASE);
+    assert!((1..=3).all(|n| w.members(n) == [1, 2, 3] && w.seq(n) > seq));
+    let refusal = w.recover(3).unwrap_err();
+    assert!(refusal.contains("nothing is to be recovered"), "{refusal}");
+}
+
+#[test]
+fn an_operator_begins_an_era_when_most_disks_are_lost() {
+    let mut w = World::new(3, FenceKind::Lease);
+    w.kill_all();
+    w.disks.remove(&NodeId(1));
+    w.disks.remove(&NodeId(2));
+    (1..=3).for_each(|n| w.start(n));
+    w.pass(8 * LEASE);
+    assert!((1..=3).all(|n| w.members(n).is_empty()));
+    assert!(w.recover(3).unwrap().contains("era 449"));
+    w.pass(4 * LEASE);
+    assert!((1..=3).all(|n| w.members(n) == [1, 2, 3]));
+    let seq = w.seq(1);
+    assert_eq!(seq >> 22, 449);
+    // It is remembered as any other view.
+    w.kill_all();
+    w.start(1);
+    w.start(2);
+    w.pass(4 * LEASE);
+    assert!(w.members(1) == [1, 2] && w.seq(1) > seq);
+    assert!(w.recover(1).is_err());
+}
+
+#[test]
+fn a_new_cluster_waits_for_all_of_its_nodes_or_for_the_operator() {
+    let mut w = World::empty(3, FenceKind::Lease);
+    w.start(1);
+    w.start(2);
+    w.pass(8 * LEASE);
+    assert_eq!(w.members(1), []);
+    assert!(w.waits(1).contains("a new cluster begins when all nodes are there"), "{}", w.waits(1));
+    assert!(w.recover(2).is_ok());
+    w.pass(4 * LEASE);
+    assert_eq!(w.members(1), [1, 2]);
+}
+
+#[test]
+fn a_first_start_that_is_cut_short_anywhere_is_made_again() {
+    for steps in 0..40 {
+        let mut w = World::empty(3, FenceKind::Lease);
+        (1..=3).for_each(|n| w.start(n));
+        for step in 0..steps {
+            if step % 8 == 0 {
+                w.now += LEASE / 32;
+                w.dial();
+                (1..=3).for_each(|n| w.post(NodeId(n), Event::Tick));
+            }
+            w.step();
+        }
+        w.kill_all();
+        (1..=3).for_each(|n| w.start(n));
+        w.pass(8 * LEASE);
+        assert!((1..=3).all(|n| w.members(n) == [1, 2, 3]), "after {steps} steps: {}", w.waits(1));
+    }
+}
+
+#[test]
+fn refused_proposals_use_up_no_numbers() {
+    let mut w = World::new(3, FenceKind::Lease);
+    let seq = w.seq(1);
+    w.deaf = [(NodeId(2), NodeId(3))].into();
+    // Node 3 has a connection to node 2, on which it hears nothing.
+    for round in 0..20 {
+        w.disconnect(NodeId(2), NodeId(3));
+        w.join(NodeId(1), "other", 100 + round);
+        w.pass(LEASE);
+    }
+    assert!(w.refusals > 50, "{} refusals", w.refusals);
+    w.deaf.clear();
+    w.pass(8 * LEASE);
+    assert!((1..=3).all(|n| w.members(n) == [1, 2, 3]));
+    let installed = w.views.len() as u64;
+    assert!(w.seq(1) <= seq + installed, "{} views, and {} after {seq}", installed, w.seq(1));
+}
+
+#[test]
+fn a_full_disk_hinders_nobody_and_costs_no_lock() {
+    for health in [Health::Full, Health::Slow] {
+        let mut w = World::new(3, FenceKind::Lease);
+        w.heal(3, health);
+        w.kill(1, Reason::ProcessDown);
+        w.pass(2 * LEASE);
+        // Of the votes, only node 2 can remember now.
+        assert_eq!(w.members(2), [1, 2, 3], "{health:?}");
+        w.start(1);
+        w.pass(2 * LEASE);
+        assert_eq!((w.members(2), w.members(3)), (vec![1, 2, 3], vec![1, 2, 3]), "{health:?}");
+        assert!(w.halts(3).is_empty());
+        let seq = w.seq(3);
+        assert!(w.kept(NodeId(3)).number < seq);
+        w.kill_all();
+        w.heal(3, Health::Good);
+        w.start(3);
+        w.start(2);
+        w.pass(4 * LEASE);
+        assert!(w.seq(3) > seq);
+    }
+}
+
+#[test]
+fn a_process_whose_disk_is_full_begins_no_life() {
+    let mut w = World::new(3, FenceKind::Lease);
+    w.kill(3, Reason::ProcessDown);
+    w.heal(3, Health::Full);
+    w.start(3);
+    w.pass(4 * LEASE);
+    assert_eq!((w.members(1), w.hosts[&NodeId(3)].life), (vec![1, 2], 0));
+    assert!(w.waits(3).contains("state_dir"), "{}", w.waits(3));
+    w.heal(3, Health::Good);
+    w.pass(4 * LEASE);
+    assert_eq!(w.members(3), [1, 2, 3]);
+}
+
+#[test]
+fn with_two_nodes_the_one_that_stayed_behind_waits_for_the_one_that_went_on() {
+    let mut w = World::empty(2, FenceKind::Command);
+    w.minorities = true;
+    (1..=2).for_each(|n| w.start(n));
+    w.pass(4 * LEASE);
+    w.kill(2, Reason::NodeDown);
+    w.pass(LEASE);
+    w.agent(2, true);
+    w.pass(LEASE);
+    assert_eq!(w.members(1), [1]);
+    w.join(NodeId(1), "other", 9);
+    w.pass(LEASE);
+    let seq = w.seq(1);
+    w.kill_all();
+    w.rings = vec![[1, 2].map(NodeId).into()];
+    w.start(2);
+    w.pass(16 * LEASE);
+    assert_eq!(w.members(2), []);
+    assert!(w.waits(2).contains("node 1 is not there"), "{}", w.waits(2));
+    // Alone, the one that knows goes on.
+    w.start(1);
+    w.pass(4 * LEASE);
+    assert!(w.members(2) == [1, 2] && w.seq(2) > seq);
+}
+
+#[test]
+fn without_such_a_rule_a_minority_goes_on_with_no_agent_either() {
+    let mut w = World::new(3, FenceKind::Command);
+    for n in [2, 3] {
+        w.hosts.get_mut(&NodeId(n)).unwrap().sm.halt(Halt::NoQuorum);
+    }
+    w.pass(LEASE / 32);
+    w.kill(2, Reason::ProcessDown);
+    w.kill(3, Reason::ProcessDown);
+    w.pass(8 * LEASE);
+    assert_eq!(w.members(1), [1, 2, 3]);
+    assert!(w.waits(1).contains("half of all votes"), "{}", w.waits(1));
+}
+
+#[test]
+fn a_state_of_another_node_or_kind_or_a_damaged_one_is_refused() {
+    let w = World::new(3, FenceKind::Lease);
+    let image = w.disks[&NodeId(1)].image.clone().unwrap();
+    let config = |cluster: &str, node| GroupConfig {
+        cluster: cluster.into(),
+        node: NodeId(node),
+        seed: 1,
+        floor: 0,
+        boot: 1,
+        weight: 1,
+        votes: BTreeMap::new(),
+        lease: LEASE,
+        fence: FenceKind::Lease,
+        startup: 0,
+    };
+    let open = |cluster, node, image: &[u8]| {
+        CorosyncMembership::new(config(cluster, node), Some(image), 0).map(|_| ()).unwrap_err()
+    };
+    assert!(CorosyncMembership::new(config("c", 1), Some(&image), 0).is_ok());
+    assert!(matches!(open("c", 2, &image), ImageError::Foreign { .. }));
+    assert!(matches!(open("d", 1, &image), ImageError::Foreign { .. }));
+    for at in 0..image.len() {
+        let mut damaged = image.clone();
+        damaged[at] ^= 4;
+        assert!(matches!(open("c", 1, &damaged), ImageError::Damaged(_)), "byte {at}");
+        assert!(matches!(open("c", 1, &image[..at]), ImageError::Damaged(_)), "cut at {at}");
+    }
+    assert!(matches!(open("c", 1, b"LOCKLOG\x01...."), ImageError::Kind { .. }));
+}
+
+#[test]
+fn numbers_go_on_above_those_of_another_shard() {
+    let mut w = World::empty(3, FenceKind::Lease);
+    w.floor = FLOOR + 1000;
+    (1..=3).for_each(|n| w.start(n));
+    w.pass(4 * LEASE);
+    assert!((1..=3).all(|n| w.members(n) == [1, 2, 3] && w.seq(n) > FLOOR + 1000));
 }

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use corosync::{CorosyncMembership, GroupConfig};
 pub use log::{ClusterState, LogConfig, LogMembership, LogWord, NodeEntry, Request, Why};
-pub use messages::{Refusal, SpaceJoin, Vote};
+pub use messages::{Refusal, SpaceJoin, SpaceKeys, Vote};
 pub use static_list::{StaticConfig, StaticMembership};
 
 /// An agreed set of nodes, and who of them has joined which lockspace.
@@ -47,10 +47,12 @@ pub struct NodeView {
 }
 
 /// A lockspace's part of a node view.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpaceView {
     /// The lockspace's name.
     pub name: String,
+    /// What its members are configured with; they are those of its first member while it has any.
+    pub keys: SpaceKeys,
     /// Its view: `seq` is that of the node view in which its members changed last, and the
     /// members' incarnations are those of their joining it.
     pub view: View,
@@ -59,7 +61,12 @@ pub struct SpaceView {
 impl NodeView {
     /// The view of a lockspace.
     pub fn space(&self, name: &str) -> Option<&View> {
-        self.spaces.iter().find(|s| s.name == name).map(|s| &s.view)
+        self.space_view(name).map(|s| &s.view)
+    }
+
+    /// The view of a lockspace, and its keys.
+    pub fn space_view(&self, name: &str) -> Option<&SpaceView> {
+        self.spaces.iter().find(|s| s.name == name)
     }
 
     /// The life of a node that is in it.
@@ -141,6 +148,8 @@ pub enum ClusterEvent {
     Parted,
     /// The nodes of its list and their votes are now these.
     Votes(BTreeMap<NodeId, u32>),
+    /// Whether its rules may let nodes go on that have no more than half of all votes.
+    Minorities(bool),
     /// It says this.
     Said(lockify_corosync::Event),
 }
@@ -341,24 +350,44 @@ impl MembershipImage {
 
 /// The answer of a service that has no log to what an operator wants changed in it.
 fn no_log(id: u64) -> Action {
-    let why = "this cluster's membership keeps no log that could be changed: with corosync, change its \
-               configuration";
+    let why = "this cluster's membership keeps no log that could be changed: with corosync, change \
+               corosync.conf and the nodes' files";
     Action::Answer { id, result: Err(why.into()) }
 }
 
-/// The lockspaces that these nodes have joined, by name, not numbered yet.
-fn joined_spaces<'a>(all: impl Iterator<Item = (Member, &'a [SpaceJoin])>) -> Vec<SpaceView> {
-    let mut found = BTreeMap::<&str, Vec<Member>>::new();
+/// The lockspaces that these nodes have joined, by name, not numbered yet; `old` is the view before. Who has joined one
+/// with other keys than its members have is not in it.
+fn joined_spaces<'a>(
+    all: impl Iterator<Item = (Member, &'a [SpaceJoin])>,
+    old: Option<&NodeView>,
+) -> Vec<SpaceView> {
+    let mut found = BTreeMap::<&str, Vec<(Member, SpaceKeys)>>::new();
     for (m, joins) in all {
         for join in joins {
-            found.entry(&join.name).or_default().push(Member { incarnation: join.life, ..m });
+            let member = Member { incarnation: join.life, ..m };
+            found.entry(&join.name).or_default().push((member, join.keys));
         }
     }
-    let view = |members| View { seq: 0, members };
-    found
-        .into_iter()
-        .map(|(name, members)| SpaceView { name: name.to_owned(), view: view(members) })
-        .collect()
+    let view = |(name, joined): (&str, Vec<(Member, SpaceKeys)>)| {
+        let kept =
+            old.and_then(|v| v.space_view(name)).filter(|s| s.keeps(joined.iter().map(|(m, _)| m)));
+        let keys = kept.map_or(joined[0].1, |s| s.keys);
+        let members = joined.into_iter().filter(|(_, k)| k.fits(&keys)).map(|(m, _)| m).collect();
+        SpaceView { name: name.to_owned(), keys, view: View { seq: 0, members } }
+    };
+    found.into_iter().map(view).collect()
+}
+
+impl SpaceView {
+    /// Whether one of these joins is in it already.
+    fn keeps<'a>(&self, mut joins: impl Iterator<Item = &'a Member>) -> bool {
+        joins.any(|m| self.view.member(m.node).is_some_and(|o| o.incarnation == m.incarnation))
+    }
+
+    /// Whether this may follow `old`: the keys stay as long as a member does.
+    fn may_follow(&self, old: Option<&SpaceView>) -> bool {
+        old.is_none_or(|old| old.keys == self.keys || !old.keeps(self.view.members.iter()))
+    }
 }
 
 /// The numbers of a new view's lockspaces: one whose members stay keeps that of the view before (`old`), since nothing is
@@ -367,7 +396,7 @@ fn numbered(spaces: Vec<SpaceView>, seq: u64, old: Option<&NodeView>) -> Vec<Spa
     let number = |s: SpaceView| {
         let same = old.and_then(|v| v.space(&s.name)).filter(|v| v.members == s.view.members);
         let seq = same.map_or(seq, |v| v.seq);
-        SpaceView { name: s.name, view: View { seq, members: s.view.members } }
+        SpaceView { view: View { seq, members: s.view.members }, ..s }
     };
     spaces.into_iter().map(number).collect()
 }
@@ -375,8 +404,9 @@ fn numbered(spaces: Vec<SpaceView>, seq: u64, old: Option<&NodeView>) -> Vec<Spa
 impl NodeView {
     /// The same members, and the same lockspaces with the same members, whatever their numbers.
     fn says(&self, members: &[Member], spaces: &[SpaceView]) -> bool {
-        let same =
-            |(a, b): (&SpaceView, &SpaceView)| a.name == b.name && a.view.members == b.view.members;
+        let same = |(a, b): (&SpaceView, &SpaceView)| {
+            (&a.name, &a.keys, &a.view.members) == (&b.name, &b.keys, &b.view.members)
+        };
         self.members == members
             && self.spaces.len() == spaces.len()
             && self.spaces.iter().zip(spaces).all(same)

@@ -1,6 +1,6 @@
 //! The messages by which members agree on views.
 
-use lockify_core::{NodeId, Time};
+use lockify_core::{NodeId, Policy, Time};
 use serde::{Deserialize, Serialize};
 
 use super::NodeView;
@@ -13,6 +13,30 @@ pub struct SpaceJoin {
     pub name: String,
     /// Counts the node's joins of it: larger than at every earlier one.
     pub life: u64,
+    /// What the node's configuration says of it.
+    pub keys: SpaceKeys,
+}
+
+/// The keys of a lockspace on which safety rests: its members have the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpaceKeys {
+    /// How masters are found.
+    pub policy: Policy,
+    /// Length of lock value blocks in bytes.
+    pub lvb_len: u32,
+}
+
+impl SpaceKeys {
+    /// Whether nodes with these two can share a lockspace.
+    pub fn fits(&self, other: &SpaceKeys) -> bool {
+        self.policy.mixes_with(other.policy) && self.lvb_len == other.lvb_len
+    }
+}
+
+impl std::fmt::Display for SpaceKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "policy = {:?} and lvb_len = {}", self.policy.name(), self.lvb_len)
+    }
 }
 
 /// A message of the membership service.

@@ -633,11 +633,12 @@ impl StaticMembership {
 
     /// The lockspaces of these nodes, by name, not numbered yet.
     fn joined(&self, members: &[Member]) -> Vec<SpaceView> {
-        joined_spaces(members.iter().filter_map(|m| {
+        let reports = members.iter().filter_map(|m| {
             let own = (m.node == self.me).then_some(&self.spaces);
             let theirs = || self.known(m.node).and_then(|p| p.spaces.as_ref());
             Some((*m, own.or_else(theirs)?.as_slice()))
-        }))
+        });
+        joined_spaces(reports, self.view())
     }
 }
 

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
+use crate::SpaceKeys;
+use lockify_core::Policy;
 
 const MS: Time = 1_000_000;
 const LEASE: Time = 100 * MS;
@@ -269,7 +271,11 @@ impl Cluster {
         let life = self.lives;
         let host = self.hosts.get_mut(&id).unwrap();
         host.spaces.retain(|s| s.name != name);
-        host.spaces.push(SpaceJoin { name: name.into(), life });
+        host.spaces.push(SpaceJoin {
+            name: name.into(),
+            life,
+            keys: SpaceKeys { policy: Policy::Home, lvb_len: 32 },
+        });
         let spaces = host.spaces.clone();
         self.feed(id, Event::Spaces(spaces));
     }

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use lockify_core::{
     ClientId, Input, LockArgs, LockFlags, Mode, Name, NodeId, Policy, UnlockArgs, UnlockFlags,
 };
-use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId};
+use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId, StateDir};
 
 const ROUNDS: usize = 9;
 const PAIRS: u32 = 5_000;
 
 fn node(id: u32, list: &[NodeAddress], listener: TcpListener) -> (Engine, SpaceId) {
     let mut config = NodeConfig::new("bench", NodeId(id), list.to_vec());
+    config.state_dir = StateDir::Memory;
     config.listener = Some(listener);
     let mut engine = Engine::new(config).expect("a node");
     let space = engine.join("s", SpaceConfig::new(Policy::Home)).expect("a lockspace");

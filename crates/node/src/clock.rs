@@ -1,7 +1,6 @@
 //! Clocks and the timer.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lockify_core::Time;
@@ -29,16 +28,10 @@ pub(crate) fn boottime() -> Time {
     read(ClockId::Boottime)
 }
 
-/// Nanoseconds since 1970.
+/// Nanoseconds since 1970, for people: nothing is decided by it.
 pub(crate) fn wall() -> u64 {
     let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     t.as_secs() * SECOND + u64::from(t.subsec_nanos())
-}
-
-/// When this process first asked, in nanoseconds since 1970: no life of its nodes began earlier.
-pub(crate) fn born() -> u64 {
-    static BORN: OnceLock<u64> = OnceLock::new();
-    *BORN.get_or_init(wall)
 }
 
 /// Tells the boots of this machine from each other.

@@ -220,6 +220,7 @@ impl Talker {
         // Messages for an earlier ring mean nothing to this one.
         self.shared.queue().clear();
         self.mailbox.post(News::Cluster(votes(&nodes)));
+        self.mailbox.post(News::Cluster(ClusterEvent::Minorities(nodes.minorities)));
         self.mailbox.post(News::Cluster(ClusterEvent::Joined));
         let text = format!("connected to corosync as node {}", nodes.me);
         self.mailbox.post(News::Notice(Notice { level: Level::Info, text }));
@@ -236,6 +237,8 @@ impl Talker {
                     Said::Nodes => {
                         if let Ok(nodes) = session.nodes() {
                             self.mailbox.post(News::Cluster(votes(&nodes)));
+                            let minorities = ClusterEvent::Minorities(nodes.minorities);
+                            self.mailbox.post(News::Cluster(minorities));
                         }
                     }
                     event => self.mailbox.post(News::Cluster(ClusterEvent::Said(event))),

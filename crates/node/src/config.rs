@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use lockify_core::{Config, NodeId, Policy};
 use lockify_trust::Security;
 use serde::{Deserialize, Serialize};
 
+use crate::error::NodeError;
 use crate::fence::FenceConfig;
 use crate::shard::ShardGroup;
 use crate::wire::Versions;
@@ -64,13 +65,8 @@ pub struct NodeConfig {
     /// A socket that listens already, instead of binding this node's address (for port 0). Not
     /// needed in a list of one node, which has nobody to listen to.
     pub listener: Option<TcpListener>,
-    /// With corosync: this life of the node, larger than that of every earlier one; `None`: the
-    /// nanoseconds since 1970. Without, the cluster's log hands lives out.
-    pub incarnation: Option<u64>,
-    /// The directory for this node's part of the cluster's log. A directory of its own, on a disk
-    /// that survives restarts. `None`: in memory only, for tests and benchmarks; such a node is one
-    /// that lost its disk each time it starts.
-    pub state_dir: Option<PathBuf>,
+    /// The place of this node's part of the agreed state; with corosync, too.
+    pub state_dir: StateDir,
     /// Nodes of the list that do not vote. Of the others, the first seven do.
     pub learners: BTreeSet<NodeId>,
     /// Nodes that are reached by name (`HOST:PORT`), looked up again at each connection.
@@ -120,8 +116,7 @@ impl NodeConfig {
             nodes,
             security: Security::default(),
             listener: None,
-            incarnation: None,
-            state_dir: None,
+            state_dir: StateDir::Missing,
             learners: BTreeSet::new(),
             hosts: BTreeMap::new(),
             listen: None,
@@ -154,12 +149,44 @@ impl NodeConfig {
         self.nodes.iter().flat_map(of).collect()
     }
 
-    /// A cluster of this one process: no sockets, a view at once.
+    /// A cluster of this one process: no sockets, a view at once. Its state is in memory only: give it a
+    /// [`StateDir::At`] if its fencing tokens are to be compared with those of the process before.
     pub fn alone() -> NodeConfig {
         let node = NodeId(1);
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        NodeConfig::new("local", node, vec![NodeAddress { node, address }])
+        let config = NodeConfig::new("local", node, vec![NodeAddress { node, address }]);
+        NodeConfig { state_dir: StateDir::Memory, ..config }
     }
+
+    /// The directory of the state, if there is one.
+    ///
+    /// # Errors
+    /// None is named.
+    pub(crate) fn state_path(&self) -> Result<Option<&Path>, NodeError> {
+        match &self.state_dir {
+            StateDir::At(path) => Ok(Some(path)),
+            StateDir::Memory => Ok(None),
+            StateDir::Missing => Err(NodeError::Config(
+                "state_dir is missing: a node keeps there what the cluster has agreed on, so that fencing \
+                 tokens grow over restarts; name a directory of its own, on a disk that survives restarts, for \
+                 example `StateDir::At(\"/var/lib/myservice/lockify\".into())`"
+                    .into(),
+            )),
+        }
+    }
+}
+
+/// Where a node keeps what its cluster has agreed on.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum StateDir {
+    /// Nothing is said: [`Engine::new`](crate::Engine::new) fails.
+    #[default]
+    Missing,
+    /// In this directory, which is the node's own, on a disk that survives restarts.
+    At(PathBuf),
+    /// In memory, for tests and measurements: each start is as if the disk were lost. When all nodes have ended, the
+    /// cluster begins anew, and its fencing tokens repeat.
+    Memory,
 }
 
 /// Configuration of a lockspace on this node.

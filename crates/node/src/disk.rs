@@ -9,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 
+use lockify_membership::log::highest_view;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::error::NodeError;
@@ -66,14 +67,25 @@ impl Disk {
     /// # Errors
     /// It cannot be read.
     pub(crate) fn read(&self) -> Result<Option<Vec<u8>>, NodeError> {
-        let file = match File::open(&self.file) {
-            Ok(file) => file,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(failed(&self.file, "open", &e)),
-        };
-        let mut bytes = Vec::new();
-        file.take(LONGEST).read_to_end(&mut bytes).map_err(|e| failed(&self.file, "read", &e))?;
-        Ok(Some(bytes))
+        read(&self.file)
+    }
+
+    /// The highest number of a view that any shard has written here: with another number of shards, names that
+    /// were one's are another's, and their tokens go on.
+    ///
+    /// # Errors
+    /// A state cannot be read.
+    pub(crate) fn floor(&self) -> Result<u64, NodeError> {
+        let dir = self.file.parent().unwrap_or(Path::new("/"));
+        let mut highest = 0;
+        for entry in dir.read_dir().map_err(|e| failed(dir, "list", &e))? {
+            let path = entry.map_err(|e| failed(dir, "list", &e))?.path();
+            let image = if is_state(&path) { read(&path)? } else { None };
+            let Some(image) = image else { continue };
+            let bad = |e| NodeError::Config(format!("state_dir: {}: {e}", path.display()));
+            highest = highest_view(&image).map_err(bad)?.max(highest);
+        }
+        Ok(highest)
     }
 
     /// Writes, and returns when the disk has it: for a node that has not begun to serve.
@@ -116,6 +128,23 @@ fn writer(file: PathBuf, mailbox: Mailbox<News>) -> Option<Sender<(u64, Vec<u8>)
         }
     };
     std::thread::Builder::new().name("lockify-state".into()).spawn(write).ok().map(|_| send)
+}
+
+/// Whether this is a shard's state, and not one that is being written.
+fn is_state(path: &Path) -> bool {
+    let number = |e: &std::ffi::OsStr| e.to_str().is_some_and(|e| e.parse::<u32>().is_ok());
+    path.file_stem().is_some_and(|s| s == "membership") && path.extension().is_some_and(number)
+}
+
+fn read(path: &Path) -> Result<Option<Vec<u8>>, NodeError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed(path, "open", &e)),
+    };
+    let mut bytes = Vec::new();
+    file.take(LONGEST).read_to_end(&mut bytes).map_err(|e| failed(path, "read", &e))?;
+    Ok(Some(bytes))
 }
 
 /// Puts `bytes` in the file's place: whole, and on the disk when this returns.

@@ -25,7 +25,7 @@ mod shard;
 pub mod wire;
 
 pub use cluster::{ClusterList, ClusterNode};
-pub use config::{CorosyncConfig, Given, NodeAddress, NodeConfig, SpaceConfig};
+pub use config::{CorosyncConfig, Given, NodeAddress, NodeConfig, SpaceConfig, StateDir};
 pub use engine::{Engine, EngineImage, HOST_TOKENS, REQUESTS, lock_label, requests_are_logged};
 pub use error::{CallError, NodeError};
 pub use event::{HostEvent, SpaceId};

@@ -307,6 +307,7 @@ fn a_truncated_frame_and_a_broken_connection_do_no_harm() {
 fn contradictory_configurations_are_refused() {
     let (list, _listeners) = listeners(2);
     let text = |config: NodeConfig| Engine::new(config).unwrap_err().to_string();
+    assert!(text(NodeConfig::new("c", NodeId(1), list.clone())).contains("state_dir is missing"));
     let missing = NodeConfig::new("c", NodeId(9), list.clone());
     assert!(text(missing).contains("node 9 is not in the list"));
     let mut twice = list.clone();

@@ -8,11 +8,11 @@ use lockify_core::link::Hello;
 use lockify_core::message::{Ask, Body, Features, MovedLock, NewLock, Sight, Step};
 use lockify_core::waits::Edge;
 use lockify_core::{
-    ClientId, LockFlags, LockId, LockInfo, Member, Message, Mode, Name, NodeId, Queue,
+    ClientId, LockFlags, LockId, LockInfo, Member, Message, Mode, Name, NodeId, Policy, Queue,
     ResourceInfo, View, Wait,
 };
 use lockify_node::membership::{
-    Event, Membership, SpaceJoin, StaticConfig, StaticMembership, Vote,
+    Event, Membership, SpaceJoin, SpaceKeys, StaticConfig, StaticMembership, Vote,
 };
 use lockify_node::wire::{
     Greeting, GreetingError, Introduction, MAX_FRAME, PREFIX, Packet, Part, Payload, Versions,
@@ -85,10 +85,14 @@ fn name() -> Name {
     Name::new("a resource").unwrap()
 }
 
+fn keys() -> SpaceKeys {
+    SpaceKeys { policy: Policy::Home, lvb_len: 32 }
+}
+
 fn view() -> NodeView {
     let member = |n| Member { node: NodeId(n), incarnation: 77, weight: 1 };
     let view = View { seq: 1_700_000_000, members: vec![member(1), member(2)] };
-    let spaces = vec![SpaceView { name: "s".into(), view: view.clone() }];
+    let spaces = vec![SpaceView { name: "s".into(), keys: keys(), view: view.clone() }];
     NodeView { seq: 1_700_000_001, members: view.members, spaces }
 }
 
@@ -327,7 +331,7 @@ fn target_votes() {
             for node in [2, 3].map(NodeId) {
                 service.handle(now, 1, Event::Connected { node, life: 77, sole: true });
             }
-            let spaces = vec![SpaceJoin { name: "s".into(), life: 1 }];
+            let spaces = vec![SpaceJoin { name: "s".into(), life: 1, keys: keys() }];
             service.handle(now, 1, Event::Spaces(spaces));
         }
         if let Ok(Packet::Vote(vote)) = decode_packet(bytes) {

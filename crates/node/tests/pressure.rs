@@ -11,6 +11,7 @@ use common::*;
 use lockify_core::{ClaimMode, Input, LockArgs, LockFlags, Mode, NodeId, Policy, Status};
 use lockify_node::{
     CallError, Engine, HostEvent, NodeAddress, NodeConfig, ShardGroup, SpaceConfig, SpaceId,
+    StateDir,
 };
 
 #[test]
@@ -153,6 +154,7 @@ fn an_unlock_waits_for_the_claims_of_the_other_shards() {
         let group = ShardGroup::new(2);
         let start = |(shard, listener)| {
             let mut config = NodeConfig::new("test", list[i].node, list.clone());
+            config.state_dir = StateDir::Memory;
             (config.listener, config.lease) = (Some(listener), LONG);
             (config.shard, config.shard_index) = (Some(group.clone()), shard);
             let mut engine = Engine::new(config).unwrap();

@@ -85,7 +85,7 @@ pub fn run(command: &Command) -> Ended {
             if !no_other_node_runs {
                 return Err(Failure::new(
                     Code::Unreadable,
-                    "a new era makes this node the only voter: stop all other nodes, then repeat \
+                    "a new era makes this node the only one that counts: stop all other nodes, then repeat \
                      this with --no-other-node-runs",
                 ));
             }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockify_core::{ClaimMode, LockFlags, Mode, NodeId, Policy};
-use lockify_node::{NodeAddress, NodeConfig, Security, SpaceConfig};
+use lockify_node::{NodeAddress, NodeConfig, Security, SpaceConfig, StateDir};
 use lockify_report::{Metric, Row, metric};
 use lockify_trust::{Authority, Credentials, Keyring, Lifetime, TrustError};
 
@@ -289,6 +289,7 @@ fn cluster(
     for (id, listener) in (1..).zip(listeners) {
         let node = NodeConfig {
             listener: Some(listener),
+            state_dir: StateDir::Memory,
             security: security(authority, id)?,
             delay,
             ..NodeConfig::new(NAME, NodeId(id), nodes.clone())

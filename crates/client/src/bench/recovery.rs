@@ -10,7 +10,9 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use lockify_core::{ClientId, Input, LockArgs, LockFlags, Mode, Name, NodeId, Policy, Status};
-use lockify_node::{CallError, Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId};
+use lockify_node::{
+    CallError, Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId, StateDir,
+};
 use lockify_report::crew::{Failure, Program, Worker, WorkerError, reply, work};
 use lockify_report::{Metric, Row};
 use mio::Waker;
@@ -195,7 +197,9 @@ impl Node {
             address: *address,
         };
         let list = job.nodes.iter().enumerate().map(address).collect();
-        let mut engine = Engine::new(NodeConfig::new("bench", NodeId(job.node), list))?;
+        let mut config = NodeConfig::new("bench", NodeId(job.node), list);
+        config.state_dir = StateDir::Memory;
+        let mut engine = Engine::new(config)?;
         let space = engine.join("bench", SpaceConfig::new(job.policy.parse()?))?;
         let (granted, members, view, quorum_losses) = (0, 0, 0, 0);
         Ok(Node { engine, space, granted, members, view, quorum_losses, events: Vec::new() })

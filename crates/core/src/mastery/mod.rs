@@ -187,12 +187,7 @@ impl Lockspace {
         masters && self.config.policy != Policy::Home
     }
 
-    /// Policies whose nodes can share a lockspace.
     pub(crate) fn family(&self) -> u8 {
-        match self.config.policy {
-            Policy::Directory | Policy::Claim(_) => 0,
-            Policy::Broadcast => 1,
-            Policy::Home => 2,
-        }
+        self.config.policy.family()
     }
 }

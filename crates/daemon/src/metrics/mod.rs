@@ -26,6 +26,8 @@ pub(crate) struct Snapshot {
     pub status: NodeStatus,
     /// Views that have begun.
     pub view_changes: u64,
+    /// The era of tokens; `None`: this membership has none, or has not begun.
+    pub era: Option<u64>,
     pub figures: Figures,
     pub sessions: Sessions,
 }

@@ -263,6 +263,9 @@ impl Snapshots {
         let views = self.snapshots.iter().map(|s| s.view_changes).max().unwrap_or(0);
         let views = vec![(Vec::new(), views)];
         e.counter("lockify_view_changes", "Views that have begun", views)?;
+        let era = self.snapshots.iter().filter_map(|s| s.era).max();
+        let era = era.map(|era| (Vec::new(), era)).into_iter().collect();
+        e.gauge("lockify_era", "The era of fencing tokens: an operator begins another one", era)?;
         let turn = self.snapshots.iter().map(|s| s.status.engine.longest_turn).max();
         e.time(
             "lockify_longest_turn",

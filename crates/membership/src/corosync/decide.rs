@@ -2,12 +2,18 @@
 
 use super::*;
 
+/// Refused proposals that are remembered: one that is repeated meanwhile comes soon.
+const REFUSED: usize = 16;
+
 impl CorosyncMembership {
     /// Proposes a view if this node should, and none that says the same is on the way.
-    pub(super) fn consider(&mut self, now: Time, wall: u64) {
+    pub(super) fn consider(&mut self, now: Time) {
+        self.lack = None;
         if !self.is_quorate() || !self.seats.contains_key(&self.config.node) {
             return;
         }
+        self.begin();
+        self.seek_life(now);
         let Some((members, base)) = self.candidates(now) else { return };
         let spaces = self.joined(&members);
         if self.is_settled(&members, &spaces, base) {
@@ -19,13 +25,22 @@ impl CorosyncMembership {
         if !self.is_my_turn(now, since, base, &members) || now < self.patience {
             return;
         }
-        let asked = self.proposal.as_ref().is_some_and(|p| {
-            p.view.says(&members, &spaces) && now < p.since + self.config.lease / 2
-        });
-        if asked || !self.is_proven(now, &members, base) {
+        let says = |p: &&Proposal| p.offer.base == base && p.offer.view.says(&members, &spaces);
+        let asked = self.proposal.as_ref().filter(says);
+        if asked.is_some_and(|p| now < p.since + self.config.lease / 2) {
             return;
         }
-        self.propose(now, wall, members, spaces, base);
+        let again = asked.map(|p| p.offer.clone());
+        if !self.is_proven(now, &members, base) {
+            return;
+        }
+        self.patience = now + self.config.lease / 2;
+        // The same one, and so with the same number, if somebody has not answered.
+        let offer = again.or_else(|| self.offer(members, spaces, base));
+        match offer {
+            Some(offer) => self.cast(Word::Propose(Box::new(offer))),
+            None => self.lack = Some("a number of a view: they are used up".into()),
+        }
     }
 
     /// The possible members of the next view, and the number of the present view. `None`: not yet.
@@ -33,7 +48,9 @@ impl CorosyncMembership {
         let grace = 2 * self.config.lease;
         let mut all = BTreeMap::<NodeId, (Member, &Report)>::new();
         for (node, seat) in &self.seats {
-            match &seat.report {
+            // Who does not know of its own later lives takes another one first.
+            let known = seat.life > 0 && seat.life >= self.kept.memory.life(*node);
+            match seat.report.as_ref().filter(|_| known) {
                 Some(report) => {
                     let member =
                         Member { node: *node, incarnation: seat.life, weight: report.weight };
@@ -47,7 +64,7 @@ impl CorosyncMembership {
                 None => {}
             }
         }
-        all.get(&self.config.node).filter(|(m, _)| m.incarnation == self.config.life)?;
+        all.get(&self.config.node).filter(|(m, _)| Some(m.incarnation) == self.kept.life)?;
         let reaches = |a: &(Member, &Report), b: &Member| {
             a.0.node == b.node || a.1.reach.contains(&(b.node, b.incarnation))
         };
@@ -103,14 +120,21 @@ impl CorosyncMembership {
         // the newest.
         let base = all.values().map(|(_, r)| r.installed).max().unwrap_or(0);
         let members: Vec<Member> = all.values().map(|(m, _)| *m).collect();
-        // With leases, members act only by the echoes of a majority of all votes. A smaller view
-        // could do nothing.
-        if self.config.fence == FenceKind::Lease
-            && !self.is_majority(members.iter().map(|m| &m.node))
-        {
-            return None;
+        self.lack = self.lack_of(&members, base);
+        self.lack.is_none().then_some((members, base))
+    }
+
+    /// The deficiency of a view of these members, if it has one.
+    fn lack_of(&self, members: &[Member], base: u64) -> Option<String> {
+        if !self.are_enough(members, base) {
+            return Some("members with more than half of all votes".into());
         }
-        Some((members, base))
+        if base == 0 { self.gap() } else { None }
+    }
+
+    /// Whether these are enough for a view.
+    fn are_enough(&self, members: &[Member], base: u64) -> bool {
+        self.is_majority(members.iter().map(|m| &m.node)) || self.may_be_few(base)
     }
 
     /// The lowest node of the newest view proposes; the others in turn, if nothing comes of it.
@@ -133,7 +157,8 @@ impl CorosyncMembership {
             v.seq == base
                 && v.says(members, spaces)
                 // Some members may have accepted a later proposal. They echo only its members.
-                && self.kept.seen <= v.seq
+                && self.kept.memory.number <= v.seq
+                && self.reports().all(|(_, r)| r.memory.number <= v.seq)
         })
     }
 
@@ -209,48 +234,73 @@ impl CorosyncMembership {
         })
     }
 
-    fn propose(
-        &mut self,
-        now: Time,
-        wall: u64,
-        members: Vec<Member>,
-        spaces: Vec<SpaceView>,
-        base: u64,
-    ) {
-        let seq = wall.max(self.kept.seen + 1).max(self.kept.promised + 1);
+    fn offer(&mut self, members: Vec<Member>, spaces: Vec<SpaceView>, base: u64) -> Option<Offer> {
+        let seq = self.next_number()?;
+        #[cfg(feature = "mutations")]
+        let seq = self.mutated_number(seq);
         let old = self.kept.installed.as_ref().filter(|v| v.seq == base);
         let spaces = numbered(spaces, seq, old);
         let view = NodeView { seq, members, spaces };
-        self.patience = now + self.config.lease / 2;
-        let group = self.digest();
-        self.cast(Word::Propose { view, base, group });
+        let (group, loose) = (self.digest(), self.are_minorities_allowed());
+        Some(Offer { view, base, group, loose, mark: self.kept.random.next() })
     }
 
     /// A proposal has been delivered.
-    pub(super) fn proposed(
-        &mut self,
-        now: Time,
-        by: NodeId,
-        view: NodeView,
-        base: u64,
-        group: u64,
-    ) {
-        let seq = view.seq;
-        self.kept.seen = self.kept.seen.max(seq);
-        if group != self.digest() || self.proposal.as_ref().is_some_and(|p| p.view.seq >= seq) {
+    pub(super) fn proposed(&mut self, now: Time, by: NodeId, offer: Offer) {
+        let of = offer.of();
+        if offer.group != self.digest() || self.refused.contains(&of) {
             return;
         }
-        let included = view.life(self.config.node) == Some(self.config.life) && !self.halted;
-        if !included {
-            self.proposal = Some(Proposal { view, accepted: BTreeSet::new(), by, since: now });
+        if let Some(p) = self.proposal.as_mut().filter(|p| p.of == of) {
+            p.since = now;
+            return self.accept_again(of);
+        }
+        if self.proposal.as_ref().is_some_and(|p| p.offer.view.seq >= offer.view.seq) {
             return;
         }
-        let verdict = self.accept(now, by, &view, base);
-        let accepted = BTreeSet::new();
-        self.proposal = Some(Proposal { view, accepted, by, since: now });
+        self.drop_proposal();
+        let included = self.is_me(offer.view.life(self.config.node));
+        let verdict = included.then(|| self.accept(now, by, of, &offer));
+        let (accepted, durable) = Default::default();
+        self.proposal = Some(Proposal { offer, of, accepted, durable, by, since: now });
         match verdict {
-            Ok(stamps) => self.cast(Word::Accept { seq, stamps }),
-            Err(why) => self.cast(Word::Refuse { seq, why }),
+            Some(Ok(stamps)) => self.accept_soon(now, of, stamps),
+            Some(Err(why)) => self.cast(Word::Refuse { of, why }),
+            None => {}
+        }
+    }
+
+    /// The proposer asks again: not everybody has answered.
+    fn accept_again(&mut self, of: u64) {
+        let accepted = self.former.as_ref().is_some_and(|f| f.of == of);
+        if accepted && self.writes.held.is_none() {
+            self.cast(Word::Accept { of, stamps: Vec::new(), durable: true });
+        }
+    }
+
+    /// The proposal is void, or another one takes its place: who was heard to accept it has promised its number.
+    pub(super) fn drop_proposal(&mut self) {
+        let Some(p) = self.proposal.take() else { return };
+        for node in p.accepted {
+            self.note_number(node, p.offer.view.seq);
+        }
+        if self.writes.held.take().is_some_and(|h| h.of == p.of && !h.said) {
+            self.take_back(p.of);
+        }
+    }
+
+    /// A member has promised this number.
+    fn note_number(&mut self, node: NodeId, number: u64) {
+        if let Some(report) = self.seats.get_mut(&node).and_then(|s| s.report.as_mut()) {
+            report.memory.number = report.memory.number.max(number);
+        }
+    }
+
+    /// Nobody can have agreed on a proposal: what its acceptance has changed is as before.
+    fn take_back(&mut self, of: u64) {
+        if let Some(f) = self.former.take_if(|f| f.of == of) {
+            (self.kept.memory.number, self.kept.memory.accepted) = (f.number, f.record);
+            self.kept.accepted = f.view.filter(|_| !self.halted);
         }
     }
 
@@ -259,13 +309,14 @@ impl CorosyncMembership {
         &mut self,
         now: Time,
         by: NodeId,
-        view: &NodeView,
-        base: u64,
+        of: u64,
+        offer: &Offer,
     ) -> Result<Vec<(NodeId, Time)>, Veto> {
-        if view.seq <= self.kept.promised {
-            return Err(Veto::Promised(self.kept.promised));
+        let (view, base) = (&offer.view, offer.base);
+        if view.seq <= self.kept.memory.number {
+            return Err(Veto::Promised(self.kept.memory.number));
         }
-        if !self.fits(by, view) {
+        if !self.fits(by, view, base) {
             return Err(Veto::Misfit);
         }
         if !self.is_quorate() {
@@ -273,6 +324,9 @@ impl CorosyncMembership {
         }
         if let Some(v) = self.kept.installed.as_ref().filter(|v| v.seq != base) {
             return Err(Veto::Base(v.seq));
+        }
+        if base == 0 && self.gap().is_some() {
+            return Err(Veto::Forgotten);
         }
         let mut stamps = Vec::new();
         for m in view.members.iter().filter(|m| m.node != self.config.node) {
@@ -294,40 +348,67 @@ impl CorosyncMembership {
             // The stamps that go with the acceptance are echoes.
             let _ = self.kept.leases.echo(m.node, m.incarnation, now);
         }
-        self.kept.promised = view.seq;
-        self.kept.accepted = Some(view.clone());
+        self.promise(of, offer);
         Ok(stamps)
     }
 
+    fn promise(&mut self, of: u64, offer: &Offer) {
+        let (view, memory) = (&offer.view, &mut self.kept.memory);
+        let (number, record) = (memory.number, memory.accepted.take());
+        memory.number = view.seq;
+        memory.accepted = Some(Record::of(view, offer.loose));
+        for m in &view.members {
+            let known = memory.lives.entry(m.node).or_default();
+            *known = (*known).max(m.incarnation);
+        }
+        let before = self.kept.accepted.replace(view.clone());
+        self.former = Some(Former { of, number, record, view: before });
+    }
+
     /// The view is well-formed, and this node, in this life, and the proposer are in it.
-    fn fits(&self, by: NodeId, view: &NodeView) -> bool {
-        let seated = |m: &Member| self.seats.get(&m.node).is_some_and(|s| s.life == m.incarnation);
-        let enough = self.config.fence != FenceKind::Lease
-            || self.is_majority(view.members.iter().map(|m| &m.node));
+    fn fits(&self, by: NodeId, view: &NodeView, base: u64) -> bool {
+        let seated = |m: &Member| {
+            m.incarnation >= self.kept.memory.life(m.node)
+                && self.seats.get(&m.node).is_some_and(|s| s.life == m.incarnation)
+        };
+        let old = self.kept.installed.as_ref();
+        let follows = |s: &SpaceView| s.may_follow(old.and_then(|v| v.space_view(&s.name)));
         view.is_well_formed()
-            && enough
+            && self.are_enough(&view.members, base)
+            && view.spaces.iter().all(follows)
             && view.members.iter().all(seated)
-            && view.life(self.config.node) == Some(self.config.life)
+            && self.is_me(view.life(self.config.node))
             && view.life(by).is_some()
     }
 
-    pub(super) fn accepted_by(&mut self, now: Time, from: NodeId, seq: u64) {
-        let Some(p) = self.proposal.as_mut().filter(|p| p.view.seq == seq) else { return };
+    pub(super) fn accepted_by(&mut self, now: Time, from: NodeId, of: u64, durable: bool) {
+        let Some(p) = self.proposal.as_mut().filter(|p| p.of == of) else { return };
         p.accepted.insert(from);
-        if !p.view.members.iter().all(|m| p.accepted.contains(&m.node)) {
+        if durable {
+            p.durable.insert(from);
+        }
+        let Some(p) = &self.proposal else { return };
+        let all =
+            |nodes: &BTreeSet<NodeId>| p.offer.view.members.iter().all(|m| nodes.contains(&m.node));
+        // What more than half of the votes have on their disks is not forgotten.
+        let kept = all(&p.durable) || !p.offer.loose && self.is_majority(p.durable.iter());
+        if !all(&p.accepted) || !kept {
             return;
         }
-        let Some(Proposal { view, .. }) = self.proposal.take() else { return };
-        self.install(now, view);
+        let Some(Proposal { offer, .. }) = self.proposal.take() else { return };
+        self.install(now, offer.view, offer.loose);
     }
 
-    fn install(&mut self, now: Time, view: NodeView) {
+    fn install(&mut self, now: Time, view: NodeView, loose: bool) {
+        let record = Record::of(&view, loose);
         for m in &view.members {
+            self.note_number(m.node, view.seq);
             if let Some(report) = self.seats.get_mut(&m.node).and_then(|s| s.report.as_mut()) {
                 report.installed = view.seq;
+                report.memory.installed = Some(record.clone());
             }
         }
-        if view.life(self.config.node) != Some(self.config.life) || self.halted {
+        if !self.is_me(view.life(self.config.node)) {
             // The others believe that this node has stopped: make it true.
             if self.kept.installed.is_some() {
                 self.halt(Halt::LeftBehind);
@@ -344,6 +425,9 @@ impl CorosyncMembership {
         let origin =
             |m: &Member| Some((m.node, self.seats.get(&m.node).map(|s| (s.born, s.boot))?));
         self.kept.origins = view.members.iter().filter_map(origin).collect();
+        (self.kept.memory.installed, self.kept.memory.accepted) = (Some(record), None);
+        self.former = None;
+        self.remember();
         self.wanting = None;
         self.patience = now;
         self.fences.clear();
@@ -351,14 +435,23 @@ impl CorosyncMembership {
         self.actions.push_back(Action::Install(view));
     }
 
-    pub(super) fn refused(&mut self, now: Time, seq: u64, why: Veto) {
-        let Some(p) = self.proposal.as_ref().filter(|p| p.view.seq == seq) else { return };
-        let mine = p.by == self.config.node;
-        self.proposal = None;
+    pub(super) fn refused(&mut self, now: Time, from: NodeId, of: u64, why: Veto) {
         if let Veto::Promised(n) | Veto::Base(n) = why {
-            self.kept.seen = self.kept.seen.max(n);
+            self.note_number(from, n);
         }
-        if mine {
+        let Some(p) = self.proposal.take_if(|p| p.of == of) else { return };
+        self.refused.push_front(of);
+        self.refused.truncate(REFUSED);
+        let _ = self.writes.held.take_if(|h| h.of == of);
+        if mutated!(self, RefusedUsesNumbers) {
+            #[cfg(feature = "mutations")]
+            {
+                self.kept.memory.number = self.mutated_refusal();
+            }
+        } else {
+            self.take_back(of);
+        }
+        if p.by == self.config.node {
             self.patience = now + self.config.lease / 16;
         }
     }
@@ -369,6 +462,6 @@ impl CorosyncMembership {
             let report = self.seats.get(&m.node)?.report.as_ref()?;
             Some((*m, report.spaces.as_slice()))
         });
-        joined_spaces(reports)
+        joined_spaces(reports, self.kept.installed.as_ref())
     }
 }

@@ -7,9 +7,13 @@
 //! member accepts or refuses, and the view holds when the last acceptance is delivered. Proposal
 //! and acceptances are messages of the group, which corosync delivers to all of a ring in one order
 //! with the changes of the group: so all members see the same proposals, void or not, and the view
-//! begins for all at the same place. A ring without quorum agrees on nothing. Numbers are above
-//! every number that any member has seen, and at least the seconds since 1970, so that they grow
-//! over a restart of the whole cluster.
+//! begins for all at the same place. A ring without quorum agrees on nothing.
+//!
+//! **Numbers.** Lives and views are counted, and no clock has a part in that. Each node keeps on its
+//! disk the largest numbers that it knows (see `memory`). A process has no life until enough nodes
+//! have reported the lives of it that they remember. A view's number is one above every number that
+//! a member has accepted, and a member's disk has the number before it accepts. A refused proposal
+//! gives its number back.
 //!
 //! A member may have seen an acceptance that others did not before the ring broke, and be alone in
 //! a view. It can do nothing there: every member takes part in recovering a view.
@@ -31,6 +35,9 @@
 //! is waited for (see `restart`).
 
 mod decide;
+#[cfg(feature = "mutations")]
+mod defects;
+mod memory;
 mod restart;
 mod words;
 
@@ -40,11 +47,14 @@ use lockify_core::{Member, NodeId, Time};
 use lockify_corosync::{Event as Said, Process, Reason, RingId};
 use serde::{Deserialize, Serialize};
 
+use self::memory::{Image, Memory, Record, Writes};
+pub(crate) use self::memory::{MAGIC, highest_view};
 pub(super) use self::restart::GroupImage;
 use self::restart::{Absence, Plan};
-use self::words::{Envelope, Report, VERSION, Veto, Word, decode, encode};
+use self::words::{Envelope, MOST_LIVES, Offer, Report, VERSION, Veto, Word, decode, encode};
 use super::fences::Fences;
 use super::leases::Leases;
+use super::log::{ImageError, Random, Request, VISITS};
 use super::messages::{SpaceJoin, Vote};
 use super::{
     Action, ClusterEvent, Event, FenceKind, Halt, Membership, MembershipImage, NodeView, Service,
@@ -54,12 +64,14 @@ use super::{
 /// Configuration of a [`CorosyncMembership`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GroupConfig {
+    /// The cluster's name.
+    pub cluster: String,
     /// This node.
     pub node: NodeId,
-    /// Its life: the first one, until it is reborn.
-    pub life: u64,
-    /// The first life of its process: the same for all shards.
-    pub born: u64,
+    /// A random number, from which all others of this process are drawn.
+    pub seed: u64,
+    /// The next views have higher numbers: those that other shards have used.
+    pub floor: u64,
     /// Tells the boots of its machine from each other.
     pub boot: u64,
     /// Its share of directories.
@@ -97,6 +109,19 @@ pub struct CorosyncMembership {
     /// The members of the group.
     seats: BTreeMap<NodeId, Seat>,
     proposal: Option<Proposal>,
+    /// What this node's last acceptance has changed.
+    former: Option<Former>,
+    /// Proposals that were refused, the last ones: they are not accepted any more.
+    refused: VecDeque<u64>,
+    writes: Writes,
+    /// This node's largest life, as its disk has it, or as it was taken since.
+    own_life: u64,
+    /// The disk had no state when the process began.
+    forgot: bool,
+    /// Corosync's rules may let nodes go on that have no more than half of all votes.
+    minorities: bool,
+    /// Why there can be no first view.
+    lack: Option<String>,
     fences: Fences,
     /// No new proposal before this, after one was refused.
     patience: Time,
@@ -114,24 +139,36 @@ pub struct CorosyncMembership {
     /// Halted, and not reborn yet.
     halted: bool,
     actions: VecDeque<Action>,
+    #[cfg(feature = "mutations")]
+    mutation: Option<crate::mutation::Mutation>,
+    #[cfg(feature = "mutations")]
+    wall: u64,
 }
 
 /// The state that the next program needs, besides the configuration. Corosync gives the rest again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Kept {
     started: Time,
+    random: Random,
+    /// A random number by which peers know a process that has no life.
+    visit: u64,
+    life: Option<u64>,
+    /// The first life of the process, 0 before it has one.
+    born: u64,
+    /// Others have said which lives of this node they remember.
+    asked: bool,
+    memory: Memory,
+    /// What the disk has of it.
+    written: Memory,
     leases: Leases,
     /// Connections to peers: their lives, and when they were last heard.
     reach: BTreeMap<NodeId, (u64, Time)>,
     spaces: Vec<SpaceJoin>,
-    /// The highest view accepted, and no view below it will be.
-    promised: u64,
+    /// The last view that was accepted: its members are echoed.
     accepted: Option<NodeView>,
     installed: Option<NodeView>,
     /// The lives in the installed view: first life of the process, boot.
     origins: BTreeMap<NodeId, (u64, u64)>,
-    /// The highest number seen anywhere.
-    seen: u64,
     next_beat: Time,
     /// When this was last called.
     last: Time,
@@ -153,35 +190,73 @@ struct Seat {
 /// The view that is being agreed on.
 #[derive(Clone, Debug)]
 struct Proposal {
-    view: NodeView,
+    offer: Offer,
+    /// Tells it from others.
+    of: u64,
     accepted: BTreeSet<NodeId>,
+    /// Those of them whose disks have it.
+    durable: BTreeSet<NodeId>,
     by: NodeId,
     since: Time,
 }
 
+/// What this node had accepted before it accepted a proposal.
+#[derive(Clone, Debug)]
+struct Former {
+    of: u64,
+    number: u64,
+    record: Option<Record>,
+    view: Option<NodeView>,
+}
+
 impl CorosyncMembership {
-    /// A membership service that starts now.
-    pub fn new(mut config: GroupConfig, now: Time) -> CorosyncMembership {
+    /// A membership service that starts now, with what the disk has.
+    ///
+    /// # Errors
+    /// The image is damaged, or another node's.
+    pub fn new(
+        mut config: GroupConfig,
+        image: Option<&[u8]>,
+        now: Time,
+    ) -> Result<CorosyncMembership, ImageError> {
         config.lease = config.lease.max(1);
+        let image = image.map(Image::decode).transpose()?;
+        if let Some(i) =
+            image.as_ref().filter(|i| (i.node, &i.cluster) != (config.node, &config.cluster))
+        {
+            let (node, cluster) = (i.node, i.cluster.clone());
+            let (me, ours) = (config.node, config.cluster.clone());
+            return Err(ImageError::Foreign { node, cluster, me, ours });
+        }
+        let mut memory = image.map(|i| i.memory).unwrap_or_default();
+        memory.number = memory.number.max(config.floor);
+        let mut random = Random(config.seed);
         let kept = Kept {
             started: now,
+            visit: random.visit(),
+            random,
+            life: None,
+            born: 0,
+            asked: false,
+            written: memory.clone(),
+            memory,
             leases: Leases::new(config.lease, now),
             reach: BTreeMap::new(),
             spaces: Vec::new(),
-            promised: 0,
             accepted: None,
             installed: None,
             origins: BTreeMap::new(),
-            seen: 0,
             next_beat: now,
             last: now,
         };
-        CorosyncMembership::go_on(config, kept)
+        Ok(CorosyncMembership::go_on(config, kept))
     }
 
     /// Not yet connected to corosync.
     fn go_on(config: GroupConfig, kept: Kept) -> CorosyncMembership {
         CorosyncMembership {
+            own_life: kept.memory.life(config.node),
+            forgot: !kept.memory.remembers(),
             config,
             kept,
             up: false,
@@ -190,6 +265,11 @@ impl CorosyncMembership {
             quorum_lags: false,
             seats: BTreeMap::new(),
             proposal: None,
+            former: None,
+            refused: VecDeque::new(),
+            writes: Writes::default(),
+            minorities: false,
+            lack: None,
             fences: Fences::default(),
             patience: 0,
             wanting: None,
@@ -200,6 +280,10 @@ impl CorosyncMembership {
             absent: BTreeMap::new(),
             halted: false,
             actions: VecDeque::new(),
+            #[cfg(feature = "mutations")]
+            mutation: None,
+            #[cfg(feature = "mutations")]
+            wall: 0,
         }
     }
 
@@ -226,8 +310,12 @@ impl CorosyncMembership {
         if !self.up || self.halted {
             return;
         }
+        // Whoever has had a life says no more until it has another one.
+        if self.kept.life.is_none() && self.kept.born > 0 {
+            return;
+        }
         self.plan = None;
-        let (life, born, boot) = (self.config.life, self.config.born, self.config.boot);
+        let (life, born, boot) = (self.kept.life.unwrap_or(0), self.kept.born, self.config.boot);
         let bytes = encode(&Envelope { version: VERSION, life, born, boot, word });
         self.actions.push_back(Action::Cast(bytes));
     }
@@ -248,8 +336,9 @@ impl CorosyncMembership {
             weight: self.config.weight,
             spaces: self.kept.spaces.clone(),
             reach: self.kept.reach.iter().map(|(node, (life, _))| (*node, *life)).collect(),
-            seen: self.kept.seen.max(self.kept.promised),
             installed: self.kept.installed.as_ref().map_or(0, |v| v.seq),
+            memory: self.told_memory(),
+            minorities: self.minorities,
         };
         self.cast(Word::Report(report));
     }
@@ -257,20 +346,28 @@ impl CorosyncMembership {
     fn halt(&mut self, why: Halt) {
         self.kept.installed = None;
         self.kept.accepted = None;
-        self.proposal = None;
+        self.drop_proposal();
         self.wanting = None;
         self.absent.clear();
         self.halted = true;
         self.actions.push_back(Action::Halt(why));
     }
 
-    fn reborn(&mut self, now: Time, life: u64) {
-        self.config.life = life;
+    fn reborn(&mut self) {
+        self.kept.life = None;
+        self.kept.visit = self.kept.random.visit();
         self.halted = false;
         self.kept.reach.clear();
         self.kept.spaces.clear();
         self.kept.leases.reborn();
-        self.report_soon(now);
+        if self.kept.asked {
+            self.seek_life(self.kept.last);
+        }
+    }
+
+    /// Whether this is this node, in the life that it has.
+    fn is_me(&self, life: Option<u64>) -> bool {
+        life.is_some() && life == self.kept.life && !self.halted
     }
 
     // Events of corosync.
@@ -287,12 +384,13 @@ impl CorosyncMembership {
                 self.up = false;
                 self.seats.clear();
                 self.forget_quorum();
-                self.proposal = None;
+                self.drop_proposal();
                 if self.kept.installed.is_some() {
                     self.halt(Halt::NoCorosync);
                 }
             }
             ClusterEvent::Votes(votes) => self.config.votes = votes,
+            ClusterEvent::Minorities(minorities) => self.minorities = minorities,
             ClusterEvent::Said(said) => self.said(now, said),
         }
     }
@@ -325,7 +423,7 @@ impl CorosyncMembership {
 
     fn regroup(&mut self, now: Time, members: &[Process], left: &[(Process, Reason)]) {
         // A proposal is agreed on by the group that saw it made, or by none.
-        self.proposal = None;
+        self.drop_proposal();
         for (process, reason) in left {
             let counted = self.quorum.as_ref().is_some_and(|q| q.nodes.contains(&process.node));
             self.quorum_lags |= *reason == Reason::NodeDown && counted;
@@ -374,14 +472,14 @@ impl CorosyncMembership {
         match envelope.word {
             Word::Restarts { number } => self.restarts(node, number),
             Word::Report(report) => self.reported(node, report),
-            Word::Propose { view, base, group } => self.proposed(now, node, view, base, group),
-            Word::Accept { seq, stamps } => {
+            Word::Propose(offer) => self.proposed(now, node, *offer),
+            Word::Accept { of, stamps, durable } => {
                 if let Some((_, stamp)) = stamps.iter().find(|(n, _)| *n == self.config.node) {
                     self.kept.leases.renew(node, *stamp, now);
                 }
-                self.accepted_by(now, node, seq);
+                self.accepted_by(now, node, of, durable);
             }
-            Word::Refuse { seq, why } => self.refused(now, seq, why),
+            Word::Refuse { of, why } => self.refused(now, node, of, why),
             Word::Fenced { node, below } => {
                 if below < u64::MAX {
                     self.kept.leases.over(node, below);
@@ -415,7 +513,7 @@ impl CorosyncMembership {
     }
 
     fn reported(&mut self, node: NodeId, report: Report) {
-        self.kept.seen = self.kept.seen.max(report.seen).max(report.installed);
+        self.learn_lives(&report.memory);
         let newer = self.kept.installed.as_ref().is_some_and(|v| v.seq < report.installed);
         if let Some(seat) = self.seats.get_mut(&node) {
             seat.report = Some(report);
@@ -447,12 +545,15 @@ impl CorosyncMembership {
             Vote::Echo { stamp } => self.kept.leases.renew(from, stamp, now),
             Vote::Install { view, .. } => {
                 let newer = self.kept.installed.as_ref().is_some_and(|v| v.seq < view.seq);
-                if newer && view.life(self.config.node) != Some(self.config.life) {
+                if newer && !self.is_me(view.life(self.config.node)) {
                     self.halt(Halt::LeftBehind);
                 }
             }
             Vote::Goodbye => {
-                self.kept.leases.over(from, life.saturating_add(1));
+                // One that has had no life yet has nothing to end.
+                if life < VISITS {
+                    self.kept.leases.over(from, life + 1);
+                }
                 self.disconnected(now, from);
                 self.actions.push_back(Action::Disconnect { node: from });
                 self.patience = 0;
@@ -484,7 +585,7 @@ impl CorosyncMembership {
 
     fn beat(&self, now: Time) -> Vote {
         let installed = self.kept.installed.as_ref().map_or(0, |v| v.seq);
-        Vote::Beat { stamp: now, promised: self.kept.promised, installed }
+        Vote::Beat { stamp: now, promised: self.kept.memory.number, installed }
     }
 
     fn tick(&mut self, now: Time) {
@@ -505,6 +606,7 @@ impl CorosyncMembership {
         }
         self.run_agents(now);
         self.forget_restart(now);
+        self.accept_without_disk(now);
     }
 
     /// This process was stopped, or starved: it has not listened, so nobody was silent.
@@ -540,7 +642,13 @@ impl CorosyncMembership {
 }
 
 impl Membership for CorosyncMembership {
+    // The time of day has no part in anything.
+    #[cfg_attr(not(feature = "mutations"), expect(unused_variables))]
     fn handle(&mut self, now: Time, wall: u64, event: Event) {
+        #[cfg(feature = "mutations")]
+        {
+            self.wall = wall;
+        }
         if self.lease_end().is_some_and(|end| now >= end) {
             self.halt(Halt::Lease);
         }
@@ -560,17 +668,17 @@ impl Membership for CorosyncMembership {
                 self.kept.spaces.sort_by(|a, b| a.name.cmp(&b.name));
                 self.report_soon(now);
             }
-            Event::Reborn { life } => self.reborn(now, life),
+            Event::Reborn { .. } => self.reborn(),
             Event::Cluster(event) => self.cluster(now, event),
             Event::Fenced { node, success } => self.fenced(now, node, success),
-            // It keeps nothing, and has nothing that an operator could change.
-            Event::Persisted { .. } => {}
-            Event::Request { id, .. } => self.actions.push_back(super::no_log(id)),
+            Event::Persisted { number, success } => self.persisted(now, number, success),
+            Event::Request { id, request } => self.request(id, &request),
             Event::Tick => self.tick(now),
         }
         if !self.halted {
-            self.consider(now, wall);
+            self.consider(now);
         }
+        self.write(now);
     }
 
     fn poll(&mut self) -> Option<Action> {
@@ -582,7 +690,7 @@ impl Membership for CorosyncMembership {
         if self.patience > self.kept.last {
             next = next.min(self.patience);
         }
-        next = next.min(self.fences.next(self.kept.last));
+        next = next.min(self.fences.next(self.kept.last)).min(self.disk_due());
         next.min(self.lease_end().unwrap_or(Time::MAX))
     }
 
@@ -603,8 +711,15 @@ impl Membership for CorosyncMembership {
             service: "corosync".into(),
             quorate: self.up.then(|| self.is_quorate()),
             fence: self.config.fence,
-            waits: self.fences.waits(self.kept.last).into_iter().chain(self.absences()).collect(),
+            waits: {
+                let waits = self.fences.waits(self.kept.last).into_iter();
+                waits.chain(self.absences()).chain(self.lacks()).collect()
+            },
         }
+    }
+
+    fn identity(&self) -> u64 {
+        self.kept.life.unwrap_or(self.kept.visit)
     }
 
     fn prepare_image(&mut self, now: Time) {

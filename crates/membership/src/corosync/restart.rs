@@ -63,7 +63,7 @@ impl CorosyncMembership {
             return;
         }
         let free = self.report_due.is_none() && !self.another_restarts();
-        if self.up && !self.halted && free {
+        if self.up && !self.halted && free && self.kept.life.is_some() {
             self.plans += 1;
             self.cast(Word::Restarts { number: self.plans });
             self.plan = Some(Plan { number: self.plans, asked: now, heard: false });
@@ -134,6 +134,17 @@ impl CorosyncMembership {
             wanting: _,
             parted: _,
             plans: _,
+            former: _,
+            refused: _,
+            lack: _,
+            minorities: _,
+            // In what is kept.
+            own_life: _,
+            forgot: _,
+            #[cfg(feature = "mutations")]
+                mutation: _,
+            #[cfg(feature = "mutations")]
+                wall: _,
             // Must be nothing.
             up,
             halted,
@@ -141,6 +152,7 @@ impl CorosyncMembership {
             fences,
             report_due,
             actions,
+            writes,
             absent: _,
             plan,
         } = self;
@@ -152,6 +164,9 @@ impl CorosyncMembership {
         }
         if !fences.is_empty() {
             return Err("a fencing agent runs".into());
+        }
+        if !writes.is_idle() || kept.life.is_none() {
+            return Err("its state is being written".into());
         }
         if self.another_restarts() && plan.is_none_or(|p| !p.heard) {
             return Err("another node restarts: one after the other".into());
@@ -170,10 +185,10 @@ impl GroupImage {
     /// The service, not yet connected to corosync.
     pub(crate) fn into_service(self) -> CorosyncMembership {
         let GroupImage { config, kept } = self;
-        let (now, me, life) = (kept.last, config.node, config.life);
+        let (now, me, life) = (kept.last, config.node, kept.life);
         let mut service = CorosyncMembership::go_on(config, kept);
         // The others wait for it, and it waits as they do.
-        service.await_return(now, me, life);
+        service.await_return(now, me, life.unwrap_or(0));
         service
     }
 }

@@ -3,16 +3,21 @@
 use lockify_core::{NodeId, Time};
 use serde::{Deserialize, Serialize};
 
+use super::super::log::LAST_VIEW;
 use super::super::{NodeView, SpaceJoin};
+use super::memory::Memory;
 
 /// The version of these messages; those of another one are not read.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
+
+/// Lives stay below: a lockspace's lives are made of them.
+pub(super) const MOST_LIVES: u64 = 1 << 38;
 
 /// A message and whose it is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Envelope {
     pub(super) version: u8,
-    /// The sender's life.
+    /// The sender's life; 0: it has none yet.
     pub(super) life: u64,
     /// The first life of its process: the process itself says that all between are over.
     pub(super) born: u64,
@@ -27,26 +32,20 @@ pub(super) enum Word {
     /// The sender's state, which the others need to propose a view.
     Report(Report),
     /// A view is proposed.
-    Propose {
-        /// The view.
-        view: NodeView,
-        /// The view that holds, of which the proposer is a member; 0: none holds.
-        base: u64,
-        /// [`digest`](super::CorosyncMembership::digest) of the group that the proposer sees: a proposal
-        /// that arrives in another one is void, for everybody alike.
-        group: u64,
-    },
-    /// The sender accepts the view of this number and none below from now on.
+    Propose(Box<Offer>),
+    /// The sender accepts a proposal, and no number up to its own from now on.
     Accept {
-        /// The number.
-        seq: u64,
+        /// The proposal's [`Offer::of`].
+        of: u64,
         /// The newest stamps of the members' beats that the sender has: echoes (see `leases`).
         stamps: Vec<(NodeId, Time)>,
+        /// The sender's disk has it.
+        durable: bool,
     },
-    /// The sender does not accept it.
+    /// The sender does not accept it, and never will: nobody can have agreed on it.
     Refuse {
-        /// The number.
-        seq: u64,
+        /// The proposal's [`Offer::of`].
+        of: u64,
         /// The reason of the refusal.
         why: Veto,
     },
@@ -66,17 +65,39 @@ pub(super) enum Word {
 }
 
 impl Word {
-    /// Returns true if its numbers of views are plausible: fencing tokens have 32 bits for them.
+    /// Returns true if its numbers are plausible.
     pub(super) fn is_sane(&self) -> bool {
         let highest = match self {
-            Word::Report(r) => r.seen.max(r.installed),
-            Word::Propose { view, base, .. } => view.seq.max(*base),
-            Word::Accept { seq, .. } => *seq,
-            Word::Refuse { seq, why: Veto::Promised(n) | Veto::Base(n) } => *seq.max(n),
-            Word::Refuse { seq, .. } => *seq,
-            Word::Fenced { .. } | Word::Restarts { .. } => 0,
+            Word::Report(r) if !r.memory.is_sane() => return false,
+            Word::Report(r) => r.installed,
+            Word::Propose(offer) => offer.view.seq.max(offer.base),
+            Word::Refuse { why: Veto::Promised(n) | Veto::Base(n), .. } => *n,
+            _ => 0,
         };
-        highest < 1 << 32
+        highest < LAST_VIEW
+    }
+}
+
+/// A view that is proposed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Offer {
+    /// The view.
+    pub(super) view: NodeView,
+    /// The view that holds, of which the proposer is a member; 0: none holds.
+    pub(super) base: u64,
+    /// [`digest`](super::CorosyncMembership::digest) of the group that the proposer sees: a proposal
+    /// that arrives in another one is void, for everybody alike.
+    pub(super) group: u64,
+    /// A view after this one may have fewer than half of all votes.
+    pub(super) loose: bool,
+    /// A random number.
+    pub(super) mark: u64,
+}
+
+impl Offer {
+    /// Tells it from every other one.
+    pub(super) fn of(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(&postcard::to_allocvec(self).unwrap_or_default())
     }
 }
 
@@ -89,10 +110,12 @@ pub(super) struct Report {
     pub(super) spaces: Vec<SpaceJoin>,
     /// The nodes that it is connected to, and their lives.
     pub(super) reach: Vec<(NodeId, u64)>,
-    /// The highest number of a view that it knows of.
-    pub(super) seen: u64,
     /// The view that it is in, or 0.
     pub(super) installed: u64,
+    /// What it remembers.
+    pub(super) memory: Memory,
+    /// As corosync's rules are on its node, fewer nodes may go on than have half of all votes.
+    pub(super) minorities: bool,
 }
 
 /// Why a view is not accepted.
@@ -110,6 +133,8 @@ pub(super) enum Veto {
     NoQuorum,
     /// The view does not fit the sender's state.
     Misfit,
+    /// Too few are there that remember which views there were.
+    Forgotten,
 }
 
 /// Encodes a message.

@@ -311,12 +311,9 @@ impl LogMembership {
             .iter()
             .filter_map(|n| Some(Member { node: *n, incarnation: life(*n)?, weight: weight(*n) }))
             .collect();
-        let spaces = joined_spaces(
-            members
-                .iter()
-                .filter_map(|m| Some((*m, self.reports.get(&m.node)?.report.spaces.as_slice()))),
-        );
         let view = &self.state.view;
+        let joins = |m: &Member| Some((*m, self.reports.get(&m.node)?.report.spaces.as_slice()));
+        let spaces = joined_spaces(members.iter().filter_map(joins), Some(view));
         let stays =
             |m: &Member| members.iter().any(|n| (n.node, n.incarnation) == (m.node, m.incarnation));
         let proven = |m: &Member| stays(m) || self.state.is_over(m.node, m.incarnation);
@@ -331,10 +328,10 @@ impl LogMembership {
         };
         let others = self.reports.values().map(|k| &k.report);
         let soon = others.filter(|r| coming(r) && self.is_reached(r.node, r.id())).count() > 0;
-        let base = view.seq;
+        let (base, seq) = (view.seq, view.seq.max(self.config.floor) + 1);
         #[cfg(feature = "mutations")]
         let base = self.mutated_base(base);
-        let command = Command::View { base, members, spaces };
+        let command = Command::View { base, seq, members, spaces };
         if soon
             && view.members.is_empty()
             && now < self.conduct.listens_from + self.state.lease_to_wait() / 2

@@ -37,12 +37,10 @@ impl LogMembership {
                 }
                 applied
             }
-            (Some(Mutation::ViewFromClock), Command::View { base, members, spaces }) => {
+            (Some(Mutation::ViewFromClock), Command::View { base, members, spaces, .. }) => {
                 let (base, members, spaces) = (*base, members.clone(), spaces.clone());
-                self.number_by_clock(
-                    base,
-                    Command::View { base: self.state.view.seq, members, spaces },
-                )
+                let (clock, base) = (base, self.state.view.seq);
+                self.number_by_clock(clock, Command::View { base, seq: base + 1, members, spaces })
             }
             (Some(Mutation::RefusedUsesNumbers), _) => {
                 let applied = self.state.apply(command);

@@ -54,13 +54,15 @@ use conduct::Conduct;
 pub use state::{
     ClusterState, Command, ConfigId, FIRST_ERA, Keys, Life, MAX_VOTERS, NodeEntry, Position, Why,
 };
-pub use store::ImageError;
+pub(crate) use state::{ERA_SHIFT, LAST_VIEW};
 use store::{Image, Records, Witness};
+pub use store::{ImageError, highest_view};
+pub(crate) use store::{MAGIC, open, seal};
 use words::First;
 pub use words::{Hello, LogWord, Report};
 
 /// Lives stay below; a visit's random number is not.
-const VISITS: u64 = 1 << 63;
+pub(crate) const VISITS: u64 = 1 << 63;
 
 /// Messages of the consensus that may wait for the disk; more are dropped, as a network may.
 const MOST_WAITING: usize = 4096;
@@ -90,6 +92,8 @@ pub struct LogConfig {
     pub shards: u32,
     /// Between two heartbeats of the consensus, in nanoseconds; `None`: 100 ms, less with a lease below 800 ms.
     pub heartbeat: Option<Time>,
+    /// Views are numbered above this, too: what other shards of this node have reached. A name may have been theirs.
+    pub floor: u64,
     /// A random number, from which all others of this process are drawn.
     pub seed: u64,
 }
@@ -261,11 +265,11 @@ impl Writes {
 }
 
 /// Random numbers from a seed (splitmix64): drawn by the process, not by the clock.
-#[derive(Clone, Debug)]
-struct Random(u64);
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -273,7 +277,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn visit(&mut self) -> u64 {
+    pub(crate) fn visit(&mut self) -> u64 {
         self.next() | VISITS
     }
 }

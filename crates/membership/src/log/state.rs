@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use super::super::{FenceKind, NodeView, SpaceView, numbered};
 
 /// The views of an era are numbered in so many bits; a view's number is a token's upper half.
-pub(super) const ERA_SHIFT: u32 = 22;
+pub(crate) const ERA_SHIFT: u32 = 22;
 
 /// The first era: its views are above the seconds since 1970 up to the year 2029, by which earlier
 /// releases numbered views.
 pub const FIRST_ERA: u64 = 448;
 
 /// Views have lower numbers, so that tokens are positive where they are kept as signed numbers.
-const LAST_VIEW: u64 = 1 << 31;
+pub(crate) const LAST_VIEW: u64 = 1 << 31;
 
 /// The largest number of voting nodes; further ones learn the decisions.
 pub const MAX_VOTERS: usize = 7;
@@ -136,6 +136,8 @@ pub enum Command {
     View {
         /// The number of the view before.
         base: u64,
+        /// Its own number, above `base`.
+        seq: u64,
         /// Its members, by id.
         members: Vec<Member>,
         /// Its lockspaces, by name, not numbered.
@@ -289,7 +291,9 @@ impl ClusterState {
             Command::Live { node, visit } => self.live(*node, *visit),
             Command::Exclude { node, life, why } => self.exclude(*node, *life, *why),
             Command::Over { node, below, keys } => self.end(*node, *below, *keys),
-            Command::View { base, members, spaces } => self.enter(*base, members, spaces),
+            Command::View { base, seq, members, spaces } => {
+                self.enter(*base, *seq, members, spaces)
+            }
             Command::Node { node, entry } => self.change_node(*node, entry.clone()),
             Command::ChangeLease { lease } => self.change_lease(*lease),
             Command::SettleLease { keys } => self.settle_lease(*keys),
@@ -327,9 +331,9 @@ impl ClusterState {
         true
     }
 
-    fn enter(&mut self, base: u64, members: &[Member], spaces: &[SpaceView]) -> bool {
-        let seq = base + 1;
+    fn enter(&mut self, base: u64, seq: u64, members: &[Member], spaces: &[SpaceView]) -> bool {
         let fits = base == self.view.seq
+            && seq > base
             && seq < LAST_VIEW
             && members.iter().all(|m| self.may_join(m.node, m.incarnation));
         let stays =
@@ -341,7 +345,8 @@ impl ClusterState {
         }
         let spaces = numbered(spaces.to_vec(), seq, Some(&self.view));
         let view = NodeView { seq, members: members.to_vec(), spaces };
-        if !view.is_well_formed() {
+        let follows = |s: &SpaceView| s.may_follow(self.view.space_view(&s.name));
+        if !view.is_well_formed() || !view.spaces.iter().all(follows) {
             return false;
         }
         self.view = view;

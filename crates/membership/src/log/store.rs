@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::state::{ClusterState, Command, ConfigId};
 
 /// How every image begins.
-const MAGIC: &[u8; 8] = b"LOCKLOG\x01";
+pub(crate) const MAGIC: &[u8; 8] = b"LOCKLOG\x01";
 
 impl Entry for Command {
     type Snapshot = NoSnapshot;
@@ -103,33 +103,77 @@ pub enum ImageError {
         /// Its cluster.
         ours: String,
     },
+    /// It is that of another kind of membership.
+    #[error(
+        "the state is that of a node with membership = {found:?}, where {expected:?} was expected: give every \
+         node a new state_dir, start one of them, and run `lockify cluster recover` on it, so that fencing \
+         tokens go on above the old ones"
+    )]
+    Kind {
+        /// Which it is.
+        found: &'static str,
+        /// Which this node has.
+        expected: &'static str,
+    },
+}
+
+/// An image as bytes: magic, checksum, contents.
+pub(crate) fn seal(magic: &[u8; 8], contents: &impl Serialize) -> Vec<u8> {
+    // Only a serializer of unknown lengths could fail, and these types have none.
+    let body = postcard::to_allocvec(contents).unwrap_or_default();
+    let mut bytes = magic.to_vec();
+    bytes.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+/// The contents of an image.
+pub(crate) fn open<'a, T: Deserialize<'a>>(
+    magic: &[u8; 8],
+    bytes: &'a [u8],
+) -> Result<T, ImageError> {
+    let rest = bytes.strip_prefix(magic.as_slice());
+    let rest = rest.ok_or(ImageError::Damaged("it does not begin as a state of this release"))?;
+    let (sum, body) = rest.split_first_chunk().ok_or(ImageError::Damaged("it is cut short"))?;
+    if crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
+        return Err(ImageError::Damaged("its checksum is wrong"));
+    }
+    match postcard::take_from_bytes(body) {
+        Ok((contents, [])) => Ok(contents),
+        _ => Err(ImageError::Damaged("its contents cannot be read")),
+    }
 }
 
 impl Image {
     /// The image as bytes: magic, checksum, contents.
     pub(super) fn encode(&self) -> Vec<u8> {
-        // Only a serializer of unknown lengths could fail, and these types have none.
-        let body = postcard::to_allocvec(self).unwrap_or_default();
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
-        bytes.extend_from_slice(&body);
-        bytes
+        seal(MAGIC, self)
     }
 
     /// Reads an image.
     pub(super) fn decode(bytes: &[u8]) -> Result<Image, ImageError> {
-        let rest = bytes.strip_prefix(MAGIC.as_slice());
-        let rest =
-            rest.ok_or(ImageError::Damaged("it does not begin as a state of this release"))?;
-        let (sum, body) = rest.split_first_chunk().ok_or(ImageError::Damaged("it is cut short"))?;
-        if crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
-            return Err(ImageError::Damaged("its checksum is wrong"));
+        if bytes.starts_with(crate::corosync::MAGIC) {
+            return Err(ImageError::Kind { found: "corosync", expected: "static" });
         }
-        match postcard::take_from_bytes(body) {
-            Ok((image, [])) => Ok(image),
-            _ => Err(ImageError::Damaged("its contents cannot be read")),
-        }
+        open(MAGIC, bytes)
     }
+}
+
+/// The highest number of a view that an image knows of, decided or not.
+///
+/// # Errors
+/// The image is damaged.
+pub fn highest_view(image: &[u8]) -> Result<u64, ImageError> {
+    if image.starts_with(crate::corosync::MAGIC) {
+        return crate::corosync::highest_view(image);
+    }
+    let image = Image::decode(image)?;
+    let proposed = image.records.log.iter().filter_map(|command| match command {
+        Command::View { seq, .. } => Some(*seq),
+        _ => None,
+    });
+    let held = image.base.map_or(0, |state| state.view.seq);
+    Ok(proposed.max().unwrap_or(0).max(held))
 }
 
 /// The records, shared between the consensus, which changes them, and the log, which has them written.

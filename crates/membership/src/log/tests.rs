@@ -1,6 +1,8 @@
 //! The service in a small world of its own: clocks, links, disks and processes that fail.
 
 use super::*;
+use crate::SpaceKeys;
+use lockify_core::Policy;
 use std::collections::HashMap;
 
 const LEASE: Time = 100 * MS;
@@ -49,6 +51,7 @@ fn file(node: u32, nodes: u32, voters: u32) -> LogConfig {
         fence: None,
         shards: 1,
         heartbeat: Some(10 * MS),
+        floor: 0,
         seed: 0,
     }
 }
@@ -109,6 +112,19 @@ impl World {
         let config = LogConfig { seed, ..place.file.clone() };
         place.service = Some(LogMembership::new(config, place.disk.as_deref(), now).unwrap());
         (place.paused, place.halting) = (false, false);
+    }
+
+    fn joins(&mut self, node: u32, keys: SpaceKeys, life: u64) {
+        let join = SpaceJoin { name: "s".into(), life, keys };
+        self.event(NodeId(node), Event::Spaces(vec![join]));
+    }
+
+    /// Who is in the lockspace, and its keys, in the newest view.
+    fn sharing(&self) -> (Vec<u32>, SpaceKeys) {
+        let views = self.places.values().filter_map(|p| p.service.as_ref()?.view());
+        let newest = views.max_by_key(|v| v.seq).unwrap();
+        let space = newest.space_view("s").unwrap();
+        (space.view.members.iter().map(|m| m.node.0).collect(), space.keys)
     }
 
     fn kill(&mut self, node: u32) {
@@ -588,6 +604,61 @@ fn a_node_with_another_lease_in_its_file_does_not_join_and_says_so() {
     assert!(changed.contains("400 ms"), "{changed}");
     w.settle(&[1, 2, 3], 40 * LEASE);
     assert_eq!(w.service(1).state.lease_to_hold(), 4 * LEASE);
+}
+
+#[test]
+fn a_lockspace_keeps_its_keys_while_it_has_a_member() {
+    let keys = |lvb_len| SpaceKeys { policy: Policy::Home, lvb_len };
+    let mut world = World::new(3, 3, 21);
+    world.settle(&[1, 2, 3], 8 * LEASE);
+    // The first one counts, however low the others' numbers are.
+    world.joins(3, keys(32), 1);
+    world.run(LEASE);
+    world.joins(1, keys(64), 1);
+    world.joins(2, keys(32), 1);
+    world.run(LEASE);
+    assert_eq!(world.sharing(), (vec![2, 3], keys(32)));
+    // Its going leaves the keys to those who stay.
+    world.kill(3);
+    world.run(8 * LEASE);
+    assert_eq!(world.sharing(), (vec![2], keys(32)));
+    // Everybody else has left.
+    world.event(NodeId(2), Event::Spaces(Vec::new()));
+    world.run(LEASE);
+    assert_eq!(world.sharing(), (vec![1], keys(64)));
+}
+
+#[test]
+fn a_view_that_gives_a_lockspace_other_keys_is_not_taken() {
+    let mut world = World::new(1, 1, 22);
+    world.joins(1, SpaceKeys { policy: Policy::Home, lvb_len: 32 }, 1);
+    world.settle(&[1], LEASE);
+    let mut state = world.service(1).state.clone();
+    let mut next = state.view.clone();
+    let (base, members) = (next.seq, next.members.clone());
+    next.spaces[0].keys.lvb_len = 64;
+    let command = Command::View {
+        base,
+        seq: base + 1,
+        members: members.clone(),
+        spaces: next.spaces.clone(),
+    };
+    assert!(!state.apply(&command));
+    next.spaces[0].view.members[0].incarnation += 1;
+    assert!(state.apply(&Command::View { base, seq: base + 1, members, spaces: next.spaces }));
+}
+
+#[test]
+fn views_are_numbered_above_those_of_other_shards() {
+    let mut world = World::new(1, 1, 23);
+    world.settle(&[1], LEASE);
+    let (floor, disk) = (world.seq() + 100, world.places[&NodeId(1)].disk.clone());
+    assert_eq!(highest_view(disk.as_deref().unwrap()), Ok(world.seq()));
+    world.kill(1);
+    world.place(1).file.floor = floor;
+    world.start(1);
+    world.settle(&[1], LEASE);
+    assert!(world.seq() > floor, "{} after {floor}", world.seq());
 }
 
 #[test]

@@ -18,7 +18,7 @@ mod work;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use mio::{Events, Interest, Token};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use slab::Slab;
 
-use crate::clock::{Timer, boot, boottime, born, monotonic, wall};
+use crate::clock::{Timer, boot, boottime, monotonic};
 use crate::cluster::Cluster;
 use crate::config::NodeConfig;
 use crate::conn::Conn;
@@ -188,6 +188,7 @@ impl Engine {
         resumed: Option<(Box<dyn Membership + Send>, u64)>,
     ) -> Result<Engine, NodeError> {
         let identity = identity(&config)?;
+        let dir = config.state_path()?.map(Path::to_owned);
         let poll = Poller::new(config.busy_poll).map_err(system("cannot make an event queue"))?;
         let waker =
             mio::Waker::new(poll.registry(), WAKER).map_err(system("cannot make a waker"))?;
@@ -197,9 +198,7 @@ impl Engine {
         let other_listeners = listen_elsewhere(&config, &identity, &poll)?;
         let now = monotonic();
         let lease = nanos(config.lease).max(MS);
-        // Corosync keeps what its nodes have agreed on.
-        let dir = config.state_dir.as_deref().filter(|_| config.corosync.is_none());
-        let disk = dir.map(|d| Disk::open(d, identity.shard)).transpose()?;
+        let disk = dir.map(|d| Disk::open(&d, identity.shard)).transpose()?;
         let (members, incarnation) = match resumed {
             Some(resumed) => resumed,
             None => membership(&config, lease, disk.as_ref())?,
@@ -484,13 +483,14 @@ fn membership(
     disk: Option<&Disk>,
 ) -> Result<(Box<dyn Membership + Send>, u64), NodeError> {
     let (node, weight, now) = (config.node, config.weight, boottime());
+    let image = disk.map(Disk::read).transpose()?.flatten();
+    let unusable = |e| NodeError::Config(format!("state_dir: {e}"));
     if let Some(corosync) = &config.corosync {
-        let life = config.incarnation.unwrap_or_else(wall);
         let group = GroupConfig {
+            cluster: config.cluster.clone(),
             node,
-            life,
-            // No life is older than its process.
-            born: born().min(life),
+            seed: seed()?,
+            floor: disk.map_or(Ok(0), Disk::floor)?,
             boot: boot(),
             weight,
             votes: corosync.votes.clone(),
@@ -498,19 +498,29 @@ fn membership(
             fence: config.fence.kind,
             startup: nanos(config.fence.startup_wait),
         };
-        return Ok((Box::new(CorosyncMembership::new(group, now)), life));
+        let service = CorosyncMembership::new(group, image.as_deref(), now).map_err(unusable)?;
+        let visit = service.identity();
+        return Ok((Box::new(service), visit));
     }
-    let image = disk.map(Disk::read).transpose()?.flatten();
-    let service = LogMembership::new(log_config(config, lease)?, image.as_deref(), now)
-        .map_err(|e| NodeError::Config(format!("state_dir: {e}")))?;
+    let service = LogMembership::new(log_config(config, lease, disk)?, image.as_deref(), now)
+        .map_err(unusable)?;
     let visit = service.identity();
     Ok((Box::new(service), visit))
 }
 
-fn log_config(config: &NodeConfig, lease: Time) -> Result<LogConfig, NodeError> {
+/// A random number, different for every process.
+fn seed() -> Result<u64, NodeError> {
     let mut seed = [0; 8];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| system("cannot draw a random number")(e.into()))?;
+    Ok(u64::from_ne_bytes(seed))
+}
+
+fn log_config(
+    config: &NodeConfig,
+    lease: Time,
+    disk: Option<&Disk>,
+) -> Result<LogConfig, NodeError> {
     let entry = |n: &crate::config::NodeAddress| {
         let address = config.hosts.get(&n.node).cloned().unwrap_or_else(|| n.address.to_string());
         (n.node, NodeEntry { address, voter: !config.learners.contains(&n.node) })
@@ -525,7 +535,8 @@ fn log_config(config: &NodeConfig, lease: Time) -> Result<LogConfig, NodeError> 
         shards: config.shard.as_ref().map_or(1, |g| g.len()),
         // An answer takes twice the delay.
         heartbeat: (!config.delay.is_zero()).then(|| (4 * nanos(config.delay)).max(100 * MS)),
-        seed: u64::from_ne_bytes(seed),
+        floor: disk.map_or(Ok(0), Disk::floor)?,
+        seed: seed()?,
     })
 }
 

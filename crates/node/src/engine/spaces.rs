@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use lockify_check::Kind;
-use lockify_core::{Input, LockId, Lockspace, NodeId, Output, Stats, Time, View, WithdrawReason};
+use lockify_core::{
+    Config, Input, LockId, Lockspace, NodeId, Output, Stats, Time, View, WithdrawReason,
+};
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
@@ -13,7 +15,7 @@ use crate::config::SpaceConfig;
 use crate::error::CallError;
 use crate::event::{HostEvent, SpaceId};
 use crate::history::History;
-use crate::membership::{Event, SpaceJoin};
+use crate::membership::{Event, SpaceJoin, SpaceKeys};
 use crate::notice::Level;
 use crate::wire::Payload;
 
@@ -40,6 +42,13 @@ pub(super) struct Space {
 }
 
 impl Space {
+    /// What its members must have the same.
+    fn keys(&self) -> SpaceKeys {
+        let Config { policy, lvb_len, .. } = self.config.core;
+        // `MAX_LVB` is far below.
+        SpaceKeys { policy, lvb_len: lvb_len as u32 }
+    }
+
     /// A message of a former life of its sender, or for a former life of this node.
     pub(super) fn is_stale(&self, from: NodeId, view: u64) -> bool {
         self.since.get(&from).is_some_and(|&(_, first)| view < first)
@@ -95,6 +104,7 @@ impl Engine {
         }));
         let now = monotonic();
         self.announce(now);
+        self.leave_misfits(now);
         self.settle(now);
         Ok(id)
     }
@@ -226,9 +236,7 @@ impl Engine {
         let floor = match self.incarnation {
             // No life yet: a join from this time is repeated in it.
             visit if is_visit(visit) => 0,
-            life if life >> (63 - JOINS) == 0 => life << JOINS,
-            // Corosync's lives count nanoseconds.
-            life => life,
+            life => life << JOINS,
         };
         self.last_life = (self.last_life + 1).max(floor);
         self.last_life
@@ -272,7 +280,7 @@ impl Engine {
 
     /// The lockspaces that this node has joined.
     pub(super) fn joins(&self) -> Vec<SpaceJoin> {
-        let join = |s: &Space| SpaceJoin { name: s.name.clone(), life: s.life };
+        let join = |s: &Space| SpaceJoin { name: s.name.clone(), life: s.life, keys: s.keys() };
         self.spaces.iter().flatten().map(join).collect()
     }
 
@@ -285,6 +293,21 @@ impl Engine {
                 // Only client calls fail.
                 let _ = s.core.handle(now, Input::Tick);
                 self.drain(at, now);
+            }
+        }
+    }
+
+    /// Withdraws from lockspaces whose members in the view have other keys: the view will never have this node's joins.
+    pub(super) fn leave_misfits(&mut self, now: Time) {
+        let me = self.identity.node;
+        for at in 0..self.spaces.len() {
+            let part = self.spaces[at].as_ref().zip(self.members.view());
+            let misfit = part.is_some_and(|(s, view)| {
+                let theirs = view.space_view(&s.name).filter(|v| !v.keys.fits(&s.keys()));
+                theirs.is_some_and(|v| v.view.members.iter().any(|m| m.node != me))
+            });
+            if misfit {
+                self.withdraw(at, WithdrawReason::ConfigurationMismatch, now);
             }
         }
     }
@@ -372,14 +395,13 @@ impl Engine {
     fn withdraw(&mut self, at: usize, reason: WithdrawReason, now: Time) {
         let Some(s) = &self.spaces[at] else { return };
         let (space, name) = (s.id, s.name.clone());
+        let theirs = self.members.view().and_then(|v| v.space_view(&name)).map(|s| s.keys);
         let why = match reason {
             WithdrawReason::ConflictNotAbandoned => {
-                "a lock that was lost to a conflict was not given up"
+                "a lock that was lost to a conflict was not given up".into()
             }
-            WithdrawReason::ConfigurationMismatch => {
-                "other members use another policy or length of lock value blocks: give all the same"
-            }
-            WithdrawReason::LeftBehind => "it was left behind by the other members' views",
+            WithdrawReason::ConfigurationMismatch => contradiction(s.keys(), theirs),
+            WithdrawReason::LeftBehind => "it was left behind by the other members' views".into(),
         };
         self.notice(Level::Error, format!("withdrew from lockspace {name}: {why}"));
         self.halt_space(at, now);
@@ -430,4 +452,13 @@ impl Engine {
         }
         self.share_unsettled();
     }
+}
+
+/// Why a lockspace cannot be joined with these keys.
+fn contradiction(ours: SpaceKeys, theirs: Option<SpaceKeys>) -> String {
+    let theirs = theirs.map_or_else(|| "something else".into(), |t| t.to_string());
+    format!(
+        "this node is configured with {ours}, and the other members with {theirs}: give all the same (policies \
+         directory, claim and claim-strict can be mixed)"
+    )
 }

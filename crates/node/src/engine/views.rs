@@ -168,6 +168,7 @@ impl Engine {
                 self.enter(at, part, now);
             }
         }
+        self.leave_misfits(now);
     }
 
     /// Messages to a life that is over need not be kept.
@@ -186,11 +187,6 @@ impl Engine {
         self.stats.halts += 1;
         self.notice(Level::Error, why.to_string());
         self.pending.push(HostEvent::QuorumLost);
-        // A log hands the next life out; with corosync it is this process's to choose.
-        self.incarnation = match self.members.identity() {
-            0 => wall().max(self.incarnation + 1),
-            _ => self.incarnation,
-        };
         for at in 0..self.spaces.len() {
             self.halt_space(at, now);
         }
@@ -202,12 +198,9 @@ impl Engine {
     pub(super) fn part(&mut self, now: Time) {
         self.parting = false;
         self.say_goodbye(now);
-        let life = self.incarnation;
         // Peers must not be dialled under this node's former identity.
-        self.tell(now, Event::Reborn { life });
-        if self.members.identity() != 0 {
-            self.incarnation = self.members.identity();
-        }
+        self.tell(now, Event::Reborn { life: self.incarnation });
+        self.incarnation = self.members.identity();
         for i in 0..self.peers.len() {
             self.begin_anew(i, now);
         }

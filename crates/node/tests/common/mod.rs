@@ -10,7 +10,9 @@ use lockify_core::{
     UnlockArgs, UnlockFlags,
 };
 use lockify_node::wire::{Greeting, Introduction, LOG, Versions, encode_greeting};
-use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, Security, SpaceConfig, SpaceId};
+use lockify_node::{
+    Engine, HostEvent, NodeAddress, NodeConfig, Security, SpaceConfig, SpaceId, StateDir,
+};
 
 /// Long enough for anything on a loaded machine.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -112,7 +114,7 @@ impl Cluster {
     pub fn config(&self, i: usize) -> NodeConfig {
         let mut config = NodeConfig::new("test", self.nodes[i].id, self.list.clone());
         (config.lease, config.delay) = (self.lease, self.delay);
-        config.state_dir = Some(self.states.path().join(i.to_string()));
+        config.state_dir = StateDir::At(self.states.path().join(i.to_string()));
         config.security = self.security.get(i).cloned().unwrap_or_default();
         config.versions = self.versions.get(i).copied().unwrap_or(Versions::SPOKEN);
         config

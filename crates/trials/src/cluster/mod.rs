@@ -758,6 +758,7 @@ fn file(scenario: &Scenario, node: NodeId, incarnation: u32) -> LogConfig {
         fence: Some(group.fence),
         shards: 1,
         heartbeat: Some(group.heartbeat),
+        floor: 0,
         seed: scenario.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ process,
     }
 }

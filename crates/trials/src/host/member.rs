@@ -10,7 +10,7 @@ use std::rc::Rc;
 use lockify_core::{Lockspace, NodeId, Time, View};
 use lockify_membership::{
     Action, ClusterState, Event, LogConfig, LogMembership, Membership, MembershipImage, NodeView,
-    Request, SpaceJoin, Vote,
+    Request, SpaceJoin, SpaceKeys, Vote,
 };
 use lockify_sim::{LinkState, MILLISECOND, SECOND, TimerId};
 
@@ -388,7 +388,9 @@ impl LockNode {
     fn announce(&mut self, cx: &mut HostContext<'_>) {
         let Some(member) = &self.member else { return };
         let joined = !matches!(self.life, Life::Left) && member.life > 0;
-        let join = joined.then(|| SpaceJoin { name: SPACE.into(), life: member.life });
+        let lockify_core::Config { policy, lvb_len, .. } = *self.space.config();
+        let keys = SpaceKeys { policy, lvb_len: lvb_len as u32 };
+        let join = joined.then(|| SpaceJoin { name: SPACE.into(), life: member.life, keys });
         self.tell_members(cx, Event::Spaces(join.into_iter().collect()));
     }
 
