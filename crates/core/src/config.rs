@@ -48,7 +48,7 @@ impl Policy {
         }
     }
 
-    /// Whether nodes with these two policies can share a lockspace.
+    /// Returns true if nodes with these two policies can share a lockspace.
     pub const fn mixes_with(self, other: Policy) -> bool {
         self.family() == other.family()
     }

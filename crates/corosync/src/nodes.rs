@@ -96,7 +96,8 @@ pub(crate) fn read(api: &Api, cmap: Handle, me: u32) -> Result<Nodes, Error> {
     Ok(Nodes { me, cluster, nodes, token, minorities })
 }
 
-/// Whether a rule of votequorum(5) is in use that does not go by more than half of the votes of nodelist.
+/// Returns true if a rule of votequorum(5) is in use that does not go by more than half of the votes of
+/// nodelist.
 fn allows_minorities(api: &Api, cmap: Handle) -> Result<bool, Error> {
     const RULES: [&str; 4] =
         ["two_node", "last_man_standing", "auto_tie_breaker", "allow_downscale"];

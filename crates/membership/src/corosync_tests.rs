@@ -58,7 +58,7 @@ struct World {
     /// Beats that do not arrive, from and to.
     deaf: BTreeSet<(NodeId, NodeId)>,
     refusals: usize,
-    /// What other shards have used.
+    /// The numbers that other shards have used.
     floor: u64,
     answers: Vec<Result<String, String>>,
     fence: FenceKind,
@@ -992,7 +992,7 @@ fn any_order_of_faults_leaves_one_acting_side() {
     }
 }
 
-// What the disks remember.
+// The disks' memories.
 
 #[test]
 fn a_clock_that_was_fast_at_an_earlier_start_changes_nothing() {

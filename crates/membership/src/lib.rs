@@ -51,7 +51,7 @@ pub struct NodeView {
 pub struct SpaceView {
     /// The lockspace's name.
     pub name: String,
-    /// What its members are configured with; they are those of its first member while it has any.
+    /// The configuration of its members; it is that of its first member while it has any.
     pub keys: SpaceKeys,
     /// Its view: `seq` is that of the node view in which its members changed last, and the
     /// members' incarnations are those of their joining it.
@@ -148,7 +148,7 @@ pub enum ClusterEvent {
     Parted,
     /// The nodes of its list and their votes are now these.
     Votes(BTreeMap<NodeId, u32>),
-    /// Whether its rules may let nodes go on that have no more than half of all votes.
+    /// True if its rules may let nodes continue that have no more than half of all votes.
     Minorities(bool),
     /// It says this.
     Said(lockify_corosync::Event),
@@ -355,8 +355,8 @@ fn no_log(id: u64) -> Action {
     Action::Answer { id, result: Err(why.into()) }
 }
 
-/// The lockspaces that these nodes have joined, by name, not numbered yet; `old` is the view before. Who has joined one
-/// with other keys than its members have is not in it.
+/// The lockspaces that these nodes have joined, by name, not numbered yet; `old` is the view before. A node that has
+/// joined one with other keys than its members is not in it.
 fn joined_spaces<'a>(
     all: impl Iterator<Item = (Member, &'a [SpaceJoin])>,
     old: Option<&NodeView>,
@@ -379,12 +379,12 @@ fn joined_spaces<'a>(
 }
 
 impl SpaceView {
-    /// Whether one of these joins is in it already.
+    /// Returns true if one of these joins is in it already.
     fn keeps<'a>(&self, mut joins: impl Iterator<Item = &'a Member>) -> bool {
         joins.any(|m| self.view.member(m.node).is_some_and(|o| o.incarnation == m.incarnation))
     }
 
-    /// Whether this may follow `old`: the keys stay as long as a member does.
+    /// Returns true if this may follow `old`: the keys stay as long as a member does.
     fn may_follow(&self, old: Option<&SpaceView>) -> bool {
         old.is_none_or(|old| old.keys == self.keys || !old.keeps(self.view.members.iter()))
     }

@@ -13,7 +13,7 @@ pub struct SpaceJoin {
     pub name: String,
     /// Counts the node's joins of it: larger than at every earlier one.
     pub life: u64,
-    /// What the node's configuration says of it.
+    /// The node's configuration of it.
     pub keys: SpaceKeys,
 }
 
@@ -27,7 +27,7 @@ pub struct SpaceKeys {
 }
 
 impl SpaceKeys {
-    /// Whether nodes with these two can share a lockspace.
+    /// Returns true if nodes with these two can share a lockspace.
     pub fn fits(&self, other: &SpaceKeys) -> bool {
         self.policy.mixes_with(other.policy) && self.lvb_len == other.lvb_len
     }

@@ -130,7 +130,7 @@ fn writer(file: PathBuf, mailbox: Mailbox<News>) -> Option<Sender<(u64, Vec<u8>)
     std::thread::Builder::new().name("lockify-state".into()).spawn(write).ok().map(|_| send)
 }
 
-/// Whether this is a shard's state, and not one that is being written.
+/// Returns true if this is a shard's state, and not one that is being written.
 fn is_state(path: &Path) -> bool {
     let number = |e: &std::ffi::OsStr| e.to_str().is_some_and(|e| e.parse::<u32>().is_ok());
     path.file_stem().is_some_and(|s| s == "membership") && path.extension().is_some_and(number)

@@ -48,7 +48,7 @@ impl CorosyncMembership {
         let grace = 2 * self.config.lease;
         let mut all = BTreeMap::<NodeId, (Member, &Report)>::new();
         for (node, seat) in &self.seats {
-            // Who does not know of its own later lives takes another one first.
+            // A node that does not know its own later lives takes another one first.
             let known = seat.life > 0 && seat.life >= self.kept.memory.life(*node);
             match seat.report.as_ref().filter(|_| known) {
                 Some(report) => {
@@ -132,7 +132,7 @@ impl CorosyncMembership {
         if base == 0 { self.gap() } else { None }
     }
 
-    /// Whether these are enough for a view.
+    /// Returns true if these are enough for a view.
     fn are_enough(&self, members: &[Member], base: u64) -> bool {
         self.is_majority(members.iter().map(|m| &m.node)) || self.may_be_few(base)
     }
@@ -390,7 +390,7 @@ impl CorosyncMembership {
         let Some(p) = &self.proposal else { return };
         let all =
             |nodes: &BTreeSet<NodeId>| p.offer.view.members.iter().all(|m| nodes.contains(&m.node));
-        // What more than half of the votes have on their disks is not forgotten.
+        // State on the disks of more than half of the votes is not forgotten.
         let kept = all(&p.durable) || !p.offer.loose && self.is_majority(p.durable.iter());
         if !all(&p.accepted) || !kept {
             return;

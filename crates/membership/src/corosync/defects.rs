@@ -1,4 +1,4 @@
-//! What the service does with a known defect ([`crate::mutation`]); not in what is shipped.
+//! The service's behaviour with a known defect ([`crate::mutation`]); not in releases.
 
 use super::*;
 use crate::mutation::Mutation;

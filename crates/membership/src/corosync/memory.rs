@@ -1,14 +1,13 @@
-//! What a node keeps on its disk: numbers that only grow, and the views in which it was.
+//! A node's state on its disk: numbers that only grow, and the views in which it was.
 //!
-//! **Who remembers.** Every view but some that corosync's own rules allow (see below) has more than half of
-//! all votes, and every member has its number on disk before it accepts. So nodes with more than
-//! half of all votes, whose disks are whole, know of every view that there was. Without that no
-//! first view is proposed and no life begins: a node whose disk is lost must not help the others to
-//! forget. While a view holds somewhere, its members know.
+//! **Memory.** Every view but some that corosync's own rules allow (see below) has more than half of all votes, and
+//! every member has its number on disk before it accepts. So nodes with more than half of all votes, whose disks are
+//! whole, know of every view that there was. Without that no first view is proposed and no life begins: a node whose
+//! disk is lost must not help the others to forget. While a view holds somewhere, its members know.
 //!
-//! **Minorities.** Corosync may let fewer nodes go on (`two_node`, `last_man_standing`, a quorum device). A
-//! view of fewer than half of all votes is only agreed on as the successor of one whose members all have on disk that
-//! this may be (`loose`). After a loose view, nobody goes on from the disks alone without all of its members.
+//! **Minorities.** Corosync may let fewer nodes continue (`two_node`, `last_man_standing`, a quorum device). A view
+//! of fewer than half of all votes must follow a loose view: all members of that one have on disk that this may
+//! happen (`loose`). After a loose view, no node continues from the disks alone without all of its members.
 //!
 //! **Begin.** Nodes of which none remembers anything begin a cluster only when all of the list are here.
 
@@ -42,7 +41,7 @@ impl Record {
     }
 }
 
-/// What a node remembers.
+/// The memory of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Memory {
     /// The largest number of a view that it accepted.
@@ -56,7 +55,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Whether it is of any use to others.
+    /// Returns true if it is of any use to others.
     pub(super) fn remembers(&self) -> bool {
         self.installed.is_some() || self.accepted.is_some()
     }
@@ -76,7 +75,7 @@ impl Memory {
         new
     }
 
-    /// Whether its numbers can be some.
+    /// Returns true if its numbers are plausible.
     pub(super) fn is_sane(&self) -> bool {
         let records = self.installed.iter().chain(&self.accepted);
         let highest = records.map(|r| r.seq).max().unwrap_or(0).max(self.number);
@@ -194,7 +193,8 @@ impl CorosyncMembership {
         }
     }
 
-    /// What the others may know of this node's memory: what the disk has, and is not taken back.
+    /// The part of this node's memory that others may know: it is on the disk, and is not taken
+    /// back.
     pub(super) fn told_memory(&self) -> Memory {
         let Kept { memory, written, .. } = &self.kept;
         let mut told = if memory.number < written.number { memory } else { written }.clone();
@@ -223,7 +223,8 @@ impl CorosyncMembership {
         self.take_life();
     }
 
-    /// Whether everybody in the group has said what it remembers; who is silent for long is not waited for.
+    /// Returns true if every node in the group has reported its memory. Nodes that are silent for long are not
+    /// awaited.
     fn have_all_reported(&mut self, now: Time) -> bool {
         let grace = 2 * self.config.lease;
         let silent = |s: &&Seat| s.report.is_none() && now < s.since + grace;
@@ -234,7 +235,8 @@ impl CorosyncMembership {
         !silent
     }
 
-    /// Whether enough is known of the cluster's past: a view holds, or enough nodes remember.
+    /// Returns true if enough is known of the cluster's past: a view holds, or enough nodes
+    /// remember.
     fn is_cluster_known(&mut self) -> bool {
         let holds = self.reports().any(|(_, r)| r.installed > 0);
         if !holds {
@@ -332,7 +334,7 @@ impl CorosyncMembership {
         }
     }
 
-    /// Who cannot write hinders nobody: enough others remember a view that has more than half of the votes.
+    /// A node that cannot write delays nobody: enough others remember a view that has more than half of the votes.
     pub(super) fn accept_without_disk(&mut self, now: Time) {
         let failed = self.writes.again.is_some();
         let patience = self.config.lease / 4;
@@ -352,7 +354,7 @@ impl CorosyncMembership {
         held.min(self.writes.again.unwrap_or(Time::MAX))
     }
 
-    // What a first view needs.
+    // The requirements of a first view.
 
     /// Begins the cluster's memory, if all nodes are here and none has any.
     pub(super) fn begin(&mut self) {
@@ -375,7 +377,7 @@ impl CorosyncMembership {
         }
     }
 
-    /// Who remembers anything, and what.
+    /// The nodes with a memory, and their memories.
     fn remembering(&self) -> BTreeMap<NodeId, &Memory> {
         let known = self.reports().map(|(n, r)| (n, &r.memory));
         known.filter(|(_, m)| m.remembers()).collect()
@@ -425,7 +427,7 @@ impl CorosyncMembership {
         ))
     }
 
-    /// Whether a view with so few members may follow the one of this number; 0: none holds.
+    /// Returns true if a view with so few members may follow the one of this number; 0: none holds.
     pub(super) fn may_be_few(&self, base: u64) -> bool {
         if self.config.fence == FenceKind::Lease || !self.are_minorities_allowed() {
             return false;
@@ -439,7 +441,8 @@ impl CorosyncMembership {
         all.any(|m| m.installed.as_ref().is_some_and(|r| r.seq == base && r.loose))
     }
 
-    /// Whether corosync's rules let fewer nodes go on than have half of all votes, as far as anybody here knows.
+    /// Returns true if corosync's rules let fewer nodes continue than have half of all votes, as far as any node here
+    /// knows.
     pub(super) fn are_minorities_allowed(&self) -> bool {
         self.minorities || self.reports().any(|(_, r)| r.minorities)
     }

@@ -109,7 +109,7 @@ pub struct CorosyncMembership {
     /// The members of the group.
     seats: BTreeMap<NodeId, Seat>,
     proposal: Option<Proposal>,
-    /// What this node's last acceptance has changed.
+    /// The changes of this node's last acceptance.
     former: Option<Former>,
     /// Proposals that were refused, the last ones: they are not accepted any more.
     refused: VecDeque<u64>,
@@ -158,7 +158,7 @@ struct Kept {
     /// Others have said which lives of this node they remember.
     asked: bool,
     memory: Memory,
-    /// What the disk has of it.
+    /// The part of it that the disk has.
     written: Memory,
     leases: Leases,
     /// Connections to peers: their lives, and when they were last heard.
@@ -200,7 +200,7 @@ struct Proposal {
     since: Time,
 }
 
-/// What this node had accepted before it accepted a proposal.
+/// This node's accepted state from before it accepted a proposal.
 #[derive(Clone, Debug)]
 struct Former {
     of: u64,
@@ -365,7 +365,7 @@ impl CorosyncMembership {
         }
     }
 
-    /// Whether this is this node, in the life that it has.
+    /// Returns true if this is this node, in its present life.
     fn is_me(&self, life: Option<u64>) -> bool {
         life.is_some() && life == self.kept.life && !self.halted
     }

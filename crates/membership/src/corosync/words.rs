@@ -112,7 +112,7 @@ pub(super) struct Report {
     pub(super) reach: Vec<(NodeId, u64)>,
     /// The view that it is in, or 0.
     pub(super) installed: u64,
-    /// What it remembers.
+    /// Its memory.
     pub(super) memory: Memory,
     /// As corosync's rules are on its node, fewer nodes may go on than have half of all votes.
     pub(super) minorities: bool,

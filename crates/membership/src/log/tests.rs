@@ -119,7 +119,7 @@ impl World {
         self.event(NodeId(node), Event::Spaces(vec![join]));
     }
 
-    /// Who is in the lockspace, and its keys, in the newest view.
+    /// The members of the lockspace, and its keys, in the newest view.
     fn sharing(&self) -> (Vec<u32>, SpaceKeys) {
         let views = self.places.values().filter_map(|p| p.service.as_ref()?.view());
         let newest = views.max_by_key(|v| v.seq).unwrap();

@@ -42,7 +42,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// What its members must have the same.
+    /// The settings that its members must share.
     fn keys(&self) -> SpaceKeys {
         let Config { policy, lvb_len, .. } = self.config.core;
         // `MAX_LVB` is far below.
