@@ -427,7 +427,7 @@ state_dir = "{node.folder}/state"
     # Looking.
 
     def says(self, number: int, *command: str) -> str:
-        """What a command of `lockify` tells on a node, whatever its exit code."""
+        """The output of a command of `lockify` on a node, for any exit code."""
         line = [str(LOCKIFY), *command, "--socket", str(self.nodes[number].socket)]
         return subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False).stdout
 

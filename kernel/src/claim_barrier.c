@@ -51,7 +51,7 @@ static bool weakens(int granted, struct claim_parked *op)
 }
 
 /*
- * What the operation has to wait for, in before and own. Also whether the
+ * The operation's waits, in before and own. Also whether the
  * lock's claim is PENDING, and may not be when the operation gets there
  * (claimed).
  */
@@ -148,7 +148,7 @@ static void sleep_at_barrier(struct dlm_claims *cs, struct claim_parked *op)
 	spin_unlock_bh(&cs->lock);
 }
 
-/* Whether the operation was put aside; if not, it may go on. */
+/* True if the operation was put aside; if not, it may go on. */
 static bool park(struct dlm_claims *cs, struct claim_parked *op)
 {
 	struct claim_parked *p;
@@ -281,7 +281,7 @@ static void wait_for_next(struct dlm_claims *cs)
 		else
 			next = min(next, p->again - jiffies);
 	}
-	/* what waits for claims is started when they are settled */
+	/* waiting operations start when their claims are settled */
 	if (any && !cs->stopping)
 		queue_delayed_work(claim_wq, &cs->parked_work, next);
 	spin_unlock_bh(&cs->lock);

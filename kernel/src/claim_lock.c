@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What claim.c needs of the functions that are private to lock.c, which
- * includes this file at its end.
+ * The functions private to lock.c that claim.c needs. lock.c includes this
+ * file at its end.
  */
 
 int dlm_claim_find_lkb(struct dlm_ls *ls, uint32_t lkid, struct dlm_lkb **lkb)
@@ -9,7 +9,7 @@ int dlm_claim_find_lkb(struct dlm_ls *ls, uint32_t lkid, struct dlm_lkb **lkb)
 	return find_lkb(ls, lkid, lkb);
 }
 
-/* Whether the stock code takes the arguments of an operation on a lock. */
+/* True if the stock code takes the arguments of an operation on a lock. */
 bool dlm_claim_valid_lock(int mode, struct dlm_lksb *lksb, u32 flags,
 			  void (*ast)(void *astarg), void *astarg,
 			  void (*bast)(void *astarg, int mode))

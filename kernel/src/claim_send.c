@@ -387,7 +387,7 @@ bool dlm_claim_receive(struct dlm_ls *ls, const struct dlm_message *ms)
 }
 
 /*
- * What could not be sent is sent later.
+ * Unsent claims are sent later.
  */
 
 static void retry_replies(struct dlm_claims *cs)

@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--all", action="store_true", help="every lab")
     sub = add("bench", bench.run, 4 * 3600, "measure: `bench paper` is the paper's evaluation")
     bench.arguments(sub)
-    sub.set_defaults(timeout=None)  # what it is depends on how much is measured
+    sub.set_defaults(timeout=None)  # it depends on the number of measurements
     tell = _named(
         add("history", _history, 300, "write what happened to locks, for `lockify check`; ends tracing")
     )
@@ -396,7 +396,7 @@ def _test_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--kernel", choices=build.VERSIONS, help="in the nodes (6.12)")
     sub.add_argument("--debug", action="store_true", help="kernels that check themselves; a complaint fails")
     xfstests.arguments(sub)
-    sub.set_defaults(timeout=None)  # what it is depends on what is run
+    sub.set_defaults(timeout=None)  # it depends on the tests that run
 
 
 def _test(arguments: argparse.Namespace) -> int:

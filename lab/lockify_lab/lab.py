@@ -208,7 +208,7 @@ class Lab:
         self._signal("resume", nodes)
 
     def blackhole(self, sender: int, *receivers: int) -> None:
-        """What `sender` sends to the receivers is lost; the other way works."""
+        """Packets from `sender` to the receivers are lost; the other way works."""
         self.sh(faults.blackhole(self._others(sender, receivers)), sender)
 
     def unblackhole(self, sender: int, *receivers: int) -> None:

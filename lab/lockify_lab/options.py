@@ -48,7 +48,7 @@ class Options:
     token: int = 10000  # ms until corosync declares a silent node dead
     quorum: bool = True  # without, survivors go on however few they are
     mtu: int = 1500
-    trace: bool = False  # what happens to locks, from before the first one on, for `history`
+    trace: bool = False  # all events of locks, from before the first one on, for `history`
     tools: tuple[str, ...] = ()  # host folders put in front of PATH in scripts
     append: tuple[str, ...] = ()  # kernel parameters
 

@@ -71,7 +71,7 @@ def test_leaks_are_told_with_who_allocated() -> None:
 def _ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, expected: str = "") -> None:
     """A lab that ends after its only node has died."""
     monkeypatch.setenv("LOCKIFY_LAB_DIR", str(tmp_path))
-    monkeypatch.delenv(build.DEFAULT_VARIABLE, raising=False)  # what the kernel's name leaves open
+    monkeypatch.delenv(build.DEFAULT_VARIABLE, raising=False)  # the open part of the kernel's name
     with Lab("ended") as lab:
         (lab.folder / "nodes").mkdir(parents=True)
         (lab.folder / "options.json").write_text(json.dumps(asdict(Options(nodes=1, kernel=kernel))))

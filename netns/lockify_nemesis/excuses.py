@@ -37,7 +37,7 @@ class Excuses:
                     stop.until = now if now is not None else time.monotonic_ns()
 
     def __call__(self, node: int, t: int) -> bool:
-        """Whether what a client of the node did at `t` is excused."""
+        """Returns true if the act of a client of the node at `t` is excused."""
         with self.guard:
             return any(self._covers(stop, t) for stop in self.stops[node])
 

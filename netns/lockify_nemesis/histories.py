@@ -82,7 +82,7 @@ def first_line(paths: Iterable[Path]) -> str:
 
 
 def check(lockify: Path, merged: Path) -> dict[str, Any]:
-    """What `lockify check` says of it."""
+    """The verdict of `lockify check` about it."""
     done = subprocess.run([str(lockify), "check", "--json", str(merged)], capture_output=True, text=True, check=False)
     try:
         outcome: dict[str, Any] = json.loads(done.stdout)

@@ -237,7 +237,7 @@ class Cluster:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """What fails says in which cluster, and how that stands: afterwards it is gone."""
+        """A failure names its cluster, and the state of that: afterwards it is gone."""
         try:
             yield
         except LabError:

@@ -202,7 +202,7 @@ def _must_be_well(clusters: Sequence[Cluster]) -> None:
 
 
 class _Report:
-    """What `--out` holds in the end, however that comes: report.txt and report.html of the rows so far."""
+    """The content of `--out` at any end: report.txt and report.html of the rows so far."""
 
     def __init__(self, out: Path, effort: Effort, programs: Programs, rows: Rows) -> None:
         self._out, self._effort, self._programs, self._rows = out, effort, programs, rows

@@ -1,5 +1,5 @@
 /*
- * What `lockify bench peers` has every lock service do (crates/peers/src/turn.rs), through libdlm: on the kernel's lock
+ * The tasks of `lockify bench peers` for every lock service (crates/peers/src/turn.rs), through libdlm: on the kernel's lock
  * manager or on Lockify, whichever library is loaded. One process is one client of one task; what it measured goes to
  * FILE.CLIENT. Linked with libdlm_lt a call does its own waiting; with libdlm (WITH_THREAD) the library's thread is
  * told, and wakes the caller.

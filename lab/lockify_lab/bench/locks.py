@@ -1,6 +1,6 @@
 """`lab/lab bench locks`: the kernel's lock manager and Lockify's, in nodes of a lab, by one program.
 
-What `lockify bench peers` has every lock service do, `locks.c` does through libdlm. It runs in nodes with
+The tasks of `lockify bench peers`, done by `locks.c` through libdlm. It runs in nodes with
 Debian's library, whose lock manager is the kernel's, and with Lockify's, whose lock manager is a daemon in
 the same node, in alternating order: on one node, and on three. `lockify bench relock` is Lockify's node
 inside the process. All of it runs on the same user-mode kernels, on which a system call, a switch between

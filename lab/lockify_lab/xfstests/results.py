@@ -1,4 +1,4 @@
-"""What xfstests' `check` says, test by test, and what differs between two runs."""
+"""The results of xfstests' `check`, test by test, and the differences between two runs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Run:
     results: dict[str, Result] = field(default_factory=dict)
     claims: int = 0
     complaints: dict[int, list[str]] = field(default_factory=dict)
-    damage: str = ""  # what fsck found when all had left
+    damage: str = ""  # the findings of fsck when all had left
     seconds: float = 0.0
 
     def count(self, verdict: str) -> int:

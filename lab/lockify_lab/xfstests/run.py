@@ -47,7 +47,7 @@ class Plan:
 
 
 def run(plan: Plan, name: str, fs: str, claim: str) -> Run:
-    """Runs the list on a lab of its own. What the tests wrote is in `out`, however it ends."""
+    """Runs the list on a lab of its own. The tests' output is in `out`, however it ends."""
     begin = time.monotonic()
     out = plan.out / f"{fs}-{claim}"
     shutil.rmtree(out, ignore_errors=True)

@@ -156,7 +156,7 @@ def test_claims_are_not_made(poor: Lab) -> None:
 
 
 def test_what_waited_is_not_sent(poor: Lab) -> None:
-    """What the barrier put aside finds no memory when its time has come: it is started again. (At another
+    """An operation behind the barrier finds no memory when its time has come: it is started again. (At another
     node's resource: at one of its own the stock code, too, loses a grant that it cannot send.)"""
     poor.sh("mkdir $MNT/parked", READER)
     poor.sh(f"{scenario.create('parked', 1)} rm $MNT/parked/0 && sync", CREATOR)
