@@ -111,7 +111,7 @@ fn all_devices_die_at_a_step_each() {
             }
             array.fuses[place].light(0, moment);
         }
-        // What it writes first is its record, and what is to be checked.
+        // What it writes first is who is there, its record, and what is to be checked.
         array.fuses[&devices[0]].light(3, moment);
         for id in 0..3 {
             array.start(id, &format!("disk{id}"), &[]);

@@ -39,7 +39,8 @@ impl std::fmt::Display for SpaceKeys {
     }
 }
 
-/// A message of the membership service.
+/// A message of the membership service. Some are those of earlier releases, whose membership was a fixed list of nodes: nobody
+/// says them any more, and their places in the encoding stay theirs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Vote {
     /// "I am here."
@@ -56,26 +57,26 @@ pub enum Vote {
         /// The beat's stamp.
         stamp: Time,
     },
-    /// What the sender has joined.
+    /// What the sender has joined. Not said any more.
     Spaces {
         /// Its share of directories.
         weight: u32,
         /// Lockspaces.
         spaces: Vec<SpaceJoin>,
     },
-    /// The coordinator proposes a view.
+    /// The coordinator proposes a view. Not said any more.
     Propose {
         /// The view.
         view: NodeView,
         /// The view that the coordinator started from.
         base: u64,
     },
-    /// The sender accepts the view of this number, and no lower one from now on.
+    /// The sender accepts the view of this number, and no lower one from now on. Not said any more.
     Accept {
         /// The view's number.
         seq: u64,
     },
-    /// The sender does not accept it.
+    /// The sender does not accept it. Not said any more.
     Refuse {
         /// The view's number.
         seq: u64,
@@ -90,7 +91,7 @@ pub enum Vote {
         /// before it proposed: its lease begins then.
         stamps: Vec<Time>,
     },
-    /// A fencing agent has succeeded: the lives of this node below this one are over.
+    /// A fencing agent has succeeded: the lives of this node below this one are over. Not said any more.
     Fenced {
         /// The node.
         node: NodeId,

@@ -1,8 +1,8 @@
 //! The process of a device, or of a witness: the state machine of a device over a file, its connections, and its part in
 //! finding out who is dead.
 //!
-//! - A device serves hosts only while it has agreed with a majority of the devices and witnesses, not longer ago than a lease,
-//!   on who is there: who has been left behind stops before the others go on.
+//! - A device serves hosts only while it has agreed with a majority of the devices and witnesses that vote, not longer ago than a
+//!   lease, on who is there: who has been left behind stops before the others go on. What they agree on is on their media.
 //! - A device that has been out of the view for a lease is taken out of the array by the lowest member.
 //! - A host that holds something at a device and is silent for a lease is fenced: by that device, after a pause that is the
 //!   longer the higher its number, so that mostly one does it.
@@ -85,6 +85,18 @@ pub enum ServeError {
         path: PathBuf,
         /// What is wrong with it.
         error: BootError,
+    },
+    /// What it has of who is there.
+    #[error(
+        "{}: what it has kept of who is there cannot be used: {error}. Was it copied from another device, or served by another \
+         release? If the array works without it, begin anew with --create on another file, and have it rebuilt: lockify array \
+         replace", path.display()
+    )]
+    Kept {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        error: lockify_node::membership::log::ImageError,
     },
     /// The address.
     #[error(

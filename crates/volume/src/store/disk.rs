@@ -14,6 +14,9 @@ const WORKERS: usize = 4;
 /// What is called with each answer, on one of the disk's threads.
 pub type Answered = Box<dyn Fn(DiskToken, Result<DiskAnswer, DiskError>) + Send + Sync>;
 
+/// What is called once the membership's state is on the medium, or cannot be, on one of the disk's threads.
+pub type Kept = Box<dyn FnOnce(Result<(), DiskError>) + Send>;
+
 /// A disk. Dropping it waits for what is under way.
 pub struct Disk {
     shared: Arc<Shared>,
@@ -47,6 +50,7 @@ struct State {
 enum Unsynced {
     Written(DiskToken),
     Save(DiskToken, bytes::Bytes),
+    Keep(Vec<u8>, Kept),
 }
 
 impl Disk {
@@ -101,6 +105,13 @@ impl Disk {
 }
 
 impl Disk {
+    /// Has the membership's state replaced ([`Store::keep`]). What is longer than [`LONGEST_KEPT`](super::LONGEST_KEPT) bytes counts
+    /// as a failure of the disk.
+    pub fn keep(&self, image: Vec<u8>, kept: Kept) {
+        self.shared.state().unsynced.push(Unsynced::Keep(image, kept));
+        self.shared.sync.notify_one();
+    }
+
     /// Waits for what is under way; nothing more is done.
     pub fn settle(&mut self) {
         self.shared.state().stop = true;
@@ -179,6 +190,7 @@ fn sync(shared: &Shared) {
         let mut failed = state.failed.clone();
         drop(state);
         let mut done = Vec::with_capacity(all.len());
+        let mut kept = Vec::new();
         let mut is_synced = false;
         for one in all {
             match one {
@@ -193,6 +205,15 @@ fn sync(shared: &Shared) {
                     }
                     done.push(token);
                 }
+                Unsynced::Keep(image, answer) => {
+                    if failed.is_none() {
+                        match shared.store.keep(&image) {
+                            Ok(()) => is_synced = true,
+                            Err(e) => failed = Some(error("saving who is there", &e)),
+                        }
+                    }
+                    kept.push(answer);
+                }
             }
         }
         if failed.is_none() && !is_synced {
@@ -203,6 +224,9 @@ fn sync(shared: &Shared) {
         }
         for token in done {
             (shared.answered)(token, failed.clone().map_or(Ok(DiskAnswer::Done), Err));
+        }
+        for answer in kept {
+            answer(failed.clone().map_or(Ok(()), Err));
         }
     }
 }

@@ -102,6 +102,10 @@ pub(crate) enum Frame {
     /// Between devices: whether the sender is settled, so that another one of its group may be given up. Said on each new
     /// connection, and when it changes.
     Settled(bool),
+    /// Of somebody who only asks: the media of more than half of those who vote are lost for good, so begin a new era.
+    Recover,
+    /// It has begun, or why not.
+    Recovered(Result<(), String>),
 }
 
 impl Frame {
@@ -114,7 +118,7 @@ impl Frame {
 
 impl Framed for Frame {
     const MAGIC: [u8; 8] = *b"LOCKIFYA";
-    const VERSION: u16 = 4;
+    const VERSION: u16 = 5;
     const SPEAKER: &'static str = "process of an array";
     const SUBJECT: &'static str = "arrays";
     const MAX_GREETING: usize = 4096;
@@ -134,6 +138,7 @@ impl Framed for Frame {
         Ok(match self {
             Frame::Refused(text) => Frame::Refused(printable(&text)),
             Frame::Later(text) => Frame::Later(printable(&text)),
+            Frame::Recovered(Err(text)) => Frame::Recovered(Err(printable(&text))),
             frame => frame,
         })
     }
@@ -167,6 +172,9 @@ mod tests {
             Frame::AskTime { asked: 7 },
             Frame::Time { asked: 7, time: 1 << 60 },
             Frame::Settled(true),
+            Frame::Recover,
+            Frame::Recovered(Ok(())),
+            Frame::Recovered(Err("not now".into())),
         ];
         others.into_iter().chain(of_state(life)).chain(of_locks(life)).collect()
     }
@@ -252,7 +260,7 @@ mod tests {
         let mut all = Vec::new();
         encode_head::<Frame>(&mut all);
         encode(&mut all, &Frame::Refused("no".into()));
-        assert_eq!(all, b"LOCKIFYA\x04\0\x04\0\0\0\0\x02no");
+        assert_eq!(all, b"LOCKIFYA\x05\0\x04\0\0\0\0\x02no");
         assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::VERSION)));
         assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(FrameError::Tls));
         let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();
@@ -269,7 +277,7 @@ mod tests {
         let mut bytes = Vec::new();
         encode(&mut bytes, &long);
         let Ok(Some((Frame::Refused(text), _))) = decode(&bytes, false) else { panic!() };
-        assert!(text.starts_with(" ä ä") && text.len() <= MAX_TEXT);
+        assert!(text.starts_with("\\u{7}ä\\u{7}ä") && text.len() <= MAX_TEXT);
     }
 
     /// Every single wrong byte, and every cut.

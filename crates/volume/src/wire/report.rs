@@ -16,6 +16,13 @@ pub struct Report {
     pub waits: Option<String>,
     /// The devices and witnesses that it has agreed with on who is there.
     pub members: Vec<u16>,
+    /// Its process's life, by which the others know it: the log's number, larger than that of any life before, or a random one above
+    /// 2^63 until it has that.
+    pub life: u64,
+    /// The number of the view that it is in: larger than that of any view before.
+    pub view: Option<u64>,
+    /// Devices and witnesses that are not in the view, and why.
+    pub out: Vec<(u16, String)>,
     /// Hosts that are connected: number and incarnation.
     pub hosts: Vec<(u32, u64)>,
     /// Requests of hosts that it has handled.
