@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 
-# kmemleak judges nothing younger than 5 s, and reports an object only if it has not changed between two scans. What
-# the first two report may be in a register at that moment; the third takes that back.
+# kmemleak judges nothing younger than 5 s, and reports an object only if it has not changed between two scans. The
+# first two may report an object whose only pointer is in a register at that moment. The third scan takes such a
+# report back.
 SCRIPT = """
 stats=/proc/lockdep_stats leaks=/sys/kernel/debug/kmemleak
 if ! grep -q '^ *debug_locks: *1$' $stats; then

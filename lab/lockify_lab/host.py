@@ -29,7 +29,7 @@ NODE_PACKAGES = (
     "ibverbs-providers",
 )  # fmt: skip
 TEST_PACKAGES = ("python3-pytest", "iputils-ping", "libc6-dev", "libdlm-dev", "libibverbs-dev")
-# The baselines of `bench paper`.
+# For the baselines of `bench paper`.
 BENCH_PACKAGES = ("postmark", "nfs-kernel-server")
 
 

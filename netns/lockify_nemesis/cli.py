@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(plan: Plan, where: Path | None) -> int:
-    out = where or Path(tempfile.mkdtemp(prefix=f"lockify-nemesis-{plan.membership}-{plan.seed}-"))
+    # Clients run in another directory.
+    out = (where or Path(tempfile.mkdtemp(prefix=f"lockify-nemesis-{plan.membership}-{plan.seed}-"))).resolve()
     out.mkdir(parents=True, exist_ok=True)
     if any(out.iterdir()):
         print(f"nemesis: {out} is not empty: name a directory that is, or that does not exist", file=sys.stderr)

@@ -215,7 +215,7 @@ def test_who_waits_sleeps(daemon: Daemon, space: Lockspace, name: str, call: str
         held = space.lock(contended)
     process = start(daemon.socket, program, name)
     assert heard(process) == "ready"
-    eventually(lambda: waiters(space, contended) == count)
+    eventually(lambda: waiters(space, contended) == count, "all threads wait")
     time.sleep(0.3)  # until nobody is on the way to sleep any more
     before = switches(process)
     time.sleep(2)
@@ -241,7 +241,7 @@ def test_handlers_run_while_a_call_waits_and_numbers_are_passed_on(daemon: Daemo
     with space.lock(name):
         process = start(daemon.socket, program, name)
         assert heard(process) == "ready"
-        eventually(lambda: waiters(space, name) == 1)
+        eventually(lambda: waiters(space, name) == 1, "the process waits")
         for _ in range(2):
             process.send_signal(signal.SIGUSR1)
             assert heard(process) == "handled"

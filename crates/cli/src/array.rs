@@ -4,6 +4,7 @@ mod create;
 mod device;
 mod export;
 mod lock_server;
+mod recover;
 mod status;
 mod upkeep;
 
@@ -41,6 +42,7 @@ enum Command {
     Scrub(upkeep::ScrubArgs),
     Rebuild(upkeep::RebuildArgs),
     Replace(upkeep::ReplaceArgs),
+    Recover(recover::Args),
 }
 
 /// Runs the subcommand.
@@ -54,6 +56,7 @@ pub fn run(args: &Args) -> Ended {
         Command::Scrub(args) => upkeep::scrub(args),
         Command::Rebuild(args) => upkeep::rebuild(args),
         Command::Replace(args) => upkeep::replace(args),
+        Command::Recover(args) => recover::run(args),
     }
 }
 

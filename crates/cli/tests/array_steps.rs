@@ -111,7 +111,7 @@ fn all_devices_die_at_a_step_each() {
             }
             array.fuses[place].light(0, moment);
         }
-        // Its first write is its record, with the stripes to check.
+        // It writes the membership first, then its record, then the stripes to check.
         array.fuses[&devices[0]].light(3, moment);
         for id in 0..3 {
             array.start(id, &format!("disk{id}"), &[]);

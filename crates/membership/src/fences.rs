@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 
 use lockify_core::{NodeId, Time};
-use serde::{Deserialize, Serialize};
 
 const SECOND: Time = 1_000_000_000;
 
 /// The nodes that are to be fenced.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Fences {
     all: BTreeMap<NodeId, Fence>,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Fence {
     /// Lives below are over when the agent has succeeded; the highest number: none is known.
     below: u64,

@@ -1,8 +1,8 @@
 //! The members of the cluster: views, quorum and leases behind one trait.
 //!
 //! A [`Membership`] does no I/O: its host passes on events of connections and messages of peers and the cluster, and
-//! carries out its [`Action`]s. There are [`LogMembership`], a replicated log of its own, [`CorosyncMembership`], and
-//! [`StaticMembership`], a fixed list of nodes; read there what they guarantee.
+//! carries out its [`Action`]s. There are [`LogMembership`], a replicated log of its own, and [`CorosyncMembership`];
+//! read there what they guarantee.
 #![forbid(unsafe_code)]
 
 /// True if the service has to show this defect; constantly false without the feature.
@@ -23,7 +23,6 @@ pub mod log;
 mod messages;
 #[cfg(feature = "mutations")]
 pub mod mutation;
-mod static_list;
 
 use std::collections::BTreeMap;
 
@@ -31,9 +30,10 @@ use lockify_core::{Member, NodeId, Time, View};
 use serde::{Deserialize, Serialize};
 
 pub use corosync::{CorosyncMembership, GroupConfig};
-pub use log::{ClusterState, LogConfig, LogMembership, LogWord, NodeEntry, Request, Why};
+pub use log::{
+    Absence, ClusterState, Lack, LogConfig, LogMembership, LogWord, NodeEntry, Request, Why,
+};
 pub use messages::{Refusal, SpaceJoin, SpaceKeys, Vote};
-pub use static_list::{StaticConfig, StaticMembership};
 
 /// An agreed set of nodes, and who of them has joined which lockspace.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -274,7 +274,7 @@ impl FenceKind {
 /// A membership service's report for operators.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Standing {
-    /// Which it is: `static` or `corosync`.
+    /// The kind of membership: `log` or `corosync`.
     pub service: String,
     /// The cluster manager's word on the quorum; `None` if there is none, or it does not answer.
     pub quorate: Option<bool>,
@@ -329,8 +329,7 @@ pub struct MembershipImage(Service);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Service {
-    Static(StaticMembership),
-    Group(corosync::GroupImage),
+    Group(Box<corosync::GroupImage>),
     Log(Box<log::Kept>),
 }
 
@@ -341,7 +340,6 @@ impl MembershipImage {
     /// The image is another release's.
     pub fn into_service(self) -> Result<Box<dyn Membership + Send>, log::ImageError> {
         Ok(match self.0 {
-            Service::Static(service) => Box::new(service),
             Service::Group(image) => Box::new(image.into_service()),
             Service::Log(kept) => Box::new(LogMembership::go_on(*kept)?),
         })

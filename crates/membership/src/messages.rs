@@ -39,7 +39,8 @@ impl std::fmt::Display for SpaceKeys {
     }
 }
 
-/// A message of the membership service.
+/// A message of the membership service. Earlier releases had a fixed list of nodes, with messages that no node sends any
+/// more. Those keep their places in the encoding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Vote {
     /// "I am here."
@@ -56,26 +57,26 @@ pub enum Vote {
         /// The beat's stamp.
         stamp: Time,
     },
-    /// The lockspaces that the sender has joined.
+    /// The lockspaces that the sender had joined. No sender uses it any more.
     Spaces {
         /// Its share of directories.
         weight: u32,
         /// The lockspaces, each with the life of its join.
         spaces: Vec<SpaceJoin>,
     },
-    /// The coordinator proposes a view.
+    /// The coordinator proposes a view. No sender uses it any more.
     Propose {
         /// The view.
         view: NodeView,
         /// The view that the coordinator started from.
         base: u64,
     },
-    /// The sender accepts the view of this number, and no lower one from now on.
+    /// The sender accepts the view of this number, and no lower one from now on. No sender uses it any more.
     Accept {
         /// The view's number.
         seq: u64,
     },
-    /// The sender does not accept it.
+    /// The sender does not accept it. No sender uses it any more.
     Refuse {
         /// The view's number.
         seq: u64,
@@ -90,7 +91,7 @@ pub enum Vote {
         /// before it proposed: its lease begins then.
         stamps: Vec<Time>,
     },
-    /// A fencing agent has succeeded: the lives of this node below this one are over.
+    /// A fencing agent has succeeded: the lives of this node below this one are over. No sender uses it any more.
     Fenced {
         /// The node.
         node: NodeId,

@@ -1,4 +1,4 @@
-//! Known defects of memberships (those of the static list that the log replaces, and rules left out), each switchable, so
+//! Known defects of memberships (those of the fixed list that the log has replaced, and rules left out), each switchable, so
 //! that tests can show that the simulator finds them. Compiled in only with the feature `mutations`.
 
 /// One defect.

@@ -12,7 +12,8 @@ use lockify_core::{
     ResourceInfo, View, Wait,
 };
 use lockify_node::membership::{
-    Event, Membership, SpaceJoin, SpaceKeys, StaticConfig, StaticMembership, Vote,
+    Action, Event, LogConfig, LogMembership, LogWord, Membership, NodeEntry, SpaceJoin, SpaceKeys,
+    Vote,
 };
 use lockify_node::wire::{
     Greeting, GreetingError, Introduction, MAX_FRAME, PREFIX, Packet, Part, Payload, Versions,
@@ -312,34 +313,151 @@ fn target_greetings() {
     });
 }
 
+const MS: u64 = 1_000_000;
+
+/// Node `node` of three, as its file has them.
+fn log_config(node: u32) -> LogConfig {
+    let entry = |n| (NodeId(n), NodeEntry { address: format!("host{n}:1"), voter: true });
+    LogConfig {
+        cluster: "cluster".into(),
+        node: NodeId(node),
+        weight: 1,
+        nodes: (1..=3).map(entry).collect(),
+        lease: Some(1000 * MS),
+        fence: Some(FenceKind::Lease),
+        shards: 1,
+        heartbeat: None,
+        floor: 0,
+        seed: u64::from(node),
+    }
+}
+
+/// The messages of three nodes until they have a view. Then, a node's state on disk, and its peers' first messages.
+#[derive(Default)]
+struct Talk {
+    said: Vec<(NodeId, NodeId, Vote)>,
+    image: Vec<u8>,
+}
+
+impl Talk {
+    fn new() -> Talk {
+        let mut talk = Talk::default();
+        let mut nodes: Vec<LogMembership> =
+            (1..=3).map(|n| LogMembership::new(log_config(n), None, 0).unwrap()).collect();
+        (1..=3).for_each(|node| talk.meet(&mut nodes, node, 0));
+        let mut heard = 0;
+        for now in (1..).map(|step| step * 10 * MS) {
+            nodes.iter_mut().for_each(|n| n.handle(now, 1, Event::Tick));
+            (1..=3).for_each(|node| talk.act(&mut nodes, node, now));
+            for (from, to, vote) in talk.said.split_off(heard) {
+                talk.said.push((from, to, vote.clone()));
+                nodes[to.0 as usize - 1].handle(now, 1, Event::Vote { from, vote });
+                talk.act(&mut nodes, to.0, now);
+            }
+            heard = talk.said.len();
+            if nodes.iter().all(|n| n.view().is_some_and(|v| v.members.len() == 3)) {
+                return talk;
+            }
+            assert!(now < 60_000 * MS, "three nodes never had a view");
+        }
+        unreachable!("the loop above ends")
+    }
+
+    fn act(&mut self, nodes: &mut [LogMembership], node: u32, now: u64) {
+        while let Some(action) = nodes[node as usize - 1].poll() {
+            match action {
+                Action::Send { to, vote } => self.said.push((NodeId(node), to, vote)),
+                Action::Persist { number, image } => {
+                    if node == 1 {
+                        self.image = image;
+                    }
+                    let success = true;
+                    nodes[node as usize - 1].handle(now, 1, Event::Persisted { number, success });
+                }
+                Action::Reconnect => self.meet(nodes, node, now),
+                _ => {}
+            }
+        }
+    }
+
+    /// A node connects to the others, under what it is now.
+    fn meet(&mut self, nodes: &mut [LogMembership], node: u32, now: u64) {
+        for other in (1..=3).filter(|other| *other != node) {
+            for (of, to) in [(node, other), (other, node)] {
+                let life = nodes[to as usize - 1].identity();
+                let service = &mut nodes[of as usize - 1];
+                service.handle(now, 1, Event::Disconnected { node: NodeId(to) });
+                service.handle(now, 1, Event::Connected { node: NodeId(to), life, sole: false });
+            }
+        }
+    }
+
+    /// The words by which a peer introduced itself to node 1 last.
+    fn hello(&self, peer: NodeId) -> Vote {
+        let is = |(from, to, vote): &&(NodeId, NodeId, Vote)| {
+            *from == peer && *to == NodeId(1) && matches!(vote, Vote::Log(LogWord::Hello(_)))
+        };
+        self.said.iter().rev().find(is).unwrap().2.clone()
+    }
+
+    /// Messages of nodes about themselves, and their requests. Decisions (the consensus's messages, and states of the
+    /// log) come from voters with the cluster's keys. They are not made up here.
+    fn bodies(&self) -> Vec<Vec<u8>> {
+        let own = |vote: &Vote| {
+            let Vote::Log(word) = vote else { return true };
+            !matches!(word, LogWord::Paxos { .. } | LogWord::Truth { .. } | LogWord::Begin(_))
+        };
+        let body = |vote: &Vote| {
+            let mut bytes = Vec::new();
+            encode_packet(&mut bytes, &Packet::<Payload>::Vote(vote.clone())).unwrap();
+            bytes[PREFIX..].to_vec()
+        };
+        self.said.iter().map(|(_, _, vote)| vote).filter(|v| own(v)).map(body).collect()
+    }
+}
+
 /// Not a decoder, but what decoded votes meet: whatever a peer votes, the service goes on.
 #[test]
 fn target_votes() {
-    let bodies: Vec<Vec<u8>> = frames().iter().map(|f| f[PREFIX..].to_vec()).collect();
-    let fresh = || {
-        let nodes = (1..=3).map(NodeId).collect();
-        let fence = FenceKind::Lease;
-        let config =
-            StaticConfig { node: NodeId(1), life: 77, weight: 1, nodes, lease: 1000, fence };
-        StaticMembership::new(config, 0)
+    let talk = Talk::new();
+    let mut bodies = talk.bodies();
+    bodies.extend(frames().iter().map(|f| f[PREFIX..].to_vec()));
+    let mut now = 0;
+    let mut seed = 0;
+    let mut fresh = |now| {
+        seed += 1;
+        let begun = seed % 4 > 0;
+        let config = LogConfig { seed, ..log_config(1) };
+        let image = begun.then_some(talk.image.as_slice());
+        let mut service = LogMembership::new(config, image, now).unwrap();
+        for node in [2, 3].map(NodeId) {
+            service.handle(now, 1, Event::Connected { node, life: 77, sole: true });
+            service.handle(now, 1, Event::Vote { from: node, vote: talk.hello(node) });
+        }
+        let spaces = vec![SpaceJoin { name: "s".into(), life: 1, keys: keys() }];
+        service.handle(now, 1, Event::Spaces(spaces));
+        service
     };
-    let (mut service, mut now) = (fresh(), 0);
+    let mut service = fresh(now);
     fuzz(&bodies, |bytes| {
-        now += 100;
-        if now % 10_000 == 100 {
-            service = fresh();
-            for node in [2, 3].map(NodeId) {
-                service.handle(now, 1, Event::Connected { node, life: 77, sole: true });
-            }
-            let spaces = vec![SpaceJoin { name: "s".into(), life: 1, keys: keys() }];
-            service.handle(now, 1, Event::Spaces(spaces));
+        now += MS;
+        if now % (200 * MS) == 0 {
+            service = fresh(now);
         }
         if let Ok(Packet::Vote(vote)) = decode_packet(bytes) {
-            let from = NodeId(2 + (now / 100 % 2) as u32);
+            let from = NodeId(2 + (now / MS % 2) as u32);
             service.handle(now, 1, Event::Vote { from, vote });
         }
         service.handle(now, 1, Event::Tick);
-        while service.poll().is_some() {}
+        while let Some(action) = service.poll() {
+            match action {
+                Action::Persist { number, .. } => {
+                    service.handle(now, 1, Event::Persisted { number, success: true });
+                }
+                Action::Halt(_) => service.handle(now, 1, Event::Reborn { life: 0 }),
+                _ => {}
+            }
+        }
         assert!(service.next_timer() > 0);
     });
 }

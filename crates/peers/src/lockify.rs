@@ -45,7 +45,7 @@ impl Daemons {
             let socket = folder.join(format!("{name}.sock"));
             let config = folder.join(format!("{name}.toml"));
             let text = format!(
-                "node = {id}\nsocket = {socket:?}\ndelay = \"{}us\"\nnodes = [{}]\n\
+                "node = {id}\nsocket = {socket:?}\nstate_dir = \"{name}.state\"\ndelay = \"{}us\"\nnodes = [{}]\n\
                  [[lockspace]]\nname = \"{SPACE}\"\n",
                 delay.as_micros(),
                 list.join(", ")

@@ -80,7 +80,7 @@ pub(crate) fn monotonic() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// A number that is larger in every later life of a process, unless the clock was set back between two lives.
+/// A number that is larger in every later life of a host, unless the clock was set back between two lives.
 pub(crate) fn incarnation() -> u64 {
     wall()
 }

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use lockify_array::DeviceId;
 use lockify_trust::Identity;
 
 use crate::ArrayFile;
-use crate::wire::{Event, Frame, Me, Net, Report, Role, Target};
+use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Whom};
 
 /// A process's report about itself, or the reason of its silence.
 pub type Answer = Result<Report, String>;
@@ -17,6 +18,45 @@ pub struct Answers {
     pub voters: Vec<Answer>,
     /// The lock server, if the scheme has one.
     pub lock_server: Option<Answer>,
+}
+
+/// A device begins a new era of the membership alone. The others join it. By this, an operator says that the media of
+/// more than half of the voters are lost for good.
+///
+/// # Errors
+/// The device refuses, or does not answer. The error has the reason.
+pub fn recover(
+    file: &ArrayFile,
+    identity: Identity,
+    device: DeviceId,
+    patience: Duration,
+) -> Result<(), String> {
+    let whom = Whom::Device(device);
+    let target = Target::all(file).into_iter().find(|target| target.whom == whom);
+    let target = target.ok_or_else(|| format!("the array's file has no device {}", device.0))?;
+    if !identity.allows(target.address) {
+        return Err(crate::host::OpenError::Exposed(target.address).to_string());
+    }
+    let net = Net::new(Me::new(file, identity, Role::Watcher), &[target], |_| {});
+    let mut net = net.map_err(|e| e.to_string())?;
+    let mut events = mio::Events::with_capacity(64);
+    let end = Instant::now() + patience;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(format!("device {} does not answer", device.0));
+        }
+        net.turn(left, &mut events).map_err(|e| e.to_string())?;
+        while let Some(event) = net.event() {
+            match event {
+                Event::Up { key, .. } => net.say(key, &Frame::Recover),
+                Event::Answered { frame: Frame::Recovered(result), .. } => return result,
+                Event::Answered { .. } => return Err("it says what makes no sense".into()),
+                Event::Down { why, .. } => return Err(why.text()),
+                Event::Came { .. } | Event::Heard { .. } | Event::Left { .. } => {}
+            }
+        }
+    }
 }
 
 /// Asks every device and witness, and the lock server.

@@ -1,6 +1,6 @@
 /*
  * The tasks of `lockify bench peers` for every lock service (crates/peers/src/turn.rs), through libdlm: on the kernel's lock
- * manager or on Lockify, whichever library is loaded. One process is one client of one task; what it measured goes to
+ * manager or on Lockify, whichever library is loaded. One process is one client of one task. Its results go to
  * FILE.CLIENT. Linked with libdlm_lt a call does its own waiting; with libdlm (WITH_THREAD) the library's thread is
  * told, and wakes the caller.
  *

@@ -19,7 +19,8 @@ from .results import DIED, HUNG, Progress, Result, Run
 from .shares import shares
 
 _SETTLE = 300.0  # seconds for a reboot of a node, which may wait for the others' recovery, or for all to leave
-# What every process in the node waits for, before a test that hangs goes with it.
+# A command that prints the kernel stacks of the node's blocked processes (state D). It runs before
+# a hanging test is ended.
 _STACKS = """
 for process in /proc/[0-9]*; do
     [ "$(sed 's/.*) //' $process/stat | cut -d' ' -f1)" != D ] || { cat $process/comm $process/stack; echo; }

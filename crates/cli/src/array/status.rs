@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockify_array::{ArrayState, Condition};
 use lockify_volume::status::{Answer, Answers, ask};
-use lockify_volume::{ArrayFile, BLOCK};
+use lockify_volume::{ArrayFile, BLOCK, Report};
 use serde::Serialize;
 
 use super::Which;
@@ -37,6 +37,8 @@ struct Status {
     scheme: String,
     bytes: u64,
     epoch: u64,
+    /// The number of the newest view. It is none where no majority has agreed on one.
+    view: Option<u64>,
     /// All devices are good and there, and so is the lock server, if the scheme has one.
     healthy: bool,
     devices: Vec<Device>,
@@ -68,6 +70,10 @@ struct Device {
     serving: bool,
     /// Why it does not, or is not there.
     why: Option<String>,
+    /// The reason why the others have it out of their view.
+    out: Option<String>,
+    /// The number by which the others know its process.
+    life: Option<u64>,
     /// Hosts that are connected to it.
     hosts: Vec<u32>,
     requests: Option<u64>,
@@ -96,8 +102,18 @@ pub(super) fn newest(answers: &[Answer]) -> Option<&ArrayState> {
     answers.iter().flatten().map(|report| &report.state).max_by_key(|state| state.epoch)
 }
 
+/// Returns the report of a member of the newest view.
+fn newest_view(answers: &[Answer]) -> Option<&Report> {
+    answers.iter().flatten().filter(|report| report.view.is_some()).max_by_key(|report| report.view)
+}
+
 fn status(file: &ArrayFile, answers: &Answers) -> Status {
     let state = newest(&answers.voters);
+    let view = newest_view(&answers.voters);
+    let out = |id: u16| {
+        let out = view.iter().flat_map(|report| &report.out).find(|(device, _)| *device == id);
+        out.map(|(_, why)| why.clone())
+    };
     let device = |(entry, answer): (&lockify_volume::DeviceEntry, &Answer)| {
         let condition = state.and_then(|state| state.devices.get(usize::from(entry.id)));
         let (word, done) = match condition {
@@ -119,6 +135,8 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
             done,
             serving: report.is_some_and(|report| report.serving),
             why,
+            out: out(entry.id),
+            life: report.map(|report| report.life),
             hosts: hosts(answer),
             requests: report.map(|report| report.requests),
             unchecked: report.map(|report| report.unchecked),
@@ -142,6 +160,7 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         scheme: file.scheme.to_string(),
         bytes: file.layout.blocks() * u64::from(BLOCK),
         epoch: state.map_or(0, |state| state.epoch.0),
+        view: view.and_then(|report| report.view),
         healthy: devices.iter().all(good) && lock_server.as_ref().is_none_or(|s| s.serving),
         devices,
         lock_server,
@@ -156,6 +175,10 @@ fn text(status: &Status) -> String {
     let Status { array, scheme, bytes, epoch, devices, lock_server, .. } = status;
     let count = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
     let stands = |why: &Option<String>| why.clone().unwrap_or_else(|| "serves".to_owned());
+    let with_others = |stands: String, d: &Device| match &d.out {
+        Some(out) => format!("{stands}; out, say the others: {out}"),
+        None => stands,
+    };
     let row = |d: &Device| {
         let condition = match (d.witness, d.condition, d.done) {
             (true, ..) => "witness".to_owned(),
@@ -171,7 +194,7 @@ fn text(status: &Status) -> String {
             count(d.requests),
             match (&d.why, d.unchecked) {
                 (None, Some(left @ 1..)) => format!("serves; {left} stripes to be checked"),
-                _ => stands(&d.why),
+                _ => with_others(stands(&d.why), d),
             },
         ]
     };

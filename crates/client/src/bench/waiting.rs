@@ -103,8 +103,11 @@ fn await_queue(holder: &Lockspace, waiters: usize) -> Result<(), Error> {
     const PAUSE: Duration = Duration::from_millis(100);
     let end = Instant::now() + PATIENCE;
     loop {
-        let locks = holder.who(NAME)?.resources.first().map_or(0, |r| r.locks.len());
-        if locks > waiters {
+        let seen = holder.who(NAME)?;
+        // An answer has only so many of a resource's locks, and says how many more there are.
+        let told = seen.resources.first().map_or(0, |r| r.locks.len());
+        let locks = told as u64 + seen.omitted;
+        if locks > waiters as u64 {
             std::thread::sleep(PAUSE);
             return Ok(());
         }

@@ -44,7 +44,7 @@ pub(crate) use pause::{Order, Restart, Written};
 
 /// The version of the state that this program writes and reads. It must become another one whenever
 /// a type in it changes (docs/restart.md has the rule).
-pub(crate) const VERSION: u32 = 8;
+pub(crate) const VERSION: u32 = 9;
 
 /// Asks a program whether it can go on where another one is; the facts are its standard input.
 const CHECK: &str = "LOCKIFY_RESTART_CHECK";

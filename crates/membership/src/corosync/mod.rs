@@ -20,7 +20,7 @@
 //!
 //! **A lost quorum**, a lost corosync daemon or a view without this node halt it at once.
 //! [`FenceKind`] decides about the lives that a new view leaves behind:
-//! - `Lease`: as in a [static list](super::StaticMembership): a node acts only while nodes with a
+//! - `Lease`: as with a [log](super::LogMembership): a node acts only while nodes with a
 //!   majority of the votes of corosync's node list echo its beats, and is left behind two leases
 //!   after the last echo. Beats go over the nodes' own connections, not through corosync, which
 //!   says nothing while it forms a ring. A node echoes who is in its group and in the view that it
@@ -727,7 +727,7 @@ impl Membership for CorosyncMembership {
     }
 
     fn image(&self) -> Result<MembershipImage, String> {
-        self.group_image().map(|image| MembershipImage(Service::Group(image)))
+        self.group_image().map(|image| MembershipImage(Service::Group(Box::new(image))))
     }
 }
 

@@ -18,11 +18,20 @@ pub(super) type Paxos = Message<Command>;
 /// Commands of one configuration, at most, before the next one begins: so much is written each time.
 pub(super) const LONG: u64 = 256;
 
+/// A log with so many members in all its views together is long, too. The devices of an array have a quarter of a
+/// mebibyte for it.
+const LONG_VIEWS: usize = 1 << 14;
+
+/// The number of commands of one configuration before the next one begins, in a cluster of so many nodes.
+pub(super) fn long(nodes: usize) -> u64 {
+    (LONG_VIEWS as u64 / (nodes as u64).max(1)).clamp(LONG / 4, LONG)
+}
+
 /// Heartbeats that a leader waits for a decision before it begins a new term.
 const PATIENCE: u32 = 20;
 
 /// Commands that may wait to be decided.
-const MOST_PENDING: usize = 32;
+pub(super) const MOST_PENDING: usize = 32;
 
 /// The log of one configuration, as one voter sees it.
 pub(super) struct Agreement {

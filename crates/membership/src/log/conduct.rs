@@ -349,7 +349,8 @@ impl LogMembership {
                 .get(&m.node)
                 .is_some_and(|k| k.report.config == config && k.report.life == Some(m.incarnation))
         };
-        let long = self.agreement.as_ref().is_some_and(|a| a.taken() >= agree::LONG);
+        let limit = agree::long(self.state.nodes.len());
+        let long = self.agreement.as_ref().is_some_and(|a| a.taken() >= limit);
         // Majorities of two successive configurations share a node only if nobody is further behind.
         let next = match self.state.view.members.iter().all(installed) {
             true => self.next_voters(now),

@@ -29,6 +29,7 @@
 //! **Begin.** Nodes without state begin a cluster only together: when all listed nodes are connected, none has
 //! a state, and all have the same list and keys.
 
+mod absence;
 mod agree;
 mod choose;
 mod conduct;
@@ -49,6 +50,7 @@ use super::messages::{SpaceJoin, Vote};
 use super::{
     Action, Event, FenceKind, Halt, Membership, MembershipImage, NodeView, Service, Standing,
 };
+pub use absence::{Absence, Lack};
 use agree::{Agreement, Paxos, note};
 use conduct::Conduct;
 pub use state::{
@@ -1306,8 +1308,10 @@ impl LogMembership {
 
     fn sees_majority(&self, now: Time) -> bool {
         let reach = self.reach(now);
-        let here =
-            |n: &&NodeId| **n == self.me() || (reach.contains_key(n) && self.is_trusted(**n));
+        let here = |n: &&NodeId| match **n == self.me() {
+            true => self.is_voter(),
+            false => reach.contains_key(n) && self.is_trusted(**n),
+        };
         self.state.is_majority(self.state.voters.keys().filter(here).count())
     }
 }
@@ -1532,7 +1536,10 @@ impl LogMembership {
         }
         for node in self.state.nodes.keys() {
             if self.state.view.life(*node).is_none() {
-                waits.push(format!("node {node}, which is out: {}", self.why_out(*node)));
+                waits.push(format!(
+                    "node {node}, which is out: {}",
+                    self.absence(*node).text("node")
+                ));
             }
         }
         waits
@@ -1559,47 +1566,11 @@ impl LogMembership {
     }
 
     fn waits_for_quorum(&self) -> String {
-        let reach = self.reach(self.last);
-        let state = |n: &NodeId| {
-            if !reach.contains_key(n) {
-                return Some(format!("node {n} is not reached"));
-            }
-            (!self.is_trusted(*n))
-                .then(|| format!("node {n} has lost its state, or has that of another cluster"))
-        };
-        let missing: Vec<String> =
-            self.state.voters.keys().filter(|n| **n != self.me()).filter_map(state).collect();
-        format!("a majority of the voters: {}", missing.join(", "))
-    }
-
-    /// Why a node is not in the view.
-    fn why_out(&self, node: NodeId) -> String {
-        let Some(known) = self.reports.get(&node) else {
-            return "nothing was heard of it".into();
-        };
-        let heard = |n: &NodeId| {
-            let r = self.reports.get(n).map(|k| &k.report);
-            r.is_some_and(|r| r.reach.get(&node) == Some(&known.report.id()))
-        };
-        let members: Vec<NodeId> = self.state.view.members.iter().map(|m| m.node).collect();
-        if !members.iter().any(heard) {
-            return "no member hears it".into();
-        }
-        let deaf: Vec<String> = members
-            .iter()
-            .filter(|n| !heard(n) || !known.report.reach.contains_key(n))
-            .map(ToString::to_string)
-            .collect();
-        if !deaf.is_empty() {
-            return format!("it and node {} do not reach each other", deaf.join(", "));
-        }
-        if known.report.life.is_none() {
-            return match known.report.asks {
-                true => "it waits for its life's number".into(),
-                false => "its own status says why it does not join".into(),
-            };
-        }
-        "it is being let in".into()
+        let missing = self.lacking_voters().into_iter().map(|(n, lack)| match lack {
+            Lack::Unreached => format!("node {n} is not reached"),
+            _ => format!("node {n} has lost its state, or has that of another cluster"),
+        });
+        format!("a majority of the voters: {}", missing.collect::<Vec<_>>().join(", "))
     }
 }
 

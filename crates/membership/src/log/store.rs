@@ -357,6 +357,43 @@ mod tests {
         }
     }
 
+    /// The largest array has so many devices and witnesses, each of which keeps at most a quarter of a mebibyte.
+    #[test]
+    fn an_image_of_an_array_with_all_devices_that_there_may_be_is_small_enough() {
+        use super::super::agree::{MOST_PENDING, long};
+        use super::super::state::{Exclusion, Keys, Life, NodeEntry, Why};
+        use crate::{FenceKind, NodeView};
+        use lockify_core::Member;
+
+        let ids = || (0..255).map(NodeId);
+        // Lives and views of years.
+        let members: Vec<Member> =
+            ids().map(|node| Member { node, incarnation: 1 << 27, weight: 1 }).collect();
+        let keys = Keys { lease: 1 << 40, fence: FenceKind::Lease, shards: 1 };
+        let entry = |n| (n, NodeEntry { address: "device 255".into(), voter: false });
+        let voters = ids().take(7).map(|n| (n, u64::MAX)).collect();
+        let mut base = ClusterState::first(u64::MAX, ids().map(entry).collect(), voters, keys);
+        base.lives = ids().map(|n| (n, Life { number: 1 << 27, visit: u64::MAX })).collect();
+        base.excluded =
+            ids().map(|n| (n, Exclusion { life: 1 << 27, why: Why::Link(NodeId(9)) })).collect();
+        base.over = ids().map(|n| (n, 1 << 27)).collect();
+        base.view = NodeView { members: members.clone(), ..base.view };
+        // Every command the longest one that there is, and as many proposed ones as there may be.
+        let view = Command::View { base: u64::MAX, seq: u64::MAX, members, spaces: Vec::new() };
+        let log = vec![view; long(255) as usize + MOST_PENDING];
+        let witness = Witness { disk: u64::MAX, accepted: 1 << 20, ..Witness::default() };
+        let image = Image {
+            cluster: "f".repeat(32),
+            base: Some(base),
+            records: Records { log, ..Records::default() },
+            witnesses: ids().map(|n| (n, witness)).collect(),
+            ..image()
+        };
+        let bytes = image.encode();
+        assert!(bytes.len() < 256 << 10, "{} bytes", bytes.len());
+        assert_eq!((long(7), long(255), long(1024)), (256, 64, 64));
+    }
+
     #[test]
     fn a_disk_that_says_less_than_it_once_said_has_forgotten() {
         let once = Witness { disk: 1, accepted: 4, ..Witness::default() };

@@ -308,7 +308,7 @@ impl Cluster {
             Note::Said(Output::Left) => {
                 self.soon(20 * MILLISECOND, Action::TakeAway(node, incarnation));
             }
-            Note::Called { input: Input::Halt, .. } => self.halted(node, incarnation),
+            Note::Called { input: Input::Halt, .. } => self.halted(at, node, incarnation),
             Note::Lives(life) => self.lives(node, *life)?,
             Note::Installed(view) => self.installed(at, node, view.clone())?,
             Note::Agent(victim) => {
@@ -351,10 +351,7 @@ impl Cluster {
                 Ok(())
             }
             NodeStatus::Crashed => {
-                if !self.recovering.is_empty() && self.recovering.iter().any(|other| *other != node)
-                {
-                    self.log.trouble(Trouble::Recovery, at, at);
-                }
+                self.fails(at, node);
                 self.at(at + self.scenario.respawn, Action::Revive(node));
                 if self.scenario.group.sole && self.random.random_bool(0.5) {
                     self.soon(5 * MILLISECOND, Action::Dead(node, incarnation));
@@ -362,6 +359,13 @@ impl Cluster {
                 self.ended(node, |observer, life| observer.crashed(at, node, life))
             }
             NodeStatus::Left => self.ended(node, |observer, life| observer.left(at, node, life)),
+        }
+    }
+
+    /// A node fails, perhaps while others recover.
+    fn fails(&mut self, at: Nanos, node: NodeId) {
+        if self.recovering.iter().any(|other| *other != node) {
+            self.log.trouble(Trouble::Recovery, at, at);
         }
     }
 
@@ -492,7 +496,8 @@ impl Cluster {
 
     /// A node has halted. Its process continues as another life, or its watchdog ends it. One whose file still has the
     /// first lease may stay out, until an operator has corrected the file and started it again.
-    fn halted(&mut self, node: NodeId, incarnation: u32) {
+    fn halted(&mut self, at: Nanos, node: NodeId, incarnation: u32) {
+        self.fails(at, node);
         let outdated = self.scenario.group.leases > 0 && incarnation == 1;
         if outdated || (!self.controls.quiet.get() && self.random.random_bool(0.3)) {
             self.soon(40 * MILLISECOND, Action::Replace(node, incarnation));

@@ -1,8 +1,9 @@
 //! The process of a device, or of a witness. It has the state machine of a device over a file, its connections, and its part in
 //! finding dead members.
 //!
-//! - A device serves hosts only within a lease after it has agreed on the members with a majority of the devices and witnesses.
-//!   A device that has been left behind therefore stops before the others continue.
+//! - A device serves hosts only within a lease after it has agreed on the members with a majority of the voting devices and
+//!   witnesses. A device that has been left behind therefore stops before the others continue. Their agreement is on their
+//!   media.
 //! - The lowest member takes a device out of the array that has been out of the view for a lease.
 //! - A device fences a host that holds something there and is silent for a lease. It first pauses, the longer the higher its
 //!   number, so that mostly one device does it.
@@ -86,6 +87,18 @@ pub enum ServeError {
         path: PathBuf,
         /// The reason.
         error: BootError,
+    },
+    /// The membership's state on the medium is unusable.
+    #[error(
+        "{}: what it has kept of who is there cannot be used: {error}. Was it copied from another device, or served by another \
+         release? If the array works without it, begin anew with --create on another file, and have it rebuilt: lockify array \
+         replace", path.display()
+    )]
+    Kept {
+        /// The device's file.
+        path: PathBuf,
+        /// The reason, from reading the image.
+        error: lockify_node::membership::log::ImageError,
     },
     /// The address.
     #[error(

@@ -23,7 +23,7 @@ use super::settled::Settled;
 use super::{ServeError, Serving};
 use crate::clock::{Clock, monotonic, until};
 use crate::history::DeviceHistory;
-use crate::store::{Disk, Store};
+use crate::store::{Disk, LONGEST_KEPT, Store};
 use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Welcome, Whom, Why};
 use crate::{ArrayFile, DeviceEntry, Durability, HistoryError};
 
@@ -33,6 +33,9 @@ const TICK: Duration = Duration::from_millis(100);
 const FENCE_AGAIN: Duration = Duration::from_secs(1);
 /// More disk operations under way than this, and hosts are not heard until there are fewer.
 const DISK_OPERATIONS: usize = 512;
+
+/// The number of a state of the membership, and the reason if its write has failed.
+type Kept = (u64, Option<DiskError>);
 
 type Answered = (DiskToken, Result<DiskAnswer, DiskError>);
 
@@ -45,6 +48,7 @@ pub(super) struct Process {
     answered: Mailbox<Answered>,
     /// Disk operations under way.
     asked: usize,
+    kept: Mailbox<Kept>,
     members: Members,
     repairs: Repairs,
     checks: Checks,
@@ -92,7 +96,14 @@ impl Process {
         let clocks = Clocks::new(file.voters().count(), allowed, forget);
         let device = boot(file, me, clock.now(), store.record())
             .map_err(|error| ServeError::Boot { path: path(), error })?;
-        let members = Members::new(file, me);
+        if store.is_kept_damaged() {
+            (serving.log)(
+                "what this device had kept of who is there is damaged: it begins as one whose medium was replaced, and learns it from \
+                 the others",
+            );
+        }
+        let members = Members::new(file, me, store.kept().as_deref(), random()?)
+            .map_err(|error| ServeError::Kept { path: path(), error })?;
         let in_service = store.is_in_service();
         let role = Role::Device { id: me, life: members.life(), in_service };
         // Each device calls those below it.
@@ -109,6 +120,7 @@ impl Process {
         let address = entry.address;
         net.listen(address).map_err(|error| ServeError::Listen { address, error })?;
         let answered = Mailbox::new(net.waker());
+        let kept = Mailbox::new(net.waker());
         let post = answered.clone();
         let disk = Disk::start(store, Box::new(move |token, result| post.post((token, result))))?;
         let identity = serving.identity.clone();
@@ -122,6 +134,7 @@ impl Process {
             disk,
             answered,
             asked: 0,
+            kept,
             members,
             repairs,
             checks: Checks::new(log),
@@ -166,6 +179,7 @@ impl Process {
                 self.handle(DeviceInput::Disk { token, result });
             }
             self.handle(DeviceInput::Tick);
+            self.note_kept();
             self.members.tick();
             self.follow_orders();
             self.look_around();
@@ -191,6 +205,28 @@ impl Process {
             self.vote(other, Vote::Goodbye);
         }
         self.net.flush();
+    }
+
+    /// Puts a state of the membership on the medium.
+    fn keep(&mut self, number: u64, image: Vec<u8>) {
+        if image.len() > LONGEST_KEPT {
+            let (found, most) = (image.len(), LONGEST_KEPT);
+            (self.log)(&format!(
+                "cannot keep who is there: that takes {found} bytes, and there is room for {most}; this device does not vote until it can"
+            ));
+            return self.members.kept(number, false);
+        }
+        let post = self.kept.clone();
+        self.disk.keep(image, Box::new(move |result| post.post((number, result.err()))));
+    }
+
+    fn note_kept(&mut self) {
+        for (number, failed) in self.kept.take() {
+            self.members.kept(number, failed.is_none());
+            if let Some(error) = failed {
+                self.broken = Some(error.to_string());
+            }
+        }
     }
 
     fn handle(&mut self, input: DeviceInput) {
@@ -325,6 +361,7 @@ impl Process {
             (Role::Device { id, .. }, frame) if frame.is_between_devices() => {
                 self.heard_device(id, frame);
             }
+            (Role::Watcher, Frame::Recover) => self.members.recover(key as u64),
             (_, Frame::Query) => {
                 let report = self.report();
                 self.net.say(key, &Frame::Report(report));
@@ -365,9 +402,25 @@ impl Process {
                         .into_iter()
                         .for_each(|id| self.disconnect(id, "this device begins anew"));
                     self.put_hosts_out("this device has lost touch with the others");
+                    self.net.part_from_devices();
                     self.members.reborn();
                     self.introduce();
                     self.anew = true;
+                }
+                Order::Reconnect => {
+                    self.net.part_from_devices();
+                    self.members.parted();
+                    self.introduce();
+                }
+                Order::Keep { number, image } => self.keep(number, image),
+                Order::Answer { id, result } => {
+                    if result.is_ok() {
+                        (self.log)(
+                            "an operator has this device begin a new era: the others join it",
+                        );
+                    }
+                    let key = usize::try_from(id).unwrap_or(usize::MAX);
+                    self.net.say(key, &Frame::Recovered(result));
                 }
             }
         }
@@ -603,10 +656,7 @@ impl Process {
     /// Why hosts are not served.
     fn waits(&self) -> Option<String> {
         if !self.members.may_act() {
-            let all = self.file.voters().count();
-            return Some(format!(
-                "it waits until it has agreed with more than half of the {all} devices and witnesses on who is there"
-            ));
+            return Some(self.members.waits());
         }
         if !self.clock_checked {
             let unknown = || "it waits until enough others have told it the time".to_owned();
@@ -634,12 +684,21 @@ impl Process {
             in_service: self.disk.store().is_in_service(),
             waits,
             members: self.members.list().into_iter().map(|id| id.0).collect(),
+            life: self.members.life(),
+            view: self.members.view(),
+            out: self.members.out(),
             hosts: self.hosts.keys().map(|life| (life.host.0, life.incarnation)).collect(),
             requests: self.requests,
             unchecked: self.device.suspects().count() as u64,
             unsettled: self.device.is_unsettled(),
         }
     }
+}
+
+fn random() -> std::io::Result<u64> {
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(seed))
 }
 
 /// A device that begins, with its last record if it has one.

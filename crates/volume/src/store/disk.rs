@@ -14,6 +14,9 @@ const WORKERS: usize = 4;
 /// The function that gets each answer, on one of the disk's threads.
 pub type Answered = Box<dyn Fn(DiskToken, Result<DiskAnswer, DiskError>) + Send + Sync>;
 
+/// One of the disk's threads calls it once the membership's state is on the medium, or cannot be.
+pub type Kept = Box<dyn FnOnce(Result<(), DiskError>) + Send>;
+
 /// A disk. Dropping it waits for the operations under way.
 pub struct Disk {
     shared: Arc<Shared>,
@@ -48,6 +51,7 @@ struct State {
 enum Unsynced {
     Written(DiskToken),
     Save(DiskToken, bytes::Bytes),
+    Keep(Vec<u8>, Kept),
 }
 
 impl Disk {
@@ -102,6 +106,13 @@ impl Disk {
 }
 
 impl Disk {
+    /// Replaces the membership's state ([`Store::keep`]). A state longer than [`LONGEST_KEPT`](super::LONGEST_KEPT) bytes counts
+    /// as a failure of the disk.
+    pub fn keep(&self, image: Vec<u8>, kept: Kept) {
+        self.shared.state().unsynced.push(Unsynced::Keep(image, kept));
+        self.shared.sync.notify_one();
+    }
+
     /// Waits for the operations under way; nothing more is done.
     pub fn settle(&mut self) {
         self.shared.state().stop = true;
@@ -180,6 +191,7 @@ fn sync(shared: &Shared) {
         let mut failed = state.failed.clone();
         drop(state);
         let mut done = Vec::with_capacity(all.len());
+        let mut kept = Vec::new();
         let mut is_synced = false;
         for one in all {
             match one {
@@ -194,6 +206,15 @@ fn sync(shared: &Shared) {
                     }
                     done.push(token);
                 }
+                Unsynced::Keep(image, answer) => {
+                    if failed.is_none() {
+                        match shared.store.keep(&image) {
+                            Ok(()) => is_synced = true,
+                            Err(e) => failed = Some(error("saving who is there", &e)),
+                        }
+                    }
+                    kept.push(answer);
+                }
             }
         }
         if failed.is_none() && !is_synced {
@@ -204,6 +225,9 @@ fn sync(shared: &Shared) {
         }
         for token in done {
             (shared.answered)(token, failed.clone().map_or(Ok(DiskAnswer::Done), Err));
+        }
+        for answer in kept {
+            answer(failed.clone().map_or(Ok(()), Err));
         }
     }
 }

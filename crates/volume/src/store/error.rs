@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::LONGEST_RECORD;
 use super::superblock::{VERSION, VERSION_OF_OTHER_SECTORS};
 use crate::ArrayId;
 
@@ -126,4 +127,11 @@ pub enum Why {
          file, and have it rebuilt: lockify array replace"
     )]
     Record,
+    /// The record of an earlier release is longer than its present place.
+    #[error(
+        "its record (epochs, fenced hosts) has {0} bytes, and this release keeps at most {LONGEST_RECORD}: start it with the \
+         release that wrote it, end all hosts, wait until its record is shorter, which takes a few minutes, and upgrade then; or \
+         begin anew with --create on another file, and have it rebuilt: lockify array replace"
+    )]
+    LongRecord(usize),
 }

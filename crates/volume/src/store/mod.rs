@@ -3,10 +3,13 @@
 //! ```text
 //! 0       superblock, 4 KiB      which device of which array, its layout
 //! 4096    superblock, the copy
-//! 8192    record, 1 MiB          what the protocol keeps (epoch, fenced lives, ...), in turn here
-//! + 1 MiB record, 1 MiB          and here
-//! + 1 MiB blocks, each 4096 bytes of content, then a sector with linkage record, CRC32C of both, and of it
+//! 8192      record, 768 KiB      what the protocol keeps (epoch, fenced lives, ...), in turn here and 1 MiB further on
+//! + 768 KiB membership, 256 KiB  what devices have agreed on, lives and views, in turn here and 1 MiB further on
+//! 8192 + 2 MiB blocks, each 4096 bytes of content, then a sector with linkage record, CRC32C of both, and of it
 //! ```
+//! Earlier releases had records of 1 MiB in the place of both. Such a record is read. Its last quarter is empty, because
+//! an earlier release does not write it for shorter records.
+//!
 //! A sector has 512 bytes, or 4096 where the medium writes no smaller pieces. Blocks are written in multiples of a sector at
 //! multiples of it. All else is written in multiples of 4096, with O_DIRECT. A write is durable after an fdatasync(2) that
 //! began after it. Several writes share one ([`Disk`]).
@@ -15,6 +18,7 @@ mod block;
 mod buffer;
 mod disk;
 mod error;
+mod slots;
 mod superblock;
 
 use std::fs::{File, OpenOptions};
@@ -22,7 +26,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use lockify_array::{BadBlock, Block, BlockError, Extent};
@@ -33,23 +37,35 @@ use block::Owner;
 use buffer::Buffer;
 pub use disk::{Answered, Disk};
 pub use error::{StoreError, Why};
+use slots::Place;
 use superblock::{Bad, Superblock};
 
 /// Superblocks and records are read and written in multiples of it, which all common media take.
 const PIECE: usize = 4096;
 /// Where the copies of the superblock are.
 const SUPERBLOCKS: [u64; 2] = [0, 4096];
-/// Where the slots of the protocol's record are.
-const SLOTS: [u64; 2] = [8192, 8192 + SLOT];
-/// Bytes of a slot.
+/// The distance in bytes between the two slots of a place. The protocol's record and the
+/// membership's state share it.
 const SLOT: u64 = 1 << 20;
+/// The size of a slot of the membership's state, bytes.
+const KEPT_SLOT: u64 = 256 << 10;
 /// Where the blocks begin.
 const BLOCKS: u64 = 8192 + 2 * SLOT;
-/// Bytes in front of a slot's content: magic, sequence, length, checksum.
-const SLOT_HEAD: usize = 8 + 8 + 4 + 4;
-const SLOT_MAGIC: [u8; 8] = *b"LkRecord";
+/// The protocol's record.
+const RECORD: Place =
+    Place { at: [8192, 8192 + SLOT], size: (SLOT - KEPT_SLOT) as usize, magic: *b"LkRecord" };
+/// The record of an earlier release.
+const OLD_RECORD: Place = Place { size: SLOT as usize, ..RECORD };
+/// The membership's state.
+const KEPT: Place = Place {
+    at: [8192 + SLOT - KEPT_SLOT, 8192 + 2 * SLOT - KEPT_SLOT],
+    size: KEPT_SLOT as usize,
+    magic: *b"LkMember",
+};
 /// The longest record, bytes.
-pub const LONGEST_RECORD: usize = SLOT as usize - SLOT_HEAD;
+pub const LONGEST_RECORD: usize = RECORD.longest();
+/// The longest state of the membership, bytes.
+pub const LONGEST_KEPT: usize = KEPT.longest();
 /// The piece that is zeroed at once where the system cannot do it, in bytes.
 const ZEROS: usize = 1 << 20;
 /// The size of the area that must be zeros on a block device to be taken for empty. File systems, partition tables, swap and
@@ -97,6 +113,10 @@ pub struct Store {
     /// The sequence number of the record saved last.
     record_seq: AtomicU64,
     record: Option<Bytes>,
+    /// The same of the membership's state.
+    kept_seq: AtomicU64,
+    kept: Option<Bytes>,
+    kept_damaged: bool,
 }
 
 impl Store {
@@ -219,6 +239,7 @@ impl Store {
             Err(why) => return Err(at(why)),
         }
         let (seq, record) = read_record(&file).map_err(&at)?;
+        let kept = KEPT.read(&file).map_err(system("read")).map_err(&at)?;
         Ok(Store {
             path: path.to_owned(),
             file,
@@ -228,6 +249,9 @@ impl Store {
             superblock: Mutex::new(found),
             record_seq: AtomicU64::new(seq),
             record,
+            kept_seq: AtomicU64::new(kept.seq),
+            kept_damaged: kept.held.is_none() && kept.damaged > 1,
+            kept: kept.held,
         })
     }
 
@@ -244,6 +268,17 @@ impl Store {
     /// The record that was there when it was opened.
     pub fn record(&self) -> Option<Bytes> {
         self.record.clone()
+    }
+
+    /// The membership's state when the store was opened. A new medium, one of an earlier release, and a damaged state have
+    /// none.
+    pub fn kept(&self) -> Option<Bytes> {
+        self.kept.clone()
+    }
+
+    /// Returns true if the medium has a state of the membership, and no copy of it is whole.
+    pub fn is_kept_damaged(&self) -> bool {
+        self.kept_damaged
     }
 
     /// Returns true if the device has ever served. Until then its blocks are not the array's.
@@ -338,21 +373,16 @@ impl Store {
     /// # Errors
     /// The system's, or the record is too long.
     pub fn save(&self, record: &[u8]) -> io::Result<()> {
-        if record.len() > LONGEST_RECORD {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "the record is too long"));
-        }
-        let seq = self.record_seq.load(Relaxed) + 1;
-        let mut buffer = Buffer::new((SLOT_HEAD + record.len()).next_multiple_of(PIECE));
-        buffer[..8].copy_from_slice(&SLOT_MAGIC);
-        buffer[8..16].copy_from_slice(&seq.to_le_bytes());
-        buffer[16..20].copy_from_slice(&(record.len() as u32).to_le_bytes());
-        buffer[SLOT_HEAD..SLOT_HEAD + record.len()].copy_from_slice(record);
-        let crc = slot_checksum(&buffer, record.len());
-        buffer[20..24].copy_from_slice(&crc.to_le_bytes());
-        self.file.write_all_at(&buffer, SLOTS[(seq % 2) as usize])?;
-        self.file.sync_data()?;
-        self.record_seq.store(seq, Relaxed);
-        Ok(())
+        RECORD.write(&self.file, &self.record_seq, record)
+    }
+
+    /// Replaces the membership's state, durably. After a crash, the file has the old or the new one. Two threads must not
+    /// call it at once.
+    ///
+    /// # Errors
+    /// The system's, or the state is longer than [`LONGEST_KEPT`].
+    pub fn keep(&self, image: &[u8]) -> io::Result<()> {
+        KEPT.write(&self.file, &self.kept_seq, image)
     }
 }
 
@@ -483,37 +513,17 @@ fn read_superblock(file: &File) -> Result<Superblock, Why> {
     })
 }
 
-/// The checksum that a slot must have: of all its bytes but the checksum.
-fn slot_checksum(slot: &[u8], length: usize) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&slot[..20]), &slot[SLOT_HEAD..SLOT_HEAD + length])
-}
-
 /// The newer record that is whole, and its sequence number.
 fn read_record(file: &File) -> Result<(u64, Option<Bytes>), Why> {
-    let mut best = (0, None);
-    let mut damaged = 0;
-    for offset in SLOTS {
-        let mut buffer = Buffer::new(SLOT as usize);
-        let read = file.read_exact_at(&mut buffer, offset);
-        read.map_err(|error| Why::System { what: "read", error })?;
-        if buffer[..SLOT_HEAD].iter().all(|&byte| byte == 0) {
-            continue;
-        }
-        let field =
-            |at: usize| buffer[at..].first_chunk::<4>().map_or(0, |b| u32::from_le_bytes(*b));
-        let seq = buffer[8..].first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b));
-        let length = field(16) as usize;
-        if buffer[..8] != SLOT_MAGIC
-            || length > LONGEST_RECORD
-            || slot_checksum(&buffer, length) != field(20)
-        {
-            damaged += 1;
-        } else if seq > best.0 {
-            best = (seq, Some(buffer.freeze().slice(SLOT_HEAD..SLOT_HEAD + length)));
-        }
+    // It reads records of the present length, too.
+    let read = OLD_RECORD.read(file);
+    let found = read.map_err(|error| Why::System { what: "read", error })?;
+    match found.held {
+        Some(record) if record.len() > LONGEST_RECORD => Err(Why::LongRecord(record.len())),
+        // One slot may be a write that was cut short. Then the former one counts. The very first write had none before.
+        None if found.damaged == 2 => Err(Why::Record),
+        record => Ok((found.seq, record)),
     }
-    // One may be the write that was cut short; what came before it counts then. The very first one had nothing before.
-    if best.1.is_none() && damaged == 2 { Err(Why::Record) } else { Ok(best) }
 }
 
 #[cfg(test)]

@@ -186,14 +186,67 @@ fn the_last_whole_record_counts() {
     drop(store);
     assert_eq!(folder.open(&array(), 1).unwrap().record().unwrap(), long);
     // The third was written to the slot of the first: cut short, the second counts.
-    folder.spoil(SLOTS[1] + 4000);
+    folder.spoil(RECORD.at[1] + 4000);
     let store = folder.open(&array(), 1).unwrap();
     assert_eq!(store.record().unwrap(), "second");
     store.save(b"third, again").unwrap();
     drop(store);
     assert_eq!(folder.open(&array(), 1).unwrap().record().unwrap(), "third, again");
-    SLOTS.into_iter().for_each(|slot| folder.spoil(slot + 25));
+    RECORD.at.into_iter().for_each(|slot| folder.spoil(slot + 25));
     assert!(matches!(folder.open(&array(), 1), Err(Why::Record)));
+}
+
+#[test]
+fn what_the_membership_keeps_is_apart_from_the_record() {
+    let folder = Folder::new();
+    let store = folder.create();
+    assert_eq!(store.kept(), None);
+    // Both as long as they may be.
+    let (record, image) = (vec![9; LONGEST_RECORD], vec![8; LONGEST_KEPT]);
+    for _ in 0..2 {
+        store.save(&record).unwrap();
+        store.keep(&image).unwrap();
+    }
+    store.write(0, &[block(1)]).unwrap();
+    assert!(store.keep(&vec![0; LONGEST_KEPT + 1]).is_err());
+    drop(store);
+    let store = folder.open(&array(), 1).unwrap();
+    assert!(store.record().unwrap() == record && store.kept().unwrap() == image);
+    assert_eq!(store.read(Extent { start: 0, count: 1 }).unwrap(), [Ok(block(1))]);
+    drop(store);
+    // If the last write was cut short, the one before counts. If both are damaged, the store reports
+    // a loss.
+    folder.spoil(KEPT.at[0] + 5000);
+    let store = folder.open(&array(), 1).unwrap();
+    assert!(store.kept().unwrap() == image && !store.is_kept_damaged());
+    drop(store);
+    folder.spoil(KEPT.at[1] + 5000);
+    let store = folder.open(&array(), 1).unwrap();
+    assert!(store.kept().is_none() && store.is_kept_damaged() && store.record().is_some());
+}
+
+/// Records of earlier releases had all of the place.
+#[test]
+fn a_device_of_an_earlier_release_is_taken_over() {
+    let folder = Folder::new();
+    drop(folder.create());
+    let file = OpenOptions::new().read(true).write(true).open(folder.path()).unwrap();
+    let seq = AtomicU64::new(4);
+    OLD_RECORD.write(&file, &seq, b"of before").unwrap();
+    let store = folder.open(&array(), 1).unwrap();
+    assert_eq!((store.record().unwrap(), store.kept()), (Bytes::from_static(b"of before"), None));
+    store.keep(b"agreed").unwrap();
+    store.save(b"of now").unwrap();
+    drop(store);
+    let store = folder.open(&array(), 1).unwrap();
+    assert_eq!(
+        (store.record().unwrap(), store.kept().unwrap()),
+        ("of now".into(), "agreed".into())
+    );
+    drop(store);
+    // A record that is longer than its present place is not cut.
+    OLD_RECORD.write(&file, &AtomicU64::new(9), &vec![1; LONGEST_RECORD + 1]).unwrap();
+    assert!(matches!(folder.open(&array(), 1), Err(Why::LongRecord(n)) if n == LONGEST_RECORD + 1));
 }
 
 #[test]

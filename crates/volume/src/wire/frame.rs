@@ -103,6 +103,10 @@ pub(crate) enum Frame {
     /// Between devices: whether the sender is settled, so that another one of its group may be given up. Said on each new
     /// connection, and when it changes.
     Settled(bool),
+    /// An operator's request: the media of more than half of the voters are lost for good, so begin a new era.
+    Recover,
+    /// The new era has begun, or the reason why not.
+    Recovered(Result<(), String>),
 }
 
 impl Frame {
@@ -115,7 +119,7 @@ impl Frame {
 
 impl Framed for Frame {
     const MAGIC: [u8; 8] = *b"LOCKIFYA";
-    const VERSION: u16 = 4;
+    const VERSION: u16 = 5;
     const SPEAKER: &'static str = "process of an array";
     const SUBJECT: &'static str = "arrays";
     const MAX_GREETING: usize = 4096;
@@ -135,6 +139,7 @@ impl Framed for Frame {
         Ok(match self {
             Frame::Refused(text) => Frame::Refused(printable(&text)),
             Frame::Later(text) => Frame::Later(printable(&text)),
+            Frame::Recovered(Err(text)) => Frame::Recovered(Err(printable(&text))),
             frame => frame,
         })
     }
@@ -168,6 +173,9 @@ mod tests {
             Frame::AskTime { asked: 7 },
             Frame::Time { asked: 7, time: 1 << 60 },
             Frame::Settled(true),
+            Frame::Recover,
+            Frame::Recovered(Ok(())),
+            Frame::Recovered(Err("not now".into())),
         ];
         others.into_iter().chain(of_state(life)).chain(of_locks(life)).collect()
     }
@@ -253,7 +261,7 @@ mod tests {
         let mut all = Vec::new();
         encode_head::<Frame>(&mut all);
         encode(&mut all, &Frame::Refused("no".into()));
-        assert_eq!(all, b"LOCKIFYA\x04\0\x04\0\0\0\0\x02no");
+        assert_eq!(all, b"LOCKIFYA\x05\0\x04\0\0\0\0\x02no");
         assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::VERSION)));
         assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(FrameError::Tls));
         let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();
@@ -270,7 +278,7 @@ mod tests {
         let mut bytes = Vec::new();
         encode(&mut bytes, &long);
         let Ok(Some((Frame::Refused(text), _))) = decode(&bytes, false) else { panic!() };
-        assert!(text.starts_with(" ä ä") && text.len() <= MAX_TEXT);
+        assert!(text.starts_with("\\u{7}ä\\u{7}ä") && text.len() <= MAX_TEXT);
     }
 
     /// Every single wrong byte, and every cut.

@@ -287,6 +287,16 @@ impl Net {
         }
     }
 
+    /// Ends all connections to and from devices, also those that have not been reported yet. Those to devices are made again.
+    pub fn part_from_devices(&mut self) {
+        let of_device = |who: &Who| matches!(who, Who::Came(Role::Device { .. }) | Who::Target(..));
+        let all = self.connections.iter().filter(|(_, c)| of_device(&c.who));
+        let all: Vec<usize> = all.map(|(key, _)| key).collect();
+        for key in all {
+            self.remove(key, Why::Down("this device has another life".into()));
+        }
+    }
+
     /// The next event.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()

@@ -16,6 +16,13 @@ pub struct Report {
     pub waits: Option<String>,
     /// The devices and witnesses that it has agreed with on who is there.
     pub members: Vec<u16>,
+    /// The life of its process, by which the others know it. The log's number is larger than that of any life before.
+    /// Until the process has it, the life is a random number above 2^63.
+    pub life: u64,
+    /// The number of its view, larger than that of any view before.
+    pub view: Option<u64>,
+    /// Devices and witnesses that are not in the view, with the reasons.
+    pub out: Vec<(u16, String)>,
     /// Hosts that are connected: number and incarnation.
     pub hosts: Vec<(u32, u64)>,
     /// Requests of hosts that it has handled.
