@@ -5,12 +5,13 @@
  *
  *	churn work|look|drain DIR SELF PEER SECONDS BATCH
  *
- * Two threads fill directories with files whose content says which life of
- * which name they are, and hand each directory over: every fourth to the other
- * node, the rest to this one. Its holder checks every file, and deletes it.
- * Now and then thread 0 lets the kernel drop what it caches of deleted inodes,
- * so that their locks go, and with them, a second later, the DLM's records of
- * their names: each REMOVE races with the creation that uses the name again.
+ * Two threads fill directories with files. A file's content has its name and
+ * the number of the name's life. Then they hand each directory over: every
+ * fourth to the other node, the rest to this one. Its holder checks every file,
+ * and deletes it. Now and then thread 0 lets the kernel drop its cache of
+ * deleted inodes, so that their locks go. A second later the DLM's records of
+ * their names go, too. So each REMOVE races with the creation that uses the
+ * name again.
  *
  * "look" only checks what has been handed to this node; "drain" deletes it, too.
  */

@@ -5,8 +5,8 @@
  * Whoever creates an object makes itself the master of the object's locks,
  * grants them, and tells the directory node afterwards. Claims to the same
  * directory node travel in batches; the answer lists only what was refused.
- * Until a claim is settled its lock is granted provisionally, and nothing may
- * let another node learn of the object: that is the barrier's business.
+ * Until a claim is settled its lock is granted provisionally. Nothing may let
+ * another node learn of the object; the barrier prevents that.
  *
  *            batch answered, or a REQUEST from the directory node
  *   PENDING -----------------------------------------------------> settled
@@ -14,15 +14,15 @@
  *      +----------------------------> ASKING --------------------> settled
  *
  * A claim is an asynchronous LOOKUP. Whenever it does not simply succeed, it
- * becomes an ordinary one: the lock is taken off the grant queue and requested
- * in the mode it has, by the unchanged code, at the master that the directory
- * named or, after a recovery, wherever a LOOKUP leads. All that is special
- * about it then is that its caller, who believes it granted, is not told a
- * second time (dlm_claim_granted), and that operations on it wait (must_wait).
+ * becomes an ordinary request: the unchanged code takes the lock off the grant
+ * queue and requests it in its mode. It asks the master that the directory
+ * named. After a recovery it asks the node that a LOOKUP returns. Then it has
+ * only two special properties. Its caller believes it granted, and is not told
+ * a second time (dlm_claim_granted). Operations on it wait (must_wait).
  *
- * A claim belongs to the resource, and holds a reference to it. There is one
- * local lock on a resource with a PENDING claim; further ones wait where they
- * would for a LOOKUP. Locks: res_lock, then dlm_claims.lock.
+ * A claim belongs to the resource, and holds a reference to it. A resource with
+ * a PENDING claim has one local lock. Further ones wait where they would for a
+ * LOOKUP. Locks: res_lock, then dlm_claims.lock.
  */
 #include "claim_internal.h"
 #include "claim_trace.h"
@@ -327,8 +327,8 @@ int dlm_claim_validate_master(struct dlm_rsb *r, int from_nodeid)
 }
 
 /*
- * Takes the first claim off a list that other CPUs take settled claims from,
- * and returns its resource, locked and held; NULL when the list is empty.
+ * Takes the first claim off a list, and returns its resource, locked and held;
+ * NULL when the list is empty. Other CPUs take settled claims from the list.
  * res_claim may be another or none by then.
  */
 struct dlm_rsb *claim_pop(struct dlm_claims *cs, struct list_head *list,

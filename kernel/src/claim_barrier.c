@@ -2,11 +2,11 @@
 /*
  * The claim barrier: dlm_lock() and dlm_unlock(), and what of them waits.
  *
- * Weakening an EX or PW lock may let others learn of an object under creation,
- * so it waits until all claims made before are settled. It waits outside the
+ * Weakening an EX or PW lock may let others learn of an object under creation.
+ * So it waits until all earlier claims are settled. It waits outside the
  * recovery gate: a recovery must be able to run and settle them. The caller, a
- * file system's lock thread, does not wait with it: the operation is put aside
- * and started later; its completion is asynchronous anyway.
+ * file system's lock thread, does not wait with it. The operation is put aside
+ * and started later. Its completion is asynchronous anyway.
  */
 #include "claim_internal.h"
 #include "claim_trace.h"

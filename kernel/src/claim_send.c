@@ -7,13 +7,14 @@
 #include "claim_trace.h"
 
 /*
- * Messages. Those of claims have m_lkid = the batch's number, m_result = the
- * number of entries, and in m_extra packed names or struct claim_refusal.
+ * Messages. Those of claims have m_lkid = the batch's number and m_result = the
+ * number of entries. m_extra has packed names or struct claim_refusal.
  *
- * A packed name is its length, a bit for each byte that differs from the name
- * before it in the message, and these bytes. Beyond a name's end are zeros, as
- * before the first. The names of one node's files are long and alike: GFS2's
- * and OCFS2's take 5 to 12 bytes instead of 25 and 33.
+ * A packed name is its length, a bit for each byte, and the bytes that differ
+ * from the name before it in the message. The bits of these bytes are set.
+ * Beyond a name's end are zeros, as before the first. The names of one node's
+ * files are long and alike. Those of GFS2 and OCFS2 take 5 to 12 bytes instead
+ * of 25 and 33.
  */
 
 /* To p, unless that is NULL; returns how much it takes. */
@@ -422,9 +423,9 @@ void claim_send_work(struct work_struct *work)
 /*
  * No message is lost between nodes that live, but a directory node that finds
  * no memory does not answer. So what was out at the last look and still is, is
- * sent again. A directory node takes that from the master on record, which its
- * sender is if it was heard before, for the same thing: a REMOVE comes later,
- * and only from the holder of a settled claim.
+ * sent again. If it was heard before, its sender is the master on record. The
+ * directory node then takes it for the same claim. A REMOVE comes later, and
+ * only from the holder of a settled claim.
  */
 static bool overdue(struct claim_dir *dir)
 {

@@ -33,12 +33,12 @@ module_param(claim_resend_ms, uint, 0644);
 MODULE_PARM_DESC(claim_resend_ms, "Age at which unanswered claims are sent again, in milliseconds");
 
 /*
- * Recovery. At its beginning, while nobody is inside the gate and no message
- * is handled, every PENDING claim becomes a lock that waits for the answer to
+ * Recovery. It begins while no thread is inside the gate and no message is
+ * handled. Every PENDING claim then becomes a lock that waits for the answer to
  * a LOOKUP, with an unknown master. So it is not among the masters that this
- * node tells others, yields to whoever tells this node that it is the master,
- * and is looked up again when the directory is there. Those that are ASKING
- * are ordinary requests, which a recovery knows how to handle.
+ * node tells others. It yields to any node that says that it is the master. It
+ * is looked up again when the directory is there. Those that are ASKING are
+ * ordinary requests, which a recovery knows how to handle.
  */
 void dlm_claim_recover(struct dlm_ls *ls)
 {
@@ -202,10 +202,10 @@ static void free_claims(struct list_head *link)
 }
 
 /*
- * The caller gives all its locks up at once, after it has finished with them,
- * so there is nothing left to hide: claims end with their resources, and
- * operations that still wait with their locks. Called when this node has left,
- * twice: while others may still be inside, and when nobody is.
+ * The caller gives all its locks up at once, after it has finished with them.
+ * So there is nothing left to hide. Claims end with their resources, and
+ * waiting operations with their locks. Called when this node has left, twice:
+ * while others may still be inside, and when nobody is.
  */
 void dlm_claim_release_lockspace(struct dlm_ls *ls)
 {

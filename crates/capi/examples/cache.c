@@ -1,6 +1,7 @@
 /*
- * Keeps a lock as long as nobody else wants it, with what it protects in memory: a cache that is
- * coherent in the whole cluster. Two sessions of this program stand for two nodes.
+ * Keeps a lock as long as no other client wants it, and the protected content in memory. That is
+ * a cache that is coherent in the whole cluster. Two sessions of this program stand for two
+ * nodes.
  *
  *     cc cache.c -llockify -o cache
  */

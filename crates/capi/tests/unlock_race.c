@@ -1,5 +1,5 @@
 /*
- * Unlocks while the lock's own callback may still be running: its handle must last as long as the
+ * Unlocks while the lock's own callback may still be running. Its handle must last as long as the
  * callback does, and no callback may come after.
  */
 #include <stdatomic.h>

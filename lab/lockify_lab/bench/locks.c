@@ -1,16 +1,16 @@
 /*
- * The tasks of `lockify bench peers` for every lock service (crates/peers/src/turn.rs), through libdlm: on the kernel's lock
- * manager or on Lockify, whichever library is loaded. One process is one client of one task. Its results go to
- * FILE.CLIENT. Linked with libdlm_lt a call does its own waiting; with libdlm (WITH_THREAD) the library's thread is
- * told, and wakes the caller.
+ * The tasks of `lockify bench peers` for every lock service (crates/peers/src/turn.rs), through libdlm. The loaded
+ * library decides: the kernel's lock manager, or Lockify. One process is one client of one task. Its results go to
+ * FILE.CLIENT. Linked with libdlm_lt a call does its own waiting; with libdlm (WITH_THREAD) the library's thread is told,
+ * and wakes the caller.
  *
  *	locks hold LOCKSPACE FILE [NAME...]                 makes the lockspace, has NL locks; FILE appears; until it is killed
  *	locks TASK LOCKSPACE SECONDS FILE CLIENT CLIENTS    the lockspace is there; all clients begin together
  *
- * The first line of a result is how many operations there were and how many seconds they took, the others are each
- * one's nanoseconds. Of `wanted` they are when the lock was granted, when its unlock began, and whether somebody waited
- * for it then. Nodes' clocks begin at different times, so these are in counts of the processor's counter, which all
- * nodes see; the first line has the nanoseconds of a count.
+ * The first line of a result has the number of operations and their time in seconds. The others have each one's
+ * nanoseconds. Of `wanted` they are when the lock was granted, when its unlock began, and whether somebody waited for it
+ * then. Nodes' clocks begin at different times. So these are counts of the processor's counter, which all nodes see. The
+ * first line has the nanoseconds of a count.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -173,8 +173,8 @@ static void hand_over(FILE *out, uint64_t length)
 			(unsigned long long)steps[i].released, steps[i].waited);
 }
 
-/* New names, each with a new file; the locks are kept. The clock stops when all of them are known to the others: an
- * unlock waits for claims made before it, and nothing else of either lock manager is left to be known. */
+/* New names, each with a new file; the locks are kept. The clock stops when the other nodes know all of them. An unlock
+ * waits for claims made before it. Neither lock manager has anything else left to tell. */
 static uint64_t create(uint64_t length, int flags)
 {
 	static struct dlm_lksb locks[MOST_CREATED];
