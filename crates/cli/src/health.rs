@@ -123,7 +123,7 @@ fn out(status: &ClusterStatus) -> impl Iterator<Item = Problem> {
     status.nodes.iter().filter(outside).map(|n| {
         let waits = match &n.standing.waits[..] {
             [] => String::new(),
-            waits => format!(", and waits for the {}", printable(&waits.join(", the "))),
+            waits => format!(", and waits for {}", printable(&waits.join(", "))),
         };
         let connected = n.peers.iter().all(|p| p.connected);
         let why = match connected {
@@ -162,7 +162,7 @@ fn unfenced(status: &ClusterStatus) -> impl Iterator<Item = Problem> {
     let waits = status.nodes.iter().flat_map(|n| n.standing.waits.iter().map(move |w| (n, w)));
     gone.chain(waits.map(|(n, wait)| {
         let text = format!(
-            "node {} waits for the {}: until then, what the other one holds stays locked",
+            "node {} waits for {}: until then, what the other one holds stays locked",
             n.node,
             printable(wait)
         );

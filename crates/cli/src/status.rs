@@ -335,7 +335,7 @@ mod tests {
             unfenced: vec![NodeId(3)],
             standing: lockify_node::Standing {
                 service: "static".into(),
-                waits: vec!["fencing of node 3".into()],
+                waits: vec!["the fencing of node 3".into()],
                 ..lockify_node::Standing::default()
             },
             engine: EngineStats::default(),

@@ -710,7 +710,7 @@ fn a_process_that_becomes_another_program_stays_the_same_member() {
             let image = w.exec(node);
             w.pass(LEASE / 2);
             let waits = w.hosts[&NodeId(2)].sm.standing().waits;
-            assert_eq!(waits, [format!("restart of node {node}")]);
+            assert_eq!(waits, [format!("the restart of node {node}")]);
             w.resume(node, image);
             w.pass(6 * LEASE);
             assert!((1..=3).all(|n| w.seq(n) == seq && w.halts(n).is_empty()), "{fence:?}");

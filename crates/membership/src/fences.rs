@@ -101,7 +101,7 @@ impl Fences {
                 0 => String::new(),
                 n => format!(", {n} attempts failed"),
             };
-            format!("fencing of node {node} (for {seconds} s{failed})")
+            format!("the fencing of node {node} (for {seconds} s{failed})")
         };
         self.all.iter().map(wait).collect()
     }

@@ -112,7 +112,7 @@ impl CorosyncMembership {
 
     /// For the status.
     pub(super) fn absences(&self) -> impl Iterator<Item = String> + '_ {
-        self.absent.keys().map(|node| format!("restart of node {node}"))
+        self.absent.keys().map(|node| format!("the restart of node {node}"))
     }
 
     /// The state that the next program needs.

@@ -53,6 +53,7 @@ use super::{
 pub use absence::{Absence, Lack};
 use agree::{Agreement, Paxos, note};
 use conduct::Conduct;
+use state::MAX_NODES;
 pub use state::{
     ClusterState, Command, ConfigId, FIRST_ERA, Keys, Life, MAX_VOTERS, NodeEntry, Position, Why,
 };
@@ -68,6 +69,9 @@ pub(crate) const VISITS: u64 = 1 << 63;
 
 /// Messages of the consensus that may wait for the disk; more are dropped, as a network may.
 const MOST_WAITING: usize = 4096;
+
+/// Commands of one configuration are far fewer.
+const MOST_COMMANDS: u64 = 1 << 32;
 
 /// Visits of a node that are known to be over.
 const VISITS_KEPT: usize = 16;
@@ -631,6 +635,10 @@ impl LogMembership {
             return;
         }
         let direct = report.node == from;
+        let known = self.reports.contains_key(&report.node);
+        if !known && !direct && self.reports.len() >= MAX_NODES {
+            return;
+        }
         let newer = match self.reports.get(&report.node) {
             None => true,
             Some(k) if k.report.visit == report.visit => report.number > k.report.number,
@@ -715,7 +723,7 @@ impl LogMembership {
         let first = self.config.first();
         let listed =
             first.nodes.keys().eq(state.nodes.keys()) && Some(&first.keys) == state.keys.as_ref();
-        if !self.has_begun() && own && listed && state.config.number == 1 {
+        if !self.has_begun() && own && listed && state.config.number == 1 && state.is_sane() {
             self.adopt(now, state, 0);
         }
     }
@@ -725,7 +733,7 @@ impl LogMembership {
         let newer = Position { config: state.config, index } > self.position();
         let same = !self.has_begun() || state.cluster == self.state.cluster;
         let later = state.config.era > self.state.config.era;
-        if !newer || !(same || later) {
+        if !newer || !(same || later) || !state.is_sane() || index > MOST_COMMANDS {
             return;
         }
         if self.agreement.is_some() && state.config == self.state.config {
@@ -1185,7 +1193,7 @@ impl LogMembership {
                         "node {n} has the address {} already: give each its own",
                         e.address
                     )),
-                    None if self.state.nodes.len() >= 1024 => text("1024 nodes are the most"),
+                    None if self.state.nodes.len() >= MAX_NODES => text("1024 nodes are the most"),
                     None => Ok(()),
                 }
             }

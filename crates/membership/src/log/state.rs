@@ -4,11 +4,13 @@
 //! A command that does not fit the state is skipped: its proposer had an older state.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use lockify_core::{Member, NodeId, Time};
 use serde::{Deserialize, Serialize};
 
 use super::super::{FenceKind, NodeView, SpaceView, numbered};
+use super::VISITS;
 
 /// The views of an era are numbered in so many bits; a view's number is a token's upper half.
 pub(crate) const ERA_SHIFT: u32 = 22;
@@ -19,6 +21,15 @@ pub const FIRST_ERA: u64 = 448;
 
 /// Views have lower numbers, so that tokens are positive where they are kept as signed numbers.
 pub(crate) const LAST_VIEW: u64 = 1 << 31;
+
+/// The possible leases, in nanoseconds.
+const LEASES: RangeInclusive<Time> = 1..=3_600_000_000_000;
+
+/// The largest number of nodes in a cluster.
+pub(super) const MAX_NODES: usize = 1024;
+
+/// The longest address of a node, in bytes. A name of DNS has 255, and a port follows.
+const LONGEST_ADDRESS: usize = 264;
 
 /// The largest number of voting nodes; further ones learn the decisions.
 pub const MAX_VOTERS: usize = 7;
@@ -240,6 +251,27 @@ impl ClusterState {
         })
     }
 
+    /// Returns true if a cluster can reach all its numbers. The state comes from another node, and sums must not
+    /// overflow.
+    pub(super) fn is_sane(&self) -> bool {
+        let lives = self.lives.values().map(|l| l.number);
+        let lives = lives.chain(self.excluded.values().map(|e| e.life));
+        let lives = lives.chain(self.view.members.iter().map(|m| m.incarnation));
+        let fits = |n: &NodeEntry| n.address.len() <= LONGEST_ADDRESS;
+        self.keys.as_ref().is_some_and(|k| LEASES.contains(&k.lease))
+            && self.next_lease.is_none_or(|lease| LEASES.contains(&lease))
+            && (1..=MAX_VOTERS).contains(&self.voters.len())
+            && self.nodes.len() <= MAX_NODES
+            && self.nodes.values().all(fits)
+            && self.config.era.max(self.view.seq >> ERA_SHIFT) <= LAST_VIEW >> ERA_SHIFT << 1
+            && self.config.number < u32::MAX
+            && self.keys_version < VISITS
+            && self.last_life < VISITS
+            && lives.max().is_none_or(|life| life <= self.last_life)
+            && self.over.values().all(|below| *below <= self.last_life + 1)
+            && self.view.is_well_formed()
+    }
+
     /// The lease that a holder goes by.
     pub fn lease_to_hold(&self) -> Time {
         let lease = self.keys.as_ref().map_or(1, |k| k.lease);
@@ -359,6 +391,10 @@ impl ClusterState {
             return false;
         }
         match entry {
+            Some(entry) if entry.address.len() > LONGEST_ADDRESS => return false,
+            Some(_) if !self.nodes.contains_key(&node) && self.nodes.len() >= MAX_NODES => {
+                return false;
+            }
             Some(entry) => {
                 let voters = self.nodes.iter().filter(|(n, e)| **n != node && e.voter).count();
                 let voter = entry.voter && voters < MAX_VOTERS;
@@ -373,8 +409,9 @@ impl ClusterState {
     }
 
     fn change_lease(&mut self, lease: Time) -> bool {
-        let fits =
-            self.next_lease.is_none() && self.keys.as_ref().is_some_and(|k| k.lease != lease);
+        let fits = self.next_lease.is_none()
+            && LEASES.contains(&lease)
+            && self.keys.as_ref().is_some_and(|k| k.lease != lease);
         if fits {
             self.next_lease = Some(lease);
             self.keys_version += 1;

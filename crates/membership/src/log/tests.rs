@@ -649,6 +649,37 @@ fn a_view_that_gives_a_lockspace_other_keys_is_not_taken() {
 }
 
 #[test]
+fn a_state_with_numbers_that_no_cluster_has_is_not_taken() {
+    let mut world = World::new(2, 2, 24);
+    world.settle(&[1, 2], 8 * LEASE);
+    let known = world.service(1).state.clone();
+    let spoil: [fn(&mut ClusterState); 8] = [
+        |s| s.keys.as_mut().unwrap().lease = Time::MAX,
+        |s| s.next_lease = Some(0),
+        |s| s.last_life = u64::MAX,
+        |s| s.lives.values_mut().for_each(|l| l.number = u64::MAX),
+        |s| s.over = BTreeMap::from([(NodeId(1), u64::MAX)]),
+        |s| s.config.era = u64::MAX,
+        |s| s.view.seq = u64::MAX,
+        |s| s.voters = (0..100).map(|n| (NodeId(n), 1)).collect(),
+    ];
+    for (at, spoil) in spoil.into_iter().enumerate() {
+        let mut state =
+            ClusterState { config: ConfigId { number: 9, ..known.config }, ..known.clone() };
+        spoil(&mut state);
+        let word = LogWord::Truth { state: Box::new(state), index: 0 };
+        world.event(NodeId(1), Event::Vote { from: NodeId(2), vote: Vote::Log(word) });
+        assert_eq!(world.service(1).state, known, "spoilt in way {at}");
+        world.run(LEASE);
+    }
+    let word = LogWord::Propose(Box::new(Command::ChangeLease { lease: Time::MAX }));
+    world.event(NodeId(1), Event::Vote { from: NodeId(2), vote: Vote::Log(word) });
+    world.run(4 * LEASE);
+    assert_eq!(world.service(1).state.next_lease, None);
+    world.settle(&[1, 2], 8 * LEASE);
+}
+
+#[test]
 fn views_are_numbered_above_those_of_other_shards() {
     let mut world = World::new(1, 1, 23);
     world.settle(&[1], LEASE);
