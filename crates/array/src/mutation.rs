@@ -16,7 +16,8 @@ pub enum Mutation {
     /// A restarted device serves everybody at once, before it is let in. It does not wait until hosts have taken up their
     /// writes. At devices.
     ServesBeforeSettled,
-    /// A restarted device serves blocks by its remembered state of the array, and does not ask to be let in again. At devices.
+    /// A restarted device serves blocks by its remembered state of the array. It does not ask to be let in again. At
+    /// devices.
     ServesBeforeLetIn,
     /// A device is given up although another one of its group has restarted and does not know a host's writes. At devices,
     /// which do not report it.

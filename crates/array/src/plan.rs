@@ -1,8 +1,8 @@
-//! The blocks that a host operation reads first and writes then (docs/design/array.md 1.2). An operation over several stripes
-//! is one plan: all its reads come before any of its writes.
+//! The blocks that a host operation reads first and writes then (docs/design/array.md 1.2). An operation over several
+//! stripes is one plan: all its reads come before any of its writes.
 //!
-//! Partial units are handled in whole blocks. A read-modify-write touches the blocks that the operation covers, and the parity
-//! of their columns, from the first to the last. The other methods touch all units in these columns.
+//! Partial units are handled in whole blocks. A read-modify-write touches the blocks that the operation covers. It
+//! touches the parity of their columns, from the first to the last. The other methods touch all units in these columns.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub enum Method {
     ReadMissing(u16),
     /// Parity is the sum of all data units. The units that are not written are read first; a large write reads none.
     Sum,
-    /// The same, but for one data unit that is written in part: its old content is the sum of all others.
+    /// The same, but for one data unit that is written in part. Its old content is the sum of all others.
     SumMissing(u16),
     /// Parity changes by as much as data does: a read-modify-write.
     Delta,

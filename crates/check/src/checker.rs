@@ -41,8 +41,8 @@ impl Default for Options {
 
 /// Watches a history.
 ///
-/// It needs memory for live objects (locks, claims, resources), not for past ones, except for a
-/// bounded number of fencing tokens.
+/// It needs memory for live objects: locks, claims, resources. Of past ones, it keeps a bounded
+/// number of fencing tokens.
 #[derive(Debug)]
 pub struct Checker {
     options: Options,

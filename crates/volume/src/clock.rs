@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 use lockify_array::Time;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The wall clock, as timestamps need it. It follows the system's clock (set by NTP), never goes back, and does not leap. After
-/// a step of the system's clock, it runs at half its speed, or at half as much again, until it agrees. So no wait lasts for the
-/// whole step. Others also find out that the clock is wrong before it is far from theirs. A host at half its speed still renews
-/// in time at a device that is too fast: after 2/3 of a lease, before 2/3 and 1/8.
+/// The wall clock, as timestamps need it. It follows the system's clock (set by NTP), never goes back, and does not leap.
+/// After a step of the system's clock, it runs at half its speed, or at half as much again, until it agrees. So no wait
+/// lasts for the whole step. Others also find out that the clock is wrong before it is far from theirs. A host at half
+/// its speed still renews in time at a device that is too fast. It renews after 2/3 of a lease, before 2/3 and 1/8.
 pub(crate) struct Clock {
     last: Time,
     at: u64,

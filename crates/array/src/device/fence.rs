@@ -59,7 +59,7 @@ impl Device {
     }
 
     /// Lives that were fenced while this device was away. The device serves blocks only after it knows them. A write of
-    /// theirs may still be under way, and under the schemes with a lock server only the fence stops it.
+    /// theirs may still be under way. Under the schemes with a lock server only the fence stops it.
     pub(super) fn learn_fences(
         &mut self,
         now: Time,

@@ -1,5 +1,5 @@
-//! The marks that the record needs before a request is served. By them a restarted device knows what it has forgotten: regions
-//! with writes under way (docs/design/array.md 3.1.3), and lives with locks or pre-writes here.
+//! The marks that the record needs before a request is served. By them a restarted device knows its forgotten state. It
+//! has regions with writes under way (docs/design/array.md 3.1.3), and lives with locks or pre-writes here.
 
 use std::collections::BTreeMap;
 

@@ -317,8 +317,7 @@ impl Device {
         }
         // Its term is not durable yet.
         device.save(None);
-        // The content that is found on the disk must be durable before it is used, for example by a host that takes up a
-        // write.
+        // The content that is found on the disk must be durable before it is used. A host may take up a write by it.
         if again {
             device.disk.add(None, Job::Flush, Purpose::Start);
         }

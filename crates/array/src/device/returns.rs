@@ -1,17 +1,17 @@
 //! After a restart, hosts take up their unfinished writes before the device serves others.
 //!
-//! A restarted device has forgotten locks and pre-writes. Suppose that it served others at once. They could read and overwrite
-//! blocks that an operation has written elsewhere and not here yet. The operation would then have to run once more, over their
-//! data (docs/design/array.md 3.4).
+//! A restarted device has forgotten locks and pre-writes. Suppose that it served others at once. They could read and
+//! overwrite blocks that an operation has written elsewhere and not here yet. The operation would then have to run once
+//! more, over their data (docs/design/array.md 3.4).
 //!
-//! Instead, the record names the lives that may have had state here. On its new connection, each of them repeats its unanswered
-//! writes. When these are answered, it *settles* ([`crate::message::Action::Settled`]). It requests locks and pre-writes of
-//! phase 1 anew. The device serves nothing else until all of them have settled or are fenced. The lock server does the same
-//! after a crash (docs/design/array.md 3.6).
+//! Instead, the record names the lives that may have had state here. On its new connection, each of them repeats its
+//! unanswered writes. When these are answered, it *settles* ([`crate::message::Action::Settled`]). It requests locks and
+//! pre-writes of phase 1 anew. The device serves nothing else until all of them have settled or are fenced. The lock
+//! server does the same after a crash (docs/design/array.md 3.6).
 //!
-//! No operation has come between such a write and its phase 1, so the write is as valid as before. The stamps of the blocks'
-//! headers tell whether it, or a newer write, was done before the crash: all blocks' stamps grow, whatever the scheme. For a
-//! block that a crash has torn, the header alone is enough.
+//! No operation has come between such a write and its phase 1, so the write is as valid as before. The stamps of the
+//! blocks' headers tell whether it, or a newer write, was done before the crash. Under every scheme, all blocks' stamps
+//! grow. For a block that a crash has torn, the header alone is enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,13 +97,13 @@ impl Returns {
 }
 
 impl Device {
-    /// Returns true if only this device's group may know of a host's write. Three conditions hold then: this device has
-    /// restarted, the host has not taken up its state here, and the check of its possible writes is not complete. The write's
+    /// Returns true if only this device's group may know of a host's write. Three conditions hold then. This device has
+    /// restarted. The host has not taken up its state here. The check of its possible writes is not complete. The write's
     /// other units may have been read.
     ///
-    /// The host's fence does not settle this: a device that has also restarted, or is new, has nothing to repair. If a device
-    /// of the group is given up now, the old content of its blocks comes back from the others, which fit each other. So devices
-    /// are given up only after this one is settled, or when an operator insists.
+    /// The host's fence does not settle this: a device that has also restarted, or is new, has nothing to repair. The
+    /// group's other devices fit each other. So if a device of the group is given up now, the old content of its blocks
+    /// comes back from them. So devices are given up only after this one is settled, or when an operator insists.
     pub fn is_unsettled(&self) -> bool {
         #[cfg(feature = "mutations")]
         if self.config.mutation == Some(Mutation::GivesUpBesideUnsettled) {

@@ -1,7 +1,7 @@
 //! Stripes that have to be checked before they are used (docs/design/array.md 3.1.3 and 3.1.4). A restarted device has
-//! forgotten its pre-writes and locks, and a newer header would hide that a write was cut short. The device knows in which
-//! *regions* something was written recently. It marks a region dirty in the record before the first pre-write, lock or write
-//! there. It marks the region clean after a long time without any.
+//! forgotten its pre-writes and locks. A newer header would hide that a write was cut short. The device knows in which
+//! *regions* something was written recently. It marks a region dirty in the record before the first pre-write, lock or
+//! write there. It marks the region clean after a long time without any.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

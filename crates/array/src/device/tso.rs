@@ -173,8 +173,8 @@ impl Tso {
         refused.then_some(seen)
     }
 
-    /// Returns true if a read would wait for a fenced life's pre-write. It must not wait: the repair that removes the pre-write
-    /// has a larger timestamp, and would wait for this operation's own pre-writes.
+    /// Returns true if a read would wait for a fenced life's pre-write. It must not wait. The repair that removes the
+    /// pre-write has a larger timestamp. It would wait for this operation's own pre-writes.
     fn waits_for_fenced(&self, asked: &Prepare) -> bool {
         let Some(read) = asked.read else { return false };
         self.siblings.values().any(|other| {
@@ -230,8 +230,8 @@ impl Tso {
         self.settle(now, memory, effects);
     }
 
-    /// Returns true if a write has to wait for a read with a smaller timestamp: for each in the basic variant, else for
-    /// starving ones.
+    /// Returns true if a write has to wait for a read with a smaller timestamp. In the basic variant it waits for each,
+    /// else for starving ones.
     fn waits_for_reads(&self, key: (OpId, u32)) -> bool {
         let Some(writer) = self.siblings.get(&key) else { return false };
         let Some((_, blocks)) = &writer.held else { return false };
@@ -351,8 +351,8 @@ impl Tso {
         effects.push(Effect::granted(call, Some(read), headers, true));
     }
 
-    /// Forgets blocks that were not used for long, and moves the floor up. Blocks with a pre-write or a waiting read keep their
-    /// timestamps: a late write is not for that reason too old.
+    /// Forgets blocks that were not used for long, and moves the floor up. Blocks with a pre-write or a waiting read keep
+    /// their timestamps. A late write is not too old for that reason.
     pub(super) fn forget(&mut self, now: Time) {
         let every = self.remember / 4;
         if now.saturating_sub(self.swept) < every {

@@ -234,9 +234,9 @@ impl LockCache {
         freed
     }
 
-    /// Yields a part that was called back, if only superseded tries use it, and operations that wait for them; these lose it.
-    /// No operation is admitted to a part that was called back, and it is returned as a whole afterwards. So it stays yielded
-    /// until then.
+    /// Yields a part that was called back, if only superseded tries use it, and operations that wait for them. These lose
+    /// it. No operation is admitted to a part that was called back, and it is returned as a whole afterwards. So it stays
+    /// yielded until then.
     fn yield_part(&mut self, id: PartId, now: Time, freed: &mut Freed) {
         let Some(part) = self.parts.get(&id).filter(|part| part.called.is_some()) else { return };
         let waits = |op: &&u64| !self.is_superseded(**op);

@@ -70,10 +70,10 @@ impl Host {
 
     /// Finishes a try whose phase 2 some devices have refused and others have done (docs/design/array.md 3.4).
     ///
-    /// If devices have only left, the computed blocks still fit: all others hold their locks and pre-writes, so that no
-    /// operation has come between. If a device has forgotten its locks, or an excluded one is back, the operation runs once
-    /// more, as a reconstruct or large write. It never runs as a read-modify-write, which would keep the difference between
-    /// data and parity. The first try keeps its locks until then.
+    /// If devices have only left, the computed blocks still fit. All others hold their locks and pre-writes, so that no
+    /// operation has come between. A device may have forgotten its locks, or an excluded one may be back. Then the
+    /// operation runs once more, as a reconstruct or large write. It never runs as a read-modify-write, which would keep
+    /// the difference between data and parity. The first try keeps its locks until then.
     pub(super) fn mend(&mut self, now: Time, seq: u64) {
         let layout = self.config.layout;
         let Some(this) = self.tries.get_mut(&seq) else { return };

@@ -194,7 +194,7 @@ fn works_past_yielded(role: &Role) -> bool {
 }
 
 impl Host {
-    /// Before phase 1: requests all locks of a try together, or continues at once if the scheme has no lock server.
+    /// Before phase 1: requests all locks of a try together. If the scheme has no lock server, it continues at once.
     pub(super) fn gate(&mut self, now: Time, seq: u64) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
         let Some(locks) = self.locks.as_mut().filter(|_| !this.plan.accesses.is_empty()) else {

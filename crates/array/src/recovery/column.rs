@@ -1,22 +1,22 @@
 //! The cross-check of linkage records, and the blocks to write (docs/design/array.md 3.1 and 3.5).
 //!
-//! A *column* is the blocks at one offset of a stripe's units. Parity fits or does not fit within one column. A repair is a
-//! sequence of passes. Each pass is a storage transaction of its own that holds whole columns. It reads them and writes the
-//! result of [`examine`]. Another pass follows until nothing is left to write. The blocks of a pass may be written in any order
-//! and in part: the next pass, by any host, reaches the same end.
+//! A *column* is the blocks at one offset of a stripe's units. Parity fits or does not fit within one column. A repair is
+//! a sequence of passes. Each pass is a storage transaction of its own that holds whole columns. It reads them and writes
+//! the result of [`examine`]. Another pass follows until nothing is left to write. The blocks of a pass may be written in
+//! any order and in part. The next pass, by any host, reaches the same end.
 //!
-//! All columns of a stripe are examined together. An operation that wrote several columns may have left nothing in one of them
-//! except the record in another.
+//! All columns of a stripe are examined together. An operation that wrote several columns may have left nothing in one of
+//! them except the record in another.
 //!
-//! **Limits of headers.** A read-modify-write continues from the present parity, and leaves its own record there. Suppose that
-//! it follows a write that reached parity and not its data. Only the writer of that data would read it. Then no header shows
-//! the missing write any more, and parity yields data that nobody wrote. No other write hides anything. Each reads, or writes
-//! anew, all data units of its columns. Each waits for writes under way there, and none reaches parity while a write is under
-//! way there. So a repair after a host also needs the host's [`Trace`]s.
+//! **Limits of headers.** A read-modify-write continues from the present parity, and leaves its own record there. Suppose
+//! that it follows a write that reached parity and not its data. Only the writer of that data would read it. Then no
+//! header shows the missing write any more, and parity yields data that nobody wrote. No other write hides anything. Each
+//! reads, or writes anew, all data units of its columns. Each waits for writes under way there, and none reaches parity
+//! while a write is under way there. So a repair after a host also needs the host's [`Trace`]s.
 //!
-//! **Lost blocks.** A lost data block says so itself. Its content is zeros, and parity fits these zeros. If the device of a
-//! data block is missing, parity records the loss: a *lost* parity block cannot reconstruct it. Lost parity is repaired as soon
-//! as all data blocks can be read.
+//! **Lost blocks.** A lost data block says so itself. Its content is zeros, and parity fits these zeros. If the device of
+//! a data block is missing, parity records the loss: a *lost* parity block cannot reconstruct it. Lost parity is repaired
+//! as soon as all data blocks can be read.
 
 use bytes::Bytes;
 

@@ -1,42 +1,43 @@
 //! The lock server of server locking and callback locking (docs/design/array.md 2.1, 2.2 and 3.6), as a state machine.
 //!
 //! A `Lock` has the whole lock set of an operation. The server grants all of it or nothing, in the order of arrival among
-//! conflicting sets. No host holds one lock and waits for another, so there is no deadlock. No request is overtaken, so there
-//! is no starvation.
+//! conflicting sets. No host holds one lock and waits for another, so there is no deadlock. No request is overtaken, so
+//! there is no starvation.
 //!
-//! **Callback locking**: a grant is a lease that the host keeps until it is called back. The host renews its lease as a whole,
-//! except for parts that have been called back. If a lease ends before its holder has returned the part, the holder's life is
-//! *suspect*. Its locks are granted to others only after two steps: it has been fenced at all devices, and its unfinished
-//! writes have been repaired ([`crate::Work::Fence`]). `Clear` ends this. A device therefore refuses a late write, whatever the
-//! clocks say. A host whose lease ends while no other host wants its locks keeps it.
+//! **Callback locking**: a grant is a lease that the host keeps until it is called back. The host renews its lease as a
+//! whole, except for parts that have been called back. If a lease ends before its holder has returned the part, the
+//! holder's life is *suspect*. Its locks are granted to others only after two steps. First it is fenced at all devices.
+//! Then its unfinished writes are repaired ([`crate::Work::Fence`]). `Clear` ends this. A device therefore refuses a late
+//! write, whatever the clocks say. A host whose lease ends while no other host wants its locks keeps it.
 //!
-//! **Yielded locks.** Suppose that a restarted device has refused a write, because the stripe has to be repaired first. The
-//! write keeps its locks: others must not see it in part. It waits for the repair, and the repair waits for the whole stripe.
-//! Two such writes in different columns of a stripe, or one beside a dead host's, would wait for each other for ever. Therefore
-//! the host *yields* these locks. Only two requests may pass yielded locks: repairs, and reads by a try that continues another
-//! refused write. This is safe, for these reasons:
-//! - A try that yields has an answer for each of its writes, or the device that owes it is out of the array. So none of its
-//!   messages is under way. It never sends another. A try with a lock set of its own continues the operation, and conflicts
-//!   with repairs like any other. Devices accept nothing from connections that a life has replaced by newer ones.
-//! - A repair gives nobody the blocks that it reads. It changes no readable block, only parity and torn or lost blocks. So a
-//!   host outside the yielded locks still sees nothing of the operation, and an answered host loses nothing.
-//! - The continuing try reads anew, after the repair, and does not use the old parity (docs/design/array.md 3.4). It reads the
-//!   blocks that it does not write, to compute parity, whoever wrote them. It returns them to nobody. One of two such tries may
-//!   have to read partial writes of the other's operation. Where a device of the stripe was missing, the operations' locks had
-//!   nothing in common. When it is back, parity needs the other's blocks.
+//! **Yielded locks.** Suppose that a restarted device has refused a write, because the stripe has to be repaired first.
+//! The write keeps its locks: others must not see it in part. It waits for the repair, and the repair waits for the whole
+//! stripe. Two such writes in different columns of a stripe would wait for each other for ever. So would one beside a
+//! dead host's. Therefore the host *yields* these locks. Only two requests may pass yielded locks: repairs, and reads by
+//! a try that continues another refused write. This is safe, for these reasons:
+//! - A try that yields has an answer for each of its writes. Otherwise the device that owes it is out of the array. So
+//!   none of its messages is under way. It never sends another. A try with a lock set of its own continues the operation,
+//!   and conflicts with repairs like any other. Devices accept nothing from connections that a life has replaced by newer
+//!   ones.
+//! - A repair gives nobody the blocks that it reads. It changes no readable block, only parity and torn or lost blocks.
+//!   So a host outside the yielded locks still sees nothing of the operation, and an answered host loses nothing.
+//! - The continuing try reads anew, after the repair, and does not use the old parity (docs/design/array.md 3.4). It
+//!   reads the blocks that it does not write, to compute parity, whoever wrote them. It returns them to nobody. One of
+//!   two such tries may have to read partial writes of the other's operation. Where a device of the stripe was missing,
+//!   the operations' locks had nothing in common. When it is back, parity needs the other's blocks.
 //! - A granted repair excludes that try, other repairs, and all other requests, by the ranges of its own lock.
 //!
 //! A host returns a yielded part as a whole, and never keeps it for its other operations. The log does not record yielded
 //! parts: after a restart hosts name them again behind `Register`.
 //!
-//! **Timestamps** in blocks' headers show the order of writes, and hosts' clocks differ. So a host reports its newest timestamp
-//! with each release. Each grant has the newest timestamp of the former holders of these blocks, and the new holder continues
-//! from there. One number for all is enough, because timestamps need only grow. The log has it before each release. After a
-//! restart, either both are there, or the release is not. Then the owner registers and repeats it, or a repair reads the
-//! headers of all its blocks.
+//! **Timestamps** in blocks' headers show the order of writes, and hosts' clocks differ. So a host reports its newest
+//! timestamp with each release. Each grant has the newest timestamp of the former holders of these blocks, and the new
+//! holder continues from there. One number for all is enough, because timestamps need only grow. The log has it before
+//! each release. After a restart, either both are there, or the release is not. Then the owner registers and repeats it,
+//! or a repair reads the headers of all its blocks.
 //!
-//! **Restart**: the log restores the table, with a new incarnation. Each host in the table has to register within a lease. A
-//! host that does not is suspect.
+//! **Restart**: the log restores the table, with a new incarnation. Each host in the table has to register within a
+//! lease. A host that does not is suspect.
 
 mod journal;
 mod message;
@@ -65,8 +66,8 @@ const MAX_RANGES: usize = 16_384;
 pub struct ServerConfig {
     /// [`Scheme::ServerLocking`] or [`Scheme::CallbackLocking`].
     pub scheme: Scheme,
-    /// The length of a lease, in nanoseconds; 4 s in the paper. In server locking it bounds two times: hosts have to register
-    /// within it after a restart, and a host that others wait for may be silent for it.
+    /// The length of a lease, in nanoseconds; 4 s in the paper. In server locking it bounds two times. Hosts have to
+    /// register within it after a restart. A host that others wait for may be silent for it.
     pub lease: Time,
     /// How long a message may be under way, in nanoseconds. For this time the server recognizes a `Lock` that arrives behind
     /// its `Unlock`.
@@ -353,7 +354,7 @@ impl LockServer {
             return self.welcome(from);
         }
         if self.hosts.get(&from).is_some_and(|host| host.registered) {
-            // On a new connection, the host's list may be out of date, and messages on the old one may be lost.
+            // On a new connection, the host's list may be out of date. Messages on the old connection may be lost.
             return self.call_again(from);
         }
         // A newer life of the host: the older ones are dead.

@@ -1,16 +1,16 @@
-//! The conflict graph. It says which transaction has to come before which. It follows from the order in which devices read and
-//! wrote each block.
+//! The conflict graph. It says which transaction has to come before which. It follows from the order in which devices
+//! read and wrote each block.
 //!
-//! A transaction is the last try of an operation that was answered well. The writes of other tries (abandoned, crashed, failed)
-//! are transactions of their own for each block, because nothing is promised of them, not even atomicity. A dropped write
-//! stands in the place of its timestamp. A write that was under way when its device went down may never have happened, and
-//! orders nothing. A read after the operation's answer went to nobody, because its request had come twice.
+//! A transaction is the last try of an operation that was answered well. The writes of other tries (abandoned, crashed,
+//! failed) are transactions of their own for each block. They have no guarantees, not even atomicity. A dropped write
+//! stands in the place of its timestamp. A write that was under way when its device went down may never have happened,
+//! and orders nothing. A read after the operation's answer went to nobody, because its request had come twice.
 //!
-//! **Writes that did not reach a device.** The device was out, or had a newer version when they were repeated after a restart.
-//! Earlier reads there still come before them. With timestamp ordering, timestamps show this: the serial order is that of the
-//! timestamps wherever the graph leaves a choice. Otherwise time shows it: no operation accesses a block between a write's
-//! first block and its last. Time says nothing of other writes, because an earlier one may arrive later where nobody waits for
-//! it.
+//! **Writes that did not reach a device.** The device was out, or had a newer version when they were repeated after a
+//! restart. Earlier reads there still come before them. With timestamp ordering, timestamps show this: the serial order
+//! is that of the timestamps wherever the graph leaves a choice. Otherwise time shows it: no operation accesses a block
+//! between a write's first block and its last. Time says nothing of other writes, because an earlier one may arrive later
+//! where nobody waits for it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};

@@ -19,8 +19,8 @@
 //!
 //! # Events
 //! All have `t` (nanoseconds on a clock common to all; lines are in its order) and `event`; `host` and `incarnation` give
-//! the owner of the operation. A tag is a number for the content of a block, for example its writer or a hash; 0 is what
-//! an array begins with. *Fields in italics* are optional.
+//! the owner of the operation. A tag is a number for the content of a block, for example its writer or a hash. An array
+//! begins with 0. *Fields in italics* are optional.
 //!
 //! | event | meaning | fields |
 //! |---|---|---|

@@ -1,9 +1,9 @@
 //! Each block of the array by itself, as applications see it: a register that is written and read.
 //!
-//! Each value has a time: from the first answer that shows it to the last call that still finds it. If the times of two values
-//! overlap, each was seen after the other. If a value's time is within another value's time, it was seen between two sights of
-//! that (Gibbons and Korach, *Testing shared memories*, for values that are written once). The check needs no devices. It
-//! holds across crashes of hosts, of devices, and of power.
+//! Each value has a time: from the first answer that shows it to the last call that still finds it. If the times of two
+//! values overlap, each was seen after the other. If a value's time is within another value's time, it was seen between
+//! two sights of that. See Gibbons and Korach, *Testing shared memories*, for values that are written once. The check
+//! needs no devices. It holds across crashes of hosts, of devices, and of power.
 
 use std::collections::BTreeMap;
 

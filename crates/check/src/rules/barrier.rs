@@ -1,7 +1,7 @@
 //! INV-4. An EX or PW lock is weakened only when all earlier claims of its node are settled. A lock
 //! whose object is being freed is exempt.
 //!
-//! A history shows three times: the call of the weakening, the begin and end of its wait behind the
+//! A history shows the call of the weakening. It shows the begin and end of its wait behind the
 //! barrier (`barrier` events), and its completion. The lock was weakened after the wait, if there
 //! was one. If the history has `barrier` events, an operation without a wait took effect at its
 //! call. If it has none, the operation took effect at some time before its completion.

@@ -1,5 +1,5 @@
-//! INV-1. At most one live node is master of a resource, and the directory's record names it,
-//! except while a claim is unsettled.
+//! INV-1. At most one live node is master of a resource. The directory's record names it, except
+//! while a claim is unsettled.
 //!
 //! During the recovery of a view, nodes learn of new masters at different times. An apparent
 //! violation then is judged when all members have recovered. A directory's records are known from

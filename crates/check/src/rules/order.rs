@@ -6,12 +6,11 @@
 //!   Both ask for a new lock, or both convert upwards and the later one has QUECVT.
 //! - Neither gave up its place (NOORDER, HEADQUE, EXPEDITE, ORPHAN, NOTIFY, CONVDEADLK, or
 //!   `"ordered":false`), and the earlier one was not cancelled.
-//! - Between them, no view changed and no claim was refused for the resource, because a new master does
-//!   not know the old order. The resource had a granted lock all the time, or else its master may have
-//!   changed.
+//! - Between them, no view changed and no claim was refused for the resource. A new master does not know
+//!   the old order. The resource had a granted lock all the time, or else its master may have changed.
 //!
 //! Then the later request must not be granted while the earlier one waits. A new lock is granted at once
-//! only if no request waits, and from the queue only if it is first.
+//! only if no request waits. It is granted from the queue only if it is first.
 
 use hashbrown::{HashMap, HashSet};
 

@@ -1,7 +1,7 @@
 //! Progress. Once faults have stopped, everything pending completes before the end.
 //!
-//! An operation may wait for a lock that a client still holds, and so may operations that are
-//! queued with it; these are counted. All other operations that are pending at rest are stuck. The
+//! An operation may wait for a lock that a client still holds. Operations that are queued with it
+//! may wait, too. These are counted. All other operations that are pending at rest are stuck. The
 //! length of a wait is not judged: a history does not show the delays of its network.
 
 use hashbrown::HashMap;

@@ -19,7 +19,8 @@ const RECORD: DiskId = DiskId(1);
 
 /// Bytes of a checksum.
 const CHECKSUM: usize = 8;
-/// The bytes that a header may take, in postcard: five numbers of at most 10, 5, 10, 10 and 4 bytes, and a truth value.
+/// The largest size of a header in postcard, in bytes. It has five numbers of at most 10, 5, 10, 10 and 4 bytes, and a
+/// truth value.
 const HEADER: usize = 40;
 
 /// Bytes of a sector of the record's disk.

@@ -61,8 +61,8 @@ enum Action {
     Filter(Trouble, bool),
 }
 
-/// How often the cluster may have to become whole again after the last fault: once for each process that is still to
-/// be replaced, and some more.
+/// The number of times that the cluster may have to become whole again after the last fault. It is one for each
+/// process that is still to be replaced, and some more.
 const MOST_REPLACED: usize = 50;
 
 /// In one of so many runs membership services go on when nothing goes wrong any more.

@@ -509,8 +509,8 @@ impl State {
         self.messages().is_empty() && (0..self.nodes.len()).all(|node| !self.client_may_go(node))
     }
 
-    /// INV-3 and progress. If there are no more faults and timers expire, every script ends, every claim is settled,
-    /// and all nodes report the same state.
+    /// INV-3 and progress. Suppose that there are no more faults, and timers expire. Then every script ends, every
+    /// claim is settled, and all nodes report the same state.
     ///
     /// # Errors
     /// The violation.

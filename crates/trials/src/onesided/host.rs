@@ -55,7 +55,7 @@ pub enum Alarm {
     Send,
 }
 
-/// Delays of verbs by faults: each verb of a client is delayed with a probability, and so are the verbs behind it.
+/// Delays of verbs by faults. Each verb of a client is delayed with a probability, and so are the verbs behind it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stalls {
     /// The probability that a verb is delayed.

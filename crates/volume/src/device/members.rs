@@ -1,9 +1,9 @@
-//! The present devices: a cluster's membership by a replicated log, over the connections of devices, with its state on
-//! their own media.
+//! The present devices: a cluster's membership by a replicated log. It uses the connections of devices, and keeps its
+//! state on their media.
 //!
 //! The log begins with the nodes of the array's file. Up to seven vote. Witnesses come first, since they exist to vote.
-//! Devices follow in their order. So whole groups vote, and a group has more votes left than the one device that it may lose.
-//! All others learn the decisions, and are members like the voters.
+//! Devices follow in their order. So whole groups vote, and a group has more votes left than the one device that it may
+//! lose. All others learn the decisions, and are members like the voters.
 //!
 //! The log does not know addresses: the array's file has them, and processes may have different ones while they change.
 
@@ -312,8 +312,8 @@ impl Members {
         members.into_iter().flatten().map(|member| device(member.node)).collect()
     }
 
-    /// The devices that have not been in the view for this time. For devices that never were, the time is much longer,
-    /// because an array's processes may be started one after the other.
+    /// The devices that have not been in the view for this time. For devices that never were, the time is much longer. An
+    /// array's processes may be started one after the other.
     pub fn gone(&self, time: Duration) -> impl Iterator<Item = DeviceId> {
         let gone = move |device: &DeviceId, since: &Instant| {
             since.elapsed() >= if self.met.contains(device) { time } else { STARTING * time }

@@ -1,16 +1,16 @@
-//! The process of a device, or of a witness. It has the state machine of a device over a file, its connections, and its part in
-//! finding dead members.
+//! The process of a device, or of a witness. It has the state machine of a device over a file, its connections, and its
+//! part in finding dead members.
 //!
-//! - A device serves hosts only within a lease after it has agreed on the members with a majority of the voting devices and
-//!   witnesses. A device that has been left behind therefore stops before the others continue. Their agreement is on their
-//!   media.
+//! - A device agrees on the members with a majority of the voting devices and witnesses. It serves hosts only within a
+//!   lease after that. A device that has been left behind therefore stops before the others continue. Their agreement is
+//!   on their media.
 //! - The lowest member takes a device out of the array that has been out of the view for a lease.
-//! - A device fences a host that holds something there and is silent for a lease. It first pauses, the longer the higher its
-//!   number, so that mostly one device does it.
+//! - A device fences a host that holds something there and is silent for a lease. It first pauses, the longer the higher
+//!   its number, so that mostly one device does it.
 //! - A restarted device checks the writes that were under way when it stopped (`checks.rs`).
 //! - A device whose clock is wrong serves nobody, and is taken out of the array as well (`clocks.rs`).
-//! - A new device's blocks count as the array's only in two cases: all devices are new, or the array has been told that the
-//!   device missed everything.
+//! - A new device's blocks count as the array's only in two cases. All devices are new, or the array has been told that
+//!   the device missed everything.
 
 mod checks;
 mod clocks;

@@ -344,9 +344,10 @@ impl Process {
             (Role::Host(from), Frame::Request(request)) => {
                 self.silent.remove(&from);
                 self.requests += 1;
-                // The host was let in before this device was left behind; or the device is new, and its blocks are not the
-                // array's; or its clock is wrong. It then answers only requests that do not concern blocks. The asker continues
-                // as soon as the array's state changes. A host with a newer state learns that this device is behind.
+                // The host was let in before this device was left behind. Or the device is new, and its blocks are not
+                // the array's. Or its clock is wrong. It then answers only requests that do not concern blocks. The asker
+                // continues as soon as the array's state changes. A host with a newer state learns that this device is
+                // behind.
                 if is_of_blocks(&request.action) {
                     self.begin_service();
                 }

@@ -197,8 +197,8 @@ fn who_goes_on_reads_past_another_superseded_try() {
     assert_eq!(c.done(3, 0).ready, [5]);
 }
 
-/// An operation behind a superseded try may wait for another repair, and that one for this repair of a
-/// dead host.
+/// An operation behind a superseded try may wait for another repair. That one may wait for this repair
+/// of a dead host.
 #[test]
 fn no_repair_waits_for_who_waits() {
     let mut c = cache();

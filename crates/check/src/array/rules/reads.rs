@@ -1,8 +1,8 @@
 //! Reads. For each of its blocks, a read returns the last write before it, in the serial order of all operations
 //! (docs/design/array.md 4).
 //!
-//! If an operation wrote a block and was not answered well, the block has two values, until one is read or the block is
-//! written anew.
+//! An operation may have written a block without a good answer. The block then has two values, until one is read or the
+//! block is written anew.
 
 use std::collections::BTreeMap;
 

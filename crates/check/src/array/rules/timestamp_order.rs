@@ -1,4 +1,4 @@
-//! Timestamp ordering. The order of timestamps is a serial order, and a write is dropped only where a newer one is
+//! Timestamp ordering. The order of timestamps is a serial order. A write is dropped only where a newer one is
 //! (docs/design/array.md 2.4).
 
 use crate::array::report::Counts;
