@@ -1,4 +1,4 @@
-"""The commands of docs/start, as they stand on each page, with the programs of `cargo build`; and what they print.
+"""The commands of docs/start and docs/concepts, as they stand on each page, with the programs of `cargo build`; and what they print.
 
 Blocks marked `sh` of a page are one script, in an empty folder, in namespaces of its own. The block marked `text` behind
 one is what it prints, but for numbers, times and folders. Blocks marked `console` cannot run on a machine for tests.
@@ -16,8 +16,8 @@ import pytest
 
 DOCS = Path(__file__).parent
 PROGRAMS = DOCS.parent / "target" / "debug"
-START = DOCS / "start"
-PAGES = sorted(START.glob("*.md"))
+TRIED = [DOCS / "start", DOCS / "concepts"]
+PAGES = sorted(page for folder in TRIED for page in folder.glob("*.md"))
 LIMIT = 120  # seconds
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
