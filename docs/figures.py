@@ -1,11 +1,12 @@
 """Writes docs/figures.md from the runs that are kept in docs/figures/.
 
-    docs/figures.py                                      writes the page
-    docs/figures.py add NAME REPORT.jsonl PART TITLE COMMAND   keeps a run's report, and writes the page
+    docs/figures.py                          writes the page
+    docs/figures.py add NAME REPORT.jsonl PART TITLE COMMAND
+                                             keeps the report of a run that has just ended, and writes the page
 
-A run is NAME.json: what was run, when, on what, and what of its report the page shows. The figures are in NAME.jsonl,
-the report that `lockify bench`, `lockify demo`, `lockify sim` or `lab/lab bench` wrote (crates/report). Runs without a
-report were recorded by hand: their figures are in NAME.json itself, and the page says so.
+A run is NAME.json: what was run, when, on what, and, as `show`, which rows of its report the page has. The figures are
+in NAME.jsonl, the report that `lockify bench`, `lockify demo`, `lockify sim` or `lab/lab bench` wrote (crates/report).
+Runs without a report were recorded by hand: their figures are in NAME.json itself, and the page says so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,9 +59,11 @@ def rows_of(report: Path) -> list[dict[str, Any]]:
 
 
 def number(value: float) -> str:
-    """With four significant digits, but all digits before the point."""
-    if abs(value) >= 1000:
+    """With four significant digits at least."""
+    if abs(value) >= 10_000:
         return f"{value:,.0f}"
+    if abs(value) >= 1000:
+        return f"{value:,.1f}".removesuffix(".0")
     return f"{value:.4g}"
 
 
@@ -75,9 +77,10 @@ def selected(row: dict[str, Any], show: list[dict[str, Any]]) -> bool:
     return not show or any(agrees(wanted) for wanted in show)
 
 
-def figure(row: dict[str, Any]) -> dict[str, str]:
-    """A row of a report as a line of the page."""
-    case = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in row["case"].items())
+def figure(row: dict[str, Any], alike: set[str]) -> dict[str, str]:
+    """A row of a report as a line of the page, without the properties that are alike in all."""
+    told = {name: value for name, value in row["case"].items() if name not in alike}
+    case = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in told.items())
     unit = {"1": "", "1/s": " /s"}.get(row["unit"], f" {row['unit']}")
     line = {"what": row["metric"].replace("_", " "), "case": case, "ours": f"{number(row['value'])}{unit}"}
     rounds = row.get("rounds") or []
@@ -97,7 +100,11 @@ def figures_of(run: dict[str, Any], file: Path) -> list[dict[str, str]]:
     rows = [row for row in rows_of(report) if selected(row, run.get("show", []))]
     if not rows:
         raise Wrong(f"{report.name}: nothing of it is selected by `show`")
-    return [figure(row) for row in rows]
+    first = rows[0]["case"]
+    alike = {name for name in first if all(row["case"].get(name) == first[name] for row in rows)} if rows[1:] else set()
+    # A metric's cases one below the other, in the report's order.
+    metrics = list(dict.fromkeys(row["metric"] for row in rows))
+    return [figure(row, alike) for row in sorted(rows, key=lambda row: metrics.index(row["metric"]))]
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -155,7 +162,7 @@ def machine() -> str:
 
 
 def add(name: str, report: Path, part: str, title: str, command: str) -> None:
-    git = ["git", "-C", str(DOCS), "rev-parse", "--short", "HEAD"]
+    git = ["git", "-c", "safe.directory=*", "-C", str(DOCS), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
     date = datetime.date.fromtimestamp(report.stat().st_mtime).isoformat()
     run = {"part": part, "title": title, "command": command, "machine": machine(), "date": date, "commit": commit}
@@ -166,7 +173,9 @@ def add(name: str, report: Path, part: str, title: str, command: str) -> None:
         # What the page shows of it, and notes, stay.
         run = {**json.loads(file.read_text()), **run}
         run.pop("figures", None)
-    shutil.copyfile(report, file.with_suffix(".jsonl"))
+    # Reports have thousands of rows: those that the page shows are kept.
+    rows = [row for row in rows_of(report) if selected(row, run.get("show", []))]
+    file.with_suffix(".jsonl").write_text("".join(f"{json.dumps(row, separators=(',', ':'))}\n" for row in rows))
     file.write_text(json.dumps(run, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -46,6 +46,14 @@ def test_the_page_shows_what_is_selected(tmp_path: Path) -> None:
         figures.page(tmp_path)
 
 
+def test_what_is_alike_in_all_rows_is_not_repeated(tmp_path: Path) -> None:
+    cases = [{"delay_us": 100.0, "policy": "claim"}, {"delay_us": 100.0, "policy": "home"}]
+    keep(tmp_path, RUN, [{**row, "case": case} for case in cases for row in REPORT])
+    page = figures.page(tmp_path)
+    assert "| creates per s | policy claim | 12,346 /s |" in page and "|  | policy home | 12,346 /s |" in page
+    assert "| round trips per create | policy claim | 1.6 |" in page
+
+
 def test_what_was_recorded_by_hand_says_so(tmp_path: Path) -> None:
     lines = [{"what": "a", "case": "x", "ours": "1", "goal": "2", "met": "**falls short**"}, {"what": "a", "case": "y", "ours": "3"}]
     keep(tmp_path, {**RUN, "figures": lines, "notes": ["A note."]})
@@ -80,10 +88,11 @@ def test_a_report_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(figures, "RUNS", tmp_path)
     monkeypatch.setattr(figures, "PAGE", tmp_path / "page.md")
     report = tmp_path / "report"
-    report.write_text(json.dumps(REPORT[0]))
+    report.write_text("".join(f"{json.dumps(row)}\n" for row in REPORT))
     # It takes the place of what was recorded by hand, and what was chosen stays.
     keep(tmp_path, {**RUN, "figures": [{"what": "a", "ours": "1"}], "show": [{"policy": "claim"}]})
     figures.main(["add", "a", str(report), "Proof", "Another title", "make run"])
     kept = json.loads((tmp_path / "a.json").read_text())
+    assert figures.rows_of(tmp_path / "a.jsonl") == REPORT[:1]
     assert kept["command"] == "make run" and kept["show"] == [{"policy": "claim"}] and "figures" not in kept
     assert "### Another title" in (tmp_path / "page.md").read_text()
