@@ -4,7 +4,7 @@
     docs/figures.py add NAME REPORT.jsonl PART TITLE COMMAND
                                              keeps the report of a run that has just ended, and writes the page
 
-A run is NAME.json: what was run, when, on what, and, as `show`, which rows of its report the page has. The figures are
+A run is NAME.json: the command, the date, the machine, and, as `show`, the rows that the page has. The figures are
 in NAME.jsonl, the report that `lockify bench`, `lockify demo`, `lockify sim` or `lab/lab bench` wrote (crates/report).
 Runs without a report were recorded by hand: their figures are in NAME.json itself, and the page says so.
 """
@@ -68,7 +68,7 @@ def number(value: float) -> str:
 
 
 def selected(row: dict[str, Any], show: list[dict[str, Any]]) -> bool:
-    """Whether the page shows a row: all that one of the selections names has to agree."""
+    """True if the page shows a row. All that one of the selections names has to agree."""
 
     def agrees(wanted: dict[str, Any]) -> bool:
         properties = {**row["case"], "bench": row["bench"], "metric": row["metric"]}
@@ -125,7 +125,7 @@ def table(lines: list[dict[str, str]]) -> Iterator[str]:
     yield f"|{'---|' * len(columns)}"
     before = ""
     for line in lines:
-        # What is measured stands once, before its cases.
+        # The subject stands once, before its cases.
         cells = ["" if name == "what" and line[name] == before else line.get(name, "") for name in columns]
         before = line["what"]
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
@@ -170,7 +170,7 @@ def add(name: str, report: Path, part: str, title: str, command: str) -> None:
         raise Wrong(f"no part of the page is called {part!r}: {', '.join(PARTS)}")
     file = RUNS / f"{name}.json"
     if file.exists():
-        # What the page shows of it, and notes, stay.
+        # The choice of rows and the notes stay.
         run = {**json.loads(file.read_text()), **run}
         run.pop("figures", None)
     # Reports have thousands of rows: those that the page shows are kept.

@@ -1,7 +1,7 @@
-"""Every page is in the book's table of contents, and every link from one text of the repository to another leads somewhere.
+"""Every page is in the book's table of contents. Every link from one text of the repository to another leads somewhere.
 
-Anchors follow GitHub's rules: a heading in lower case, without punctuation, with hyphens in the place of spaces; the
-second heading of the same text gets `-1`.
+Anchors follow GitHub's rules: a heading in lower case, without punctuation, with hyphens for spaces. The second heading
+of the same text gets `-1`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def anchors(page: Path) -> frozenset[str]:
 def links(text: str) -> Iterator[tuple[int, str]]:
     """The targets of a page's links, with their lines."""
     for number, line in prose(text):
-        # What is in backticks is no link, but a link's text may be.
+        # Backticks make no link, but a link's text may have them.
         spans = [code.span() for code in CODE.finditer(line)]
         for link in LINK.finditer(line):
             if not any(begin < link.start() < end for begin, end in spans):

@@ -1,4 +1,4 @@
-"""What is needed to hand Lockify out: notices of third parties, and what crates.io shows of the crates that are published."""
+"""Lockify is handed out with the notices of third parties, and its published crates say what they are."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_published_crates_say_what_they_are() -> None:
         for key in ("description", "license", "readme", "keywords", "categories"):
             assert package[key], f"{package['name']} has no {key}"
         assert len(package["keywords"]) <= 5 and all(re.fullmatch(r"[a-z][a-z0-9-]{,19}", word) for word in package["keywords"])
-        # What it is built from has to be published, too.
+        # Its parts have to be published, too.
         needed = {need["name"] for need in package["dependencies"] if need["kind"] is None and need.get("path")}
         assert needed <= {other["name"] for other in published}, f"{package['name']} needs {needed}"
 

@@ -1,4 +1,4 @@
-"""The commands of docs/start and docs/concepts, as they stand on each page, with the programs of `cargo build`; and what they print.
+"""The commands of docs/start and docs/concepts run as they stand, with the programs of `cargo build`, and print what the page says.
 
 Blocks marked `sh` of a page are one script, in an empty folder, in namespaces of its own. The block marked `text` behind
 one is what it prints, but for numbers, times and folders. Blocks marked `console` cannot run on a machine for tests.

@@ -11,7 +11,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "THIRD-PARTY.md"
 
-# What is handed out as binaries: the packages, and the wheel.
+# The binaries of the packages, and of the wheel.
 PROGRAMS = {"lockify-cli", "lockify-daemon", "lockify-capi", "libdlm", "libdlm_lt", "lockify-python"}
 
 BEGIN = """# Third-party notices
