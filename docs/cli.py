@@ -14,11 +14,12 @@ PAGE = DOCS / "cli.md"
 PROGRAM = DOCS.parent / "target" / "debug" / "lockify"
 
 COMMANDS = re.compile(r"^Commands:\n((?:  .*\n|\n(?=  ))*)", re.MULTILINE)
-EXIT_CODES = re.compile(r"^Exit codes:\n(?P<all>(?:  .*\n)*?)  run ends as [^\n]*\n(?P<run>(?:  \d+ .*\n)*)", re.MULTILINE)
+ALL, RUN = r"^Exit codes:\n(?P<all>(?:  .*\n)*?)", r"  run ends as [^\n]*\n(?P<run>(?:  \d+ .*\n)*)"
+EXIT_CODES = re.compile(ALL + RUN, re.MULTILINE)
 
 BEGIN = """# The command
 
-`docs/cli.py` writes this page from what `lockify help` prints. The same is in the manual pages of the [packages](packages.md).
+`docs/cli.py` writes this page from the output of `lockify help`. The [packages](packages.md) have manual pages, too.
 
 Every command finds its daemon by itself; `--socket` and `LOCKIFY_SOCKET` name another one ([which daemon](domain.md)).
 
@@ -34,8 +35,9 @@ BETWEEN = """
 def help_of(program: Path, words: tuple[str, ...]) -> str:
     # Neither the reader's settings nor the width of a terminal.
     env = {name: value for name, value in os.environ.items() if not name.startswith("LOCKIFY_")}
-    asked = [program, *words, "--help"]
-    return subprocess.run(asked, env=env, check=True, capture_output=True, text=True).stdout
+    asked = [str(program), *words, "--help"]
+    done = subprocess.run(asked, env=env, check=True, capture_output=True, text=True)
+    return str(done.stdout)
 
 
 def names(text: str) -> list[str]:

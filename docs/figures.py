@@ -38,12 +38,21 @@ PARTS = [
 ]
 NEEDED = {"part", "title", "command", "machine", "date", "commit"}
 KNOWN = NEEDED | {"order", "takes", "notes", "figures", "show"}
-COLUMNS = {"what": "what", "case": "case", "ours": "Lockify", "spread": "rounds", "published": "published", "goal": "goal", "met": ""}
+COLUMNS = {
+    "what": "what",
+    "case": "case",
+    "ours": "Lockify",
+    "spread": "rounds",
+    "published": "published",
+    "goal": "goal",
+    "met": "",
+}
 
 BEGIN = """# Figures
 
-`docs/figures.py` writes this page from the runs in `docs/figures/`. Each run says which command printed it: run it for figures of your own machine.
-*Published* is what the paper of the protocol says. *Goal* is what the project set itself. **Falls short** marks a goal that is missed.
+`docs/figures.py` writes this page from the runs in `docs/figures/`. Each run says which command printed it.
+Run the command for figures of your own machine. *Published* is the figure of the protocol's paper.
+*Goal* is the project's own. **Falls short** marks a figure that misses one of them.
 
 A ratio compares two figures of the same run. On another machine it changes less than the figures themselves.
 """
@@ -72,7 +81,8 @@ def selected(row: dict[str, Any], show: list[dict[str, Any]]) -> bool:
 
     def agrees(wanted: dict[str, Any]) -> bool:
         properties = {**row["case"], "bench": row["bench"], "metric": row["metric"]}
-        return all(properties.get(name) in (value if isinstance(value, list) else [value]) for name, value in wanted.items())
+        lists = {name: value if isinstance(value, list) else [value] for name, value in wanted.items()}
+        return all(properties.get(name) in values for name, values in lists.items())
 
     return not show or any(agrees(wanted) for wanted in show)
 
@@ -96,7 +106,8 @@ def figures_of(run: dict[str, Any], file: Path) -> list[dict[str, str]]:
     if report.exists() == ("figures" in run):
         raise Wrong(f"{file.name}: figures are either in it or in {report.name}, by hand or as a report")
     if "figures" in run:
-        return run["figures"]
+        by_hand: list[dict[str, str]] = run["figures"]
+        return by_hand
     rows = [row for row in rows_of(report) if selected(row, run.get("show", []))]
     if not rows:
         raise Wrong(f"{report.name}: nothing of it is selected by `show`")
@@ -108,7 +119,7 @@ def figures_of(run: dict[str, Any], file: Path) -> list[dict[str, str]]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    run = json.loads(file.read_text())
+    run: dict[str, Any] = json.loads(file.read_text())
     if not NEEDED <= run.keys() <= KNOWN:
         raise Wrong(f"{file.name}: missing or unknown: {sorted(NEEDED - run.keys() | run.keys() - KNOWN)}")
     if run["part"] not in PARTS:
@@ -165,7 +176,8 @@ def add(name: str, report: Path, part: str, title: str, command: str) -> None:
     git = ["git", "-c", "safe.directory=*", "-C", str(DOCS), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
     date = datetime.date.fromtimestamp(report.stat().st_mtime).isoformat()
-    run = {"part": part, "title": title, "command": command, "machine": machine(), "date": date, "commit": commit}
+    run: dict[str, Any] = {"part": part, "title": title, "command": command}
+    run |= {"machine": machine(), "date": date, "commit": commit}
     if part not in PARTS:
         raise Wrong(f"no part of the page is called {part!r}: {', '.join(PARTS)}")
     file = RUNS / f"{name}.json"

@@ -30,7 +30,8 @@ def test_published_crates_say_what_they_are() -> None:
     for package in published:
         for key in ("description", "license", "readme", "keywords", "categories"):
             assert package[key], f"{package['name']} has no {key}"
-        assert len(package["keywords"]) <= 5 and all(re.fullmatch(r"[a-z][a-z0-9-]{,19}", word) for word in package["keywords"])
+        words = package["keywords"]
+        assert len(words) <= 5 and all(re.fullmatch(r"[a-z][a-z0-9-]{,19}", word) for word in words)
         # Its parts have to be published, too.
         needed = {need["name"] for need in package["dependencies"] if need["kind"] is None and need.get("path")}
         assert needed <= {other["name"] for other in published}, f"{package['name']} needs {needed}"

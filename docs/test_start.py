@@ -1,7 +1,7 @@
-"""The commands of docs/start and docs/concepts run as they stand, with the programs of `cargo build`, and print what the page says.
+"""The commands of docs/start and docs/concepts run as they stand, and print what the page says. Needs `cargo build`.
 
-Blocks marked `sh` of a page are one script, in an empty folder, in namespaces of its own. The block marked `text` behind
-one is what it prints, but for numbers, times and folders. Blocks marked `console` cannot run on a machine for tests.
+A page's blocks marked `sh` are one script, in an empty folder, in namespaces of its own. The block marked `text` behind
+one has its output, but for numbers, times and folders. Blocks marked `console` cannot run on a machine for tests.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def steps(page: str) -> list[Step]:
 
 def script(page: list[Step]) -> str:
     marked = (f"{step.commands}echo '{AFTER}'\n" for step in page)
-    return f"set -eu\n{FRESH}cd \"$FOLDER\"\n{''.join(marked)}"
+    return f'set -eu\n{FRESH}cd "$FOLDER"\n{"".join(marked)}'
 
 
 def shape(text: str) -> str:
@@ -92,7 +92,7 @@ def test_a_pages_commands_do_what_it_says(page: Path, tmp_path: Path) -> None:
     done = run(blocks, tmp_path)
     printed = done.stdout.split(f"{AFTER}\n")
     assert done.returncode == 0, f"exit code {done.returncode} in block {len(printed)}\n{done.stdout}\n{done.stderr}"
-    for step, found in zip(blocks, printed):
+    for step, found in zip(blocks, printed[:-1], strict=True):
         if step.prints is not None:
             assert shape(found) == shape(step.prints), f"after\n{step.commands}\nprinted\n{found}"
 

@@ -1,9 +1,8 @@
-"""Writes THIRD-PARTY.md: whose crates are in the programs and libraries, and under which licences. Needs cargo, builds nothing."""
+"""Writes THIRD-PARTY.md: the crates in the programs and libraries, with their licences. Needs cargo, builds nothing."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ PROGRAMS = {"lockify-cli", "lockify-daemon", "lockify-capi", "libdlm", "libdlm_l
 
 BEGIN = """# Third-party notices
 
-This repository contains no source files of others. Its programs and libraries, once they are built, contain these crates from
-[crates.io](https://crates.io), each under its own licence. The text of a licence is in the crate's source, which
-`cargo vendor` collects. Whoever hands out binaries has to hand out the notices that these licences ask for.
+This repository contains no source files of others. Its programs and libraries, once they are built, contain these
+crates from [crates.io](https://crates.io), each under its own licence. The text of a licence is in the crate's source,
+which `cargo vendor` collects. Hand out with binaries the notices that these licences ask for.
 
-Loaded at run time, if they are installed, and not contained: corosync's client libraries (BSD), libibverbs (GPL-2.0 or BSD).
+Two libraries are loaded at run time, and not contained: corosync's (BSD), and libibverbs (GPL-2.0 or BSD).
 
 `packaging/notices.py` writes this page from Cargo.lock.
 
@@ -30,10 +29,11 @@ Loaded at run time, if they are installed, and not contained: corosync's client 
 
 
 def metadata() -> dict[str, Any]:
-    asked = ["cargo", "metadata", "--format-version=1", "--offline", "--locked", "--filter-platform=x86_64-unknown-linux-gnu"]
-    # Whatever a machine sets up for builds does not change what is in the programs.
-    env = {name: value for name, value in os.environ.items() if name != "CARGO_BUILD_TARGET"}
-    return json.loads(subprocess.run(asked, cwd=ROOT, env=env, check=True, capture_output=True).stdout)
+    asked = ["cargo", "metadata", "--format-version=1", "--offline", "--locked"]
+    asked.append("--filter-platform=x86_64-unknown-linux-gnu")
+    done = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
 
 
 def contained(told: dict[str, Any]) -> list[dict[str, Any]]:
