@@ -91,8 +91,9 @@ def figure(row: dict[str, Any], alike: set[str]) -> dict[str, str]:
     """A row of a report as a line of the page, without the properties that are alike in all."""
     told = {name: value for name, value in row["case"].items() if name not in alike}
     case = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in told.items())
-    unit = {"1": "", "1/s": " /s"}.get(row["unit"], f" {row['unit']}")
-    line = {"what": row["metric"].replace("_", " "), "case": case, "ours": f"{number(row['value'])}{unit}"}
+    unit = {"1": "", "1/s": " /s", "us": " µs", "B": " bytes"}.get(row["unit"], f" {row['unit']}")
+    what = row["metric"].removesuffix(f"_{row['unit']}").replace("_", " ").removeprefix("bytes ")
+    line = {"what": what, "case": case, "ours": f"{number(row['value'])}{unit}"}
     rounds = row.get("rounds") or []
     if len(rounds) > 1:
         line["spread"] = f"{number(min(rounds))} to {number(max(rounds))} in {len(rounds)}"
