@@ -1,4 +1,4 @@
-//! Who is who, and when.
+//! Identities and timestamps.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// One life of a host. What is fenced is a life, not a host, so that a host can come back at once.
+/// One life of a host. A fence concerns a life, not a host, so that a host can come back at once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Life {
     /// The host.
@@ -40,7 +40,7 @@ pub struct Life {
 /// (docs/design/array.md 2).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct OpId {
-    /// Who.
+    /// The life of the operation's host.
     pub life: Life,
     /// Grows by one with every try.
     pub seq: u64,

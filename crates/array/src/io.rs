@@ -1,4 +1,4 @@
-//! What goes into the state machines and comes out, apart from messages: work, its results, and a device's disk.
+//! Inputs and outputs of the state machines, apart from messages: work, its results, and a device's disk.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -14,17 +14,17 @@ pub enum Peer {
     Server,
 }
 
-/// What a host can be asked to do. Each piece but [`Work::Flush`] and [`Work::Fence`] is one storage transaction.
+/// A piece of work for a host. Each piece but [`Work::Flush`] and [`Work::Fence`] is one storage transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Work {
     /// Read blocks of the array.
     Read {
-        /// Which.
+        /// The blocks to read.
         span: Span,
     },
     /// Write blocks of the array. Answered when all of it is as durable as the devices make it.
     Write {
-        /// Which.
+        /// The blocks to write.
         span: Span,
         /// `span.count` blocks.
         data: Bytes,
@@ -35,7 +35,7 @@ pub enum Work {
     Scrub {
         /// The stripe.
         stripe: u64,
-        /// Whether to write parity that is wrong.
+        /// True if wrong parity is to be written.
         repair: bool,
     },
     /// Write a stripe's unit on a device that is being rebuilt, from the others. The answer says what is lost of it; scrub
@@ -49,17 +49,17 @@ pub enum Work {
     /// Fence a life of another host, repair what it had in flight, and free what it held (docs/design/array.md 3.2). May be
     /// repeated, and done by several hosts at once.
     Fence {
-        /// Whose.
+        /// The life to fence.
         life: Life,
     },
     /// Change the array's state.
     Change {
-        /// How.
+        /// The change of the array's state.
         change: Change,
     },
 }
 
-/// What came of a piece of work.
+/// The result of a piece of work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostAnswer {
     /// The blocks read.
@@ -69,7 +69,7 @@ pub enum HostAnswer {
     },
     /// The work is done.
     Done,
-    /// What a scrub found.
+    /// The findings of a scrub.
     Scrubbed {
         /// Blocks of the stripe's units at which parity did not fit.
         mismatches: u32,
@@ -125,14 +125,14 @@ impl Extent {
         self.start.saturating_add(u64::from(self.count))
     }
 
-    /// Whether they have a block in common.
+    /// Returns true if the two have a block in common.
     pub fn overlaps(self, other: Extent) -> bool {
         self.start < other.end() && other.start < self.end()
     }
 }
 
-/// The linkage record that is stored with every block (docs/design/array.md 3.1): which host operation wrote it, and what else
-/// that operation wrote.
+/// The linkage record that is stored with every block (docs/design/array.md 3.1). It names the host operation that wrote the
+/// block, and the operation's other writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Header {
     /// The operation's timestamp; zero if the block was never written.
@@ -167,10 +167,10 @@ pub enum BlockError {
 /// A block that cannot be read, as its disk finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadBlock {
-    /// Why.
+    /// The cause.
     pub error: BlockError,
-    /// The timestamp of its linkage record, if that can be read by itself: of the write that was cut short, or of what was there
-    /// before.
+    /// The timestamp of its linkage record, if that is readable by itself. It is that of the interrupted write, or of the
+    /// former content.
     pub stamp: Option<Stamp>,
 }
 
@@ -184,15 +184,15 @@ impl From<BlockError> for BadBlock {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DiskToken(pub u64);
 
-/// What a device asks of its disk. Nothing that overlaps a write is under way at the same time as the write; reads may overlap
-/// reads. Whatever is under way at once may be done in any order.
+/// A device's request to its disk. Nothing that overlaps a write is under way at the same time as the write; reads may overlap
+/// reads. Concurrent requests may be done in any order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiskAsk {
     /// Read blocks with their headers.
     Read {
         /// Names the operation.
         token: DiskToken,
-        /// Which.
+        /// The blocks to read.
         extent: Extent,
     },
     /// Write blocks, each together with its header; answered when they are durable if `durable`.
@@ -201,9 +201,9 @@ pub enum DiskAsk {
         token: DiskToken,
         /// The first block.
         start: u64,
-        /// What.
+        /// The content to write.
         blocks: Vec<Block>,
-        /// Whether it must survive a power loss when it is answered.
+        /// True if the write must survive a power loss when it is answered.
         durable: bool,
     },
     /// Make durable everything answered before.
@@ -221,7 +221,7 @@ pub enum DiskAsk {
     },
 }
 
-/// What a disk answers.
+/// A disk's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiskAnswer {
     /// The blocks read.
@@ -235,8 +235,8 @@ pub enum DiskAnswer {
 #[error("{0}")]
 pub struct DiskError(pub String);
 
-/// A step of a device that histories record. It is told when the disk is asked: nothing that overlaps a write is under way at
-/// the same time, so that this is the order in which steps take effect at each block.
+/// A step of a device, for histories. The device reports it when it asks the disk. Nothing that overlaps a write is under way
+/// at the same time. So this is the order in which steps take effect at each block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceEvent {
     /// Blocks were read for an operation.
@@ -257,10 +257,10 @@ pub enum DeviceEvent {
         /// Nothing was written.
         dropped: bool,
     },
-    /// A life is fenced for good: what it had in flight here has been repaired, or was not for this device, and nothing of it is
+    /// A life is fenced for good. Its unfinished writes have been repaired, or were not for this device, and no late one is
     /// written any more.
     Fenced {
-        /// Which.
+        /// The fenced life.
         life: Life,
     },
 }

@@ -1,10 +1,10 @@
-//! Where a block of the array lies: left-symmetric RAID-5 and mirrors, over one or more groups (docs/design/array.md 1.1).
+//! The place of a block in the array: left-symmetric RAID-5 and mirrors, over one or more groups (docs/design/array.md 1.1).
 
 use serde::{Deserialize, Serialize};
 
 use crate::DeviceId;
 
-/// What protects a stripe.
+/// The redundancy of a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Redundancy {
@@ -18,7 +18,7 @@ pub enum Redundancy {
 /// checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Layout {
-    /// What protects a stripe.
+    /// The redundancy of each stripe.
     pub redundancy: Redundancy,
     /// Data units per stripe; 1 in a mirror.
     pub data: u16,
@@ -63,7 +63,7 @@ pub struct Place {
     pub block: u64,
 }
 
-/// What is wrong with a layout.
+/// An error in a layout.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LayoutError {
     /// Too few or too many data units.
@@ -75,7 +75,7 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// Whether the layout can be used.
+    /// Refuses a layout that cannot be used.
     pub fn check(&self) -> Result<(), LayoutError> {
         let data = match self.redundancy {
             Redundancy::Raid5 => 2..=64,
@@ -130,7 +130,7 @@ impl Layout {
         self.stripes.div_ceil(u64::from(self.groups)) * u64::from(self.unit)
     }
 
-    /// Whether all of the span is in the array.
+    /// Returns true if the whole span is in the array.
     pub fn contains(&self, span: Span) -> bool {
         span.count > 0 && span.start.checked_add(span.count).is_some_and(|end| end <= self.blocks())
     }

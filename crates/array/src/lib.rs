@@ -1,11 +1,11 @@
-//! A shared array: hosts read and write the same stripes of several devices, and none of them is in charge.
+//! A shared array: hosts read and write the same stripes of several devices, without a coordinator.
 //!
-//! Each host does for its own applications what a RAID controller does: it breaks a *host operation* down into requests to
-//! devices, in two phases ([`plan`]), and makes sure by one of five [`Scheme`]s that operations are serializable and that
-//! stripes stay consistent. [`Host`], [`Device`] and `LockServer` are state machines: no sockets, no clock, no disk and no
-//! threads. One function in (`handle`), one out (`poll`), and `next_timer` says when to call with a tick.
+//! Each host does the work of a RAID controller for its own applications. It breaks a *host operation* down into requests
+//! to devices, in two phases ([`plan`]). One of five [`Scheme`]s makes operations serializable and keeps stripes
+//! consistent. [`Host`], [`Device`] and `LockServer` are state machines without sockets, clock, disk or threads. `handle`
+//! takes inputs, `poll` gives outputs, and `next_timer` says when to call with a tick.
 //!
-//! The design is in docs/design/array.md; its source is Amiri, Gibson, Golding, *Highly concurrent shared storage*.
+//! The design is in docs/design/array.md. Its source is Amiri, Gibson, Golding, *Highly concurrent shared storage*.
 #![forbid(unsafe_code)]
 
 mod agreement;

@@ -1,5 +1,5 @@
-//! What hosts, devices and lock servers say to each other. Every request is answered once; who is asked again, because a
-//! connection broke, gives the same answer (docs/design/array.md 2).
+//! The messages between hosts, devices and lock servers. Every request has one answer. A request that is repeated after a
+//! broken connection gets the same answer (docs/design/array.md 2).
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -22,13 +22,13 @@ pub struct Call {
 /// From a host to a device or a lock server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// Whose it is.
+    /// The operation and sibling of the request.
     pub call: Call,
     /// The operation's timestamp. Schemes without timestamps have them as well, for headers.
     pub stamp: Stamp,
     /// Since when devices' conditions are as the operation was planned by ([`ArrayState::since`]).
     pub epoch: Epoch,
-    /// What is asked for.
+    /// The requested action.
     pub action: Action,
 }
 
@@ -37,25 +37,25 @@ pub struct Request {
 pub enum Mode {
     /// With others that read.
     Shared,
-    /// Alone.
+    /// Exclusive: no other lock on the same block.
     Exclusive,
 }
 
-/// Whose locks and pre-writes a request is not held up by.
+/// The operations whose locks and pre-writes do not delay a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Past {
     /// Nobody's but its own.
     #[default]
     Nobody,
-    /// Those of earlier tries of the same host operation, which have written a part and go on as this one
-    /// (docs/design/array.md 3.4).
+    /// Earlier tries of the same host operation. They have written a part, and this try continues them (docs/design/array.md
+    /// 3.4).
     Tries(Vec<OpId>),
     /// Those of a fenced life whose writes this operation repairs (docs/design/array.md 3.2).
     Life(Life),
 }
 
 impl Past {
-    /// Whether this operation's are among them.
+    /// Returns true if this operation is among them.
     pub fn covers(&self, op: OpId) -> bool {
         match self {
             Past::Nobody => false,
@@ -78,7 +78,7 @@ pub struct Blocks {
     pub lost: Vec<u32>,
 }
 
-/// What a host asks for.
+/// A host's action at a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Action {
     /// Read, with no control by the device.
@@ -101,7 +101,7 @@ pub enum Action {
         headers: bool,
         /// This read was rejected so often that newer writes have to wait for it.
         starving: bool,
-        /// Whose pre-writes do not hold it up.
+        /// The operations whose pre-writes do not delay it.
         past: Past,
     },
     /// Timestamp ordering, phase 2: W. Not all that was pre-written has to be written; the pre-write ends anyway.
@@ -112,7 +112,7 @@ pub enum Action {
     Lock {
         /// Blocks to lock.
         extent: Extent,
-        /// How.
+        /// The mode of the lock.
         mode: Mode,
         /// Blocks to read when the lock is there; within `extent`.
         read: Option<Extent>,
@@ -120,7 +120,7 @@ pub enum Action {
         headers: bool,
         /// How long the request may wait for the lock, in nanoseconds; then it is denied.
         patience: Time,
-        /// Whose locks do not hold it up.
+        /// The operations whose locks do not delay it.
         past: Past,
     },
     /// Device-served locking: WU, write and unlock.
@@ -135,15 +135,15 @@ pub enum Action {
     Install(ArrayState),
     /// A vote on the array's next state.
     Agree(Agree),
-    /// Refuse this life and all earlier ones of its host from now on, and say what it may have been writing
+    /// Refuse this life and all earlier ones of its host from now on. The answer names its possible unfinished writes
     /// (docs/design/array.md 3.2).
     Fence {
-        /// Whose.
+        /// The life to fence.
         life: Life,
     },
-    /// What this fenced life had in flight has been repaired: drop it.
+    /// Drop this fenced life's unfinished writes: they have been repaired.
     Clear {
-        /// Whose.
+        /// The repaired life.
         life: Life,
     },
     /// Say which lives are fenced.
@@ -172,14 +172,14 @@ pub struct Reply {
     pub call: Call,
     /// It waited for a conflicting lock or pre-write.
     pub waited: bool,
-    /// What came of it.
+    /// The result of the request.
     pub answer: Answer,
 }
 
 /// A block's content cannot be counted on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Flaw {
-    /// It is lost (docs/design/array.md 3.5). What is delivered in its place fits the parity.
+    /// It is lost (docs/design/array.md 3.5). The content in its place fits the parity.
     Lost,
     /// It cannot be read; zeros are delivered in its place.
     Unreadable(BlockError),
@@ -196,20 +196,21 @@ pub struct Content {
     pub headers: Vec<Header>,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// What was read; the pre-write, if there was one to be had, is there.
+    /// The content that was read. The pre-write, if one was requested, exists.
     Content(Content),
     /// Device-served locking: the lock is there.
     Locked {
-        /// The newest timestamp that the device has seen on anything written: later writes have newer ones, so that headers
-        /// tell what was written last.
+        /// The newest timestamp that the device has seen on a write. Later writes get newer ones, so that headers show the
+        /// order of writes.
         seen: Time,
-        /// What was read, if anything was to be.
+        /// The content that was read, if a read was requested.
         content: Option<Content>,
     },
-    /// The pre-write is there; or the unlocked or cancelled try or the lease is taken note of; or it is installed or flushed.
+    /// The pre-write exists; or the unlock, the cancellation or the lease is noted; or the state is installed or the disk
+    /// flushed.
     Done,
     /// Written, or dropped because something newer is there.
     Written,
@@ -241,14 +242,14 @@ pub enum Answer {
     Behind(Epoch),
     /// This life was fenced.
     Fenced,
-    /// What the fenced life may have been writing, at a device.
+    /// The possible unfinished writes of the fenced life at a device.
     InFlight {
         /// Pre-written and exclusively locked blocks, with the timestamps under which they were asked for.
         in_flight: Vec<(Extent, Stamp)>,
-        /// Blocks that it has written of late, with their linkage records: by those, what it wrote with them on other devices may
-        /// be missing. On the disk others may have written over them.
+        /// Blocks that it has written recently, with their linkage records. Writes of the same operations on other devices may
+        /// be missing. On the disk, others may have overwritten them.
         written: Vec<(Extent, Header)>,
-        /// What was written with timestamps up to this may be missing in `written`.
+        /// Writes with timestamps up to this may be missing in `written`.
         forgotten: Time,
         /// The device has restarted, and forgotten what the life had in flight here.
         forgot: bool,

@@ -1,4 +1,4 @@
-//! The five ways of keeping host operations apart.
+//! The five ways of concurrency control between host operations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,12 +45,12 @@ impl Scheme {
         }
     }
 
-    /// Whether it needs a lock server.
+    /// Returns true if the scheme needs a lock server.
     pub fn has_server(self) -> bool {
         matches!(self, Scheme::ServerLocking | Scheme::CallbackLocking)
     }
 
-    /// Whether operations are kept apart by locks, wherever these are.
+    /// Returns true if locks keep operations apart, at devices or at a server.
     pub(crate) fn locks(self) -> bool {
         self == Scheme::DeviceLocking || self.has_server()
     }

@@ -1,8 +1,8 @@
-//! Which blocks of which devices a host operation reads first and writes then (docs/design/array.md 1.2). An operation over
-//! several stripes is one plan: all that it reads comes before anything that it writes.
+//! The blocks that a host operation reads first and writes then (docs/design/array.md 1.2). An operation over several stripes
+//! is one plan: all its reads come before any of its writes.
 //!
 //! Partial units are handled in whole blocks. A read-modify-write touches the blocks that the operation covers, and the parity
-//! of the columns from the first of them to the last; the other methods touch all units in these columns.
+//! of their columns, from the first to the last. The other methods touch all units in these columns.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,9 +19,9 @@ pub enum Method {
     Read,
     /// Read; this data unit's device is missing, so that the unit is the sum of all others.
     ReadMissing(u16),
-    /// Parity is the sum of all data units. What of them is not written is read first; nothing, in a large write.
+    /// Parity is the sum of all data units. The units that are not written are read first; a large write reads none.
     Sum,
-    /// The same, but the old content of this data unit, of which a part is written, is the sum of all others.
+    /// The same, but for one data unit that is written in part: its old content is the sum of all others.
     SumMissing(u16),
     /// Parity changes by as much as data does: a read-modify-write.
     Delta,
@@ -38,7 +38,7 @@ pub enum Unit {
     Parity,
 }
 
-/// What is done with one unit of one stripe: a *sibling*. At least one of `read` and `write` is there.
+/// The accesses to one unit of one stripe: a *sibling*. It has at least one of `read` and `write`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
     /// The device.
@@ -90,7 +90,7 @@ pub struct StripePlan {
 }
 
 impl StripePlan {
-    /// Whether a device counts again that was left out.
+    /// Returns true if a device counts again that was left out.
     pub(crate) fn is_back(&self, state: &ArrayState) -> bool {
         self.skipped.is_some_and(|device| state.has(device, self.stripe))
     }
@@ -105,13 +105,13 @@ pub struct Plan {
     pub accesses: Vec<Access>,
 }
 
-/// What a write may do.
+/// The permissions of a write.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WriteRules {
     /// Half of the data units is written: read-modify-write rather than reconstruct-write. The paper does not say.
     pub delta_at_half: bool,
-    /// In these stripes a part of this operation is written already, so that old data and parity need not fit: nothing may be made
-    /// of the old parity (docs/design/array.md 3.4).
+    /// A part of this operation is already written in these stripes. Old data and parity need not fit there, so the old parity
+    /// must not be used (docs/design/array.md 3.4).
     pub parity_unfit: BTreeSet<u64>,
 }
 
@@ -139,8 +139,8 @@ impl Stripe<'_> {
         }
     }
 
-    /// What of a data unit has to be read if all of the hull must be known afterwards: the hull without what is covered, which
-    /// reaches to one of its ends.
+    /// The part of a data unit that has to be read to know the whole hull afterwards. It is the hull without the covered
+    /// columns, and touches one end of it.
     fn rest(&self, unit: u16) -> Option<Columns> {
         match self.covered(unit) {
             None => Some(self.hull.clone()),
@@ -287,8 +287,8 @@ pub fn read(layout: &Layout, state: &ArrayState, span: Span) -> Result<Plan, OpE
     })
 }
 
-/// The plan of a write. Fails if more than one unit of a stripe is missing, and if it could be done only with a parity that
-/// does not fit (docs/design/array.md 3.5).
+/// The plan of a write. It fails if more than one unit of a stripe is missing. It also fails if only a parity that does not fit
+/// would make the write possible (docs/design/array.md 3.5).
 pub fn write(
     layout: &Layout,
     state: &ArrayState,
@@ -302,7 +302,7 @@ pub fn write(
         if missing.count() > 1 {
             return Err(unavailable(part.stripe));
         }
-        // A device that is being rebuilt is written but not read, so that what has been rebuilt stays right until all know.
+        // A device in rebuilding is written but not read. So rebuilt blocks stay right until all hosts know of them.
         let rebuilding = |device: DeviceId| state.is_rebuilding(device);
         if missing.parity && rebuilding(layout.parity(part.stripe)) {
             return Ok((part.sum(None), None));
@@ -316,8 +316,8 @@ pub fn write(
             if parity_unfit && !whole {
                 return Err(lost(part.stripe, unit));
             }
-            // Nothing but parity knows what the missing unit holds: unless it is written, parity may only change by as much as
-            // the others do.
+            // Only parity knows the content of the missing unit. Unless that unit is written, parity may change only by the
+            // difference of the others.
             let method = match part.covered(unit) {
                 Some(_) => part.sum(Some(unit)),
                 None => part.delta(),

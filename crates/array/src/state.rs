@@ -1,10 +1,10 @@
-//! What hosts and devices have agreed on: which devices may be read (docs/design/array.md 3.3).
+//! The state that hosts and devices have agreed on: which devices may be read (docs/design/array.md 3.3).
 
 use serde::{Deserialize, Serialize};
 
 use crate::{DeviceId, Epoch};
 
-/// What a device is good for.
+/// The uses that a device permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Condition {
     /// It has everything.
@@ -20,7 +20,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Whether the device has a stripe's unit.
+    /// Returns true if the device has a stripe's unit.
     pub fn has(self, stripe: u64) -> bool {
         match self {
             Condition::Good => true,
@@ -30,13 +30,13 @@ impl Condition {
     }
 }
 
-/// The state of an array. Devices keep it durably; a majority of them agrees on the next one, by compare-and-swap of the
-/// epoch, so that no host is in charge.
+/// The state of an array. Devices keep it durably. A majority of them agrees on the next one, by compare-and-swap of the
+/// epoch, without a coordinator.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ArrayState {
     /// Grows with every change.
     pub epoch: Epoch,
-    /// The epoch of the last change of a device's condition: what was planned by it or a later one still fits.
+    /// The epoch of the last change of a device's condition. Plans of this epoch or a later one still fit.
     pub since: Epoch,
     /// By device id.
     pub devices: Vec<Condition>,
@@ -52,7 +52,7 @@ impl ArrayState {
         ArrayState { epoch: Epoch(1), since: Epoch(1), devices, terms }
     }
 
-    /// Whether it is of an array with as many devices, and of nothing else.
+    /// Returns true if the state has an entry for each device of the other one, and no further entries.
     pub fn fits(&self, other: &ArrayState) -> bool {
         let devices = other.devices.len();
         self.devices.len() == devices && self.terms.len() == devices
@@ -68,24 +68,24 @@ impl ArrayState {
         Change::Fail(device, self.term(device))
     }
 
-    /// Whether a device is being rebuilt.
+    /// Returns true if a device is being rebuilt.
     pub fn is_rebuilding(&self, device: DeviceId) -> bool {
         let condition = self.devices.get(usize::from(device.0));
         matches!(condition, Some(Condition::Rebuilding { .. }))
     }
 
-    /// Whether a device has everything.
+    /// Returns true if a device has everything.
     pub fn is_good(&self, device: DeviceId) -> bool {
         self.devices.get(usize::from(device.0)) == Some(&Condition::Good)
     }
 
-    /// Whether a device has a stripe's unit.
+    /// Returns true if a device has a stripe's unit.
     pub fn has(&self, device: DeviceId, stripe: u64) -> bool {
         self.devices.get(usize::from(device.0)).is_some_and(|c| c.has(stripe))
     }
 
-    /// The state after a change; `None` if it is there already. What does not make sense is refused, with the reason.
-    /// Whether the redundancy bears another failure is for who proposes it: the state does not know the layout.
+    /// The state after a change; `None` if it is already so. An invalid change is refused, with the reason. The proposer
+    /// checks whether the redundancy bears another failure: the state does not know the layout.
     pub fn changed(&self, change: Change) -> Result<Option<ArrayState>, String> {
         let (Change::Fail(device, _)
         | Change::LetIn(device, _)

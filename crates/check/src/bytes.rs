@@ -9,9 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A resource name: any bytes.
 ///
-/// In JSON and in messages, bytes that are printable UTF-8 stand for themselves; `%`, control
-/// characters and bytes that are not UTF-8 are written `%XX` (two hexadecimal digits), as in URLs.
-/// Cheap to clone.
+/// In JSON and in messages, printable UTF-8 stands for itself. `%`, control characters and bytes
+/// that are not UTF-8 are written `%XX` (two hexadecimal digits), as in URLs. A clone is cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Resource(Arc<[u8]>);
 

@@ -8,7 +8,7 @@ use crate::report::{Off, Report};
 use crate::rules;
 use crate::state::{Life, LockKey, State};
 
-/// What a checker assumes.
+/// The assumptions of a checker.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The history is whole: it begins with an empty lockspace and ends when everything has come
@@ -41,7 +41,7 @@ impl Default for Options {
 
 /// Watches a history.
 ///
-/// Needs memory for what is live (locks, claims, resources), not for what was, except for a
+/// It needs memory for live objects (locks, claims, resources), not for past ones, except for a
 /// bounded number of fencing tokens.
 #[derive(Debug)]
 pub struct Checker {
@@ -76,11 +76,11 @@ impl Checker {
         }
     }
 
-    /// Takes the next event in; it counts as the next line. Events come in the order of their
-    /// time; those of one node in the order in which its lock manager handled them.
+    /// Takes the next event in; it counts as the next line. Events come in the order of their time.
+    /// Those of one node come in the order in which its lock manager handled them.
     ///
     /// # Errors
-    /// The first rule that this event breaks. The checker goes on regardless, and
+    /// The first rule that this event breaks. The checker continues regardless, and
     /// [`Checker::finish`] reports it again.
     pub fn observe(&mut self, event: &Event) -> Result<(), Violation> {
         self.observe_line(event, self.line + 1)
@@ -104,7 +104,7 @@ impl Checker {
             if event.kind == Kind::Begin {
                 self.whole = true;
             }
-            // What follows an `end` shows that it was none.
+            // Events after an `end` show that it was not the end.
             self.quiet = self.options.whole || event.kind == Kind::End;
             let (life, ended) = self.incarnation(event);
             if let Some(ended) = ended {

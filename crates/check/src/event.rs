@@ -6,7 +6,7 @@ use crate::bytes::{Lvb, Resource};
 use crate::flags::{Flags, SbFlags};
 use crate::mode::Mode;
 
-/// What happened. The crate's documentation says what each means and which fields it has.
+/// The kind of an event. The crate's documentation has the meaning and the fields of each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -90,7 +90,7 @@ pub struct Event {
     /// That node's incarnation; absent: its latest one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<u64>,
-    /// Whose lock it is.
+    /// The client that owns the lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
     /// The lock, unique among the live locks of its node.
@@ -99,7 +99,7 @@ pub struct Event {
     /// The resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<Resource>,
-    /// What happened.
+    /// The kind of event.
     #[serde(rename = "event")]
     pub kind: Kind,
     /// The mode asked for (calls) or now granted (completions), or wanted by others (bast).
@@ -130,7 +130,7 @@ pub struct Event {
     /// False if the mastership was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gained: Option<bool>,
-    /// Whether an operation now waits behind the barrier.
+    /// True if an operation now waits behind the barrier, false if it ends to wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<bool>,
     /// The sequence number of a view.
@@ -298,7 +298,7 @@ impl Event {
         Event { claim_id: Some(id), ..self }
     }
 
-    /// Whether the event has the fields that its kind cannot do without.
+    /// Checks that the event has all fields that its kind needs.
     ///
     /// # Errors
     /// The first field that is missing.

@@ -1,4 +1,4 @@
-//! Checking recorded histories: what `lockify check FILE` does.
+//! Checks recorded histories, for `lockify check FILE`.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -22,7 +22,7 @@ pub enum Outcome<C = Counts> {
     Unreadable {
         /// Which line, and why.
         error: ReadError,
-        /// What was found before.
+        /// The findings so far.
         report: Report<C>,
     },
 }

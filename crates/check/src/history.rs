@@ -1,4 +1,4 @@
-//! Reading and writing histories: one JSON object per line. Of what, the type says: [`Line`].
+//! Reading and writing histories: one JSON object per line. The type of a line is [`Line`].
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -10,12 +10,12 @@ use serde::de::DeserializeOwned;
 
 use crate::event::{Event, Kind, MissingField};
 
-/// What a history's lines are: events of locks, or of an array.
+/// A type of lines in a history: events of locks, or of an array.
 pub trait Line: Serialize + DeserializeOwned {
     /// When it happened, in nanoseconds.
     fn t(&self) -> u64;
 
-    /// Whether it has all that its kind needs.
+    /// Checks that it has all fields that its kind needs.
     ///
     /// # Errors
     /// The first field that is missing.
@@ -44,9 +44,9 @@ pub enum ReadError {
     /// Reading failed.
     #[error("line {line}: cannot read on: {source}")]
     Io {
-        /// Where.
+        /// The line, counted from 1.
         line: u64,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// The line is too long to be an event.
@@ -54,13 +54,13 @@ pub enum ReadError {
         "line {line}: longer than {LONGEST_LINE} bytes: this is no history of one JSON object per line"
     )]
     TooLong {
-        /// Where.
+        /// The line, counted from 1.
         line: u64,
     },
     /// The line is not UTF-8.
     #[error("line {line}, byte {byte}: not UTF-8 (resource names escape such bytes as %XX)")]
     NotUtf8 {
-        /// Where.
+        /// The line, counted from 1.
         line: u64,
         /// The first bad byte, counted from 1.
         byte: usize,
@@ -71,25 +71,25 @@ pub enum ReadError {
          remove this line to check the {} before it", lines(.line - 1)
     )]
     Truncated {
-        /// Where.
+        /// The line, counted from 1.
         line: u64,
     },
     /// The line is no event.
     #[error("line {line}, byte {byte}: {reason}")]
     NoEvent {
-        /// Where.
+        /// The line, counted from 1.
         line: u64,
         /// The byte at which it was noticed, counted from 1.
         byte: usize,
-        /// What is wrong.
+        /// The error in it.
         reason: String,
     },
     /// The event lacks a field.
     #[error("line {line}: {missing}")]
     Missing {
-        /// Where.
+        /// The line, counted from 1.
         line: u64,
-        /// What it lacks.
+        /// The missing field.
         missing: MissingField,
     },
     /// Time went backwards.
@@ -97,7 +97,7 @@ pub enum ReadError {
         "line {line}: its time {t} is before that of the line before, {before}: sort the history by `t`"
     )]
     Unsorted {
-        /// Where.
+        /// The line, counted from 1.
         line: u64,
         /// Its time.
         t: u64,
@@ -260,7 +260,7 @@ pub enum WriteError {
     Io {
         /// Events that are safe in the file.
         written: u64,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// An event was refused.
@@ -295,8 +295,9 @@ impl Sink for Vec<u8> {
 /// Bytes gathered before they are written.
 const BATCH: usize = 64 * 1024;
 
-/// Writes events, whole lines only: whatever happens to the disk, the file is a valid history of
-/// the events up to some point. Buffers 64 KiB; call [`LineWriter::flush`] for what has to be seen now.
+/// Writes events, whole lines only. After any failure of the disk, the file is a valid history of the
+/// events up to some point. It buffers 64 KiB. Call [`LineWriter::flush`] if a reader must see the
+/// events now.
 #[derive(Debug)]
 pub struct LineWriter<W: Sink, L> {
     sink: W,

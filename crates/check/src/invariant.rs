@@ -1,4 +1,4 @@
-//! What a rule is.
+//! The interface of a rule.
 
 use crate::event::{Event, Kind};
 use crate::state::{Life, Lock, LockKey, Op, State};
@@ -91,7 +91,7 @@ impl Fields {
         self.0 |= 1 << field as u8;
     }
 
-    /// Whether it is among them.
+    /// Returns true if the field is among them.
     pub fn has(self, field: Field) -> bool {
         self.0 & (1 << field as u8) != 0
     }
@@ -141,7 +141,7 @@ pub struct Seen<'a> {
     pub op: Option<&'a Op>,
     /// All locks and claims before the event.
     pub state: &'a State,
-    /// What the history has been seen to record.
+    /// The fields that the history has recorded so far.
     pub fields: Fields,
     /// The history began with an empty lockspace.
     pub whole: bool,
@@ -156,14 +156,14 @@ pub struct Violation {
     pub t: u64,
     /// The lines (or event numbers) that show it; the last one is where it was noticed.
     pub lines: Vec<u64>,
-    /// What happened.
+    /// The violation, for people.
     pub what: String,
 }
 
-/// What rules may count.
+/// The counts that rules add to.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Serialize)]
 pub struct Counts {
-    /// Events.
+    /// The number of events.
     pub events: u64,
     /// Requests of new locks.
     pub requests: u64,
@@ -208,10 +208,11 @@ pub trait Invariant: std::fmt::Debug {
     /// Its name, as reports and `lockify check` print it.
     fn name(&self) -> &'static str;
 
-    /// What a history must have for the rule to be judged at all.
+    /// The fields that a history must have for the rule to judge at all.
     fn needs(&self) -> &'static [Field];
 
-    /// What a history should have, and which part of the rule is not judged without.
+    /// The fields that a history should have, and the parts of the rule that are not judged without
+    /// them.
     fn wants(&self) -> &'static [(Field, &'static str)] {
         &[]
     }

@@ -1,11 +1,10 @@
-//! Histories of locks and of shared arrays, and the rules that they have to keep. This page is about locks; the module [`mod@array`]
-//! is about arrays, which have events and rules of their own.
+//! Histories of locks and of shared arrays, and the rules that they have to keep. This page is about locks. The module
+//! [`mod@array`] is about arrays, which have events and rules of their own.
 //!
-//! A history says what happened to locks, one JSON object per line, in the order of time. It is
-//! written by simulations, by the daemon, by benchmarks and from kernel traces ([`Writer`]), read
-//! by [`Reader`], and judged by [`Checker`]: online, event by event, or from a file
-//! ([`check_file`]). Nodes that write one each have them merged by [`merge`]. The checker shares no code with the lock manager, so a mistake there is not
-//! repeated here.
+//! A history has the events of locks, one JSON object per line, in the order of time. Simulations, the daemon and benchmarks
+//! write one with [`Writer`], and kernel traces become one. [`Reader`] reads it. [`Checker`] judges it online, event by event,
+//! or from a file ([`check_file`]). [`merge`] merges the histories of several nodes. The checker shares no code with the lock
+//! manager, so a mistake there is not repeated here.
 //!
 //! ```
 //! use lockify_check::{Checker, Event, Kind, Mode, Options};
@@ -31,26 +30,25 @@
 //! | `claims_end` | INV-3: every claim ends confirmed, merged, in a reported conflict, with its lock, or with its node |
 //! | `barrier` | INV-4: EX and PW are weakened only when all earlier claims of the node are settled |
 //! | `completion_once` | every operation completes once |
-//! | `lvb` | lock value blocks read are those written last; VALNOTVALID is reported when it must be |
-//! | `order` | what waits is granted in order, where order is promised and can be judged |
-//! | `deadlock` | whoever a search for deadlocks ended was in one |
+//! | `lvb` | a read returns the last written lock value block; VALNOTVALID is reported when it must be |
+//! | `order` | waiting requests are granted in order, where order is promised and can be judged |
+//! | `deadlock` | each victim of a search for deadlocks was in one |
 //! | `fencing` | tokens of PW and EX grow per resource |
-//! | `lives` | tokens grow from every life to those that began when it was over, in the order of views, whatever clocks say |
-//! | `progress` | what is pending at the end is blocked by a lock that somebody holds |
+//! | `lives` | tokens grow from every life to the lives after it, in the order of views, not of clocks |
+//! | `progress` | each operation that is pending at the end is blocked by a held lock |
 //!
-//! A rule that needs events or fields that a history lacks is switched off, and the [`Report`]
-//! says so. A writer that records something which happens not to occur says so in a `begin` event.
+//! A rule that needs events or fields that a history lacks is switched off, and the [`Report`] says so. A writer's `begin`
+//! event names the kinds that it records, even if they do not occur.
 //!
 //! # Events
-//! All have `t` (nanoseconds on a clock common to all nodes) and `event`; all but `begin`, `end`
-//! and `fault` have `node`; `incarnation` may be left out until the node's next life. The events
-//! of one node are in the order in which its lock manager handled them. Calls that are refused at
-//! once (EINVAL, EBUSY) are no events. *Fields in italics* are optional.
+//! All have `t` (nanoseconds on a clock common to all nodes) and `event`; all but `begin`, `end` and `fault` have `node`;
+//! `incarnation` may be left out until the node's next life. The events of one node are in the order in which its lock manager
+//! handled them. Calls that are refused at once (EINVAL, EBUSY) are no events. *Fields in italics* are optional.
 //!
 //! | event | meaning | fields |
 //! |---|---|---|
-//! | `begin` | the history begins with an empty lockspace | *`writes`*: list of what the writer records whenever it occurs: `request`, `grant`, `claim`, `master`, `dir`, `barrier`, `token`, `lvb`, `deadlock` (they are searched for) |
-//! | `end` | everything had come to rest: what is unfinished now is a violation | |
+//! | `begin` | the history begins with an empty lockspace | *`writes`*: the kinds that the writer always records: `request`, `grant`, `claim`, `master`, `dir`, `barrier`, `token`, `lvb`, `deadlock` (they are searched for) |
+//! | `end` | everything had come to rest: an unfinished operation is now a violation | |
 //! | `request` | a client called for a new lock | `lock` `resource` `mode` *`client` `flags` `op` `ordered`* |
 //! | `convert` | a client called for a conversion; the hold of the old mode ends, as far as the new one is weaker | `lock` `mode` *`flags` `op` `lvb`* (what may be written) *`freed` `ordered`* |
 //! | `unlock` | a client called for an unlock; the hold ends | `lock` *`flags` `op` `lvb`* (what may be written) *`freed`* |
@@ -69,7 +67,7 @@
 //! | `dir` | the node, being the resource's directory, recorded its master, or removed the record | `resource` *`master`* (absent: removed) |
 //! | `barrier` | an operation begins (`waits` true) or ends (false) to wait behind the claim barrier | `lock` `waits` |
 //! | `view` | the node begins to recover a view | *`view`* (sequence) *`members`* |
-//! | `recover` | the node has recovered it: what nodes held that are not in it may be granted again | *`view` `members`* (absent: nobody who died is in it) |
+//! | `recover` | the node has recovered it: the locks of nodes outside it may be granted again | *`view` `members`* (absent: nobody who died is in it) |
 //! | `crash` | the incarnation ended: it crashed, was fenced or halted. Its holds go on to block others until a `recover` | |
 //! | `leave` | the node left in order, and its holds ended | |
 //! | `fault` | something was broken, or repaired | *`note`* |
@@ -91,7 +89,7 @@
 //! | `claim_id` | number | the claim, unique among those of its node and incarnation |
 //! | `freed` | bool | the locked object is being freed: no claim barrier (as the flag `freed`) |
 //! | `ordered` | bool | false: the caller gave up its place in the queue |
-//! | `members` | list of `{"node":1,"incarnation":1}` | who is in the view |
+//! | `members` | list of `{"node":1,"incarnation":1}` | the members of the view |
 //! | `note` | string | for people |
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Merging the histories of several nodes, or of several processes, into one.
+//! Merges the histories of several nodes, or of several processes, into one.
 
 use std::io::BufRead;
 
@@ -13,7 +13,7 @@ pub enum MergeError {
     Read {
         /// Which, counted from 1.
         number: usize,
-        /// Why.
+        /// The reason.
         error: ReadError,
     },
     /// The merged one cannot be written.
@@ -29,11 +29,12 @@ struct Part<R> {
 }
 
 /// Merges histories whose `t` are of one clock: by `t`, and at the same `t` in the order of the
-/// parts. The result has a `begin` if all parts have one, declaring what all of them declare, and
-/// an `end` if all of them end with one. Returns the number of events written.
+/// parts. The result has a `begin` if all parts have one. It declares the kinds that all of them
+/// declare. The result has an `end` if all parts end with one. Returns the number of events
+/// written.
 ///
 /// # Errors
-/// A part cannot be read (what came before it is in `output`), or `output` not written.
+/// A part cannot be read (`output` has the events before the error), or `output` cannot be written.
 pub fn merge<R: BufRead, W: Sink>(
     parts: impl IntoIterator<Item = Reader<R>>,
     output: &mut Writer<W>,
@@ -93,7 +94,7 @@ impl<R: BufRead> Part<R> {
                 }
                 Some(event) if event.kind == Kind::End => self.ended = true,
                 next => {
-                    // What follows an end shows that it was none.
+                    // Events after an `end` show that it was not the end.
                     self.ended &= next.is_none();
                     self.next = next;
                     return Ok(());

@@ -1,6 +1,6 @@
 //! Lock modes, as a checker needs them.
 //!
-//! The tables are written here a second time on purpose: a checker that shared them with the lock
+//! The tables are written here a second time on purpose. A checker that shared them with the lock
 //! manager could not see a wrong entry.
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Mode {
-    /// Null.
+    /// Null: a place in the queue, without access.
     NL = 0,
     /// Concurrent read.
     CR = 1,
@@ -19,7 +19,7 @@ pub enum Mode {
     PR = 3,
     /// Protected write.
     PW = 4,
-    /// Exclusive.
+    /// Exclusive: one reader and writer, and no other access.
     EX = 5,
 }
 
@@ -39,7 +39,7 @@ impl Mode {
         ["NL", "CR", "CW", "PR", "PW", "EX"][self as usize]
     }
 
-    /// Whether two locks of one resource may be granted in these modes at the same time.
+    /// Returns true if two locks of one resource may be granted in these modes at the same time.
     pub fn compatible(self, other: Mode) -> bool {
         let (weak, strong) = if self <= other { (self, other) } else { (other, self) };
         match strong {
@@ -51,8 +51,8 @@ impl Mode {
         }
     }
 
-    /// The strongest mode whose conflicts are conflicts of both: what a holder can rely on while
-    /// a conversion from one to the other is under way.
+    /// The strongest mode whose conflicts are conflicts of both. A holder can rely on it while a
+    /// conversion from one to the other is under way.
     pub fn meet(self, other: Mode) -> Mode {
         match (self, other) {
             (CW, PR) | (PR, CW) => CR,

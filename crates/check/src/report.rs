@@ -1,4 +1,4 @@
-//! What a checker found, for people and for programs.
+//! The findings of a checker, for people and for programs.
 
 use std::fmt::{self, Write as _};
 
@@ -14,11 +14,11 @@ pub struct Off {
     /// Which part of it; all of it if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<&'static str>,
-    /// Why.
+    /// The reason why the rule is switched off.
     pub reason: String,
 }
 
-/// The result of a check. What was counted differs between histories of locks and of arrays.
+/// The result of a check. The counts differ between histories of locks and of arrays.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Report<C = Counts> {
     /// How many violations were found.
@@ -29,7 +29,7 @@ pub struct Report<C = Counts> {
     pub checked: Vec<&'static str>,
     /// The rules, and parts of rules, that were not.
     pub off: Vec<Off>,
-    /// What was seen.
+    /// The counts of the history.
     pub counts: C,
 }
 

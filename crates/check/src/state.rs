@@ -1,4 +1,4 @@
-//! What a history says about its locks and claims so far; kept once, for all rules.
+//! The locks and claims of a history so far, kept once for all rules.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl std::fmt::Display for LockKey {
     }
 }
 
-/// What an operation is.
+/// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpKind {
     /// A new lock.
@@ -59,7 +59,7 @@ impl std::fmt::Display for OpKind {
 pub struct Op {
     /// Its id, if the history has it.
     pub id: Option<u64>,
-    /// What it is.
+    /// The kind of operation.
     pub kind: OpKind,
     /// The mode asked for; none for an unlock.
     pub mode: Option<Mode>,
@@ -96,7 +96,7 @@ pub struct Lock {
     pub provisional: bool,
     /// It was reported lost.
     pub lost: bool,
-    /// What is outstanding, oldest first.
+    /// The outstanding operations, oldest first.
     pub ops: Vec<Op>,
 }
 
@@ -116,12 +116,12 @@ impl Lock {
     }
 }
 
-/// Whether the event completes an unlock.
+/// Returns true if the event completes an unlock.
 pub fn is_unlocked(event: &Event) -> bool {
     event.kind == Kind::Complete && event.status.is_some_and(|s| s.unsigned_abs() == EUNLOCK as u64)
 }
 
-/// What a client may rely on while this conversion is under way.
+/// The mode on which a client may rely while this conversion is under way.
 pub fn held_during(granted: Mode, to: Mode, flags: Flags) -> Mode {
     if flags.contains(Flags::CONVDEADLK) {
         return Mode::NL;
@@ -139,7 +139,7 @@ pub fn held_during(granted: Mode, to: Mode, flags: Flags) -> Mode {
 /// A claim that is not settled.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// What is claimed.
+    /// The claimed resource.
     pub resource: Resource,
     /// Its place among all claims of the history.
     pub seq: u64,
@@ -186,7 +186,7 @@ impl Claims {
         self.by_age.values().filter_map(|id| Some((*id, self.by_id.get(id)?)))
     }
 
-    /// Whether one of them is for this resource.
+    /// Returns true if one of them is for this resource.
     pub fn has(&self, resource: &Resource) -> bool {
         self.by_resource.contains_key(resource)
     }
@@ -271,8 +271,9 @@ impl State {
         }
     }
 
-    /// Whether a claim's grant is at stake. A strict claim has none until it is confirmed, and one
-    /// whose lock has gone has none left: refused, they become ordinary requests, and are settled.
+    /// Returns true if a claim's refusal would affect a grant. A strict claim has no grant until it
+    /// is confirmed. A claim whose lock has gone has none left. If refused, such claims become
+    /// ordinary requests, and are settled.
     fn has_provisional(&self, life: Life, resource: Option<&Resource>) -> bool {
         let locks = self.locks.get(&life).into_iter().flat_map(|locks| locks.values());
         locks.into_iter().any(|lock| lock.provisional && lock.resource.as_ref() == resource)
@@ -326,7 +327,7 @@ fn new_lock(event: &Event) -> Lock {
     }
 }
 
-/// What events do to a lock; true if it is gone afterwards.
+/// The effects of events on a lock; true if it is gone afterwards.
 impl Lock {
     fn begin(&mut self, event: &Event, line: u64) -> bool {
         let kind = match event.kind {

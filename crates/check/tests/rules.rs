@@ -584,7 +584,7 @@ fn overtaking_in_the_queue_is_found() {
             .replace("e:\"request\",n:2,l:2", "e:\"request\",n:3,l:2")
             .replace("e:\"grant\",n:2,l:2", "e:\"grant\",n:3,l:2"),
     );
-    // Who asked for it may overtake.
+    // Its caller may overtake.
     let unordered = overtakes.replace("m:\"PR\"\n", "m:\"PR\",\"flags\":[\"noorder\"]\n");
     clean("order", &unordered);
     // A new master does not know the order.

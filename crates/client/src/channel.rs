@@ -36,7 +36,7 @@ use crate::transport::{Drive, Submit};
 /// no operation waits are delayed by at most about twice this.
 const STAND_ASIDE: Duration = Duration::from_millis(1);
 
-/// What the driver needs; having it locked is the role.
+/// The driver's state. The thread that has it locked is the driver.
 struct Role {
     drive: Box<dyn Drive>,
     events: Vec<Event>,

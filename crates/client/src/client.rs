@@ -26,7 +26,7 @@ pub struct Client {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// What all handles of a session share.
+/// The state that all handles of a session share.
 pub(crate) struct Inner {
     /// One per shard; a resource's name says which.
     pub(crate) shards: Vec<Arc<Channel>>,
@@ -120,7 +120,7 @@ impl Client {
             let query = query(name.into(), exclusive && made == 0);
             if let Err(e) = opened.ask(shard, query) {
                 for shard in &self.inner.shards[..made] {
-                    // What is more wrong than that it could not be made is not known.
+                    // Every further problem is that it could not be made.
                     let _ = shard.ask_done(Query::Release { name: name.into(), force: false });
                 }
                 return Err(e);
@@ -161,7 +161,7 @@ impl Client {
         if found { result } else { result.and(missing) }
     }
 
-    /// Whether the daemon knows what is new in a version.
+    /// Fails if the daemon does not know the additions of a version.
     fn knows(&self, needed: u16) -> Result<(), Error> {
         let spoken = self.inner.version;
         if spoken < needed { Err(Error::TooOld { spoken, needed }) } else { Ok(()) }
@@ -184,7 +184,7 @@ impl Client {
         }
     }
 
-    /// What the cluster has agreed on, as this node knows it.
+    /// The agreed state of the cluster, as this node knows it.
     ///
     /// # Errors
     /// [`Error::Refused`] if this node does not know it, or corosync does; [`Error::TooOld`],
@@ -244,7 +244,7 @@ impl Client {
         self.inner.shards.first().map_or(Ok(()), |shard| shard.ask_done(Query::Restart))
     }
 
-    /// What every node of the cluster says of itself, one entry per node and shard.
+    /// The status of every node of the cluster, one entry per node and shard.
     ///
     /// # Errors
     /// [`Error::Disconnected`].
@@ -271,7 +271,7 @@ impl Client {
     }
 }
 
-/// What the nodes of the cluster say of themselves.
+/// The nodes' reports about themselves.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ClusterStatus {
     /// Each node (and shard) that answered.
@@ -290,7 +290,7 @@ impl ClusterStatus {
     }
 }
 
-/// What the shards say of a lockspace that is opened or made.
+/// The shards' answers about a lockspace that is opened or made.
 #[derive(Default)]
 struct Opened {
     spaces: Vec<Space>,

@@ -1,4 +1,4 @@
-//! Who connects to the daemon's socket.
+//! Connections to the daemon's socket.
 
 use std::cell::RefCell;
 use std::io;

@@ -127,10 +127,10 @@ impl Domain {
         self.started(|| Session::connect(&self.socket, shard))
     }
 
-    /// Whether something listens there that may be its daemon.
+    /// Returns true if a process listens there that may be its daemon.
     ///
     /// # Errors
-    /// [`Error::NotOurs`]: what listens is another user's.
+    /// [`Error::NotOurs`]: another user's process listens.
     pub fn is_served(&self) -> Result<bool, Error> {
         match socket::dial(&self.socket) {
             Ok(_) => Ok(true),
@@ -212,7 +212,7 @@ impl fmt::Display for Domain {
     }
 }
 
-/// What LOCKIFY_SOCKET names.
+/// The value of LOCKIFY_SOCKET.
 fn variable() -> Result<Option<PathBuf>, Error> {
     match std::env::var_os(VARIABLE) {
         // A script that meant to name a daemon must not lock elsewhere.

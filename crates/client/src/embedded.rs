@@ -18,13 +18,13 @@ use crate::host::{Host, HostedClient, Outbox, Quota};
 use crate::protocol::{Event, Request, client_id};
 use crate::transport::{Drive, Submit};
 
-/// What interrupts whoever waits.
+/// The event that interrupts a waiting thread.
 const BELL: Token = Token(HOST_TOKENS);
 
 /// How long the last drop of a client may take to leave the cluster in order.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What an embedded node is told when it starts.
+/// An embedded node's configuration.
 pub struct EmbeddedConfig {
     /// The node. It has one shard.
     pub node: NodeConfig,
@@ -216,7 +216,7 @@ impl Drive for EmbeddedDriver {
             return Err(Error::Disconnected("this program closed it".into()));
         }
         self.handle_queue();
-        // What is there already need not wait for the network.
+        // Events that are already there need not wait for the network.
         if self.out.is_empty() || timeout == Some(Duration::ZERO) {
             let turned = self.turn(timeout);
             self.sender.polling.store(false, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! Errors of calls, and their remedies.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub enum Error {
         socket: PathBuf,
         /// The system's error.
         why: String,
-        /// What to do.
+        /// The remedy.
         then: String,
     },
     /// Something listens there and does not greet in time.
@@ -41,11 +41,11 @@ pub enum Error {
              {pid}; 0: not visible here) listens there: nothing is locked until that process ends"
     )]
     NotOurs {
-        /// `@NAME`.
+        /// The name of the socket, `@NAME`.
         socket: PathBuf,
-        /// Whose daemon it has to be.
+        /// The user whose daemon it has to be.
         expected: u32,
-        /// Whose process it is.
+        /// The user whose process it is.
         found: u32,
         /// That process.
         pid: u32,
@@ -67,7 +67,7 @@ pub enum Error {
         "the daemon speaks session protocol {spoken}, and this needs {needed}: upgrade the daemon"
     )]
     TooOld {
-        /// What the session speaks.
+        /// The version of the session.
         spoken: u16,
         /// The first version that knows the call.
         needed: u16,
@@ -110,7 +110,7 @@ pub enum Error {
     Node(String),
 }
 
-/// What to do where a daemon that was named does not run.
+/// The remedy if a named daemon does not run.
 pub(crate) const START: &str = "start one with `lockify serve`, or name its socket";
 
 fn lost_because(reason: LostReason) -> &'static str {

@@ -141,7 +141,7 @@ impl Guard {
         self.state.provisional()
     }
 
-    /// Whether the lock is no longer held (see [`crate::Lockspace::on_lost`]).
+    /// Returns true if the lock is no longer held (see [`crate::Lockspace::on_lost`]).
     pub fn is_lost(&self) -> bool {
         self.check().is_err()
     }

@@ -59,7 +59,7 @@ pub struct Host {
     /// Changes of the cluster that were asked for: the client, and its query.
     changes: HashMap<u64, (ClientId, u64)>,
     scratch: Vec<HostEvent>,
-    /// What calls led to that concerns the host, until its next turn.
+    /// The effects of calls that concern the host, until its next turn.
     unclaimed: Vec<HostEvent>,
     /// Requests for locks in lockspaces that this node is not yet, or not now, a member of.
     waiting: Lounge,
@@ -83,7 +83,7 @@ pub(super) struct HostedSpace {
     /// Calls are possible: it has run once since the last halt.
     member: bool,
     origin: Origin,
-    /// Who may use it, if it was made at run time, by a client that is somebody.
+    /// The permissions, if a client with a known user made it at run time.
     access: Option<Access>,
 }
 
@@ -95,7 +95,7 @@ struct Waiting {
     until: Option<u64>,
 }
 
-/// What clients are told.
+/// The events for clients.
 pub type Outbox = Vec<(To, Event)>;
 
 impl Host {
@@ -138,7 +138,7 @@ impl Host {
         self.meter.get_or_insert_default();
     }
 
-    /// What has been measured, if anything is.
+    /// The measurements, if there are any.
     pub fn figures(&self) -> Option<&Figures> {
         self.meter.as_ref().map(|meter| &meter.figures)
     }
@@ -196,8 +196,8 @@ impl Host {
         }
     }
 
-    /// Everything of a client goes: it has ended its session, or died. What it leaves behind counts
-    /// as its user's until that is gone, too.
+    /// Removes all state of a client that has ended its session, or died. The locks that it leaves
+    /// behind count as its user's until they are gone, too.
     pub fn client_gone(&mut self, engine: &mut Engine, gone: HostedClient, out: &mut Outbox) {
         let client = gone.id;
         self.departed.add(gone);
@@ -222,7 +222,7 @@ impl Host {
         self.note_ended(engine, &out[before..]);
     }
 
-    /// Whether this client is gone, but not all of its locks.
+    /// Returns true if this client is gone, but not all of its locks.
     pub fn has_departed(&self, client: ClientId) -> bool {
         self.departed.contains(client)
     }
@@ -356,7 +356,7 @@ impl Host {
         }
     }
 
-    /// What the last call led to at once.
+    /// Collects the immediate effects of the last call.
     fn collect(&mut self, engine: &mut Engine, out: &mut Outbox) {
         let mut events = std::mem::take(&mut self.scratch);
         engine.take_events(&mut events);

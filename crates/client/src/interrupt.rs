@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What interrupts the waits of a thread's calls.
+/// An interruption of the waits of a thread's calls.
 pub struct Interrupt {
     /// Readable when `check` is to be asked, which empties it.
     pub bell: Option<Arc<OwnedFd>>,
     /// When to give up in any case.
     pub until: Option<Instant>,
-    /// Whether to give up waiting. It may make calls itself, of the same session, too.
+    /// Returns true to give up waiting. It may make calls itself, of the same session, too.
     pub check: Box<dyn Fn() -> bool>,
 }
 
@@ -35,19 +35,19 @@ pub fn interruptible<T>(interrupt: Interrupt, call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// What interrupts this thread's calls, if anything does.
+/// The interruption of this thread's calls, if there is one.
 pub(crate) fn current() -> Option<Rc<Interrupt>> {
     CURRENT.with_borrow(Clone::clone)
 }
 
 impl Interrupt {
-    /// Whether the bell rings, or the time has come.
+    /// Returns true if the bell rings, or the time has come.
     pub(crate) fn is_due(&self) -> bool {
         let rings = |bell: &Arc<OwnedFd>| readable(&[bell.as_fd()], Some(Duration::ZERO));
         self.is_over() || self.bell.as_ref().is_some_and(rings)
     }
 
-    /// Whether to give up.
+    /// Returns true if the call has to give up.
     pub(crate) fn ends(&self) -> bool {
         // Calls of the check wait for their own sake.
         let _outer = Outer(CURRENT.replace(None));
@@ -79,7 +79,7 @@ pub(crate) fn timespec(limit: Duration) -> Timespec {
     }
 }
 
-/// What interrupted them before.
+/// The former interruption.
 struct Outer(Option<Rc<Interrupt>>);
 
 impl Drop for Outer {

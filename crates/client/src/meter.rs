@@ -43,24 +43,24 @@ impl Durations {
     }
 }
 
-/// What became of requests and conversions.
+/// The outcomes of requests and conversions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcomes {
-    /// Granted.
+    /// Granted operations.
     pub granted: u64,
-    /// EAGAIN.
+    /// Operations that ended with EAGAIN.
     pub again: u64,
-    /// ECANCEL.
+    /// Operations that ended with ECANCEL.
     pub canceled: u64,
-    /// EDEADLK.
+    /// Operations that ended with EDEADLK.
     pub deadlock: u64,
-    /// ETIMEDOUT.
+    /// Operations that ended with ETIMEDOUT.
     pub timed_out: u64,
     /// Refused, at once or later.
     pub refused: u64,
 }
 
-/// What a host has measured of its clients' requests and conversions.
+/// A host's measurements of its clients' requests and conversions.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// From the call to the grant, all of them.
@@ -106,7 +106,7 @@ impl Meter {
         }
     }
 
-    /// Whether any operation is under way.
+    /// Returns true if an operation is under way.
     pub fn is_idle(&self) -> bool {
         self.open.is_empty()
     }

@@ -39,7 +39,7 @@ pub const KNOWS_PAGES: u16 = 5;
 /// Longest name of a lockspace in bytes (Linux `DLM_LOCKSPACE_LEN`).
 pub const MAX_SPACE_NAME: usize = 64;
 
-/// What each side sends first: eight bytes of magic, then the version, the shard and the process
+/// The first bytes of each side: eight bytes of magic, then the version, the shard and the process
 /// id, little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Greeting {
@@ -92,14 +92,14 @@ pub struct LockRef {
     pub lock: LockId,
 }
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// Make a lock.
     Lock(LockRequest),
     /// Convert a lock.
     Convert(ConvertRequest),
-    /// Unlock.
+    /// Unlocks a lock.
     Unlock(UnlockRequest),
     /// Take the outstanding request or conversion back. Has no answer of its own.
     Cancel(LockRef),
@@ -109,7 +109,7 @@ pub enum Request {
     Query {
         /// Returned in the answer.
         id: u64,
-        /// What.
+        /// The query.
         query: Query,
     },
 }
@@ -125,11 +125,11 @@ pub struct LockRequest {
     pub name: Name,
     /// The mode asked for.
     pub mode: Mode,
-    /// Flags.
+    /// The flags of the request, as in libdlm.
     pub flags: LockFlags,
     /// The lock value block; required by VALBLK.
     pub lvb: Option<Lvb>,
-    /// Whether blocking notices are wanted.
+    /// True if the client wants blocking notices.
     pub bast: bool,
     /// Give up after waiting this long, nanoseconds.
     pub timeout: Option<u64>,
@@ -146,7 +146,7 @@ pub struct ConvertRequest {
     pub tag: u64,
     /// The mode asked for.
     pub mode: Mode,
-    /// Flags.
+    /// The flags of the conversion, as in libdlm.
     pub flags: LockFlags,
     /// The lock value block; required by VALBLK.
     pub lvb: Option<Lvb>,
@@ -161,7 +161,7 @@ pub struct UnlockRequest {
     pub lock: LockRef,
     /// The lock's tag from now on.
     pub tag: u64,
-    /// Flags.
+    /// The flags of the unlock, as in libdlm.
     pub flags: UnlockFlags,
     /// The lock value block; required by VALBLK.
     pub lvb: Option<Lvb>,
@@ -192,9 +192,9 @@ pub enum Query {
     Purge {
         /// The lockspace.
         space: Space,
-        /// Whose node; this one if `None`.
+        /// The node of the orphans; this one if `None`.
         node: Option<NodeId>,
-        /// Whose orphans.
+        /// The clients that left the orphans.
         clients: Clients,
     },
     /// Every node of the cluster: lockspaces, views, counters.
@@ -218,7 +218,7 @@ pub enum Query {
     Reload,
     /// Hand everything over to the program that is installed now; answered by that program.
     Restart,
-    /// Whether [`Query::Release`] without force would be refused. From version [`KNOWS_RELOAD`] on.
+    /// Asks if [`Query::Release`] without force would be refused. From version [`KNOWS_RELOAD`] on.
     MayRelease(String),
     /// Resources of a lockspace that have locks, in the order of their names, a page of them. From
     /// version [`KNOWS_PAGES`] on.
@@ -232,13 +232,13 @@ pub enum Query {
         /// Only resources for which somebody waits.
         waited: bool,
     },
-    /// What the cluster has agreed on. From version [`CHANGES_CLUSTERS`] on.
+    /// The agreed state of the cluster. From version [`CHANGES_CLUSTERS`] on.
     Cluster,
     /// Change what the cluster has agreed on. From version [`CHANGES_CLUSTERS`] on.
     Change(lockify_node::membership::Request),
 }
 
-/// What a daemon tells.
+/// A daemon's event.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Event {
     /// A new lock waits; this is its id, for a cancel. A lock that is granted at once has no such
@@ -253,7 +253,7 @@ pub enum Event {
     Refused {
         /// The lock's tag.
         tag: u64,
-        /// Why.
+        /// The reason of the refusal.
         why: Refusal,
     },
     /// An operation ended.
@@ -269,7 +269,7 @@ pub enum Event {
     Lost {
         /// The lock's tag.
         tag: u64,
-        /// Why.
+        /// The reason of the loss.
         reason: LostReason,
     },
     /// A provisional grant became final.
@@ -301,7 +301,7 @@ pub enum Event {
     Running {
         /// The lockspace.
         space: Space,
-        /// Whether it runs.
+        /// True if it runs, false if it has stopped for a recovery.
         running: bool,
     },
     /// The daemon ends the session; every lock of it is released or lost.
@@ -317,11 +317,11 @@ pub struct Done {
     pub tag: u64,
     /// The lock.
     pub lock: LockId,
-    /// How.
+    /// The status with which the operation ended.
     pub status: Status,
     /// The mode now granted; `None` if the lock is gone.
     pub mode: Option<Mode>,
-    /// Flags.
+    /// The flags of the completion.
     pub sb: SbFlags,
     /// The lock value block, if asked for and read by this transition.
     pub lvb: Option<Lvb>,
@@ -332,7 +332,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// What a client is told of a completion.
+    /// The event that reports a completion to a client.
     pub fn new(space: Space, c: Completion) -> Done {
         Done {
             space,
@@ -491,7 +491,7 @@ pub enum Answer {
         node: NodeId,
         /// The shard that tells.
         shard: u32,
-        /// What.
+        /// The release and its versions.
         software: Software,
     },
     /// [`Query::Status`]: the certificates that the asked node has seen, after its `Status`. From

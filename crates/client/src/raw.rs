@@ -60,7 +60,7 @@ impl Session {
         self.submit.submit(request);
     }
 
-    /// What [`Session::submit`] uses, for other threads than the session's.
+    /// A copy of [`Session::submit`]'s sender, for other threads than the session's.
     pub fn sender(&self) -> Sender {
         Sender(self.submit.clone())
     }

@@ -54,13 +54,13 @@ pub fn socket_address(socket: &Path) -> io::Result<SocketAddr> {
     }
 }
 
-/// Whether a socket is a name in the abstract namespace.
+/// Returns true if a socket is a name in the abstract namespace.
 pub fn is_abstract(socket: &Path) -> bool {
     socket.as_os_str().as_bytes().starts_with(b"@")
 }
 
-/// What has a name below that of a daemon with an abstract name, until it is closed. So a daemon that
-/// starts finds who may still use locks of the one before it.
+/// A socket with a name below that of a daemon with an abstract name, until it is closed. By these, a starting daemon
+/// finds the processes that may still use locks of the former one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Named {
     /// A session of a program.
@@ -69,7 +69,7 @@ pub enum Named {
     Command,
 }
 
-/// What all such names begin with.
+/// The beginning of all such names.
 pub fn names_of(socket: &Path, what: Named) -> String {
     let what = match what {
         Named::Session => "session",
@@ -267,7 +267,7 @@ pub(crate) struct SocketReceiver {
 }
 
 impl SocketReceiver {
-    /// Whether there is something to read within `timeout`, and before the bell rings.
+    /// Returns true if there is something to read within `timeout`, and before the bell rings.
     fn readable(
         &self,
         timeout: Option<Duration>,

@@ -24,7 +24,7 @@ pub struct Lockspace {
     lvb_len: usize,
 }
 
-/// What the whole cluster says of some resources.
+/// The whole cluster's report about some resources.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClusterView {
     /// The resources, by name within each shard.
@@ -213,7 +213,7 @@ impl Lockspace {
         Ok(page)
     }
 
-    /// Who holds `name`, who waits for it and since when.
+    /// The holders and waiters of `name`, with the times since when they hold or wait.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::Refused`], [`Error::Disconnected`].

@@ -28,7 +28,7 @@ pub struct LostLock {
     pub why: String,
 }
 
-/// What is known of a lock, for its guard to read without a lock of the table.
+/// The known state of a lock, which its guard reads without a lock of the table.
 pub(crate) struct LockState {
     pub(crate) name: Name,
     mode: AtomicU8,
@@ -369,7 +369,7 @@ impl Table {
 
     fn lost(&mut self, tag: u64, code: u8, why: &Error) {
         let Some(entry) = self.get(tag) else { return };
-        // What waits yet ends with an error of its own.
+        // Calls that still wait end with an error of their own.
         let held = entry.granted && entry.state.lost.swap(code, Ordering::AcqRel) == 0;
         if !held || entry.abandoned || entry.unlocking {
             return;

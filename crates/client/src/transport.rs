@@ -12,7 +12,7 @@ pub(crate) trait Submit: Send + Sync {
     /// is broken drops it: the receiving half reports why.
     fn submit(&self, request: Request);
 
-    /// Whether requests wait for the receiving half to be driven.
+    /// Returns true if requests wait for the receiving half to be driven.
     fn queued(&self) -> bool;
 
     /// Says that no more requests will come; what was sent is still handled.

@@ -33,7 +33,7 @@ struct Wait {
     since: Time,
 }
 
-/// Who waits, in order of arrival.
+/// The waiting operations, in order of arrival.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Barrier {
     waits: VecDeque<Wait>,
@@ -53,7 +53,7 @@ impl Barrier {
 }
 
 impl Lockspace {
-    /// Whether the lock's operation weakens what hides objects under creation.
+    /// Returns true if the lock's operation weakens a lock that hides objects under creation.
     pub(crate) fn must_wait_at_barrier(&self, lock: &Lock) -> bool {
         let freed = lock.flags.contains(LockFlags::FREED) && !mutated!(self, FreedLocksWait);
         if self.claims.unsettled() == 0 || freed {
@@ -112,12 +112,13 @@ impl Lockspace {
         }
     }
 
-    /// Whether the client's exit waits: nobody is left to be told anything.
+    /// Returns true if the client's exit waits: no client is left to be told anything.
     pub(crate) fn has_exited(&self, client: ClientId) -> bool {
         self.barrier.waits.iter().any(|w| w.waiter == Waiter::Client(client))
     }
 
-    /// Whether the client's exit waits for the barrier, so that nobody is left to abandon a lock.
+    /// Returns true if the client's exit waits for the barrier, so that no client is left to
+    /// abandon a lock.
     pub(crate) fn is_exiting(&self, client: ClientId) -> bool {
         self.leaving || self.has_exited(client)
     }

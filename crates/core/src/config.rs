@@ -1,4 +1,4 @@
-//! What a lockspace is told when it is made.
+//! The configuration of a lockspace.
 
 use serde::{Deserialize, Serialize};
 
@@ -101,7 +101,7 @@ pub struct Config {
     /// How many resources, or operations that waited for a recovery, one call handles at most: the
     /// rest is for the next [`crate::Input::Work`]. Whatever else the host does waits for no more.
     pub bulk: usize,
-    /// Whether to emit [`crate::Output::Trace`].
+    /// True to emit [`crate::Output::Trace`].
     pub trace: bool,
     /// A defect to reproduce; tests only. No part of a state that is written down: that is the same with the feature and
     /// without.

@@ -1,8 +1,7 @@
-//! A resource's queues, counted: what the master asks of them does not depend on how many locks are
-//! in them.
+//! A resource's queues, counted: the master's questions cost the same for any number of locks.
 //!
-//! A resource with few locks is counted when it is asked about; one with many has a [`Crowd`], which
-//! is kept up to date as locks come and go. Who changes what a queued lock is counted as has it
+//! A resource with few locks is counted when it is asked about; one with many has a [`Crowd`], which is
+//! kept up to date as locks come and go. Code that changes the counted properties of a queued lock has it
 //! counted again ([`crate::store::Store::recount`]).
 
 use core::hash::{Hash, Hasher};
@@ -30,7 +29,7 @@ impl Modes {
         Mode::ALL.into_iter().filter(move |&mode| self.0 & 1 << mode as u8 != 0)
     }
 
-    /// Whether one of them cannot be granted beside `mode`.
+    /// Returns true if one of them cannot be granted beside `mode`.
     pub fn conflict_with(self, mode: Mode) -> bool {
         self.iter().any(|other| !other.compatible(mode))
     }
@@ -44,7 +43,7 @@ impl FromIterator<Mode> for Modes {
     }
 }
 
-/// What a lock counts as.
+/// The way in which a lock is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Counted {
     #[default]
@@ -127,7 +126,8 @@ impl Tally {
         }
     }
 
-    /// Whether locks in force keep `wanted` from being granted to one that itself holds `own`.
+    /// Returns true if locks in force keep `wanted` from being granted to one that itself holds
+    /// `own`.
     pub fn conflict(&self, wanted: Mode, own: Option<Mode>) -> bool {
         Mode::ALL.into_iter().filter(|held| !held.compatible(wanted)).any(|held| {
             let converting: u32 = self.converting[held as usize].iter().sum();
@@ -146,9 +146,9 @@ impl Tally {
         modes.map(|held| self.granted[held as usize]).sum()
     }
 
-    /// Whether a converter and another one wait for each other (docs/design/semantics.md 5). Any converter
-    /// whose wait closes the circle counts, and of those `ahead` of it, which want these modes, also
-    /// one that only waits for it. `queued`: it is in the queue itself.
+    /// Returns true if a converter and another one wait for each other (docs/design/semantics.md 5). Any
+    /// converter whose wait closes the circle counts, and of those `ahead` of it, which want these modes,
+    /// also one that only waits for it. `queued`: it is in the queue itself.
     pub fn deadlock(&self, held: Mode, wanted: Mode, ahead: Modes, queued: bool) -> bool {
         let circle = |(of, to): (Mode, Mode)| {
             let own = queued && (of, to) == (held, wanted);
@@ -171,7 +171,7 @@ impl Tally {
         pairs().filter(held).map(|(of, _)| of).collect()
     }
 
-    /// Whether a converter is looked at even if it is not the first one.
+    /// Returns true if a converter is looked at even if it is not the first one.
     pub fn any_watched(&self) -> bool {
         self.watched > 0
     }
@@ -188,13 +188,13 @@ impl Tally {
         self.wanted_by_waiters().iter().max()
     }
 
-    /// Whether somebody waits for this mode.
+    /// Returns true if a lock waits for this mode.
     pub fn awaited(&self, mode: Mode) -> bool {
         let both = self.wanted_by_converters().iter().chain(self.wanted_by_waiters().iter());
         both.into_iter().any(|wanted| wanted == mode)
     }
 
-    /// Whether one of those that need not wait for their turn can be granted.
+    /// Returns true if a lock that need not wait for its turn can be granted.
     pub fn unordered_may_go(&self) -> bool {
         let waits = |&mode: &Mode| self.unordered[mode as usize] > 0;
         Mode::ALL.into_iter().filter(waits).any(|mode| !self.conflict(mode, None))
@@ -224,7 +224,7 @@ impl Notices {
     }
 }
 
-/// What is kept of a resource with many locks.
+/// The counts of a resource with many locks.
 #[derive(Clone, Debug)]
 pub(crate) struct Crowd {
     pub tally: Tally,
@@ -259,7 +259,7 @@ impl Crowd {
     }
 }
 
-/// What can be found again of a lock: not a part of its state.
+/// Derived data of a lock, which is not a part of its state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marks {
     /// As its resource's [`Crowd`] counts it.

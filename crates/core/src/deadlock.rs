@@ -42,8 +42,8 @@ const LOCKS_PER_RESOURCE: usize = 1024;
 /// Circles that one search ends; more are found by the next.
 const CYCLES_PER_SEARCH: usize = 64;
 
-/// What a node sees of a wait: the numbers of the operations of its two locks, at the master, then
-/// at their owners; 0 for what is not the node's to see.
+/// A node's view of a wait: the numbers of the operations of its two locks, at the master, then at
+/// their owners; 0 for those that the node cannot see.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Sight {
     /// The waiter's operation, as the master knows it.
@@ -76,7 +76,7 @@ pub(crate) struct Deadlocks {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 struct Search {
-    /// Who has not answered in this round.
+    /// The nodes that have not answered in this round.
     missing: BTreeSet<NodeId>,
     stage: Stages,
 }
@@ -88,7 +88,7 @@ enum Stages {
         /// The suspects, as the ends of each one's edges in `edges`, and its victim.
         suspects: Vec<(usize, usize)>,
         edges: Vec<Edge>,
-        /// What everybody has seen in this round.
+        /// The views of all nodes in this round.
         seen: BTreeMap<NodeId, Vec<Option<Sight>>>,
         /// And in the one before, if it is the second.
         before: Option<BTreeMap<NodeId, Vec<Option<Sight>>>>,
@@ -341,7 +341,7 @@ impl Lockspace {
         self.send(from, Body::Waits { round, now, resources: part, last: true });
     }
 
-    /// What waits at this master, and what it waits for.
+    /// The waiting locks of this master, and the locks that they wait for.
     fn waits_here(&mut self) -> Vec<ResourceInfo> {
         self.drop_unqueued();
         let mut all = Vec::with_capacity(self.deadlocks.queued.len());
@@ -377,7 +377,7 @@ impl Lockspace {
         edges.iter().map(|edge| self.sight_of(edge, &mastered)).collect()
     }
 
-    /// What this node sees of a wait; `None` if it knows that there is no such wait.
+    /// This node's view of a wait; `None` if there is certainly no such wait.
     fn sight_of(
         &self,
         edge: &Edge,

@@ -1,4 +1,4 @@
-//! What a call refuses at once, and how an accepted operation ends.
+//! The immediate refusals of a call, and the ends of an accepted operation.
 
 use serde::{Deserialize, Serialize};
 

@@ -58,7 +58,7 @@ impl LockFlags {
         found.map(|(_, mode)| mode)
     }
 
-    /// Whether a conversion from `granted` to `mode` may have these flags.
+    /// Checks that a conversion from `granted` to `mode` may have these flags.
     ///
     /// # Errors
     /// [`Invalid::RequestOnly`], [`Invalid::DeadlkNoqueue`], [`Invalid::Quecvt`].

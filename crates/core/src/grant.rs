@@ -31,7 +31,7 @@ pub(crate) enum When {
     Recovering,
 }
 
-/// What a master's first look at a request or conversion leads to.
+/// The result of a master's first look at a request or conversion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Granted,
@@ -40,8 +40,8 @@ pub(crate) enum Outcome {
     Deadlock,
 }
 
-/// What the effects of a request or conversion depend on, besides its outcome; taken down before
-/// the lock is answered, as it may be gone after that.
+/// The causes of the effects of a request or conversion, besides its outcome. They are recorded
+/// before the answer, because the lock may be gone after that.
 #[derive(Clone, Copy)]
 pub(crate) struct Effects {
     /// A request, not a conversion.
@@ -51,7 +51,8 @@ pub(crate) struct Effects {
 }
 
 impl Store {
-    /// Whether `id` can be granted `rq`: the ten rules of docs/design/semantics.md 4.1, in their order.
+    /// Returns true if `id` can be granted `rq`: the ten rules of docs/design/semantics.md 4.1, in their
+    /// order.
     fn grantable(&self, id: LockId, rq: Mode, when: When) -> bool {
         let lock = &self[id];
         let key = lock.resource;
@@ -81,16 +82,16 @@ impl Store {
         }
     }
 
-    /// Whether a converter's granted mode is in the way of `id`: put ahead of it, `id` would wait
-    /// for one that waits behind it, which docs/design/semantics.md 5 does not see when `id` arrives.
+    /// Returns true if a converter's granted mode blocks `id`: put ahead of it, `id` would wait for one
+    /// that waits behind it, which docs/design/semantics.md 5 does not see when `id` arrives.
     fn waits_for_converters(&self, id: LockId) -> bool {
         let lock = &self[id];
         let held = self.tally(lock.resource).held_by_converters();
         lock.requested.is_some_and(|rq| held.conflict_with(rq))
     }
 
-    /// Whether converter `id` and another one wait for each other (docs/design/semantics.md 5); those ahead
-    /// of it want these modes. All converters are ahead of one that is not in the queue yet.
+    /// Returns true if converter `id` and another one wait for each other (docs/design/semantics.md 5);
+    /// those ahead of it want these modes. All converters are ahead of one that is not in the queue yet.
     fn conversion_deadlock(&self, id: LockId, ahead: Modes) -> bool {
         let lock = &self[id];
         let queued = lock.queue == Queue::Converting;
@@ -180,7 +181,7 @@ impl Lockspace {
                 return Outcome::Deadlock;
             }
             Try::Demoted => {
-                // What the lock gave up may let others through, and then itself.
+                // The released mode may let other locks through, and then this one.
                 self.run_conversions(key, When::Pending);
                 let rq = self.store[id].requested;
                 if rq.is_some_and(|rq| self.store.grantable(id, rq, When::Now)) {
@@ -209,7 +210,7 @@ impl Lockspace {
         self.note_queued(self.store[id].resource);
     }
 
-    /// What others notice of a request or conversion, after its own answer is out.
+    /// The effects of a request or conversion on others, after its own answer is out.
     pub(crate) fn effects(
         &mut self,
         id: LockId,

@@ -38,7 +38,7 @@ impl Clients {
         Clients { first: client, last: client }
     }
 
-    /// Whether this is one of them.
+    /// Returns true if the client is one of them.
     pub fn contains(self, client: ClientId) -> bool {
         (self.first..=self.last).contains(&client)
     }
@@ -78,7 +78,7 @@ pub struct Member {
 pub struct View {
     /// The view's number.
     pub seq: u64,
-    /// Who is in it. Whoever left the previous view has been fenced before this one is announced.
+    /// The members. Those that left the previous view were fenced before this view is announced.
     pub members: alloc::vec::Vec<Member>,
 }
 

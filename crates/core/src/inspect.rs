@@ -1,4 +1,4 @@
-//! What a node knows of its resources, for "who holds what".
+//! A node's knowledge of its resources, for "who holds what".
 
 use alloc::vec::Vec;
 
@@ -30,7 +30,7 @@ pub struct ResourceInfo {
 }
 
 impl ResourceInfo {
-    /// Whether somebody waits for it, as far as is known.
+    /// Returns true if a lock is known to wait for it.
     pub fn is_waited_for(&self) -> bool {
         self.locks.iter().any(|l| l.queue != Queue::Granted)
     }
@@ -66,7 +66,8 @@ pub struct LockInfo {
     pub token: u64,
     /// When the present grant or wait began, on this node's clock.
     pub since: Time,
-    /// What its operation waits for. Only the owner knows of waits that come before the queue.
+    /// The reason for the wait of its operation. Only the owner knows of waits that come before the
+    /// queue.
     pub wait: Wait,
     /// Which of its operations is, or was, the last one; the owner's and the master's counts differ
     /// for an operation that has not reached the master.
@@ -78,7 +79,7 @@ pub struct LockInfo {
     pub transaction: u64,
 }
 
-/// What an operation waits for.
+/// The reason for an operation's wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Wait {
     /// It does not wait.
@@ -144,11 +145,11 @@ impl Queue {
 pub struct Defect {
     /// The resource it was found at.
     pub name: Name,
-    /// What is wrong.
+    /// The defect.
     pub what: &'static str,
 }
 
-/// What the lock manager keeps in memory for one lock and for one resource, in bytes.
+/// The lock manager's memory for one lock and for one resource, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Footprint {
     /// A lock: its slot. A lock value block in use adds its own bytes.

@@ -1,4 +1,4 @@
-//! What goes into the state machine and what comes out.
+//! The inputs and outputs of the state machine.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ pub type Lvb = Box<[u8]>;
 /// Arguments of a new lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct LockArgs {
-    /// Who asks.
+    /// The client that asks.
     pub client: ClientId,
     /// Returned in the completion and in blocking notices (libdlm's AST argument).
     pub tag: u64,
@@ -26,11 +26,11 @@ pub struct LockArgs {
     pub name: Name,
     /// The mode asked for.
     pub mode: Mode,
-    /// Flags.
+    /// The flags of the request.
     pub flags: LockFlags,
     /// The lock value block; required by VALBLK.
     pub lvb: Option<Lvb>,
-    /// Whether the client wants blocking notices for this lock.
+    /// True if the client wants blocking notices for this lock.
     pub bast: bool,
     /// Cancel with ETIMEDOUT after waiting this long, in nanoseconds.
     pub timeout: Option<Time>,
@@ -42,7 +42,7 @@ pub struct LockArgs {
 /// Arguments of a conversion.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ConvertArgs {
-    /// Who asks.
+    /// The client that asks.
     pub client: ClientId,
     /// The lock.
     pub lock: LockId,
@@ -50,7 +50,7 @@ pub struct ConvertArgs {
     pub tag: u64,
     /// The mode asked for.
     pub mode: Mode,
-    /// Flags.
+    /// The flags of the conversion.
     pub flags: LockFlags,
     /// The lock value block; required by VALBLK.
     pub lvb: Option<Lvb>,
@@ -61,13 +61,13 @@ pub struct ConvertArgs {
 /// Arguments of an unlock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct UnlockArgs {
-    /// Who asks.
+    /// The client that asks.
     pub client: ClientId,
     /// The lock.
     pub lock: LockId,
     /// Replaces the lock's tag.
     pub tag: u64,
-    /// Flags.
+    /// The flags of the unlock.
     pub flags: UnlockFlags,
     /// The lock value block; required by VALBLK.
     pub lvb: Option<Lvb>,
@@ -85,7 +85,7 @@ pub enum Input {
     /// A client takes its outstanding request or conversion back. Never completes by itself: the
     /// cancelled operation completes with [`Status::Canceled`], or as it would have.
     Cancel {
-        /// Who asks.
+        /// The client that asks.
         client: ClientId,
         /// The lock.
         lock: LockId,
@@ -96,16 +96,16 @@ pub enum Input {
     /// A client takes its outstanding request or conversion back as the victim of a deadlock that
     /// somebody has found: as [`Input::Cancel`], but it completes with [`Status::Deadlock`].
     BreakDeadlock {
-        /// Who asks.
+        /// The client that asks.
         client: ClientId,
         /// The lock.
         lock: LockId,
     },
     /// Drop the orphans that these clients left on `node`.
     Purge {
-        /// Whose node.
+        /// The node of the orphans.
         node: NodeId,
-        /// Whose orphans.
+        /// The clients that left the orphans.
         clients: Clients,
     },
     /// A message came from a member. Per sender, messages come in the order sent, each once
@@ -142,7 +142,7 @@ pub enum Input {
 /// A completion AST.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Completion {
-    /// Whose.
+    /// The client that owns the lock.
     pub client: ClientId,
     /// The lock.
     pub lock: LockId,
@@ -152,7 +152,7 @@ pub struct Completion {
     pub status: Status,
     /// The mode now granted; `None` if the lock is gone.
     pub mode: Option<Mode>,
-    /// Flags.
+    /// The flags of the completion.
     pub sb: SbFlags,
     /// The lock value block, if VALBLK asked for it and this transition reads it.
     pub lvb: Option<Lvb>,
@@ -185,21 +185,22 @@ pub enum WithdrawReason {
     LeftBehind,
 }
 
-/// What the state machine wants done; pull with [`crate::Lockspace::poll`].
+/// An output of the state machine; pull with [`crate::Lockspace::poll`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Output {
     /// Send a message to a member.
     Send {
         /// To whom.
         to: NodeId,
-        /// What. Boxed, as is a trace: most outputs are small, and are moved from queue to queue.
+        /// The message. It is boxed, as is a trace: most outputs are small, and are moved from
+        /// queue to queue.
         message: Box<Message>,
     },
     /// An operation ended.
     Complete(Completion),
     /// A lock blocks somebody who wants `mode` (blocking AST).
     Bast {
-        /// Whose lock.
+        /// The client that owns the lock.
         client: ClientId,
         /// The lock.
         lock: LockId,
@@ -210,18 +211,18 @@ pub enum Output {
     },
     /// A lock is no longer held.
     Lost {
-        /// Whose lock.
+        /// The client that owns the lock.
         client: ClientId,
         /// The lock.
         lock: LockId,
         /// Its tag.
         tag: u64,
-        /// Why.
+        /// The reason of the loss.
         reason: LostReason,
     },
     /// A provisional grant has become final; `token` replaces the one given before.
     Settled {
-        /// Whose lock.
+        /// The client that owns the lock.
         client: ClientId,
         /// The lock.
         lock: LockId,
@@ -230,8 +231,8 @@ pub enum Output {
         /// The fencing token from now on.
         token: u64,
     },
-    /// What [`Input::ClientGone`] asked for is done: all locks of the client are on their way to be
-    /// unlocked, but these, which it has left as orphans.
+    /// [`Input::ClientGone`] is done: all locks of the client are on their way to be unlocked, but
+    /// these, which it has left as orphans.
     Departed {
         /// The client.
         client: ClientId,
@@ -241,7 +242,7 @@ pub enum Output {
     /// An orphan is one no more: it was adopted or purged, or its conversion or request has ended
     /// as one that takes the lock along.
     OrphanGone {
-        /// Who left it.
+        /// The client that left it.
         client: ClientId,
     },
     /// Every claim made before the [`Input::Fence`] of this number is settled.
@@ -270,7 +271,7 @@ impl Output {
         }
     }
 
-    /// Whether it is a callback for this lock.
+    /// Returns true if it is a callback for this lock.
     pub(crate) fn is_about(&self, id: LockId) -> bool {
         match self {
             Output::Complete(done) => done.lock == id,

@@ -10,8 +10,7 @@
 
 extern crate alloc;
 
-/// Whether the lockspace is to behave with one of these defects; constantly false without the
-/// feature.
+/// True if the lockspace has to show one of these defects; constantly false without the feature.
 macro_rules! mutated {
     ($space:expr, $($defect:ident)|+) => {{
         #[cfg(feature = "mutations")]

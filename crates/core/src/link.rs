@@ -27,7 +27,7 @@ pub struct Frame<P> {
     pub payload: Option<P>,
 }
 
-/// What both ends tell each other on a new connection.
+/// The first message of both ends on a new connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// The sender's life.
@@ -38,7 +38,7 @@ pub struct Hello {
     pub received: u64,
 }
 
-/// What a new connection means for the peer's state.
+/// The effect of a new connection on the peer's state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Resumed {
     /// The same life of the peer: nothing was lost; send [`Link::resend`].
@@ -83,7 +83,7 @@ pub enum LinkError {
         "the peer has received {received}, but only {first} to {last} can be right: restart the peer"
     )]
     Nonsense {
-        /// What it says that it has received.
+        /// The received number, as the peer reports it.
         received: u64,
         /// The smallest value that can be right.
         first: u64,
@@ -92,7 +92,7 @@ pub enum LinkError {
     },
 }
 
-/// What a payload takes while it waits to be acknowledged, in bytes, about.
+/// The memory of a payload while it waits to be acknowledged, in bytes, about.
 pub trait Weigh {
     /// Always the same for the same payload.
     fn weight(&self) -> usize;
@@ -135,7 +135,7 @@ impl<P: Clone + Weigh> Link<P> {
         }
     }
 
-    /// What to tell the peer on a new connection.
+    /// The first message to the peer on a new connection.
     pub fn hello(&self) -> Hello {
         Hello { from: self.me, to: self.peer, received: self.received }
     }
@@ -151,12 +151,14 @@ impl<P: Clone + Weigh> Link<P> {
             Some(p) if hello.from > p => Resumed::NewLife,
             Some(_) => Resumed::Same,
         };
-        // What the peer received from another life of this node says nothing about this one.
+        // The number that the peer received from another life of this node says nothing about this
+        // one.
         let received = if hello.to == Some(self.me) { hello.received } else { 0 };
         if resumed == Resumed::Same {
             self.acknowledge(received)?;
         } else {
-            // What was sent before the first life was known is for that life; see `send`.
+            // Payloads that were sent before the first life was known are for that life; see
+            // `send`.
             if received != 0 {
                 return Err(LinkError::Nonsense { received, first: 0, last: 0 });
             }
@@ -178,7 +180,7 @@ impl<P: Clone + Weigh> Link<P> {
         self.connected = false;
     }
 
-    /// Whether frames can be carried now.
+    /// Returns true if frames can be carried now.
     pub fn is_connected(&self) -> bool {
         self.connected
     }
@@ -244,7 +246,7 @@ impl<P: Clone + Weigh> Link<P> {
         self.received - self.told
     }
 
-    /// What they weigh.
+    /// The weight of the unacknowledged payloads.
     pub fn unacknowledged_weight(&self) -> usize {
         self.untold
     }
@@ -259,7 +261,7 @@ impl<P: Clone + Weigh> Link<P> {
         self.unacked.len()
     }
 
-    /// What they weigh: whoever has more than enough to send waits until this is little.
+    /// The weight of the waiting payloads. A sender with much to send waits until this is little.
     pub fn weight(&self) -> usize {
         self.weight
     }

@@ -12,7 +12,7 @@ use crate::io::{Lvb, UnlockArgs};
 use crate::mode::Mode;
 use crate::resource::ResourceKey;
 
-/// Whose lock it is.
+/// The owner of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) enum Owner {
     /// A client of this node.
@@ -57,7 +57,7 @@ pub(crate) enum Stage {
     Queued,
 }
 
-/// What was asked for while another operation was outstanding.
+/// A request that came while another operation was outstanding.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Overlap {
     pub cancel: Option<CancelCause>,

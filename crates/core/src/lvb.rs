@@ -8,7 +8,7 @@ use crate::mode::Mode;
 use crate::resource::ResourceKey;
 use crate::store::Store;
 
-/// What a transition does with the lock value block.
+/// The effect of a transition on the lock value block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LvbAction {
     /// Resource to caller.

@@ -1,8 +1,8 @@
-//! What members say to each other.
+//! The messages between members.
 //!
-//! Every message carries the sender's view and Lamport clock. Directory and recovery messages
-//! count only within their view (docs/design/semantics.md 9); the others are queued while a node
-//! recovers and handled afterwards.
+//! Every message carries the sender's view and Lamport clock. Directory and recovery messages count
+//! only within their view (docs/design/semantics.md 9). The others are queued while a node
+//! recovers, and handled afterwards.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -56,7 +56,7 @@ impl Weigh for Message {
     }
 }
 
-/// What a lock asks of its master.
+/// A lock's request to its master.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Ask {
     /// The asker's lock.
@@ -65,7 +65,7 @@ pub struct Ask {
     pub op: u32,
     /// The mode asked for.
     pub mode: Mode,
-    /// Flags.
+    /// The flags of the operation.
     pub flags: LockFlags,
     /// The lock value block, if this operation may write it.
     pub lvb: Option<Lvb>,
@@ -76,9 +76,9 @@ pub struct Ask {
 pub struct NewLock {
     /// Which resource.
     pub name: Name,
-    /// What it asks.
+    /// The request of the lock.
     pub ask: Ask,
-    /// Whether its client wants blocking notices.
+    /// True if its client wants blocking notices.
     pub bast: bool,
     /// Its client, for "who holds it"; `None` for an orphan.
     pub client: Option<ClientId>,
@@ -91,7 +91,7 @@ pub struct NewLock {
 pub struct Granted {
     /// The mode now granted.
     pub mode: Mode,
-    /// Flags.
+    /// The flags of the completion.
     pub sb: SbFlags,
     /// The resource's lock value block, where this transition reads it.
     pub lvb: Option<Lvb>,
@@ -104,15 +104,15 @@ pub struct Granted {
 /// How the master answers an operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// Granted.
+    /// The operation is granted.
     Granted(Granted),
     /// Queued; a [`Body::Grant`] will follow.
     Queued,
-    /// EAGAIN.
+    /// EAGAIN: it cannot be granted at once.
     Again,
-    /// EDEADLK.
+    /// EDEADLK: it was ended as a deadlock's victim.
     Deadlock,
-    /// Unlocked.
+    /// The lock is unlocked.
     Unlocked,
     /// Cancelled; with the mode that stays granted, if any.
     Canceled(Option<Mode>),
@@ -162,9 +162,9 @@ pub struct MovedLock {
     pub granted_unknown: bool,
     /// Mode asked for, if it waits or converts.
     pub requested: Option<Mode>,
-    /// Flags.
+    /// The flags of the last operation.
     pub flags: LockFlags,
-    /// Whether its client wants blocking notices.
+    /// True if its client wants blocking notices.
     pub bast: bool,
     /// Its copy of the lock value block.
     pub lvb: Option<Lvb>,
@@ -231,14 +231,14 @@ pub enum Body {
     Convert {
         /// The master's lock.
         remid: LockId,
-        /// What is asked.
+        /// The request.
         ask: Ask,
     },
     /// To the master: unlock.
     Unlock {
         /// The master's lock.
         remid: LockId,
-        /// What is asked; mode and lock flags play no part but VALBLK and IVVALBLK.
+        /// The request; its mode and flags have no effect, except for VALBLK and IVVALBLK.
         ask: Ask,
     },
     /// To the master: cancel the outstanding request or conversion.
@@ -329,21 +329,21 @@ pub enum Body {
 
     /// Recovery: the sender has reached a barrier.
     Reached {
-        /// Which.
+        /// The barrier that was reached.
         step: Step,
-        /// What the sender can do and how it is configured.
+        /// The sender's capabilities and configuration.
         features: Features,
     },
     /// Recovery, from the coordinator: all members have reached it.
     Passed {
-        /// Which.
+        /// The barrier that all have reached.
         step: Step,
-        /// What all members can do.
+        /// The common capabilities of all members.
         features: Features,
     },
     /// Recovery: names that the sender masters and whose directory the receiver is.
     Names {
-        /// Names.
+        /// Some of these names.
         names: Vec<Name>,
         /// No more will come.
         last: bool,
@@ -409,7 +409,8 @@ pub enum Mastering {
     Maybe,
 }
 
-/// What a member can do and must agree on, exchanged at the first barrier of a recovery.
+/// A member's capabilities, and the settings on which all must agree. Members exchange them at the
+/// first barrier of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Features {
     /// Understands claims.

@@ -16,7 +16,7 @@ pub enum Mode {
     PR = 3,
     /// Protected write ("update").
     PW = 4,
-    /// Exclusive.
+    /// Exclusive: one reader and writer, and no other access.
     EX = 5,
 }
 
@@ -24,7 +24,7 @@ impl Mode {
     /// All modes, weakest first.
     pub const ALL: [Mode; 6] = [Mode::NL, Mode::CR, Mode::CW, Mode::PR, Mode::PW, Mode::EX];
 
-    /// Whether two locks of one resource may be granted in these modes at the same time.
+    /// Returns true if two locks of one resource may be granted in these modes at the same time.
     pub const fn compatible(self, other: Mode) -> bool {
         const N: bool = false;
         const Y: bool = true;
@@ -49,7 +49,7 @@ impl Mode {
         to < self && !self.is_middle(to)
     }
 
-    /// Whether a lock in this mode excludes everything that one in `other` excludes.
+    /// Returns true if a lock in this mode excludes everything that one in `other` excludes.
     pub fn covers(self, other: Mode) -> bool {
         Mode::ALL.into_iter().all(|m| other.compatible(m) || !self.compatible(m))
     }

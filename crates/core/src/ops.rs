@@ -347,7 +347,7 @@ impl Lockspace {
         }
     }
 
-    /// What the master here decided, told to the local client.
+    /// Tells the local client the decision of the master here.
     fn settle_here(&mut self, id: LockId, outcome: Outcome) {
         match outcome {
             Outcome::Granted => self.complete(id, Status::Granted),
@@ -371,7 +371,8 @@ impl Lockspace {
         }
     }
 
-    /// Unlocks; with FORCE in any state. What was outstanding ends without a completion of its own.
+    /// Unlocks; with FORCE in any state. An outstanding operation ends without a completion of its
+    /// own.
     pub(crate) fn unlock_lock(&mut self, args: UnlockArgs) {
         let id = args.lock;
         let lock = &mut self.store[id];
@@ -595,8 +596,8 @@ impl Lockspace {
         self.drop_if_unused(key);
     }
 
-    /// If a lock of this owner was an orphan: it is to be one no more. Who limits how many a user may
-    /// have counts them.
+    /// If a lock of this owner was an orphan: it is to be one no more. A host that limits a user's locks
+    /// counts orphans.
     pub(crate) fn tell_orphan_gone(&mut self, owner: Owner) {
         if let Owner::Orphan(client) = owner {
             self.out.push_back(Output::OrphanGone { client });

@@ -38,7 +38,7 @@ fn table(head: &str) -> Vec<Vec<&'static str>> {
     rows.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
 }
 
-/// What a cell says, with simple types in the place of the page's names for them.
+/// The content of a cell, with simple types in the place of the page's names for them.
 fn plain(cell: &str) -> String {
     let (mut plain, mut word) = (String::new(), String::new());
     for c in cell.chars().filter(|c| *c != '`').chain([' ']) {

@@ -1,6 +1,6 @@
 //! Recovery after a change of members (docs/design/semantics.md 9), step by step, restartable at any.
 //!
-//! A view closes the gate. What the departed left behind is dealt with at once, as it needs nobody
+//! A view closes the gate. The locks of the departed are removed at once, because that needs nobody
 //! else; then come four barriers, which the lowest member counts:
 //!
 //! ```text
@@ -10,10 +10,10 @@
 //! DONE       everybody is ready: the gate opens
 //! ```
 //!
-//! What concerns every resource is done by [walks](walk), in pieces.
+//! [Walks](walk) do the work on every resource, in pieces.
 //!
-//! Every mark that a step leaves (`moved`, `regrant`, `lvb_lost`, [`Stage::Gate`]) stays on the
-//! lock or resource until the recovery is done, so that a newer view starts over from them.
+//! Every mark that a step leaves (`moved`, `regrant`, `lvb_lost`, [`Stage::Gate`]) stays on the lock
+//! or resource until the recovery is done, so that a newer view starts over from them.
 //!
 //! Difference to the kernel: names are pushed by their masters rather than pulled, to every member
 //! and even if there are none. As connections keep order, their last message also says that
@@ -47,7 +47,7 @@ pub(crate) struct Recovery {
     established: bool,
     /// At the coordinator: who has reached what.
     reached: BTreeMap<Step, BTreeMap<NodeId, Features>>,
-    /// Whose names have not all come.
+    /// The members whose names have not all come.
     names_missing: BTreeSet<NodeId>,
     /// Resources whose new master has not been named yet.
     adopting: usize,
@@ -111,7 +111,7 @@ impl Lockspace {
         }
     }
 
-    /// What needs nobody else is done.
+    /// The steps that need nobody else are done.
     fn stopped(&mut self) {
         #[cfg(feature = "mutations")]
         if mutated!(self, BarrierHoldsGate) && !self.barrier.is_empty() {

@@ -290,7 +290,7 @@ impl Lockspace {
     }
 
     /// Tells the local client of a grant, unless it has unlocked by force meanwhile, or was told of a
-    /// time-out. What follows then is left for later, as the resource's queues may be under way.
+    /// time-out. Further effects are left for later, because the resource's queues may be in use.
     fn granted_to_client(&mut self, id: LockId) {
         let lock = &mut self.store[id];
         let unlock = lock.overlap.as_mut().and_then(|o| o.unlock.take());
@@ -368,7 +368,7 @@ impl Lockspace {
         }
     }
 
-    /// Whether `remid` at `node` is the master's copy of this lock.
+    /// Returns true if `remid` at `node` is the master's copy of this lock.
     fn is_at(&self, lock: &Lock, node: NodeId, remid: LockId) -> bool {
         self.store[lock.resource].master == Master::At(node) && lock.remid == Some(remid)
     }
@@ -603,7 +603,7 @@ impl Lockspace {
         }
     }
 
-    /// What was queued is granted.
+    /// Grants a queued operation.
     pub(crate) fn tell_granted(&mut self, id: LockId) {
         let lock = &self.store[id];
         let Owner::Remote { node, lkid, .. } = lock.owner else {
@@ -626,7 +626,7 @@ impl Lockspace {
     }
 }
 
-/// Whether this node takes a new lock of another node.
+/// Decides if this node accepts a new lock of another node.
 pub(crate) enum Accepts {
     Yes(ResourceKey),
     /// When its mastership is settled.

@@ -11,7 +11,7 @@ use crate::name::Name;
 /// A resource's slot.
 pub(crate) type ResourceKey = u32;
 
-/// Who masters a resource, as far as this node knows.
+/// The master of a resource, as far as this node knows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) enum Master {
     Unknown,
@@ -19,7 +19,7 @@ pub(crate) enum Master {
     At(NodeId),
 }
 
-/// What is under way to find or become the master.
+/// The search for the master, or the attempt to become it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) enum Finding {
     Nothing,

@@ -51,7 +51,7 @@ pub struct Lockspace {
     /// All members understand claims.
     pub(crate) claims_agreed: bool,
     pub(crate) recovery: Option<Recovery>,
-    /// What goes on with every resource, in pieces.
+    /// The work on every resource, in pieces.
     pub(crate) walk: Option<Walk>,
 
     pub(crate) directory: Directory,
@@ -166,7 +166,7 @@ impl Lockspace {
         [toss, batch, self.timers.next()].into_iter().flatten().min()
     }
 
-    /// Counters.
+    /// The counters of this lockspace.
     pub fn stats(&self) -> Stats {
         self.stats
     }
@@ -189,7 +189,7 @@ impl Lockspace {
         &self.view
     }
 
-    /// Whether the lockspace runs: it is a member and no recovery is going on.
+    /// Returns true if the lockspace runs: it is a member and no recovery is going on.
     pub fn is_running(&self) -> bool {
         self.member && self.running
     }
@@ -205,7 +205,7 @@ impl Lockspace {
         self.store.lock_ids().filter(|&id| own(&self.store[id])).count()
     }
 
-    /// What this node's clients hold, and the orphans that they left: name, mode and client.
+    /// The locks and orphans of this node's clients: name, mode and client.
     pub fn held(&self) -> impl Iterator<Item = (Name, Mode, ClientId)> + '_ {
         self.store.lock_ids().filter_map(|id| {
             let lock = &self.store[id];
@@ -276,7 +276,7 @@ impl Lockspace {
         self.store[key].name
     }
 
-    /// What this node knows of a resource.
+    /// This node's knowledge of a resource.
     pub fn resource(&self, name: &Name) -> Option<ResourceInfo> {
         self.store.find(name, name.hash64()).map(|key| self.info(key))
     }
@@ -291,7 +291,8 @@ impl Lockspace {
     }
 
     /// Tells of each resource that has locks, in the slots from `from` on, of which it looks at so
-    /// many; returns where to go on, until there are no more. What stays throughout is seen once.
+    /// many; returns where to go on, until there are no more. A resource that exists throughout is
+    /// seen once.
     pub fn survey(&self, from: u32, slots: u32, mut see: impl FnMut(Seen)) -> Option<u32> {
         let end = self.store.resource_slots();
         let next = from.saturating_add(slots).min(end);
@@ -315,7 +316,7 @@ impl Lockspace {
         }
     }
 
-    /// What this node knows of all resources that have locks here.
+    /// This node's knowledge of all resources that have locks here.
     pub fn resources(&self) -> Vec<ResourceInfo> {
         self.store
             .resource_keys()
@@ -498,7 +499,7 @@ impl Lockspace {
     }
 }
 
-/// What a lock's operation waits for.
+/// The reason for a lock's wait.
 fn wait_of(l: &crate::lock::Lock) -> Wait {
     if !l.is_local() {
         return match l.queue {

@@ -158,7 +158,7 @@ impl IndexMut<ResourceKey> for Store {
     }
 }
 
-/// What a slab's slot holds: a value, or the number of the next free slot.
+/// The content of a slab's slot: a value, or the number of the next free slot.
 #[allow(dead_code)] // Only its size counts.
 enum Slot<T> {
     Free(usize),
@@ -387,7 +387,7 @@ impl Store {
         tally
     }
 
-    /// Whether what is kept of a resource's queues is what they are; for tests.
+    /// Returns true if the counts of a resource's queues are right; for tests.
     pub fn is_counted(&self, key: ResourceKey) -> bool {
         let queued = self.queued(key).count() == self[key].queued as usize;
         let counted = self.crowd(key).is_none_or(|crowd| crowd.tally == self.count(key));
@@ -396,7 +396,7 @@ impl Store {
         queued && counted && in_order
     }
 
-    /// Whether a lock that `id` is not keeps `wanted` from being granted to it.
+    /// Returns true if another lock than `id` keeps `wanted` from being granted to it.
     pub fn conflict(&self, id: LockId, wanted: Mode) -> bool {
         let lock = &self[id];
         let in_force = matches!(lock.queue, Queue::Granted | Queue::Converting);
@@ -411,8 +411,8 @@ impl Store {
         }
     }
 
-    /// What a lock is counted as has changed, where it is. The place of a granted one depends on its
-    /// mode: it is moved ([`Store::enqueue_granted`]).
+    /// Counts a lock again in its place, after its counted properties have changed. The place of a
+    /// granted one depends on its mode: it is moved ([`Store::enqueue_granted`]).
     pub fn recount(&mut self, id: LockId) {
         if matches!(self[id].queue, Queue::Converting | Queue::Waiting) {
             self.uncount(id);
@@ -428,7 +428,7 @@ impl Store {
         }
     }
 
-    /// Whether such notices have been made, and nothing has changed since.
+    /// Returns true if such notices have been made, and nothing has changed since.
     pub fn has_made(&self, key: ResourceKey, notices: Notices) -> bool {
         self.crowd(key).is_some_and(|crowd| crowd.has_made(notices))
     }

@@ -52,8 +52,8 @@ impl Timers {
         self.queue.len()
     }
 
-    /// Whether most entries can have lost their reason, with so many locks. Looked at now and then:
-    /// a look through all entries is paid for by those that were made since the last one.
+    /// Returns true if most entries may be obsolete, with so many locks. Looked at now and then: a
+    /// look through all entries is paid for by those that were made since the last one.
     fn is_cluttered(&self, locks: usize) -> bool {
         const NOW_AND_THEN: usize = 4096;
         self.count.is_multiple_of(NOW_AND_THEN as u64)
@@ -131,7 +131,8 @@ impl Lockspace {
         }
     }
 
-    /// Whether a cancel of this operation ends it without a message or the end of a recovery.
+    /// Returns true if a cancel of this operation ends it without a message or the end of a
+    /// recovery.
     fn answers_at_once(&self, lock: &Lock) -> bool {
         match lock.stage {
             Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::Parked => true,
@@ -218,15 +219,14 @@ impl Lockspace {
     }
 }
 
-/// Whether a conversion, once granted, is as if it had not been when the lock is taken back to its
-/// old mode.
+/// Returns true if the return to the old mode undoes a granted conversion completely.
 fn is_undone_by_old_mode(lock: &Lock) -> bool {
     let modes = lock.granted.zip(lock.requested);
     modes.is_some_and(|(gr, rq)| rq.covers(gr) && !lock.granted_unknown && !says_more(lock, gr))
 }
 
-/// Whether a conversion from this mode may give another mode than it asks for, give up the one it
-/// has, or write or invalidate the value block.
+/// Returns true if a conversion from this mode may give another mode than it asks for, give up the
+/// one it has, or write or invalidate the value block.
 fn says_more(lock: &Lock, from: Mode) -> bool {
     let other = LockFlags::CONVDEADLK | LockFlags::ALTPR | LockFlags::ALTCW | LockFlags::IVVALBLK;
     lock.flags.intersects(other) || from.writes() && lock.flags.contains(LockFlags::VALBLK)

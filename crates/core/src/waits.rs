@@ -1,5 +1,5 @@
-//! Who waits for whom, in what nodes say of their resources: the relation behind "who holds it up"
-//! and behind the search for deadlocks (docs/design/semantics.md 8.3).
+//! The waits between locks, in nodes' reports about their resources: the relation behind "who holds
+//! it up" and behind the search for deadlocks (docs/design/semantics.md 8.3).
 //!
 //! Everything here is a function of [`ResourceInfo`]s as masters see them, so that a person's
 //! question and the search answer alike.
@@ -16,11 +16,10 @@ use crate::mode::Mode;
 use crate::name::Name;
 
 /// Waits that one search takes into account: more would take too much of a node's time and memory.
-/// What is left out is found when there are fewer.
+/// The search finds the rest when there are fewer.
 const MOST_WAITS: usize = 1 << 18;
 
-/// Who holds and waits, as far as deadlocks are concerned: one that does nothing else while it
-/// waits.
+/// The party that holds and waits in a deadlock: one that does nothing else while it waits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Party {
     /// A client of a node.
@@ -61,7 +60,7 @@ impl LockInfo {
         (self.node, self.lock)
     }
 
-    /// Whose it is; nobody waits on behalf of an orphan.
+    /// The party of a lock. An orphan has none that waits.
     pub fn party(&self) -> Option<Party> {
         match (self.transaction, self.client) {
             (0, client) => client.map(|client| Party::Client(self.node, client)),
@@ -74,8 +73,8 @@ impl LockInfo {
         matches!(self.queue, Queue::Converting | Queue::Waiting)
     }
 
-    /// Whether this lock's granted mode is compatible with none of the modes that `waiter` would
-    /// take.
+    /// Returns true if this lock's granted mode is compatible with none of the modes that `waiter`
+    /// would take.
     fn conflicts_with(&self, waiter: &LockInfo) -> bool {
         let Some((held, wanted)) = self.granted.zip(waiter.requested) else { return false };
         let alternative = [(LockFlags::ALTPR, Mode::PR), (LockFlags::ALTCW, Mode::CW)]
@@ -112,7 +111,7 @@ impl Heads {
         [self.converting, self.waiting].contains(&Some(lock.key()))
     }
 
-    /// Whether `waiter` waits for another lock of their resource.
+    /// Returns true if `waiter` waits for another lock of their resource.
     fn block(self, other: &LockInfo, waiter: &LockInfo) -> bool {
         let in_order = !waiter.flags.contains(LockFlags::NOORDER);
         let key = Some(other.key());
@@ -146,7 +145,7 @@ pub(crate) fn first_cycles(resources: &[ResourceInfo], most: usize) -> Vec<Cycle
     found
 }
 
-/// What a party waits for: one wait for each other party is enough to find circles.
+/// The waits of a party. One wait for each other party is enough to find circles.
 struct Graph {
     waits: BTreeMap<Party, BTreeMap<Party, Waiting>>,
 }

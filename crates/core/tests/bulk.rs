@@ -13,7 +13,7 @@ use lockify_core::{
 };
 
 const LOCKS: u32 = 100_000;
-/// What a link takes before it is full, in bytes.
+/// A link's limit before it is full, in bytes.
 const WINDOW: usize = 256 * 1024;
 
 /// Three nodes with a link of that window between each two.
@@ -216,7 +216,7 @@ fn the_locks_of_a_client_that_is_gone_are_released_in_pieces() {
     assert!(links.spaces.values().all(|s| s.lock_count() == 0 && s.defects().is_empty()));
 }
 
-/// What has waited for the gate is served in pieces, in the order in which it came.
+/// Operations that have waited for the gate are served in pieces, in the order in which they came.
 #[test]
 fn what_waited_for_the_gate_is_served_in_pieces() {
     let mut c = Cluster::new(2, Policy::Directory);

@@ -1,4 +1,4 @@
-//! What many waiters of one name cost: counted in locks that the lock manager comes by, so that no
+//! The cost of many waiters of one name, counted in locks that the lock manager visits, so that no
 //! machine is too slow for it. Each is granted, cancelled or timed out with a few looks, however many
 //! there are.
 
@@ -82,7 +82,7 @@ impl Node {
         self.handle(Input::Convert(args));
     }
 
-    /// Who has been granted since the last look.
+    /// The locks that were granted since the last look.
     fn granted(&mut self) -> Vec<(u64, LockId)> {
         let all = Mode::ALL.into_iter();
         let outputs = self.outputs();

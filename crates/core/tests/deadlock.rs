@@ -235,7 +235,7 @@ fn a_release_under_way_is_seen_by_its_owner() {
     assert_eq!(c.completions(node(2), b), [], "x is node 1's, and it does not wait any more");
 }
 
-/// What waited before a recovery is found after it, at its new masters.
+/// A deadlock from before a recovery is found after it, at its new masters.
 #[test]
 fn a_deadlock_outlives_the_death_of_its_master() {
     let Crossed { mut c, waits, .. } = crossed([NONE; 2]);

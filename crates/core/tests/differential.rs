@@ -49,7 +49,7 @@ enum Call {
     Cancel { lock: usize },
 }
 
-/// What a lock's client knows.
+/// A client's view of a lock.
 #[derive(Clone, Default, Debug)]
 struct Callbacks {
     /// The mode in the last completion.
@@ -253,7 +253,7 @@ impl Run {
         Err(format!("{what}:\noracle: {oracle:?}\nreal:   {real:?}\n{:?}", self.oracle))
     }
 
-    /// Whether the owner converts down without asking the master.
+    /// Returns true if the owner converts down without asking the master.
     fn is_free(&self, call: &Call) -> bool {
         let Call::Convert { lock, mode, .. } = call else { return false };
         let middle = |a, b| matches!((a, b), (Mode::PR, Mode::CW) | (Mode::CW, Mode::PR));
@@ -265,7 +265,8 @@ impl Run {
         }
     }
 
-    /// What docs/design/semantics.md says the call returns; the oracle does it if it is accepted.
+    /// The call's result according to docs/design/semantics.md. The oracle executes the call if it
+    /// is accepted.
     fn expect(&mut self, call: &Call) -> Result<(), &'static str> {
         let oracle = &mut self.oracle;
         match *call {
@@ -337,7 +338,7 @@ impl Run {
         }
     }
 
-    /// What the lockspaces told their clients, in the oracle's terms. Blocking notices must say
+    /// The lockspaces' callbacks to their clients, in the oracle's terms. Blocking notices must say
     /// something new (docs/design/semantics.md 7).
     fn callbacks(&mut self) -> Result<Vec<Told>, String> {
         let mut told = Vec::new();

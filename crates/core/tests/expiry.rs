@@ -1,5 +1,5 @@
-//! A time-out is kept whoever has to be asked about the lock: nodes that do not answer, or a recovery
-//! that does not end. What is granted later is unlocked, or converted back.
+//! A time-out holds even if a node does not answer or a recovery does not end. A later grant is
+//! unlocked, or converted back.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn wait(cluster: &mut Cluster, at: NodeId, time: Time) {
     cluster.tick(at);
 }
 
-/// What the client that asks has been told.
+/// The events of the client that asks.
 fn told(cluster: &Cluster) -> Vec<(Status, Option<Mode>)> {
     let ends = cluster.told.iter().filter_map(|(_, output)| match output {
         Output::Complete(c) if c.client == ClientId(9) => Some((c.status, c.mode)),
@@ -351,8 +351,7 @@ fn what_was_granted_too_late_writes_no_value_block() {
     assert_eq!(cluster.status(master, other), Status::Granted);
 }
 
-/// What they come to is known to the master only: the mode in force, or the value block, may be
-/// another one.
+/// Only the master knows their result: the mode in force, or the value block, may be another one.
 #[test]
 fn conversions_that_their_old_mode_does_not_undo_wait_for_the_master() {
     let flags = [LockFlags::CONVDEADLK, LockFlags::ALTCW, LockFlags::IVVALBLK];

@@ -25,7 +25,7 @@ struct World {
     fence: FenceKind,
     size: u32,
     hosts: BTreeMap<NodeId, Host>,
-    /// Who is with whom: rings of corosync, also of connections.
+    /// The groups of connected nodes: rings of corosync, also of connections.
     rings: Vec<BTreeSet<NodeId>>,
     /// Connections, lower node first, and pairs that cannot have any.
     conns: BTreeSet<(NodeId, NodeId)>,

@@ -41,7 +41,7 @@ impl Fences {
         }
     }
 
-    /// Whose agent is to be run now.
+    /// The nodes whose agents have to run now.
     pub(super) fn start(&mut self, now: Time) -> Vec<NodeId> {
         let due = |f: &Fence| !f.running && !f.succeeded && f.next <= now;
         let due: Vec<NodeId> = self.all.iter().filter(|(_, f)| due(f)).map(|(n, _)| *n).collect();
@@ -64,8 +64,8 @@ impl Fences {
         }
     }
 
-    /// What the others are to be told, for the first time, or again after `pause`: who was fenced,
-    /// and up to which life.
+    /// The fences to report to the others, for the first time, or again after `pause`: the fenced
+    /// nodes, and up to which life.
     pub(super) fn tell(&mut self, now: Time, pause: Time) -> Vec<(NodeId, u64)> {
         let due = self.all.iter_mut().filter(|(_, f)| f.succeeded && f.next <= now);
         due.map(|(node, f)| {

@@ -1,9 +1,9 @@
 //! Leases: how a node proves to itself that it may act, and to the others that it does so no more.
 //!
-//! Every node sends beats with its clock's stamp; who counts it as a member echoes them. A node
-//! acts only while a majority (itself included) has echoed beats sent less than a lease ago. Who
-//! has echoed a life of a node agrees to a view without it two leases later at the earliest, and
-//! any majority that echoed shares a node with any majority that agreed: so the life has halted
+//! Every node sends beats with its clock's stamp; nodes that count it as a member echo them. A node
+//! acts only while a majority (itself included) has echoed beats sent less than a lease ago. A node
+//! that has echoed a life of another agrees to a view without it two leases later at the earliest,
+//! and any majority that echoed shares a node with any majority that agreed: so the life has halted
 //! before, as long as its clock runs at more than half the speed of the other's.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use lockify_core::{NodeId, Time};
 use serde::{Deserialize, Serialize};
 
-/// What this node knows of the lives of the others.
+/// This node's knowledge of the lives of the others.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Leases {
     lease: Time,
@@ -20,7 +20,7 @@ pub(super) struct Leases {
     peers: BTreeMap<NodeId, Peer>,
 }
 
-/// What this node knows of another.
+/// This node's knowledge of another.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Peer {
     /// The newest stamp of its beats on the present connection.
@@ -109,12 +109,12 @@ impl Leases {
         self.peer(node).absent = false;
     }
 
-    /// Whether this life is known to be over.
+    /// Returns true if this life is known to be over.
     pub(super) fn is_over(&self, node: NodeId, life: u64) -> bool {
         self.peers.get(&node).is_some_and(|p| p.absent || life < p.over_below)
     }
 
-    /// Whether nothing at all is known of how the node's lives ended.
+    /// Returns true if nothing is known about the ends of the node's lives.
     pub(super) fn is_unknown(&self, node: NodeId) -> bool {
         self.peers.get(&node).is_none_or(|p| p.echoed.is_none() && p.over_below == 0 && !p.absent)
     }
@@ -130,7 +130,7 @@ impl Leases {
         self.peer(node).shunned = 0;
     }
 
-    /// Whether a life other than `included` may still act, because this process echoed it.
+    /// Returns true if a life other than `included` may still act, because this process echoed it.
     pub(super) fn may_act(&self, node: NodeId, included: Option<u64>, now: Time) -> bool {
         let echoed = self.peers.get(&node).and_then(|p| p.echoed);
         echoed.is_some_and(|(life, at, _)| {
@@ -138,7 +138,8 @@ impl Leases {
         })
     }
 
-    /// Whether this process has run for so long that whatever an earlier one echoed is over.
+    /// Returns true if this process has run so long that every life that an earlier process echoed
+    /// is over.
     pub(super) fn has_outlived(&self, now: Time) -> bool {
         now >= self.started + 2 * self.lease
     }

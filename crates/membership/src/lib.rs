@@ -1,12 +1,11 @@
-//! Who is in the cluster: views, quorum and leases behind one trait.
+//! The members of the cluster: views, quorum and leases behind one trait.
 //!
-//! A [`Membership`] does no I/O: its host tells it what happens to connections, what peers and the
-//! cluster say, and carries out its [`Action`]s. There are [`LogMembership`], a replicated log of its
-//! own, [`CorosyncMembership`], and [`StaticMembership`], a fixed list of nodes; read there what
-//! they guarantee.
+//! A [`Membership`] does no I/O: its host passes on events of connections and messages of peers and the cluster, and
+//! carries out its [`Action`]s. There are [`LogMembership`], a replicated log of its own, [`CorosyncMembership`], and
+//! [`StaticMembership`], a fixed list of nodes; read there what they guarantee.
 #![forbid(unsafe_code)]
 
-/// Whether the service is to behave with this defect; constantly false without the feature.
+/// True if the service has to show this defect; constantly false without the feature.
 macro_rules! mutated {
     ($service:expr, $defect:ident) => {{
         #[cfg(feature = "mutations")]
@@ -69,7 +68,7 @@ impl NodeView {
     }
 }
 
-/// What happens to a node, as far as membership is concerned.
+/// An event of a node that concerns membership.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A connection to this life of a peer is usable. `sole`: it is certain that no process of an
@@ -96,7 +95,7 @@ pub enum Event {
     Vote {
         /// The peer.
         from: NodeId,
-        /// What it says.
+        /// The message.
         vote: Vote,
     },
     /// The lockspaces that this node has joined are now these.
@@ -108,7 +107,7 @@ pub enum Event {
     },
     /// A write of the service's state has ended ([`Action::Persist`]).
     Persisted {
-        /// Which.
+        /// The number of the write.
         number: u64,
         /// The disk has it.
         success: bool,
@@ -117,7 +116,7 @@ pub enum Event {
     Request {
         /// Comes back with [`Action::Answer`].
         id: u64,
-        /// What.
+        /// The request.
         request: Request,
     },
     /// The cluster manager says something.
@@ -133,7 +132,7 @@ pub enum Event {
     Tick,
 }
 
-/// What comes from the cluster manager.
+/// An event of the cluster manager.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClusterEvent {
     /// This node is connected to it and has asked to join the group.
@@ -146,14 +145,14 @@ pub enum ClusterEvent {
     Said(lockify_corosync::Event),
 }
 
-/// What a membership service wants done.
+/// An action that a membership service requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Tell a peer, if it is connected.
     Send {
         /// The peer.
         to: NodeId,
-        /// What.
+        /// The message.
         vote: Vote,
     },
     /// From now on this view holds.
@@ -165,7 +164,7 @@ pub enum Action {
     Cast(Vec<u8>),
     /// Have the agent fence a node, and come back with [`Event::Fenced`].
     Fence {
-        /// Whom.
+        /// The node to fence.
         node: NodeId,
         /// The first life of the process that must not go on; 0 if it is not known.
         born: u64,
@@ -178,7 +177,7 @@ pub enum Action {
     /// Put this in the place of the state on the disk, whole or not at all, and come back with
     /// [`Event::Persisted`]. There is one write at a time.
     Persist {
-        /// Which.
+        /// The number of the write.
         number: u64,
         /// All of it.
         image: Vec<u8>,
@@ -188,11 +187,11 @@ pub enum Action {
     Reconnect,
     /// These are the nodes of the cluster from now on.
     Nodes(BTreeMap<NodeId, NodeEntry>),
-    /// What became of an operator's request.
+    /// The result of an operator's request.
     Answer {
         /// The request's.
         id: u64,
-        /// What was done, or why nothing was.
+        /// The change, or the reason why there is none.
         result: Result<String, String>,
     },
 }
@@ -240,7 +239,7 @@ impl std::fmt::Display for Halt {
     }
 }
 
-/// What recovering a dead node's locks waits for.
+/// The proof that recovery of a dead node's locks waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum FenceKind {
     /// The end of the node's lease.
@@ -248,7 +247,7 @@ pub enum FenceKind {
     Lease,
     /// The success of an agent.
     Command,
-    /// Nothing.
+    /// Nothing: recovery does not wait.
     None,
 }
 
@@ -263,16 +262,16 @@ impl FenceKind {
     }
 }
 
-/// What an operator should know of a membership service.
+/// A membership service's report for operators.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Standing {
     /// Which it is: `static` or `corosync`.
     pub service: String,
     /// The cluster manager's word on the quorum; `None` if there is none, or it does not answer.
     pub quorate: Option<bool>,
-    /// What recoveries wait for.
+    /// The proof that recoveries wait for.
     pub fence: FenceKind,
-    /// What is being waited for now.
+    /// The present reasons to wait.
     pub waits: Vec<String>,
 }
 
@@ -296,7 +295,7 @@ pub trait Membership {
     fn identity(&self) -> u64 {
         0
     }
-    /// What the cluster has agreed on, if the service keeps that.
+    /// The agreed state of the cluster, if the service keeps one.
     fn cluster(&self) -> Option<&ClusterState> {
         None
     }

@@ -1,4 +1,4 @@
-//! What members tell each other to agree on views.
+//! The messages by which members agree on views.
 
 use lockify_core::{NodeId, Time};
 use serde::{Deserialize, Serialize};
@@ -32,11 +32,11 @@ pub enum Vote {
         /// The beat's stamp.
         stamp: Time,
     },
-    /// What the sender has joined.
+    /// The lockspaces that the sender has joined.
     Spaces {
         /// Its share of directories.
         weight: u32,
-        /// Lockspaces.
+        /// The lockspaces, each with the life of its join.
         spaces: Vec<SpaceJoin>,
     },
     /// The coordinator proposes a view.
@@ -55,7 +55,7 @@ pub enum Vote {
     Refuse {
         /// The view's number.
         seq: u64,
-        /// Why.
+        /// The reason of the refusal.
         why: Refusal,
     },
     /// Every member has accepted: the view holds.

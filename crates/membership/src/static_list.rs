@@ -1,32 +1,32 @@
 //! Membership by a fixed list of nodes, majority and leases.
 //!
-//! **How it works.** The lowest node that sees a majority of the list proposes a view: itself and
-//! all nodes that it can reach. A node accepts a proposal only if it is higher than every one
-//! accepted before, if it reaches all its members, and if no node outside it can still be acting
-//! in an older view. A view holds when all its members, a majority of the list, have accepted it.
-//! Numbers are unique (each node draws from its own residue class) and at least the seconds since
-//! 1970, so that they grow over a restart of the whole cluster, unless a cluster went through
-//! more views than seconds and restarts at once.
+//! **How it works.** The lowest node that sees a majority of the list proposes a view: itself and all
+//! nodes that it can reach. A node accepts a proposal only if it is higher than every one accepted
+//! before, if it reaches all its members, and if no node outside it can still be acting in an older
+//! view. A view holds when all its members, a majority of the list, have accepted it. Numbers are
+//! unique (each node draws from its own residue class) and at least the seconds since 1970, so that
+//! they grow over a restart of the whole cluster, unless a cluster went through more views than
+//! seconds and restarts at once.
 //!
-//! **Leases.** Every node sends beats; those who count it as a member echo them. A node acts in
-//! its view only while a majority (itself included) has echoed beats sent less than `lease` ago;
-//! then it halts, and its clients are told. A node that echoed a member's beat accepts a view
-//! without that life of it only `2 * lease` later and echoes no more once it has accepted. Any
-//! majority that echoed and any majority that accepted share a node; so the member has halted
-//! before the view without it holds, as long as its clock runs at more than half the speed of the
-//! other's. A node that just started does not know what it echoed before, and waits as if it had
-//! echoed everybody when it started. There is no waiting for a process known to be gone:
-//! it said goodbye, or its connection broke and nothing listens at its address on this host.
+//! **Leases.** Every node sends beats; those who count it as a member echo them. A node acts in its
+//! view only while a majority (itself included) has echoed beats sent less than `lease` ago; then it
+//! halts, and its clients are told. A node that echoed a member's beat accepts a view without that
+//! life of it only `2 * lease` later and echoes no more once it has accepted. Any majority that echoed
+//! and any majority that accepted share a node; so the member has halted before the view without it
+//! holds, as long as its clock runs at more than half the speed of the other's. A node that just
+//! started does not know what it echoed before, and waits as if it had echoed everybody when it
+//! started. There is no waiting for a process known to be gone: it said goodbye, or its connection
+//! broke and nothing listens at its address on this host.
 //!
 //! **Fencing.** With [`FenceKind::Command`] a member that is left behind has to be fenced by an agent,
 //! too: the coordinator has it run when the lease is over, and tells the others. With
 //! [`FenceKind::None`] nobody waits for leases.
 //!
-//! **What it does not guarantee.** A lease ends a node's part in the lock manager; it cannot end
-//! what a program on that node is doing, e.g. a write to storage that is already under way, nor
-//! stop a process that is paused between looking at the clock and sending. Fencing tokens are for
-//! that. Two nodes of a list of two need each other. Two members that cannot talk to each other
-//! while both reach the coordinator are separated only after several leases.
+//! **What it does not guarantee.** A lease ends a node's part in the lock manager; it cannot end what
+//! a program on that node is doing, for example a write to storage that is already under way, nor stop
+//! a process that is paused between looking at the clock and sending. Fencing tokens are for that. Two
+//! nodes of a list of two need each other. Two members that cannot talk to each other while both reach
+//! the coordinator are separated only after several leases.
 
 use std::collections::VecDeque;
 
@@ -57,7 +57,7 @@ pub struct StaticConfig {
     pub nodes: Vec<NodeId>,
     /// See the module; nanoseconds.
     pub lease: Time,
-    /// What is waited for.
+    /// The proof that recoveries wait for.
     pub fence: FenceKind,
 }
 
@@ -103,7 +103,7 @@ pub struct StaticMembership {
     actions: VecDeque<Action>,
 }
 
-/// What this node knows of a node of the list.
+/// This node's knowledge of a node of the list.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Peer {
     connected: Option<u64>,
@@ -359,7 +359,8 @@ impl StaticMembership {
         Ok(())
     }
 
-    /// Whether a life of this node other than the one in the new view may act in an older view.
+    /// Returns true if a life of this node other than the one in the new view may act in an older
+    /// view.
     fn may_act(&self, now: Time, peer: &Peer, included: Option<u64>) -> bool {
         if self.fence == FenceKind::None {
             return false;
@@ -373,7 +374,7 @@ impl StaticMembership {
             }
             None => false,
         };
-        // What this node's own former life may have echoed.
+        // The lives that this node's own former life may have echoed.
         let unknown = match included {
             Some(life) => peer.gone_below < life,
             None => !peer.absent,
@@ -502,7 +503,7 @@ impl StaticMembership {
         }
     }
 
-    /// Who could be in a view that this node proposes: connected, and known well enough.
+    /// The possible members of a view that this node proposes: connected, and known well enough.
     fn candidates(&self, now: Time) -> Vec<(Member, Time)> {
         let mut all: Vec<(Member, Time)> = self
             .others()

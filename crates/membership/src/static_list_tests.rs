@@ -15,7 +15,7 @@ struct Host {
     view: Option<NodeView>,
     spaces: Vec<SpaceJoin>,
     paused: bool,
-    /// What happened to it while it was paused.
+    /// The events during its pause.
     missed: Vec<Event>,
 }
 
@@ -33,7 +33,7 @@ struct Cluster {
     highest: u64,
     same_host: bool,
     fence: FenceKind,
-    /// Who was to be fenced, one for each run of the agent.
+    /// The nodes to fence, one for each run of the agent.
     agents: Vec<NodeId>,
 }
 

@@ -33,7 +33,7 @@ const MOST_WAITING: usize = 1024;
 pub struct ClusterList {
     /// This node.
     pub node: NodeId,
-    /// `totem.cluster_name`.
+    /// The cluster's name, `totem.cluster_name` of corosync.conf.
     pub cluster: Option<String>,
     /// Every node, by id: its address with the port that was asked for, its name and votes.
     pub nodes: Vec<ClusterNode>,
@@ -174,7 +174,7 @@ struct Talker {
     group: String,
     mailbox: Mailbox<News>,
     shared: Arc<Shared>,
-    /// What was last complained of, so that it is not repeated.
+    /// The last complaint, so that it is not repeated.
     complaint: String,
 }
 
@@ -217,7 +217,7 @@ impl Talker {
                 other => break other?,
             }
         }
-        // What was to be said to an earlier ring means nothing to this one.
+        // Messages for an earlier ring mean nothing to this one.
         self.shared.queue().clear();
         self.mailbox.post(News::Cluster(votes(&nodes)));
         self.mailbox.post(News::Cluster(ClusterEvent::Joined));

@@ -1,4 +1,4 @@
-//! What a node is told when it starts.
+//! The configuration of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -40,7 +40,7 @@ pub struct CorosyncConfig {
 pub struct Given {
     /// The lease.
     pub lease: bool,
-    /// What recovery waits for.
+    /// True if recovery waits for the agent.
     pub fence: bool,
 }
 
@@ -100,7 +100,7 @@ pub struct NodeConfig {
     pub history: Option<PathBuf>,
     /// Corosync is the membership service; `None`: the list itself is.
     pub corosync: Option<CorosyncConfig>,
-    /// What recovering a dead node's locks waits for.
+    /// The proof that recovery of a dead node's locks waits for.
     pub fence: FenceConfig,
     /// Which shard of the node this is, and its siblings; `None` if there is only one.
     pub shard: Option<Arc<ShardGroup>>,

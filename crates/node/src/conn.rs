@@ -12,10 +12,10 @@ use crate::outbox::Outbox;
 use crate::page::Rest;
 use crate::wire::{MAX_FRAME, PREFIX};
 
-/// What is read at once.
+/// The bytes that are read at once.
 pub(crate) const READ: usize = 64 * 1024;
 
-/// What a connection has become so far.
+/// The progress of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
     /// Dialled, not connected yet. `probe`: only to see whether anybody listens.

@@ -17,7 +17,7 @@ pub enum NodeError {
         node: NodeId,
         /// The address.
         address: std::net::SocketAddr,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// Corosync cannot be used.
@@ -29,7 +29,7 @@ pub enum NodeError {
     /// The operating system refused something that the event loop needs.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The attempted step.
         what: &'static str,
         /// Why it failed.
         error: std::io::Error,

@@ -1,4 +1,4 @@
-//! What the engine tells its host.
+//! The engine's events for its host.
 
 use lockify_core::{ClientId, Completion, LockId, LostReason, Mode, NodeId, WithdrawReason};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::query::{Answer, QueryId};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SpaceId(pub u32);
 
-/// What the engine tells its host; see [`crate::Engine::run_once`].
+/// An event of the engine for its host; see [`crate::Engine::run_once`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum HostEvent {
     /// An operation ended (completion AST).
@@ -25,7 +25,7 @@ pub enum HostEvent {
     Bast {
         /// The lockspace.
         space: SpaceId,
-        /// Whose lock.
+        /// The client that owns the lock.
         client: ClientId,
         /// The lock.
         lock: LockId,
@@ -38,20 +38,20 @@ pub enum HostEvent {
     Lost {
         /// The lockspace.
         space: SpaceId,
-        /// Whose lock.
+        /// The client that owns the lock.
         client: ClientId,
         /// The lock.
         lock: LockId,
         /// Its tag.
         tag: u64,
-        /// Why.
+        /// The reason of the loss.
         reason: LostReason,
     },
     /// A provisional grant has become final.
     Settled {
         /// The lockspace.
         space: SpaceId,
-        /// Whose lock.
+        /// The client that owns the lock.
         client: ClientId,
         /// The lock.
         lock: LockId,
@@ -75,7 +75,7 @@ pub enum HostEvent {
     OrphanGone {
         /// The lockspace.
         space: SpaceId,
-        /// Who left it.
+        /// The client that left it.
         client: ClientId,
     },
     /// The lockspace stopped for a recovery: calls are accepted and wait.
@@ -110,7 +110,7 @@ pub enum HostEvent {
     Withdrawn {
         /// The lockspace.
         space: SpaceId,
-        /// Why.
+        /// The reason of the withdrawal.
         reason: WithdrawReason,
     },
     /// A new node view; not to be confused with the views of lockspaces.
@@ -137,16 +137,16 @@ pub enum HostEvent {
     Woken,
     /// A cluster query ended.
     Answered {
-        /// Which.
+        /// The query that is answered.
         query: QueryId,
         /// The answer.
         answer: Box<Answer>,
     },
-    /// What became of an operator's request ([`crate::Engine::request`]).
+    /// The result of an operator's request ([`crate::Engine::request`]).
     Requested {
-        /// Which.
+        /// The number of the request.
         id: u64,
-        /// What was done, or why nothing was.
+        /// The change, or the reason why there is none.
         result: Result<String, String>,
     },
     /// Something that an operator should see.

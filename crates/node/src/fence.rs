@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How nodes are fenced.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FenceConfig {
-    /// What recoveries wait for.
+    /// The proof that recoveries wait for.
     pub kind: FenceKind,
     /// With [`FenceKind::Command`]: the agent and its arguments, in which `{node}`, `{name}` and
     /// `{address}` stand for the node to be fenced. Exit status 0: it can write no more.
@@ -45,7 +45,7 @@ impl Default for FenceConfig {
     }
 }
 
-/// Who is to be fenced.
+/// The node to fence.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) node: NodeId,
@@ -64,12 +64,13 @@ pub(crate) struct Fencer {
     nodes: Mutex<BTreeMap<NodeId, Run>>,
 }
 
-/// What was last done for a node.
+/// The last run for a node.
 #[derive(Debug, Default)]
 struct Run {
     /// By shard, the last life that an agent has ended.
     done: BTreeMap<u32, u64>,
-    /// Who waits for the agent that runs: the shard, the life, and where to tell.
+    /// The shards that wait for the agent's end: the shard, the life, and the mailbox for the
+    /// result.
     waiting: Vec<(u32, u64, Mailbox<News>)>,
 }
 
@@ -153,11 +154,11 @@ impl Fencer {
     }
 }
 
-/// Runs a program to its end, or to the end of its time; what it took. It finds `variables` in its
-/// environment, and `{variable}` in its arguments replaced.
+/// Runs a program to its end, or to the end of its time; returns the duration. It finds `variables`
+/// in its environment, and `{variable}` in its arguments replaced.
 ///
 /// # Errors
-/// What went wrong: it cannot be run, failed, or took too long and was killed.
+/// The program cannot be run, failed, or took too long and was killed.
 pub fn run_agent(
     command: &[String],
     variables: &[(&str, &str)],

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::monotonic;
 
-/// What this writer records whenever it occurs.
+/// The kinds of events that this writer always records.
 const WRITES: [&str; 7] = ["request", "grant", "claim", "master", "barrier", "token", "lvb"];
 
 /// A lockspace's history. Times are read from `CLOCK_MONOTONIC` when something is written: that is

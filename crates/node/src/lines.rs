@@ -135,7 +135,7 @@ impl Shared {
         }
     }
 
-    /// What is to be written next, and how many lines are missing after that.
+    /// The next lines to write, and the number of lines that are missing after them.
     fn take(&self) -> (VecDeque<Vec<u8>>, u64) {
         let mut queue = self.queue();
         while queue.lines.is_empty() && queue.left_out == 0 {

@@ -7,7 +7,7 @@ use lockify_core::NodeId;
 use crate::membership::ClusterEvent;
 use crate::notice::Notice;
 
-/// What a thread that may block tells the engine.
+/// A message from a thread that may block to the engine.
 #[derive(Debug)]
 pub(crate) enum News {
     /// The cluster manager says something.
@@ -39,7 +39,7 @@ impl<T> Mailbox<T> {
     pub fn post(&self, letter: T) {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         letters.push(letter);
-        // Who has put in the first one wakes the loop for those behind it, too.
+        // The sender of the first letter wakes the loop for those behind it, too.
         let first = letters.len() == 1;
         drop(letters);
         if first {

@@ -1,4 +1,4 @@
-//! What an operator should see.
+//! Notices for an operator.
 
 /// Something that an operator should see, one line; the text says what happened and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]

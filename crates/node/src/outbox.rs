@@ -1,8 +1,8 @@
-//! What a connection has still to write, in chunks of whole frames.
+//! The unwritten output of a connection, in chunks of whole frames.
 //!
-//! What keeps a node alive in the eyes of others must not wait behind what can: urgent frames go
-//! between two chunks. So there is never more than one chunk ahead of them, however much is queued,
-//! and what has been written is let go of chunk by chunk, without moving the rest.
+//! The frames that prove a node alive must not wait behind others: urgent frames go between two
+//! chunks. So there is never more than one chunk ahead of them, however much is queued, and written
+//! output is freed chunk by chunk, without moving the rest.
 
 use std::collections::VecDeque;
 
@@ -43,7 +43,7 @@ impl Outbox {
         frame(&mut self.urgent)
     }
 
-    /// What is to be written next; empty only if nothing is left.
+    /// The next bytes to write; empty only if nothing is left.
     pub(crate) fn next(&mut self) -> &[u8] {
         if self.written == self.current.len() {
             self.turn_over();

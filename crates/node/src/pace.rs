@@ -19,7 +19,8 @@ impl Pace {
         Pace { interval, burst: 1000 * MS - interval, next: 0 }
     }
 
-    /// Whether one more may pass at this time, in nanoseconds of any clock that does not go back.
+    /// Returns true if one more may pass at this time, in nanoseconds of any clock that does not go
+    /// back.
     pub fn admits(&mut self, now: Time) -> bool {
         let next = self.next.max(now);
         let passes = next - now <= self.burst;

@@ -27,7 +27,7 @@ pub struct PageOf {
     pub waited: bool,
 }
 
-/// What a node has left out of its page.
+/// The part that a node has left out of its page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Rest {
     /// There are resources after the page that the node knows of.

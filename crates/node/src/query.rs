@@ -34,7 +34,7 @@ pub enum Query {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct QueryId(pub u64);
 
-/// What the nodes said.
+/// The nodes' answers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Answer {
     /// The question.
@@ -78,7 +78,8 @@ pub struct NodeStatus {
     pub unfenced: Vec<NodeId>,
     /// Counters of this shard.
     pub engine: EngineStats,
-    /// What it runs, if it tells: told apart, as older releases do not know it.
+    /// Its release, if it reports one. It is a separate part, because older releases do not know
+    /// it.
     #[serde(skip)]
     pub software: Option<Software>,
     /// The certificates that this node knows of: its own, and those that connected nodes have shown
@@ -90,7 +91,7 @@ pub struct NodeStatus {
 /// A node's certificate, as another one or the node itself sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Certificate {
-    /// Whose.
+    /// The node of the certificate.
     pub node: NodeId,
     /// When it ends, or the authority that has signed it: seconds since 1970.
     pub ends: i64,
@@ -104,7 +105,7 @@ impl Certificate {
         self.ends.saturating_sub(now).div_euclid(24 * 3600)
     }
 
-    /// Whether it is to be warned of at this time.
+    /// Returns true if a warning is due at this time.
     pub fn ends_soon(&self, now: i64) -> bool {
         self.days_left(now) < i64::from(self.warn_days)
     }
@@ -132,7 +133,7 @@ pub struct SpaceStatus {
     pub policy: String,
     /// The lockspace's view, 0 if it is not a member.
     pub view: u64,
-    /// Who has joined it.
+    /// The nodes that have joined it.
     pub members: Vec<NodeId>,
     /// A member, and no recovery is going on.
     pub running: bool,
@@ -148,7 +149,7 @@ pub struct SpaceStatus {
     pub resources: u64,
     /// After how long a wait deadlocks are searched for, nanoseconds.
     pub deadlock_after: Option<u64>,
-    /// Counters.
+    /// The counters of the lockspace.
     pub stats: Stats,
 }
 

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::fence::{FenceConfig, Fencer};
 
-/// What the shards of one node share: how many claims each has unsettled, and a letter box each.
+/// The shared state of one node's shards: the number of each one's unsettled claims, and a letter
+/// box each.
 #[derive(Debug)]
 pub struct ShardGroup {
     shards: Vec<Shard>,
@@ -22,7 +23,7 @@ struct Shard {
     waker: OnceLock<Arc<mio::Waker>>,
 }
 
-/// What one shard tells another.
+/// A message from one shard to another.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Letter {
     /// Tell me when the claims that you have made in this lockspace are settled.

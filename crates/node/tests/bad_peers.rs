@@ -135,7 +135,8 @@ fn a_refusal_after_the_introductions_is_heard_as_what_it_is() {
     unharmed(&mut c);
 }
 
-/// Both sides of a refusal may have something on the way. Who closes with something unread takes back what he has said.
+/// Both sides of a refusal may have something on the way. A side that closes with unread input discards its own last
+/// output.
 #[test]
 fn a_refusal_is_read_by_who_goes_on_talking() {
     let (mut c, _third) = two_of_three();

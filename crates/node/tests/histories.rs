@@ -76,7 +76,7 @@ fn nobody_hears_of_what_the_record_lacks() {
         let next = c.call(1, lock("name", Mode::EX)).unwrap();
         c.unlock(0, held);
         c.wait("the next holder", |c| c.completion(1, next).is_some());
-        // What a kill of node 0 would leave now.
+        // The history that a kill of node 0 would leave now.
         let unlocks = Reader::open(&path).unwrap().filter(|event| {
             event.as_ref().is_ok_and(|event| event.kind == lockify_check::Kind::Unlock)
         });

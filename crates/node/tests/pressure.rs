@@ -36,7 +36,7 @@ fn a_peer_that_does_not_keep_up_stops_new_locks_until_it_does() {
     };
     assert_eq!(refused, CallError::WouldBlock(NodeId(2)));
     assert!(c.engine(0).congested());
-    // What gives locks back is still taken.
+    // Requests that return locks are still accepted.
     let granted = |c: &Cluster| ids.iter().copied().find(|&id| c.completion(0, id).is_some());
     c.turn();
     let local = granted(&c).expect("half of the names have their home here");

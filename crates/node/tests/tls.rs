@@ -150,7 +150,7 @@ fn hang_up(c: &mut Cluster, peer: Peer) {
     c.nodes[0].events.clear();
 }
 
-/// Whether node 1 is connected to node 3.
+/// Returns true if node 1 is connected to node 3.
 fn connected(c: &Cluster) -> bool {
     c.nodes[0].engine.as_ref().unwrap().status().peers[1].connected
 }

@@ -45,7 +45,8 @@ fn ranges_that_do_not_meet_are_told_by_both_sides() {
     });
 }
 
-/// What version 3 sent before there was anything to agree on: 0 where the newest version is now.
+/// The bytes of version 3 from before there was anything to agree on: 0 in the place of the newest
+/// version.
 #[test]
 fn a_node_of_before_is_understood() {
     let mut c = Cluster::with(3, |_| {});

@@ -1,7 +1,7 @@
 //! How often each step of the claim protocol met each kind of fault.
 //!
-//! A step counts for a kind if it happens while a fault of that kind is in effect, or up to [`BEFORE`] before it
-//! began, or up to [`AFTER`] after it ended (detection, recovery and reconnection happen then).
+//! A step counts for a kind if it happens while such a fault is in effect. It also counts up to [`BEFORE`]
+//! before the fault began, or up to [`AFTER`] after it ended, when detection, recovery and reconnection happen.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,7 +53,7 @@ table! {
 }
 
 table! {
-    /// What can go wrong, for the table.
+    /// A kind of fault, for the table.
     Trouble {
         Crash "crash" "A node dies.",
         Pause "pause" "A node stands still.",
@@ -87,7 +87,7 @@ impl Trouble {
     }
 }
 
-/// What happened in one run, not yet joined.
+/// The steps and faults of one run, not yet joined.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     steps: Vec<(Nanos, Transition)>,
@@ -209,7 +209,7 @@ impl Trouble {
     }
 }
 
-/// What of the table applies under a policy, and why the rest does not.
+/// The cells of the table that apply under a policy, and the reasons for the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
     coverage: &'a Coverage,
@@ -241,7 +241,7 @@ impl Table<'_> {
         Transition::ALL.iter().copied().filter(move |step| step.impossible(policy).is_none())
     }
 
-    /// What is left out, by reason.
+    /// The cells that are left out, by reason.
     fn left_out(&self) -> BTreeMap<&'static str, Vec<&'static str>> {
         let steps = Transition::ALL.iter().map(|step| (step.name(), step.impossible(self.policy)));
         let kinds = Trouble::ALL.iter().map(|kind| (kind.name(), kind.impossible(self.policy)));

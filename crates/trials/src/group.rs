@@ -1,4 +1,4 @@
-//! How a simulated cluster's membership is set up, and what goes wrong with it besides.
+//! The configuration of a simulated cluster's membership, and its additional faults.
 
 use lockify_membership::FenceKind;
 use lockify_sim::{Cut, MILLISECOND, Nanos, NodeId, Random};
@@ -14,7 +14,7 @@ pub struct Group {
     pub heartbeat: Nanos,
     /// Nodes that vote; the rest learns.
     pub voters: usize,
-    /// What recovery waits for.
+    /// The proof that recovery waits for.
     pub fence: FenceKind,
     /// A process that starts can tell that none of an earlier life runs, and others that one has died.
     pub sole: bool,

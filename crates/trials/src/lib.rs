@@ -1,13 +1,14 @@
 //! Hosts the lock manager in the simulator, with faults and checkers, and searches its states exhaustively.
 //!
 //! - [`locks`] runs seeds: `lockify sim locks`.
-//! - [`cluster`] is one run: nodes ([`host`]) with the shipped membership service, faults, clients ([`workload`]), observers.
-//! - [`quiescence`] is what has to hold across nodes when nothing is under way.
+//! - [`cluster`] is one run: nodes ([`host`]) with the shipped membership service, faults, clients ([`workload`]),
+//!   observers.
+//! - [`quiescence`] has the conditions across nodes when nothing is under way.
 //! - [`coverage`] counts how often each step of the claim protocol met each kind of fault.
 //! - [`speed`] measures the simulator with the lock manager in it.
 //! - [`model`] searches all interleavings of a small cluster.
-//! - [`mod@array`] hosts shared arrays: `lockify sim array`; [`mod@onesided`] locks in remote memory: `lockify sim onesided`.
-//!   [`seeds`] and `paper` are what their seeds and their papers' experiments have in common.
+//! - [`mod@array`] hosts shared arrays: `lockify sim array`; [`mod@onesided`] locks in remote memory:
+//!   `lockify sim onesided`. [`seeds`] and `paper` are the common parts of their seeds and of their papers' experiments.
 #![forbid(unsafe_code)]
 
 pub mod array;

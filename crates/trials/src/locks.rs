@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, Outcome};
 use crate::coverage::{Coverage, Transition, Trouble};
 use crate::scenario::{Faults, Scenario, Work};
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How masters are found.
@@ -28,11 +28,11 @@ pub struct Options {
     pub budget: Option<Duration>,
     /// Threads; 0 for as many as there are cores.
     pub threads: usize,
-    /// Whether an empty cell of the table is a failure: for a full run of seeds.
+    /// True if an empty cell of the table is a failure: for a full run of seeds.
     pub require_coverage: bool,
-    /// Whether clients use lock value blocks.
+    /// True if clients use lock value blocks.
     pub value_blocks: bool,
-    /// Whether all clients run transactions that deadlock, and the search for deadlocks is on.
+    /// True if all clients run transactions that deadlock, and the search for deadlocks is on.
     pub deadlocks: bool,
     /// A defect to switch on in the lock manager.
     #[cfg(feature = "mutations")]
@@ -79,7 +79,7 @@ impl Options {
     }
 }
 
-/// What came out.
+/// The results of all seeds.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// How masters were found.
@@ -107,7 +107,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Whether everything is as it should be.
+    /// Returns true if no seed failed and the coverage suffices.
     pub fn is_clean(&self) -> bool {
         self.failures.is_empty() && self.gaps.is_empty()
     }
@@ -116,7 +116,7 @@ impl Summary {
 /// Runs one seed.
 ///
 /// # Errors
-/// What was violated, with the trace if it was kept.
+/// The violation, with the trace if it was kept.
 pub fn run_one(options: &Options, seed: u64) -> Result<Outcome, Failure> {
     let mut scenario = Scenario::draw(seed, options.policy, &options.nodes, options.faults);
     if options.deadlocks {
@@ -136,7 +136,7 @@ pub fn run_one(options: &Options, seed: u64) -> Result<Outcome, Failure> {
 /// Runs a scenario.
 ///
 /// # Errors
-/// What was violated, with the trace if it was kept.
+/// The violation, with the trace if it was kept.
 pub fn run_scenario(scenario: Scenario, trace: bool) -> Result<Outcome, Failure> {
     let what = format!("{} nodes, {} workload", scenario.nodes, scenario.work_name());
     let mut cluster = Cluster::new(scenario, if trace { 2_000_000 } else { 0 });

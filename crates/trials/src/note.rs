@@ -1,4 +1,4 @@
-//! What a simulated node tells the run's observer.
+//! A simulated node's reports to the run's observer.
 
 use lockify_core::{Error, Input, LockId, NodeId, Output};
 use lockify_membership::NodeView;

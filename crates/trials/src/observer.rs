@@ -1,4 +1,4 @@
-//! Turns what nodes note into a history, and has it checked while the run goes on.
+//! Turns nodes' notes into a history, and has it checked during the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,8 @@ fn mode(mode: Mode) -> CheckedMode {
     CheckedMode::ALL[mode as usize]
 }
 
-/// What a client can rely on while a conversion is under way (CW and PR have nothing but CR in common).
+/// The mode on which a client can rely while a conversion is under way (CW and PR have only CR in
+/// common).
 pub fn meet(from: Mode, to: Mode) -> Mode {
     if from.is_middle(to) { Mode::CR } else { from.min(to) }
 }

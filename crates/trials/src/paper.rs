@@ -1,4 +1,4 @@
-//! A paper's experiments: measuring their parts on all cores, and writing what came out.
+//! A paper's experiments: measuring their parts on all cores, and writing the results.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};

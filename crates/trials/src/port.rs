@@ -1,4 +1,4 @@
-//! What a simulated client can do on its node, and what it is told.
+//! A simulated client's interface to its node.
 
 use std::collections::VecDeque;
 
@@ -73,7 +73,7 @@ pub trait Client {
     fn bast(&mut self, port: &mut Port<'_>, lock: LockId, mode: Mode);
     /// A lock was lost.
     fn lost(&mut self, port: &mut Port<'_>, lock: LockId, reason: LostReason);
-    /// Whether outputs for this client id are its own.
+    /// Returns true if outputs for this client id are its own.
     fn is(&self, client: ClientId) -> bool;
     /// From now on as told; called again until [`Client::is_idle`].
     fn enter(&mut self, port: &mut Port<'_>, phase: Phase);
@@ -81,10 +81,10 @@ pub trait Client {
     fn is_idle(&self) -> bool;
 }
 
-/// What a client is to do.
+/// A phase of a client's run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Work.
+    /// Work: take and release locks.
     Run,
     /// Begin nothing new; keep what is held.
     Settle,

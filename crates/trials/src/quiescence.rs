@@ -1,4 +1,4 @@
-//! What has to hold across nodes when nothing is under way.
+//! The conditions across nodes when nothing is under way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -7,8 +7,9 @@ use lockify_core::{LockId, LockInfo, Lockspace, Name, NodeId, Policy, Queue, Res
 
 use crate::host::LockNode;
 
-/// Checks that all nodes tell the same story: one master for each resource, known to its directory; every lock known at
-/// its master with the same modes; no claim unsettled; granted modes compatible; no structural defect.
+/// Checks that all nodes report the same state. Each resource has one master, known to its directory. Every lock is
+/// known at its master with the same modes. No claim is unsettled, granted modes are compatible, and there is no
+/// structural defect.
 ///
 /// # Errors
 /// The first contradiction.
@@ -43,7 +44,7 @@ pub fn check_spaces(spaces: &[&Lockspace]) -> Result<(), String> {
 /// Checks that nothing is left: no lock anywhere, and (unless a REMOVE may have been lost) no record of a master.
 ///
 /// # Errors
-/// What is left.
+/// The remaining state.
 pub fn check_empty(nodes: &[&LockNode], removes_arrive: bool) -> Result<(), String> {
     for node in nodes {
         let id = node.space().config().node;
@@ -63,7 +64,7 @@ pub fn check_empty(nodes: &[&LockNode], removes_arrive: bool) -> Result<(), Stri
     Ok(())
 }
 
-/// Who waits for what, for a run that does not get on.
+/// The waiting operations and their reasons, for a run without progress.
 pub fn waiting(nodes: &[&LockNode]) -> String {
     let mut text = String::new();
     for node in nodes {
@@ -83,7 +84,7 @@ pub fn waiting(nodes: &[&LockNode]) -> String {
     text
 }
 
-/// What all nodes say, by resource.
+/// The reports of all nodes, by resource.
 struct Story {
     resources: BTreeMap<Name, BTreeMap<NodeId, ResourceInfo>>,
 }

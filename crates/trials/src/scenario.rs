@@ -1,4 +1,4 @@
-//! What one seed decides: the cluster, the workload, and what goes wrong.
+//! The decisions of one seed: the cluster, the workload, and the faults.
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -19,13 +19,13 @@ use crate::workload::transactions::{TransactionClient, Transactions};
 /// Which faults happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Faults {
-    /// None.
+    /// No faults.
     None,
     /// Every kind.
     All,
 }
 
-/// What the clients of a run do.
+/// The load of a run's clients.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// Everything at random, on a few names.
@@ -41,13 +41,13 @@ pub enum Work {
 pub struct Scenario {
     /// The seed.
     pub seed: u64,
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: usize,
     /// Clients of each node.
     pub clients: usize,
     /// Directories of the file system.
     pub directories: usize,
-    /// What clients do.
+    /// The load of clients.
     pub work: Work,
     /// The lockspace's configuration; node and incarnation are filled in later.
     pub config: Config,
@@ -76,9 +76,10 @@ pub struct Target {
     pub kind: usize,
     /// At which of them.
     pub nth: u64,
-    /// Whether the receiver is hit (before it gets the message), else the sender (after sending).
+    /// True if the receiver is hit (before it gets the message), false if the sender is (after
+    /// sending).
     pub receiver: bool,
-    /// Whether the node stands still for a while, else it crashes.
+    /// True if the node pauses for a while, false if it crashes.
     pub pause: bool,
 }
 
@@ -100,8 +101,8 @@ impl Scenario {
         let work = draw_work(&mut random, policy, nodes, pause, &config);
         let faulty = faults == Faults::All;
         if matches!(&work, Work::Files(how) if !how.hostile) {
-            // Whoever opens a name that is gone gives up, but a slow network may take its time:
-            // only where the callers break their promise may a refused claim end in a conflict.
+            // A client that opens a removed name gives up, but a slow network may take its time. A
+            // refused claim may end in a conflict only where callers break their promise.
             config.merge_patience = 60_000 * MILLISECOND;
         }
         Scenario {
@@ -138,9 +139,9 @@ impl Scenario {
         self
     }
 
-    /// Searches for deadlocks in some of the runs in which clients are not a file system's, whose
-    /// caches would be taken for waits; some of these become transactions. Drawn from a stream of
-    /// its own, so that seeds mean what they meant without.
+    /// Searches for deadlocks in some runs. Their clients are not a file system's, whose caches
+    /// would count as waits. Some of these runs become transactions. The choice has a random stream
+    /// of its own, so that seeds keep their meaning.
     fn with_deadlocks(mut self) -> Scenario {
         let mut random = Random::seed_from_u64(self.seed ^ 0xdead_10c4);
         if !matches!(self.work, Work::General(_)) || random.random_bool(0.4) {
@@ -197,7 +198,7 @@ impl Scenario {
         }
     }
 
-    /// What kind of work it is.
+    /// The name of the kind of work.
     pub fn work_name(&self) -> &'static str {
         match &self.work {
             Work::General(_) => "general",

@@ -1,19 +1,19 @@
-//! A range of seeds of one kind of run, and what came out: what `lockify sim` shows of arrays and of remote locks.
+//! A range of seeds of one kind of run, and the results, as `lockify sim` shows them for arrays and remote locks.
 
 use std::fmt;
 
 use lockify_sim::{Failure, SeedFailure, Seeds, run_seeds, trace_failures};
 
-/// What happened in one run, or in several: its text is a list of counts.
+/// The events of one run, or of several. Its text is a list of counts.
 pub trait Outcome: Default + Send + fmt::Display {
     /// Adds what happened in another run.
     fn add(&mut self, other: &Self);
 }
 
-/// What came out.
+/// The results of a range of seeds.
 #[derive(Clone, Debug)]
 pub struct Summary<O> {
-    /// What was run, as wide as all that are shown below each other.
+    /// The name of the run, padded to the width of those shown with it.
     pub name: String,
     /// Seeds that were run.
     pub runs: u64,
@@ -33,8 +33,8 @@ impl<O: fmt::Display> fmt::Display for Summary<O> {
     }
 }
 
-/// Runs all seeds; `one` gets a seed and whether to keep its trace, which is wanted of those that fail if `trace`. `progress`
-/// is told how many are done.
+/// Runs all seeds. `one` gets a seed, and whether to keep its trace. Failing seeds run again with a trace if `trace` is
+/// set. `progress` gets the number of finished seeds.
 pub fn run<O: Outcome>(
     name: String,
     seeds: &Seeds,

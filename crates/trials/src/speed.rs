@@ -1,4 +1,4 @@
-//! How fast the simulator is, and how much memory it takes, while it hosts the lock manager.
+//! The simulator's speed and memory while it hosts the lock manager.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const NAMES: u32 = 4;
 /// Locks that a client has at most.
 const LOCKS: usize = 4;
 
-/// What [`measure_hosted`] found.
+/// The results of [`measure_hosted`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostedSpeed {
     /// Nodes simulated; each has one lockspace and one client.
@@ -38,8 +38,8 @@ impl HostedSpeed {
     }
 }
 
-/// Simulates a cluster whose nodes all lock at random names without faults: first the recovery that begins with their
-/// first view, then about `events` events. `before_end` is called while everything is still in memory.
+/// Simulates a cluster whose nodes all lock at random names without faults. The recovery of the first view comes
+/// first, then about `events` events. `before_end` is called while everything is still in memory.
 pub fn measure_hosted<R>(
     nodes: usize,
     policy: Policy,

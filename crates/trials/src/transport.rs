@@ -1,8 +1,8 @@
 //! Carries the lock manager's messages over the simulated network.
 //!
-//! Between two incarnations every message arrives once and in order, whatever happens to connections: the same
-//! [`Link`] as in a real node sees to it. If the lock manager resends claims, claims and their replies, which it then
-//! protects by itself, go as datagrams instead.
+//! Between two incarnations every message arrives once and in order, even if connections break. The same [`Link`] as
+//! in a real node does that. If the lock manager resends claims, it protects claims and their replies by itself. They
+//! then travel as datagrams.
 
 use lockify_core::link::{Frame, Hello, Link, LinkError};
 use lockify_core::message::{Body, Message};
@@ -15,17 +15,17 @@ use crate::host::{HostContext, sim_id};
 /// Frames received after which the peer is told, if nothing else is sent to it.
 const ACKNOWLEDGE_AFTER: u64 = 64;
 
-/// What nodes send to each other.
+/// A packet between nodes.
 #[derive(Clone, Debug)]
 pub enum Packet {
     /// First on every connection.
     Hello {
-        /// What the membership service knows the sender's connections by.
+        /// The identity by which the membership service knows the sender's connections.
         identity: u64,
-        /// What the sender has received.
+        /// The numbers that the sender has received.
         link: Hello,
     },
-    /// What membership services say to each other: never sent again.
+    /// A message between membership services, which is never sent again.
     Vote(Vote),
     /// A message that is sent again until it is acknowledged.
     Frame(Frame<Message>),
@@ -51,7 +51,7 @@ impl Packet {
     }
 }
 
-/// Whether the lock manager protects this message against loss and duplication by itself.
+/// Returns true if the lock manager itself protects this message against loss and duplication.
 pub fn may_be_datagram(body: &Body) -> bool {
     matches!(body, Body::Claims(_) | Body::ClaimReplies(_))
 }
@@ -81,7 +81,7 @@ impl Transport {
         self.links[index].get_or_insert_with(|| Link::new(incarnation, usize::MAX))
     }
 
-    /// Sends to the incarnation of `to` that is in `view`; to a node that is in none there is nobody to send to.
+    /// Sends to the incarnation of `to` in `view`. A node outside the view has no incarnation to send to.
     pub fn send(&mut self, cx: &mut HostContext<'_>, view: &View, to: NodeId, message: Message) {
         // In order of nodes, once a lockspace has it; large clusters send much.
         let Ok(found) = view.members.binary_search_by_key(&to, |member| member.node) else {
@@ -167,9 +167,9 @@ impl Transport {
         let link = self.link(from);
         let message = match link.receive(frame) {
             Err(LinkError::WrongLife { .. }) => return Ok(None),
-            // Of a sender that has not noticed yet that the connection was replaced, where a socket
-            // would have failed: it greets and resends when it does. If it never did, the run would
-            // not come to rest.
+            // The sender has not noticed yet that the connection was replaced, where a socket would
+            // have failed. It greets and resends when it does. If it never did, the run would not
+            // come to rest.
             Err(LinkError::Gap { .. }) => return Ok(None),
             other => other?,
         };

@@ -31,7 +31,7 @@ fn survive(faults: Faults, also: impl Fn(Victim, &Summary)) {
     }
 }
 
-/// Who crashed comes back before anybody has missed it.
+/// A crashed machine comes back before any other has missed it.
 #[test]
 fn no_step_is_the_wrong_one_to_restart_at() {
     survive(Faults::Restarts, |_, summary| {
@@ -39,7 +39,7 @@ fn no_step_is_the_wrong_one_to_restart_at() {
     });
 }
 
-/// Who crashed is fenced, or taken out of the array and rebuilt.
+/// A crashed machine is fenced, or taken out of the array and rebuilt.
 #[test]
 fn no_step_is_the_wrong_one_to_die_at() {
     survive(Faults::All, |victim, summary| {

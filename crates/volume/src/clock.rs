@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 use lockify_array::Time;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The wall clock, as timestamps need it: it follows the system's (set by NTP), never goes back, and does not leap. Where somebody
-/// has stepped the system's, it goes on at half its speed, or at half as much again, until it is there: what waits for a time does
-/// not wait for the whole step, and others have found out that the clock is wrong before it is far from theirs. A host that goes
-/// at half its speed still says in time to a device that is too fast that it lives: after 2/3 of a lease, before 2/3 and 1/8.
+/// The wall clock, as timestamps need it. It follows the system's clock (set by NTP), never goes back, and does not leap. After
+/// a step of the system's clock, it runs at half its speed, or at half as much again, until it agrees. So no wait lasts for the
+/// whole step. Others also find out that the clock is wrong before it is far from theirs. A host at half its speed still renews
+/// in time at a device that is too fast: after 2/3 of a lease, before 2/3 and 1/8.
 pub(crate) struct Clock {
     last: Time,
     at: u64,
@@ -80,7 +80,7 @@ pub(crate) fn monotonic() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// A number that is larger in every later life of a process, unless the clock was set back between the two.
+/// A number that is larger in every later life of a process, unless the clock was set back between two lives.
 pub(crate) fn incarnation() -> u64 {
     wall()
 }

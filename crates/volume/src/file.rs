@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub const BLOCK: u32 = 4096;
 /// Bytes of the sector behind each block, unless the array was made for media that write larger pieces only.
 pub const SECTOR: u32 = 512;
-/// What a sector may have.
+/// The permitted sizes of a sector, in bytes.
 pub const SECTORS: [u32; 2] = [SECTOR, 4096];
 /// The version of the file's format.
 const VERSION: u32 = 1;
@@ -179,7 +179,7 @@ pub struct ArrayFile {
     pub id: ArrayId,
     /// How concurrent operations are kept apart.
     pub scheme: Scheme,
-    /// What an answered write means.
+    /// The guarantee of an answered write.
     pub durability: Durability,
     /// Where blocks lie.
     pub layout: Layout,
@@ -195,7 +195,7 @@ pub struct ArrayFile {
     pub lock_server: Option<LockServerEntry>,
 }
 
-/// What is wrong with an array's file.
+/// An error in an array's file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// It cannot be read.
@@ -203,7 +203,7 @@ pub enum FileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// It cannot be written.
@@ -211,7 +211,7 @@ pub enum FileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// It is there already.
@@ -304,8 +304,8 @@ impl ArrayFile {
         self.voters().find(|entry| entry.id == id.0)
     }
 
-    /// What all who take part have to agree on. Addresses are not in it, so that they can change one after the other; nor is the
-    /// sector's size, which matters to a device alone, and which its superblock says.
+    /// The settings on which all participants must agree. Addresses are not among them, so that they can change one after the
+    /// other. Nor is the sector's size: it concerns only a device, and its superblock has it.
     pub fn digest(&self) -> u64 {
         let Self {
             id,
@@ -495,7 +495,7 @@ mod tests {
         assert_ne!(other.digest(), file().digest());
     }
 
-    /// What is changed, and what the error has to name.
+    /// Each change, and the words that the error has to contain.
     #[test]
     fn what_makes_no_sense_is_refused_and_named() {
         let good = file().to_toml().unwrap();

@@ -1,9 +1,8 @@
 //! Shared arrays as users run them.
 //!
-//! An [`ArrayFile`] describes an array: its layout, its devices and where they listen. [`host::Array`] is a host of it, as a
-//! library: it reads and writes blocks from many threads; [`device::Server`] serves a device, and [`lock_server::Server`] is the
-//! lock server of schemes that need one. The protocols are in `lockify-array`; nothing here knows what
-//! they say.
+//! An [`ArrayFile`] describes an array: its layout, and its devices with their addresses. [`host::Array`] is a host of it, as a
+//! library: many threads can read and write blocks. [`device::Server`] serves a device. [`lock_server::Server`] is the lock
+//! server of schemes that need one. The protocols are in `lockify-array`; this crate treats their messages as opaque.
 #![forbid(unsafe_code)]
 
 pub mod bench;

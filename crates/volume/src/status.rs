@@ -7,10 +7,10 @@ use lockify_trust::Identity;
 use crate::ArrayFile;
 use crate::wire::{Event, Frame, Me, Net, Report, Role, Target};
 
-/// What a process says of itself, or why it does not.
+/// A process's report about itself, or the reason of its silence.
 pub type Answer = Result<Report, String>;
 
-/// What the processes of an array say.
+/// The reports of an array's processes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answers {
     /// Devices and witnesses, by id.

@@ -14,7 +14,7 @@ const BATCH: u64 = 256;
 /// The last stripe of a rebuild: all are done.
 const ALL: u64 = u64::MAX;
 
-/// What a scrub found.
+/// The findings of a scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Found {
     /// Stripes that were checked.
@@ -33,7 +33,7 @@ impl Found {
         self.lost += u64::from(lost);
     }
 
-    /// What to do about lost blocks, for the end of a sentence; nothing if there are none.
+    /// The remedy for lost blocks, for the end of a sentence; empty if there are none.
     pub fn of_lost(&self) -> String {
         match self.lost {
             0 => String::new(),
@@ -64,11 +64,11 @@ pub fn scrub(
     Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Rebuilds a device that has failed, or goes on with it; `progress` is told how many stripes are done, of
-/// [`stripes_of`].
+/// Rebuilds a device that has failed, or continues a rebuild. `progress` gets the number of finished
+/// stripes, of [`stripes_of`].
 ///
 /// # Errors
-/// The first that occurred. What is done stays done: the next call goes on from there.
+/// The first that occurred. Finished stripes stay finished: the next call continues.
 pub fn rebuild(
     array: &Array,
     device: DeviceId,

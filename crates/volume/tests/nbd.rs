@@ -112,7 +112,7 @@ impl Drop for Farm {
     }
 }
 
-/// Whether fio is to be run.
+/// Returns true if fio is to be run.
 fn wanted() -> bool {
     let wanted = std::env::var_os("LOCKIFY_TEST_NBD").is_some();
     if !wanted {

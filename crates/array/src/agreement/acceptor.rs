@@ -1,11 +1,11 @@
-//! A voter: it keeps its word across crashes, so its state is saved before it answers.
+//! A voter. It keeps its promises across crashes: its state is saved before it answers.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Agree, Agreed, Ballot};
 use crate::ArrayState;
 
-/// What a voter remembers.
+/// The state of a voter, which it keeps durably.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Acceptor {
     /// The newest state that it knows to have been chosen.

@@ -1,8 +1,10 @@
-//! Agreement on the array's state (docs/design/array.md 3.3): each epoch's state is chosen once, by a majority of the voters,
-//! whichever hosts propose. It is single-decree Paxos per epoch (Lamport, *Paxos made simple*, 2001), with devices as acceptors
-//! and hosts as proposers; a state that follows another is proposed only where the other is known to have been chosen.
+//! Agreement on the array's state (docs/design/array.md 3.3). A majority of the voters chooses each epoch's state once,
+//! whichever hosts propose.
 //!
-//! Voters are all devices of the layout, failed ones included, and witnesses (devices without blocks): the set is fixed, so
+//! It is single-decree Paxos for each epoch (Lamport, *Paxos made simple*, 2001), with devices as acceptors and hosts as
+//! proposers. A proposer proposes a state only if it knows that its predecessor was chosen.
+//!
+//! Voters are all devices of the layout, failed ones included, and witnesses (devices without blocks). The set is fixed, so
 //! that two majorities always share a voter.
 
 mod acceptor;
@@ -25,18 +27,18 @@ use crate::{ArrayState, Epoch, Life};
 pub struct Ballot {
     /// Grows with each attempt.
     pub round: u64,
-    /// Whose attempt it is; nobody's for the ballot below all others.
+    /// The life that proposes; none for the ballot below all others.
     pub by: Option<Life>,
     /// Which of the changes that this life proposes: two at once must not take each other's votes for their own.
     pub change: u64,
 }
 
-/// What a proposer asks of a voter.
+/// A proposer's request to a voter.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Agree {
     /// Promise to accept nothing of a lower ballot for this epoch, and say what was accepted.
     Promise {
-        /// Which.
+        /// The epoch to be decided.
         epoch: Epoch,
         /// The attempt.
         ballot: Ballot,
@@ -45,12 +47,12 @@ pub enum Agree {
     Accept {
         /// The attempt.
         ballot: Ballot,
-        /// What.
+        /// The proposed state.
         state: ArrayState,
     },
 }
 
-/// What a voter answers.
+/// A voter's answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Agreed {
     /// It has promised, and had accepted this.

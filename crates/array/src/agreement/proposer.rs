@@ -1,11 +1,11 @@
-//! A host that wants the array's state changed.
+//! A host that proposes a change of the array's state.
 
 use std::collections::BTreeSet;
 
 use super::{Agree, Agreed, Ballot};
 use crate::{ArrayState, Change, DeviceId, Life};
 
-/// What the proposer wants done.
+/// The proposer's next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Ask every voter this. Answers to what was asked before are to be dropped.
@@ -126,7 +126,8 @@ impl Proposer {
         match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Idle => None,
             Phase::Promising { best } => {
-                // What may have been chosen already is proposed again; this change comes after it.
+                // A state that may have been chosen already is proposed again; this change comes
+                // after it.
                 let next = match best {
                     Some((_, state)) => state,
                     None => match self.state.changed(self.change) {

@@ -19,7 +19,7 @@ struct World {
     rng: Xoshiro256PlusPlus,
     voters: Vec<Acceptor>,
     hosts: Vec<Proposer>,
-    /// What a host's last question was; older answers are dropped.
+    /// Each host's last question. Answers to older ones are dropped.
     asked: Vec<Option<Agree>>,
     letters: Vec<Letter>,
     done: Vec<bool>,
@@ -189,7 +189,7 @@ fn a_device_that_has_come_back_is_not_left_out_by_what_was_seen_before() {
     // An earlier life's question comes late.
     let again = back.changed(Change::LetIn(device, 3)).unwrap().unwrap();
     assert_eq!(again.changed(Change::LetIn(device, 2)), Ok(None));
-    // What was planned before it is let in fits still.
+    // Plans from before it is let in still fit.
     assert_eq!((again.epoch, again.since), (Epoch(3), Epoch(1)));
     let failed = again.changed(again.without(device)).unwrap().unwrap();
     assert_eq!((failed.epoch, failed.since), (Epoch(4), Epoch(4)));

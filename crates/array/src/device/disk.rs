@@ -1,6 +1,7 @@
-//! The order in which a device's disk is used: in the order of arrival where blocks overlap and one writes, else at once.
+//! The order in which a device's disk is used. Operations that overlap run in the order of arrival if one of them writes.
+//! All others start at once.
 //!
-//! Requests are short, so that all that wait are looked through; a queue that is long is so because the disk is slow.
+//! Requests are short, so the queue is searched as a whole. A long queue means that the disk is slow.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +17,7 @@ pub(super) enum Purpose {
     TakeUp { call: Call, stamp: Stamp, blocks: Blocks },
     /// The answer to this write is given when all of its parts are done.
     Write { call: Call, waited: bool },
-    /// What another life of the device has written, and may not have made durable.
+    /// Make durable the writes of earlier lives of the device.
     Start,
     /// The answer to this flush.
     Flush { call: Call },
@@ -24,7 +25,7 @@ pub(super) enum Purpose {
     Save { number: u64 },
 }
 
-/// What the disk is to do.
+/// A task for the disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Job {
     Read(Extent),
@@ -33,8 +34,8 @@ pub(super) enum Job {
         blocks: Vec<Block>,
         stamp: Stamp,
     },
-    /// Nothing, but not before what is under way at these blocks is done: a write that was dropped may be answered only when
-    /// that which replaced it is as durable as it should have been.
+    /// Nothing, but only after the operations under way at these blocks. A dropped write may be answered only when its
+    /// replacement is as durable as it should have been.
     After {
         extent: Extent,
         stamp: Stamp,
@@ -81,7 +82,7 @@ pub(super) struct Disk {
     waiting: VecDeque<Entry>,
 }
 
-/// What is to be done as soon as possible.
+/// A task to begin as soon as possible.
 pub(super) enum Begin {
     Ask(DiskAsk, Option<DeviceEvent>),
     /// Nothing had to be done.
@@ -140,7 +141,7 @@ impl Disk {
         self.running.remove(&token).map(|entry| entry.purpose)
     }
 
-    /// Whether a part of a write is still under way.
+    /// Returns true if a part of a write is still under way.
     pub(super) fn writes(&self, call: Call) -> bool {
         let mut all = self.waiting.iter().chain(self.running.values());
         all.any(|entry| match &entry.purpose {
@@ -151,7 +152,7 @@ impl Disk {
         })
     }
 
-    /// Whether a life's write waits for others.
+    /// Returns true if a life's write waits for others.
     pub(super) fn waits_with_writes_of(&self, life: Life) -> bool {
         let of = |entry: &Entry| entry.op.is_some_and(|op| op.life == life);
         let writes = |entry: &Entry| matches!(entry.job, Job::Write { .. });

@@ -1,4 +1,4 @@
-//! The array's state at a device, and the record that the device keeps durably.
+//! The array's state at a device, and the device's durable record.
 
 use std::collections::BTreeSet;
 
@@ -17,12 +17,12 @@ use crate::{Agree, ArrayState, Condition, DeviceEvent, DeviceId, Life, Time};
 #[error("the device's record cannot be read; replace the device, so that it is rebuilt")]
 pub struct BootError;
 
-/// What a device keeps durably beside its blocks.
+/// The state that a device keeps durably beside its blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     /// The array's state, and this device's votes on the next.
     pub acceptor: Acceptor,
-    /// Who is fenced.
+    /// The fenced lives.
     pub fenced: Fences,
     /// Regions in which a write may be under way (docs/design/array.md 3.1.3).
     pub dirty: BTreeSet<u64>,
@@ -70,7 +70,8 @@ pub(super) struct Saving {
     fenced: Vec<(u64, Life)>,
 }
 
-/// Whether a device has been out of the array between two of its conditions. The states in between need not be known here.
+/// Returns true if a device has been out of the array between two of its conditions. The states in between need not be
+/// known here.
 fn was_out(before: Condition, after: Condition) -> bool {
     match (before, after) {
         (_, Condition::Failed) | (Condition::Good, Condition::Rebuilding { .. }) => true,
@@ -127,7 +128,8 @@ impl Device {
         self.fencing.push(life);
     }
 
-    /// Tells it of those of whom no write waits for the disk: whatever comes to its blocks now comes after it.
+    /// Reports the fenced lives whose writes no longer wait for the disk. No later request of theirs comes before the
+    /// fence.
     pub(super) fn tell_fenced(&mut self) {
         for life in std::mem::take(&mut self.fencing) {
             if self.disk.waits_with_writes_of(life) {
@@ -142,7 +144,7 @@ impl Device {
         self.saving.next
     }
 
-    /// Whether a change of the record may not be durable yet.
+    /// Returns true if a change of the record may not be durable yet.
     pub(super) fn is_saving(&self) -> bool {
         self.saving.done < self.saving.next
     }

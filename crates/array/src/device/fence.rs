@@ -1,5 +1,5 @@
-//! Lives that are fenced (docs/design/array.md 3.2), durably: a write of theirs that was delayed must not land after others
-//! have repaired what they left.
+//! Durably fenced lives (docs/design/array.md 3.2). A late write of theirs must not land after others have repaired its
+//! stripe.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ impl Fences {
         *floor = (*floor).max(life.incarnation);
     }
 
-    /// Whether a request does not wait for what an operation holds. A repair waits for no fenced life, whichever it repairs:
+    /// Returns true if a request ignores the locks of an operation. A repair waits for no fenced life, whichever it repairs:
     /// two repairs of two lives would wait for each other.
     pub(super) fn is_past(&self, past: &Past, op: OpId) -> bool {
         past.covers(op) || matches!(past, Past::Life(_)) && self.has(op.life)
@@ -31,7 +31,7 @@ impl Fences {
 }
 
 impl Device {
-    /// Lives that are fenced durably take nothing up any more. What they may have cut short here is in suspect stripes.
+    /// Durably fenced lives take nothing up any more. The stripes that they may have left half written are suspect.
     pub(super) fn release_fenced(&mut self, now: Time, effects: &mut Vec<Effect>) {
         if self.is_saving() {
             return;
@@ -46,7 +46,7 @@ impl Device {
         self.record.fenced.has(life)
     }
 
-    /// Whether one of these lives was not fenced before.
+    /// Returns true if one of these lives was not fenced before.
     fn raise(&mut self, now: Time, lives: &[Life], effects: &mut Vec<Effect>) -> bool {
         let new: Vec<Life> = lives.iter().copied().filter(|life| !self.is_fenced(*life)).collect();
         new.iter().for_each(|life| self.record.fenced.add(*life));
@@ -58,8 +58,8 @@ impl Device {
         !new.is_empty()
     }
 
-    /// Lives that were fenced while this device was away. It serves blocks only when it knows them: a write of theirs may be
-    /// under way to it yet, and nothing else than the fence keeps it out under the schemes with a lock server.
+    /// Lives that were fenced while this device was away. The device serves blocks only after it knows them. A write of
+    /// theirs may still be under way, and under the schemes with a lock server only the fence stops it.
     pub(super) fn learn_fences(
         &mut self,
         now: Time,

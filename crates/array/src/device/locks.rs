@@ -1,5 +1,5 @@
-//! Locks of a device's own blocks (docs/design/array.md 2.3): first come, first served where they conflict, and whoever waits
-//! too long is denied.
+//! Locks of a device's own blocks (docs/design/array.md 2.3). Conflicting locks are granted in order of arrival. A request
+//! that waits too long is denied.
 
 use super::fence::Fences;
 use super::memory::{Ended, Memory};
@@ -81,7 +81,7 @@ impl Locks {
         }
     }
 
-    /// Whether no earlier lock or request is in the way.
+    /// Returns true if no earlier lock or request conflicts.
     fn is_free(&self, index: usize) -> bool {
         let ask = &self.queue[index].ask;
         !self.queue[..index].iter().any(|earlier| {

@@ -1,5 +1,5 @@
-//! What the record has to say before a request is served, so that a device that starts again knows what it has forgotten: the
-//! region in which something is being written (docs/design/array.md 3.1.3), and who may have something under way here.
+//! The marks that the record needs before a request is served. By them a restarted device knows what it has forgotten: regions
+//! with writes under way (docs/design/array.md 3.1.3), and lives with locks or pre-writes here.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub(super) struct Marks {
 }
 
 impl Device {
-    /// What a request has to be noted as; nothing if it leaves nothing here.
+    /// The marks that a request needs; none if it leaves no state here.
     fn marks_for(&self, from: Life, request: &Request) -> [Option<Mark>; 2] {
         let (written, holds) = match &request.action {
             Action::Prepare { write, .. } => (*write, write.is_some()),
@@ -92,13 +92,13 @@ impl Device {
         }
     }
 
-    /// Whether a mark is on its way to the disk.
+    /// Returns true if a mark is on its way to the disk.
     pub(super) fn is_marking(&self) -> bool {
         !self.marks.fresh.is_empty()
     }
 
-    /// Lives in the record that have nothing here, and of which nothing was heard for as long as siblings are remembered: what
-    /// they had under way was answered, or is not asked for again.
+    /// Lives in the record that have no state here and were silent for as long as siblings are remembered. Their requests were
+    /// answered, or will not come again.
     pub(super) fn gone_holders(&mut self, now: Time) -> Vec<Life> {
         let keep = self.config.remember;
         let holding: Vec<Life> = self.in_flight().map(|held| held.life).collect();

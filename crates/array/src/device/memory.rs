@@ -1,5 +1,5 @@
-//! What a device remembers of requests that are over, so that one that arrives late or twice does nothing
-//! (docs/design/array.md 2: messages of a broken connection, and of a new one, come in any order).
+//! A device's memory of finished requests. A request that arrives late or twice then has no effect (docs/design/array.md 2:
+//! messages of a broken connection, and of a new one, come in any order).
 
 use std::collections::VecDeque;
 
@@ -23,10 +23,10 @@ pub(super) struct Memory {
     keep: Time,
     /// How far ahead of the clock timestamps may be.
     ahead: Time,
-    /// What was written with timestamps up to this may be forgotten.
+    /// Writes with timestamps up to this may be forgotten.
     forgotten: Time,
     ended: HashMap<(OpId, u32), Ended>,
-    /// What those that are written have written, and by which linkage record.
+    /// Finished writes, each with its blocks and its linkage record.
     written: HashMap<(OpId, u32), (Extent, Header)>,
     by_age: VecDeque<(Time, (OpId, u32))>,
 }
@@ -56,7 +56,7 @@ impl Memory {
         self.written.insert((call.op, call.sibling), (extent, header));
     }
 
-    /// What a life has written of late.
+    /// The recent writes of a life.
     pub(super) fn written_by(&self, life: Life) -> impl Iterator<Item = (Extent, Header)> {
         let theirs = self.written.iter().filter(move |((op, _), _)| op.life == life);
         theirs.map(|(_, written)| *written)

@@ -1,18 +1,18 @@
-//! A device: keeps blocks, and keeps the operations of hosts apart at them.
+//! A device keeps blocks, and keeps the operations of hosts apart at them.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `requests.rs` | which requests are served, and by whom |
+//! | `requests.rs` | admission of requests |
 //! | `tso.rs` | timestamp ordering |
 //! | `locks.rs` | device-served locking |
 //! | `memory.rs` | siblings that have ended: tombstones, and requests that come twice |
 //! | `disk.rs` | the order in which the disk is used |
-//! | `epoch.rs` | the array's state, and the record that is kept durably |
-//! | `report.rs` | what is under way, for people |
-//! | `fence.rs` | lives that are fenced, and what they had in flight |
-//! | `marks.rs` | what the record has to say before a request is served |
-//! | `term.rs` | after a time away: it serves when it has been let in again |
-//! | `returns.rs` | after a restart: who had something under way takes it up again before others are served |
+//! | `epoch.rs` | the array's state, and the durable record |
+//! | `report.rs` | operations under way, for people |
+//! | `fence.rs` | fenced lives and their unfinished writes |
+//! | `marks.rs` | marks in the record, made before a request is served |
+//! | `term.rs` | after a time away: the device serves when it has been let in again |
+//! | `returns.rs` | after a restart: hosts finish their writes before others are served |
 //! | `suspect.rs` | stripes that have to be checked after a restart before they are used |
 //!
 //! The other schemes need nothing here: their reads and writes go to the disk as they come.
@@ -53,7 +53,7 @@ use tso::Tso;
 
 pub use epoch::BootError;
 
-/// What a device is told when it starts. Times are in nanoseconds.
+/// A device's configuration. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceConfig {
     /// Which one it is.
@@ -73,8 +73,7 @@ pub struct DeviceConfig {
     pub ahead: Time,
     /// Timestamp ordering as in the textbook: writes wait for all older reads.
     pub basic: bool,
-    /// Stripe units per region: after a restart, all stripes of regions in which something was written of late are checked
-    /// before they are used.
+    /// Stripe units per region. After a restart, all stripes of recently written regions are checked before they are used.
     pub region_units: u64,
     /// A rule that is left out, to show that checks find it.
     #[cfg(feature = "mutations")]
@@ -101,51 +100,51 @@ impl DeviceConfig {
     }
 }
 
-/// What a device finds when it starts.
+/// The durable state with which a device starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceBoot {
     /// The clock. It should be right by now: what is served afterwards counts on it (docs/design/array.md 2.4).
     pub now: Time,
-    /// What it saved last ([`DiskAsk::Save`]); none at its first start.
+    /// The record that it saved last ([`DiskAsk::Save`]); none at its first start.
     pub record: Option<Bytes>,
     /// The array's state, for its first start.
     pub state: ArrayState,
 }
 
-/// What happens to a device.
+/// An input of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeviceInput {
     /// A request has come. Its sender must be the life that its call names; the transport sees to that.
     Request {
-        /// Whose.
+        /// The life that sent the request.
         from: Life,
-        /// What for.
+        /// The request.
         request: Request,
     },
     /// The disk is done.
     Disk {
         /// With what.
         token: DiskToken,
-        /// What came of it.
+        /// The disk's answer.
         result: Result<DiskAnswer, DiskError>,
     },
     /// A host's connection has broken.
     Gone {
-        /// Whose.
+        /// The life that has connected.
         life: Life,
     },
     /// [`Device::next_timer`] has come.
     Tick,
 }
 
-/// What a device does.
+/// An output of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeviceOutput {
     /// Send an answer, if there is a connection.
     Send {
         /// Whom to.
         to: Life,
-        /// What.
+        /// The reply.
         reply: Reply,
     },
     /// Ask the disk.
@@ -154,7 +153,7 @@ pub enum DeviceOutput {
     Event(DeviceEvent),
     /// A host that holds something here has said nothing for the length of a lease: it should be fenced. Told once.
     Silent {
-        /// Which.
+        /// The fenced life.
         life: Life,
     },
     /// The device has a newer state of the array now.
@@ -163,7 +162,7 @@ pub enum DeviceOutput {
     Broken(DiskError),
 }
 
-/// What a life has here: a lock, a pre-write or a waiting request.
+/// The state that a life has here: a lock, a pre-write or a waiting request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Holding {
     life: Life,
@@ -181,7 +180,7 @@ struct Part {
     applies: bool,
 }
 
-/// What a scheme's rules lead to.
+/// An effect of a scheme's rules.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Effect {
     Answer {
@@ -236,8 +235,8 @@ impl Effect {
     }
 }
 
-/// That a timestamp is too far ahead of the device's clock (docs/design/array.md 2.4): what a restarted device takes for the
-/// newest that there can be counts on it.
+/// Refuses a timestamp that is too far ahead of the device's clock (docs/design/array.md 2.4). A restarted device relies on
+/// that bound: it assumes the newest timestamp that can exist.
 fn ahead(now: Time, allowed: Time, stamp: Stamp) -> Option<Answer> {
     let excess = stamp.time.saturating_sub(now.saturating_add(allowed));
     (excess > 0).then(|| Answer::Ahead { excess, ahead: stamp.time.saturating_sub(now) })
@@ -259,7 +258,7 @@ pub struct Device {
     /// Writes that were taken up again.
     taken: u64,
     disk: Disk,
-    /// What lay on the disk at the start is durable.
+    /// True once the disk's content from before the start is durable.
     started: bool,
     heard: BTreeMap<Life, Time>,
     reported: BTreeMap<Life, Time>,
@@ -318,7 +317,8 @@ impl Device {
         }
         // Its term is not durable yet.
         device.save(None);
-        // What is found, be it by who takes up a write, must not be lost later.
+        // The content that is found on the disk must be durable before it is used, for example by a host that takes up a
+        // write.
         if again {
             device.disk.add(None, Job::Flush, Purpose::Start);
         }
@@ -346,7 +346,7 @@ impl Device {
         self.report_silent(now);
     }
 
-    /// What is to be done, in order; call until there is nothing.
+    /// The next output, in order; call until it returns `None`.
     pub fn poll(&mut self) -> Option<DeviceOutput> {
         self.output.pop_front()
     }
@@ -366,12 +366,12 @@ impl Device {
         self.record.state()
     }
 
-    /// Whether nothing is under way here: no locks, no pre-writes, no waiting requests, and no disk operation.
+    /// Returns true if the device has no locks, no pre-writes, no waiting requests and no disk operation.
     pub fn is_idle(&self) -> bool {
         self.disk.is_idle() && self.in_flight().next().is_none()
     }
 
-    /// Whether a request waits here for a lock.
+    /// Returns true if a request waits here for a lock.
     pub fn awaits_lock(&self) -> bool {
         self.locks.next_timer().is_some()
     }
@@ -381,8 +381,8 @@ impl Device {
         self.memory.len()
     }
 
-    /// What is kept here for hosts: kinds, and how much of each. All of it is nothing when hosts have been idle for as long as
-    /// siblings that have ended are remembered.
+    /// The amounts of state that the device keeps for hosts, by kind. All are zero once hosts have been idle for as long as
+    /// finished siblings are remembered.
     pub fn kept(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("locks, pre-writes and waiting requests", self.in_flight().count()),
@@ -548,7 +548,7 @@ impl Device {
         self.output.push_back(DeviceOutput::Send { to, reply });
     }
 
-    /// Who holds something here, or is awaited after a restart: each has to be heard from.
+    /// The lives that hold something here, or are awaited after a restart. The device expects to hear from each.
     fn holders(&self) -> impl Iterator<Item = Life> {
         self.in_flight().map(|held| held.life).chain(self.returns.awaited())
     }
@@ -562,7 +562,7 @@ impl Device {
         })
     }
 
-    /// Takes a look at everything under way, so that it is done when the time may have come, not with every step.
+    /// Looks at everything under way. It runs when a lease may have ended, not with every step.
     fn report_silent(&mut self, now: Time) {
         if self.silence.is_none_or(|time| time > now) {
             return;

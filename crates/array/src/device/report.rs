@@ -1,9 +1,9 @@
-//! What is under way at a device, for people who want to know why it does not end.
+//! Operations under way at a device, for people who want to know why they do not end.
 
 use super::Device;
 
 impl Device {
-    /// What is under way, one line each.
+    /// The operations under way, one line each.
     pub fn under_way(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.tso.under_way().chain(self.locks.under_way()).collect();
         if !self.is_let_in() {

@@ -1,4 +1,4 @@
-//! Which requests are served, and by whom.
+//! Admission: which requests are served, and whose.
 
 use super::disk::{Job, Purpose};
 use super::locks::Ask;
@@ -91,7 +91,7 @@ impl Device {
         }
     }
 
-    /// Whether a request may be served at all.
+    /// Refuses a request that may not be served at all.
     fn admit(&self, from: Life, epoch: Epoch, action: &Action) -> Result<(), Answer> {
         if self.is_fenced(from) {
             return Err(Answer::Fenced);
@@ -120,7 +120,7 @@ impl Device {
         Ok(())
     }
 
-    /// Whether it may be served now.
+    /// Returns true if a request may be served now.
     fn ready(
         &mut self,
         now: Time,
@@ -179,8 +179,8 @@ fn extents(action: &Action) -> Option<[Option<Extent>; 2]> {
         Action::Write(blocks) | Action::Commit(blocks) | Action::WriteUnlock(blocks) => {
             Some([Some(blocks.extent), None])
         }
-        // By an older state a device would be left out that is back by now. That device has been told of the fences that others
-        // knew when they had its state, and whoever fences by an older one begins anew.
+        // An older state would leave out a device that is back by now. That device learned the fences that the others knew when
+        // they had its state. A host that fences by an older state begins anew.
         Action::Fence { .. } | Action::ListFences => Some([None, None]),
         Action::Cancel
         | Action::Unlock

@@ -1,15 +1,17 @@
-//! After a restart: who had something under way here takes it up again before anybody else is served.
+//! After a restart, hosts take up their unfinished writes before the device serves others.
 //!
-//! A device that restarts has forgotten locks and pre-writes. If it let others in at once, they could read and overwrite what
-//! an operation has written elsewhere and not here yet, and the operation would have to be done once more, over what they have
-//! written (docs/design/array.md 3.4). Instead the record says which lives may have had something here. Each of them, on its
-//! new connection, sends its unanswered writes again, and *settles* ([`crate::message::Action::Settled`]) when they are
-//! answered; locks and pre-writes of phase 1 it asks for anew. Until all have settled, or are fenced, nothing else is served.
-//! It is what the lock server does after a crash (docs/design/array.md 3.6), at each device.
+//! A restarted device has forgotten locks and pre-writes. Suppose that it served others at once. They could read and overwrite
+//! blocks that an operation has written elsewhere and not here yet. The operation would then have to run once more, over their
+//! data (docs/design/array.md 3.4).
 //!
-//! Nobody has come between such a write and what it was prepared by, so that it is as valid as before. Whether it was done
-//! before the crash, or something newer was, shows in the stamps of the blocks' headers: all blocks' stamps grow, whatever the
-//! scheme. Of a block that a crash has torn the header alone may say it.
+//! Instead, the record names the lives that may have had state here. On its new connection, each of them repeats its unanswered
+//! writes. When these are answered, it *settles* ([`crate::message::Action::Settled`]). It requests locks and pre-writes of
+//! phase 1 anew. The device serves nothing else until all of them have settled or are fenced. The lock server does the same
+//! after a crash (docs/design/array.md 3.6).
+//!
+//! No operation has come between such a write and its phase 1, so the write is as valid as before. The stamps of the blocks'
+//! headers tell whether it, or a newer write, was done before the crash: all blocks' stamps grow, whatever the scheme. For a
+//! block that a crash has torn, the header alone is enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,11 +30,12 @@ pub(super) struct Returns {
     awaited: BTreeSet<Life>,
     /// Lives that may have something here which they have not taken up, be it that they are fenced.
     forgotten: BTreeSet<Life>,
-    /// Lives that have not taken up what they may have had here, even if what they left was repaired where somebody knew of it.
+    /// Lives that have not taken up what they may have had here. A life stays in this set even if its known leftovers were
+    /// repaired.
     unsure: BTreeSet<Life>,
     /// Requests that are served when they have.
     waiting: Vec<(Life, Request)>,
-    /// Stamps of what was taken up: of two writes of a block, neither may be on the disk when the other reads its header.
+    /// Stamps of writes that were taken up. Two writes of a block may read its header before either is on the disk.
     written: BTreeMap<u64, Stamp>,
 }
 
@@ -48,12 +51,12 @@ impl Returns {
         }
     }
 
-    /// Whether something of a life was forgotten and not taken up.
+    /// Returns true if the device forgot state of a life that has not taken it up.
     pub(super) fn forgot(&self, life: Life) -> bool {
         self.forgotten.contains(&life)
     }
 
-    /// What it had left was repaired, as far as anybody knew of it.
+    /// Its known leftovers were repaired.
     pub(super) fn repaired(&mut self, life: Life) {
         self.forgotten.remove(&life);
     }
@@ -81,7 +84,7 @@ impl Returns {
         self.waiting.push((from, request));
     }
 
-    /// What waits of a sibling is given up: it may wait for longer than siblings are remembered.
+    /// Gives up a sibling's waiting requests. They may wait for longer than siblings are remembered.
     pub(super) fn give_up(&mut self, call: Call) {
         let of =
             |request: &Request| request.call.op == call.op && request.call.sibling == call.sibling;
@@ -94,11 +97,13 @@ impl Returns {
 }
 
 impl Device {
-    /// Whether something that a host wrote may be known to other devices of this one's group only: this one has restarted, that
-    /// host has not taken up what it had here, and not all of what it may have been writing has been checked. Its other
-    /// units may have been read. That the host was fenced is not enough: a device that has restarted as well, or is new, knows
-    /// of nothing to repair. If one of the group is given up now, the old content of its blocks comes back from
-    /// the others, which fit each other. So who gives up devices waits until this one is settled, or an operator insists.
+    /// Returns true if only this device's group may know of a host's write. Three conditions hold then: this device has
+    /// restarted, the host has not taken up its state here, and the check of its possible writes is not complete. The write's
+    /// other units may have been read.
+    ///
+    /// The host's fence does not settle this: a device that has also restarted, or is new, has nothing to repair. If a device
+    /// of the group is given up now, the old content of its blocks comes back from the others, which fit each other. So devices
+    /// are given up only after this one is settled, or when an operator insists.
     pub fn is_unsettled(&self) -> bool {
         #[cfg(feature = "mutations")]
         if self.config.mutation == Some(Mutation::GivesUpBesideUnsettled) {
@@ -107,8 +112,8 @@ impl Device {
         !self.returns.unsure.is_empty() && self.suspects().next().is_some()
     }
 
-    /// Whether the record has to name a life for as long as stripes are suspect: after another restart it is still not known what
-    /// the life wrote elsewhere.
+    /// Returns true if the record must name a life as long as stripes are suspect. After another restart, the life's writes
+    /// elsewhere are still unknown.
     pub(super) fn is_unsure_of(&self, life: Life) -> bool {
         self.returns.unsure.contains(&life) && self.suspects().next().is_some()
     }
@@ -121,7 +126,7 @@ impl Device {
         }
     }
 
-    /// Serves what waited. What has to wait for something else is put back.
+    /// Serves waiting requests. A request that has to wait for something else is put back.
     pub(super) fn serve_waiting(&mut self, now: Time, effects: &mut Vec<Effect>) {
         for (from, request) in std::mem::take(&mut self.returns.waiting) {
             self.request(now, from, request, effects);
@@ -148,7 +153,7 @@ impl Device {
         self.disk.add(None, job, Purpose::TakeUp { call, stamp, blocks });
     }
 
-    /// What lay there is known: writes what is older.
+    /// Continues when the stored blocks are known: writes if they are older.
     pub(super) fn taken_up_after(
         &mut self,
         call: Call,
@@ -166,8 +171,8 @@ impl Device {
             let is_done = match found {
                 // It is there; or something newer, which may have come after it.
                 Ok(block) => block.header.stamp >= stamp,
-                // What was cut short was newer, and this had been done before. It must not come back in the place of what the
-                // newer one has replaced: whoever wrote that takes it up as well, or it is repaired by the other devices.
+                // A newer write was cut short, and this one had been done before. It must not replace the newer one's blocks.
+                // The newer write's host takes it up as well, or the other devices repair it.
                 Err(bad) => bad.stamp.is_some_and(|cut_short| cut_short > stamp),
             };
             if is_done {

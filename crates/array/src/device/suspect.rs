@@ -1,7 +1,7 @@
-//! Stripes that have to be checked before they are used (docs/design/array.md 3.1.3 and 3.1.4). A device that restarts has
-//! forgotten which pre-writes and locks there were, and a newer header would hide that a write was cut short. It knows in which
-//! *regions* something was written of late: a region is marked dirty in the record before the first pre-write, lock or write in
-//! it, and clean when nothing has happened there for long.
+//! Stripes that have to be checked before they are used (docs/design/array.md 3.1.3 and 3.1.4). A restarted device has
+//! forgotten its pre-writes and locks, and a newer header would hide that a write was cut short. The device knows in which
+//! *regions* something was written recently. It marks a region dirty in the record before the first pre-write, lock or write
+//! there. It marks the region clean after a long time without any.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,8 +21,8 @@ pub(super) struct Suspects {
     regions: BTreeSet<u64>,
     /// Stripes of these that have been repaired.
     good: BTreeSet<u64>,
-    /// The last passes of repairs that have asked for a suspect stripe since the start. What was repaired before a restart says
-    /// nothing of what the restart has made suspect.
+    /// The last passes of repairs that have asked for a suspect stripe since the start. A repair before a restart proves
+    /// nothing about stripes that the restart has made suspect.
     examined: BTreeMap<u64, VecDeque<OpId>>,
     /// When a region was last used for writing.
     used: BTreeMap<u64, Time>,
@@ -127,8 +127,8 @@ impl Device {
         next
     }
 
-    /// Whether a stripe is one of them. What this device does not have yet will be rebuilt from the others: no repair reads it
-    /// here.
+    /// Returns true if a stripe is suspect. The stripe units that this device still lacks will be rebuilt from the others, and
+    /// no repair reads them here.
     pub fn suspects_stripe(&self, stripe: u64) -> bool {
         self.suspects.is_suspect(stripe) && self.record.state().has(self.config.id, stripe)
     }
@@ -156,8 +156,7 @@ impl Device {
         Ok(())
     }
 
-    /// Regions in which nothing is under way and nothing has been for long become clean; lives that have nothing here and have
-    /// not been heard of for long are forgotten.
+    /// Marks regions clean that have had no operation for long. Forgets lives that have no state here and were silent for long.
     pub(super) fn tidy_record(&mut self, now: Time) {
         let every = self.config.remember;
         if now.saturating_sub(self.suspects.tidied) < every || self.is_marking() {

@@ -1,25 +1,25 @@
-//! When a device serves blocks: only in a term that it was let in for.
+//! A device serves blocks only in a term that it was let in for.
 //!
-//! A device that was away, or has restarted, must not serve by what it remembers: the others may have gone on without it, and
-//! hosts have written what it does not have. A host that knows no more than the device does would read old content from it,
-//! and nothing else would tell the two.
+//! A device that was away or has restarted must not serve by its own memory. The others may have gone on without it, and hosts
+//! have written blocks that it lacks. A host that knows no more than the device does would read old content, and neither would
+//! notice.
 //!
-//! To look at the newest state that a majority knows is not enough. That the device is left out may be accepted by a minority,
-//! or still be with a host that proposes it, and be chosen afterwards: the device would serve on by the state before. So that
-//! it serves again is a change of the array's state itself. [`Change::LetIn`] is agreed on as every change (`agreement`), with a
-//! number that no earlier life of the device has asked for, its *term*. By this
+//! It is not enough to look at the newest state that a majority knows. A minority may have accepted the device's exclusion, or
+//! a host may still be proposing it. If that is chosen afterwards, the device would serve by the former state. So letting the
+//! device in is a change of the array's state itself. [`Change::LetIn`] is agreed on as every change (`agreement`). Its number
+//! is the *term*, which no earlier life of the device has requested. Two facts follow:
 //!
-//! - it follows all that was chosen before, and the proposer has completed what a majority's voters had accepted and not
-//!   installed: who finds itself let in knows everything that others may have gone on by;
-//! - what is chosen later cannot leave the device out by what was seen before: [`Change::Fail`] names the term in which the device
-//!   was found to be gone, and makes no sense in another.
+//! - It follows all chosen states. The proposer has completed every state that a majority's voters had accepted and not
+//!   installed. A device that finds itself let in therefore knows every state by which others may have gone on.
+//! - A state that is chosen later cannot exclude the device for an older absence. [`Change::Fail`] names the term in which the
+//!   device was found to be gone, and is invalid in another term.
 //!
-//! It rests on leases that a term ends before others find the device gone in it: its process asks for a term only while it is
-//! one of those who are there, begins anew (as after a crash) when it has lost touch for a lease, and others find it gone when they
-//! have known of the term and not seen the device for as long. Nothing but reads and writes of blocks waits for it: that the device
-//! votes, is told of states and fences, and gives up what hosts give up, is right at any time.
+//! This rests on leases: a term ends before others find the device gone in it. The device's process asks for a term only while
+//! it is a present member. It begins anew, as after a crash, when it has lost touch for a lease. Others find it gone when they
+//! have known of the term and have not heard the device for as long. Only reads and writes of blocks wait for a term. The
+//! device may vote, learn states and fences, and give up what hosts give up at any time.
 //!
-//! Conditions of devices are as they were when one is let in, so that what is under way goes on ([`crate::ArrayState::since`]).
+//! Letting a device in changes no device's condition, so operations under way continue ([`crate::ArrayState::since`]).
 
 use super::Device;
 use super::epoch::Record;
@@ -35,7 +35,7 @@ impl Record {
 }
 
 impl Device {
-    /// Whether it has been let in for its term. Those without blocks need not be.
+    /// Returns true if the device has been let in for its term. Devices without blocks need not be.
     pub fn is_let_in(&self) -> bool {
         let state = self.record.state();
         let has_blocks = usize::from(self.config.id.0) < state.terms.len();

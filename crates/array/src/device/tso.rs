@@ -1,8 +1,8 @@
 //! Timestamp ordering at a device (docs/design/array.md 2.4).
 //!
-//! Each block has the timestamps of its last read (`rts`) and write (`wts`). A *sibling* is what the device keeps of an
-//! operation here: a pre-write, a read that waits for older pre-writes, or both. All waiting is for smaller timestamps, so that
-//! nobody waits in a circle.
+//! Each block has the timestamps of its last read (`rts`) and write (`wts`). A *sibling* is the device's state for an
+//! operation: a pre-write, a read that waits for older pre-writes, or both. Every wait is for a smaller timestamp, so that no
+//! circle of waits can form.
 
 use std::collections::BTreeMap;
 
@@ -172,8 +172,8 @@ impl Tso {
         refused.then_some(seen)
     }
 
-    /// Whether a read would wait for what a fenced life has left. It must not: the repair that ends that has a larger timestamp,
-    /// and would wait for whatever this operation has pre-written.
+    /// Returns true if a read would wait for a fenced life's pre-write. It must not wait: the repair that removes the pre-write
+    /// has a larger timestamp, and would wait for this operation's own pre-writes.
     fn waits_for_fenced(&self, asked: &Prepare) -> bool {
         let Some(read) = asked.read else { return false };
         self.siblings.values().any(|other| {
@@ -185,7 +185,7 @@ impl Tso {
         })
     }
 
-    /// Whether an older pre-write is in the way of a read.
+    /// Returns true if an older pre-write blocks a read.
     fn is_blocked(&self, stamp: Stamp, read: Extent, past: &Past) -> bool {
         self.siblings.values().any(|other| {
             let write = other.asked.write.filter(|write| write.overlaps(read));
@@ -199,7 +199,7 @@ impl Tso {
         }
     }
 
-    /// W.
+    /// W: the write of phase 2.
     pub(super) fn commit(
         &mut self,
         now: Time,
@@ -229,7 +229,8 @@ impl Tso {
         self.settle(now, memory, effects);
     }
 
-    /// Whether a write has to wait for a read with a smaller timestamp: in the basic variant for each, else for starving ones.
+    /// Returns true if a write has to wait for a read with a smaller timestamp: for each in the basic variant, else for
+    /// starving ones.
     fn waits_for_reads(&self, key: (OpId, u32)) -> bool {
         let Some(writer) = self.siblings.get(&key) else { return false };
         let Some((_, blocks)) = &writer.held else { return false };
@@ -269,7 +270,7 @@ impl Tso {
         effects.push(Effect::Write { call, stamp, blocks: to_write, parts, waited });
     }
 
-    /// C.
+    /// C: cancels a pre-write or a waiting read.
     pub(super) fn cancel(
         &mut self,
         now: Time,
@@ -311,7 +312,7 @@ impl Tso {
         }
     }
 
-    /// What a newer write than a read's timestamp has left at its blocks.
+    /// The timestamp of a write at these blocks that is newer than the read.
     fn overtaken(&self, stamp: Stamp, read: Extent) -> Option<Time> {
         #[cfg(feature = "mutations")]
         if self.mutation == Some(Mutation::TsoKeepsQueuedReads) {
@@ -349,8 +350,8 @@ impl Tso {
         effects.push(Effect::granted(call, Some(read), headers, true));
     }
 
-    /// Forgets blocks that nobody has touched for long, and moves the floor up. Blocks with a pre-write or a waiting read keep
-    /// what was known of them: a write may be late, but not for that reason too old.
+    /// Forgets blocks that were not used for long, and moves the floor up. Blocks with a pre-write or a waiting read keep their
+    /// timestamps: a late write is not for that reason too old.
     pub(super) fn forget(&mut self, now: Time) {
         let every = self.remember / 4;
         if now.saturating_sub(self.swept) < every {
@@ -396,8 +397,7 @@ impl Tso {
         })
     }
 
-    /// Writes of fenced lives that wait for reads are not done any more; their pre-writes stay, as of any write that did not
-    /// come.
+    /// Drops writes of fenced lives that wait for reads. Their pre-writes stay, as if the write had never come.
     pub(super) fn fence(
         &mut self,
         now: Time,

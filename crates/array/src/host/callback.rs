@@ -1,11 +1,13 @@
 //! Locks that a host keeps (callback locking, docs/design/array.md 2.2).
 //!
-//! A *part* is a range of a grant: held by the operations that use it, cached when there is none, revoking when it has been
-//! called back. An operation is *admitted* when all that it needs is covered; from then on it counts as a user, whatever
-//! comes. Operations of this host that conflict run in the order of their admission: the server does not keep them apart.
-//! What waits for the server while it uses something has written in part and been superseded; that it yields to repairs, of this
-//! host and of others ([`crate::LockServer`] says why it may). Operations that wait here for one that is superseded have begun
-//! with nothing: if others want what they use, they lose it and ask the server, behind those. So that there is no deadlock.
+//! A *part* is a range of a grant. It is held by the operations that use it, cached when there are none, and revoking after a
+//! callback. An operation is *admitted* when parts cover all its ranges. From then on it counts as a user. Conflicting
+//! operations of this host run in the order of their admission, because the server does not keep them apart.
+//!
+//! A superseded try has written in part. It uses parts while another try waits for the server. So it yields these parts to
+//! repairs, of this host and of others ([`crate::LockServer`] says why it may). Operations that wait here for a superseded try
+//! have begun with nothing. If other hosts want their parts, they lose them, and queue at the server behind those hosts. This
+//! prevents deadlocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +18,7 @@ struct Part {
     users: BTreeSet<u64>,
     /// It has been called back: to be kept shared, or not at all.
     called: Option<bool>,
-    /// What has been called back is not renewed: its users must be done by then.
+    /// The end of a part that has been called back. It is not renewed, so its users must be done by then.
     until: Option<Time>,
     /// Its place among those without users.
     idle: Option<(Time, u64)>,
@@ -36,7 +38,7 @@ struct Admitted {
 }
 
 impl Admitted {
-    /// Whether another one keeps this one out.
+    /// Returns true if another operation excludes this one.
     fn conflicts(&self, other: &Admitted) -> bool {
         let passes = |range: &LockRange| {
             other.superseded && (self.repair || self.mends && range.mode == LockMode::Shared)
@@ -50,7 +52,7 @@ impl Admitted {
     }
 }
 
-/// What an operation that wants ranges has to do.
+/// The next step of an operation that wants ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Want {
     /// Go on.
@@ -61,7 +63,7 @@ pub(super) enum Want {
     Ask,
 }
 
-/// What goes back to the server, and who may go on.
+/// Parts to return to the server, and operations that may continue.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Freed {
     pub free: Vec<PartId>,
@@ -168,9 +170,9 @@ impl LockCache {
         self.admit(op.seq, ranges, earlier, repair, used)
     }
 
-    /// Repairs, and one that goes on from earlier tries, wait for those only that run: the others may wait for what they finish,
-    /// and from now on wait for them as well. A repair does not wait for what is superseded, and neither does one that goes on
-    /// for what it only reads.
+    /// A repair, or a try that continues earlier ones, waits only for running operations. Other waiting operations may wait for
+    /// its result, and now wait for it as well. A repair does not wait for superseded tries. Nor does a continuing try, for
+    /// ranges that it only reads.
     fn admit(
         &mut self,
         op: u64,
@@ -232,8 +234,9 @@ impl LockCache {
         freed
     }
 
-    /// Yields a part that was called back, if nothing but superseded tries use it, and such as wait for them, which lose it.
-    /// Nobody is admitted to what was called back, and it goes back altogether afterwards, so that it stays like that until then.
+    /// Yields a part that was called back, if only superseded tries use it, and operations that wait for them; these lose it.
+    /// No operation is admitted to a part that was called back, and it is returned as a whole afterwards. So it stays yielded
+    /// until then.
     fn yield_part(&mut self, id: PartId, now: Time, freed: &mut Freed) {
         let Some(part) = self.parts.get(&id).filter(|part| part.called.is_some()) else { return };
         let waits = |op: &&u64| !self.is_superseded(**op);
@@ -262,7 +265,7 @@ impl LockCache {
         self.admitted.get(&op).is_some_and(|admitted| admitted.superseded)
     }
 
-    /// Whether an operation waits here for one that is superseded, or for who does.
+    /// Returns true if an operation waits here for a superseded try, directly or through others.
     fn is_stuck(&self, op: u64, seen: &mut BTreeSet<u64>) -> bool {
         let Some(admitted) = self.admitted.get(&op).filter(|_| seen.insert(op)) else {
             return false;
@@ -278,12 +281,12 @@ impl LockCache {
         })
     }
 
-    /// What is yielded.
+    /// The yielded parts.
     pub fn yields(&self) -> Vec<PartId> {
         self.parts.keys().copied().filter(|id| self.is_passable(*id)).collect()
     }
 
-    /// Whether an admitted operation can still begin with its last phase.
+    /// Returns true if an admitted operation can still begin with its last phase.
     pub fn in_time(&self, op: u64, now: Time) -> bool {
         let Some(admitted) = self.admitted.get(&op) else { return false };
         let called = admitted.parts.iter().filter_map(|id| self.parts.get(id)?.until).min();
@@ -371,7 +374,7 @@ impl LockCache {
         freed
     }
 
-    /// The server calls parts back. What has no users goes at once.
+    /// The server calls parts back. A part without users is returned at once.
     pub fn call_back(&mut self, parts: &[PartId], shared: bool, now: Time) -> Freed {
         let mut freed = Freed::default();
         for id in parts {

@@ -1,4 +1,4 @@
-//! What becomes of operations under way when the array's state changes, or when devices have forgotten what they hold
+//! Operations under way when the array's state changes, or when devices have forgotten their locks and pre-writes
 //! (docs/design/array.md 3.3, 3.4).
 
 use super::engine::{Phase, Refused, Role, Task, Try};
@@ -7,10 +7,10 @@ use crate::message::Action;
 use crate::plan;
 use crate::{ArrayState, Condition, OpError, Peer, Time};
 
-/// Stripes in which parity need not fit, after a part of what a try wrote was refused: those of which devices that count have
-/// written some and refused some, and those for which a device counts again that was left out. Where all has been written, or
-/// nothing, parity fits; what a device has written without saying so, because it restarted, is under suspicion there and
-/// repaired first.
+/// Stripes in which parity need not fit, after devices have refused a part of a try's writes. Parity may be wrong where some
+/// counting devices have written and others have refused. It may also be wrong where a device counts again that was left out.
+/// Where all parts were written, or none, parity fits. A restarted device may have written without an answer: that stripe is
+/// suspect there, and is repaired first.
 fn torn_stripes(this: &Try, state: &ArrayState) -> impl Iterator<Item = u64> {
     let torn = this.plan.stripes.iter().filter(|part| {
         let counts = |device| state.has(device, part.stripe);
@@ -25,8 +25,8 @@ fn torn_stripes(this: &Try, state: &ArrayState) -> impl Iterator<Item = u64> {
 }
 
 impl Host {
-    /// Goes on by a newer state of the array: what has not written yet starts again, what has does not wait for devices that
-    /// are out.
+    /// Continues by a newer state of the array. Operations that have not written yet start again. Operations that write do not
+    /// wait for devices that are out.
     pub(super) fn adopt(&mut self, now: Time, state: ArrayState) {
         if state.epoch <= self.state.epoch {
             return;
@@ -68,12 +68,12 @@ impl Host {
         }
     }
 
-    /// Finishes a try of which devices have refused a part of phase 2, while others have written (docs/design/array.md 3.4).
+    /// Finishes a try whose phase 2 some devices have refused and others have done (docs/design/array.md 3.4).
     ///
-    /// If devices have only gone, what was computed still fits: all others hold their locks and pre-writes, so that nobody has
-    /// come between. If a device has forgotten its, or has come back and was left out, the operation is done once more, as a
-    /// reconstruct or large write; never as a read-modify-write, which would keep the difference between data and parity. What
-    /// the first try holds is kept until then.
+    /// If devices have only left, the computed blocks still fit: all others hold their locks and pre-writes, so that no
+    /// operation has come between. If a device has forgotten its locks, or an excluded one is back, the operation runs once
+    /// more, as a reconstruct or large write. It never runs as a read-modify-write, which would keep the difference between
+    /// data and parity. The first try keeps its locks until then.
     pub(super) fn mend(&mut self, now: Time, seq: u64) {
         let layout = self.config.layout;
         let Some(this) = self.tries.get_mut(&seq) else { return };
@@ -82,7 +82,7 @@ impl Host {
             let what = format!("stripe {} has lost more units than it can", part.stripe);
             return self.fail(now, seq, OpError::Unavailable(what));
         }
-        // What is forgotten by a device that does not count yet will be rebuilt.
+        // A device that does not count yet will rebuild what it has forgotten.
         let counts = |index: usize| {
             let access = this.plan.accesses.get(index);
             access.is_some_and(|access| self.state.has(access.device, access.stripe))

@@ -1,7 +1,7 @@
-//! The seam between the engine of host operations and the five schemes: which messages a sibling's two phases are.
+//! The interface between the engine of host operations and the five schemes: the messages of a sibling's two phases.
 //!
-//! A scheme that has a lock server asks it before phase 1 ([`super::engine::Phase::Gate`]) and tells it afterwards; what it
-//! sends devices is that of `zero.rs`.
+//! A scheme with a lock server asks it before phase 1 ([`super::engine::Phase::Gate`]) and informs it afterwards. Its messages
+//! to devices are those of `zero.rs`.
 
 use super::HostConfig;
 use super::device_locks::DeviceLocks;
@@ -11,10 +11,10 @@ use crate::message::{Action, Blocks, Past};
 use crate::plan::Access;
 use crate::{Layout, Scheme, Time};
 
-/// What a message is made of beside the access itself.
+/// The parameters of a message beside the access itself.
 pub(super) struct Context<'a> {
     pub layout: &'a Layout,
-    /// Whose locks and pre-writes do not count.
+    /// The operations whose locks and pre-writes do not count.
     pub past: &'a Past,
     /// The operation wants headers with what it reads.
     pub headers: bool,
@@ -31,7 +31,7 @@ pub(super) struct Second {
     pub hidden: bool,
 }
 
-/// What a scheme sends.
+/// The messages of a scheme.
 pub(super) trait Control: Send {
     /// Phase 1 of an access; `None` if there is nothing to send.
     fn first(&self, context: &Context<'_>, access: &Access) -> Option<Action>;
@@ -39,8 +39,8 @@ pub(super) trait Control: Send {
     /// Phase 2 of an access, `blocks` being what is to be written, if anything.
     fn second(&self, access: &Access, blocks: Option<Blocks>) -> Option<Second>;
 
-    /// What takes back that phase 1 was sent; `None` if it left nothing. `answered` says whether phase 1 succeeded; else there
-    /// is no answer yet, or none that says that nothing is left.
+    /// The message that cancels phase 1; `None` if phase 1 left no state. `answered` is true if phase 1 succeeded. Otherwise
+    /// there is no answer yet, or one that does not exclude leftover state.
     fn give_up(&self, access: &Access, answered: bool) -> Option<Action>;
 }
 

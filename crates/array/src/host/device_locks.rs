@@ -1,5 +1,5 @@
-//! Locks at the devices (docs/design/array.md 2.3): L or LR, then WU or U. All of an operation's locks are there before it
-//! writes, so that one that is denied has nothing to undo.
+//! Locks at the devices (docs/design/array.md 2.3): L or LR, then WU or U. An operation has all its locks before it
+//! writes, so that a denied one has nothing to undo.
 
 use std::collections::VecDeque;
 

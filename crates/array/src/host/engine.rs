@@ -6,7 +6,7 @@
 //!                              -> given up and started again, with a new id and stamp
 //!                    [Second]  siblings write
 //!                              -> a part was refused: another try goes on from here (`changes.rs`), this one is [Superseded]
-//!                    [Last]    the caller has its answer; locks are released, or what was given up is taken back
+//!                    [Last]    the caller has its answer; locks are released, or abandoned requests are cancelled
 //! ```
 
 use std::collections::BTreeSet;
@@ -32,13 +32,14 @@ pub(super) enum Phase {
     First,
     /// Phase 2.
     Second,
-    /// It has written a part, and another try goes on from here; it keeps its locks and pre-writes until that is done.
+    /// It has written a part, and another try continues the operation. It keeps its locks and pre-writes until that try is
+    /// done.
     Superseded,
     /// Nobody waits for it any more but its own last messages.
     Last,
 }
 
-/// Who is told when a task is done.
+/// The recipient of a task's result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
     Caller(Ticket),
@@ -46,7 +47,7 @@ pub(super) enum Owner {
     Errand(u64),
 }
 
-/// What a task does.
+/// The purpose of a task.
 #[derive(Clone, Debug)]
 pub(super) enum Role {
     /// Its work, as the caller wants it.
@@ -73,14 +74,14 @@ pub(super) struct Task {
     pub superseded: Vec<u64>,
 }
 
-/// What is known of a sibling at its device.
+/// The known state of a sibling at its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Held {
     /// No lock and no pre-write.
     Nothing,
     /// Maybe some, maybe a waiting request.
     Unknown,
-    /// What phase 1 asked for.
+    /// Everything that phase 1 requested.
     All,
 }
 
@@ -107,13 +108,13 @@ pub(super) struct Out {
 
 pub(super) struct Sibling {
     pub peer: Peer,
-    /// What it does in the plan; nothing if the work has none.
+    /// Its access in the plan; none if the work has none.
     pub access: bool,
     pub out: Option<Out>,
     pub steps: u8,
     pub held: Held,
     pub refused: Option<Refused>,
-    /// What it writes, until that is done.
+    /// The blocks that it writes, until that is done.
     pub blocks: Option<Blocks>,
 }
 
@@ -128,12 +129,12 @@ pub(super) struct Try {
     pub past: Past,
     /// Those of the plan's accesses, in its order, then others.
     pub siblings: Vec<Sibling>,
-    /// What they have read.
+    /// The content that the siblings have read.
     pub contents: Vec<Option<Content>>,
 }
 
 impl Try {
-    /// Whether the caller has nothing to wait for in this phase.
+    /// Returns true if the caller has nothing to wait for in this phase.
     pub fn phase_done(&self) -> bool {
         self.siblings.iter().all(|s| s.out.as_ref().is_none_or(|out| out.hidden))
     }
@@ -150,7 +151,7 @@ impl Try {
     }
 }
 
-/// What is done at a later time.
+/// A task for a later time.
 pub(super) enum Later {
     /// Start a task again.
     Start(Box<Task>),
@@ -334,8 +335,9 @@ impl Host {
         }
         let Some(this) = self.tries.get_mut(&seq) else { return };
         if self.config.scheme.locks() {
-            // Its place among others is where it has all its locks: newer than what devices said they had seen, and than what a
-            // repair finds. With the stamp of its beginning it would look older than what was written while it waited.
+            // An operation's place in the order is the moment when it has all its locks. This stamp is newer than the stamps
+            // that devices have reported and that repairs find. With the stamp of its beginning it would look older than writes
+            // that were done while it waited.
             let headers = this.contents.iter().flatten().flat_map(|content| &content.headers);
             headers.for_each(|header| self.clock.learn(header.stamp.time));
             this.stamp = self.clock.stamp(now);
@@ -367,7 +369,7 @@ impl Host {
         self.write_all(now, seq, answer, writes);
     }
 
-    /// Phase 2. What is answered already does not wait for it.
+    /// Phase 2. It does not delay siblings that are already answered.
     fn write_all(
         &mut self,
         now: Time,
@@ -406,7 +408,7 @@ impl Host {
         }
     }
 
-    /// Answers the caller. What the try still has to tell devices does not concern him.
+    /// Answers the caller. The try's remaining messages to devices do not concern the caller.
     pub(super) fn finish(&mut self, now: Time, seq: u64, result: Result<HostAnswer, OpError>) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
         this.phase = Phase::Last;

@@ -1,5 +1,5 @@
-//! Repairs that consist of several transactions, and changes of the array's state (docs/design/array.md 3). All of it may be
-//! repeated, by any host: nobody is in charge.
+//! Repairs that consist of several transactions, and changes of the array's state (docs/design/array.md 3). Any host may
+//! repeat all of it: there is no coordinator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +16,16 @@ use crate::{
 
 pub(super) struct Errand {
     done: Then,
-    /// What its passes and messages are in histories.
+    /// The work as histories name it for passes and messages.
     work: Work,
     op: Option<(OpId, Stamp)>,
-    /// What the first pass found wrong, and the last one lost.
+    /// The errors that the first pass found, and the losses of the last one.
     found: Found,
     passes: u32,
     stage: Stage,
 }
 
-/// What comes after it.
+/// The step after it.
 enum Then {
     Answer(Ticket),
     /// A host operation that could not go on before.
@@ -53,7 +53,7 @@ enum Stage {
     Handing { device: DeviceId, lives: Vec<Life> },
 }
 
-/// What devices say that a fenced life has left.
+/// A fenced life's leftovers, as devices report them.
 #[derive(Default)]
 struct Left {
     /// Pre-written or locked.
@@ -85,7 +85,7 @@ impl Left {
         }
         for &(device, extent, header) in &self.written {
             let Some(stripe) = layout.stripe_of(device, extent.start) else { continue };
-            // What a device has forgotten shows in what others of its group have got.
+            // The other devices of the group show what a device has forgotten.
             if self.forgetful.contains(&(device.0 / layout.group_size())) {
                 stripes.entry(stripe).or_default();
             }
@@ -99,7 +99,7 @@ impl Left {
         stripes
     }
 
-    /// Whether a write that a data unit waits for may have got to the stripe's parity without anybody remembering it.
+    /// Returns true if a data unit's missing write may have reached the stripe's parity without a record of it.
     fn may_be_in_parity(&self, layout: &Layout, stripe: u64, data: Extent, stamp: Stamp) -> bool {
         let parity = layout.parity(stripe);
         let waits = |&(device, extent, other): &(DeviceId, Extent, Stamp)| {
@@ -190,7 +190,7 @@ impl Host {
         let work = Work::Scrub { stripe, repair: true };
         match self.first_stage(&work) {
             Ok(Some(mut stage)) => {
-                // What earlier tries have locked at the server stays locked until this one is done.
+                // The server's locks of earlier tries stay until this one is done.
                 if let (Stage::Stripe(pass), Some(_)) = (&mut stage, &self.locks) {
                     pass.past = self.past_tries(&task);
                 }
@@ -200,7 +200,7 @@ impl Host {
         }
     }
 
-    /// What errands are doing, for people.
+    /// Running errands, one line each, for people.
     pub(super) fn errands_under_way(&self) -> impl Iterator<Item = String> {
         self.errands.values().map(|errand| {
             let stage = match &errand.stage {
@@ -232,7 +232,7 @@ impl Host {
             let to = serving.clone();
             Role::Tell { to, action, answers: Vec::new() }
         };
-        // What a life holds at the lock server, the server fences and frees.
+        // The server fences a life and frees its locks at the lock server.
         let tell_all = |action: Action| {
             let to = serving.iter().copied().chain(self.lock_server()).collect();
             Role::Tell { to, action, answers: Vec::new() }
@@ -377,7 +377,7 @@ impl Host {
                     // Nobody comes over what a dead host has locked at the server: headers tell everything.
                     left.values_mut().for_each(Vec::clear);
                 }
-                // What is mended must be newer than that of which there are traces.
+                // The repair's stamp must be newer than those of all traces.
                 let stamps = left.values().flatten().map(Trace::stamp);
                 stamps.for_each(|stamp| self.clock.learn(stamp.time));
                 let pass = Pass::after(life, 0, Vec::new());
@@ -421,7 +421,7 @@ impl Host {
         }
     }
 
-    /// Whether a stripe could be had without what fails.
+    /// Refuses a failure after which a stripe could not be reconstructed.
     fn bearable(&self, state: &ArrayState, change: Change) -> Result<(), OpError> {
         let Change::Fail(device, _) = change else { return Ok(()) };
         let mut beside = self.config.layout.beside(device);
@@ -470,7 +470,7 @@ impl Host {
                     errand.stage = Stage::Installing;
                 }
                 self.adopt(now, state);
-                // Who is out is not told with the others, and asks to be let in until it knows.
+                // A device that is out is not informed with the others. It asks to be let in until it knows.
                 if let Work::Change { change: Change::LetIn(device, _) } = work {
                     self.install_at(now, Peer::Device(device));
                 }

@@ -1,4 +1,4 @@
-//! What a storage transaction makes of the blocks that it has read: the answer of a read, and the blocks that a write writes.
+//! A storage transaction's computation on the blocks that it has read: a read's answer, and a write's blocks.
 
 use bytes::{Bytes, BytesMut};
 
@@ -38,14 +38,14 @@ impl<'a> View<'a> {
         (columns.end - columns.start) as usize * self.layout.block_size as usize
     }
 
-    /// What was read of a unit, and the first column of it.
+    /// A unit's content, and its first column.
     fn content(&self, unit: Unit) -> Option<(u32, &'a Content)> {
         let index = self.part.accesses.clone().find(|i| self.plan.accesses[*i].unit == unit)?;
         let content = self.contents.get(index)?.as_ref()?;
         Some((self.plan.accesses[index].read.as_ref()?.start, content))
     }
 
-    /// What was read of a unit in these columns, all of which were read.
+    /// A unit's content in these columns, all of which were read.
     fn read(&self, unit: Unit, columns: &Columns) -> Option<&'a [u8]> {
         let (first, content) = self.content(unit)?;
         let from = self.bytes(&(first..columns.start.max(first)));
@@ -96,7 +96,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether devices delivered all that was asked for, so that the rest may count on lengths.
+/// Returns true if devices delivered all requested blocks, so that later code may rely on lengths.
 pub(super) fn complete(layout: &Layout, plan: &Plan, contents: &[Option<Content>]) -> bool {
     plan.accesses.iter().zip(contents).all(|(access, content)| {
         let blocks = access.read.as_ref().map_or(0, |c| c.end - c.start);
@@ -141,7 +141,7 @@ pub(super) fn answer(
     Ok(all.freeze())
 }
 
-/// What each access of a write writes.
+/// The blocks that each access of a write writes.
 pub(super) fn writes(
     layout: &Layout,
     plan: &Plan,

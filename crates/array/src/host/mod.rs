@@ -1,19 +1,19 @@
-//! A host: breaks operations on the array down into requests to devices, and starts them again where a scheme says so.
+//! A host breaks operations on the array down into requests to devices. It starts them again where a scheme demands it.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `engine.rs` | the way of an operation: tries, phases, siblings; the same for every scheme |
-//! | `presence.rs` | what devices are told beside operations: that the host lives, what it has left on a new connection |
-//! | `replies.rs` | what an answer means for the try that it belongs to |
-//! | `changes.rs` | what becomes of operations when the array's state changes (docs/design/array.md 3.3, 3.4) |
-//! | `job.rs` | what an operation makes of what it has read: parity, answers |
+//! | `presence.rs` | renewals, and the host's state on a new connection |
+//! | `replies.rs` | the effect of an answer on its try |
+//! | `changes.rs` | operations under way when the array's state changes (docs/design/array.md 3.3, 3.4) |
+//! | `job.rs` | computation on the blocks of an operation: parity, answers |
 //! | `errands.rs` | repairs that consist of several transactions: scrub, rebuild, fence; changes of the array's state |
 //! | `repair.rs` | one pass of a repair over one stripe |
-//! | `report.rs` | what is under way, for people |
-//! | `control.rs` | the seam to the schemes |
-//! | `server_locks.rs` | locks from the lock server: asked for, registered, given back |
+//! | `report.rs` | operations under way, for people |
+//! | `control.rs` | the interface to the schemes |
+//! | `server_locks.rs` | locks from the lock server: requested, registered, returned |
 //! | `callback.rs` | locks that are kept until the server calls them back |
-//! | `zero.rs`, `tso.rs`, `device_locks.rs` | which messages a scheme sends to devices |
+//! | `zero.rs`, `tso.rs`, `device_locks.rs` | a scheme's messages to devices |
 
 mod callback;
 mod changes;
@@ -50,7 +50,7 @@ use engine::{Later, Owner, Try};
 use errands::Errand;
 use server_locks::ServerLocks;
 
-/// What a host is told when it starts. Times are in nanoseconds.
+/// A host's configuration. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostConfig {
     /// This life of the host. A host that starts again has a larger incarnation.
@@ -65,8 +65,7 @@ pub struct HostConfig {
     pub state: ArrayState,
     /// If half of a stripe's data units is written: read-modify-write rather than reconstruct-write (docs/design/array.md 1.2).
     pub delta_at_half: bool,
-    /// How long a lock server or device believes a host that says nothing; what is under way for long is renewed three times
-    /// in this time.
+    /// How long a lock server or device trusts a silent host. The host renews long operations three times in this time.
     pub lease: Time,
     /// Timestamp ordering: after so many rejections, writes have to wait for a read.
     pub starving_after: u32,
@@ -74,11 +73,11 @@ pub struct HostConfig {
     pub first_patience: Time,
     /// Device-served locking: the range of what is derived.
     pub patience: RangeInclusive<Time>,
-    /// The longest first back-off of an operation that was denied a lock; it doubles with every further denial, up to
-    /// 1024 times this: many hosts on few blocks deny each other everything unless most of them wait.
+    /// The upper bound of an operation's first back-off after a denied lock. Each further denial doubles it, up to 1024 times
+    /// this. Otherwise many hosts on few blocks would deny each other everything.
     pub backoff: Time,
-    /// How much further ahead of a device's clock than is allowed this host's timestamps may be for an operation to wait rather
-    /// than to fail.
+    /// A tolerance beyond the allowed lead of this host's timestamps over a device's clock. Within it, an operation waits;
+    /// beyond it, the operation fails.
     pub clock_tolerance: Time,
     /// For back-off.
     pub seed: u64,
@@ -111,21 +110,21 @@ impl HostConfig {
     }
 }
 
-/// What happens to a host.
+/// An input of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostInput {
     /// A piece of work. It is answered by one [`HostOutput::Done`], maybe at once.
     Submit {
         /// Names it.
         ticket: Ticket,
-        /// What to do.
+        /// The work to do.
         work: Work,
     },
     /// An answer has come.
     Reply {
-        /// Whose.
+        /// The sender.
         from: Peer,
-        /// What it says.
+        /// The reply.
         reply: Reply,
     },
     /// The lock server has said something. Its connection delivers in order, and nothing of an earlier one.
@@ -150,37 +149,37 @@ pub enum HostInput {
     Tick,
 }
 
-/// What a host does.
+/// An output of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostOutput {
     /// Send a request. If there is no connection, it may be dropped: it is sent again when there is one.
     Send {
         /// Whom to.
         to: Peer,
-        /// What.
+        /// The request to the device.
         request: Request,
     },
     /// Send a request to the lock server, behind those before. If there is no connection, it may be dropped.
     SendServer {
-        /// What.
+        /// The request to the lock server.
         request: ServerRequest,
     },
     /// A piece of work is done.
     Done {
-        /// Which.
+        /// The ticket of the finished work.
         ticket: Ticket,
         /// The try that did it; none if it failed before there was one.
         op: Option<(OpId, Stamp)>,
-        /// What came of it.
+        /// The result of the work.
         result: Result<HostAnswer, OpError>,
     },
     /// The host has learned of a newer state of the array.
     State(ArrayState),
-    /// A device says that its disk has failed; what waits for it waits until the array's state says so as well.
+    /// A device reports that its disk has failed. Operations wait for it until the array's state says so as well.
     Broken(DeviceId),
 }
 
-/// What a host has done so far.
+/// A host's counters since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostCounts {
     /// Pieces of work that were answered, failed ones included.
@@ -296,7 +295,7 @@ impl Host {
         match input {
             HostInput::Submit { ticket, work } => self.submit(now, ticket, work),
             HostInput::Reply { from, reply } => self.reply(now, from, reply),
-            // What it is told begins when it says who it is.
+            // The server's messages begin after the host has named itself.
             HostInput::Connected { peer: Peer::Server, .. }
             | HostInput::Disconnected { peer: Peer::Server } => self.server_lost(),
             HostInput::Server(reply) => self.server_reply(now, reply),
@@ -309,7 +308,7 @@ impl Host {
         self.expire(now);
     }
 
-    /// What is to be done, in order; call until there is nothing.
+    /// The next output, in order; call until it returns `None`.
     pub fn poll(&mut self) -> Option<HostOutput> {
         self.output.pop_front()
     }
@@ -321,7 +320,7 @@ impl Host {
         later.into_iter().chain(self.renewal).chain(locks).min()
     }
 
-    /// Who this is.
+    /// The host's own life.
     pub fn life(&self) -> Life {
         self.config.life
     }
@@ -340,12 +339,12 @@ impl Host {
         }
     }
 
-    /// What has been done so far.
+    /// The counters since the start.
     pub fn counts(&self) -> HostCounts {
         self.counts
     }
 
-    /// Whether nothing is under way: no work, and nothing that devices have not answered.
+    /// Returns true if the host has no work and waits for no device's answer.
     pub fn is_idle(&self) -> bool {
         let locked = self.locks.as_ref().is_some_and(|locks| !locks.is_idle());
         self.tries.is_empty() && self.errands.is_empty() && self.later.is_empty() && !locked

@@ -1,4 +1,4 @@
-//! What devices are told of this host beside its operations: that it lives, and, on a new connection, what it still has there.
+//! Messages to devices beside operations: renewals, and the host's state on a new connection.
 
 use std::collections::BTreeSet;
 
@@ -22,15 +22,15 @@ impl Host {
         self.post(now, to, Request { call, stamp, epoch: self.state.since, action });
     }
 
-    /// There is a new connection: what was sent on the old one may not have arrived, and a device that has restarted has
-    /// forgotten what it granted.
+    /// Handles a new connection. Messages on the old one may not have arrived, and a restarted device has forgotten its
+    /// grants.
     pub(super) fn connected(&mut self, now: Time, peer: Peer, boot: u64) {
         self.installing.remove(&peer);
         let unanswered = self.unanswered(peer);
         if self.boots.insert(peer, boot).is_some_and(|before| before != boot) {
             self.granted_in_vain(now, peer);
         }
-        // What has been sent instead has been sent on this connection.
+        // Replacements have been sent on this connection already, so only older requests are repeated.
         for (seq, index, _) in self.unanswered(peer).intersection(&unanswered) {
             self.transmit(now, *seq, *index);
         }
@@ -56,7 +56,7 @@ impl Host {
         }
     }
 
-    /// Others may come between what a device granted in phase 1 and has forgotten, and phase 2: such tries begin anew.
+    /// A device may have forgotten its grants of phase 1, and other operations may come before phase 2. Such tries begin anew.
     fn granted_in_vain(&mut self, now: Time, peer: Peer) {
         let first = self.tries.iter().filter(|(_, this)| this.phase == Phase::First);
         let asked = |s: &Sibling| s.peer == peer && s.held != Held::Nothing;
@@ -92,8 +92,8 @@ impl Host {
         siblings.filter(|s| s.held != Held::Nothing).map(|s| s.peer)
     }
 
-    /// When the first of them should hear of this host. It takes a look at everything under way, so that it is done when the
-    /// time may have come, not with every step.
+    /// The time of the next renewal. The search visits everything under way, so it runs when a renewal may be due, not with
+    /// every step.
     fn next_renewal(&self) -> Option<Time> {
         let last = self.holders().filter_map(|peer| self.heard_from_us.get(&peer)).min();
         last.map(|last| last.saturating_add(self.config.lease / 3))

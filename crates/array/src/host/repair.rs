@@ -1,5 +1,5 @@
-//! One pass of a repair over one stripe: a storage transaction that reads all of its columns from all devices that have
-//! them, and writes what [`crate::recovery::column`] says.
+//! One pass of a repair over one stripe. It is a storage transaction that reads all columns of the stripe from all devices
+//! that have them. It writes the blocks that [`crate::recovery::column`] decides.
 
 use bytes::{Bytes, BytesMut};
 
@@ -11,18 +11,18 @@ use crate::{ArrayState, DeviceId, Header, Layout, Life, OpError, Stamp};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pass {
     pub stripe: u64,
-    /// Whether anything may be written.
+    /// True if the pass may write.
     pub repair: bool,
     /// The device that a rebuild is for. It gets its unit when there is nothing to repair, as does each that is being rebuilt.
     pub onto: Option<DeviceId>,
-    /// Whose locks and pre-writes do not count.
+    /// The operations whose locks and pre-writes do not count.
     pub past: Past,
-    /// What devices remember beside headers.
+    /// The devices' records beside headers.
     pub traces: Vec<Trace>,
     pub found: Found,
 }
 
-/// What a pass has found and done.
+/// The findings and actions of a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Found {
     pub mismatches: u32,
@@ -49,7 +49,7 @@ impl Pass {
         let mut accesses = Vec::new();
         for (unit, device) in units.chain([parity]) {
             let has = state.has(device, self.stripe);
-            // What is rebuilt already, but not known to be, must fit what is repaired.
+            // Blocks that are rebuilt, but not yet known to be, must fit the repaired ones.
             let rebuilding = self.repair && state.is_rebuilding(device);
             if has || self.onto == Some(device) || rebuilding {
                 accesses.push(Access {
@@ -72,7 +72,7 @@ impl Pass {
         Ok(Plan { stripes: vec![part], accesses })
     }
 
-    /// What each access writes.
+    /// The blocks that each access writes.
     pub fn writes(
         &mut self,
         layout: &Layout,

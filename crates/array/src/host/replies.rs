@@ -1,11 +1,12 @@
-//! What an answer means for the try that it belongs to.
+//! The effect of an answer on its try.
 
 use super::engine::{Held, Later, Owner, Phase, Refused, Role, Task};
 use super::{Host, HostOutput};
 use crate::message::{Action, Answer, Call, Reply, Request};
 use crate::{DeviceId, Epoch, OpError, OpId, Peer, Stamp, Time};
 
-/// After so many rejections an operation waits a little before it tries again, so that hosts do not keep rejecting each other.
+/// After this number of rejections, an operation waits a little before it tries again. Otherwise hosts could keep rejecting
+/// each other.
 const REJECTIONS_AT_ONCE: u32 = 3;
 const MS: Time = 1_000_000;
 
@@ -162,7 +163,7 @@ impl Host {
         }
     }
 
-    /// A device has an older state than this host: it is told, and answers what it was asked when it is asked again.
+    /// A device has an older state than this host. The host sends the new state, and then repeats the request.
     fn install(&mut self, now: Time, to: Peer, epoch: Epoch, refused: (u64, usize)) {
         if epoch >= self.state.since {
             return self.transmit(now, refused.0, refused.1);
@@ -206,7 +207,7 @@ impl Host {
         }
     }
 
-    /// Whether a device is in the array at all.
+    /// Returns true if a device is not in the array.
     pub(super) fn is_out(&self, device: DeviceId) -> bool {
         let condition = self.state.devices.get(usize::from(device.0));
         condition.is_none_or(|c| *c == crate::Condition::Failed)

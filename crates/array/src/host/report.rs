@@ -1,4 +1,4 @@
-//! What is under way at a host, for people who want to know why it does not end.
+//! Operations under way at a host, for people who want to know why they do not end.
 
 use super::Host;
 use super::engine::{Later, Owner, Role, Try};
@@ -6,7 +6,7 @@ use crate::message::Action;
 use crate::{Peer, Work};
 
 impl Host {
-    /// What is under way, one line each.
+    /// The operations under way, one line each.
     pub fn under_way(&self) -> Vec<String> {
         let tries = self.tries.values().map(of_try);
         let later = self.later.iter().filter_map(|((at, _), later)| match later {

@@ -1,9 +1,10 @@
-//! Locks from the lock server: what a host asks for before phase 1, and gives back when all of phase 2 is answered (server
-//! locking, docs/design/array.md 2.1), or keeps until it is called back (callback locking, docs/design/array.md 2.2).
+//! Locks from the lock server. A host requests them before phase 1. With server locking (docs/design/array.md 2.1) it returns
+//! them when all of phase 2 is answered. With callback locking (docs/design/array.md 2.2) it keeps them until the server calls
+//! them back.
 //!
-//! The connection delivers in order. On every new one the server says which incarnation it is; the host registers what it holds
-//! (docs/design/array.md 3.6), and then says again what was not answered. A message that is answered shows that those before it
-//! have arrived; that is how parts that are given back, which nobody acknowledges, are known to have arrived.
+//! The connection delivers in order. On every new one the server names its incarnation. The host registers its locks
+//! (docs/design/array.md 3.6), and then repeats unanswered messages. The answer to a message proves that earlier messages have
+//! arrived. Nobody acknowledges returned parts; this is how the host knows that they have arrived.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -37,7 +38,8 @@ struct LockSet {
     past: Past,
     repair: bool,
     stage: Stage,
-    /// Server locking: repairs may go past it, and others to read, for it is kept by a try that has written in part and sends nothing more.
+    /// Server locking: repairs may pass this lock, and so may reads of other continuing tries. Its try has written in part and
+    /// sends nothing more.
     yielded: bool,
     /// The last message about it, and when it was sent.
     number: u64,
@@ -60,7 +62,7 @@ struct Returned {
     shared: Vec<PartId>,
 }
 
-/// What a host knows of its locks at the server.
+/// A host's view of its locks at the server.
 pub(super) struct ServerLocks {
     /// Callback locking: what is kept.
     cache: Option<LockCache>,
@@ -121,8 +123,8 @@ impl ServerLocks {
         oldest.saturating_add(self.lease).max(self.swept.saturating_add(self.lease / 8))
     }
 
-    /// A lease that was renewed by a message sent then can be used until then: the server counts from when it came, so that
-    /// what is left over is for the time that I/O takes and for clocks that run at different rates.
+    /// How long a lease lasts after the sending of the message that renewed it. The server counts from the arrival. The
+    /// difference covers the duration of I/O, and clocks with different rates.
     fn usable_until(&self, sent: Time) -> Time {
         sent.saturating_add(self.lease - self.lease / 4)
     }
@@ -138,7 +140,7 @@ impl ServerLocks {
         parts.collect()
     }
 
-    /// What repairs may go past; said on every new connection.
+    /// The parts that repairs may pass; repeated on every new connection.
     fn yields(&self) -> Vec<PartId> {
         match &self.cache {
             Some(cache) => cache.yields(),
@@ -157,8 +159,8 @@ impl ServerLocks {
     }
 }
 
-/// All that an operation reads or writes, parity included. One that goes on from earlier tries may read more than it may write,
-/// so that what of a unit is only read is a range of its own.
+/// All ranges that an operation reads or writes, parity included. A try that continues earlier ones may read more than it may
+/// write. So a unit's range that is only read is separate.
 fn lock_set(layout: &Layout, plan: &Plan, goes_on: bool) -> Vec<LockRange> {
     let ranges = |access: &plan::Access| {
         let range = |columns: plan::Columns, mode: LockMode| {
@@ -192,7 +194,7 @@ fn works_past_yielded(role: &Role) -> bool {
 }
 
 impl Host {
-    /// Before phase 1: asks for all locks of a try together, or goes on at once if no lock server is needed.
+    /// Before phase 1: requests all locks of a try together, or continues at once if the scheme has no lock server.
     pub(super) fn gate(&mut self, now: Time, seq: u64) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
         let Some(locks) = self.locks.as_mut().filter(|_| !this.plan.accesses.is_empty()) else {
@@ -235,7 +237,7 @@ impl Host {
         }
     }
 
-    /// Whether a try may begin with phase 2 under its lease: else its locks may have gone to others before it is done.
+    /// Returns true if a try may begin with phase 2 under its lease. Otherwise its locks may go to others before it is done.
     pub(super) fn lease_lasts(&self, now: Time, seq: u64) -> bool {
         let cache = self.locks.as_ref().and_then(|locks| {
             locks.sets.get(&seq)?;
@@ -262,7 +264,8 @@ impl Host {
         }
     }
 
-    /// A try has written in part and sends nothing more; another goes on from here. What it holds is yielded to repairs.
+    /// Yields the locks of a superseded try to repairs. The try has written in part and sends nothing more; another try
+    /// continues the operation.
     pub(super) fn yield_locks(&mut self, now: Time, seq: u64) {
         let Some(locks) = &mut self.locks else { return };
         let Some(set) = locks.sets.get_mut(&seq).filter(|set| set.stage == Stage::Granted) else {
@@ -526,7 +529,7 @@ impl Host {
         }
     }
 
-    /// What nobody uses goes back.
+    /// Returns the unused locks.
     pub(super) fn leave(&mut self, now: Time) {
         let cache = self.locks.as_mut().and_then(|locks| locks.cache.as_mut());
         let freed = cache.map(|cache| cache.drop_unused(now));

@@ -1,4 +1,4 @@
-//! Timestamp ordering (docs/design/array.md 2.4): R, P or RP, then W; C for what is given up.
+//! Timestamp ordering (docs/design/array.md 2.4): R, P or RP, then W; C for abandoned requests.
 
 use super::control::{Context, Control, Second};
 use crate::message::{Action, Blocks};

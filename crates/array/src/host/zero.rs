@@ -1,5 +1,5 @@
-//! Reads and writes with nothing said about order: the baseline (docs/design/array.md 2.6), and what hosts send to devices when
-//! a lock server keeps operations apart.
+//! Reads and writes without any order: the baseline (docs/design/array.md 2.6). These are also the messages to devices when a
+//! lock server keeps operations apart.
 
 use super::control::{Context, Control, Second};
 use crate::message::{Action, Blocks};

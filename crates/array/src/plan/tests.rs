@@ -84,7 +84,8 @@ fn a_partial_unit_touches_only_its_columns() {
     for access in &one.accesses {
         assert_eq!((access.read.clone(), access.write.clone()), (Some(2..5), Some(2..5)));
     }
-    // The end of one unit and the start of the next, reconstructed: their rests are read, and all of the two others.
+    // The end of one unit and the start of the next, reconstructed. Their rests are read, and so are the two other
+    // units.
     let two = write(&layout, &state, span(6, 4), &WriteRules::default()).unwrap();
     let of = |unit| two.accesses.iter().find(|a| a.unit == unit).unwrap();
     assert_eq!(of(Unit::Data(0)).read, Some(0..6));
@@ -120,7 +121,7 @@ fn a_missing_unit_is_read_from_all_others() {
     assert_eq!(of(Unit::Data(2)), Some(0..2));
     assert_eq!(of(Unit::Parity), Some(0..2));
     assert_eq!(ios(&plan), (4, 0));
-    // What is not missing is read as ever.
+    // Units that are not missing are read as before.
     let plan = read(&layout, &state, span(16, 8)).unwrap();
     assert_eq!((plan.stripes[0].method, ios(&plan)), (Method::Read, (1, 0)));
 }

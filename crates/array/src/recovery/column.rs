@@ -1,22 +1,22 @@
-//! The cross-check of linkage records, and what is to be written (docs/design/array.md 3.1 and 3.5).
+//! The cross-check of linkage records, and the blocks to write (docs/design/array.md 3.1 and 3.5).
 //!
-//! A *column* is the blocks at one offset of a stripe's units: with them alone parity fits or does not. A repair is a sequence
-//! of passes, each a storage transaction of its own that holds columns whole: it reads them, writes what [`examine`] says, and
-//! is followed by another pass until nothing is left to write. What a pass writes may be written in any order and in part: the
-//! next pass, by whomever, gets to the same end.
+//! A *column* is the blocks at one offset of a stripe's units. Parity fits or does not fit within one column. A repair is a
+//! sequence of passes. Each pass is a storage transaction of its own that holds whole columns. It reads them and writes the
+//! result of [`examine`]. Another pass follows until nothing is left to write. The blocks of a pass may be written in any order
+//! and in part: the next pass, by any host, reaches the same end.
 //!
-//! All columns of a stripe are examined together: of an operation that wrote several, perhaps nothing is there in one of them
-//! but what its record in another says.
+//! All columns of a stripe are examined together. An operation that wrote several columns may have left nothing in one of them
+//! except the record in another.
 //!
-//! **What headers do not tell.** A read-modify-write goes on from whatever parity there is, and leaves its own record there. If
-//! it came over a write that had got to parity and not to its data, which others than the writer of that data do not read, then
-//! no header says so any more, and what is made of parity is what nobody wrote. (No other writes hide anything: each reads, or
-//! writes anew, all data units of its columns, and waits for what is under way there; and none gets to parity while a write is
-//! under way there.) Who repairs after a host therefore also has its [`Trace`]s.
+//! **Limits of headers.** A read-modify-write continues from the present parity, and leaves its own record there. Suppose that
+//! it follows a write that reached parity and not its data. Only the writer of that data would read it. Then no header shows
+//! the missing write any more, and parity yields data that nobody wrote. No other write hides anything. Each reads, or writes
+//! anew, all data units of its columns. Each waits for writes under way there, and none reaches parity while a write is under
+//! way there. So a repair after a host also needs the host's [`Trace`]s.
 //!
-//! **Lost blocks.** A data block that is lost says so itself, has zeros as content, and parity fits these zeros. If the
-//! device of a data block is missing, parity says it: a *lost* parity block means that nothing can be made of it. Parity that is
-//! lost is made good as soon as all data blocks can be read.
+//! **Lost blocks.** A lost data block says so itself. Its content is zeros, and parity fits these zeros. If the device of a
+//! data block is missing, parity records the loss: a *lost* parity block cannot reconstruct it. Lost parity is repaired as soon
+//! as all data blocks can be read.
 
 use bytes::Bytes;
 
@@ -56,7 +56,7 @@ pub(crate) struct Mend {
     pub lost: bool,
 }
 
-/// What a pass found, and what it has to write.
+/// A pass's findings, and the blocks that it has to write.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Finding {
     /// Parity does not fit, or something cannot be read.
@@ -66,8 +66,8 @@ pub(crate) struct Finding {
     pub mends: Vec<Mend>,
 }
 
-/// What devices remember of a fenced life's writes. It lasts until the blocks that have missed them have been written anew, so
-/// that it may come again and accuses nobody twice.
+/// The devices' memory of a fenced life's writes. It lasts until the blocks that have missed them have been written anew. So it
+/// may come again, and it accuses no block twice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Trace {
     /// A device has written this record.
@@ -126,8 +126,8 @@ pub(crate) fn examine(columns: &[(Column<'_>, Vec<Seen>)], traces: &[Trace]) -> 
     findings
 }
 
-/// Leaves out what would put an end to the only record by which another column is to be mended: a crash in the middle of the
-/// pass could leave that one as it is, and nothing to tell.
+/// Leaves out blocks that would destroy the only record by which another column can be repaired. A crash in the middle of the
+/// pass could leave that column as it is, without any record.
 fn keep_evidence(columns: &[(Column<'_>, Vec<Seen>)], findings: &mut [Finding]) {
     let record = |at: usize, unit: usize| columns[at].1[unit].header();
     let accuses = |at: usize, header: &Header| columns[at].0.is_accused(&columns[at].1, header);
@@ -180,7 +180,7 @@ impl Column<'_> {
         (header.first..=header.last).contains(&block)
     }
 
-    /// Whether an operation with this record wrote a unit's block of the column.
+    /// Returns true if an operation with this record wrote a unit's block of the column.
     fn names(&self, header: &Header, unit: usize) -> bool {
         let device = if unit == self.parity() {
             self.layout.parity(self.stripe)
@@ -196,17 +196,17 @@ impl Column<'_> {
         (0..self.parity()).any(|unit| self.names_data(header, unit))
     }
 
-    /// Whether a record names a block of this column that is older: its operation was cut short.
+    /// Returns true if a record names a block of this column that is older: its operation was cut short.
     fn is_accused(&self, units: &[Seen], record: &Header) -> bool {
         (0..units.len()).any(|unit| self.is_behind(units, unit, record))
     }
 
-    /// Whether a record names a unit's block of this column, and that is older.
+    /// Returns true if a record names a unit's block of this column, and the block is older.
     fn is_behind(&self, units: &[Seen], unit: usize, record: &Header) -> bool {
         units[unit].header().is_some_and(|h| h.stamp < record.stamp) && self.names(record, unit)
     }
 
-    /// Whether a unit's block has missed a write that others of the column may have got.
+    /// Returns true if a unit's block has missed a write that others of the column may have.
     fn has_missed(&self, units: &[Seen], unit: usize, trace: &Trace) -> bool {
         match trace {
             Trace::Written(record) => self.is_behind(units, unit, record),
@@ -254,7 +254,7 @@ impl Column<'_> {
         };
         let lose = |unit: usize| Mend { unit, data: self.zeros(), lost: true };
         let new_parity = |lost: bool| Mend { unit: parity, data: self.sum(units, parity), lost };
-        // Of what is missing or torn, one data unit can be made of the others, if nothing says that they do not fit.
+        // One missing or torn data unit can be made of the others, if no record says that they do not fit.
         let holes = torn.len() + usize::from(absent.is_some());
         let hole_in_data = absent_data.is_some() || !torn_data.is_empty();
         let fits = !accused && !parity_lost && units[parity].header().is_some();

@@ -1,4 +1,4 @@
-//! What is repaired, and how (docs/design/array.md 3).
+//! The targets and steps of repairs (docs/design/array.md 3).
 
 pub(crate) mod column;
 #[cfg(test)]

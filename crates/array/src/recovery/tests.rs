@@ -1,4 +1,4 @@
-//! Every way in which one write of one column can be cut short, with every single fault beside it.
+//! Every way to interrupt one write of one column, with every single fault beside it.
 
 use bytes::Bytes;
 
@@ -71,7 +71,7 @@ fn write(units: &mut [Seen], mend: &Mend, time: u64) {
     units[mend.unit] = Seen::There { header, data: mend.data.clone() };
 }
 
-/// What a reader gets of a data unit; `None`: an error.
+/// The content that a reader gets of a data unit; `None`: an error.
 fn read(units: &[Seen], unit: usize) -> Option<Bytes> {
     match &units[unit] {
         Seen::Torn => panic!("a torn block after the repair"),
@@ -228,7 +228,8 @@ fn repair_both(both: [Vec<Seen>; 2], pass: u64, visit: &mut dyn FnMut(&[Vec<Seen
     }
 }
 
-/// A write of the second block of unit 0 and the first of unit 1, which are neighbours, is cut short: each column has one of them.
+/// A write of the second block of unit 0 and the first of unit 1, which are neighbours, is interrupted. Each column has one of
+/// them.
 #[test]
 fn what_one_column_has_of_a_write_tells_that_another_has_nothing() {
     let first = STRIPE * DATA as u64 * 2 + 1;

@@ -1,5 +1,5 @@
-//! The lock table on stable storage: a log with group commit (docs/design/array.md 3). What a grant says must be true after a
-//! crash, so it is sent when its entry is durable; a release may be forgotten: its owner then says that it does not hold it.
+//! The lock table on stable storage: a log with group commit (docs/design/array.md 3). A grant must hold after a crash, so it
+//! is sent when its entry is durable. A release may be forgotten: the owner then says that it does not hold the lock.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::{HostId, Life, OpId, Time};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LogToken(pub u64);
 
-/// What the lock server asks of its stable storage.
+/// The lock server's requests to its stable storage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LogAsk {
     /// Append a record durably. One that was cut short by a crash must not be given back when the server starts.
@@ -67,7 +67,7 @@ pub(super) enum Entry {
     },
 }
 
-/// What waits for an entry.
+/// The replies that wait for an entry.
 type Replies = Vec<(Life, ServerReply)>;
 
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! What hosts and the lock server say to each other (docs/design/array.md 2.1, 2.2 and 3.6).
+//! The messages between hosts and the lock server (docs/design/array.md 2.1, 2.2 and 3.6).
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub enum LockMode {
 }
 
 impl LockMode {
-    /// Whether two locks of different owners on one block keep each other out.
+    /// Returns true if two locks of different owners on one block exclude each other.
     pub fn conflicts(self, other: LockMode) -> bool {
         self == LockMode::Exclusive || other == LockMode::Exclusive
     }
@@ -28,14 +28,14 @@ pub struct LockRange {
     pub device: DeviceId,
     /// Its blocks.
     pub extent: Extent,
-    /// How.
+    /// The mode of the lock.
     pub mode: LockMode,
 }
 
 /// One range of a lock set that was granted: what is called back, and given back, on its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct PartId {
-    /// Whose `Lock` it was part of.
+    /// The operation whose `Lock` the part belonged to.
     pub op: OpId,
     /// Its place in that message, from 0.
     pub index: u16,
@@ -46,15 +46,15 @@ pub struct PartId {
 pub struct Held {
     /// The part.
     pub part: PartId,
-    /// How.
+    /// The mode of the part.
     pub mode: LockMode,
 }
 
-/// What hosts ask of the lock server. All of it may arrive more than once.
+/// A host's request to the lock server. Each may arrive more than once.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ServerRequest {
-    /// What this life of the host holds, in answer to [`ServerReply::Welcome`]; what it does not name is free. `Lock`s that
-    /// were not answered are to be sent again behind it.
+    /// The locks of this life of the host, in answer to [`ServerReply::Welcome`]. Locks that it does not name are free.
+    /// Unanswered `Lock`s have to be sent again behind it.
     Register {
         /// The server's incarnation, from its `Welcome`.
         incarnation: u64,
@@ -69,15 +69,15 @@ pub enum ServerRequest {
         op: OpId,
         /// The operation's whole lock set, parity included.
         ranges: Vec<LockRange>,
-        /// Whose locks do not count: those of a fenced life, under which what it had in flight is repaired
-        /// (docs/design/array.md 3.2), or of earlier tries that have written a part (docs/design/array.md 3.4).
+        /// The owners whose locks do not count. They are a fenced life, for a repair of its unfinished writes
+        /// (docs/design/array.md 3.2), or earlier tries that have written a part (docs/design/array.md 3.4).
         past: Past,
         /// It is a pass of a repair, which works past what was yielded.
         repair: bool,
     },
     /// The operation needs its locks no longer, or will not wait for them.
     Unlock {
-        /// Which.
+        /// The operation that locks.
         op: OpId,
         /// No timestamp that its host has given to a write is newer.
         newest: Time,
@@ -91,28 +91,28 @@ pub enum ServerRequest {
         /// No timestamp that the host has given to a write is newer.
         newest: Time,
     },
-    /// Parts that this host writes nothing under any more, and keeps only so that nobody reads or writes what its operations
-    /// have written in part before they are done: repairs may go past them, and to read whoever goes on from another such operation.
-    /// What goes on with the operation has locks of its own.
+    /// Parts under which this host writes nothing any more. It keeps them only to hide its partial writes until they are done.
+    /// Repairs may pass them, and so may reads by a try that continues another refused write. The try that continues the
+    /// operation has locks of its own.
     Yield {
-        /// Which.
+        /// The yielded parts.
         parts: Vec<PartId>,
     },
     /// Renew the host's lease, of all that is not called back.
     Renew,
     /// Grant nothing more to this life, and say what it may have been writing.
     Fence {
-        /// Whose.
+        /// The life to fence.
         life: Life,
     },
-    /// What the fenced life had in flight has been repaired: free its locks.
+    /// Free a fenced life's locks: its unfinished writes have been repaired.
     Clear {
-        /// Whose.
+        /// The repaired life.
         life: Life,
     },
 }
 
-/// What the lock server says to hosts.
+/// The lock server's reply to a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ServerReply {
     /// The server does not know this life of the host yet, or has restarted: `Register`, within a lease.
@@ -124,22 +124,21 @@ pub enum ServerReply {
     },
     /// All ranges of the operation are locked.
     Granted {
-        /// Which.
+        /// The operation that is granted its locks.
         op: OpId,
         /// It waited for others.
         waited: bool,
-        /// Nothing that was written under locks that are free now has a newer timestamp: what is written under these is to have
-        /// one.
+        /// No write under a lock that is free now has a newer timestamp. Writes under these locks must have one.
         newest: Time,
     },
     /// The operation holds and waits for nothing more.
     Unlocked {
-        /// Which.
+        /// The operation.
         op: OpId,
     },
     /// Others wait: give these parts back when those who use them have finished; no renewal counts for them any more.
     Callback {
-        /// Which.
+        /// The parts that are called back.
         parts: Vec<PartId>,
         /// The others only want to read: what was exclusive may be kept shared.
         shared: bool,
@@ -148,19 +147,19 @@ pub enum ServerReply {
     Renewed,
     /// This life is fenced.
     Fenced {
-        /// Which.
+        /// The life that is suspect.
         life: Life,
-        /// What it may have been writing: its exclusive ranges. Empty for that life itself.
+        /// Its possible unfinished writes: its exclusive ranges. Empty for that life itself.
         ranges: Vec<LockRange>,
     },
     /// The fenced life's locks are free.
     Cleared {
-        /// Whose.
+        /// The life whose locks are free.
         life: Life,
     },
     /// The request makes no sense.
     Refused {
-        /// Why.
+        /// The reason, for people.
         reason: String,
     },
 }

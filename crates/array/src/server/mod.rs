@@ -1,41 +1,42 @@
 //! The lock server of server locking and callback locking (docs/design/array.md 2.1, 2.2 and 3.6), as a state machine.
 //!
-//! A `Lock` has the whole lock set of an operation and is granted all or nothing, in the order of arrival among those that
-//! conflict: nobody holds something and waits, so that there is no deadlock, and nobody is overtaken, so that there is no
-//! starvation.
+//! A `Lock` has the whole lock set of an operation. The server grants all of it or nothing, in the order of arrival among
+//! conflicting sets. No host holds one lock and waits for another, so there is no deadlock. No request is overtaken, so there
+//! is no starvation.
 //!
-//! **Callback locking**: a grant is a lease that the host keeps until it is called back. It is the host's lease as a whole
-//! that is renewed, except for parts that have been called back. Where a lease ends and its holder has not given the part
-//! back, the holder's life is *suspect*: nothing of it is granted to others before it has been fenced at all devices and
-//! what it had in flight has been repaired ([`crate::Work::Fence`]), which ends with `Clear`. A write that is late is
-//! therefore refused by its device, whatever the clocks say. A host whose lease ends while nobody wants anything keeps it.
+//! **Callback locking**: a grant is a lease that the host keeps until it is called back. The host renews its lease as a whole,
+//! except for parts that have been called back. If a lease ends before its holder has returned the part, the holder's life is
+//! *suspect*. Its locks are granted to others only after two steps: it has been fenced at all devices, and its unfinished
+//! writes have been repaired ([`crate::Work::Fence`]). `Clear` ends this. A device therefore refuses a late write, whatever the
+//! clocks say. A host whose lease ends while no other host wants its locks keeps it.
 //!
-//! **Yielded locks.** A write that a restarted device has refused, because the stripe has to be repaired first, keeps its locks:
-//! others must not see it in part. It waits for the repair, and the repair for the whole stripe, so that two such writes in
-//! different columns of a stripe, or one beside a dead host's, would wait for each other for ever. Therefore its host *yields*
-//! these locks: granted past them are repairs, and, to read, whoever goes on from another such write; nobody else. That is safe, because
-//! - a try that yields has an answer for each of its writes, or the device that owes it is out of the array: nothing of it is
-//!   under way. It never sends another; what goes on with the operation is a try with a lock set of its own, which conflicts
-//!   with repairs like any other. Devices take nothing from connections that a life has replaced by newer ones;
-//! - a repair gives nobody what it reads and changes no block that can be read, only parity and what is torn or lost, so that
-//!   who is kept out by the yielded locks still sees nothing of the operation, and who was answered loses nothing;
-//! - the try that goes on reads anew, after the repair, and makes nothing of the old parity (docs/design/array.md 3.4). It
-//!   reads what it does not write, to make parity of it, whatever that is and whoever wrote it, and answers nobody with it. Of
-//!   two such tries one may have to read what the other's operation has written in part: where a device of the stripe was
-//!   missing, the operations' locks had nothing in common, and when it is back parity needs the others' blocks;
-//! - a repair that is granted keeps out that try, other repairs, and all others, by the ranges of its own lock.
+//! **Yielded locks.** Suppose that a restarted device has refused a write, because the stripe has to be repaired first. The
+//! write keeps its locks: others must not see it in part. It waits for the repair, and the repair waits for the whole stripe.
+//! Two such writes in different columns of a stripe, or one beside a dead host's, would wait for each other for ever. Therefore
+//! the host *yields* these locks. Only two requests may pass yielded locks: repairs, and reads by a try that continues another
+//! refused write. This is safe, for these reasons:
+//! - A try that yields has an answer for each of its writes, or the device that owes it is out of the array. So none of its
+//!   messages is under way. It never sends another. A try with a lock set of its own continues the operation, and conflicts
+//!   with repairs like any other. Devices accept nothing from connections that a life has replaced by newer ones.
+//! - A repair gives nobody the blocks that it reads. It changes no readable block, only parity and torn or lost blocks. So a
+//!   host outside the yielded locks still sees nothing of the operation, and an answered host loses nothing.
+//! - The continuing try reads anew, after the repair, and does not use the old parity (docs/design/array.md 3.4). It reads the
+//!   blocks that it does not write, to compute parity, whoever wrote them. It returns them to nobody. One of two such tries may
+//!   have to read partial writes of the other's operation. Where a device of the stripe was missing, the operations' locks had
+//!   nothing in common. When it is back, parity needs the other's blocks.
+//! - A granted repair excludes that try, other repairs, and all other requests, by the ranges of its own lock.
 //!
-//! A yielded part is given back altogether, never kept to be used by others of its host. The log does not say what is yielded:
-//! after a restart hosts say so again behind `Register`.
+//! A host returns a yielded part as a whole, and never keeps it for its other operations. The log does not record yielded
+//! parts: after a restart hosts name them again behind `Register`.
 //!
-//! **Timestamps** tell by blocks' headers what was written last, and hosts' clocks differ. So hosts say with what they give back how
-//! far their timestamps have come, and each grant says how far those have come of whoever had these blocks before: who is granted
-//! them goes on from there. One number for all is enough, as timestamps need only grow. It is in the log before each release: after a
-//! restart either both are there, or the release is not, and then its owner registers, and says it again, or is repaired after, by
-//! whoever reads the headers of all that it held.
+//! **Timestamps** in blocks' headers show the order of writes, and hosts' clocks differ. So a host reports its newest timestamp
+//! with each release. Each grant has the newest timestamp of the former holders of these blocks, and the new holder continues
+//! from there. One number for all is enough, because timestamps need only grow. The log has it before each release. After a
+//! restart, either both are there, or the release is not. Then the owner registers and repeats it, or a repair reads the
+//! headers of all its blocks.
 //!
-//! **Restart**: the table comes back from the log with a new incarnation. Each host that the table names has to register
-//! within a lease; who does not is suspect.
+//! **Restart**: the log restores the table, with a new incarnation. Each host in the table has to register within a lease. A
+//! host that does not is suspect.
 
 mod journal;
 mod message;
@@ -64,14 +65,15 @@ const MAX_RANGES: usize = 16_384;
 pub struct ServerConfig {
     /// [`Scheme::ServerLocking`] or [`Scheme::CallbackLocking`].
     pub scheme: Scheme,
-    /// How long a lease lasts, in nanoseconds; 4 s in the paper. In server locking it bounds how long hosts have to register
-    /// after a restart, and how long a host that others wait for may say nothing.
+    /// The length of a lease, in nanoseconds; 4 s in the paper. In server locking it bounds two times: hosts have to register
+    /// within it after a restart, and a host that others wait for may be silent for it.
     pub lease: Time,
-    /// How long a message may be under way, in nanoseconds: for so long a `Lock` behind its `Unlock` is known as such.
+    /// How long a message may be under way, in nanoseconds. For this time the server recognizes a `Lock` that arrives behind
+    /// its `Unlock`.
     pub message_life: Time,
 }
 
-/// What goes into a lock server.
+/// An input of a lock server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ServerInput {
     /// A host can be talked to.
@@ -83,26 +85,26 @@ pub enum ServerInput {
     Request {
         /// Which life.
         from: Life,
-        /// What.
+        /// The request.
         request: ServerRequest,
     },
     /// A write of the log is durable.
     Logged {
-        /// Which.
+        /// The token of the durable entry.
         token: LogToken,
     },
     /// Time has passed.
     Tick,
 }
 
-/// What comes out.
+/// An output of a lock server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ServerOutput {
     /// Send it to a host.
     Send {
         /// Which life.
         to: Life,
-        /// What.
+        /// The reply.
         reply: ServerReply,
     },
     /// Write the log.
@@ -125,7 +127,7 @@ pub enum ServerError {
     Log {
         /// Which, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The error in it.
         why: String,
     },
 }
@@ -222,7 +224,7 @@ impl LockServer {
         self.config.scheme == Scheme::CallbackLocking
     }
 
-    /// What has happened. `now` is the server's clock; it is taken not to go back.
+    /// Handles an input. `now` is the server's clock, which must not go back.
     pub fn handle(&mut self, now: Time, input: ServerInput) {
         self.now = self.now.max(now);
         match input {
@@ -237,7 +239,7 @@ impl LockServer {
         self.expire();
     }
 
-    /// What is to be done; call until there is nothing.
+    /// The next output; call until it returns `None`.
     pub fn poll(&mut self) -> Option<ServerOutput> {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
@@ -268,7 +270,7 @@ impl LockServer {
             && self.journal.idle()
     }
 
-    /// What is kept here for hosts, as [`crate::Device::kept`].
+    /// The amounts of state that the server keeps for hosts, as [`crate::Device::kept`].
     pub fn kept(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("locks and waiting requests", self.table.len().0),
@@ -351,7 +353,7 @@ impl LockServer {
             return self.welcome(from);
         }
         if self.hosts.get(&from).is_some_and(|host| host.registered) {
-            // On a new connection: what it names may be out of date, and what it was told on the old one may be lost.
+            // On a new connection, the host's list may be out of date, and messages on the old one may be lost.
             return self.call_again(from);
         }
         // A newer life of the host: the older ones are dead.
@@ -392,7 +394,7 @@ impl LockServer {
                 }
             }
         }
-        // What was called back before it was there to hear it has the time of a call that comes now.
+        // A part that was called back before the host could hear it gets the time of a new call.
         for order in self.orders_of(from) {
             let Some(request) = self.table.get_mut(order) else { continue };
             let op = request.op;
@@ -567,8 +569,8 @@ impl LockServer {
             let entry = Entry::Granted { op, ranges, past: request.past.clone() };
             let reply = ServerReply::Granted { op, waited, newest: self.newest };
             self.journal.commit(entry, Some((op.life, reply)));
-            // Who has waited behind this one waits for a holder from now on, whom somebody has to ask, also for what nobody has
-            // given back just now.
+            // A request that waited behind this one now waits for a holder. The server has to ask that holder, also for parts
+            // that no host has just returned.
             candidates.extend(self.table.queued_over(&granted));
         }
     }
@@ -660,7 +662,7 @@ impl LockServer {
         dead
     }
 
-    /// What time brings: leases that end, late messages that cannot come any more.
+    /// Handles the passage of time: ended leases, and late messages that cannot arrive any more.
     fn expire(&mut self) {
         while let Some(&(until, op)) = self.ended_at.front() {
             if until > self.now {

@@ -1,4 +1,4 @@
-//! The lock table: granted and queued requests, and an interval index of their ranges by device (docs/design/array.md 2.1).
+//! The lock table: granted and queued requests, and an index of their ranges by device (docs/design/array.md 2.1).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,11 +126,11 @@ impl Table {
             })
     }
 
-    /// What keeps a queued request waiting: conflicting parts of all that is granted or before it; a request that were only
-    /// kept out by granted ones would let writers starve. What works past others is kept out by granted ones only: those before
-    /// it wait for what it finishes. A repair waits for no fenced life, whichever it repairs: two repairs of two lives would
-    /// wait for each other. Nor does a repair wait for what was yielded to it. With `cached`, a life's requests do not keep each other
-    /// out: the host itself sees to that.
+    /// The requests and grants that delay a queued request: conflicting parts of all that is granted or queued before it. If
+    /// only grants could delay a request, writers would starve. A request that works past others is delayed by grants only,
+    /// because the requests before it wait for its result. A repair waits for no fenced life, whichever it repairs: two repairs
+    /// of two lives would wait for each other. Nor does a repair wait for parts that were yielded to it. With `cached`, a
+    /// life's requests do not exclude each other: the host itself keeps them apart.
     pub fn blockers(
         &self,
         order: Order,

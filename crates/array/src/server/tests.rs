@@ -149,7 +149,7 @@ fn a_lock_set_is_granted_all_or_nothing_and_in_order() {
     let mut w = World::new(Scheme::ServerLocking);
     let a = w.lock(1, &[range(0, 0, 4, X), range(4, 0, 4, X)]);
     let b = w.lock(2, &[range(1, 0, 4, X), range(4, 2, 4, X)]);
-    // Does not conflict with what is granted, but with what is before it: were it granted, b could wait for ever.
+    // It conflicts with no grant, but with an earlier request. If it were granted, b could wait for ever.
     let c = w.lock(3, &[range(1, 3, 1, S)]);
     let d = w.lock(4, &[range(1, 4, 1, X), range(4, 6, 1, S)]);
     assert!(w.granted(a) && !w.granted(b) && !w.granted(c) && w.granted(d));
@@ -210,7 +210,7 @@ fn a_grant_is_sent_when_it_is_durable_and_writes_are_gathered() {
     w.run();
     assert!(w.granted(first) && !w.granted(others[0]));
     assert_eq!(w.log.len(), before + 2);
-    // What was not sent is not there after a restart, and what was sent is.
+    // After a restart, the table has all sent grants and no others.
     w.log.pop();
     w.slow_log = false;
     w.restart();
@@ -288,7 +288,7 @@ fn a_lease_that_ends_under_callback_makes_its_holder_suspect_and_is_granted_afte
     assert!(!w.granted(b));
     w.give_back(part(other, 0));
     assert!(w.granted(b));
-    // What the fenced one says now is refused.
+    // The server refuses the fenced host's messages now.
     w.said.clear();
     w.give_back(part(a, 0));
     w.lock(1, &[range(3, 0, 1, S)]);
@@ -315,7 +315,7 @@ fn after_a_restart_hosts_say_what_they_hold_and_the_others_are_suspect() {
     let c = w.lock(3, &[range(0, 2, 1, X)]);
     w.unlock(b);
     w.restart();
-    // Who asks without having registered is told to.
+    // The server tells an unregistered host to register.
     w.lock(1, &[range(5, 0, 1, X)]);
     let welcome = ServerReply::Welcome { incarnation: 2, lease: 4 * SECOND };
     assert_eq!(w.said, [(1, welcome)]);
@@ -465,7 +465,7 @@ fn repairs_of_two_lives_do_not_wait_for_each_other() {
     assert!(w.granted(op));
 }
 
-/// What it waits for had no holder before, and nobody gives back anything of it.
+/// The lock that it waits for had no holder before, and no host returns any part of it.
 #[test]
 fn who_waits_behind_a_request_has_it_called_back_when_that_is_granted() {
     let mut w = World::new(Scheme::CallbackLocking);
@@ -553,7 +553,7 @@ fn writes_that_wait_for_repairs_of_one_stripe_do_not_wait_for_each_other() {
         assert!(w.granted(one), "{scheme}");
         w.ask(2, lock_two);
         assert!(!w.granted(two), "{scheme}: one repair at a time");
-        // What goes on with the first write is kept out by the repair, and keeps out repairs itself.
+        // The repair excludes the try that continues the first write, and that try excludes repairs.
         w.ask(1, ServerRequest::Unlock { op: one, newest: 0 });
         assert!(w.granted(two), "{scheme}");
         let again = OpId { life: life(1), seq: 801 };
@@ -575,8 +575,8 @@ fn writes_that_wait_for_repairs_of_one_stripe_do_not_wait_for_each_other() {
     }
 }
 
-/// Two writes of a stripe without its parity's device, whose blocks have nothing in common; it is back, and each needs the
-/// other's for the parity.
+/// Two writes of a stripe without its parity's device, whose blocks have nothing in common. The device is back, and each
+/// needs the other's blocks for the parity.
 #[test]
 fn who_goes_on_with_a_write_reads_past_what_was_yielded_and_writes_nothing_of_it() {
     for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
@@ -655,7 +655,7 @@ fn who_is_granted_a_lock_hears_how_far_timestamps_had_come_before() {
     w.unlock_at(b, 500);
     let c = w.lock(3, &blocks);
     assert_eq!(w.granted_at(c), Some(700));
-    // What is in the log as given back has its timestamp there.
+    // The log has the timestamp of each release.
     w.unlock_at(c, 900);
     w.lock(1, &[range(1, 0, 1, S)]);
     w.restart();

@@ -80,7 +80,7 @@ fn two_devices_are_too_many() {
     let write = world.write(whole);
     world.submit(0, write);
     world.submit(0, Work::Read { span: whole });
-    // What is on a device that is there can still be read.
+    // Content on a present device can still be read.
     let place = |block: &u64| state.has(layout.place(*block).device, 0);
     let block = (0..layout.blocks()).find(place).unwrap();
     world.submit(0, Work::Read { span: Span { start: block, count: 1 } });

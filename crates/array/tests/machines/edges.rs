@@ -14,7 +14,7 @@ use crate::world::{MS, START, World, life, raid5};
 struct Rig {
     device: Device,
     record: Bytes,
-    /// What each block is found to be.
+    /// The expected state of each block.
     found: Result<Block, BadBlock>,
     /// Writes of blocks.
     writes: u32,
@@ -44,7 +44,7 @@ impl Rig {
         assert!(self.device.is_let_in());
     }
 
-    /// What it wants done, the disk's part being done.
+    /// Its outputs, with the disk's part done.
     fn outputs(&mut self, now: Time) -> Vec<DeviceOutput> {
         let mut outputs = Vec::new();
         while let Some(output) = self.device.poll() {

@@ -20,7 +20,7 @@ fn change(world: &mut World, host: usize, change: Change) {
     run(world, host, Work::Change { change });
 }
 
-/// Whether a device refuses what a life asks.
+/// Returns true if a device refuses a life's request.
 fn refuses(world: &mut World, device: DeviceId, from: Life) -> bool {
     let op = OpId { life: from, seq: 900 };
     let request = Request {

@@ -1,6 +1,6 @@
-//! A host dies, and its write has got to parity but not to its data. Another host's read-modify-write takes that parity along, so
-//! that no header tells of it; and a device of the stripe is missing when the dead host is repaired after. What would be made of
-//! parity for the missing device must not be returned.
+//! A host dies, and its write has reached parity but not its data. Another host's read-modify-write continues from that parity,
+//! so no header shows it. A device of the stripe is missing during the repair after the dead host. The content that parity
+//! would give for the missing device must not be returned.
 
 use lockify_array::message::{Action, Request};
 use lockify_array::{Change, DeviceId, HostAnswer, OpError, Scheme, Span, Work};

@@ -15,7 +15,7 @@ const SCHEMES: [Scheme; 4] = [
     Scheme::TimestampOrdering,
 ];
 
-/// Whether a host that has heard of nothing reads what was written last.
+/// Returns true if a host without any news reads the newest write.
 fn reads_the_newest(scheme: Scheme, mutation: Option<Mutation>) -> bool {
     let layout = raid5();
     let state = ArrayState::new(layout.devices());

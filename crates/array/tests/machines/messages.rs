@@ -1,4 +1,4 @@
-//! What operations cost in messages, and that one host alone reads what it wrote, whatever the scheme.
+//! The cost of operations in messages. One host alone reads its own writes under every scheme.
 
 use crate::world::{World, raid5};
 use lockify_array::{HostAnswer, Scheme, Span, Work};

@@ -22,7 +22,7 @@ fn world(scheme: Scheme, seed: u64, mutation: Mutation) -> World {
     World::of((0..3).map(host).collect(), devices, seed)
 }
 
-/// Whether one of some seeds is judged bad.
+/// Returns true if the judge rejects one of some seeds.
 fn found(scheme: Scheme, mutation: Mutation) -> bool {
     (0..60).any(|seed| {
         let mut world = world(scheme, seed, mutation);

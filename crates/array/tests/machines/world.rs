@@ -137,7 +137,7 @@ pub struct World {
     next_tag: u64,
     /// How often devices were started.
     boots: u64,
-    /// Who was asked last to have a device let in again, and for which term.
+    /// The last request to let each device in, with its term.
     asked_in: BTreeMap<DeviceId, (Ticket, Change)>,
 }
 
@@ -471,7 +471,7 @@ impl World {
         self.collect();
     }
 
-    /// Who is not idle, and what is not answered.
+    /// The machines that are not idle, and the unanswered requests.
     pub fn left(&self) -> String {
         let hosts = self.hosts.iter().filter(|h| !h.is_idle()).map(|h| h.life().host.to_string());
         let devices = self.devices.iter().filter(|d| !d.is_idle()).map(|d| d.id().to_string());
@@ -487,7 +487,7 @@ impl World {
         )
     }
 
-    /// Whether there is an end after not too many steps.
+    /// Returns true if the world comes to rest after a bounded number of steps.
     pub fn ends(&mut self) -> bool {
         (0..100_000).any(|_| !self.step())
     }
@@ -575,8 +575,8 @@ impl World {
         sum
     }
 
-    /// Judges what was done: stripes are consistent, machines are idle, and the order of steps at the devices explains every
-    /// read. What is wrong is told.
+    /// Judges the run: stripes are consistent, machines are idle, and the order of steps at the devices explains every read.
+    /// Returns the violations.
     pub fn verdict(&self, state: &ArrayState) -> Result<(), String> {
         if let Some(stripe) = self.inconsistent_stripes(state).first() {
             return Err(format!("parity of stripe {stripe} does not fit"));
@@ -652,7 +652,7 @@ impl World {
                     .insert(at.unwrap_or(steps.len()), Step { op, stamp, writes, left_out: false });
             }
         }
-        // What a device did before it was gone comes before what was written without it.
+        // A device's steps before its absence come before the writes without it.
         for done in &self.done {
             let (Some((op, stamp)), Work::Write { span, .. }) = (done.op, &done.work) else {
                 continue;

@@ -1,4 +1,4 @@
-//! Applies the rules to a history.
+//! Applies the rules to a history of an array.
 
 use crate::array::event::{Event, Kind};
 use crate::array::graph::Graph;

@@ -34,12 +34,12 @@ pub type Stamp = (u64, u32);
 pub struct Event {
     /// When, in nanoseconds on a clock common to all.
     pub t: u64,
-    /// What happened.
+    /// The kind of event.
     #[serde(flatten)]
     pub kind: Kind,
 }
 
-/// What happened. The module's documentation says what each means.
+/// The kind of an event. The module's documentation has the meaning of each.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Kind {
@@ -71,7 +71,7 @@ pub enum Kind {
         op: u64,
         /// The first block of the array.
         start: u64,
-        /// What is written, block by block.
+        /// The written content, block by block.
         tags: Vec<Tag>,
     },
     /// A host was asked for something else: to check, repair, rebuild or fence.
@@ -81,7 +81,7 @@ pub enum Kind {
         by: Life,
         /// Names the operation among those of this life.
         op: u64,
-        /// What, for people.
+        /// A description for people.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
     },
@@ -105,7 +105,7 @@ pub enum Kind {
         by: Life,
         /// The operation.
         op: u64,
-        /// What was read, block by block.
+        /// The content that was read, block by block.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tags: Vec<Tag>,
         /// It failed, and why.
@@ -116,7 +116,7 @@ pub enum Kind {
     DevRead {
         /// The device.
         device: u16,
-        /// Whose try.
+        /// The life whose try it is.
         #[serde(flatten)]
         by: Life,
         /// The try.
@@ -130,7 +130,7 @@ pub enum Kind {
     DevWrite {
         /// The device.
         device: u16,
-        /// Whose try.
+        /// The life whose try it is.
         #[serde(flatten)]
         by: Life,
         /// The try.
@@ -148,7 +148,7 @@ pub enum Kind {
     },
     /// A host's life ended: what it was doing is never answered.
     Crash {
-        /// Whose.
+        /// The life whose operation it is.
         #[serde(flatten)]
         by: Life,
     },
@@ -161,17 +161,17 @@ pub enum Kind {
     Fenced {
         /// The device.
         device: u16,
-        /// Whose.
+        /// The life whose operation it is.
         #[serde(flatten)]
         by: Life,
     },
     /// Something was broken, or repaired.
     Fault {
-        /// What, for people.
+        /// A description for people.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
     },
-    /// What lies on a device at the end.
+    /// The content of a device at the end.
     Dump {
         /// The device.
         device: u16,
@@ -183,11 +183,11 @@ pub enum Kind {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         lost: Vec<u64>,
     },
-    /// What a device or lock server still keeps at the end.
+    /// State that a device or lock server still keeps at the end.
     Left {
         /// Where, for people.
         at: String,
-        /// What: `prewrites`, `queued`, `locks`, `tombstones`.
+        /// Its kind: `prewrites`, `queued`, `locks`, `tombstones`.
         what: String,
         /// How many.
         count: u64,

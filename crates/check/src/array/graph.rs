@@ -1,14 +1,16 @@
-//! The conflict graph: which transaction has to come before which, from the order of what devices did to each block.
+//! The conflict graph. It says which transaction has to come before which. It follows from the order in which devices read and
+//! wrote each block.
 //!
-//! A transaction is the last try of an operation that was answered well; what other tries wrote (given up, crashed, failed) is a
-//! transaction of its own per block, as nothing is promised of it but that (no atomicity). A write that was dropped stands where
-//! its timestamp belongs. A write that was under way when its device went down may never have happened, and orders nothing.
-//! What was read after the operation was answered went to nobody: the request had come twice.
+//! A transaction is the last try of an operation that was answered well. The writes of other tries (abandoned, crashed, failed)
+//! are transactions of their own for each block, because nothing is promised of them, not even atomicity. A dropped write
+//! stands in the place of its timestamp. A write that was under way when its device went down may never have happened, and
+//! orders nothing. A read after the operation's answer went to nobody, because its request had come twice.
 //!
-//! **Writes that did not get to a device**, because that was out, or had something newer already when they came again after a
-//! restart: what was read there before still came before them. With timestamp ordering their timestamps say so, as the serial order
-//! is that of the timestamps wherever the graph leaves a choice. Otherwise it is told by the time: nobody gets to a block between a
-//! write's first block and its last. That says nothing of writes, as one that was before may arrive later where nobody waits for it.
+//! **Writes that did not reach a device.** The device was out, or had a newer version when they were repeated after a restart.
+//! Earlier reads there still come before them. With timestamp ordering, timestamps show this: the serial order is that of the
+//! timestamps wherever the graph leaves a choice. Otherwise time shows it: no operation accesses a block between a write's
+//! first block and its last. Time says nothing of other writes, because an earlier one may arrive later where nobody waits for
+//! it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -20,19 +22,19 @@ use petgraph::graphmap::DiGraphMap;
 use crate::array::event::Stamp;
 use crate::array::run::{Access, Did, Run, What};
 
-/// What is ordered.
+/// A node of the graph.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Transaction {
     /// An operation, by index.
     Whole(usize),
-    /// What a try, by index, wrote to a block of a device.
+    /// The write of a try, by index, to a block of a device.
     Part(usize, u16, u64),
 }
 
 /// A node of the graph.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it is.
+    /// The transaction.
     pub what: Transaction,
     /// Its timestamp.
     pub stamp: Option<Stamp>,
@@ -73,7 +75,7 @@ struct Version {
     certain: bool,
 }
 
-/// Who read what: the number of the version, 0 for what was there at first.
+/// A reader, and the number of the version that it read; 0 for the first content.
 struct Reader {
     version: usize,
     node: u32,
@@ -135,7 +137,7 @@ impl Graph {
                         chain.push(version);
                         continue;
                     }
-                    // What is newer than this and was lost with its device may be before what is older.
+                    // A newer version that was lost with its device may come before an older one.
                     let older = chain.iter().rposition(|v| v.stamp < stamp);
                     let place = older.map_or(0, |older| older + 1);
                     if chain[place..].iter().any(|v| v.stamp > stamp) {
@@ -196,8 +198,8 @@ impl Graph {
         circles
     }
 
-    /// All transactions in an order that the graph allows, smaller timestamps first if these tell, else earlier lines; `None` if
-    /// there is none.
+    /// All transactions in an order that the graph allows. Where there is a choice, smaller timestamps come first, or else
+    /// earlier lines. `None` if there is no such order.
     pub fn serial_order(&self) -> Option<Vec<u32>> {
         let mut before = vec![0_usize; self.nodes.len()];
         let mut after = vec![Vec::new(); self.nodes.len()];
@@ -241,8 +243,8 @@ impl Graph {
     }
 }
 
-/// By the block where each should have got to: tries of operations that were answered well and have written elsewhere only, each
-/// with the line of its first write.
+/// The missing writes of each block: tries of operations that were answered well and have written only elsewhere. Each has the
+/// line of its first write.
 fn missed(run: &Run) -> BTreeMap<(u16, u64), Vec<(usize, u64)>> {
     let mut first: HashMap<usize, u64> = HashMap::new();
     let mut written: HashSet<(usize, (u16, u64))> = HashSet::new();

@@ -1,9 +1,9 @@
-//! Where a block of the array lies: left-symmetric RAID-5 and mirrors (docs/design/array.md 1.1). Written anew: no code is
-//! shared with what is checked.
+//! The place of a block in the array: left-symmetric RAID-5 and mirrors (docs/design/array.md 1.1). It is written anew: the
+//! checker shares no code with the checked program.
 
 use serde::{Deserialize, Serialize};
 
-/// What protects a stripe.
+/// The redundancy of a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Redundancy {
@@ -17,7 +17,7 @@ pub enum Redundancy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct Layout {
-    /// What protects a stripe.
+    /// The redundancy of each stripe.
     pub redundancy: Redundancy,
     /// Data units per stripe.
     pub data: u16,
@@ -27,7 +27,7 @@ pub struct Layout {
     pub unit: u32,
     /// Bytes per block.
     pub block_size: u32,
-    /// Stripes.
+    /// The number of stripes.
     pub stripes: u64,
 }
 
@@ -65,7 +65,7 @@ impl Layout {
         self.data + 1
     }
 
-    /// Devices.
+    /// The number of devices, without witnesses.
     pub fn devices(&self) -> u16 {
         self.groups * self.members()
     }
@@ -80,8 +80,7 @@ impl Layout {
         block / u64::from(self.unit) * u64::from(self.groups) + u64::from(device / self.members())
     }
 
-    /// The blocks of the array that are in the same column of the same stripe as this one of a device: those that its content
-    /// bears on.
+    /// The blocks of the array in the same column of the same stripe as this block of a device. Its content depends on them.
     pub fn column(&self, device: u16, block: u64) -> impl Iterator<Item = u64> {
         let (unit, data) = (u64::from(self.unit), u64::from(self.data));
         let (stripe, offset) = (self.stripe(device, block), block % unit);

@@ -1,7 +1,7 @@
-//! The histories of an array's processes, put together. Each process writes its own, on the clock of its machine.
+//! Merges the histories of an array's processes. Each process writes its own, on the clock of its machine.
 //!
-//! A part that has no `end` is that of a process that was killed, or lost its machine: then a `crash` follows the last event of
-//! the lives that it tells of, or a `down` that of its device; its last line may break off. The whole has an `end` if a part has.
+//! A part without an `end` is that of a process that was killed, or lost its machine. Then a `crash` follows the last event of
+//! its lives, or a `down` that of its device. Its last line may break off. The whole has an `end` if a part has one.
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
@@ -18,7 +18,7 @@ pub enum MergeError<E> {
     Read {
         /// Which, from 0.
         part: usize,
-        /// Why.
+        /// The reason.
         error: ReadError,
     },
     /// One of them does not begin as a history of an array does.
@@ -57,7 +57,7 @@ struct Part<R> {
     devices: BTreeSet<u16>,
     /// An `end` has come, and nothing behind it.
     ended: bool,
-    /// What a death leaves has been told, or there was none.
+    /// True if the merged history already has the death, or there was none.
     over: bool,
 }
 
@@ -122,7 +122,7 @@ impl<R: BufRead> Part<R> {
                 self.ended = true;
                 continue;
             }
-            // What follows an end shows that it was none.
+            // Events after an `end` show that it was not the end.
             self.ended &= next.is_none();
             match next.as_ref().map(|event| &event.kind) {
                 Some(Kind::Begin { .. }) => return Err(MergeError::Other { part }),
@@ -157,7 +157,7 @@ impl<R: BufRead> Part<R> {
         }
     }
 
-    /// What the death of its process is in the whole, when nothing more is to come of it.
+    /// The events in the whole that stand for the death of its process, when no more of its events follow.
     fn death(&mut self) -> Vec<Kind> {
         if self.next.is_some() || std::mem::replace(&mut self.over, true) || self.ended {
             return Vec::new();
@@ -167,7 +167,7 @@ impl<R: BufRead> Part<R> {
     }
 }
 
-/// Judges the histories of an array's processes together; `take` gets each event of the whole, in the order in which reports
+/// Judges the histories of an array's processes together. `take` gets each event of the whole, in the order in which reports
 /// count them as lines.
 ///
 /// # Errors

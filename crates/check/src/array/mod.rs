@@ -1,15 +1,15 @@
 //! Histories of shared arrays, and the rules that they have to keep (docs/design/array.md 4).
 //!
-//! A history says what hosts were asked for and answered, and what each device did to its blocks, in what order. The checker
-//! shares no code with the array's state machines.
+//! A history has the requests and answers of hosts, and the accesses of each device to its blocks, in order. The checker shares
+//! no code with the array's state machines.
 //!
 //! # Rules
 //! One file each, in `rules`:
 //!
 //! | rule | says |
 //! |---|---|
-//! | `serializable` | from what devices did to blocks, in their order, follows an order of all operations |
-//! | `timestamp_order` | with timestamp ordering, that of the timestamps is one; writes are dropped only where something newer is |
+//! | `serializable` | all operations have an order that explains the order of accesses at each block |
+//! | `timestamp_order` | with timestamp ordering, the order of timestamps is one; a write is dropped only where a newer one is |
 //! | `reads` | reads return what the last write before them in that order wrote, at every block |
 //! | `oscillation` | what was seen of a write that was never answered stays |
 //! | `durability` | a write that was answered is never followed by an older value |
@@ -67,7 +67,7 @@ pub type Reader<R> = LineReader<R, Event>;
 /// Writes a history of an array.
 pub type Writer<W> = LineWriter<W, Event>;
 
-/// What a check of an array's history found.
+/// The result of a check of an array's history.
 pub type Report = crate::report::Report<Counts>;
 
 /// Checks what a reader reads.

@@ -1,8 +1,8 @@
 //! Each block of the array by itself, as applications see it: a register that is written and read.
 //!
-//! For each value there is the time from the first answer that shows it to the last call that still finds it. Two values whose
-//! times overlap were each seen after the other; a value that came and went within the time of another was seen between two
-//! sights of that (Gibbons and Korach, *Testing shared memories*, for values that are written once). This needs no devices and
+//! Each value has a time: from the first answer that shows it to the last call that still finds it. If the times of two values
+//! overlap, each was seen after the other. If a value's time is within another value's time, it was seen between two sights of
+//! that (Gibbons and Korach, *Testing shared memories*, for values that are written once). The check needs no devices. It
 //! holds across crashes of hosts, of devices, and of power.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::array::run::{Op, Run, What};
 /// Why a block is no register.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What kind.
+    /// The kind of fault.
     pub fault: Fault,
     /// The block of the array.
     pub block: u64,
@@ -21,13 +21,13 @@ pub struct Finding {
     pub shown_by: usize,
     /// Lines that led to it.
     pub lines: Vec<u64>,
-    /// What was read.
+    /// The value that was read.
     pub tag: Tag,
     /// The value that was there, or should have been.
     pub other: Tag,
 }
 
-/// What kind.
+/// The kind of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// A value that nobody wrote there, or only afterwards.
@@ -72,7 +72,7 @@ pub fn judge(run: &Run) -> (Vec<Finding>, u64) {
         for (block, &tag) in (op.start..).zip(&answer.tags) {
             let values = blocks.entry(block).or_default();
             if tag == 0 {
-                // What was there at first, as if written before everything.
+                // The first content, as if it had been written before everything.
                 values.entry(0).or_default().written.get_or_insert((0, Some(0)));
             }
             findings.extend(read(values.entry(tag).or_default(), index, op, block, tag));

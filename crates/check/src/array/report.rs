@@ -1,13 +1,13 @@
-//! What a check of an array's history saw.
+//! The counts and the result of a check of an array's history.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Counts.
+/// The events and operations of a checked history, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Counts {
-    /// Events.
+    /// The number of events.
     pub events: u64,
     /// Operations that read.
     pub reads: u64,

@@ -1,4 +1,4 @@
-//! What a history tells, put in order: operations, their tries, and what happened to each block of each device.
+//! A history in order: operations, their tries, and the accesses to each block of each device.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::invariant::Violation;
 /// More blocks at once than any request has: such a line is a mistake, and would need much memory.
 const MOST_BLOCKS: u64 = 1 << 16;
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
     /// It reads.
@@ -27,7 +27,7 @@ pub enum What {
 pub struct Answer {
     /// In which line.
     pub line: u64,
-    /// What was read.
+    /// The content that was read.
     pub tags: Vec<Tag>,
     /// It failed, and why.
     pub error: Option<String>,
@@ -36,11 +36,11 @@ pub struct Answer {
 /// A host operation.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// Whose.
+    /// The life whose operation it is.
     pub by: Life,
     /// Its number.
     pub id: u64,
-    /// What it does.
+    /// The kind of operation.
     pub what: What,
     /// Its first block of the array.
     pub start: u64,
@@ -55,12 +55,12 @@ pub struct Op {
 }
 
 impl Op {
-    /// Whether it was answered well: then its last try is a transaction that took effect as a whole.
+    /// Returns true if it was answered well. Then its last try is a transaction that took effect as a whole.
     pub fn is_done(&self) -> bool {
         self.answer.as_ref().is_some_and(|answer| answer.error.is_none())
     }
 
-    /// What it writes to a block of the array.
+    /// The value that it writes to a block of the array.
     pub fn writes(&self, block: u64) -> Option<Tag> {
         let What::Write(tags) = &self.what else { return None };
         tags.get(usize::try_from(block.checked_sub(self.start)?).ok()?).copied()
@@ -81,7 +81,7 @@ impl std::fmt::Display for Op {
 /// A try of an operation.
 #[derive(Clone, Debug)]
 pub struct Try {
-    /// Whose.
+    /// The life whose try it is.
     pub by: Life,
     /// Its number.
     pub seq: u64,
@@ -91,18 +91,18 @@ pub struct Try {
     pub stamp: Option<Stamp>,
 }
 
-/// What a device did to a block.
+/// An access of a device to a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// For which try, by index.
     pub attempt: usize,
     /// In which line.
     pub line: u64,
-    /// What it did.
+    /// The kind of access.
     pub did: Did,
 }
 
-/// What a device did to a block.
+/// The kind of an access to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Did {
     /// Read it.
@@ -113,7 +113,7 @@ pub enum Did {
     Drop(Option<Stamp>),
 }
 
-/// What lies in a block at the end.
+/// The content of a block at the end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dumped {
     /// Its content, or something of it that is linear in XOR.
@@ -133,9 +133,9 @@ pub struct Run {
     pub scheme: String,
     /// Operations, in the order in which they were asked for.
     pub ops: Vec<Op>,
-    /// Tries.
+    /// All tries, in the order of their lines.
     pub tries: Vec<Try>,
-    /// What happened to each block of each device, in order.
+    /// The accesses to each block of each device, in order.
     pub blocks: BTreeMap<(u16, u64), Vec<Access>>,
     /// Lines in which devices went down.
     pub downs: BTreeMap<u16, Vec<u64>>,
@@ -143,9 +143,9 @@ pub struct Run {
     pub fenced: BTreeMap<(u16, Life), u64>,
     /// Lives that ended.
     pub crashed: BTreeMap<Life, u64>,
-    /// What lay on devices at the end.
+    /// The content of devices at the end.
     pub dumped: BTreeMap<(u16, u64), Dumped>,
-    /// What was left over at the end: where, what, how many, line.
+    /// State that was left at the end: place, kind, amount, line.
     pub left: Vec<(String, String, u64, u64)>,
     /// The line of the `end`, if it is the last.
     pub end: Option<u64>,
@@ -179,18 +179,18 @@ impl Run {
         }
     }
 
-    /// Whether the try took effect as a whole: it is the last one of an operation that was answered well.
+    /// The operation of a try that took effect as a whole: the last one of an operation that was answered well.
     pub fn whole(&self, attempt: usize) -> Option<usize> {
         let op = self.tries[attempt].op?;
         (self.ops[op].is_done() && self.ops[op].tries.last() == Some(&attempt)).then_some(op)
     }
 
-    /// Whether an operation was answered before this line.
+    /// Returns true if an operation was answered before this line.
     pub fn was_answered(&self, op: usize, line: u64) -> bool {
         self.ops[op].answer.as_ref().is_some_and(|answer| answer.line < line)
     }
 
-    /// Whether a device went down after this line.
+    /// The line after this one in which a device went down.
     pub fn down_after(&self, device: u16, line: u64) -> Option<u64> {
         self.downs.get(&device)?.iter().copied().find(|down| *down > line)
     }

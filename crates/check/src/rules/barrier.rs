@@ -1,10 +1,10 @@
-//! INV-4: an EX or PW lock is weakened (its object not being freed) only when no claim that its
-//! node made before is unsettled.
+//! INV-4. An EX or PW lock is weakened only when all earlier claims of its node are settled. A lock
+//! whose object is being freed is exempt.
 //!
-//! A history shows when the weakening was called, when it began and ended to wait behind the
-//! barrier (`barrier` events), and when its completion came. It was done after the wait if there
-//! was one. Where the history has `barrier` events, an operation without a wait was done when it
-//! was called; where it has none, all that can be said is that it was done before it completed.
+//! A history shows three times: the call of the weakening, the begin and end of its wait behind the
+//! barrier (`barrier` events), and its completion. The lock was weakened after the wait, if there
+//! was one. If the history has `barrier` events, an operation without a wait took effect at its
+//! call. If it has none, the operation took effect at some time before its completion.
 
 use hashbrown::HashMap;
 
@@ -32,7 +32,7 @@ struct Weakening {
     recoveries: u64,
 }
 
-/// INV-4.
+/// INV-4: earlier claims are settled before a lock is weakened.
 #[derive(Default, Debug)]
 pub struct Barrier {
     pending: HashMap<LockKey, Weakening>,
@@ -144,7 +144,7 @@ impl Barrier {
             return Ok(());
         }
         self.pending.remove(&key);
-        // What a conversion did is known by the mode it ended with.
+        // The mode after a conversion shows its effect.
         let weakened = is_unlocked(seen.event)
             || seen.event.sb_flags.contains(SbFlags::DEMOTED)
             || seen.event.mode.is_some_and(|mode| mode < weakening.from);

@@ -1,14 +1,14 @@
-//! INV-3: every claim ends confirmed, merged, reported as a conflict, or its node is removed.
+//! INV-3. Every claim ends confirmed, merged, reported as a conflict, or its node is removed.
 //!
-//! A claim whose lock went before the answer (`drop`) has ended too, and so has a refused one
-//! that nothing was granted on (a strict claim): its request goes on as any other. What has not ended when
-//! everything else had come to rest never will.
+//! A claim whose lock was released before the answer (`drop`) has ended too. So has a refused strict claim
+//! without a grant: its request continues as any other. A claim that has not ended when everything has
+//! come to rest never will.
 
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
 
 const NAME: &str = "claims_end";
 
-/// INV-3.
+/// INV-3: every claim ends.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ClaimsEnd;
 

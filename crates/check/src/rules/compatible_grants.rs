@@ -1,9 +1,9 @@
-//! INV-2: no two incompatible granted locks.
+//! INV-2. No two incompatible locks are granted.
 //!
-//! A hold lasts from the delivery of a grant to the call that ends it, so what the checker sees
-//! as held is held indeed. Exempt are provisional grants until their claim is settled: they are
-//! counted, and none may be left at the end. A dead node's holds block until a view without it
-//! has been recovered.
+//! A hold lasts from the delivery of a grant to the call that ends it. So a lock is really held
+//! whenever the checker sees it as held. Provisional grants are exempt until their claim is
+//! settled. They are counted, and none may be left at the end. A dead node's holds block until a
+//! view without it has been recovered.
 
 use hashbrown::HashMap;
 
@@ -26,7 +26,7 @@ struct Hold {
     dead: Option<u64>,
 }
 
-/// INV-2.
+/// INV-2: no two incompatible grants at one time.
 #[derive(Default, Debug)]
 pub struct CompatibleGrants {
     holds: HashMap<Resource, Vec<Hold>>,
@@ -219,7 +219,7 @@ impl CompatibleGrants {
 
     fn crash(&mut self, seen: &Seen<'_>) {
         let mut dead = 0;
-        // What a dead node had only claimed, nobody else could see: its journal undoes it.
+        // No other node could see a dead node's unsettled claims: its journal undoes them.
         self.retain(|hold| hold.key.life != seen.life || !hold.provisional);
         for hold in self.holds.values_mut().flatten().filter(|h| h.key.life == seen.life) {
             hold.dead = Some(seen.line);
@@ -244,8 +244,8 @@ impl CompatibleGrants {
     }
 }
 
-/// Whether the view still has this life of the node. A view that does not say who its members
-/// are has none of the dead.
+/// Returns true if the view still has this life of the node. A view without a list of members has
+/// none of the dead.
 fn is_member(members: Option<&[Member]>, life: Life) -> bool {
     members
         .into_iter()

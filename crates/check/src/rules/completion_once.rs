@@ -1,9 +1,9 @@
 //! No completion is lost or doubled: every accepted operation completes exactly once.
 //!
-//! Judged by operation ids where the history has them, else by there being one outstanding
-//! operation per lock. A forced unlock takes a pending operation along (its completion may stay
-//! out), and so does the loss of the lock. What is merely pending at the end is the business of
-//! the rule `progress`.
+//! The rule uses operation ids where the history has them. Otherwise it assumes one outstanding
+//! operation per lock. A forced unlock and the loss of the lock end a pending operation, whose
+//! completion may be absent. The rule `progress` judges operations that are merely pending at the
+//! end.
 
 use crate::event::Kind;
 use crate::flags::Flags;

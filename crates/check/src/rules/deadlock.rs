@@ -1,10 +1,11 @@
-//! A search for deadlocks has no false victims: a request that ended with EDEADLK was, at some
-//! moment while it waited, part of a circle of clients that wait for each other.
+//! A search for deadlocks has no false victims. A request that ended with EDEADLK was in a circle
+//! of waiting clients at some moment of its wait.
 //!
-//! Who waits for whom is taken widely, as a history does not show the master's queues: for every
-//! client that holds a conflicting mode of the resource or waits for it, too. Circles end with
-//! time-outs, cancels and crashes as well as by a victim, so that they are looked for before each
-//! event that can end one. Conversions are not judged: their EDEADLK is decided at one resource.
+//! The rule assumes many waits, because a history does not show the master's queues. A request
+//! waits for every client that holds a conflicting mode of the resource or waits for one.
+//! Time-outs, cancels and crashes end circles as well as victims do. So the rule looks for circles
+//! before each event that can end one. It does not judge conversions, because one resource alone
+//! decides their EDEADLK.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,7 +81,7 @@ impl Invariant for Deadlock {
     }
 }
 
-/// Whether the event's lock waits or is waited for: a circle is made of such.
+/// Returns true if the event's lock waits, or others wait for it. Only such locks form a circle.
 fn may_end_circle(seen: &Seen<'_>) -> bool {
     let (Some(key), Some(lock)) = (seen.key, seen.lock) else { return true };
     let waits = |lock: &Lock| lock.ops.iter().any(|op| op.mode.is_some());
@@ -133,7 +134,7 @@ fn client_of(key: LockKey, lock: &Lock) -> Option<Client<'_>> {
     lock.client.as_deref().map(|client| (key.life, client))
 }
 
-/// Whether a lock may be in the way of a request for this mode.
+/// Returns true if a lock may delay a request for this mode.
 fn stands(lock: &Lock, wanted: Option<crate::mode::Mode>) -> bool {
     let conflicts = lock.granted.zip(wanted).is_some_and(|(held, w)| !held.compatible(w));
     conflicts || lock.ops.iter().any(|op| op.mode.is_some())

@@ -1,12 +1,11 @@
-//! Fencing tokens grow: every final grant of PW or EX carries a larger token than all earlier
-//! ones of its resource, whatever happened in between (vanished and re-created resources, other
-//! masters, recovery). A provisional grant is exempt; the token with which it becomes final
-//! (`settled`) is not.
+//! Fencing tokens grow. Every final grant of PW or EX has a larger token than all earlier ones of
+//! its resource. This holds across vanished and re-created resources, other masters, and recovery.
+//! A provisional grant is exempt. The token with which it becomes final (`settled`) is not.
 //!
 //! PW and EX exclude each other, so the order of delivery is the order of the grants.
 //!
-//! Tokens have to be remembered longer than their resource lives. To bound memory, the ones
-//! unused for longest are forgotten beyond a limit, and counted.
+//! Tokens have to be remembered longer than their resource lives. To bound memory, the rule forgets
+//! the least recently used ones beyond a limit, and counts them.
 
 use hashbrown::HashMap;
 
@@ -27,8 +26,8 @@ struct Last {
 /// Fencing tokens grow.
 #[derive(Debug)]
 pub struct Fencing {
-    /// Tokens of two generations: when the young one is full, it becomes the old one, and what
-    /// was not used since the last time is forgotten.
+    /// Tokens of two generations. When the young one is full, it becomes the old one, and tokens
+    /// without a use since then are forgotten.
     young: HashMap<Resource, Last>,
     old: HashMap<Resource, Last>,
     limit: usize,

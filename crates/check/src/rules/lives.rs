@@ -1,11 +1,11 @@
-//! Fencing tokens grow over lives, of one node and of the whole cluster, however often some or all nodes are restarted:
-//! every token that a later life was given for a name is larger than those of all lives that were over before it.
+//! Fencing tokens grow over lives, of one node and of the whole cluster, over all restarts. Every token of a later life
+//! for a name is larger than those of all lives that had ended before it.
 //!
-//! The order of lives is that of the views that they were in, not that of time: clocks are set between two lives, and
-//! histories of nodes are merged by their clocks. One life is over before another if the views with it have lower numbers
-//! than the first view with the other. Lives whose views overlap are judged by `fencing`.
+//! The order of lives is that of their views, not that of time. Clocks may be set between two lives, and histories of
+//! nodes are merged by their clocks. One life is over before another if its views have lower numbers than the first view
+//! with the other. The rule `fencing` judges lives whose views overlap.
 //!
-//! As there, the names unused for longest are forgotten beyond a limit, and counted.
+//! As there, the least recently used names are forgotten beyond a limit, and counted.
 
 use hashbrown::HashMap;
 
@@ -74,7 +74,7 @@ impl Lives {
         }
     }
 
-    /// Whether one life was over before the other was in its first view.
+    /// Returns true if one life was over before the first view of the other.
     fn is_before(&self, one: Life, other: Life) -> bool {
         let spans = self.spans.get(&one).zip(self.spans.get(&other));
         spans.is_some_and(|(a, b)| a.last < b.first)

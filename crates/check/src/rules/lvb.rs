@@ -1,11 +1,12 @@
-//! Lock value blocks: what is read is what was written last (docs/design/semantics.md 6).
+//! Lock value blocks: a read returns the last write (docs/design/semantics.md 6).
 //!
-//! A block is written by a conversion or unlock of PW or EX, as the table says, and read by a
-//! grant with VALBLK. Grants of CW, PR, PW and EX exclude every writer, so they are judged
-//! against the last write called; grants of NL and CR only if no write was under way meanwhile.
-//! After an invalidation (IVVALBLK, a client gone or a node dead that held PW or EX) VALNOTVALID
-//! has to be reported until the next write, and never otherwise, unless a node died since the
-//! last write. The block vanishes with the last lock. Provisional grants are not judged.
+//! A conversion or unlock of PW or EX writes a block, as the table says. A grant with VALBLK reads it. Grants of CW,
+//! PR, PW and EX exclude every writer, so they are judged against the last write called. Grants of NL and CR are
+//! judged only if no write was under way meanwhile.
+//!
+//! IVVALBLK invalidates the block, and so does the end of a client or node that held PW or EX. VALNOTVALID then has
+//! to be reported until the next write. It must not be reported otherwise, unless a node died since the last write.
+//! The block vanishes with the last lock. Provisional grants are not judged.
 
 use hashbrown::HashMap;
 
@@ -52,7 +53,7 @@ enum Content {
 #[derive(Debug)]
 struct Block {
     content: Content,
-    /// Whether it is valid; `None`: nobody can tell.
+    /// True if the block is valid; `None` if the history does not show it.
     valid: Option<bool>,
     /// The line of the last write or invalidation.
     written: u64,
@@ -60,7 +61,8 @@ struct Block {
     applied: Option<u64>,
     /// For a moment, no lock was known to be granted: the resource may have vanished.
     maybe_gone: bool,
-    /// A client is gone whose request to write was under way: it may be granted yet, and invalidates the block then.
+    /// A client has ended while its request to write was under way. It may still be granted, and then invalidates
+    /// the block.
     haunted: bool,
     /// The number of faults when it was last written.
     faults: u64,
@@ -243,8 +245,8 @@ impl LvbContent {
                 }
             }
             block.release(key);
-            // Nobody will say when the lock is gone for good; until then the content is uncertain
-            // only if nobody else keeps the resource, which `release` has noted.
+            // No event tells when the lock is gone for good. Until then the content is uncertain only if no other
+            // lock keeps the resource; `release` has noted that.
             block.locks.remove(&key);
         }
         self.blocks.retain(|_, block| !block.locks.is_empty());

@@ -1,9 +1,9 @@
-//! INV-1: at most one master per resource among live nodes, and the directory's record names it,
+//! INV-1. At most one live node is master of a resource, and the directory's record names it,
 //! except while a claim is unsettled.
 //!
-//! While a view is being recovered, nodes learn of new masters at different times: what looks
-//! wrong then is judged when all members have recovered. A directory's records are known from
-//! `dir` events only; a resource without one since the last view is not compared.
+//! During the recovery of a view, nodes learn of new masters at different times. An apparent
+//! violation then is judged when all members have recovered. A directory's records are known from
+//! `dir` events only. A resource without one since the last view is not compared.
 
 use hashbrown::HashMap;
 
@@ -43,7 +43,7 @@ struct Suspect {
     t: u64,
 }
 
-/// INV-1.
+/// INV-1: one master for each resource.
 #[derive(Default, Debug)]
 pub struct OneMaster {
     resources: HashMap<Resource, Entry>,
@@ -223,7 +223,7 @@ impl OneMaster {
 }
 
 impl Entry {
-    /// What is wrong, and the lines that show it.
+    /// The violation, and the lines that show it.
     fn wrong(&self, resource: &Resource) -> Option<(Vec<u64>, String)> {
         let mut settled = self.masters.iter().filter(|m| m.settled);
         let first = settled.next()?;

@@ -1,17 +1,17 @@
-//! Order: what waits in a queue that promises FIFO is granted in that order (docs/design/semantics.md 4).
+//! Order. A queue that promises FIFO grants its requests in that order (docs/design/semantics.md 4).
 //!
-//! A history does not show when a call reached the master, so only pairs are judged whose order
-//! there follows from what it does show:
-//! - both calls are from the same node (its messages to a master stay in order), on the same
-//!   resource, and both ask for a new lock, or both convert upwards and the later one has QUECVT;
-//! - neither gave up its place (NOORDER, HEADQUE, EXPEDITE, ORPHAN, NOTIFY, CONVDEADLK, or
-//!   `"ordered":false`), and the earlier one was not cancelled;
-//! - no view changed, no claim was refused for the resource in between (a new master does not
-//!   know the old order), and the resource had a granted lock all the time (else its master may
-//!   have changed).
+//! A history does not show when a call reached the master. So the rule judges only pairs whose order
+//! there follows from the history:
+//! - Both calls are from the same node (its messages to a master stay in order), on the same resource.
+//!   Both ask for a new lock, or both convert upwards and the later one has QUECVT.
+//! - Neither gave up its place (NOORDER, HEADQUE, EXPEDITE, ORPHAN, NOTIFY, CONVDEADLK, or
+//!   `"ordered":false`), and the earlier one was not cancelled.
+//! - Between them, no view changed and no claim was refused for the resource, because a new master does
+//!   not know the old order. The resource had a granted lock all the time, or else its master may have
+//!   changed.
 //!
-//! Then the later one must not be granted while the earlier one waits: a new lock is granted at
-//! once only if nothing waits, and from the queue only if it is first.
+//! Then the later request must not be granted while the earlier one waits. A new lock is granted at once
+//! only if no request waits, and from the queue only if it is first.
 
 use hashbrown::{HashMap, HashSet};
 

@@ -1,9 +1,8 @@
-//! Progress: once faults have stopped, everything pending completes before the end.
+//! Progress. Once faults have stopped, everything pending completes before the end.
 //!
-//! An operation that waits for a lock which a client still holds waits rightly, and so does what
-//! is queued with it; these are counted. Everything else that is pending when the history has
-//! come to rest is stuck. How long a wait lasted is not judged: a history does not say which
-//! delays its network had.
+//! An operation may wait for a lock that a client still holds, and so may operations that are
+//! queued with it; these are counted. All other operations that are pending at rest are stuck. The
+//! length of a wait is not judged: a history does not show the delays of its network.
 
 use hashbrown::HashMap;
 
@@ -62,7 +61,7 @@ impl Invariant for Progress {
     }
 }
 
-/// Whether a client holds what somebody waits for.
+/// Returns true if a client holds a lock that others wait for.
 fn is_blocked(locks: &[(LockKey, &Lock)]) -> bool {
     let held = |key: LockKey, wanted: Mode| {
         locks.iter().any(|(other, lock)| {

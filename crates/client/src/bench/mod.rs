@@ -1,4 +1,4 @@
-//! What a lock costs, next to the bare round trips that it cannot do without.
+//! The cost of a lock, next to the bare round trips that it needs.
 //!
 //! Each round measures the bare ping-pongs and the locks in short turns, on the same machine under
 //! the same load, so that their ratio means something where absolute times do not. Both sides of
@@ -155,7 +155,7 @@ fn failed(e: std::io::Error) -> Error {
 /// Pairs in a turn.
 const TURN: usize = 50;
 
-/// What pairs are usually compared with.
+/// The usual baseline of pairs.
 const BARE: &str = "two bare ping-pongs";
 
 /// The name of every pair that is no claim.
@@ -194,7 +194,7 @@ fn measure_here(
     let mut number = 0;
     let pair = || -> Result<(), Error> {
         number += 1;
-        // What is claimed is new: a name of its own each time.
+        // A claimed name is new: a name of its own each time.
         let request = match flags.contains(LockFlags::NOTIFY) {
             true => space.request(format!("{NAME} {number}"), Mode::EX),
             false => space.request(NAME, Mode::EX),

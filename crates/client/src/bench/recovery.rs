@@ -1,4 +1,4 @@
-//! What the death of a node costs the others when one of them has very many locks: time, memory, and
+//! The cost of a node's death for the others when one of them has very many locks: time, memory, and
 //! the longest turn of their event loops, which heartbeats wait for.
 //!
 //! Each node is a process of its own, so that the dead one is dead as by `kill -9` and memory is
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 const VOLLEY: u32 = 256;
 const NODES: u32 = 3;
 
-/// What a process is.
+/// The task of a process.
 #[derive(Serialize, Deserialize)]
 struct Job {
     node: u32,
@@ -49,8 +49,8 @@ struct Job {
     policy: String,
 }
 
-/// What it is told then: to take so many locks (the order is their number), ...
-/// ... to say how it is and forget its peak, ...
+/// The later orders: to take so many locks (the order is their number), ... ... to say how it is
+/// and forget its peak, ...
 const REST: &str = "rest";
 /// ... to say how it is when the next recovery is done.
 const RECOVER: &str = "recover";

@@ -1,4 +1,4 @@
-//! What waiting costs: how often a client that waits wakes, and how long a queue takes to go by.
+//! The cost of waiting: wake-ups of a waiting client, and the time that a queue takes.
 
 use std::path::Path;
 use std::sync::mpsc::channel;

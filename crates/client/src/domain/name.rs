@@ -37,7 +37,7 @@ pub(super) fn outer_user() -> Result<u32, Error> {
     })
 }
 
-/// What a user is called outside (user_namespaces(7)).
+/// The number of a user outside (user_namespaces(7)).
 fn outer(map: &str, inner: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);
@@ -48,7 +48,8 @@ fn outer(map: &str, inner: u32) -> Option<u32> {
     })
 }
 
-/// Whose process must listen on a socket, if its name says so; as this process sees that user.
+/// The user whose process must listen on a socket, if its name says so; as this process sees that
+/// user.
 pub fn expected_user(socket: &Path) -> Option<u32> {
     let number = socket.as_os_str().as_bytes().strip_prefix(PREFIX.as_bytes())?;
     if user_name().is_ok_and(|own| own == socket) {

@@ -1,4 +1,4 @@
-//! What shows that this machine belongs to a cluster.
+//! The signs that this machine belongs to a cluster.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -22,7 +22,8 @@ const UNITS: [&str; 5] = [
     "/lib/systemd/system",
 ];
 
-/// Something that only a machine of a cluster has. What cannot be looked at counts as there.
+/// Something that only a machine of a cluster has. A file that cannot be examined counts as
+/// present.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Sign {
     /// A node's configuration.
@@ -47,7 +48,7 @@ impl Sign {
             .or_else(|| unit().map(Sign::Unit))
     }
 
-    /// What was found.
+    /// The path of the sign.
     pub fn path(&self) -> &Path {
         match self {
             Sign::Configuration(path) | Sign::Socket(path) | Sign::Unit(path) => path,
@@ -55,7 +56,7 @@ impl Sign {
     }
 }
 
-/// Whether something is there, or may be.
+/// Returns true if the path exists, or may exist.
 fn is_there(path: &Path) -> bool {
     match std::fs::symlink_metadata(path) {
         Ok(_) => true,

@@ -34,7 +34,7 @@ pub enum StateError {
     Unusable {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
         /// Where root can make another one.
         given: PathBuf,
@@ -53,7 +53,7 @@ pub enum StateError {
     Lookup {
         /// The user.
         user: u32,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -106,7 +106,8 @@ fn place(user: u32, home: Option<&Path>) -> Result<(PathBuf, PathBuf), (PathBuf,
     Ok((kept.join(machine()), kept))
 }
 
-/// Whether a home is there and its user's: many users of the system have none, or somebody else's.
+/// Returns true if a home exists and is its user's. Many users of the system have none, or another
+/// user's.
 fn is_owned(home: &Path, user: u32) -> io::Result<bool> {
     match std::fs::metadata(home) {
         Ok(found) => Ok(found.uid() == user),
@@ -132,7 +133,7 @@ fn machine() -> String {
     })
 }
 
-/// What is there, not following links; `None`: nothing.
+/// The metadata of a path, not following links; `None` if it does not exist.
 fn look(path: &Path) -> io::Result<Option<Metadata>> {
     match std::fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),

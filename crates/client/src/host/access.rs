@@ -1,8 +1,8 @@
-//! Who may use a lockspace: its owner, group and mode, as a file has them.
+//! Permissions of a lockspace: owner, group and mode, as a file has them.
 
 use serde::{Deserialize, Serialize};
 
-/// What a client may do in a lockspace.
+/// The rights of a client in a lockspace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
     /// See who holds what.
@@ -16,7 +16,7 @@ impl Rights {
     pub(super) const NONE: Rights = Rights { look: false, lock: false };
 }
 
-/// Who may use a lockspace.
+/// The permissions of a lockspace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Access {
     /// The user that owns it.
@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(may(who, 0o6 << shift), (true, true));
             assert_eq!(may(who, 0o4 << shift), (true, false));
             assert_eq!(may(who, 0o2 << shift), (false, false));
-            // What only the other classes have is not for this one, even if it is less.
+            // Rights of the other classes are not for this one, even if it has fewer.
             assert_eq!(may(who, 0o666 & !(0o6 << shift)), (false, false));
         }
     }

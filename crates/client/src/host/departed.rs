@@ -1,6 +1,6 @@
-//! Clients that are gone. What they have left counts as their user's: PERSISTENT locks, which are orphans now, and until
-//! the engine says how many those are, all that they had. Without that, a user could have any number of locks by
-//! leaving again and again.
+//! Clients that are gone. Their remaining locks count as their user's. These are PERSISTENT locks, which are orphans
+//! now. Until the engine reports their number, all former locks count. Without that, a user could have any number of
+//! locks by leaving again and again.
 
 use std::collections::HashMap;
 
@@ -40,12 +40,13 @@ impl Departed {
         }
     }
 
-    /// Whether this one has left something.
+    /// Returns true if this client has left locks.
     pub(super) fn contains(&self, client: ClientId) -> bool {
         self.0.contains_key(&client)
     }
 
-    /// What it has left in the lockspace of this number, made of what it had there.
+    /// The number of locks that it has left in the lockspace of this number, from the number that
+    /// it had there.
     pub(super) fn recount(
         &mut self,
         client: ClientId,

@@ -10,10 +10,10 @@ use crate::protocol::{LockRequest, Refusal};
 /// A lockspace that something else than the engine knows. Times are those of [`Engine::now`]; whoever works for it in
 /// other threads wakes the engine ([`Engine::waker`]).
 pub trait Elsewhere: Send {
-    /// Whether a request can be served; why not, and what to do.
+    /// Checks that a request can be served.
     ///
     /// # Errors
-    /// That.
+    /// The reason and the remedy.
     fn check(&self, client: lockify_core::ClientId, request: &LockRequest) -> Result<(), String>;
 
     /// Handles a client's call, as [`Engine::handle`] does.
@@ -29,20 +29,20 @@ pub trait Elsewhere: Send {
     fn next_timer(&self) -> Option<Time>;
 }
 
-/// What such a lockspace tells.
+/// An event of such a lockspace.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Told {
     /// An operation ended.
     Completed(Completion),
     /// A lock is no longer held.
     Lost {
-        /// Whose.
+        /// The client that owns the lock.
         client: lockify_core::ClientId,
-        /// Which.
+        /// The id of the lock.
         lock: LockId,
         /// Its tag.
         tag: u64,
-        /// Why.
+        /// The reason of the loss.
         reason: LostReason,
     },
     /// Calls are possible from now on.
@@ -103,7 +103,7 @@ impl Host {
         self.elsewhere.iter().find(|(id, _)| *id == space).map(|(_, space)| &**space)
     }
 
-    /// What these lockspaces tell now.
+    /// Handles the present events of these lockspaces.
     pub(super) fn turn_elsewhere(&mut self, engine: &Engine, events: &mut Vec<HostEvent>) {
         let mut told = Vec::new();
         for (id, space) in &mut self.elsewhere {

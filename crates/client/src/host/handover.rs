@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::spaces::Settling;
 use super::{DepartedImage, Host, HostedClient, HostedSpace, Outbox, Quota, Waiting};
 
-/// What a host knows; see [`Host::image`].
+/// The state of a host; see [`Host::image`].
 #[derive(Serialize, Deserialize)]
 pub struct HostImage {
     spaces: Vec<HostedSpace>,
@@ -41,11 +41,10 @@ impl Host {
         rest.append(&mut self.unclaimed);
     }
 
-    /// What this host knows, for the program that goes on in this one's place; figures begin anew
-    /// there.
+    /// This host's state, for the program that replaces this one; figures begin anew there.
     ///
     /// # Errors
-    /// Why that is not possible now.
+    /// The reason why that is impossible now.
     pub fn image(&self) -> Result<HostImage, String> {
         // Without `..`: who adds a field has to say here what becomes of it.
         let Host {
@@ -99,7 +98,7 @@ impl Host {
 }
 
 impl HostedClient {
-    /// What its host knows of it, without what the configuration says.
+    /// The host's state of the client, without what the configuration gives.
     pub fn image(&self) -> ClientImage {
         let HostedClient { id, privileged: _, version, quota: _, who: _, locks } = self;
         ClientImage { id: *id, version: *version, locks: locks.clone() }

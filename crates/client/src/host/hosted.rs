@@ -37,8 +37,8 @@ pub struct HostedClient {
     /// The version of the session protocol that it speaks.
     pub version: u16,
     pub(super) quota: Quota,
-    /// Who it is, and what it may do in each configured lockspace, in the order in which the host
-    /// has joined them; without it, everything.
+    /// Its user, and its rights in each configured lockspace, in the order in which the host has
+    /// joined them. Without it, the client has all rights.
     pub(super) who: Option<(Arc<Who>, Arc<[Rights]>)>,
     /// Its locks and requests for locks in each lockspace.
     pub(super) locks: Vec<u32>,
@@ -119,7 +119,7 @@ impl HostedClient {
         }
     }
 
-    /// What it may do in the lockspace of this number.
+    /// Its rights in the lockspace of this number.
     pub(super) fn rights(&self, number: usize, space: &HostedSpace) -> Rights {
         match (&self.who, &space.access) {
             (None, _) => Rights::ALL,
@@ -128,7 +128,7 @@ impl HostedClient {
         }
     }
 
-    /// Whether it may have one more lock.
+    /// Refuses one more lock at the limit.
     pub(super) fn room(&self) -> Result<(), Refusal> {
         let Quota { locks, of_user, user } = &self.quota;
         if self.locks() >= *locks {

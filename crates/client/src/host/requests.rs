@@ -8,7 +8,7 @@ use tracing::debug;
 use super::Host;
 use crate::protocol::{LockRef, LockRequest, Space};
 
-/// What a client asked for.
+/// A client's request.
 pub(super) struct Asked {
     name: Name,
     mode: Mode,

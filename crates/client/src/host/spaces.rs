@@ -1,7 +1,7 @@
 //! Lockspaces that are made and released at run time, as programs for libdlm do.
 //!
-//! A lockspace lives on each node that has made it or is configured with it. What the nodes must
-//! agree on (policy, length of value blocks) is fixed for those made here; a node whose
+//! A lockspace lives on each node that has made it or is configured with it. The nodes must agree
+//! on policy and length of value blocks, which are fixed for those made here; a node whose
 //! configuration has the name with something else withdraws one of the two.
 
 use lockify_core::{ClaimMode, ClientId, Policy, WithdrawReason};
@@ -148,7 +148,7 @@ impl Host {
         Ok(Some(i))
     }
 
-    /// Whether a release would leave a lockspace in which this node's clients have locks.
+    /// Refuses a release of a lockspace in which this node's clients have locks.
     fn check_unused(&self, engine: &Engine, i: usize) -> Result<(), Refusal> {
         let HostedSpace { origin, id, name, .. } = &self.spaces[i];
         match engine.own_locks(*id) {

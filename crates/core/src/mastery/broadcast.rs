@@ -20,9 +20,9 @@ use crate::space::Lockspace;
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Round {
     number: u64,
-    /// Whose answer (or acknowledgement) is missing.
+    /// The nodes whose answer (or acknowledgement) is missing.
     missing: BTreeSet<NodeId>,
-    /// Who else tries.
+    /// The other nodes that try.
     rivals: BTreeSet<NodeId>,
     master: Option<NodeId>,
 }

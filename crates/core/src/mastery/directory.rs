@@ -15,7 +15,7 @@ use crate::name::Name;
 use crate::resource::{Finding, Master, ResourceKey};
 use crate::space::Lockspace;
 
-/// Who masters a name, and by which of its look-ups or claims.
+/// The master of a name, and the look-up or claim by which it became that.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub master: NodeId,

@@ -36,8 +36,8 @@ impl Lockspace {
         self.trace_of(key, |name| Trace::Master { name, gained: true });
     }
 
-    /// Whether this node takes a new lock that `from` sent it as the master; `current` says that it
-    /// was sent in the present view, so that it tells something about the present directory.
+    /// Decides if this node accepts a new lock that `from` sent it as the master. With `current`,
+    /// the lock was sent in the present view, so it is evidence of the present directory.
     pub(crate) fn accepts(&mut self, from: NodeId, name: &Name, current: bool) -> Accepts {
         let hash = name.hash64();
         if self.config.policy == Policy::Home {
@@ -138,8 +138,9 @@ impl Lockspace {
         self.store.remove_resource(key);
     }
 
-    /// Drops what has been without locks for long enough. What has been locked since it came on
-    /// the list waits for another turn; so does what is too much for one.
+    /// Drops resources that have been without locks for long enough. A resource that was locked
+    /// since it came on the list waits for another turn. So do resources that are too many for one
+    /// turn.
     pub(crate) fn toss_idle(&mut self) {
         for _ in 0..self.config.bulk.max(1) {
             let Some(&(listed, key)) = self.idle.front() else { return };
@@ -173,8 +174,9 @@ impl Lockspace {
         }
     }
 
-    /// Whether recovery tells the directory nodes that this node masters the resource. A pending
-    /// claim is left out: the directory might know another master, and the claim is made again.
+    /// Returns true if recovery tells the directory nodes that this node masters the resource. A
+    /// pending claim is left out: the directory might know another master, and the claim is made
+    /// again.
     pub(crate) fn advertises(&self, key: ResourceKey) -> bool {
         let resource = &self.store[key];
         let settled = resource.claim.is_none() || mutated!(self, PendingAdvertised);

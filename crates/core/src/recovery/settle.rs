@@ -1,5 +1,5 @@
-//! What the new masters make of the locks that have moved to them (step 7), and what is granted
-//! when the gate is open again (step 10).
+//! The work of the new masters on the locks that have moved to them (step 7), and the grants when
+//! the gate is open again (step 10).
 
 use alloc::vec::Vec;
 
@@ -23,7 +23,7 @@ impl Lockspace {
                 self.store[id].disordered = true;
                 self.store.recount(id);
             }
-            // Who was told of a waiter by an earlier master must hear of it from this one.
+            // This master must repeat a notice that an earlier master has sent.
             for id in self.ids_in(key, Queue::Granted) {
                 self.store[id].high_bast = None;
             }

@@ -1,7 +1,7 @@
-//! What a new view means for each resource here, before anybody else is asked: searches end, locks
-//! of the departed go, resources whose master is gone have none (steps 0, 1, 3, 4 and 5).
+//! The effect of a new view on each resource here, before any other node is asked: searches end,
+//! locks of the departed go, resources whose master is gone have none (steps 0, 1, 3, 4 and 5).
 //!
-//! It depends on the resource alone, so that it may be done in pieces: what comes for a resource
+//! It depends on the resource alone, so that it may be done in pieces: a message for a resource
 //! before its turn finds it as it was before the view.
 
 use alloc::collections::{BTreeSet, VecDeque};
@@ -20,7 +20,7 @@ use crate::resource::{Finding, Master, ResourceKey};
 use crate::space::Lockspace;
 
 impl Lockspace {
-    /// What comes before the walk that stops resource by resource.
+    /// The work before the walk that stops resource by resource.
     pub(super) fn begin_to_stop(&mut self, departed: &BTreeSet<NodeId>) {
         self.directory.clear();
         self.rounds.clear();
@@ -45,8 +45,8 @@ impl Lockspace {
         }
     }
 
-    /// What waited for the outcome of a search or claim is looked at again when the gate opens: the
-    /// search begins anew, and the resource may not even survive.
+    /// Operations that waited for the outcome of a search or claim are looked at again when the
+    /// gate opens: the search begins anew, and the resource may not even survive.
     fn unpark(&mut self) {
         let parked = core::mem::take(&mut self.parked);
         let mut queued: VecDeque<_> = parked.into_values().flatten().collect();
@@ -75,7 +75,7 @@ impl Lockspace {
         }
     }
 
-    /// Whether the resource needs another master, and what that means for its locks here.
+    /// Finds another master for the resource if it needs one, with the effects on its locks here.
     fn remaster(&mut self, key: ResourceKey, departed: &BTreeSet<NodeId>) {
         let (old, hash) = (self.store[key].master, self.store[key].hash);
         if self.store[key].claim.is_some() {
@@ -121,7 +121,7 @@ impl Lockspace {
         }
     }
 
-    /// Whether the master holds (or held) any lock of the resource.
+    /// Returns true if the master holds (or held) any lock of the resource.
     fn is_known_at_master(&self, key: ResourceKey) -> bool {
         [Queue::Granted, Queue::Converting, Queue::Waiting]
             .into_iter()

@@ -1,10 +1,10 @@
-//! Walks: what a recovery does with every resource, in pieces.
+//! Walks: a recovery's work on every resource, in pieces.
 //!
 //! A node may have millions of locks, and its heartbeats must not wait for all of them. So a walk
 //! goes through the slots of the store, [`crate::Config::bulk`] resources at a time, whenever its
-//! host says so ([`crate::Input::Work`]). What it tells others is gathered per node until it fills a
-//! message, and a message is made only when the link to that node has room: what does not fit stays
-//! what it is, a lock.
+//! host says so ([`crate::Input::Work`]). It gathers the news for each node until they fill a
+//! message. It makes a message only when the link to that node has room. The rest stays in its
+//! present form: as locks.
 //!
 //! Resources that are made during a walk need none of them. There is at most one walk, and a newer
 //! view begins the first one again.
@@ -72,8 +72,8 @@ pub(crate) struct Walk {
 }
 
 impl Lockspace {
-    /// Whether [`crate::Input::Work`] would get on, while the links to the nodes in `full` take no
-    /// more.
+    /// Returns true if [`crate::Input::Work`] would make progress, while the links to the nodes in
+    /// `full` take no more.
     pub fn has_work(&self, full: &[NodeId]) -> bool {
         let waits = self.backlog || !self.departed.is_empty();
         let serves = self.running && waits && full.is_empty();
@@ -182,7 +182,7 @@ impl Lockspace {
         }
     }
 
-    // ---- what is gathered ----
+    // ---- gathering ----
 
     fn gather_name(
         &mut self,
@@ -248,9 +248,9 @@ impl Lockspace {
         Ok(())
     }
 
-    // ---- what is sent ----
+    // ---- sending ----
 
-    /// What has not filled a message.
+    /// Sends the entries that have not filled a message.
     fn send_rest(&mut self, task: &mut Task, full: &[NodeId]) -> Result<(), NodeId> {
         match task {
             Task::Stop(_) | Task::Settle | Task::Grant => {}

@@ -4,7 +4,7 @@ use lockify_core::*;
 
 use super::{Cluster, node};
 
-/// Whose locks are where, and who masters their resource.
+/// The places of locks, and the master of their resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// One node.
@@ -171,7 +171,7 @@ impl Stage {
         self.cluster.basts(at.node, at.lock)
     }
 
-    /// What the master knows.
+    /// The master's knowledge.
     pub fn info(&self) -> ResourceInfo {
         let master = self.master();
         self.cluster.nodes[&master].resource(&super::name(&self.resource)).expect("a resource")

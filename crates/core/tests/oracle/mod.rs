@@ -6,7 +6,7 @@ use std::fmt;
 
 use lockify_core::{LockFlags, Mode, SbFlags, Status, UnlockFlags};
 
-/// What a client is told.
+/// A client's event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Told {
     /// The lock, by the caller's numbering.
@@ -71,7 +71,7 @@ pub enum At {
 }
 
 impl Oracle {
-    /// What clients were told since the last call, in order.
+    /// The events of clients since the last call, in order.
     pub fn take_told(&mut self) -> Vec<Told> {
         std::mem::take(&mut self.told)
     }

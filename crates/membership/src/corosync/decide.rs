@@ -28,7 +28,7 @@ impl CorosyncMembership {
         self.propose(now, wall, members, spaces, base);
     }
 
-    /// Who could be in the next view, and the number of the view that holds. `None`: not yet.
+    /// The possible members of the next view, and the number of the present view. `None`: not yet.
     fn candidates(&mut self, now: Time) -> Option<(Vec<Member>, u64)> {
         let grace = 2 * self.config.lease;
         let mut all = BTreeMap::<NodeId, (Member, &Report)>::new();
@@ -39,7 +39,7 @@ impl CorosyncMembership {
                         Member { node: *node, incarnation: seat.life, weight: report.weight };
                     all.insert(*node, (member, report));
                 }
-                // Who has just come reports soon: one view is better than two.
+                // A new member reports soon: one view is better than two.
                 None if now < seat.since + grace => {
                     self.patience = self.patience.max(now + self.config.lease / 16);
                     return None;
@@ -130,8 +130,8 @@ impl CorosyncMembership {
         })
     }
 
-    /// Whether nothing that a view of these members leaves behind can still act. Has agents run
-    /// where they are to prove it.
+    /// Returns true if no life outside a view of these members can still act. Starts agents where
+    /// they have to prove it.
     fn is_proven(&mut self, now: Time, members: &[Member], base: u64) -> bool {
         let included = |node: NodeId| members.iter().find(|m| m.node == node);
         match self.config.fence {
@@ -139,7 +139,7 @@ impl CorosyncMembership {
             FenceKind::Lease => {
                 let leased = self.leased(now, |n| included(n).map(|m| m.incarnation), base);
                 if let Some(node) = leased {
-                    // Who is connected, and only not wanted, would be echoed for ever.
+                    // A connected node that is merely not wanted would be echoed for ever.
                     self.kept.leases.shun(node, now);
                     self.patience = now + self.config.lease / 16;
                 }
@@ -149,8 +149,7 @@ impl CorosyncMembership {
         }
     }
 
-    /// Whether agents have fenced everybody whom a view of these members leaves behind; has them
-    /// run.
+    /// Returns true if agents have fenced every node outside a view of these members; starts them.
     fn are_fenced(&mut self, now: Time, members: &[Member], base: u64) -> bool {
         let mut left = BTreeMap::new();
         for m in self.kept.installed.iter().flat_map(|v| &v.members) {
@@ -328,7 +327,7 @@ impl CorosyncMembership {
             }
             return;
         }
-        // Who is not in it and listens still learns so, and halts: it may have seen nothing.
+        // An excluded node that still listens learns of it, and halts: it may have seen nothing.
         let outside: Vec<NodeId> =
             self.kept.reach.keys().copied().filter(|n| view.life(*n).is_none()).collect();
         for to in outside {

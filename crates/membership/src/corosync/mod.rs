@@ -1,21 +1,21 @@
-//! Membership by corosync: its process groups say who is there and in which order things were
-//! said, its quorum service says who may go on.
+//! Membership by corosync: its process groups give the members and one order of messages, and its
+//! quorum service says which of them may continue.
 //!
 //! **How it works.** Each shard's processes are a group. Whenever the group or what a member knows
 //! changes, the members report to it: their life, their lockspaces, whom they are connected to.
 //! When all have reported, the lowest of those in the newest view proposes the next one, every
 //! member accepts or refuses, and the view holds when the last acceptance is delivered. Proposal
-//! and acceptances are messages of the group, which corosync delivers to all of a ring in one
-//! order with the changes of the group: so all members see the same proposals, void or not, and
-//! the view begins for all at the same place. A ring without quorum agrees on nothing. Numbers
-//! are above every number that any member has seen, and at least the seconds since 1970, so that
-//! they grow over a restart of the whole cluster.
+//! and acceptances are messages of the group, which corosync delivers to all of a ring in one order
+//! with the changes of the group: so all members see the same proposals, void or not, and the view
+//! begins for all at the same place. A ring without quorum agrees on nothing. Numbers are above
+//! every number that any member has seen, and at least the seconds since 1970, so that they grow
+//! over a restart of the whole cluster.
 //!
 //! A member may have seen an acceptance that others did not before the ring broke, and be alone in
 //! a view. It can do nothing there: every member takes part in recovering a view.
 //!
-//! **A lost quorum**, a lost corosync daemon or a view without this node halt it at once. What of
-//! the lives that a new view leaves behind, is [`FenceKind`]'s affair:
+//! **A lost quorum**, a lost corosync daemon or a view without this node halt it at once.
+//! [`FenceKind`] decides about the lives that a new view leaves behind:
 //! - `Lease`: as in a [static list](super::StaticMembership): a node acts only while nodes with a
 //!   majority of the votes of corosync's node list echo its beats, and is left behind two leases
 //!   after the last echo. Beats go over the nodes' own connections, not through corosync, which
@@ -24,11 +24,11 @@
 //! - `Command`: the proposer has an agent run for every node left behind, and waits for it.
 //! - `None`: nothing is waited for.
 //!
-//! No waiting is needed for a life that is known to be over: its process said goodbye (also when
-//! it lost its quorum), or a later life of the same process has reported. Unless an agent is
-//! wanted, corosync's word that the process has ended is enough, and so is a new process of the
-//! node: it listens where the former one did. A process that becomes another program has said so
-//! before, and is waited for (see `restart`).
+//! No waiting is needed for a life that is known to be over: its process said goodbye (also when it
+//! lost its quorum), or a later life of the same process has reported. Unless an agent is wanted,
+//! corosync's word that the process has ended is enough, and so is a new process of the node: it
+//! listens where the former one did. A process that becomes another program has said so before, and
+//! is waited for (see `restart`).
 
 mod decide;
 mod restart;
@@ -69,14 +69,14 @@ pub struct GroupConfig {
     /// See the module; nanoseconds. Also without leases, a member that says nothing for twice as
     /// long is taken for dead.
     pub lease: Time,
-    /// What is waited for.
+    /// The proof that recoveries wait for.
     pub fence: FenceKind,
     /// With `Command`: nodes that have not come this long after this process began are fenced
     /// before the first view; nanoseconds.
     pub startup: Time,
 }
 
-/// What the quorum service said last.
+/// The last report of the quorum service.
 #[derive(Clone, Debug)]
 struct Quorum {
     quorate: bool,
@@ -116,7 +116,7 @@ pub struct CorosyncMembership {
     actions: VecDeque<Action>,
 }
 
-/// What a program that goes on in this one's place needs, besides the configuration; the rest comes from corosync again.
+/// The state that the next program needs, besides the configuration. Corosync gives the rest again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Kept {
     started: Time,
@@ -210,7 +210,7 @@ impl CorosyncMembership {
         self.up && !self.quorum_lags && said.is_some_and(|q| q.quorate && q.ring == self.ring)
     }
 
-    /// Whether these nodes have more than half of all votes.
+    /// Returns true if these nodes have more than half of all votes.
     fn is_majority<'a>(&self, nodes: impl Iterator<Item = &'a NodeId>) -> bool {
         let of = |n: &NodeId| u64::from(self.config.votes.get(n).copied().unwrap_or(0));
         2 * nodes.map(of).sum::<u64>() > self.config.votes.keys().map(of).sum::<u64>()
@@ -273,7 +273,7 @@ impl CorosyncMembership {
         self.report_soon(now);
     }
 
-    // What corosync says.
+    // Events of corosync.
 
     fn cluster(&mut self, now: Time, event: ClusterEvent) {
         match event {
@@ -352,7 +352,7 @@ impl CorosyncMembership {
                 self.kept.leases.present(node);
             }
         }
-        // Who came in does not know the others, and numbers of views must reach everybody.
+        // A new member does not know the others, and numbers of views must reach everybody.
         self.report_soon(now);
     }
 
@@ -426,7 +426,7 @@ impl CorosyncMembership {
         }
     }
 
-    // What peers say on their connections.
+    // Messages of peers on their connections.
 
     fn vote(&mut self, now: Time, from: NodeId, vote: Vote) {
         let Some((life, heard)) = self.kept.reach.get_mut(&from) else { return };

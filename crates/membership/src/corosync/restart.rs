@@ -1,11 +1,11 @@
 //! A process that becomes another program and stays the same member.
 //!
-//! Its connection to corosync ends with the program, so the group sees it leave and come again. The
-//! last that it says before is [`Word::Restarts`]: then the others do not take its leaving for a proof
-//! that it has ended, which it otherwise is, and propose no view for two leases, unless it is back
-//! before, in the same life and connected to all. Whatever else it says takes that back: so nobody can
-//! have heard it, and not know that it restarts. What a view without it needs is the same as ever, its
-//! lease or an agent: one that does not come back is like one whose machine has died.
+//! Its connection to corosync ends with the program, so the group sees it leave and come again. Its
+//! last message before that is [`Word::Restarts`]. The others then do not take its leaving as a proof
+//! that it has ended. They propose no view for two leases, unless it is back before, in the same life
+//! and connected to all. Any other message of it withdraws that. So no node can have heard it without
+//! knowing that it restarts. A view without it needs the same proof as ever, its lease or an agent:
+//! one that does not come back is like one whose machine has died.
 
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ pub(super) fn are_expected(
     !absent.is_empty()
 }
 
-/// What is handed to the program that goes on.
+/// The state that is handed to the next program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GroupImage {
     config: GroupConfig,
@@ -92,7 +92,7 @@ impl CorosyncMembership {
         announced || self.absent.keys().any(|n| *n != self.config.node)
     }
 
-    /// What was announced did not happen: what is reported now says so.
+    /// The announced restart did not happen. The next report says so.
     pub(super) fn forget_restart(&mut self, now: Time) {
         if self.plan.is_some_and(|p| now >= p.asked + self.config.lease / 4) {
             self.report();
@@ -115,10 +115,10 @@ impl CorosyncMembership {
         self.absent.keys().map(|node| format!("restart of node {node}"))
     }
 
-    /// What the program after this one needs.
+    /// The state that the next program needs.
     ///
     /// # Errors
-    /// Why there can be none now.
+    /// The reason why there can be none now.
     pub(super) fn group_image(&self) -> Result<GroupImage, String> {
         // Without `..`: who adds a field has to say here what becomes of it.
         let CorosyncMembership {

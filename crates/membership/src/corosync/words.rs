@@ -1,4 +1,4 @@
-//! What members say to the group, in the one order.
+//! The members' messages to the group, in the one order.
 
 use lockify_core::{NodeId, Time};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub(super) struct Envelope {
 /// A message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Word {
-    /// What the others must know of the sender to propose a view.
+    /// The sender's state, which the others need to propose a view.
     Report(Report),
     /// A view is proposed.
     Propose {
@@ -47,7 +47,7 @@ pub(super) enum Word {
     Refuse {
         /// The number.
         seq: u64,
-        /// Why.
+        /// The reason of the refusal.
         why: Veto,
     },
     /// A fencing agent succeeded: all lives of the node below this one are over.
@@ -66,7 +66,7 @@ pub(super) enum Word {
 }
 
 impl Word {
-    /// Whether its numbers of views can be some: fencing tokens have 32 bits for them.
+    /// Returns true if its numbers of views are plausible: fencing tokens have 32 bits for them.
     pub(super) fn is_sane(&self) -> bool {
         let highest = match self {
             Word::Report(r) => r.seen.max(r.installed),
@@ -80,12 +80,12 @@ impl Word {
     }
 }
 
-/// What the others must know of a member to propose a view.
+/// A member's state, which the others need to propose a view.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     /// Its share of directories.
     pub(super) weight: u32,
-    /// What it has joined.
+    /// The lockspaces that it has joined.
     pub(super) spaces: Vec<SpaceJoin>,
     /// The nodes that it is connected to, and their lives.
     pub(super) reach: Vec<(NodeId, u64)>,

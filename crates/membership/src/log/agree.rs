@@ -75,7 +75,7 @@ impl Agreement {
         self.memory.records()
     }
 
-    /// Whether something must be on the disk before anything else is said.
+    /// Returns true if something must be on the disk before the next message.
     pub(super) fn take_dirty(&self) -> bool {
         self.memory.take_dirty()
     }
@@ -109,7 +109,7 @@ impl Agreement {
         }
     }
 
-    /// Whether this node leads, in a term that a majority has agreed to.
+    /// Returns true if this node leads, in a term that a majority has agreed to.
     pub(super) fn leads(&self) -> bool {
         match &self.voter {
             Voter::Alone { .. } => true,
@@ -117,7 +117,7 @@ impl Agreement {
         }
     }
 
-    /// Who leads, as far as this node knows.
+    /// The leader, as far as this node knows.
     pub(super) fn leader(&self) -> Option<NodeId> {
         match &self.voter {
             Voter::Alone { .. } => None,
@@ -191,12 +191,12 @@ impl Agreement {
         self.taken as u64
     }
 
-    /// Whether an entry that is accepted here, and may be decided or not, is like this.
+    /// Returns true if an entry like this is accepted here, decided or not.
     pub(super) fn has_pending(&self, like: impl Fn(&Command) -> bool) -> bool {
         self.memory.look(|r| r.log.iter().skip(self.taken).any(like))
     }
 
-    /// What this voter says that it keeps.
+    /// This voter's record of its own disk.
     pub(super) fn witness(&self, state: &ClusterState, disk: u64) -> Witness {
         self.memory.look(|r| Witness {
             disk,

@@ -28,7 +28,7 @@ impl Matrix {
         Matrix { links: links.collect() }
     }
 
-    /// Whether two different nodes reach each other.
+    /// Returns true if two different nodes reach each other.
     pub(super) fn linked(&self, a: NodeId, b: NodeId) -> bool {
         self.links.get(&a).is_some_and(|l| l.contains(&b))
     }
@@ -44,7 +44,7 @@ impl Matrix {
         candidates: &BTreeSet<NodeId>,
         present: &BTreeSet<NodeId>,
     ) -> Vec<NodeId> {
-        // Who reaches every other candidate is in, whatever the rest is.
+        // A node that reaches every other candidate is in, for any choice of the rest.
         let full = |n: &NodeId| candidates.iter().all(|m| m == n || self.linked(*n, *m));
         let (sure, unsure): (Vec<NodeId>, Vec<NodeId>) =
             candidates.iter().copied().partition(|n| full(n));

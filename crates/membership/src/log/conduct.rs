@@ -15,10 +15,10 @@ const MOST_FLAPS: u32 = 1;
 /// A link that has held for so many leases is as good as one that never broke.
 const FORGIVEN: Time = 64;
 
-/// What a leader remembers between two turns.
+/// The leader's memory between two turns.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Conduct {
-    /// What was proposed and has not come true yet.
+    /// The proposals that have not come true yet.
     asked: Vec<(Command, Time)>,
     /// Before, no silence is held against anybody: this process has not listened long enough.
     listens_from: Time,
@@ -77,13 +77,13 @@ impl Conduct {
         }
     }
 
-    /// Whether a link that broke has worked again for long enough to build on.
+    /// Returns true if a repaired link has worked long enough to rely on it.
     fn is_steady(&self, a: NodeId, b: NodeId, now: Time, lease: Time) -> bool {
         let Some(link) = self.links.get(&(a.min(b), a.max(b))) else { return true };
         link.flaps == 0 || now >= link.since.saturating_add(lease << link.flaps)
     }
 
-    /// Whether this was proposed just now.
+    /// Returns true if this was proposed just now.
     fn is_asked(&mut self, command: &Command, now: Time, patience: Time) -> bool {
         self.asked.retain(|(_, at)| now < at.saturating_add(patience));
         self.asked.iter().any(|(c, _)| c == command)
@@ -91,7 +91,7 @@ impl Conduct {
 }
 
 impl LogMembership {
-    /// What the leader does next, if this node leads.
+    /// The leader's next step, if this node leads.
     pub(super) fn lead(&mut self, now: Time) {
         if !self.agreement.as_ref().is_some_and(Agreement::leads) || !self.has_begun() {
             self.conduct.asked.clear();
@@ -154,7 +154,7 @@ impl LogMembership {
         }
     }
 
-    /// Whether anybody who is here reaches the node under this number.
+    /// Returns true if a present node reaches the node under this number.
     fn is_reached(&self, node: NodeId, id: u64) -> bool {
         self.reports.values().any(|k| k.report.reach.get(&node) == Some(&id))
     }
@@ -186,7 +186,7 @@ impl LogMembership {
         Matrix::new(&reach.collect())
     }
 
-    /// Who the next view is to have.
+    /// The members of the next view.
     fn choose(&mut self, now: Time) -> Vec<NodeId> {
         let matrix = self.matrix();
         let lease = self.state.lease_to_wait();
@@ -255,7 +255,7 @@ impl LogMembership {
         }
     }
 
-    /// Whether anybody knows that the life's process is gone.
+    /// Returns true if a node knows that the life's process is gone.
     fn is_proven(&self, node: NodeId, life: u64) -> bool {
         let own = self.proofs.get(&node).copied().unwrap_or(0);
         let others = self.reports.values().filter_map(|k| k.report.proofs.get(&node).copied());
@@ -322,7 +322,7 @@ impl LogMembership {
         if members.is_empty() || view.says(&members, &spaces) || !view.members.iter().all(proven) {
             return;
         }
-        // Who is just coming is taken into the same view.
+        // A node that is just coming is taken into the same view.
         let coming = |r: &Report| {
             r.asks
                 || r.life

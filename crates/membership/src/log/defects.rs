@@ -1,4 +1,4 @@
-//! What the service does with a known defect ([`crate::mutation`]); not in what is shipped.
+//! The service's behaviour with a known defect ([`crate::mutation`]); not in releases.
 
 use super::*;
 use crate::mutation::Mutation;
@@ -70,7 +70,7 @@ impl LogMembership {
         true
     }
 
-    /// What a proposal of the next view says that it starts from.
+    /// The view from which a proposal of the next view claims to start.
     pub(super) fn mutated_base(&self, base: u64) -> u64 {
         if self.mutation == Some(Mutation::ViewFromClock) { self.wall } else { base }
     }

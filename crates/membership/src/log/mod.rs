@@ -1,33 +1,33 @@
 //! Membership that remembers: views, lives and safety keys in a replicated, durable log.
 //!
-//! **The log.** Up to seven nodes vote (`agree`); the rest learns. What was decided leads to one
-//! [`ClusterState`] on every node (`state`). A node's disk keeps its part of the log as one image
-//! (`store`); nothing that depends on a change is said before the change is on the disk.
+//! **The log.** Up to seven nodes vote (`agree`); the rest learns. The decisions lead to one [`ClusterState`]
+//! on every node (`state`). A node's disk keeps its part of the log as one image (`store`); nothing that
+//! depends on a change is said before the change is on the disk.
 //!
-//! **Lives.** A process asks for a life under a random number, its visit. The log hands out the next
-//! number. No clock and no memory of the node has a part in that, so a node that was restored,
-//! copied, or started with a wrong clock comes as a new life like any other.
+//! **Lives.** A process asks for a life under a random number, its visit. The log hands out the next number. No
+//! clock and no memory of the node has a part in that, so a node that was restored, copied, or started with a
+//! wrong clock comes as a new life like any other.
 //!
-//! **Views.** Every node reports whom it reaches, and passes on what others report. The leader of the
-//! log chooses the next view from these reports (`choose`). A member that is not in it is first
-//! *excluded*: once that is decided, a majority of the voters echoes it no more. Then the leader
-//! waits until the member cannot act: two leases, an agent, or a proof that its process is gone. The
-//! log records that as *over*, and only then takes a view without the member ([`ClusterState::apply`]).
+//! **Views.** Every node reports whom it reaches, and passes on what others report. The leader of the log
+//! chooses the next view from these reports (`choose`). A member that is not in it is first *excluded*: once
+//! that is decided, a majority of the voters echoes it no more. Then the leader waits until the member cannot
+//! act: two leases, an agent, or a proof that its process is gone. The log records that as *over*, and only
+//! then takes a view without the member ([`ClusterState::apply`]).
 //!
-//! **Leases.** A member acts while a majority of the voters has echoed beats sent less than a lease
-//! ago. A voter echoes no member that its own log, decided or not, excludes. Any majority that echoed
-//! and any majority that accepted the exclusion share a voter, so the member's lease ends at most a
-//! lease after the decision, by its own clock; two leases cover a clock at half the speed. Voters change by one
-//! node at a time, and only when every member knows the voters before: so majorities of two
-//! successive configurations share a node as well.
+//! **Leases.** A member acts while a majority of the voters has echoed beats sent less than a lease ago. A
+//! voter echoes no member that its own log, decided or not, excludes. Any majority that echoed and any majority
+//! that accepted the exclusion share a voter, so the member's lease ends at most a lease after the decision, by
+//! its own clock; two leases cover a clock at half the speed. Voters change by one node at a time, and only
+//! when every member knows the voters before: so majorities of two successive configurations share a node as
+//! well.
 //!
-//! **Disks.** Each disk has a random number, and a configuration names its voters' disks. A voter whose
-//! disk is new, or says less than other voters remember of it, does not vote: it takes a new number,
-//! and the others begin a configuration with it. That needs a majority that has its disks. If a
-//! majority is lost, nothing goes on until an operator begins a new era on a survivor.
+//! **Disks.** Each disk has a random number, and a configuration names its voters' disks. A voter whose disk is
+//! new, or says less than other voters remember of it, does not vote: it takes a new number, and the others
+//! begin a configuration with it. That needs a majority that has its disks. If a majority is lost, nothing goes
+//! on until an operator begins a new era on a survivor.
 //!
-//! **Begin.** Nodes without state begin a cluster only together: when all listed nodes are connected,
-//! none has a state, and all have the same list and keys.
+//! **Begin.** Nodes without state begin a cluster only together: when all listed nodes are connected, none has
+//! a state, and all have the same list and keys.
 
 mod agree;
 mod choose;
@@ -120,7 +120,7 @@ pub enum Request {
     Join {
         /// The node.
         node: NodeId,
-        /// What it is.
+        /// The node's entry.
         entry: NodeEntry,
     },
     /// Removes a node.
@@ -201,7 +201,7 @@ impl std::fmt::Debug for LogMembership {
     }
 }
 
-/// What this node knows of another, by its connection.
+/// This node's knowledge of another, by its connection.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Peer {
     /// The life, or the visit, of a usable connection.
@@ -246,7 +246,7 @@ struct Writes {
     dirty: bool,
     /// A write failed: it is tried again then.
     again: Option<Time>,
-    /// Who is to be told who this is, when the disk has it.
+    /// The nodes that wait for this node's greeting, until the disk has it.
     greets: BTreeSet<NodeId>,
     /// To be sent when the disk has it.
     held: Vec<(NodeId, LogWord)>,
@@ -357,7 +357,7 @@ impl LogMembership {
         self.config.node
     }
 
-    /// Whether there is a cluster already, as far as this node's disk knows.
+    /// Returns true if this node's disk knows of a cluster.
     fn has_begun(&self) -> bool {
         self.base.is_some()
     }
@@ -366,8 +366,8 @@ impl LogMembership {
         self.state.voters.get(&self.me()) == Some(&self.disk)
     }
 
-    /// Whether this node alone is all the voters: then its disk is the log, and its lock on it proves
-    /// that no other process uses it.
+    /// Returns true if this node is the only voter: then its disk is the log, and its lock on it proves that no
+    /// other process uses it.
     fn is_alone(&self) -> bool {
         self.is_voter() && self.state.voters.len() == 1
     }
@@ -461,7 +461,7 @@ impl LogMembership {
 
     fn on_disconnected(&mut self, now: Time, node: NodeId) {
         self.leases.disconnected(node);
-        // What was to be said on this connection would be out of date on the next.
+        // Messages for this connection would be out of date on the next.
         self.disk_writes.greets.remove(&node);
         self.disk_writes.held.retain(|(to, _)| *to != node);
         if let Some(peer) = self.peers.get_mut(&node) {
@@ -496,7 +496,7 @@ impl LogMembership {
         self.changes += 1;
     }
 
-    // What others say.
+    // Messages of others.
 
     fn vote(&mut self, now: Time, from: NodeId, vote: Vote) {
         let Some(id) = self.peers.get(&from).and_then(|p| p.connected) else { return };
@@ -610,7 +610,8 @@ impl LogMembership {
         self.introduce();
     }
 
-    /// Whether a voter's disk is the one that the configuration names, and remembers what it said.
+    /// Returns true if a voter's disk is the one that the configuration names, and has forgotten
+    /// nothing.
     fn is_trusted(&self, node: NodeId) -> bool {
         let Some(peer) = self.peers.get(&node).filter(|p| !p.forgot) else { return false };
         peer.hello.as_ref().is_some_and(|hello| {
@@ -657,7 +658,7 @@ impl LogMembership {
             return;
         }
         let Ok(message) = postcard::from_bytes::<Paxos>(bytes) else { return };
-        // Who speaks for another node, or to one, is not believed.
+        // A message from or to the wrong node is ignored.
         if (message.get_sender(), message.get_receiver())
             != (agree::pid(from), agree::pid(self.me()))
         {
@@ -958,7 +959,7 @@ impl LogMembership {
             self.live(l.number);
         }
         self.follow_view(now);
-        // Who does not vote, or is not reached by the leader, learns at once, not with the next beat.
+        // A node that does not vote, or that the leader does not reach, learns at once, not with the next beat.
         if self.agreement.as_ref().is_some_and(Agreement::leads) {
             let learners: Vec<NodeId> = self.connected().filter(|n| !self.is_trusted(*n)).collect();
             learners.into_iter().for_each(|n| self.teach(n));
@@ -1080,7 +1081,8 @@ impl LogMembership {
         self.send_all(&word);
     }
 
-    /// Whether this node wants a life: one whose file contradicts the cluster does not join.
+    /// Returns true if this node wants a life. A node whose file contradicts the cluster does not
+    /// join.
     fn asks(&self) -> bool {
         self.life.is_none() && !self.halted && self.has_begun() && self.contradiction().is_none()
     }
@@ -1197,7 +1199,7 @@ impl LogMembership {
         }
     }
 
-    /// Whether the state is what the request asked for.
+    /// Returns true if the state already has the requested change.
     fn is_true(&self, request: &Request) -> bool {
         match request {
             Request::Join { node, entry } => {
@@ -1357,7 +1359,7 @@ impl Membership for LogMembership {
             }
             self.pursue_requests(now);
             self.correct_address(now);
-            // What was just proposed.
+            // The latest proposals.
             self.turn(now);
         }
         self.try_install(now);
@@ -1427,7 +1429,7 @@ impl Membership for LogMembership {
     }
 }
 
-/// What another program goes on with. The log itself is on the disk, and here once more.
+/// The state for the next program. The log itself is on the disk, and here once more.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Kept {
     config: LogConfig,
@@ -1615,7 +1617,7 @@ fn contrast(node: NodeId, ours: &First, theirs: &First) -> String {
     format!("node {node}, whose file has {what}: give all nodes the same")
 }
 
-/// Whether an event is one of those that come all the time, and mostly change nothing.
+/// Returns true if an event is one of the frequent ones that mostly change nothing.
 fn is_usual(event: &Event) -> bool {
     let Event::Vote { vote: Vote::Log(word), .. } = event else { return false };
     matches!(word, LogWord::Beat { .. } | LogWord::Echo { .. } | LogWord::Paxos { .. })

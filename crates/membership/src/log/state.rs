@@ -1,4 +1,4 @@
-//! What the cluster remembers: the state that the replicated log leads to.
+//! The cluster's memory: the state that the replicated log leads to.
 //!
 //! Every node applies the same [`Command`]s in the same order, so the rules below are the same everywhere.
 //! A command that does not fit the state is skipped: its proposer had an older state.
@@ -55,7 +55,7 @@ pub struct NodeEntry {
 pub struct Keys {
     /// The lease, in nanoseconds.
     pub lease: Time,
-    /// What a view without a member waits for.
+    /// The proof that a view without a member waits for.
     pub fence: FenceKind,
     /// Shards of each node.
     pub shards: u32,
@@ -99,7 +99,7 @@ impl std::fmt::Display for Why {
 pub struct Exclusion {
     /// The life.
     pub life: u64,
-    /// Why.
+    /// The reason why it is over.
     pub why: Why,
 }
 
@@ -119,7 +119,7 @@ pub enum Command {
         node: NodeId,
         /// Its life.
         life: u64,
-        /// Why.
+        /// The reason why it is over.
         why: Why,
     },
     /// Lives of a node below this one cannot act any more: a lease is over, an agent succeeded, or
@@ -145,7 +145,7 @@ pub enum Command {
     Node {
         /// The node.
         node: NodeId,
-        /// What it is from now on.
+        /// The new entry of the node.
         entry: Option<NodeEntry>,
     },
     /// The lease is to be changed: until every member knows, holders use the shorter of both and
@@ -168,10 +168,10 @@ pub enum Command {
     Seal(Seal),
 }
 
-/// What the next configuration is.
+/// The next configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Seal {
-    /// Who votes in it, and on which disks.
+    /// The voters in it, and their disks.
     pub voters: BTreeMap<NodeId, u64>,
 }
 
@@ -182,7 +182,7 @@ pub struct ClusterState {
     pub cluster: u64,
     /// The configuration.
     pub config: ConfigId,
-    /// Who votes, and the random number of each voter's disk.
+    /// The voters, and the random number of each voter's disk.
     pub voters: BTreeMap<NodeId, u64>,
     /// All nodes.
     pub nodes: BTreeMap<NodeId, NodeEntry>,
@@ -255,7 +255,7 @@ impl ClusterState {
         self.keys.as_ref().map_or(FenceKind::Lease, |k| k.fence)
     }
 
-    /// Whether so many voters are a majority.
+    /// Returns true if this number of voters is a majority.
     pub fn is_majority(&self, voters: usize) -> bool {
         2 * voters > self.voters.len()
     }
@@ -265,17 +265,17 @@ impl ClusterState {
         self.lives.get(&node).map(|l| l.number)
     }
 
-    /// Whether this life cannot act any more.
+    /// Returns true if this life cannot act any more.
     pub fn is_over(&self, node: NodeId, life: u64) -> bool {
         self.over.get(&node).is_some_and(|below| life < *below)
     }
 
-    /// Whether this life must not go on.
+    /// Returns true if this life must not continue.
     pub fn is_excluded(&self, node: NodeId, life: u64) -> bool {
         self.excluded.get(&node).is_some_and(|e| e.life == life)
     }
 
-    /// Whether this life may be a member.
+    /// Returns true if this life may be a member.
     pub fn may_join(&self, node: NodeId, life: u64) -> bool {
         self.nodes.contains_key(&node)
             && self.life(node) == Some(life)
@@ -359,7 +359,7 @@ impl ClusterState {
                 let voter = entry.voter && voters < MAX_VOTERS;
                 self.nodes.insert(node, NodeEntry { voter, ..entry });
             }
-            // What its lives did is not forgotten: the number may be given to another machine.
+            // The acts of its lives are not forgotten: the number may be given to another machine.
             None => {
                 self.nodes.remove(&node);
             }

@@ -1,4 +1,4 @@
-//! What a node keeps on its disk, as one image with a checksum.
+//! A node's state on its disk, as one image with a checksum.
 //!
 //! The image is small (the log begins anew with each configuration), so it is written whole: the
 //! host writes it beside the old one, syncs it, and renames it. Between two images nothing of a
@@ -21,7 +21,7 @@ impl Entry for Command {
     type Snapshot = NoSnapshot;
 }
 
-/// What the consensus must not forget.
+/// The durable records of the consensus.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Records {
     pub(super) promise: Option<Ballot>,
@@ -38,7 +38,7 @@ impl Records {
     }
 }
 
-/// What another voter has said that it keeps, on which disk.
+/// Another voter's report of its durable records, and of the disk that has them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Witness {
     pub(super) disk: u64,
@@ -49,7 +49,7 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// Whether a disk that says `self` has forgotten what it once said.
+    /// Returns true if a disk with the report `self` has forgotten something that it once reported.
     pub(super) fn forgot(&self, once: &Witness) -> bool {
         if self.disk != once.disk || self.config > once.config {
             return false;
@@ -94,7 +94,7 @@ pub enum ImageError {
          {ours:?} was expected: give every node a state_dir of its own"
     )]
     Foreign {
-        /// Whose it is.
+        /// The node of the disk.
         node: NodeId,
         /// Of which cluster.
         cluster: String,
@@ -156,7 +156,7 @@ impl Memory {
         look(&self.lock().0)
     }
 
-    /// Whether anything that must be durable has changed since this was last asked.
+    /// Returns true if durable state has changed since the last call.
     pub(super) fn take_dirty(&self) -> bool {
         std::mem::take(&mut self.lock().1)
     }

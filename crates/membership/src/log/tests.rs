@@ -17,7 +17,7 @@ struct Place {
     disk_full: bool,
     halting: bool,
     file: LogConfig,
-    /// What was answered to operators.
+    /// The answers to operators.
     answers: Vec<Result<String, String>>,
     halts: Vec<Halt>,
 }
@@ -230,7 +230,8 @@ impl World {
             self.end_write(*node);
         }
         self.connect(&all);
-        // What a broken link holds back comes when it works again, unless the connection is gone.
+        // Messages that a broken link holds back arrive when it works again, unless the connection
+        // is gone.
         let arrives = |w: &World| {
             let held = |f: &NodeId, t: &NodeId| w.cut.contains(&(*f, *t)) || w.places[t].paused;
             w.wire.iter().position(|(at, f, t, _)| *at <= w.now && !held(f, t))
@@ -286,7 +287,7 @@ impl World {
         }
     }
 
-    /// Who acts, in which view and life.
+    /// The acting nodes, with their views and lives.
     fn acting(&self) -> Vec<(NodeId, u64, u64)> {
         let acts = |(node, p): (&NodeId, &Place)| {
             let service = p.service.as_ref()?;

@@ -1,4 +1,4 @@
-//! What nodes tell each other to agree on the log, on lives and on views.
+//! The messages by which nodes agree on the log, on lives and on views.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +26,11 @@ pub enum LogWord {
     },
     /// The first word on each connection, and when the sender's disk becomes another one.
     Hello(Box<Hello>),
-    /// What a node says of itself; whoever hears something new passes it on.
+    /// A node's report about itself. A node that hears a new one passes it on.
     Report(Box<Report>),
     /// No listed node has a state: the cluster begins with this one.
     Begin(Box<ClusterState>),
-    /// What the receiver has missed: the state at `index` commands of its configuration.
+    /// The state that the receiver has missed: the state at `index` commands of its configuration.
     Truth {
         /// The state.
         state: Box<ClusterState>,
@@ -48,14 +48,14 @@ pub enum LogWord {
     Propose(Box<Command>),
 }
 
-/// Who a node is, as far as the log is concerned.
+/// A node's identity in the log.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// The cluster's random number; 0: the sender's disk has no state.
     pub(super) cluster: u64,
-    /// What the sender's disk says.
+    /// The report of the sender's disk.
     pub(super) witness: Witness,
-    /// What the sender remembers of the receiver's disk.
+    /// The sender's memory of the receiver's disk.
     pub(super) recalls: Option<Witness>,
     /// How the sender would begin the cluster.
     pub(super) first: First,
@@ -68,10 +68,10 @@ pub(super) struct First {
     pub(super) keys: Keys,
 }
 
-/// What a node says of itself.
+/// A node's report about itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Whose it is.
+    /// The node that it describes.
     pub(super) node: NodeId,
     /// The random number of its process, or of what follows a halt of it.
     pub(super) visit: u64,
@@ -83,7 +83,7 @@ pub struct Report {
     pub(super) asks: bool,
     /// Its share of directories.
     pub(super) weight: u32,
-    /// What it has joined.
+    /// The lockspaces that it has joined.
     pub(super) spaces: Vec<SpaceJoin>,
     /// Whom it reaches: each node's life, or its visit before it has one.
     pub(super) reach: BTreeMap<NodeId, u64>,
@@ -96,12 +96,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// What connections to it are known by.
+    /// The identity of connections to it.
     pub(super) fn id(&self) -> u64 {
         self.life.unwrap_or(self.visit)
     }
 
-    /// Whether both say the same of the node.
+    /// Returns true if both have the same content.
     pub(super) fn says(&self, other: &Report) -> bool {
         Report { number: 0, ..self.clone() } == Report { number: 0, ..other.clone() }
     }

@@ -62,7 +62,7 @@ fn of_link(
     }
 }
 
-/// What this machine knows of a name.
+/// This machine's addresses of a name.
 pub(super) fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
     Ok((name, 0).to_socket_addrs()?.map(|a| a.ip()).collect())
 }

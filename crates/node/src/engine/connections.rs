@@ -23,8 +23,8 @@ const ACCEPTS: usize = 64;
 const READS: usize = 8;
 /// Bytes that are written to one connection before the others have their turn, about.
 const WRITE: usize = 1024 * 1024;
-/// What the kernel keeps of a connection, in bytes (it takes twice as much for its books): what
-/// is urgent waits behind it.
+/// What the kernel keeps of a connection, in bytes (it takes twice as much for its own records).
+/// Urgent frames wait behind it.
 const IN_KERNEL: usize = 256 * 1024;
 /// A part of an answer is closed when it has this many bytes.
 const PART: usize = 128 * 1024;
@@ -355,8 +355,8 @@ impl Engine {
                     self.last_words(at, stage, kind, now);
                 }
                 Err(kind) => self.close(at, kind.to_string(), now),
-                // The other side closes when it has read that. Who closes with something unread takes back what he has
-                // said (RFC 1122, 4.2.2.13).
+                // The other side closes when it has read that. A side that closes with unread input discards its own
+                // last output (RFC 1122, 4.2.2.13).
                 Ok(()) if flushed && stage == Stage::Closing => {
                     let _ = conn.stream.shutdown(std::net::Shutdown::Write);
                 }

@@ -1,7 +1,7 @@
-//! Who may knock, and how often: connections whose peers have not introduced themselves cost
-//! memory and, with TLS, a signature each. Whoever can reach the port can make them, so there is a
-//! limit to how many there are and how fast they come; for addresses that are not in the list of
-//! nodes one of their own, so that they cannot use up what is left for nodes.
+//! Limits for connections whose peers have not introduced themselves. They cost memory and, with
+//! TLS, a signature each. Every machine that can reach the port can make them. So there is a limit
+//! for their number and for their rate. Addresses outside the list of nodes have a limit of their
+//! own, so that they cannot use up the nodes' share.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -69,8 +69,8 @@ impl Door {
 }
 
 impl Engine {
-    /// Whether a connection from there may be made now. If there are too many, the oldest that has
-    /// got nowhere makes room: an honest peer needs its place for some milliseconds only.
+    /// Returns true if a connection from there may be made now. If there are too many, the oldest
+    /// that has got nowhere makes room: an honest peer needs its place for some milliseconds only.
     pub(super) fn may_enter(&mut self, address: IpAddr, now: Time) -> Option<Origin> {
         let origin = self.door.origin(address);
         let (pace, most) = match origin {

@@ -15,7 +15,7 @@ use crate::wire::{
     Greeting, GreetingError, Introduction, MAX_GREETING, Packet, decode_greeting, encode_greeting,
 };
 
-/// Whether a node names itself by a visit, not by a life.
+/// Returns true if a node names itself by a visit, not by a life.
 pub(super) fn is_visit(id: u64) -> bool {
     id >= 1 << 63
 }
@@ -97,8 +97,8 @@ impl Engine {
         self.complain(format!("{whom} refuses this node: {why}"));
     }
 
-    /// Nothing can be written any more to somebody who has not introduced himself. What he has said before tells more than
-    /// the system does: a refusal, perhaps.
+    /// Nothing can be written any more to a peer without an introduction. Its earlier bytes say more than the system's
+    /// error: a refusal, perhaps.
     pub(super) fn last_words(&mut self, at: usize, stage: Stage, error: ErrorKind, now: Time) {
         let Some(conn) = self.conns.get_mut(at) else { return };
         let reading = loop {

@@ -1,6 +1,6 @@
 //! Handing the node over to another program that takes this one's place in the same process.
 //!
-//! What is handed over is what the node has promised: its lockspaces, what its links have sent and
+//! The hand-over contains the node's promises: its lockspaces, what its links have sent and
 //! received, its leases. Connections are not, as TLS could not go on with them: the links make new
 //! ones, in the same life, and lose and double nothing. Peers see a connection that breaks and comes
 //! back. Clocks go on, as the machine does, so times are handed over as they are.
@@ -56,9 +56,8 @@ struct PeerImage<'a> {
 }
 
 impl Engine {
-    /// Ends what cannot be handed over but need not be: questions to the cluster are answered with
-    /// what has come so far, and histories are written. What that leads to is in
-    /// [`Engine::take_events`].
+    /// Ends the work that cannot be handed over. Queries to the cluster get the answers so far, and
+    /// histories are written. The resulting events are in [`Engine::take_events`].
     pub fn prepare_image(&mut self) {
         for i in 0..self.peers.len() {
             self.silence(self.peers[i].node);
@@ -166,7 +165,7 @@ impl Engine {
         self.listener.as_ref().map(AsFd::as_fd)
     }
 
-    /// What this node's clients hold: lockspace, name, mode and client.
+    /// The locks of this node's clients: lockspace, name, mode and client.
     pub fn held_locks(&self) -> impl Iterator<Item = (&str, Name, Mode, ClientId)> + '_ {
         let spaces = self.spaces.iter().flatten();
         spaces.flat_map(|s| s.core.held().map(|(name, mode, c)| (s.name.as_str(), name, mode, c)))

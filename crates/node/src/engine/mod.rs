@@ -100,7 +100,7 @@ pub struct Engine {
     /// Connections that may have more to read than one turn took.
     unread: Vec<usize>,
     members: Box<dyn Membership + Send>,
-    /// What threads of this process have to say.
+    /// The messages of this process's threads.
     mailbox: Mailbox<News>,
     /// The way to the cluster manager, if there is one.
     cluster: Option<Cluster>,
@@ -116,7 +116,7 @@ pub struct Engine {
     names: BTreeMap<NodeId, String>,
     /// Halted: when the host has told its clients, the peers are told, and a new life begins.
     parting: bool,
-    /// What `members` last said, on `CLOCK_BOOTTIME`: asked for at every call and turn.
+    /// The last value of `members`, on `CLOCK_BOOTTIME`: asked for at every call and turn.
     lease_end: Option<Time>,
     members_due: Time,
     spaces: Vec<Option<Space>>,
@@ -149,7 +149,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// What does not change while the engine runs, but for the newest version.
+/// The settings that do not change while the engine runs, except for the newest version.
 #[derive(Debug)]
 struct Identity {
     node: NodeId,

@@ -1,4 +1,4 @@
-//! What peers say once they are connected.
+//! The messages of connected peers.
 
 use lockify_core::link::Frame;
 use lockify_core::{Input, Message, Time};

@@ -116,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// What this node knows of the resources that were chosen; times since 1970.
+    /// This node's knowledge of the chosen resources; times since 1970.
     fn describe(&self, look: &mut Look, now: Time) -> Vec<ResourceInfo> {
         let names = look.chosen.take();
         let Some(s) = self.spaces.iter().flatten().find(|s| s.name == look.space) else {
@@ -141,7 +141,7 @@ impl Engine {
         found
     }
 
-    /// What this node knows of one resource, and how many locks of it are left out.
+    /// This node's knowledge of one resource, and the number of its locks that are left out.
     pub(super) fn resource(&self, space: &str, name: &Name, now: Time) -> (Vec<ResourceInfo>, u64) {
         let Some(s) = self.spaces.iter().flatten().find(|s| s.name == space) else {
             return (Vec::new(), 0);

@@ -1,4 +1,4 @@
-//! What the engine knows of another node.
+//! The engine's knowledge of another node.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -157,7 +157,7 @@ impl Peer {
         self.trying = self.trying.wrapping_add(1);
     }
 
-    /// Whether this node has a reason to dial it at all. Whoever does not dial looks whether a
+    /// Returns true if this node has a reason to dial it at all. Without one, it only checks if a
     /// process is there: only on this host does that prove anything.
     pub(super) fn wants_dial(&self) -> bool {
         let idle = self.conn.is_none() && self.dialing.is_none();

@@ -2,8 +2,8 @@
 //!
 //! A request's id is its lock's: every message about a lock carries the owner's id of it and the
 //! number of the lock's operation, as the lock manager needs both. An id of its own would only make
-//! all messages longer. What is said about a name before its master is known to the asker (claims,
-//! O2CB's rounds) is logged with the name, claims with their number, too.
+//! all messages longer. Messages about a name whose master the asker does not know (claims, O2CB's
+//! rounds) are logged with the name, and claims with their number, too.
 
 use lockify_core::message::{Answer, Ask, Body, Granted};
 use lockify_core::{LockId, Name, NodeId};
@@ -13,7 +13,7 @@ use super::Engine;
 /// The log's target for requests: nothing is said unless it is switched on.
 pub const REQUESTS: &str = "lockify::request";
 
-/// Whether requests are logged. Where they are not, asking costs a load and a comparison.
+/// Returns true if requests are logged. If not, the call costs a load and a comparison.
 pub fn requests_are_logged() -> bool {
     tracing::enabled!(target: REQUESTS, tracing::Level::DEBUG)
 }
@@ -24,7 +24,7 @@ pub fn lock_label(space: &str, owner: NodeId, shard: u32, lock: LockId) -> Strin
     format!("{space}/{owner}.{shard}/{:x}", lock.0)
 }
 
-/// What a message says about a lock or a name.
+/// A message's information about a lock or a name.
 #[derive(Default)]
 struct Said<'a> {
     what: &'static str,
@@ -37,7 +37,7 @@ struct Said<'a> {
     detail: Option<String>,
 }
 
-/// Whose lock a message is about, by the owner's id of it.
+/// The owner of a message's lock, by the owner's id of it.
 enum Whose {
     Senders(LockId),
     Receivers(LockId),
@@ -77,7 +77,7 @@ fn granted_mode(granted: &Granted) -> String {
     format!("{:?} token {}", granted.mode, granted.token)
 }
 
-/// What of a message belongs to requests; recoveries' work on whole directories does not.
+/// The parts of a message that belong to requests. Recoveries' work on whole directories does not.
 fn said(body: &Body) -> Vec<Said<'_>> {
     let one = match body {
         Body::Lookup { new, .. } => {

@@ -1,4 +1,4 @@
-//! What can be changed while an engine runs.
+//! The settings that can change while an engine runs.
 
 use std::time::Duration;
 

@@ -123,13 +123,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Feeds a client's call to a lockspace and sends what it leads to. What completes at once is
-    /// in `events` of the next [`Engine::run_once`], or at once in [`Engine::take_events`].
+    /// Feeds a client's call to a lockspace and sends the resulting messages. Immediate completions are in `events` of
+    /// the next [`Engine::run_once`], or at once in [`Engine::take_events`].
     ///
     /// # Errors
-    /// [`CallError::NotACall`] unless it is a `Lock`, `Convert`, `Unlock`, `Cancel`,
-    /// `BreakDeadlock`, `ClientGone` or `Purge`; [`CallError::NoSpace`]; [`CallError::WouldBlock`] for new locks while
-    /// [`Engine::congested`]; [`CallError::Lock`] as the lock manager says.
+    /// [`CallError::NotACall`] unless it is a `Lock`, `Convert`, `Unlock`, `Cancel`, `BreakDeadlock`, `ClientGone` or
+    /// `Purge`; [`CallError::NoSpace`]; [`CallError::WouldBlock`] for new locks while [`Engine::congested`];
+    /// [`CallError::Lock`] as the lock manager says.
     pub fn handle(&mut self, space: SpaceId, input: Input) -> Result<Option<LockId>, CallError> {
         let now = monotonic();
         if self.lease_end.is_some_and(|end| boottime() >= end) {
@@ -189,8 +189,8 @@ impl Engine {
         }
     }
 
-    /// Whether some peer's backlog is over its limit: hosts stop reading from their clients, and
-    /// [`Engine::handle`] refuses new locks with [`CallError::WouldBlock`].
+    /// Returns true if a peer's backlog is over its limit: hosts stop reading from their clients,
+    /// and [`Engine::handle`] refuses new locks with [`CallError::WouldBlock`].
     pub fn congested(&self) -> bool {
         self.peers.iter().any(|p| p.congested)
     }
@@ -206,7 +206,7 @@ impl Engine {
         joined.map_or(0, |s| s.core.own_lock_count())
     }
 
-    /// Whether calls to a lockspace are handled now: it is a member and does not recover.
+    /// Returns true if calls to a lockspace are handled now: it is a member and does not recover.
     pub fn is_running(&self, space: SpaceId) -> bool {
         self.find(space)
             .is_ok_and(|at| self.spaces[at].as_ref().is_some_and(|s| s.core.is_running()))
@@ -270,7 +270,7 @@ impl Engine {
         self.tell(now, Event::Spaces(joins));
     }
 
-    /// What this node has joined.
+    /// The lockspaces that this node has joined.
     pub(super) fn joins(&self) -> Vec<SpaceJoin> {
         let join = |s: &Space| SpaceJoin { name: s.name.clone(), life: s.life };
         self.spaces.iter().flatten().map(join).collect()

@@ -1,4 +1,4 @@
-//! What the membership service says.
+//! The outputs of the membership service.
 
 use std::collections::BTreeMap;
 
@@ -130,7 +130,7 @@ impl Engine {
         id
     }
 
-    /// What the cluster has agreed on, if its membership keeps that.
+    /// The agreed state of the cluster, if its membership keeps one.
     pub fn cluster(&self) -> Option<&ClusterState> {
         self.members.cluster()
     }

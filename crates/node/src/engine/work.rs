@@ -8,7 +8,7 @@ use lockify_core::{Input, NodeId, Time};
 use super::{Engine, MS};
 use crate::clock::monotonic;
 
-/// What may be unacknowledged on a link before bulk work for it waits, in bytes.
+/// The unacknowledged bytes on a link above which bulk work for it waits.
 pub(super) const WINDOW: usize = 1024 * 1024;
 /// How long a turn goes on taking up what can wait.
 const TURN: Time = 5 * MS;
@@ -29,8 +29,8 @@ impl Engine {
         }
     }
 
-    /// Whether the turn has taken so long that what has not been begun, the host's as well, is better
-    /// left for the next one.
+    /// Returns true if the turn is too long already: new work, also the host's, is left for the next
+    /// one.
     pub fn is_turn_over(&self) -> bool {
         monotonic() >= self.turn_end
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{PREFIX, Versions, append};
 
-/// What a node whose membership is corosync's says of that ([`Introduction::membership`]).
+/// The value of a node with corosync's membership ([`Introduction::membership`]).
 pub const COROSYNC: u64 = u64::MAX;
 /// The same of a node with a replicated log.
 pub const LOG: u64 = u64::MAX - 1;
@@ -31,14 +31,14 @@ const HEAD: usize = 15;
 const TLS_HANDSHAKE: [u8; 2] = [22, 3];
 const TLS_ALERT: [u8; 2] = [21, 3];
 
-/// Who a node is.
+/// A node's identity.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Introduction {
     /// Its cluster.
     pub cluster: String,
     /// Its id.
     pub node: NodeId,
-    /// Who it believes to talk to.
+    /// The node that it intends to reach.
     pub to: NodeId,
     /// Which of its shards this is.
     pub shard: u32,
@@ -115,8 +115,8 @@ pub fn encode_greeting(out: &mut Vec<u8>, greeting: &Greeting) {
     out[at..at + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// Whether these bytes begin as a greeting does. No frame of [`super::MAX_FRAME`] bytes or less begins so, so that a
-/// refusal that comes late is told from frames.
+/// Returns true if these bytes begin as a greeting does. No frame of [`super::MAX_FRAME`] bytes or less begins so,
+/// so that a refusal that comes late is told from frames.
 pub fn is_greeting(bytes: &[u8]) -> bool {
     bytes.first_chunk::<PREFIX>().is_some_and(|first| MAGIC.starts_with(first))
 }

@@ -1,4 +1,4 @@
-//! What peers say to each other, as bytes. Encoding and decoding are pure functions.
+//! The messages between peers, as bytes. Encoding and decoding are pure functions.
 //!
 //! A connection begins with a [`Greeting`] in each direction; then come frames: a length (`u32`,
 //! little-endian, at most [`MAX_FRAME`]) and that many bytes, one [`Packet`] in postcard's
@@ -27,7 +27,7 @@ pub const MAX_FRAME: usize = 1 << 20;
 /// Bytes of a frame's length.
 pub const PREFIX: usize = 4;
 
-/// What a frame contains.
+/// The content of a frame.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Packet<P = Payload> {
     /// A message of the [link](lockify_core::link).
@@ -64,7 +64,7 @@ pub enum Packet<P = Payload> {
     },
 }
 
-/// What the link carries.
+/// The payload of the link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Payload {
     /// From now on the sender's number `space` means this lockspace.
@@ -97,7 +97,7 @@ impl Weigh for Payload {
 pub enum Part {
     /// The node's state.
     Status(Box<NodeStatus>),
-    /// What the node knows of some resources.
+    /// The node's knowledge of some resources.
     Resources(Vec<ResourceInfo>),
     /// After `Status`: what the node runs. From version [`TELLS_SOFTWARE`] on.
     Software(Software),
@@ -116,7 +116,7 @@ pub enum WireError {
     NoPacket {
         /// The frame's length.
         length: usize,
-        /// What the decoder says.
+        /// The decoder's error.
         reason: postcard::Error,
     },
     /// A packet with something after it.

@@ -21,7 +21,7 @@ pub const TELLS_SOFTWARE: u16 = 4;
 pub const KNOWS_PAGES: u16 = 5;
 
 impl Versions {
-    /// What this release speaks.
+    /// The versions that this release speaks.
     pub const SPOKEN: Versions = Versions { oldest: 3, newest: 5 };
 
     /// The version that two nodes speak: the newest that both know.

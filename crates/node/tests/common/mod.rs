@@ -130,7 +130,7 @@ impl Cluster {
         self.nodes[i].engine = Some(engine);
     }
 
-    /// What was said so far is not looked at any more.
+    /// Earlier notices are not looked at any more.
     pub fn forget_notices(&mut self) {
         self.nodes.iter_mut().for_each(|n| n.events.clear());
     }
@@ -223,7 +223,7 @@ impl Cluster {
     }
 }
 
-/// What node `node` says to node `to` first.
+/// The first message of node `node` to node `to`.
 pub fn introduction(node: u32, to: u32) -> Introduction {
     Introduction {
         cluster: "test".into(),

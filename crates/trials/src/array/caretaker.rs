@@ -1,6 +1,6 @@
-//! What somebody has to see to while an array runs: hosts that died are fenced, devices that died are taken out, and those that
-//! came back are rebuilt. On real arrays the devices' processes do it; nobody is in charge there either, and everything may be
-//! begun again by anybody.
+//! The upkeep of a running array. Hosts that died are fenced, devices that died are taken out, and those that came back
+//! are rebuilt. On real arrays the devices' processes do this. They have no coordinator either, and any process may begin
+//! any task again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,7 +57,7 @@ pub struct Caretaker {
     /// The next stripe of devices that are being rebuilt.
     next: BTreeMap<DeviceId, u64>,
     under_way: BTreeSet<Repair>,
-    /// What failed is tried again at this time.
+    /// Failed repairs, each with the time of the next attempt.
     again: BTreeMap<Repair, Nanos>,
     /// The last failure, for who wants to know why it does not end.
     pub trouble: Option<String>,
@@ -111,14 +111,14 @@ impl Caretaker {
         self.down.remove(&device).is_some_and(|since| since + self.detection <= at)
     }
 
-    /// Whether everything is repaired.
+    /// Returns true if everything is repaired.
     pub fn is_idle(&self) -> bool {
         let good = self.state.devices.iter().all(|c| *c == Condition::Good);
         good && self.dead.is_empty() && self.down.is_empty() && self.under_way.is_empty()
     }
 
-    /// What is to be begun now. It is under way until [`Caretaker::ended`]. `settled` says which devices are there and know what
-    /// hosts were writing: beside another one none of its group is given up.
+    /// The repairs to begin now. Each is under way until [`Caretaker::ended`]. `settled` names the present devices that
+    /// know hosts' writes. Beside a device that is not settled, no other of its group is given up.
     pub fn due(&mut self, at: Nanos, settled: impl Fn(DeviceId) -> bool) -> Vec<Repair> {
         let mut due = Vec::new();
         let fences = self.dead.iter().filter(|(_, from)| **from <= at);
@@ -148,7 +148,7 @@ impl Caretaker {
         due
     }
 
-    /// Whether a repair that is to be done is begun now; if so, it is under way.
+    /// Returns true if a repair is begun now; then it is under way.
     pub fn begins(&mut self, at: Nanos, repair: Repair) -> bool {
         let waits = self.again.get(&repair).is_some_and(|time| at < *time);
         !waits && self.under_way.insert(repair)
@@ -185,7 +185,7 @@ impl Caretaker {
         }
     }
 
-    /// What is still to be done, for people.
+    /// The remaining repairs, for people.
     pub fn rest(&self) -> String {
         format!(
             "to fence: {:?}; devices down: {:?}; state: {:?}; under way: {:?}; last trouble: {}",

@@ -1,4 +1,4 @@
-//! What blocks hold in simulations: who wrote them, and where, so that content which strays or mixes is seen.
+//! The content of blocks in simulations: each names its writer and its place. So stray or mixed content is noticed.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use lockify_check::array::Tag;
@@ -23,8 +23,8 @@ pub fn write(start: u64, tags: &[Tag]) -> Bytes {
     data.freeze()
 }
 
-/// The tags of blocks of the array, from `start` on. What was never written has 0; what is no block's content, or another
-/// one's, has a number that nobody writes.
+/// The tags of blocks of the array, from `start` on. Blocks that were never written have 0. Content that is no block's,
+/// or another one's, has a number that nobody writes.
 pub fn read(start: u64, data: &[u8]) -> Vec<Tag> {
     let blocks = data.chunks(BLOCK_SIZE as usize);
     (start..).zip(blocks).map(|(place, content)| tag(content, place)).collect()

@@ -21,7 +21,7 @@ use crate::array::trial::{Outcome, Trial};
 /// Lines of a failing run's trace that are kept.
 const TRACE_LINES: usize = 1_000_000;
 
-/// Who crashes, and at which steps.
+/// The victims of crashes, each with its steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Victim {
     /// A host, after each message that it sends.
@@ -57,7 +57,7 @@ impl FromStr for Victim {
 }
 
 impl Victim {
-    /// All.
+    /// All victims, in the order of their runs.
     pub const ALL: [Victim; 7] = [
         Victim::Host,
         Victim::Server,
@@ -81,8 +81,8 @@ impl Victim {
         }
     }
 
-    /// Whether it exists under a scheme, and what it leaves behind is seen to with these faults: what a host or the lock
-    /// server had in flight is for others to repair.
+    /// Returns true if the victim exists under a scheme, and its leftovers are repaired with these faults. Others repair
+    /// the unfinished work of a host or of the lock server.
     pub fn is_in(self, scheme: Scheme, faults: Faults) -> bool {
         match self {
             Victim::Host => faults == Faults::All,
@@ -95,7 +95,7 @@ impl Victim {
         matches!(self, Victim::WritingPower | Victim::WrittenPower)
     }
 
-    /// Whether this is one of the steps at which it crashes.
+    /// Returns true if this is one of the steps at which it crashes.
     fn is_step(self, places: Places, observed: &Observed<'_, Node>) -> bool {
         let role = places.role(observed.node);
         match (self, &observed.step) {
@@ -155,10 +155,10 @@ fn return_of_all(scenario: &Scenario) -> FaultPlan {
     FaultPlan::new(vec![(scenario.quiet_at, Fault::HealAll)])
 }
 
-/// How many steps of a victim there are if nobody crashes.
+/// The number of a victim's steps without a crash.
 ///
 /// # Errors
-/// What was violated although nobody crashed.
+/// The violation, although nobody crashed.
 pub fn steps(scenario: &Scenario, victim: Victim) -> Result<u64, String> {
     let mut trial = Trial::new(scenario, 0);
     let places = trial.places();
@@ -177,7 +177,7 @@ pub fn steps(scenario: &Scenario, victim: Victim) -> Result<u64, String> {
 /// Crashes the victim at its `nth` step, counted from 1.
 ///
 /// # Errors
-/// What was violated, with the trace if it was kept.
+/// The violation, with the trace if it was kept.
 pub fn crash_at(
     scenario: &Scenario,
     victim: Victim,
@@ -193,7 +193,7 @@ pub fn crash_at(
         move |observed| {
             let crash = Fault::Crash { node: observed.node, power_loss: victim.loses_power() };
             match observed.step {
-                // What was done is not known yet.
+                // The effect of the step is not known yet.
                 Step::Input(_) => Inject::Before(crash),
                 Step::Send { .. } | Step::Note(_) => Inject::After(crash),
             }
@@ -208,14 +208,14 @@ pub fn crash_at(
     }
 }
 
-/// What came of a crash at every step of a victim.
+/// The results of crashes at every step of a victim.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// The scheme.
     pub scheme: Scheme,
     /// The victim.
     pub victim: Victim,
-    /// Whether it is seen to, or only comes back.
+    /// The faults: with repairs, or with a return only.
     pub faults: Faults,
     /// Steps, each with a run of its own.
     pub steps: u64,
@@ -248,7 +248,7 @@ impl std::fmt::Display for Summary {
 /// A crash at every step of a victim, each in a run of its own, on all cores.
 ///
 /// # Errors
-/// What was violated although nobody crashed.
+/// The violation, although nobody crashed.
 pub fn run(
     scheme: Scheme,
     faults: Faults,

@@ -1,7 +1,7 @@
 //! Hosts an array's machines in the simulator.
 //!
-//! A node starts with what its disks hold, and an incarnation that is larger than the last. Work is handed to a host by
-//! [`Node::submit`] (through `Sim::with`); what comes of it, and what devices did to their blocks, comes back as [`Note`]s.
+//! A node starts with the content of its disks, and with a larger incarnation than the last. [`Node::submit`] hands work
+//! to a host (through `Sim::with`). Results of work and devices' accesses to blocks come back as [`Note`]s.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,7 +23,8 @@ use crate::array::places::Role;
 use crate::array::profile::message_bytes;
 use crate::array::setting::{Setting, Turns};
 
-/// What the clocks of the machines show when a run begins; real ones do not begin at zero either.
+/// The time that the machines' clocks show when a run begins. Real ones do not begin at zero
+/// either.
 const BEGINNING: Time = 1_000_000_000_000_000;
 
 /// How long the lock server's leases last, as in the paper.
@@ -32,7 +33,7 @@ pub(super) const LEASE: Time = 4_000_000_000;
 /// How long the lock server takes a message to be under way at most.
 pub(super) const MESSAGE_LIFE: Time = 5_000_000_000;
 
-/// What travels. Each message says for which life of the host it is, so that a new one is not taken for the old.
+/// A packet on the network. Each names the host's life that it concerns, so that a new life is not taken for the old.
 #[derive(Clone, Debug)]
 pub enum Packet {
     /// To a device.
@@ -47,7 +48,7 @@ pub enum Packet {
     ServerReply(Life, ServerReply),
 }
 
-/// What comes back to a node by itself.
+/// An alarm that a node has set for itself.
 #[derive(Debug)]
 pub enum Alarm {
     /// The machine's own time has come.
@@ -58,7 +59,7 @@ pub enum Alarm {
     Logged(LogAsk),
 }
 
-/// What a node has to tell.
+/// A node's report to the run.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Note {
     /// A host begins a try of a piece of work.
@@ -76,7 +77,7 @@ pub enum Note {
         ticket: Ticket,
         /// The try that did it; none if it failed before there was one.
         op: Option<(OpId, Stamp)>,
-        /// What came of it.
+        /// The result of the work.
         result: Result<HostAnswer, OpError>,
     },
     /// A host or device has learned of a newer state of the array.
@@ -89,19 +90,19 @@ pub enum Note {
     Event(DeviceEvent),
     /// The lock server takes a host for dead.
     Suspect(Life),
-    /// What lies on a device, all of it; as [`Node::dump`] asks for.
+    /// The whole content of a device, as [`Node::dump`] requests it.
     Dump(Vec<Result<Block, BadBlock>>),
     /// A machine could not start.
     Failed(String),
 }
 
-/// What a node handles in the order in which it came.
+/// An arrival at a node; a node handles them in order.
 enum Arrival {
     Packet(NodeId, Packet),
     Link(NodeId, LinkState),
 }
 
-/// What runs on a node.
+/// The machine on a node.
 enum Hosted {
     /// Not yet; and what it will have to handle then.
     Starting(Vec<Arrival>),
@@ -113,9 +114,9 @@ enum Hosted {
 /// How much a device's disk has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskCounts {
-    /// Reads.
+    /// The number of reads.
     pub reads: u64,
-    /// Writes.
+    /// The number of writes.
     pub writes: u64,
     /// Blocks in both.
     pub blocks: u64,
@@ -130,12 +131,12 @@ pub struct Node {
     /// The lock server's log: survives a crash.
     log: Vec<Bytes>,
     inbox: Inbox<Arrival>,
-    /// What waits for a device's disk ([`Setting::turns`]).
+    /// Arrivals that wait for a device's disk ([`Setting::turns`]).
     turns: VecDeque<Arrival>,
     tick: Option<(Nanos, TimerId)>,
     /// Tries of the host that were noted. Those that wait for the lock server begin in any order.
     noted: BTreeSet<u64>,
-    /// What the clock has shown at most: within a process it does not go back, whatever happens to the machine's.
+    /// The highest time that the clock has shown. Within a process it does not go back, even if the machine's clock does.
     latest: Time,
     /// The life of each host that is connected.
     lives: BTreeMap<NodeId, Life>,
@@ -166,7 +167,7 @@ impl Node {
         }
     }
 
-    /// What the disk of a device has done since it started.
+    /// The work of a device's disk since its start.
     pub fn disk_counts(&self) -> DiskCounts {
         self.disk_counts
     }
@@ -284,7 +285,7 @@ impl Node {
         }
     }
 
-    /// Whether nothing is handled before a lock is there, or has been waited for too long.
+    /// Returns true if the device handles nothing until a lock is free, or its wait has timed out.
     fn is_held_up(&self) -> bool {
         self.setting.turns == Turns::Strict && self.device().is_some_and(Device::awaits_lock)
     }
@@ -416,7 +417,7 @@ impl Node {
                         DeviceOutput::Disk(ask) => {
                             self.disk_counts.add(&ask);
                             let medium = self.medium.as_mut();
-                            // What a disk cannot begin with has ended already.
+                            // An operation that a disk cannot begin has ended already.
                             if let Some(Ended::Answer(token, result)) =
                                 medium.and_then(|medium| medium.ask(ask, cx))
                             {

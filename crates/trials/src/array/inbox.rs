@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use lockify_sim::Nanos;
 
-/// What waits for a processor, in order of arrival, each with the time when it is handled.
+/// Arrivals that wait for a processor, in order, each with the time when it is handled.
 #[derive(Debug)]
 pub struct Inbox<T> {
     waiting: VecDeque<(Nanos, T)>,

@@ -1,4 +1,4 @@
-//! One load on one simulated array, and what it costs.
+//! One load on one simulated array, and its cost.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::array::workload::{self, Mix, PER_HOST, SOURCES};
 /// The benchmark's name in rows.
 pub const BENCH: &str = "sim-array";
 
-/// What can be measured.
+/// The schemes that can be measured.
 pub const SCHEMES: [Scheme; 5] = Scheme::ALL;
 
 /// A measurement.
@@ -25,23 +25,23 @@ pub const SCHEMES: [Scheme; 5] = Scheme::ALL;
 pub struct Case {
     /// How operations are kept apart.
     pub scheme: Scheme,
-    /// Hosts.
+    /// The number of hosts.
     pub hosts: u32,
     /// Sources of operations on all hosts together.
     pub sources: u32,
     /// Devices: a multiple of five.
     pub devices: u16,
-    /// What hosts ask for.
+    /// The load of hosts.
     pub mix: Mix,
-    /// What things cost.
+    /// The costs of disks, messages and processors.
     pub profile: Profile,
     /// Device-served locking: how long requests wait for locks; by default what hosts derive from their operations.
     pub lock_wait: Option<Nanos>,
     /// When devices handle requests. Without control that changes nothing.
     pub turns: Turns,
-    /// What the schemes leave open.
+    /// The choices that the schemes leave open.
     pub variants: Variants,
-    /// What two clocks differ by at most.
+    /// The largest difference between two clocks.
     pub clock_error: Nanos,
     /// Nothing is counted before.
     pub warm_up: Nanos,
@@ -74,7 +74,7 @@ impl Case {
     }
 }
 
-/// What was counted.
+/// The counts and times of a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// Operations done per second.
@@ -132,7 +132,7 @@ pub enum MeasureError {
 /// More operations than come in a second wait: the array will not catch up.
 const SWAMPED: f64 = 1.0;
 
-/// What is counted from the start of a run on.
+/// The counts since the start of a run.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     at: Nanos,
@@ -184,7 +184,8 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
     let begin = case.warm_up;
     let mut run =
         Run { case, layout, places, sim, under_way: HashMap::new(), next: 0, done: Vec::new() };
-    // What is overrun before it is counted has done what it can by then, beginning with the first operations.
+    // An array that is overloaded before the counting starts has done its possible work by then, beginning with the
+    // first operations.
     let early = run.until(begin)?;
     let before = if early {
         Counts { at: SECOND, ..Counts::default() }

@@ -1,9 +1,9 @@
-//! What a simulated device's disks hold: blocks with their headers on one, the device's record on another.
+//! The disks of a simulated device: blocks with their headers on one, the device's record on another.
 //!
-//! A block is stored as its checksum, that of the header, header and data, spread over as many sectors as [`Shape`] says: one, and a crash leaves it
-//! either old or new; more, and a crash can tear it. The record has a small disk of its own, as a controller's non-volatile
-//! memory, so that keeping it does not take time from the disk that experiments measure; it has two slots that are written
-//! in turn.
+//! A block is stored as three parts: checksums of block and header, header, and data. They take as many sectors as
+//! [`Shape`] says. With one sector, a crash leaves the block either old or new. With more, a crash can tear it. The
+//! record has a small disk of its own, like a controller's non-volatile memory. So writing it takes no time from the disk
+//! that experiments measure. It has two slots that are written in turn.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +19,7 @@ const RECORD: DiskId = DiskId(1);
 
 /// Bytes of a checksum.
 const CHECKSUM: usize = 8;
-/// Bytes that a header may take, in postcard: five numbers of at most 10, 5, 10, 10 and 4 bytes, and a truth value.
+/// The bytes that a header may take, in postcard: five numbers of at most 10, 5, 10, 10 and 4 bytes, and a truth value.
 const HEADER: usize = 40;
 
 /// Bytes of a sector of the record's disk.
@@ -34,7 +34,7 @@ const RECORD_FRAME: usize = 8 + 8 + CHECKSUM;
 pub struct Shape {
     /// Bytes of a block's data.
     pub block_size: usize,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: u64,
     /// Sectors that a block takes; from 2 on a crash can tear it.
     pub sectors_per_block: usize,
@@ -58,8 +58,8 @@ impl Shape {
         self.sector_size() * self.sectors_per_block
     }
 
-    /// The disks: that of the blocks behaves as `like`, whose bandwidth is in blocks' *data* per second; only sectors' size
-    /// and number are set here.
+    /// The disks. That of the blocks behaves as `like`, whose bandwidth is in blocks' *data* per second. This function
+    /// sets only the size and number of sectors.
     pub fn disks(&self, like: &DiskConfig) -> [DiskConfig; 2] {
         // A stored block takes as long as its data would.
         let scaled = |bytes_per_s: u64| {
@@ -117,7 +117,7 @@ impl Shape {
     }
 }
 
-/// What a disk operation is for.
+/// The purpose of a disk operation.
 #[derive(Debug)]
 enum Purpose {
     Read,
@@ -138,7 +138,7 @@ struct Ask {
     result: Result<Vec<u8>, String>,
 }
 
-/// What has ended.
+/// An operation that has ended.
 #[derive(Debug)]
 pub enum Ended {
     /// An operation of the device's.
@@ -194,7 +194,7 @@ impl Medium {
         self.next
     }
 
-    /// Whether blocks are being read or written.
+    /// Returns true if blocks are being read or written.
     pub fn is_busy(&self) -> bool {
         self.asks.values().any(|ask| matches!(ask.purpose, Purpose::Read | Purpose::Change))
     }

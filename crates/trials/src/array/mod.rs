@@ -1,13 +1,14 @@
-//! Shared arrays in the simulator: the same state machines as on real devices, over disks and a network with a cost model.
+//! Shared arrays in the simulator: the same state machines as on real devices, over disks and a network with a cost
+//! model.
 //!
-//! - [`host`] hosts devices, lock server and hosts, [`places`] says on which nodes, [`setting`] what they are told; [`medium`] is
-//!   what is on a device's disks, [`inbox`] a processor.
-//! - [`profile`] says what disks, messages and processors cost, [`workload`] what hosts ask for.
-//! - [`scenario`] is what a seed decides, [`trial`] one run, with a [`caretaker`] who has broken things repaired and a
-//!   [`recorder`] of its history, for the checker; [`seeds`] runs many: `lockify sim array --seeds`. [`every_step`] crashes
-//!   somebody after each step of a small piece of work. [`content`] is what blocks hold.
-//! - [`measure`] runs one load; [`paper`] makes of that the published figures: `lockify sim array --paper`. [`scale`] is an
-//!   array ten times the paper's.
+//! - [`host`] hosts devices, lock server and hosts. [`places`] assigns them to nodes, and [`setting`] configures them.
+//!   [`medium`] has a device's disks, and [`inbox`] is a processor.
+//! - [`profile`] has the costs of disks, messages and processors. [`workload`] has the load of hosts.
+//! - [`scenario`] has the decisions of a seed. [`trial`] is one run, with a [`caretaker`] for repairs and a [`recorder`]
+//!   of its history for the checker. [`seeds`] runs many: `lockify sim array --seeds`. [`every_step`] crashes a machine
+//!   after each step of a small piece of work. [`content`] is the content of blocks.
+//! - [`measure`] runs one load. [`paper`] makes the published figures of that: `lockify sim array --paper`. [`scale`] is
+//!   an array ten times the paper's.
 
 pub mod caretaker;
 pub mod content;

@@ -1,5 +1,4 @@
-//! Which node of the simulator is what: devices are the first, the lock server is the next, if there is one, then come the
-//! hosts.
+//! The roles of the simulator's nodes. Devices come first, then the lock server, if there is one, then the hosts.
 
 use lockify_array::{DeviceId, HostId, Peer};
 use lockify_sim::NodeId;
@@ -9,13 +8,13 @@ use lockify_sim::NodeId;
 pub struct Places {
     /// Devices, with those that only vote.
     pub devices: u16,
-    /// Whether there is a lock server.
+    /// True if the array has a lock server.
     pub server: bool,
-    /// Hosts.
+    /// The number of hosts.
     pub hosts: u32,
 }
 
-/// What a node is.
+/// The role of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {
     /// This device.
@@ -42,7 +41,7 @@ impl Places {
         NodeId(u32::from(self.devices) + u32::from(self.server) + host.0)
     }
 
-    /// What a node is.
+    /// The role of a node.
     pub fn role(self, node: NodeId) -> Role {
         let devices = u32::from(self.devices);
         match node.0.checked_sub(devices) {

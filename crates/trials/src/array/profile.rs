@@ -1,5 +1,5 @@
-//! What disks, messages and processors cost: Table 1 of the array paper, as docs/design/array.md 5 reads it. Fixed before
-//! any protocol was measured on it.
+//! The costs of disks, messages and processors: Table 1 of the array paper, as docs/design/array.md 5 reads it. They were
+//! fixed before any protocol was measured with them.
 
 use lockify_sim::{Delay, DiskConfig, LinkProfile, MICROSECOND, MILLISECOND, Nanos, NetworkConfig};
 
@@ -20,7 +20,7 @@ const DISK_BANDWIDTH: u64 = 16_666_667;
 /// 10 MB/s, each direction between two nodes.
 const NETWORK_BANDWIDTH: u64 = 10_000_000;
 
-/// What things cost.
+/// The costs of an array's machines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// Mean of the disk's positioning; its deviation is 1 ms, which is how "variance 1 ms" is read here.
@@ -29,9 +29,9 @@ pub struct Profile {
     pub hits: f64,
     /// Time of a message on the way, without transfer.
     pub message: Delay,
-    /// What a host takes for each message that it gets.
+    /// A host's time for each message that it gets.
     pub handling: Delay,
-    /// What the lock server takes for each.
+    /// The lock server's time for each message.
     pub serving: Delay,
 }
 
@@ -79,8 +79,9 @@ impl Profile {
     }
 }
 
-/// What the disks' positioning is set to, since no value gives all that was published (docs/design/array.md 5.2). Both are
-/// fitted to zero-overhead alone, in the baseline's load on 20 devices; what the other schemes make of them is the experiment.
+/// The settings of the disks' positioning. No value gives all published figures (docs/design/array.md 5.2). Both are
+/// fitted to zero-overhead alone, in the baseline's load on 20 devices. The results of the other schemes are the
+/// experiment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Calibration {
     /// A: zero-overhead's peak is that published, 1349.5 operations per second. The slowest disk, in steps of 10 us, with which it

@@ -1,4 +1,4 @@
-//! Writes down what happens in a simulated array, for the checker of histories.
+//! Records the events of a simulated array, for the checker of histories.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::array::content;
 pub struct Recorder {
     checker: Checker,
     events: Vec<Event>,
-    /// What lives read, until it is answered.
+    /// The unanswered reads of each life.
     reads: BTreeMap<(Life, Ticket), Span>,
     /// The newest try of each operation.
     tries: BTreeMap<(Life, Ticket), u64>,
@@ -118,7 +118,7 @@ impl Recorder {
         );
     }
 
-    /// What somebody keeps in the end.
+    /// Records the state that a machine keeps in the end.
     pub fn keeps(&mut self, at: Nanos, whom: &str, kept: Vec<(&str, usize)>) {
         for (what, count) in kept {
             let (at_whom, what) = (whom.to_owned(), what.to_owned());
@@ -126,7 +126,7 @@ impl Recorder {
         }
     }
 
-    /// What lies on a device in the end. What cannot be read counts as lost.
+    /// Records the content of a device in the end. Unreadable blocks count as lost.
     pub fn lies(&mut self, at: Nanos, device: DeviceId, blocks: &[Result<Block, BadBlock>]) {
         let content = |block: &Result<Block, BadBlock>| {
             let bytes = block.as_ref().map_or(&[][..], |block| &block.data);

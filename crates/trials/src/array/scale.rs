@@ -1,5 +1,5 @@
-//! Two hundred hosts at an array of two hundred devices: ten times the paper's. Once with the checker of histories, to see that
-//! the rules hold, and once with Table 1's costs, to see what it comes to.
+//! Two hundred hosts at an array of two hundred devices: ten times the paper's. One run has the checker of histories, and
+//! one has Table 1's costs.
 
 use std::time::{Duration, Instant};
 
@@ -15,27 +15,28 @@ use crate::array::setting::Variants;
 use crate::array::trial::{Outcome, Trial};
 use crate::array::workload::{self, Alignment, Mix, SOURCES};
 
-/// Hosts.
+/// The number of hosts.
 pub const HOSTS: u32 = 200;
-/// Devices.
+/// The number of devices.
 pub const DEVICES: u16 = 200;
 
-/// Stripes of each group in the checked run: few, so that there are conflicts enough, and all of it can be read in the end.
+/// The stripes of each group in the checked run. There are few, so that conflicts are frequent, and all can be read in
+/// the end.
 const STRIPES: u64 = 40;
 
-/// What came of a scheme at this size.
+/// The results of a scheme at this size.
 #[derive(Clone, Debug)]
 pub struct AtScale {
     /// With Table 1's costs, unchecked.
     pub measured: Measured,
-    /// What the checked run did, without anything being found wrong; or what was found. Without control that has to be something.
+    /// The counts of the checked run, or its violation. Without control there must be a violation.
     pub checked: Result<Outcome, String>,
     /// The real time that it took, the checker included.
     pub took: Duration,
 }
 
-/// The checked run: as many operations per host as in Table 1, on less of the array, with slow connections that break and nodes that
-/// stand still, and disks that take no time to speak of, so that whatever goes wrong is not hidden behind queues.
+/// The checked run. It has as many operations per host as Table 1, on less of the array. Slow connections break, and
+/// nodes pause. Disks take almost no time, so that queues hide no error.
 fn scenario(scheme: Scheme, hosts: u32, layout: Layout, seed: u64) -> Scenario {
     Scenario {
         seed,

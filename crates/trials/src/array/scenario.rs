@@ -1,4 +1,4 @@
-//! What one seed decides: an array, the hosts' work, and what goes wrong.
+//! The decisions of one seed: an array, the hosts' work, and the faults.
 
 use std::rc::Rc;
 
@@ -26,7 +26,7 @@ const AHEAD: Time = 20 * MILLISECOND;
 /// Which faults happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Faults {
-    /// None.
+    /// No faults.
     None,
     /// Nodes stand still, connections break, clocks are wrong: nobody forgets anything.
     Interruptions,
@@ -63,7 +63,7 @@ pub struct Scenario {
     pub layout: Layout,
     /// Devices, with those that only vote.
     pub devices: u16,
-    /// Hosts.
+    /// The number of hosts.
     pub hosts: u32,
     /// Operations that each host has under way at once.
     pub depth: u32,
@@ -85,11 +85,11 @@ pub struct Scenario {
     pub detection: Nanos,
     /// Hosts begin nothing new from this time on, and nothing fails any more.
     pub quiet_at: Nanos,
-    /// Whether anything fails.
+    /// The faults of the run.
     pub faults: Faults,
     /// Devices have what they suspect checked in the background; else it is left to who uses it.
     pub checks: bool,
-    /// What the schemes leave open.
+    /// The choices that the schemes leave open.
     pub variants: Variants,
     /// A run that has more events than this does not end: somebody tries again and again.
     pub most_events: u64,
@@ -185,16 +185,16 @@ impl Scenario {
         setting
     }
 
-    /// The longest time that an operation of a host that lives may take when nothing fails any more: it may be one of several
-    /// that wait for each other's repairs, each of which waits for leases and for what devices remember, and begins anew after
-    /// a random time when it meets another; and with a lock server for whoever has not said by the end of its lease what it
-    /// holds. Of 8000 runs with all faults one had an operation of 4.1 s, no other more than 3 s.
+    /// The longest permitted time for an operation of a live host after the last fault. Several operations may wait for
+    /// each other's repairs. Each repair waits for leases and for devices' memory, and begins anew after a random time
+    /// when it meets another. With a lock server, it also waits for hosts that have not registered by the end of their
+    /// lease. Of 8000 runs with all faults, one had an operation of 4.1 s, and no other had more than 3 s.
     pub fn longest_wait(&self) -> Nanos {
         let server = if self.scheme.has_server() { SERVER_LEASE } else { 0 };
         server + 20 * REMEMBER
     }
 
-    /// What goes wrong over time. Host 0 is spared, so that somebody can repair.
+    /// The faults over time. Host 0 is spared, so that one host can repair.
     pub fn plan(&self, places: &Places, random: &mut Random) -> FaultPlan {
         if self.faults == Faults::None {
             return FaultPlan::new(Vec::new());

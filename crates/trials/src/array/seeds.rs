@@ -20,7 +20,7 @@ pub const CONTROLLED: [Scheme; 4] = [
     Scheme::CallbackLocking,
 ];
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The scheme.
@@ -29,7 +29,7 @@ pub struct Run {
     pub seeds: Range<u64>,
     /// Which faults happen.
     pub faults: Faults,
-    /// What the schemes leave open.
+    /// The choices that the schemes leave open.
     pub variants: Variants,
     /// Keep the trace of a failing seed.
     pub trace: bool,
@@ -75,7 +75,7 @@ impl Run {
     }
 }
 
-/// What came out.
+/// The results of all seeds.
 pub type Summary = crate::seeds::Summary<Outcome>;
 
 impl crate::seeds::Outcome for Outcome {
@@ -108,7 +108,7 @@ pub fn run(run: &Run, progress: impl Fn(u64) + Sync) -> Summary {
 /// Runs one seed.
 ///
 /// # Errors
-/// What was violated, with the trace if it was kept.
+/// The violation, with the trace if it was kept.
 pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
     let scenario = run.scenario(seed);
     let mut trial = Trial::new(&scenario, if trace { TRACE_LINES } else { 0 });

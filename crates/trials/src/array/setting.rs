@@ -1,4 +1,5 @@
-//! What a simulated array is like: its layout and scheme, and what its machines are told and cost.
+//! The properties of a simulated array: its layout and scheme, and its machines' configuration and
+//! costs.
 
 use std::rc::Rc;
 
@@ -19,7 +20,7 @@ pub enum Turns {
 }
 
 impl Turns {
-    /// All.
+    /// All variants.
     pub const ALL: [Turns; 3] = [Turns::AtOnce, Turns::InTurn, Turns::Strict];
 
     /// Its name in results and on command lines.
@@ -32,7 +33,7 @@ impl Turns {
     }
 }
 
-/// What protocols leave open.
+/// The choices that protocols leave open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Variants {
     /// Timestamp ordering without its optimisation: writes wait for all reads with smaller timestamps
@@ -45,7 +46,7 @@ pub struct Variants {
 /// Changes the defaults of a machine.
 pub type Tune<C> = Rc<dyn Fn(&mut C)>;
 
-/// What a simulated array is like.
+/// The properties of a simulated array.
 #[derive(Clone)]
 pub struct Setting {
     /// How the array is laid out.
@@ -60,25 +61,25 @@ pub struct Setting {
     pub disk: DiskConfig,
     /// Sectors that a block takes; from 2 on a crash can tear it.
     pub sectors_per_block: usize,
-    /// What a host takes for each message that it gets.
+    /// A host's time for each message that it gets.
     pub handling: Delay,
-    /// What the lock server takes for each.
+    /// The lock server's time for each message.
     pub serving: Delay,
     /// When devices handle requests.
     pub turns: Turns,
-    /// What the lock server takes to write its log.
+    /// The lock server's time for a write of its log.
     pub log: Delay,
-    /// Whether devices' steps are noted.
+    /// True if devices' steps are noted.
     pub events: bool,
     /// Lines of trace to keep.
     pub trace_lines: usize,
     /// The engine stops after so many events.
     pub most_events: u64,
-    /// What every host is told beside the defaults.
+    /// The changes to every host's default configuration.
     pub host: Tune<HostConfig>,
-    /// What every device is told beside the defaults.
+    /// The changes to every device's default configuration.
     pub device: Tune<DeviceConfig>,
-    /// What the lock server is told beside the defaults.
+    /// The changes to the lock server's default configuration.
     pub server: Tune<ServerConfig>,
 }
 

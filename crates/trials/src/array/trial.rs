@@ -1,4 +1,4 @@
-//! One run of a scenario: hosts work, things break and are repaired, and when all is quiet, everything is looked at.
+//! One run of a scenario. Hosts work, things break and are repaired. When all is quiet, everything is checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,15 +20,15 @@ use crate::array::scenario::{Faults, Scenario};
 const PATIENCE: Nanos = 60 * SECOND;
 /// How often is looked at what is to be repaired.
 const ROUND: Nanos = 2 * MILLISECOND;
-/// After the end nobody keeps anything for longer than this: the lock server remembers what has ended for a message's life,
-/// and hosts keep locks that they do not use for a lease.
+/// How long a machine may keep state after the end. The lock server remembers ended locks for a message's life, and hosts
+/// keep unused locks for a lease.
 const REST: Nanos = MESSAGE_LIFE + 2 * LEASE;
 /// Before this time hosts do nothing: all have found each other.
 const BEGIN: Nanos = 2 * MILLISECOND;
 /// The host that sees to everything in the end.
 const LAST: u32 = 0;
 
-/// What happened in one run.
+/// The events of one run, counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
     /// Host operations answered.
@@ -66,14 +66,14 @@ impl Outcome {
     }
 }
 
-/// What somebody is to be told when it is answered.
+/// The reason for a request, which decides about its answer.
 #[derive(Clone, Debug)]
 enum Asked {
     /// A host's own work.
     Client,
     /// A repair.
     Repair(Repair),
-    /// Whether the host that sees to everything in the end is not fenced.
+    /// A test that the host for the final checks is not fenced.
     Probe,
     /// A stripe is looked at, in the end.
     Scrub(u64),
@@ -83,7 +83,7 @@ enum Asked {
     Mend(u64),
 }
 
-/// What happens at a time.
+/// An event at a given time.
 #[derive(Clone, Copy, Debug)]
 enum Timed {
     Issue(NodeId, u32),
@@ -91,18 +91,18 @@ enum Timed {
     Rested,
 }
 
-/// What is left to do in the end.
+/// The remaining steps at the end.
 #[derive(Debug)]
 enum End {
     /// Work and repairs are still under way.
     NotYet,
     /// These stripes, then these blocks.
     Sweep(Vec<u64>, Vec<u64>),
-    /// What lies on the devices is asked for.
+    /// The devices' content is requested from these nodes.
     Dump(BTreeSet<NodeId>),
     /// Nothing happens, until nobody needs to remember anything.
     Rest,
-    /// Nothing.
+    /// Nothing remains to be done.
     Over,
 }
 
@@ -227,7 +227,7 @@ impl<'a> Trial<'a> {
         format!("{end:?}; unanswered: {}; {caretaker}\n  {waits}", asked.join(", "))
     }
 
-    /// What is still under way at each node, and which nodes do not run.
+    /// The operations under way at each node, and the nodes that do not run.
     fn under_way(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for node in (0..self.places.nodes()).map(NodeId) {
@@ -346,7 +346,7 @@ impl<'a> Trial<'a> {
     /// Writes down what is kept for hosts that have nothing under way.
     fn rested(&mut self, at: Nanos) {
         for node in (0..self.places.nodes()).map(NodeId) {
-            // What is too old is dropped when something happens.
+            // An event drops entries that are too old.
             self.sim.with(node, |machine, cx| machine.tick(cx));
             let Some(machine) = self.sim.machine(node) else { continue };
             let server =
@@ -520,7 +520,7 @@ impl<'a> Trial<'a> {
         ))
     }
 
-    /// Whether anything is left to repair.
+    /// Returns true if a repair remains to be done.
     fn repairs(&self) -> bool {
         self.scenario.faults == Faults::All
     }
@@ -626,8 +626,8 @@ impl<'a> Trial<'a> {
         wanted.filter_map(repair).collect()
     }
 
-    /// Stripes that devices have checked in the background, now and then while there is work: some are to be repaired by who uses
-    /// them. On real arrays each device sees to its own.
+    /// Checks stripes for the devices in the background, from time to time while there is work. Hosts should have to
+    /// repair some of them in use. On real arrays each device checks its own.
     fn suspects(&mut self, at: Nanos) -> Vec<Repair> {
         let mut next = Vec::new();
         let devices = self.places.all_devices();

@@ -1,4 +1,4 @@
-//! The paper's load: what hosts ask for, and when (Table 1; docs/design/array.md 5.1).
+//! The paper's load: hosts' operations and their times (Table 1; docs/design/array.md 5.1).
 
 use std::str::FromStr;
 
@@ -15,8 +15,8 @@ pub const DATA_UNITS: u16 = 4;
 /// Stripe units on each device.
 pub const UNITS_PER_DEVICE: u64 = 1000;
 
-/// Sources of operations on each host. They do not wait for answers: 3 every 80 ms from each of 16 hosts are the published
-/// 600 operations per second, whatever the protocol; sources that wait would make 146.
+/// Sources of operations on each host. They do not wait for answers. 3 every 80 ms from each of 16 hosts are the
+/// published 600 operations per second, whatever the protocol. Sources that wait would make 146.
 pub const SOURCES: u32 = 3;
 
 /// Operations per second of one host.
@@ -37,7 +37,7 @@ pub enum Alignment {
 }
 
 impl Alignment {
-    /// Both.
+    /// Both alignments.
     pub const ALL: [Alignment; 2] = [Alignment::Stripe, Alignment::Free];
 
     /// Its name in results and on command lines.
@@ -56,8 +56,8 @@ impl Alignment {
         }
     }
 
-    /// Whether half a stripe is written by read-modify-write, which is not published either. The published messages make 1.25
-    /// devices per write that are read and written (docs/design/array.md 5.5), and that is what both rules give then.
+    /// True if half a stripe is written by read-modify-write. The paper does not say so. Its published messages imply
+    /// 1.25 devices per write that are read and written (docs/design/array.md 5.5). Both rules give that then.
     pub fn delta_at_half(self) -> bool {
         self == Alignment::Stripe
     }
@@ -91,7 +91,7 @@ pub fn layout(devices: u16) -> Option<Layout> {
     (layout.check().is_ok() && layout.devices() == devices).then_some(layout)
 }
 
-/// What hosts ask for.
+/// The mix of hosts' operations.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Mix {
     /// Share of reads.

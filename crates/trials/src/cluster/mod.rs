@@ -61,8 +61,8 @@ enum Action {
     Filter(Trouble, bool),
 }
 
-/// How often the cluster may have to become whole again after faults have stopped: once for each process that is still
-/// to be replaced, and some more.
+/// How often the cluster may have to become whole again after the last fault: once for each process that is still to
+/// be replaced, and some more.
 const MOST_REPLACED: usize = 50;
 
 /// In one of so many runs membership services go on when nothing goes wrong any more.
@@ -99,13 +99,13 @@ pub struct Cluster {
     quiet_at: Nanos,
     open: BTreeMap<String, (Trouble, Nanos)>,
     recovering: BTreeSet<NodeId>,
-    /// What was observed.
+    /// The observer of the run.
     pub observer: Observer,
     log: Log,
     random: lockify_sim::Random,
 }
 
-/// What a run that went well leaves behind.
+/// The results of a successful run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Steps of the claim protocol by kinds of trouble.
@@ -173,7 +173,7 @@ impl Cluster {
     /// Runs to the end.
     ///
     /// # Errors
-    /// What was violated.
+    /// The violation.
     pub fn run(&mut self) -> Result<Outcome, String> {
         self.sim.join_many(self.scenario.nodes);
         if !self.scenario.group.early {
@@ -435,8 +435,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Replaces all state of a node by what its image says, as a daemon does that hands itself over
-    /// to a new program.
+    /// Replaces all state of a node by its image, as a daemon does that hands itself over to a new
+    /// program.
     fn reload(&mut self) {
         let node = sim_id(NodeId(self.random.random_range(0..self.scenario.nodes as u32)));
         // One that stands still hands nothing over.
@@ -490,8 +490,8 @@ impl Cluster {
         }
     }
 
-    /// A node has halted: its process goes on as another life, or is ended by whoever watches over it. One whose file
-    /// still says the first lease may stay out, until an operator has corrected the file and started it again.
+    /// A node has halted. Its process continues as another life, or its watchdog ends it. One whose file still has the
+    /// first lease may stay out, until an operator has corrected the file and started it again.
     fn halted(&mut self, node: NodeId, incarnation: u32) {
         let outdated = self.scenario.group.leases > 0 && incarnation == 1;
         if outdated || (!self.controls.quiet.get() && self.random.random_bool(0.3)) {
@@ -602,7 +602,7 @@ impl Cluster {
         Err(format!("no progress: nodes halt again and again: {}", self.who_is_not_whole()))
     }
 
-    /// Whether processes are still to be ended, for what happened before all was quiet.
+    /// Returns true if processes are still to be ended, because of events before all was quiet.
     fn is_more_planned(&self) -> bool {
         let ends = |action: &Option<Action>| {
             matches!(action, Some(Action::TakeAway(..) | Action::Replace(..) | Action::Agent(..)))
@@ -676,7 +676,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What waits, for the message of a run without progress.
+    /// The waiting operations, for the message of a run without progress.
     fn stuck(&self) -> String {
         quiescence::waiting(&self.nodes())
     }

@@ -1,4 +1,4 @@
-//! What goes wrong besides the engine's faults: single links, all nodes at once, disks, wall clocks, operators.
+//! Faults beside the engine's: single links, all nodes at once, disks, wall clocks, operators.
 
 use lockify_core::NodeId;
 use lockify_membership::Request;
@@ -112,7 +112,7 @@ impl Cluster {
         self.sim.with(sim_id(node), |machine, cx| machine.request(cx, Request::Lease(lease)));
     }
 
-    /// Whether one more disk may be lost: no others are missing, and everybody knows all.
+    /// Returns true if one more disk may be lost: no others are missing, and every node knows all.
     fn may_lose_disk(&self) -> bool {
         !self.sheltered && !self.controls.quiet.get() && self.is_whole() && self.is_disk_replaced()
     }

@@ -1,4 +1,4 @@
-//! Judges what the membership service does: views, lives, and who acts beside whom.
+//! Judges the membership service: its views, its lives, and which lives act at the same time.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ impl Cluster {
         }
     }
 
-    /// Whether every node is in the same view of all, and acts in it.
+    /// Returns true if every node is in the same view of all, and acts in it.
     pub(super) fn is_whole(&self) -> bool {
         let seqs: Vec<Option<u64>> = self
             .sim
@@ -128,7 +128,7 @@ impl Cluster {
         seqs.iter().all(|seq| seq.is_some() && *seq == seqs[0])
     }
 
-    /// Whether the voters' disks that were lost have been replaced on every node: then another one may be.
+    /// Returns true if every node has replaced the voters' lost disks. Then another one may be lost.
     pub(super) fn is_disk_replaced(&self) -> bool {
         let Some((node, disk)) = self.lost_disk else { return true };
         let known = |machine: &LockNode| {

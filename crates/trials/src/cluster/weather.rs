@@ -1,4 +1,4 @@
-//! What happens to messages: faults that hit a node at one of a kind, and claims that get lost, doubled or late.
+//! Faults of messages: crashes at a message of one kind, and claims that are lost, doubled or late.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! A node's part in the membership: the shipped service beside the lock manager, hosted as a daemon hosts it.
 //!
-//! Votes travel on the same connections as the lock manager's messages, but not by the link that sends again. Whoever
-//! halts tells its peers, closes all connections, and goes on as another life.
+//! Votes travel on the same connections as the lock manager's messages, but not by the link that sends again. A node
+//! that halts tells its peers, closes all connections, and continues as another life.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -22,13 +22,13 @@ use crate::transport::{Packet, Transport};
 /// The lockspace that all nodes join.
 pub const SPACE: &str = "space";
 
-/// What a right clock says at the beginning, in seconds since 1970.
+/// The time of a right clock at the beginning, in seconds since 1970.
 const WALL: i64 = 1_790_000_000;
 
 /// How long a disk that cannot be read is left alone.
 const READ_AGAIN: Time = 5 * MILLISECOND;
 
-/// What a node's membership service is started with.
+/// The initial configuration of a node's membership service.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// The service's configuration, as the node's file has it.
@@ -95,7 +95,7 @@ impl Member {
         }
     }
 
-    /// What peers know this process's connections by.
+    /// The identity by which peers know this process's connections.
     fn identity(&self) -> u64 {
         self.service.as_ref().map_or(0, |s| s.identity())
     }
@@ -115,12 +115,12 @@ impl LockNode {
         (inside && holds).then_some((member.life, view.seq))
     }
 
-    /// What the cluster has agreed on, as far as this node knows.
+    /// The agreed state of the cluster, as far as this node knows.
     pub fn cluster(&self) -> Option<&ClusterState> {
         self.member.as_ref()?.service.as_ref()?.cluster()
     }
 
-    /// What the membership service waits for, for a run without progress.
+    /// The reason for a wait of the membership service, for a run without progress.
     pub fn waits(&self) -> String {
         let service = self.member.as_ref().and_then(|m| m.service.as_ref());
         service.map_or("its disk".into(), |s| s.standing().waits.join(", "))
@@ -167,7 +167,7 @@ impl LockNode {
         member.lines.keys().for_each(|peer| cx.connect(sim_id(*peer)));
     }
 
-    /// Whether a node whose lease has ended has to halt before it does anything else.
+    /// Halts a node whose lease has ended before it does anything else.
     pub(super) fn keep_lease(&mut self, cx: &mut HostContext<'_>) {
         let end = self.member.as_ref().and_then(|m| m.lease_end);
         if end.is_some_and(|end| self.now >= end) {
@@ -247,7 +247,7 @@ impl LockNode {
         }
     }
 
-    /// Whether something that came from a peer is of a connection that this end has not closed.
+    /// Returns true if a peer's packet is of a connection that this end has not closed.
     pub(super) fn hears(&self, from: NodeId, packet: &Packet) -> bool {
         let Some(member) = &self.member else { return true };
         match packet {
@@ -463,7 +463,7 @@ impl LockNode {
         self.tell_members(cx, Event::Tick);
     }
 
-    /// Whether the service has a known defect, which an image would not keep.
+    /// Returns true if the service has a known defect, which an image would not keep.
     #[cfg(feature = "mutations")]
     pub(super) fn has_defective_member(&self) -> bool {
         self.member.as_ref().is_some_and(|m| m.setting.mutation.is_some())

@@ -27,7 +27,7 @@ pub use store::DISK;
 /// Makes the clients of a life.
 pub type MakeClients = Rc<dyn Fn() -> Vec<Box<dyn Client>>>;
 
-/// What a node acts through.
+/// The context through which a node acts.
 pub type HostContext<'a> = Context<'a, LockNode>;
 
 /// The engine's name of a node; both count alike.
@@ -147,7 +147,7 @@ impl LockNode {
         self.life
     }
 
-    /// Whether every client has come to rest.
+    /// Returns true if every client has come to rest.
     pub fn is_idle(&self) -> bool {
         self.clients.iter().all(|client| client.is_idle())
     }

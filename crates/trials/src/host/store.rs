@@ -1,7 +1,8 @@
 //! The membership service's state on a node's simulated disk, as a daemon keeps it in a file.
 //!
-//! The new image is written beside the old one and made durable; then a pointer to it is, as a rename does. A crash
-//! leaves the old image or the new one. Every image takes fresh sectors, so a full disk refuses it as a file system would.
+//! The new image is written beside the old one and made durable. Then a pointer to it is made durable, as a rename does.
+//! A crash leaves the old image or the new one. Every image takes fresh sectors, so a full disk refuses it as a file
+//! system would.
 
 use lockify_sim::{DiskDone, DiskError, DiskId};
 
@@ -40,7 +41,7 @@ impl Place {
     }
 }
 
-/// What the disk does.
+/// A step of the disk.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Nothing,
@@ -52,7 +53,7 @@ enum Step {
     SyncPointer(u64, Place),
 }
 
-/// What the end of a disk operation leads to.
+/// The effect of a finished disk operation.
 #[derive(Debug)]
 pub enum Ended {
     /// There is more to do.
@@ -63,7 +64,7 @@ pub enum Ended {
     Unreadable,
     /// The write of this number has ended.
     Written {
-        /// Which.
+        /// The number of the image.
         number: u64,
         /// The disk has it.
         success: bool,

@@ -1,8 +1,9 @@
-//! Exhaustive search of the shipped lock manager's states: three nodes, scripted clients, every interleaving of
-//! messages, losses, duplicates, timers, a crash and a join, up to stated bounds.
+//! Exhaustive search of the shipped lock manager's states. It has three nodes and scripted clients. It visits
+//! every interleaving of messages, losses, duplicates, timers, a crash and a join, up to stated bounds.
 //!
-//! A state holds the nodes' [`lockify_core::Lockspace`]s themselves; two states are taken for equal if their
-//! fingerprints are (128 bits: a collision among a billion states has a probability of about 10^-21).
+//! A state holds the nodes' [`lockify_core::Lockspace`]s themselves. Two states count as equal if their
+//! fingerprints are equal. These have 128 bits: a collision among a billion states has a probability of about
+//! 10^-21.
 
 mod monitor;
 mod scenarios;

@@ -1,4 +1,4 @@
-//! What a client of the model sees, and the invariants that follow from it alone.
+//! The view of a client of the model, and the invariants that follow from it alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -13,7 +13,7 @@ use crate::observer;
 pub struct Held {
     /// The resource.
     pub name: Name,
-    /// What the client may rely on; none before the first grant and while it is being released.
+    /// The mode on which the client may rely; none before the first grant and during its release.
     pub mode: Option<Mode>,
     /// The mode last granted.
     pub granted: Option<Mode>,

@@ -1,4 +1,4 @@
-//! What the model check searches.
+//! The scenarios of the model check.
 
 use lockify_core::{ClaimMode, Config, LockFlags, Mode, Name, NodeId, Policy, UnlockFlags};
 
@@ -12,7 +12,7 @@ pub struct Scenario {
     pub name: &'static str,
     /// The lockspaces' configuration.
     pub config: Config,
-    /// What the nodes' clients do.
+    /// The scripts of the nodes' clients.
     pub scripts: Vec<Vec<ClientStep>>,
     /// How far to go.
     pub bounds: Bounds,
@@ -22,7 +22,7 @@ impl Scenario {
     /// The first state.
     ///
     /// # Errors
-    /// What is violated even before.
+    /// The violation before the first step.
     pub fn start(&self) -> Result<State, String> {
         State::new(self.config.clone(), self.scripts.clone(), self.bounds)
     }
@@ -52,7 +52,7 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// The scenario of a member that is cut off, in which it is taken for dead while its lease still runs.
+/// The scenario of an isolated member that is taken for dead while its lease still runs.
 pub fn proved_dead_too_early() -> Scenario {
     let mut scenario = excluded();
     scenario.name = "proved dead too early";
@@ -78,7 +78,8 @@ fn bounds() -> Bounds {
     Bounds { depth: 60, states: 400_000, ..Bounds::default() }
 }
 
-/// Names whose directory is node 0, as long as it is a member: found by looking whom node 1 asks for them.
+/// Names whose directory is node 0, as long as it is a member. The search looks at the nodes that node 1 asks for
+/// them.
 fn names() -> [Name; 3] {
     let fits = |name: &Name| {
         let asks = |nodes: usize| {
@@ -318,8 +319,8 @@ fn exit() -> Scenario {
     }
 }
 
-/// The third node still takes the claimer for the master, from an earlier time; meanwhile the directory node masters
-/// the name itself.
+/// The third node still regards the claimer as the master, from an earlier time. Meanwhile the directory node
+/// masters the name itself.
 fn stale_cache() -> Scenario {
     let [_, child, _] = names();
     Scenario {
@@ -350,7 +351,7 @@ fn stale_cache() -> Scenario {
     }
 }
 
-/// A member is cut off while it holds a lock, and acts until its lease ends; the others want the lock.
+/// A member with a lock is isolated, and acts until its lease ends. The others want the lock.
 fn excluded() -> Scenario {
     let [name, ..] = names();
     let script = || vec![Lock(0, name, Mode::EX, NONE), Await(0), Unlock(0, GONE)];

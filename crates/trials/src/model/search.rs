@@ -10,7 +10,7 @@ use super::state::{Action, State};
 /// A path to a violation.
 #[derive(Clone, Debug)]
 pub struct Counterexample {
-    /// What is violated.
+    /// The violation.
     pub what: String,
     /// The steps, one line each.
     pub steps: Vec<String>,
@@ -46,7 +46,7 @@ impl fmt::Display for Extent {
     }
 }
 
-/// What a search found.
+/// The results of a search.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The scenario's name.
@@ -112,7 +112,7 @@ pub fn search(scenario: &Scenario) -> Report {
 }
 
 fn walk(scenario: &Scenario, first: State, report: &mut Report) {
-    // The depth at which a state was first seen: coming to it on a shorter path shows more of what follows.
+    // The depth at which a state was first seen. A shorter path to it leaves more steps for its successors.
     let mut seen: HashMap<u128, u32> = HashMap::new();
     seen.insert(first.fingerprint(), 0);
     let todo = first.actions();

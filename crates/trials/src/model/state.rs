@@ -41,14 +41,14 @@ pub struct Bounds {
     pub ticks: u8,
     /// Nodes that may crash.
     pub crashes: u8,
-    /// Members that the others may go on without while they run: their connections are cut, and they act until their
+    /// Members that the others may leave out while they run: their connections are cut, and they act until their
     /// lease ends.
     pub exclusions: u8,
-    /// Whether an excluded member is taken for dead at once, before its lease has ended: a defect.
+    /// True if an excluded member is taken for dead at once, before its lease has ended: a defect.
     pub early: bool,
-    /// Whether the node that is not in yet may join.
+    /// True if the node outside may join.
     pub join: bool,
-    /// Whether a conflict is a violation: every lock in the way goes by itself.
+    /// True if a conflict is a violation: every lock in the way is released by itself.
     pub no_conflict: bool,
     /// Steps of a path.
     pub depth: usize,
@@ -56,7 +56,7 @@ pub struct Bounds {
     pub states: usize,
 }
 
-/// What can happen next.
+/// A possible next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// A node's client takes its next step.
@@ -115,7 +115,7 @@ impl State {
     /// A cluster in which all nodes but a joining one are members and run.
     ///
     /// # Errors
-    /// What is violated on the way there.
+    /// The violation on the way there.
     pub fn new(
         config: Config,
         scripts: Vec<Vec<ClientStep>>,
@@ -504,16 +504,16 @@ impl State {
         if together { check_masters(&spaces) } else { Ok(()) }
     }
 
-    /// Whether only lost messages, timers or failures could still happen.
+    /// Returns true if only lost messages, timers or failures could still happen.
     pub fn is_terminal(&self) -> bool {
         self.messages().is_empty() && (0..self.nodes.len()).all(|node| !self.client_may_go(node))
     }
 
-    /// INV-3 and progress: if nothing more goes wrong and timers expire, every script ends, every claim is settled,
-    /// and all nodes tell the same story.
+    /// INV-3 and progress. If there are no more faults and timers expire, every script ends, every claim is settled,
+    /// and all nodes report the same state.
     ///
     /// # Errors
-    /// What is violated.
+    /// The violation.
     pub fn finish(mut self) -> Result<(), String> {
         self.bounds = Bounds {
             no_conflict: self.bounds.no_conflict,
@@ -626,7 +626,7 @@ impl State {
         hasher.digest128()
     }
 
-    /// What an action means in this state, for a counterexample.
+    /// The meaning of an action in this state, for a counterexample.
     pub fn describe(&self, action: Action) -> String {
         match action {
             Action::Client(node) => {

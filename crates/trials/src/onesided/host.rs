@@ -19,10 +19,10 @@ use rand::RngExt as _;
 
 use crate::onesided::profile::Profile;
 
-/// What a node runs.
+/// The task of a node.
 pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What travels.
+/// A packet on the network.
 #[derive(Clone, Debug)]
 pub enum Packet {
     /// A verb to the home.
@@ -42,7 +42,7 @@ pub struct Posted {
     verb: Verb,
 }
 
-/// What comes back to a node by itself.
+/// An alarm that a node has set for itself.
 #[derive(Debug)]
 pub enum Alarm {
     /// The task's own time has come.
@@ -55,27 +55,27 @@ pub enum Alarm {
     Send,
 }
 
-/// Delays that faults put before verbs: each verb of a client is held up with a probability, and those behind it with it.
+/// Delays of verbs by faults: each verb of a client is delayed with a probability, and so are the verbs behind it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stalls {
-    /// Probability.
+    /// The probability that a verb is delayed.
     pub share: f64,
     /// The longest.
     pub longest: Nanos,
 }
 
-/// What all nodes of a run share.
+/// The setting that all nodes of a run share.
 #[derive(Clone)]
 pub struct Setting {
-    /// What things cost.
+    /// The costs of verbs and messages.
     pub profile: Rc<Profile>,
     /// The home's memory.
     pub memory: SharedMemory,
     /// Verbs that are held up.
     pub stalls: Option<Stalls>,
-    /// What the fabric can do.
+    /// The capabilities of the fabric.
     pub capabilities: Capabilities,
-    /// Whether the home notes the fetch-and-adds of clients.
+    /// True if the home notes the fetch-and-adds of clients.
     pub notes_adds: bool,
 }
 
@@ -99,7 +99,7 @@ impl Nic {
         if verb.is_atomic() {
             let address = self.addresses.entry(at.offset).or_default();
             start = start.max(self.atomics_free).max(*address);
-            // What a fault holds up holds up nobody else.
+            // A fault that delays one client delays no other.
             if stall == 0 {
                 self.atomics_free = start + profile.atomic_gap;
                 *address = start + profile.same_address;
@@ -129,7 +129,7 @@ pub struct Node {
     notes: Notes,
 }
 
-/// What a node's task has to tell the host.
+/// The reports of a node's task to the host.
 pub type Notes = Rc<RefCell<Vec<Note>>>;
 
 /// A step of a client, for the history.
@@ -139,11 +139,11 @@ pub struct Note {
     pub lock: u64,
     /// Which of the client's acquisitions, from 1.
     pub hold: u64,
-    /// What happened.
+    /// The step.
     pub step: Step,
 }
 
-/// What happened.
+/// A step of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Called for it.
@@ -159,7 +159,7 @@ pub enum Step {
     },
     /// Called for its release.
     Release,
-    /// Released.
+    /// A lock was released.
     Released,
     /// A verb failed; the client has given up.
     Failed(String),
@@ -204,7 +204,7 @@ impl Node {
             }
         }
         self.set_alarm(cx);
-        // What is complete already wakes nobody.
+        // A verb that is complete already wakes nobody.
         if again {
             self.run(cx);
         }
@@ -225,7 +225,7 @@ impl Node {
 
     /// One message after the other leaves.
     fn send_next(&mut self, cx: &mut Context<'_, Node>) {
-        // A NIC takes the same from one message to the next wherever it is; at the home the CPU may take longer.
+        // The gap between two messages of a NIC is the same on every node. At the home, the CPU may take longer.
         let cpu = if self.nic.is_some() { self.setting.profile.home_message } else { 0 };
         let gap = self.setting.profile.send_gap.max(cpu);
         let now = cx.now();

@@ -1,4 +1,4 @@
-//! Loads on the simulated fabric, and what they cost.
+//! Loads on the simulated fabric, and their costs.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,9 +21,10 @@ use crate::onesided::traces::Trace;
 /// Which locks clients want.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Load {
-    /// One lock at a time of so many, by a Zipf distribution with theta 0.99 or uniformly; this share is shared.
+    /// One lock at a time of this many, by a Zipf distribution with theta 0.99 or uniformly. `shared` is the share of
+    /// shared locks.
     Micro {
-        /// Locks.
+        /// The number of locks.
         locks: u64,
         /// Zipf or uniform.
         skewed: bool,
@@ -36,7 +37,7 @@ pub enum Load {
     SmallBank(Guards),
 }
 
-/// What a client does under a lock of [`Load::Micro`].
+/// A client's accesses under a lock of [`Load::Micro`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Section {
     /// Nothing, as published.
@@ -48,15 +49,15 @@ pub enum Section {
 /// A measurement.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What things cost.
+    /// The costs of verbs and messages.
     pub profile: Profile,
     /// The protocol and its settings.
     pub options: Options,
-    /// Clients.
+    /// The number of clients.
     pub clients: usize,
-    /// What they want.
+    /// The locks that they want.
     pub load: Load,
-    /// What they do with it.
+    /// Their accesses under a lock.
     pub section: Section,
     /// Nothing is counted before.
     pub warm_up: Nanos,
@@ -64,7 +65,7 @@ pub struct Case {
     pub length: Nanos,
     /// Probability that a holder forgets its lock.
     pub dies: f64,
-    /// Whether the fabric has masked operations.
+    /// True if the fabric has masked operations.
     pub masked: bool,
 }
 
@@ -88,7 +89,7 @@ impl Case {
     }
 }
 
-/// What was counted.
+/// The counts of a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// Locks taken and released, or transactions, per second.
@@ -103,10 +104,10 @@ pub struct Measured {
     pub failed_tries: f64,
 }
 
-/// What locks cost.
+/// The cost of locks in verbs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Verbs {
-    /// What the clients posted.
+    /// The verbs that the clients posted.
     pub counts: Counts,
     /// Locks taken and released.
     pub pairs: u64,
@@ -222,7 +223,7 @@ struct Loader {
     random: Random,
 }
 
-/// What a client has just done.
+/// A step that a client has just finished.
 struct Done {
     pairs: u64,
     latency: Nanos,
@@ -265,7 +266,8 @@ impl Loader {
                     Done { pairs, latency: self.port.now() - called, hottest: false }
                 }
             };
-            // What ends now may have begun before: else those who wait for long would not count.
+            // A lock that ends now may have begun before the measurement. Otherwise long waits
+            // would not count.
             if self.port.now() >= case.warm_up {
                 let mut tally = tally.borrow_mut();
                 let counts = client.counts().since(&before);

@@ -1,10 +1,10 @@
 //! Locks in remote memory in the simulator: the same protocols as on hardware, over a fabric with a cost model.
 //!
-//! - [`profile`] says what verbs and messages cost; [`host`] is the fabric: one home, any number of clients.
-//! - [`seeds`] runs clients with faults and has their history checked: `lockify sim onesided`; [`overtaking`] is a rule that
-//!   only such runs have.
-//! - [`measure`] runs loads ([`traces`] and [`smallbank`] among them) and counts; [`paper`] makes of that the published
-//!   tables: `lockify sim onesided --paper`.
+//! - [`profile`] has the costs of verbs and messages. [`host`] is the fabric: one home, any number of clients.
+//! - [`seeds`] runs clients with faults and has their history checked: `lockify sim onesided`. [`overtaking`] is a rule
+//!   that only such runs have.
+//! - [`measure`] runs loads ([`traces`] and [`smallbank`] among them) and counts. [`paper`] makes the published tables of
+//!   that: `lockify sim onesided --paper`.
 
 pub mod host;
 pub mod measure;

@@ -1,9 +1,9 @@
-//! How many writers are granted while a reader waits, where a protocol promises a limit
+//! The number of writers that are granted while a reader waits, where a protocol promises a limit
 //! ([`Options::most_writers_before_a_reader`]).
 //!
-//! A reader queues by a fetch-and-add, so it is counted from the moment at which the home executes that. Only writers of the
-//! reader's own generation count: those of the next one are granted after a repair, which evicts the reader, and nothing is
-//! promised for the time until it notices.
+//! A reader queues by a fetch-and-add, so the count starts when the home executes that. Only writers of the reader's own
+//! generation count. Those of the next one are granted after a repair, which evicts the reader. Nothing is promised for
+//! the time until the reader notices.
 
 use std::collections::HashMap;
 

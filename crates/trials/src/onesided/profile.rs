@@ -1,15 +1,16 @@
-//! What verbs and messages cost. Fixed before any protocol was measured on them.
+//! The costs of verbs and messages. They were fixed before any protocol was measured with them.
 
 use lockify_sim::{Delay, Nanos};
 
-/// What clocks of two nodes may differ by, as DrTM assumes of the precision time protocol.
+/// The largest difference between the clocks of two nodes, as DrTM assumes of the precision time
+/// protocol.
 pub const CLOCK_ERROR: Nanos = 50_000;
 
 /// A cost model of a fabric.
 ///
 /// A verb travels to the home, waits for the home's NIC, executes, and its completion travels back. Atomics wait for each
-/// other at the NIC, and longer for those at the same address: the NIC keeps a lock on it from its read over the bus to its
-/// write. READs and WRITEs wait for the NIC only. The verbs of one client execute in the order of posting.
+/// other at the NIC, and longer for those at the same address. The NIC keeps a lock on an address from its read over the
+/// bus to its write. READs and WRITEs wait for the NIC only. The verbs of one client execute in the order of posting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// From a client to the home.
@@ -18,7 +19,7 @@ pub struct Profile {
     pub back: Delay,
     /// A message between two clients, until the receiver handles it.
     pub message: Delay,
-    /// What a message to or from the home takes more than a verb on that way.
+    /// The additional time of a message to or from the home, compared with a verb on that way.
     pub home_letter: Nanos,
     /// From the start of one atomic to the start of the next, at any address.
     pub atomic_gap: Nanos,
@@ -26,9 +27,9 @@ pub struct Profile {
     pub same_address: Nanos,
     /// From the start of one READ or WRITE to the start of the next.
     pub access_gap: Nanos,
-    /// What the home's CPU takes for a message that it gets or sends, one after the other.
+    /// The time of the home's CPU for a message that it gets or sends, one after the other.
     pub home_message: Nanos,
-    /// What a node takes from the posting of one message to that of the next, the home included.
+    /// A node's time from the posting of one message to that of the next, the home included.
     pub send_gap: Nanos,
 }
 
@@ -64,7 +65,7 @@ pub const NOTIFICATION: Table1 = Table1 {
 /// One way of a message of 64 bytes between a process and its node's daemon (N-CoSED).
 pub const IPC: Nanos = 2_900;
 
-/// What it takes to begin one: all of an unlock that its caller sees.
+/// The time to begin one: the whole visible part of an unlock.
 pub const IPC_BEGIN: Nanos = 1_100;
 
 /// **Calibration**, the one fitted parameter: between two grants that one node sends, as a share of a message's time. 0.19
@@ -91,15 +92,15 @@ impl Table1 {
 /// ShiftLock's testbed as far as it is known: 100 Gb/s, a round trip of about 1862 ns (its unit of waiting).
 ///
 /// **Calibration**, by published figures on one lock that are compared with nothing else:
-/// - 269 ns from one atomic at an address to the next. 240 clients that try for one lock without a pause get it 15.5 K times
-///   a second (the paper's motivation); each release then waits for a try of every other client, so that is 1 / (240 · 269
-///   ns).
-/// - 3 us for a message from client to client, with what both take to post and to notice it. The artifact's smallest example
+/// - 269 ns from one atomic at an address to the next. 240 clients that try for one lock without a pause get it 15.5 K
+///   times a second (the paper's motivation). Each release then waits for a try of every other client, so that is 1 /
+///   (240 · 269 ns).
+/// - 3 us for a message from client to client, including the posting and the notice. The artifact's smallest example
 ///   prints 738528 locks per second: eight threads, one lock, four of five share, a pause of 1000 ns between polls.
 ///
-/// Assumed, since it is not published: latencies spread log-normally, by a median of 40 ns; messages to and from the home
-/// take as long as others; 40 M atomics and 100 M accesses per second at the home; a server's core handles 2 M messages per
-/// second.
+/// Some costs are not published. The model assumes these: latencies spread log-normally, by a median of 40 ns; messages
+/// to and from the home take as long as others; 40 M atomics and 100 M accesses per second at the home; a server's core
+/// handles 2 M messages per second.
 pub fn hundred_gigabit() -> Profile {
     let spread = |base| Delay::LogNormal { base, median: 40, sigma: 0.7 };
     Profile {

@@ -1,8 +1,9 @@
 //! Seeds of clients with faults: `lockify sim onesided`.
 //!
-//! Clients take random locks of a small table, hold them for up to more than a lease, crash, pause and lose connections,
-//! while their verbs are held up for up to ten leases. Each client is a node of the history that [`lockify_check`] judges.
-//! When it is quiet, client 1, which nothing happens to, takes every lock once: whatever the others left is repaired.
+//! Clients take random locks of a small table and hold them for up to more than a lease. They crash, pause and lose
+//! connections, while their verbs are delayed by up to ten leases. Each client is a node of the history that
+//! [`lockify_check`] judges. In the end, client 1, which has no faults, takes every lock once. So everything that the
+//! others left is repaired.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -35,14 +36,14 @@ const END: Nanos = 160 * MILLISECOND;
 /// Nothing happens to this client, so that it can sweep.
 const SPARED: u32 = 1;
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The protocol.
     pub protocol: Protocol,
     /// The seeds.
     pub seeds: Range<u64>,
-    /// Whether anything fails.
+    /// True if there are faults.
     pub faults: bool,
     /// Keep the trace of a failing seed.
     pub trace: bool,
@@ -76,7 +77,7 @@ impl Run {
     }
 }
 
-/// What happened in one run.
+/// The events of one run, counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
     /// Locks taken.
@@ -91,7 +92,7 @@ pub struct Outcome {
     pub digest: u64,
 }
 
-/// What came out.
+/// The results of all seeds.
 pub type Summary = crate::seeds::Summary<Outcome>;
 
 impl crate::seeds::Outcome for Outcome {
@@ -123,7 +124,7 @@ pub fn run(run: &Run, progress: impl Fn(u64) + Sync) -> Summary {
 /// Runs one seed.
 ///
 /// # Errors
-/// What was violated, with the trace if it was kept.
+/// The violation, with the trace if it was kept.
 pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
     let mut random = Random::seed_from_u64(seed);
     let clients = random.random_range(2..=7usize);
@@ -136,8 +137,8 @@ pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
     }
     options.net = LEASE / 2;
     options.batch = random.random_range(1..=4);
-    // Counters run out now and then; not so fast that a word's place is used again within ten leases, for which verbs are
-    // held up where there are faults: a table assumes that none is under way for that long.
+    // Counters run out from time to time. They must not run out so fast that a word's place is used again within ten
+    // leases, the longest delay of a verb. A table assumes that no verb is under way for that long.
     let short = if run.faults { 256 } else { 8 };
     options.turnover = if random.random_bool(0.5) { short } else { MAX_TURNOVER };
     #[cfg(feature = "mutations")]

@@ -1,10 +1,10 @@
 //! SmallBank on a key-value store, with locks beside it (experiment 5).
 //!
-//! As in ShiftLock's artifact: the store is one Redis, which executes one command after the other; each of 1 M accounts has a
-//! savings and a checking balance under a lock each; the balance transaction takes no lock. The locks are those of a table
-//! in remote memory, or RedLock with one instance, the same store: every try and every release is a connection of its own, and a
-//! hold lasts 10 ms at most. A try that took so long that nothing of that is left, or found the lock taken, is undone and
-//! repeated after up to 200 ms.
+//! As in ShiftLock's artifact, the store is one Redis, which executes one command after the other. Each of 1 M accounts
+//! has a savings and a checking balance under a lock each. The balance transaction takes no lock. The locks are those of
+//! a table in remote memory, or RedLock with one instance, the same store. With RedLock, every try and every release is a
+//! connection of its own, and a hold lasts at most 10 ms. A try that finds the lock taken, or leaves nothing of this
+//! time, is undone. It is repeated after up to 200 ms.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -35,14 +35,14 @@ const TRIP: Nanos = 50 * MICROSECOND;
 /// commands each.
 const COMMAND: Nanos = 4_200;
 
-/// **Calibration**: what the store takes to accept, set up and close a connection, from RedLock's published 5.56 K
+/// **Calibration**: the store's time to accept, set up and close a connection. It follows from RedLock's published 5.56 K
 /// transactions per second of 6.5 commands and 1.25 locks each.
 const CONNECTION: Nanos = 57 * MICROSECOND;
 
 /// How long a RedLock holds.
 const LIFE: Nanos = 10 * MILLISECOND;
 
-/// What RedLock takes off for clocks that differ: 1 % and 2 ms.
+/// RedLock's deduction for different clocks: 1 % and 2 ms.
 const DRIFT: Nanos = LIFE / 100 + 2 * MILLISECOND;
 
 /// The longest pause after a failed try.
@@ -51,9 +51,9 @@ const PAUSE: Nanos = 200 * MILLISECOND;
 /// The store.
 #[derive(Default)]
 pub struct Store {
-    /// When what has been sent so far is done: commands come in the order of sending, as all take as long.
+    /// The time when all sent commands are done. Commands arrive in the order of sending, because all take equally long.
     free: Cell<Nanos>,
-    /// Who holds a lock, and until when.
+    /// The holder of each lock, and the end of its hold.
     held: RefCell<HashMap<LockId, (u64, Nanos)>>,
     /// Tries for a RedLock, and those that failed.
     tries: Cell<(u64, u64)>,
@@ -127,9 +127,9 @@ impl Store {
     }
 }
 
-/// What a transaction does.
+/// The steps of a transaction.
 struct Plan {
-    /// Ascending.
+    /// The locks, in ascending order.
     locks: Vec<LockId>,
     /// Commands to find the accounts by name.
     finds: u64,

@@ -1,7 +1,8 @@
-//! Which locks the benchmarks' transactions take (experiment 4), from the benchmarks' definitions.
+//! The locks of the benchmarks' transactions (experiment 4), from the benchmarks' definitions.
 //!
-//! The artifact replays recorded traces, which are not to be had. Chosen here: 1 M subscribers (TATP) and 48 warehouses
-//! (TPC-C), uniform; items of TPC-C are read without locks, as they never change; at most 16 locks.
+//! The artifact replays recorded traces, which are not available. The choices here are 1 M subscribers (TATP) and 48
+//! warehouses (TPC-C), uniform. Items of TPC-C never change, and are read without locks. A transaction takes at most 16
+//! locks.
 
 use lockify_onesided::{LockId, Mode, Table};
 use lockify_sim::{Nanos, Random};
@@ -10,9 +11,9 @@ use rand::RngExt as _;
 /// A load: a benchmark's mix of transactions, or only one kind of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trace {
-    /// TATP.
+    /// TATP: short transactions of a mobile network's subscriber data.
     Tatp,
-    /// TPC-C.
+    /// TPC-C: orders of a wholesaler's warehouses.
     TpcC,
     /// TATP: get subscriber data.
     GetSubscriber,

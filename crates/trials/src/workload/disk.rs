@@ -1,4 +1,4 @@
-//! The shared disk of the simulated file system: what nodes may only read or write under its locks.
+//! The shared disk of the simulated file system: nodes may access it only under its locks.
 
 use std::collections::BTreeMap;
 

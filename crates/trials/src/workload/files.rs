@@ -1,11 +1,11 @@
 //! A file system in GFS2's manner: directories, objects, cached locks, and the guarantee that claims need.
 //!
-//! Whoever creates an object holds its directory EX, and takes the new inode EX and the new iopen PR with NOTIFY.
-//! Others learn an object's block only by holding the directory PR. Whoever deletes an object holds the directory,
-//! the inode and the iopen lock EX, and brings the latter two to NL (flagged FREED) before the block is free. Blocks
-//! are reused at once, while other nodes still cache idle locks of the same names.
+//! A node that creates an object holds its directory EX. It takes the new inode EX and the new iopen PR with NOTIFY.
+//! Others learn an object's block only by holding the directory PR. A node that deletes an object holds the
+//! directory, the inode and the iopen lock EX. It brings the latter two to NL (flagged FREED) before the block is
+//! free. Blocks are reused at once, while other nodes still cache idle locks of the same names.
 //!
-//! A hostile node breaks the guarantee on purpose: it takes inodes by number without the directory's lock, and claims
+//! A hostile node breaks the guarantee on purpose. It takes inodes by number without the directory's lock, and claims
 //! names that others may be claiming.
 
 use std::cell::RefCell;
@@ -23,7 +23,7 @@ use crate::port::{Client, Phase, Port};
 /// How a node's file system behaves.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// Whether nodes also look names up, and claim them, without the directory's lock.
+    /// True if nodes also look names up, and claim them, without the directory's lock.
     pub hostile: bool,
     /// Blocks of all directories together.
     pub blocks: u32,
@@ -35,7 +35,7 @@ pub struct Files {
     pub cache: usize,
 }
 
-/// What a lock is for.
+/// The purpose of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Key {
     Directory(usize),
@@ -51,7 +51,7 @@ struct Need {
     claim: bool,
 }
 
-/// What a node is doing.
+/// The present task of a node.
 #[derive(Clone, Debug)]
 enum Task {
     /// Make objects: directory EX, then each inode EX and iopen PR.
@@ -78,7 +78,7 @@ pub struct FileSystem {
     needs: Vec<Need>,
     /// Creations of this node that others may see, and in which directory; for undoing them after a conflict.
     created: BTreeMap<u32, usize>,
-    /// What this node's directory had on record when the last intruder looked.
+    /// The records of this node's directory when the last intruder looked.
     records: BTreeSet<Name>,
     dead: bool,
     /// Numbers the uses, so that the end of an abandoned one is recognised.
@@ -162,9 +162,9 @@ impl FileSystem {
         self.need(port, &[(first.0, first.1, claim)]);
     }
 
-    /// The inode that a hostile task takes: any, also of blocks that the disk does not have, whose names go when
-    /// their intruder goes. Those who peek prefer what has just come on record at this node: the request of a
-    /// directory node is what confirms a claim whose reply is late.
+    /// The inode that a hostile task takes. It may be any, also of blocks that the disk does not have; their names
+    /// vanish with their intruder. Intruders that peek prefer the newest record at this node: a directory node's
+    /// request confirms a claim whose reply is late.
     fn intrude(&mut self, port: &mut Port<'_>, peek: bool) -> u32 {
         let blocks = self.how.blocks + BEYOND;
         if peek {

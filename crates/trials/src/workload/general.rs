@@ -1,4 +1,4 @@
-//! General locking: random clients on a few hot names, using everything that the interface has.
+//! General locking: random clients on a few hot names, using all features of the interface.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ pub struct General {
     pub names: u32,
     /// Locks that one client has at most.
     pub locks: usize,
-    /// Whether new locks may carry NOTIFY: only where no guarantee is needed for it.
+    /// True if new locks may carry NOTIFY: only where no guarantee is needed for it.
     pub notify: bool,
     /// Nodes of the cluster, for purges.
     pub nodes: u32,
-    /// Whether to use lock value blocks.
+    /// True if lock value blocks are used.
     pub value_blocks: bool,
     /// Length of lock value blocks.
     pub lvb_len: usize,

@@ -1,4 +1,4 @@
-//! A file system's cached lock, in GFS2's manner: kept until somebody else wants it, idle ones at NL.
+//! A file system's cached lock, in GFS2's manner: kept until another node wants it, idle ones at NL.
 
 use lockify_core::{
     ClientId, Completion, ConvertArgs, Error, Input, LockArgs, LockFlags, LockId, Mode, Name,
@@ -31,7 +31,7 @@ enum Op {
     Unlock,
 }
 
-/// What became of an operation.
+/// The result of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The lock has another mode now, or is gone.
@@ -51,22 +51,22 @@ impl Glock {
         self.lock
     }
 
-    /// Whether it is held in `mode` or a stronger one and nothing is under way.
+    /// Returns true if it is held in `mode` or a stronger one and nothing is under way.
     pub fn holds(&self, mode: Mode) -> bool {
         self.op.is_none() && !self.lost && self.held.is_some_and(|held| held >= mode)
     }
 
-    /// Whether nothing is under way.
+    /// Returns true if nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.op.is_none()
     }
 
-    /// Whether the lock manager knows of it.
+    /// Returns true if the lock manager knows of it.
     pub fn exists(&self) -> bool {
         self.lock.is_some()
     }
 
-    /// Whether it protects nothing and could be dropped.
+    /// Returns true if it protects nothing and could be dropped.
     pub fn is_spare(&self) -> bool {
         self.op.is_none() && !self.in_use && self.held == Some(Mode::NL)
     }

@@ -1,4 +1,4 @@
-//! What simulated clients do.
+//! The loads of simulated clients.
 
 pub mod disk;
 pub mod files;

@@ -1,6 +1,6 @@
-//! Transactions: clients that lock several names one after the other, in any order, hold what they
-//! have until they have all, and release all together. They deadlock, and only a search for
-//! deadlocks gets them on.
+//! Transactions: clients that lock several names one after the other, in any order. They keep their
+//! locks until they have all of them, and release all together. They deadlock, and only a search
+//! for deadlocks makes them progress.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub struct TransactionClient {
     id: ClientId,
     phase: Phase,
     locks: BTreeMap<LockId, Held>,
-    /// What is still to be locked.
+    /// The names still to be locked.
     plan: Vec<(Name, Mode)>,
     /// It has got everything, or was a deadlock's victim: everything is being released.
     over: bool,
@@ -230,7 +230,7 @@ impl Client for TransactionClient {
 
     fn enter(&mut self, port: &mut Port<'_>, phase: Phase) {
         self.phase = phase;
-        // What has begun comes to its end by itself, or there is no progress.
+        // Operations that have begun end by themselves, or there is no progress.
         self.begin(port);
     }
 

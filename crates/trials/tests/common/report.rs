@@ -1,6 +1,7 @@
-//! What a test without harness needs of one.
+//! The parts of a harness that a test without one needs.
 
-/// Whether the command line asks for the test of this name: it has no filter, or one that fits.
+/// Returns true if the command line asks for the test of this name: it has no filter, or a matching
+/// one.
 pub fn is_wanted(name: &str) -> bool {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "--list") {

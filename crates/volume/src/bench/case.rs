@@ -1,4 +1,4 @@
-//! What is measured, and what it should cost.
+//! The measured cases, and the expected cost of each.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ pub const DATA: u16 = 4;
 /// Operations that a host has under way.
 pub const DEPTH: u32 = 4;
 
-/// What hosts do. An operation reads or writes 1 to 4 stripe units of one stripe, each number as often.
+/// The load of hosts. An operation reads or writes 1 to 4 stripe units of one stripe, each number equally often.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Workload {
-    /// Processes.
+    /// The number of host processes.
     pub hosts: u32,
     /// The share of the array that they address, evenly: the less, the more they meet.
     pub addressed: f64,
@@ -52,7 +52,7 @@ pub enum Effort {
     Smoke,
     /// The most telling ones.
     Quick,
-    /// All.
+    /// Hosts use the whole array.
     Full,
 }
 
@@ -76,9 +76,9 @@ impl Effort {
     }
 }
 
-/// Messages of an operation on `touched` units that nothing disturbs (docs/design/array.md 2.5): a request and its reply are
-/// two. Locking by a server costs four more; a cached lock of callback locking saves them, so that there the model is an upper
-/// bound.
+/// The messages of an undisturbed operation on `touched` units (docs/design/array.md 2.5). A request and its reply are two
+/// messages. Locking by a server costs four more. A cached lock of callback locking saves them, so the model is an upper bound
+/// there.
 pub fn messages(scheme: Scheme, read: bool, touched: u64) -> u64 {
     let data = u64::from(DATA);
     let locks = if scheme.has_server() { 4 } else { 0 };
@@ -94,7 +94,7 @@ pub fn messages(scheme: Scheme, read: bool, touched: u64) -> u64 {
             Scheme::ZeroOverhead | Scheme::ServerLocking | Scheme::CallbackLocking => zero,
             // Each unit is locked, with the read if there is one, and unlocked, with the write if there is one.
             Scheme::DeviceLocking => 4 * (only_read + both + only_written),
-            // What is only written is announced first.
+            // Blocks that are only written are announced first.
             Scheme::TimestampOrdering => zero + 2 * only_written,
         }
 }

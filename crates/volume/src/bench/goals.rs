@@ -1,4 +1,4 @@
-//! What was promised, and whether it was held.
+//! The goals, and whether they were met.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use super::{Outcome, Results, Subject, Workload};
 /// A goal and what was found.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Goal {
-    /// What was promised.
+    /// The promise.
     pub what: String,
-    /// What was measured.
+    /// The measured figure.
     pub found: f64,
-    /// Whether that is as promised.
+    /// True if the figure keeps the promise.
     pub held: bool,
 }
 
@@ -68,7 +68,7 @@ fn ratio(of: &Outcome, to: &Outcome) -> Option<Goal> {
     Some(Goal { what, found, held: found >= 0.95 })
 }
 
-/// A single host disturbs nobody but itself, so the model fits; but for callback locking, of which it is a bound.
+/// A single host disturbs nobody but itself, so the model fits. For callback locking the model is an upper bound.
 fn as_modelled(outcome: &Outcome) -> Option<Goal> {
     let Subject::Array(scheme) = outcome.subject else { return None };
     if outcome.workload.hosts > 1 {

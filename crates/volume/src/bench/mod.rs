@@ -1,7 +1,7 @@
-//! What the schemes cost: real processes on the loopback interface, over files of this machine.
+//! The cost of the schemes: real processes on the loopback interface, over files of this machine.
 //!
-//! Every round measures every case once, one subject after the other, each with files and processes of its own: what
-//! disturbs the machine disturbs all alike.
+//! Every round measures every case once, one subject after the other. Each has files and processes of its own. A
+//! disturbance of the machine affects all alike.
 
 mod case;
 mod fleet;
@@ -40,7 +40,7 @@ pub struct Settings {
     pub rounds: u32,
     /// How long each time.
     pub duration: Duration,
-    /// What hosts do.
+    /// The loads of hosts.
     pub workloads: Vec<Workload>,
     /// Each write is durable when it is answered; else after a flush.
     pub durable: bool,
@@ -58,9 +58,9 @@ pub enum BenchError {
     /// No folder for files.
     #[error("cannot make a folder in {}: {error}; give another one", folder.display())]
     Folder {
-        /// Where.
+        /// The folder that cannot be used.
         folder: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The array cannot be described, or its files not made.
@@ -79,7 +79,7 @@ pub enum BenchError {
         program: &'static str,
         /// Its Debian package.
         package: &'static str,
-        /// What happened.
+        /// The event.
         what: String,
     },
 }
@@ -91,7 +91,7 @@ pub struct Measured {
     pub ops_per_s: f64,
     /// Messages per operation.
     pub messages: f64,
-    /// What the model says of the operations that there were.
+    /// The model's figure for the measured operations.
     pub expected: f64,
     /// Share of operations that others delayed.
     pub delayed: f64,
@@ -104,13 +104,13 @@ pub struct Measured {
 pub struct Outcome {
     /// By what.
     pub subject: Subject,
-    /// What.
+    /// The load.
     pub workload: Workload,
     /// One for each round.
     pub rounds: Vec<Measured>,
 }
 
-/// What was measured.
+/// The results of the measurements.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
     /// Each case, in order.

@@ -14,7 +14,7 @@ use super::fleet::{self, Fleet};
 use super::worker::{Job, Role};
 use super::{BenchError, Settings};
 
-/// Who serves the block device.
+/// The server of the block device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Export {
     /// `lockify array export`, in front of five devices.
@@ -40,7 +40,7 @@ pub struct Proxies {
     pub lockify: Vec<f64>,
     /// Through nbdkit.
     pub nbdkit: Vec<f64>,
-    /// What is not installed, so that neither is measured: a program, which is its Debian package's name as well.
+    /// The missing program, which is also its Debian package's name. Without it neither is measured.
     pub lacking: Option<&'static str>,
 }
 

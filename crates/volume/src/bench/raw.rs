@@ -127,7 +127,7 @@ impl Doer for Raw {
     fn begin(&self, work: Work, done: Finish) {
         let inner = &self.inner;
         let layout = inner.layout;
-        // What the load asks for, and no more: whole units of one stripe.
+        // The load's accesses, and no more: whole units of one stripe.
         let (Work::Read { span } | Work::Write { span, .. }) = &work else {
             return done(Err(OpError::Range));
         };

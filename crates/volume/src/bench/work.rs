@@ -1,4 +1,4 @@
-//! What one host does: operations, each as soon as one before it has ended.
+//! The load of one host: it starts an operation as soon as an earlier one has ended.
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::case::{DATA, messages};
 
-/// What a host is to do.
+/// A host's load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Load {
     /// It uses stripes below this.
@@ -23,14 +23,14 @@ pub struct Load {
     pub depth: u32,
     /// How long.
     pub duration_ns: u64,
-    /// What its choices follow from.
+    /// The seed of its choices.
     pub seed: u64,
 }
 
-/// What it did.
+/// The work that it has done.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
-    /// Operations.
+    /// The number of operations.
     pub ops: u64,
     /// How long it took.
     pub elapsed_ns: u64,
@@ -49,7 +49,8 @@ pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are allowed")
 }
 
-/// Whoever does operations: a host of the array, or bare files. What is called with the result is called once.
+/// An executor of operations: a host of the array, or bare files. It calls the given function once with the
+/// result.
 pub(super) trait Doer {
     fn begin(&self, work: Work, done: Box<dyn FnOnce(Result<(), OpError>) + Send>);
 }

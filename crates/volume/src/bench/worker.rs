@@ -15,7 +15,7 @@ use crate::host::{Array, Joining};
 use crate::store::Access;
 use crate::{ArrayFile, device, lock_server, nbd};
 
-/// What a worker is to be.
+/// A worker's task.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     /// The array's file.
@@ -35,7 +35,7 @@ pub(super) enum Role {
     Export { id: u32, socket: PathBuf },
 }
 
-/// What a worker tells.
+/// A worker's message.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
     /// It serves, or is ready to begin.
@@ -140,7 +140,7 @@ fn be_host(file: &ArrayFile, id: u32, load: &Load) -> Result<Done, Failure> {
 fn be_export(file: &ArrayFile, id: u32, socket: &std::path::Path) -> Result<(), Failure> {
     let array = open(file, id)?;
     let export = nbd::Export::of(file, "bench".into(), format!("host {id}"), false);
-    // What was never written is not read from the disk.
+    // Blocks that were never written are not read from the disk.
     let stripe = vec![0x5a; export.stripe as usize];
     let stripe = bytes::Bytes::from(stripe);
     let count = u64::from(file.layout.unit) * u64::from(file.layout.data);

@@ -1,5 +1,5 @@
-//! Stripes in which something was being written when the device stopped (docs/design/array.md 3.1.3 and 3.1.4) are checked one
-//! after the other, even if nobody uses them: until then a dead device of the group could cost what was in flight there.
+//! The check of stripes with writes under way when the device stopped (docs/design/array.md 3.1.3 and 3.1.4). It visits one
+//! stripe after the other, even unused ones. Until then, a dead device of the group could cost these writes.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub(super) struct Checks {
     /// The stripe that is being checked, and since when.
     under_way: Option<(u64, Instant)>,
     rests_until: Instant,
-    /// What was found since it was said that stripes are checked.
+    /// The findings since the start of the check was reported.
     found: Option<Found>,
     /// It has been said that it does not work.
     failed: bool,

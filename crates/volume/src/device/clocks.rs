@@ -1,15 +1,15 @@
-//! Whose clock is wrong. Devices ask each other for the time. A device whose clock is too far from so many others' that it is not
-//! in a majority with the rest serves nobody: what it has seen and what it allows (docs/design/array.md 2.4) would make hosts'
-//! timestamps wrong at all devices. The others go on without it, as without one that is gone.
+//! The search for wrong clocks. Devices ask each other for the time. A device serves nobody if its clock and those near it are
+//! no majority. By its observations and limits (docs/design/array.md 2.4), hosts' timestamps would become wrong at all devices.
+//! The others continue without it, as without one that is gone.
 
 use std::collections::BTreeMap;
 
 use lockify_array::{DeviceId, Time};
 
-/// How far a device's clock may be from the others' beyond what hosts are allowed: a host adapts to as much.
+/// How far a device's clock may be from the others', beyond the limit for hosts. A host adapts to as much.
 const TOLERANCE: Time = 1_000_000_000;
 
-/// What is known of the clocks of an array's devices and witnesses.
+/// The known clocks of an array's devices and witnesses.
 pub(super) struct Clocks {
     /// How many there are, this one included.
     voters: usize,
@@ -45,13 +45,13 @@ impl Clocks {
         ahead.unsigned_abs() <= self.limit
     }
 
-    /// Whether this device and those whose clocks are near its own are a majority.
+    /// Returns true if this device and those whose clocks are near its own are a majority.
     pub fn agree(&self) -> bool {
         let near = self.ahead.values().filter(|ahead| self.is_near(**ahead)).count();
         (1 + near) * 2 > self.voters
     }
 
-    /// How far this device's clock is ahead of others, if so many are far from it that it cannot agree with a majority.
+    /// How far this device's clock is ahead of the others', if it cannot agree with a majority.
     pub fn own_error(&self) -> Option<i64> {
         let mut far: Vec<i64> =
             self.ahead.values().copied().filter(|ahead| !self.is_near(*ahead)).collect();

@@ -1,4 +1,4 @@
-//! Who of the devices is there: the node's membership service, over the connections of devices.
+//! The present devices: the node's membership service, over the connections of devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpStream};
@@ -12,14 +12,14 @@ use lockify_node::membership::{Action, Event, Membership, StaticConfig, StaticMe
 use crate::ArrayFile;
 use crate::clock::{incarnation, monotonic};
 
-/// How long a look whether a process of this machine is gone may take; the answer is there at once, or there is none.
+/// The time limit for finding out that a process of this machine is gone. The answer comes at once or not at all.
 const LOOK: Duration = Duration::from_millis(20);
 /// How many times longer a device may take to be there for the first time.
 const STARTING: u32 = 10;
 /// How often that is looked at.
 const LOOKS: Duration = Duration::from_millis(200);
 
-/// What has to be done for the service.
+/// An order from the membership service.
 #[derive(Debug)]
 pub(super) enum Order {
     Send {
@@ -138,14 +138,14 @@ impl Members {
         self.service.handle(monotonic(), wall, event);
     }
 
-    /// What is to be done next.
+    /// The next order.
     pub fn order(&mut self) -> Option<Order> {
         loop {
             return Some(match self.service.poll()? {
                 Action::Send { to, vote } => Order::Send { to: device(to), vote },
                 Action::Disconnect { node } => Order::Disconnect(device(node)),
                 Action::Halt(why) => Order::Halt(why.to_string()),
-                // What holds is asked for; the others are for cluster managers, agents and logs.
+                // The array asks for the present view. Cluster managers, agents and logs use the other actions.
                 Action::Install(_)
                 | Action::Cast(_)
                 | Action::Fence { .. }
@@ -170,7 +170,7 @@ impl Members {
         if self.lost.is_empty() { timer } else { timer.min(LOOKS) }
     }
 
-    /// Whether this device may act: it has agreed with a majority, not long ago.
+    /// Returns true if this device may act: it agreed with a majority recently.
     pub fn may_act(&self) -> bool {
         self.service.view().is_some()
             && self.service.lease_end().is_none_or(|end| monotonic() < end)
@@ -182,8 +182,8 @@ impl Members {
         members.into_iter().flatten().map(|member| device(member.node)).collect()
     }
 
-    /// Those who have not been in the view for so long; much longer if they never were, since an array's processes may be
-    /// started one after the other.
+    /// The devices that have not been in the view for this time. For devices that never were, the time is much longer,
+    /// because an array's processes may be started one after the other.
     pub fn gone(&self, time: Duration) -> impl Iterator<Item = DeviceId> {
         let gone = move |device: &DeviceId, since: &Instant| {
             since.elapsed() >= if self.met.contains(device) { time } else { STARTING * time }

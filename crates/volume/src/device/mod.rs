@@ -1,14 +1,15 @@
-//! The process of a device, or of a witness: the state machine of a device over a file, its connections, and its part in
-//! finding out who is dead.
+//! The process of a device, or of a witness. It has the state machine of a device over a file, its connections, and its part in
+//! finding dead members.
 //!
-//! - A device serves hosts only while it has agreed with a majority of the devices and witnesses, not longer ago than a lease,
-//!   on who is there: who has been left behind stops before the others go on.
-//! - A device that has been out of the view for a lease is taken out of the array by the lowest member.
-//! - A host that holds something at a device and is silent for a lease is fenced: by that device, after a pause that is the
-//!   longer the higher its number, so that mostly one does it.
-//! - A device that has restarted checks what was being written when it stopped (`checks.rs`).
+//! - A device serves hosts only within a lease after it has agreed on the members with a majority of the devices and witnesses.
+//!   A device that has been left behind therefore stops before the others continue.
+//! - The lowest member takes a device out of the array that has been out of the view for a lease.
+//! - A device fences a host that holds something there and is silent for a lease. It first pauses, the longer the higher its
+//!   number, so that mostly one device does it.
+//! - A restarted device checks the writes that were under way when it stopped (`checks.rs`).
 //! - A device whose clock is wrong serves nobody, and is taken out of the array as well (`clocks.rs`).
-//! - A new device's blocks are the array's only if all are new, or when the array has been told that it missed everything.
+//! - A new device's blocks count as the array's only in two cases: all devices are new, or the array has been told that the
+//!   device missed everything.
 
 mod checks;
 mod clocks;
@@ -51,7 +52,7 @@ pub enum ServeError {
     /// There is no such device.
     #[error("the array's file has devices and witnesses 0 to {last}, and not {id}: correct --id")]
     NoDevice {
-        /// Which.
+        /// The number that was given.
         id: u16,
         /// The last one.
         last: u16,
@@ -70,20 +71,20 @@ pub enum ServeError {
     OtherNode {
         /// Which device.
         id: u16,
-        /// Whose it is.
+        /// The node of the device in the array's file.
         entry: u32,
-        /// Who would serve it.
+        /// The node of this process.
         node: u32,
     },
     /// Its file.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What its file says.
+    /// The device's file does not fit.
     #[error("{}: {error}; if the array works without it, begin anew with --create on another file", path.display())]
     Boot {
         /// Which file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         error: BootError,
     },
     /// The address.
@@ -91,9 +92,9 @@ pub enum ServeError {
         "cannot listen at {address}: {error}; is the device served already, and is the address of this machine?"
     )]
     Listen {
-        /// Where.
+        /// The address.
         address: std::net::SocketAddr,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// Its history.
@@ -136,8 +137,8 @@ impl Server {
         Ok(Server(process::Process::new(file, entry, serving, store)?))
     }
 
-    /// Writes down, in a new file, what is done to blocks from now on, for `lockify check`. When it ends in order, it reads all of
-    /// them for the end of its history: hosts are to have ended before.
+    /// Records all further steps of blocks in a new file, for `lockify check`. When the process ends in order, it reads all
+    /// blocks for the end of its history. Hosts must have ended before.
     ///
     /// # Errors
     /// [`ServeError::History`].
@@ -145,7 +146,7 @@ impl Server {
         Ok(self.0.record(path)?)
     }
 
-    /// Serves until `stop` is set, which is looked at ten times a second and after every signal, or the disk fails.
+    /// Serves until `stop` is set, or the disk fails. It checks `stop` ten times a second and after every signal.
     ///
     /// # Errors
     /// [`ServeError`].

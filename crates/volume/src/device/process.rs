@@ -62,7 +62,7 @@ pub(super) struct Process {
     hosts: BTreeMap<Life, usize>,
     /// The connection of each device that has connected to this one.
     callers: BTreeMap<DeviceId, usize>,
-    /// Whether other devices had served before, when they were met.
+    /// True for devices that had served before they were met.
     in_service: BTreeMap<DeviceId, bool>,
     settled: Settled,
     /// Hosts that the state machine has found silent, and when something is done about it.
@@ -215,7 +215,7 @@ impl Process {
                     }
                 }
                 DeviceOutput::Silent { life } => {
-                    // The lowest member first; a moment for what is on its way from a host that was only slow to be heard.
+                    // The lowest member decides first. The pause lets a slow host's message arrive.
                     let lease = Duration::from_millis(self.file.timing.lease_ms);
                     let rank = self.members.list().iter().filter(|&&id| id < self.me).count();
                     let pause = lease / 8 + lease * u32::try_from(rank).unwrap_or(0) / 4;
@@ -308,9 +308,9 @@ impl Process {
             (Role::Host(from), Frame::Request(request)) => {
                 self.silent.remove(&from);
                 self.requests += 1;
-                // A host that was let in before this device was left behind; or a new device, whose blocks are not the
-                // array's, or one whose clock is wrong: only what is not about blocks is for it. Who asked goes on as soon as
-                // the array's state changes. A host that knows a newer state is answered that this device is behind.
+                // The host was let in before this device was left behind; or the device is new, and its blocks are not the
+                // array's; or its clock is wrong. It then answers only requests that do not concern blocks. The asker continues
+                // as soon as the array's state changes. A host with a newer state learns that this device is behind.
                 if is_of_blocks(&request.action) {
                     self.begin_service();
                 }
@@ -333,7 +333,7 @@ impl Process {
         }
     }
 
-    /// What devices say to each other.
+    /// Handles the messages between devices.
     fn heard_device(&mut self, from: DeviceId, frame: Frame) {
         match frame {
             Frame::Vote(vote) => self.members.voted(from, vote),
@@ -373,8 +373,8 @@ impl Process {
         }
     }
 
-    /// What hosts have here is of no use to them after they were put out: as after a crash, the device goes on with its record
-    /// only. It serves when it has been let in again; what the others did meanwhile it knows then.
+    /// After hosts were disconnected, their state here is of no use to them. As after a crash, the device continues with its
+    /// record only. It serves when it has been let in again, and it then knows the others' changes.
     fn begin_anew(&mut self) {
         if !self.anew || self.asked > 0 {
             return;
@@ -414,7 +414,7 @@ impl Process {
         }
     }
 
-    /// Who this process is, for connections from now on.
+    /// Sets the identity of this process for connections from now on.
     fn introduce(&mut self) {
         let (life, in_service) = (self.members.life(), self.disk.store().is_in_service());
         self.net.set_role(Role::Device { id: self.me, life, in_service });
@@ -466,7 +466,7 @@ impl Process {
         });
         match (&self.off, &off) {
             (None, Some(why)) => (self.log)(why),
-            // What was not answered is asked again on a new connection.
+            // Unanswered requests are repeated on a new connection.
             (Some(_), None) => {
                 (self.log)("this device's clock is right again");
                 self.put_hosts_out("this device's clock was wrong");
@@ -503,7 +503,7 @@ impl Process {
         let now = Instant::now();
         let lease = Duration::from_millis(self.file.timing.lease_ms);
         if self.net.closed.is_some() {
-            // Who is not let in cannot be heard: he has a lease from when he is.
+            // A refused host cannot renew; its lease starts when we admit it.
             self.silent.values_mut().for_each(|at| *at = now + lease);
         }
         if !self.members.may_act() || self.anew {
@@ -530,7 +530,7 @@ impl Process {
         {
             self.repairs.ask(Job::Check(stripe));
         }
-        // Who is out of the array is rebuilt before it is good again, and then its blocks are the array's.
+        // A device that is out of the array is rebuilt before it is good again. Then its blocks are the array's.
         let conditions = self.device.state().devices.iter().zip(0..);
         for (_, id) in conditions.filter(|(condition, _)| **condition == Condition::Failed) {
             self.in_service.insert(DeviceId(id), true);
@@ -553,7 +553,7 @@ impl Process {
         }
     }
 
-    /// Whether this is the lowest member of those whose clocks are right.
+    /// Returns true if this is the lowest member of those whose clocks are right.
     fn leads(&self) -> bool {
         let right = |id: &DeviceId| !self.wrong_clocks.contains_key(id);
         self.off.is_none() && self.members.list().into_iter().find(right) == Some(self.me)
@@ -579,8 +579,8 @@ impl Process {
         match self.disk.store().put_in_service() {
             Ok(()) => {
                 self.introduce();
-                // In the place of one that had served: it comes back like that one. What hosts have asked it was not for it, and
-                // that it is let in makes them ask nothing again: they do so on new connections.
+                // This device replaces one that had served, and comes back like that one. Hosts' earlier requests were not for
+                // it. They do not repeat them because it is let in: they repeat them on new connections.
                 self.anew = !all_new && condition.is_some();
                 if self.anew {
                     self.put_hosts_out("this device begins");

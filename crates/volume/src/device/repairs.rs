@@ -1,5 +1,5 @@
-//! What a device's or lock server's process does as a host: fence hosts that seem dead, have the array go on without a dead
-//! device, or with one that is back, and check what was being written when a device stopped.
+//! The work that a device's or lock server's process does as a host. It fences hosts that seem dead. It lets the array continue
+//! without a dead device, or with a returned one. It checks the writes that were under way when a device stopped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ pub(crate) enum Job {
 /// A piece of work, and what came of it.
 pub(crate) type Ended = (Job, Result<HostAnswer, String>);
 
-/// Begins jobs on a thread of its own. Many are under way at once: fencing a host may have to wait until another one is fenced
-/// as well, or until the array goes on without a device.
+/// Begins jobs on a thread of its own. Many run at once. The fencing of a host may wait for that of another host, or for the
+/// array to continue without a device.
 pub(crate) struct Repairs {
     jobs: Sender<Job>,
     under_way: BTreeSet<Job>,
@@ -87,8 +87,7 @@ impl Repairs {
         }
     }
 
-    /// Takes what has come to an end. Who asked asks again for what has failed: that a device is gone, or wants to be let in, is
-    /// seen again.
+    /// Takes the finished jobs. The caller repeats failed ones: it notices again that a device is gone or wants to be let in.
     pub fn look(&mut self) -> Vec<Ended> {
         let ended = self.ended.take();
         for (job, result) in &ended {

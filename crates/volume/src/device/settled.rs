@@ -1,5 +1,5 @@
-//! Which devices are settled ([`lockify_array::Device::is_unsettled`]): beside one that is not, or cannot be asked, no device of
-//! its group is given up.
+//! The settled devices ([`lockify_array::Device::is_unsettled`]). No device is given up while another one of its group is
+//! unsettled or cannot be asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,7 +50,7 @@ impl Settled {
         std::mem::take(&mut self.untold)
     }
 
-    /// Whether all others of a device's group are settled.
+    /// Returns true if all others of a device's group are settled.
     pub fn may_give_up(&mut self, device: DeviceId) -> bool {
         let is = |other: &DeviceId| match *other == self.me {
             true => self.own,
@@ -109,7 +109,7 @@ mod tests {
         assert!(settled.may_give_up(GONE));
         settled.lost(OTHER);
         assert!(!settled.may_give_up(GONE));
-        // What it said before it was away does not count.
+        // Its messages from before its absence do not count.
         settled.met(OTHER);
         assert!(!settled.may_give_up(GONE));
         assert_eq!(settled.whom_to_tell(true), [OTHER].into());

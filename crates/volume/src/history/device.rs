@@ -1,4 +1,4 @@
-//! What a device did to its blocks, and whom it refuses.
+//! A device's steps on its blocks, and the lives that it refuses.
 
 use std::io;
 use std::path::Path;

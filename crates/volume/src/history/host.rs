@@ -1,4 +1,4 @@
-//! What a host was asked for, and answered.
+//! A host's requests and answers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub(crate) struct HostHistory {
     history: History,
     layout: Layout,
     life: Life,
-    /// What is not answered, with the newest try of it that was written down.
+    /// Unanswered requests, each with its newest recorded try.
     open: BTreeMap<Ticket, Option<u64>>,
 }
 

@@ -1,8 +1,8 @@
-//! What a process of an array does, written down for `lockify check`.
+//! The record of an array's process, for `lockify check`.
 //!
-//! Hosts write what they were asked for and answered, devices what they did to their blocks. Each process writes a file of its own,
-//! on the machine's clock; the checker puts them together. An event is handed to the operating system before anything that it
-//! leads to leaves the process, so that the history of a process that is killed lacks nothing that others have seen.
+//! Hosts record requests and answers, and devices record steps on their blocks. Each process writes a file of its own, on the
+//! machine's clock. The checker merges them. The operating system has an event before any of its effects leaves the process. So
+//! a killed process's history lacks nothing that others have seen.
 
 mod device;
 mod host;
@@ -36,12 +36,12 @@ pub enum HistoryError {
     Write {
         /// Which file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: WriteError,
     },
 }
 
-/// A history's file. What cannot be written is told once, and ends the history, not the service.
+/// A history's file. A write error is reported once. It ends the history, not the service.
 struct History {
     /// None if it has ended.
     writer: Option<Writer<File>>,

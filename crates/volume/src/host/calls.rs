@@ -1,4 +1,4 @@
-//! What threads ask a host for, until its own thread takes it.
+//! The requests of threads to a host, until the host's own thread takes them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,10 +8,10 @@ use lockify_array::{HostAnswer, HostCounts, OpError, Work};
 
 use super::{IN_FLIGHT, Status, closed};
 
-/// What is called with a result.
+/// The function that gets a result.
 pub type Done = Box<dyn FnOnce(Result<HostAnswer, OpError>) + Send>;
 
-/// What a host was asked for.
+/// A request to a host.
 pub(super) struct Call {
     pub work: Work,
     pub done: Done,
@@ -60,7 +60,7 @@ impl Calls {
         }
         state.under_way += 1;
         state.waiting.push_back(Call { work, done });
-        // Who asks first wakes the host for those behind it, too.
+        // The first caller wakes the host for those behind it, too.
         let first = state.waiting.len() == 1;
         drop(state);
         if first {
@@ -108,7 +108,7 @@ impl Calls {
         self.wake();
     }
 
-    /// Whether the host is to end: it was closed, and nothing is under way.
+    /// Returns true if the host was closed and nothing is under way.
     pub fn is_over(&self) -> bool {
         let state = self.state();
         state.closing && state.under_way == 0

@@ -78,7 +78,7 @@ impl Engine {
         while !self.calls.is_over() {
             let now = self.clock.now();
             let wait = until(self.host.next_timer(), now).min(COMPLAIN);
-            // What was said is sent in there.
+            // The messages are sent in there.
             if let Some(history) = &mut self.history {
                 history.flush();
             }

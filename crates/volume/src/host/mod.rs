@@ -1,7 +1,7 @@
 //! A host of an array, as a library.
 //!
-//! [`Array::open`] connects to the array's devices and gives a handle that many threads may use at once. What they ask for
-//! is done by one thread, which runs the state machine of a host; [`Array::submit`] does not wait for it, the others do.
+//! [`Array::open`] connects to the array's devices and gives a handle that many threads may use at once. One thread runs the
+//! state machine of a host and does all their work. [`Array::submit`] does not wait for it; the other calls do.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub fn visitor() -> std::io::Result<HostId> {
     Ok(HostId(VISITORS + number % (crate::device::OWN_HOSTS - VISITORS)))
 }
 
-/// Who opens an array, and how.
+/// The identity and options of a program that opens an array.
 #[derive(Clone, Debug)]
 pub struct Joining {
     /// The host's number. Two processes at a time must not have the same: the newer one fences the older.
@@ -85,7 +85,7 @@ pub struct Connection {
     pub refused: bool,
 }
 
-/// What a host knows of the array.
+/// A host's knowledge of the array.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Status {
     /// The newest state that it has heard of.
@@ -94,7 +94,7 @@ pub struct Status {
     pub connections: Vec<Connection>,
 }
 
-/// What a scrub found in a stripe.
+/// The findings of a scrub in a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Scrubbed {
     /// Blocks at which parity did not fit.
@@ -141,7 +141,8 @@ impl Array {
         Array::open_with(file, joining, Some(history), true)
     }
 
-    /// As [`Array::open`], but does not wait for the lock server: that the array goes on without a device does not need it.
+    /// As [`Array::open`], but does not wait for the lock server. The array can continue without a device while that server is
+    /// away.
     pub(crate) fn open_to_repair(file: &ArrayFile, joining: Joining) -> Result<Array, OpenError> {
         Array::open_with(file, joining, None, false)
     }
@@ -188,7 +189,7 @@ impl Array {
                 return Ok(());
             }
             let left = end.saturating_duration_since(Instant::now());
-            // Who has refused will not think better of it.
+            // A process that has refused will refuse again.
             let refused = missing.iter().copied().filter(|c| c.refused).collect::<Vec<_>>();
             if left.is_zero() || !self.is_enough(&refused) {
                 let why =
@@ -200,7 +201,7 @@ impl Array {
         }
     }
 
-    /// Whether the array can be used without these.
+    /// Returns true if the array can be used without these.
     fn is_enough(&self, missing: &[&Connection]) -> bool {
         let mut groups = std::collections::BTreeSet::new();
         missing.iter().all(|connection| match connection.peer {
@@ -226,8 +227,8 @@ impl Array {
         self.layout.blocks()
     }
 
-    /// Asks for a piece of work; `done` is called with its result on the array's thread, and must not wait for anything.
-    /// Waits only while [`IN_FLIGHT`] others are under way.
+    /// Starts a piece of work. The array's thread calls `done` with the result; `done` must not wait for anything. The call
+    /// waits only while [`IN_FLIGHT`] others are under way.
     pub fn submit(&self, work: Work, done: Done) {
         self.calls.submit(work, done);
     }
@@ -302,12 +303,12 @@ impl Array {
         self.perform(Work::Change { change }).map(drop)
     }
 
-    /// What is known of the array now.
+    /// The present knowledge of the array.
     pub fn status(&self) -> Status {
         self.calls.status()
     }
 
-    /// What this host had done when it answered last.
+    /// This host's counters at its last answer.
     pub fn counts(&self) -> HostCounts {
         self.calls.counts()
     }
@@ -317,9 +318,9 @@ impl Array {
         self.calls.close();
     }
 
-    /// As [`Array::close`], and waits for the end, but not longer than this. To be called by a process before it ends: reads and
-    /// writes are answered before their locks are given back, at devices or at the lock server, and for locks that nobody gives back
-    /// others wait a lease. Not to be called on the array's thread.
+    /// As [`Array::close`], and waits for the end, at most for this time. A process should call it before it ends. Reads and
+    /// writes are answered before their locks are returned, and others wait a lease for locks that nobody returns. It must not
+    /// be called on the array's thread.
     pub fn leave(&self, patience: Duration) {
         self.calls.close();
         self.calls.wait_for_end(patience);

@@ -4,8 +4,8 @@
 //! 0   magic (8) | version (u32) | the array's id (16) | CRC32C of these (u32)
 //! 32  records, one behind the other: mark (4) | number (u32) | length (u32) | CRC32C of number, length, content (u32) | content
 //! ```
-//! Integers are little-endian. Records are written one at a time and synced, so that a crash can cut short only the last one: it
-//! was never confirmed, and is taken off. Where a good record comes behind a bad one, the file is damaged.
+//! Integers are little-endian. Records are written and synced one at a time, so a crash can cut short only the last one. That
+//! one was never confirmed, and is removed. If a good record follows a bad one, the file is damaged.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
@@ -224,7 +224,7 @@ fn record_of(number: u32, content: &[u8]) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The content of the record at the start of `bytes`, if it is good and has this number or a later one.
+/// The content of the record at the start of `bytes`, if it is good and has at least this number.
 fn record(bytes: &[u8], least: u32) -> Option<&[u8]> {
     let rest = bytes.strip_prefix(&MARK)?;
     let (found, length, wanted) = (number(rest)?, number(rest.get(4..)?)?, number(rest.get(8..)?)?);
@@ -274,7 +274,7 @@ mod tests {
         Log::open(path, ARRAY, |_| {}).map(|(_, records)| records).map_err(|e| e.to_string())
     }
 
-    /// A child that another test starts at this moment has what is open here, and its lock, until it becomes its program.
+    /// A child of another test that starts at this moment inherits the open file and its lock, until it executes its program.
     fn open_again(path: &Path) -> Result<(Log, Vec<Bytes>), String> {
         let begin = std::time::Instant::now();
         loop {

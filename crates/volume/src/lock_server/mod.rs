@@ -1,10 +1,11 @@
-//! The process of a lock server: the state machine of server locking and callback locking over a log, and its connections.
+//! The process of a lock server. It has the state machine of server locking and callback locking over a log, and its
+//! connections.
 //!
-//! - A grant is on stable storage before a host hears of it. After a restart hosts say what they hold, within a lease; what is
-//!   held by those who do not is repaired before it is granted to anybody (docs/design/array.md 3.6).
-//! - A host that others wait for and that is silent for a lease is fenced at all devices and repaired by this process, as a host
-//!   of the array; only then are its locks free.
-//! - While the server is away, hosts wait; with callback locking they go on with what they have until their leases end.
+//! - A grant is on stable storage before a host hears of it. After a restart, hosts name their locks within a lease. The locks
+//!   of hosts that do not are repaired before they are granted to others (docs/design/array.md 3.6).
+//! - If others wait for a host and it is silent for a lease, this process fences it at all devices and repairs its writes, as a
+//!   host of the array. Only then are its locks free.
+//! - While the server is away, hosts wait. With callback locking they continue with their locks until their leases end.
 
 mod log;
 mod process;
@@ -52,20 +53,20 @@ pub enum ServeError {
          processes, or --node and the keys"
     )]
     OtherNode {
-        /// Whose it is.
+        /// The node of the lock server in the array's file.
         entry: u32,
-        /// Who would serve it.
+        /// The node of this process.
         node: u32,
     },
     /// Its log.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// What its log says.
+    /// The server's log does not fit.
     #[error("{}: {error}", path.display())]
     Table {
         /// Which log.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         error: ServerError,
     },
     /// The address.
@@ -73,9 +74,9 @@ pub enum ServeError {
         "cannot listen at {address}: {error}; does the lock server run already, and is the address of this machine?"
     )]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The system refuses.
@@ -110,7 +111,7 @@ impl Server {
         Ok(Server(process::Process::new(file, entry.address, serving)?))
     }
 
-    /// Serves until `stop` is set, which is looked at ten times a second and after every signal, or the log cannot be written.
+    /// Serves until `stop` is set, or the log cannot be written. It checks `stop` ten times a second and after every signal.
     ///
     /// # Errors
     /// [`ServeError`].

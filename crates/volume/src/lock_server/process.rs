@@ -99,7 +99,7 @@ impl Process {
                 }
             }
             self.handle(ServerInput::Tick);
-            // Who could not be fenced is suspected again after a lease.
+            // A host that could not be fenced is suspected again after a lease.
             drop(self.repairs.look());
             if let Some(error) = self.failed.take() {
                 return Err(ServeError::Full(error));
@@ -141,7 +141,7 @@ impl Process {
                 self.net
                     .refuse(key, format!("device {} does not connect to the lock server", id.0));
             }
-            // What comes of an older connection must not be taken for a part of the newer one.
+            // The bytes of an older connection must not count as part of the newer one.
             Event::Heard { key, role: Role::Host(from), frame: Frame::Ask(request) } => {
                 if self.hosts.get(&from) == Some(&key) {
                     self.requests += 1;
@@ -181,7 +181,8 @@ impl Process {
     }
 }
 
-/// What writes the log. Dropping it waits for what is under way, and then nobody holds the file any more.
+/// The thread that writes the log. Dropping it waits for work under way. Then nobody holds the file any
+/// more.
 struct LogThread {
     asks: Option<Sender<LogAsk>>,
     thread: Option<JoinHandle<()>>,

@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What may be under way.
+/// The permitted work under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Amount {
     pub requests: usize,
     pub bytes: usize,
 }
 
-/// Bounds the work of one connection: who takes more waits until earlier work is done *and answered*, and with it the client,
-/// whose next request is not read. So a client that does not read its replies keeps nothing but this.
+/// Bounds the work of one connection. A client that wants more waits until earlier work is done *and answered*, and its next
+/// request is not read. So a client that does not read its replies occupies only this amount.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: Amount,
@@ -28,7 +28,7 @@ impl Budget {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for its turn. What is more than all that there is gets it when nothing else is under way.
+    /// Waits for its turn. A request above the whole amount gets its turn when nothing else is under way.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Permit {
         let full = |taken: &mut Amount| {
             let beside_others = bytes > 0 && taken.bytes > 0;

@@ -14,7 +14,7 @@ const ABSURD_OPTION: u32 = 1024 * 1024;
 /// Options of one client. Real clients send fewer than ten.
 const MAX_OPTIONS: u32 = 128;
 
-/// What was agreed on.
+/// The result of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Agreed {
     /// Reads are answered with structured replies.
@@ -86,7 +86,7 @@ pub(crate) fn negotiate(
     Err(misbehaves("sends options without end"))
 }
 
-/// What the export can do, for who agreed on this.
+/// The export's capabilities after this negotiation.
 fn flags_of(export: &Export, agreed: Agreed) -> u16 {
     use export_flag::{DF, FLUSH, FUA, HAS_FLAGS, MULTI_CONN, READ_ONLY, WRITE_ZEROES};
     // Nothing is cached here, and a flush goes to all devices: connections need not know of each other.

@@ -1,17 +1,17 @@
-//! An array as a network block device, for the clients that there are: Linux, QEMU, libnbd, fio.
+//! An array as a network block device, for the existing clients: Linux, QEMU, libnbd, fio.
 //!
 //! A [`Server`] listens on a Unix socket or by TCP and serves one [`Export`]. It speaks the fixed newstyle handshake and
-//! structured replies (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>). Of the crates that there are,
-//! `nbd` and `tokio-nbd` have neither structured replies nor several requests under way.
+//! structured replies (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>). The published crates `nbd` and
+//! `tokio-nbd` have neither structured replies nor several requests under way.
 //!
-//! - **A request is one host operation**, isolated from those of all other clients of all hosts; requests that are longer
-//!   than [`SPLIT`] are split at stripes, and each piece is isolated for itself.
-//! - **Requests are in whole blocks of the array** (4096 bytes), and the handshake says so: reading and writing the edges of a
-//!   request here could not be isolated from other hosts. Other requests are refused.
+//! - **A request is one host operation**, isolated from those of all other clients of all hosts. Requests that are longer than
+//!   [`SPLIT`] are split at stripes, and each piece is isolated by itself.
+//! - **Requests are in whole blocks of the array** (4096 bytes), and the handshake says so. This server could not isolate the
+//!   edges of a partial block from other hosts. It refuses other requests.
 //! - **Replies come in the order in which operations end.** Nothing is cached, so a flush on any connection is one for all.
-//! - **Bounded**: so many connections ([`CONNECTIONS`]), and of each so many requests and bytes ([`REQUESTS`],
-//!   [`BYTES`]). A client that sends more, or does not read its replies, waits and holds up nobody else.
-//! - **Nothing comes of half a request.** What was begun when a client disappears is finished.
+//! - **Bounded**: there are limits of connections ([`CONNECTIONS`]), and of requests and bytes for each ([`REQUESTS`],
+//!   [`BYTES`]). A client that sends more, or does not read its replies, waits and delays nobody else.
+//! - **Half a request has no effect.** Work that was begun when a client disappears is finished.
 
 mod budget;
 mod handshake;
@@ -44,7 +44,7 @@ pub const REQUESTS: usize = 128;
 /// Bytes of data that a connection's requests have, at most.
 pub const BYTES: usize = MAX_REQUEST as usize;
 
-/// What requests are done by.
+/// The executor of requests.
 pub trait Backend: Send + Sync + 'static {
     /// Does a read, write or flush. `done` may be called on any thread, also before this returns, and does not wait.
     fn submit(&self, work: Work, done: Done);
@@ -56,12 +56,12 @@ impl Backend for Array {
     }
 }
 
-/// What is exported.
+/// The exported array.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Export {
     /// Its name; clients may also ask for the export without a name.
     pub name: String,
-    /// What it is, for people.
+    /// A description for people.
     pub description: String,
     /// Bytes; whole blocks.
     pub size: u64,

@@ -41,9 +41,9 @@ pub enum ListenError {
     /// The system refuses.
     #[error("cannot listen on {place}: {error}")]
     Bind {
-        /// Where.
+        /// The address or path.
         place: String,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
     /// The export cannot be served.
@@ -97,7 +97,7 @@ pub struct Stopper(UnixStream);
 impl Stopper {
     /// Has [`Server::run`] end.
     pub fn stop(&self) {
-        // What is not read yet has the same effect.
+        // Unread requests have the same effect.
         let _ = (&self.0).write(&[0]);
     }
 
@@ -145,7 +145,7 @@ impl Server {
         self.listener.uri(&self.export.name)
     }
 
-    /// What stops it.
+    /// The handle that stops it.
     ///
     /// # Errors
     /// The system refuses.
@@ -257,7 +257,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// What an operator should know of how a connection ended; clients often just hang up.
+    /// Reports a connection's end that an operator should know. Clients often just hang up.
     fn tell(&self, error: &io::Error) {
         let what = match error.kind() {
             io::ErrorKind::InvalidData => error.to_string(),

@@ -17,7 +17,7 @@ use super::transfer::{self, Finished, Outcome};
 use super::wire::{self, Command, Errno, Request, request_flag};
 use super::{BYTES, Backend, Export, MAX_REQUEST, REQUESTS};
 
-/// What a session serves.
+/// The data that a session serves.
 #[derive(Clone)]
 pub(crate) struct Served {
     pub export: Arc<Export>,
@@ -26,7 +26,7 @@ pub(crate) struct Served {
     pub failed: Arc<dyn Fn(&OpError) + Send + Sync>,
 }
 
-/// Serves a client until it leaves. What it asked for is then done, or has failed.
+/// Serves a client until it leaves. Its requests are then done, or have failed.
 ///
 /// # Errors
 /// The connection broke, or the client does not follow the protocol (then the kind is `InvalidData`).
@@ -143,7 +143,7 @@ struct Writer<'a> {
     stream: &'a Stream,
     served: &'a Served,
     agreed: Agreed,
-    /// The client reads no more. What comes for it is let go.
+    /// The client reads no more. Its replies are dropped.
     gone: bool,
 }
 

@@ -28,7 +28,7 @@ pub enum Listen {
     },
 }
 
-/// Listens.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Unix(UnixListener, PathBuf),

@@ -1,4 +1,4 @@
-//! What the server's tests have in common: an array in memory, and a client that says whatever a test wants.
+//! The common parts of the server's tests: an array in memory, and a client that sends any bytes.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -46,7 +46,7 @@ struct State {
     flushes: usize,
     /// Work that waits to be let go, if it is held.
     held: Option<Vec<(Work, Done)>>,
-    /// What operations on this block fail with.
+    /// The block whose operations fail, and their error.
     broken: Option<(u64, OpError)>,
 }
 

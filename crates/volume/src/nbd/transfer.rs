@@ -38,7 +38,7 @@ impl Iterator for Pieces {
     }
 }
 
-/// What came of a request.
+/// The result of a request.
 pub(crate) enum Outcome {
     /// The data of a read, in order.
     Data(Vec<Bytes>),

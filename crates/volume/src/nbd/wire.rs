@@ -2,7 +2,7 @@
 //!
 //! Nothing here reads a socket, so that whatever a client may send can be tried in tests.
 
-/// What the server says first: `NBDMAGIC`.
+/// The server's first bytes: `NBDMAGIC`.
 pub(crate) const GREETING: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`: the second word of the greeting, and the first of each option.
 pub(crate) const OPTION: u64 = 0x4948_4156_454f_5054;
@@ -17,7 +17,7 @@ pub(crate) mod handshake_flag {
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
-/// What an export can do.
+/// The capabilities of an export.
 pub(crate) mod export_flag {
     pub const HAS_FLAGS: u16 = 1 << 0;
     pub const READ_ONLY: u16 = 1 << 1;
@@ -49,7 +49,7 @@ pub(crate) mod reply {
     pub const TOO_BIG: u32 = 1 << 31 | 9;
 }
 
-/// What `INFO` and `GO` tell.
+/// The information in answers to `INFO` and `GO`.
 pub(crate) mod info {
     pub const EXPORT: u16 = 0;
     pub const NAME: u16 = 1;
@@ -128,7 +128,7 @@ impl OptionHead {
     }
 }
 
-/// What `INFO` and `GO` ask for.
+/// The content of `INFO` and `GO`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct InfoRequest<'a> {
     pub name: &'a [u8],
@@ -148,7 +148,7 @@ impl InfoRequest<'_> {
     }
 }
 
-/// What the server says first.
+/// The server's first message.
 pub(crate) fn greeting() -> [u8; 18] {
     let mut bytes = [0; 18];
     bytes[..8].copy_from_slice(&GREETING.to_be_bytes());
@@ -169,7 +169,7 @@ pub(crate) fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What a client wants of the export.
+/// A client's command for the export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Command {
     Read,
@@ -238,7 +238,7 @@ fn structured(kind: u16, cookie: u64, payload: u32) -> Vec<u8> {
     bytes
 }
 
-/// What comes before the data of a read that succeeded.
+/// The header before the data of a successful read.
 pub(crate) fn data_head(request: &Request, with_structure: bool) -> Vec<u8> {
     if !with_structure {
         return simple(request.cookie, 0);

@@ -1,7 +1,7 @@
-//! A block on the medium: its content, and behind it a sector that says which block it is, who wrote it, the checksum of both,
-//! and that of what the sector says, so that n blocks are one contiguous write. The sector lands as a whole or not at all: of a
-//! block that was cut short it says who wrote it, or who had before. Where the medium writes pieces of 4 KiB, so has the sector:
-//! a sector that several blocks share would have to be written with each of them, and be lost with any.
+//! A block on the medium: its content, and behind it a sector. The sector names the block and its writer. It has a checksum of
+//! both, and one of itself. So n blocks are one contiguous write. The sector is written as a whole or not at all. After an
+//! interrupted write, it names the writer or the one before. Where the medium writes pieces of 4 KiB, so has the sector. A
+//! shared sector would have to be written with each of its blocks, and be lost with any.
 
 use bytes::Bytes;
 use lockify_array::{BadBlock, Block, BlockError, DeviceId, Header, Stamp};
@@ -17,7 +17,7 @@ const BODY: usize = 64;
 /// No device was left out.
 const NONE: u16 = u16::MAX;
 
-/// Whose block it is: what must be in its sector.
+/// The owner of a block, which must be in its sector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Owner {
     pub array: ArrayId,

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 
-/// What direct I/O is aligned to in memory: the largest block of common media.
+/// The alignment of memory for direct I/O: the largest block of common media.
 const ALIGN: usize = 4096;
 
 /// Zeroed bytes that begin at a multiple of [`ALIGN`].

@@ -1,4 +1,4 @@
-//! A device's disk as its state machine sees it: asks go in, and are answered in any order by threads of its own.
+//! A device's disk as its state machine sees it. Threads of the disk answer requests in any order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::Store;
 /// Threads that read and write.
 const WORKERS: usize = 4;
 
-/// What is called with each answer, on one of the disk's threads.
+/// The function that gets each answer, on one of the disk's threads.
 pub type Answered = Box<dyn Fn(DiskToken, Result<DiskAnswer, DiskError>) + Send + Sync>;
 
 /// A disk. Dropping it waits for what is under way.

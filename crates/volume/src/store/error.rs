@@ -10,9 +10,9 @@ use crate::ArrayId;
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 pub struct StoreError {
-    /// Which.
+    /// The file or block device.
     pub path: PathBuf,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
@@ -22,13 +22,13 @@ impl StoreError {
     }
 }
 
-/// What is wrong with it, and what to do.
+/// The error, and its remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
     /// The system says no.
     #[error("cannot {what} it: {error}")]
     System {
-        /// What was tried.
+        /// The attempted step.
         what: &'static str,
         /// The answer.
         error: io::Error,
@@ -75,9 +75,9 @@ pub enum Why {
         "it belongs to array {found}, and the array's file describes {wanted}: one of both is the wrong file"
     )]
     OtherArray {
-        /// Whose it is.
+        /// The array that the file belongs to.
         found: ArrayId,
-        /// What was asked for.
+        /// The requested array.
         wanted: ArrayId,
     },
     /// Devices were swapped.
@@ -101,9 +101,9 @@ pub enum Why {
          of the array?"
     )]
     TooSmall {
-        /// What there is.
+        /// The present amount.
         found: u64,
-        /// What there must be.
+        /// The needed amount.
         needed: u64,
     },
     /// The file system does not allow what is needed.

@@ -7,9 +7,9 @@
 //! + 1 MiB record, 1 MiB          and here
 //! + 1 MiB blocks, each 4096 bytes of content, then a sector with linkage record, CRC32C of both, and of it
 //! ```
-//! A sector has 512 bytes, or 4096 where the medium writes no smaller pieces: blocks are written in multiples of a sector at
-//! multiples of it, all else in multiples of 4096, with O_DIRECT. A write is durable after an fdatasync(2) that began after it;
-//! several writes share one ([`Disk`]).
+//! A sector has 512 bytes, or 4096 where the medium writes no smaller pieces. Blocks are written in multiples of a sector at
+//! multiples of it. All else is written in multiples of 4096, with O_DIRECT. A write is durable after an fdatasync(2) that
+//! began after it. Several writes share one ([`Disk`]).
 
 mod block;
 mod buffer;
@@ -50,10 +50,10 @@ const SLOT_HEAD: usize = 8 + 8 + 4 + 4;
 const SLOT_MAGIC: [u8; 8] = *b"LkRecord";
 /// The longest record, bytes.
 pub const LONGEST_RECORD: usize = SLOT as usize - SLOT_HEAD;
-/// What is zeroed at once where the system cannot do it.
+/// The piece that is zeroed at once where the system cannot do it, in bytes.
 const ZEROS: usize = 1 << 20;
-/// A block device is not empty if something is here: file systems, partition tables, swap and volume managers all have
-/// something to know them by within it.
+/// The size of the area that must be zeros on a block device to be taken for empty. File systems, partition tables, swap and
+/// volume managers all have a signature in it.
 const SIGNATURES: usize = 128 * 1024;
 
 /// How a device's file is used.
@@ -66,7 +66,7 @@ pub enum Access {
     Buffered,
 }
 
-/// Whether all bytes are zero: by pieces, which is a comparison of memory. Byte by byte takes longer than reading them.
+/// Returns true if all bytes are zero. It compares memory in pieces. A comparison byte by byte takes longer than reading them.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(512).all(|piece| *piece == [0; 512][..piece.len()])
 }
@@ -246,7 +246,7 @@ impl Store {
         self.record.clone()
     }
 
-    /// Whether it has ever served: until then its blocks are not the array's.
+    /// Returns true if the device has ever served. Until then its blocks are not the array's.
     pub fn is_in_service(&self) -> bool {
         self.superblock.lock().unwrap_or_else(|e| e.into_inner()).in_service
     }
@@ -278,7 +278,7 @@ impl Store {
     /// Reads blocks.
     ///
     /// # Errors
-    /// The system's, if the medium does not work at all; a block of its own that cannot be read is torn.
+    /// The system's, if the medium does not work at all. A single block that cannot be read is torn.
     pub fn read(&self, extent: Extent) -> io::Result<Vec<Result<Block, BadBlock>>> {
         let (offset, size) = (self.offset(extent.start, extent.count.into())?, self.record_size());
         let mut buffer = Buffer::new(extent.count as usize * size);
@@ -324,10 +324,10 @@ impl Store {
         self.file.write_all_at(&buffer, offset)
     }
 
-    /// Makes durable what was written before.
+    /// Makes earlier writes durable.
     ///
     /// # Errors
-    /// The system's. What was written before may be lost then, also if a later call succeeds.
+    /// The system's. Earlier writes may be lost then, even if a later call succeeds.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -371,8 +371,8 @@ fn is_block_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
-/// Opens a block device that nobody has claimed, and claims it: O_EXCL without O_CREAT is for that (open(2)). Mounting it and
-/// using it for swap or as a part of another device are claims as well, which the lock on it says nothing of.
+/// Opens a block device that nobody has claimed, and claims it. O_EXCL without O_CREAT does that (open(2)). A mount, swap, or
+/// use as a part of another device is a claim as well. A file lock does not show these claims.
 fn claim(options: &OpenOptions, flags: OFlags, path: &Path) -> io::Result<File> {
     options.clone().custom_flags((flags | OFlags::EXCL).bits() as i32).open(path)
 }
@@ -384,7 +384,7 @@ fn refusal(what: &'static str) -> impl FnOnce(io::Error) -> Why {
     }
 }
 
-/// Whether a file that is long enough can be read as it will be, before anything is written to it.
+/// Checks, before anything is written to a file, that it will be readable in this way.
 fn try_access(path: &Path, access: Access, sector: u32) -> Result<(), Why> {
     if access == Access::Buffered {
         return Ok(());
@@ -393,7 +393,7 @@ fn try_access(path: &Path, access: Access, sector: u32) -> Result<(), Why> {
     try_sector(&opened.map_err(unreadable)?, sector)
 }
 
-/// Whether single sectors can be read: file systems and media may refuse that past the cache.
+/// Checks that single sectors can be read. File systems and media may refuse that without the cache.
 fn try_sector(file: &File, sector: u32) -> Result<(), Why> {
     let read = file.read_exact_at(&mut Buffer::new(sector as usize), sector.into());
     read.map_err(|error| match error.kind() {
@@ -482,7 +482,7 @@ fn read_superblock(file: &File) -> Result<Superblock, Why> {
     })
 }
 
-/// What a slot's checksum has to be: of all but itself.
+/// The checksum that a slot must have: of all its bytes but the checksum.
 fn slot_checksum(slot: &[u8], length: usize) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&slot[..20]), &slot[SLOT_HEAD..SLOT_HEAD + length])
 }

@@ -1,4 +1,4 @@
-//! What a device's file says of itself, twice: which device of which array it is, and the layout that it was made for.
+//! A device's file describes itself, twice: the device, its array, and the layout that it was made for.
 
 use lockify_array::{Layout, Redundancy};
 
@@ -30,7 +30,7 @@ pub(super) struct Superblock {
     pub sector: u32,
 }
 
-/// What a copy is, if it is no superblock.
+/// The state of an invalid copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bad {
     Foreign,

@@ -236,7 +236,7 @@ fn every_ask_of_a_disk_is_answered_once() {
     assert_eq!(next(), (DiskToken(50), Ok(DiskAnswer::Read(vec![Ok(block(7))]))));
     disk.ask(DiskAsk::Read { token: DiskToken(51), extent: Extent { start: 100, count: 1 } });
     assert!(matches!(next(), (DiskToken(51), Err(_))));
-    // What was asked for before is done before it ends.
+    // Earlier requests are done before it ends.
     disk.ask(DiskAsk::Write {
         token: DiskToken(52),
         start: 0,

@@ -1,4 +1,4 @@
-//! What processes of an array say to each other.
+//! The messages between an array's processes.
 
 use lockify_array::message::{Reply, Request};
 use lockify_array::{ArrayState, DeviceId, Life, ServerReply, ServerRequest, Time};
@@ -85,7 +85,8 @@ pub(crate) enum Frame {
     Report(Report),
     /// To a host that is welcome, but not now, because.
     Later(String),
-    /// To a host: the array's state, as the device knows it. Who waits only for a device that is out hears of it by this.
+    /// To a host: the array's state, as the device knows it. A host that waits only for an excluded device learns of it
+    /// by this.
     State(ArrayState),
     /// Between devices: what time is it?
     AskTime {
@@ -105,7 +106,7 @@ pub(crate) enum Frame {
 }
 
 impl Frame {
-    /// Whether devices say it to each other.
+    /// Returns true if it is a message between devices.
     pub fn is_between_devices(&self) -> bool {
         use Frame::{AskTime, Settled, Time, Vote};
         matches!(self, Vote(_) | AskTime { .. } | Time { .. } | Settled(_))
@@ -171,7 +172,7 @@ mod tests {
         others.into_iter().chain(of_state(life)).chain(of_locks(life)).collect()
     }
 
-    /// What the array's state is agreed on and told by.
+    /// The messages that agree on the array's state and report it.
     fn of_state(life: Life) -> impl Iterator<Item = Frame> {
         let state = ArrayState::new(3);
         let state = state.changed(Change::LetIn(DeviceId(1), 1 << 33)).unwrap().unwrap();
@@ -246,7 +247,7 @@ mod tests {
         }
     }
 
-    /// What every version understands.
+    /// Every version understands these bytes.
     #[test]
     fn heads_and_refusals_keep_their_bytes() {
         let mut all = Vec::new();

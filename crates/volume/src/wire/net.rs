@@ -19,7 +19,7 @@ use crate::{ArrayFile, ArrayId, DeviceEntry, LockServerEntry};
 const STRANGERS: usize = 64;
 /// Frames of one connection before others have their turn.
 const FRAMES: usize = 64;
-/// What is kept for somebody who does not read; he is not heard meanwhile.
+/// The limit of bytes that are kept for a slow reader. Its messages are not read meanwhile.
 const QUEUE: usize = 16 << 20;
 /// How long somebody may take nothing of what is kept for him.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ const COMPLAINTS: u32 = 8;
 const WAKER: Token = Token(usize::MAX);
 const LISTENER: Token = Token(usize::MAX - 1);
 
-/// Who this process is.
+/// The identity of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Me {
     pub identity: Identity,
@@ -97,7 +97,7 @@ impl Target {
     }
 }
 
-/// What happens to connections.
+/// An event of connections.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Somebody has connected, and is welcome.
@@ -108,7 +108,7 @@ pub(crate) enum Event {
     Heard { key: usize, role: Role, frame: Frame },
     /// A frame of a target.
     Answered { whom: Whom, frame: Frame },
-    /// Who came has left.
+    /// A peer that had connected has left.
     Left { key: usize, role: Role },
     /// There is no connection to a target, or no more; it is tried again.
     Down { whom: Whom, why: Why },
@@ -169,7 +169,7 @@ pub(crate) struct Net {
     places: Vec<Place>,
     events: VecDeque<Event>,
     dirty: Vec<usize>,
-    /// What this process answers those who come.
+    /// This process's answer to those who connect.
     pub welcome: Welcome,
     /// Why hosts are not welcome at present.
     pub closed: Option<String>,
@@ -274,7 +274,7 @@ impl Net {
         }
     }
 
-    /// Whether something that was said is not written yet.
+    /// Returns true if a message is not fully written yet.
     pub fn has_unsent(&self) -> bool {
         self.connections.iter().any(|(_, c)| c.line.unsent() > 0)
     }
@@ -287,7 +287,7 @@ impl Net {
         }
     }
 
-    /// What has happened.
+    /// The next event.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -396,7 +396,7 @@ impl Net {
                 continue;
             }
             place.next = now + place.pause;
-            // Who was away for a moment is met again well within a lease.
+            // A peer that was away for a moment is reached again well within a lease.
             place.pause = (2 * place.pause).min(AGAIN[1]).min(self.me.silence / 8);
             let target = place.target;
             if let Err(why) = self.connect(index, target) {
@@ -526,7 +526,7 @@ impl Net {
         self.events.push_back(Event::Came { key, role: hello.role });
     }
 
-    /// Whether a stranger may take part.
+    /// The reason to refuse a stranger, if there is one.
     fn why_not(&self, key: usize, hello: &Hello) -> Result<(), String> {
         let Me { identity, array, digest, listens_as, nodes, .. } = &self.me;
         let Hello { cluster, node, to, .. } = hello;

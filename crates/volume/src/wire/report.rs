@@ -1,9 +1,9 @@
-//! How a device or a lock server stands, for people and scripts.
+//! The state of a device or a lock server, for people and scripts.
 
 use lockify_array::ArrayState;
 use serde::{Deserialize, Serialize};
 
-/// What a device or lock server says of itself.
+/// A device's or lock server's report about itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// The newest state of the array that it knows.
@@ -12,7 +12,7 @@ pub struct Report {
     pub serving: bool,
     /// Its blocks are the array's; a new device's are not.
     pub in_service: bool,
-    /// What it waits for, if it does not serve.
+    /// The reason for its wait, if it does not serve.
     pub waits: Option<String>,
     /// The devices and witnesses that it has agreed with on who is there.
     pub members: Vec<u16>,
@@ -22,7 +22,7 @@ pub struct Report {
     pub requests: u64,
     /// Stripes that may have been written in when this device stopped, and have to be checked yet.
     pub unchecked: u64,
-    /// It has restarted, and hosts that were writing then have not told it yet what that was: no other device of its group is
-    /// given up meanwhile.
+    /// It has restarted, and hosts have not yet told it their unfinished writes. No other device of its group is given up
+    /// meanwhile.
     pub unsettled: bool,
 }

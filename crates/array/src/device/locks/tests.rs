@@ -1,4 +1,4 @@
-//! Each rule of docs/design/array.md 2.3.
+//! Tests of each rule of docs/design/array.md 2.3.
 
 use bytes::Bytes;
 

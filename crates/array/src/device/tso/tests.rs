@@ -1,4 +1,4 @@
-//! Each rule of docs/design/array.md 2.4.
+//! Tests of each rule of docs/design/array.md 2.4.
 
 use bytes::Bytes;
 
@@ -233,7 +233,8 @@ fn a_cancel_serves_the_queue_and_a_late_request_is_refused() {
     assert_eq!(others, []);
 }
 
-/// Its host takes it for over: a second copy, which comes when nothing is in its way any more, must leave nothing.
+/// Its host regards it as finished. A second copy that arrives when nothing blocks it any more must have no
+/// effect.
 #[test]
 fn what_was_rejected_stays_rejected_when_it_comes_again() {
     let mut rig = Rig::new();

@@ -60,7 +60,7 @@ fn a_callback_waits_for_users_and_lets_nobody_else_in() {
     assert_eq!(c.done(2, 0).free, [part(1, 0)]);
     assert_eq!(c.want(4, &[range(4, 4, X)], &[], false, 0), Want::Ready);
     assert!(c.in_time(4, 8999) && !c.in_time(4, 9000));
-    // What is not there any more is given back again.
+    // A part that does not exist any more is returned again.
     assert_eq!(c.call_back(&[part(1, 0)], false, 0).free, [part(1, 0)]);
     assert_eq!(c.held(), [Held { part: part(1, 1), mode: X }]);
 }
@@ -197,7 +197,8 @@ fn who_goes_on_reads_past_another_superseded_try() {
     assert_eq!(c.done(3, 0).ready, [5]);
 }
 
-/// Who waits behind a superseded try may wait for another repair, and that for this one, of a dead host.
+/// An operation behind a superseded try may wait for another repair, and that one for this repair of a
+/// dead host.
 #[test]
 fn no_repair_waits_for_who_waits() {
     let mut c = cache();

@@ -4,7 +4,7 @@ use crate::array::register::Fault;
 use crate::array::report::Counts;
 use crate::array::rules::{Found, Rule, Seen};
 
-/// What was answered stays.
+/// The rule that an answered write stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Durability;
 

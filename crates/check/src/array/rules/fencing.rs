@@ -1,4 +1,5 @@
-//! Fencing: once a life of a host is fenced at a device, nothing of it is written there (docs/design/array.md 3.2).
+//! Fencing: once a life of a host is fenced at a device, its writes no longer take effect there
+//! (docs/design/array.md 3.2).
 
 use crate::array::report::Counts;
 use crate::array::rules::{Found, Rule, Seen};

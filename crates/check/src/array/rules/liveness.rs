@@ -1,6 +1,6 @@
-//! Liveness: when everything has come to rest, every operation of a host that lives has been answered, and nothing is kept for
-//! one any more: no pre-writes, no queued requests, no locks (docs/design/array.md 4). How long a wait lasted is not judged: a
-//! history does not say which delays its network had.
+//! Liveness. When everything has come to rest, every operation of a live host has an answer. The machines keep no state for
+//! any operation: no pre-writes, no queued requests, no locks (docs/design/array.md 4). The length of a wait is not judged: a
+//! history does not show the delays of its network.
 
 use crate::array::report::Counts;
 use crate::array::rules::{Found, Rule, Seen};

@@ -26,7 +26,7 @@ pub struct Seen<'a> {
     pub registers: &'a [Finding],
 }
 
-/// What a rule found; or why it cannot be judged.
+/// The violations that a rule found, or the reason why it cannot judge.
 pub type Found = Result<Vec<Violation>, &'static str>;
 
 /// A rule that every history of an array has to keep.
@@ -37,7 +37,7 @@ pub trait Rule: std::fmt::Debug {
     /// Judges a history.
     ///
     /// # Errors
-    /// What the history lacks for it.
+    /// The part that the history lacks for it.
     fn judge(&self, seen: &Seen<'_>, counts: &mut Counts) -> Found;
 }
 

@@ -1,11 +1,11 @@
-//! No oscillation: a write that was not answered (its host crashed, or gave up) may be seen or not, block by block; but what has
-//! been seen stays (docs/design/array.md 1 and 4).
+//! No oscillation. A write without an answer (its host crashed, or gave up) may be visible or not, block by block. But a value
+//! that was seen stays (docs/design/array.md 1 and 4).
 
 use crate::array::register::Fault;
 use crate::array::report::Counts;
 use crate::array::rules::{Found, Rule, Seen};
 
-/// What was seen stays.
+/// The rule that a seen value stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Oscillation;
 

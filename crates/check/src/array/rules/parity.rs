@@ -1,5 +1,5 @@
-//! Parity at rest: at the end all units of a stripe make zero by XOR, except where content is marked as lost
-//! (docs/design/array.md 4). For a mirror that says that both copies are equal.
+//! Parity at rest. At the end, all units of a stripe make zero by XOR, except where content is marked as
+//! lost (docs/design/array.md 4). In a mirror, both copies are equal.
 
 use std::collections::BTreeMap;
 

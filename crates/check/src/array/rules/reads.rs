@@ -1,7 +1,8 @@
-//! Reads: for every block of theirs, they return what the last write before them wrote, in the serial order of all operations
+//! Reads. For each of its blocks, a read returns the last write before it, in the serial order of all operations
 //! (docs/design/array.md 4).
 //!
-//! A block that an operation wrote which was not answered well has two values, until one is read or it is written anew.
+//! If an operation wrote a block and was not answered well, the block has two values, until one is read or the block is
+//! written anew.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use crate::array::run::What;
 #[derive(Clone, Copy, Debug)]
 pub struct Reads;
 
-/// What blocks may hold.
+/// The possible content of blocks.
 #[derive(Default)]
 struct Model {
     /// The values of each block that was written.
@@ -101,7 +102,7 @@ impl Model {
     }
 }
 
-/// The array's blocks that a try's write of a device's block, be it parity, bears on, and what it writes to them.
+/// The array's blocks that depend on a try's write to a device's block, including parity, and their new values.
 fn written(seen: &Seen<'_>, attempt: usize, device: u16, block: u64) -> Vec<(u64, Tag)> {
     let Some(op) = seen.run.tries[attempt].op.map(|op| &seen.run.ops[op]) else {
         return Vec::new();

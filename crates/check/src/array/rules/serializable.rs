@@ -1,5 +1,5 @@
-//! Serializability: there is an order of the operations, one after the other, in which each device could have done to each
-//! block what it did (docs/design/array.md 4).
+//! Serializability. There is an order of the operations, one after the other, that explains the accesses of each device to
+//! each block (docs/design/array.md 4).
 
 use crate::array::report::Counts;
 use crate::array::rules::{Found, Rule, Seen};

@@ -1,4 +1,4 @@
-//! Timestamp ordering: the order of timestamps is a serial order, and writes are dropped only where something newer is
+//! Timestamp ordering. The order of timestamps is a serial order, and a write is dropped only where a newer one is
 //! (docs/design/array.md 2.4).
 
 use crate::array::report::Counts;

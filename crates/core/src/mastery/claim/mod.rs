@@ -2,8 +2,8 @@
 //! object's locks, tells the directory node, and goes on at once.
 //!
 //! The claim's state belongs to the resource, never to the lock: a granted lock under a pending
-//! claim is a granted lock. Who may learn of the object before the claim is settled is the
-//! business of the barrier (`barrier.rs`).
+//! claim is a granted lock. The barrier (`barrier.rs`) decides which nodes may learn of the object
+//! before the claim is settled.
 //!
 //! ```text
 //!            OK, or a REQUEST from the directory node

@@ -1,4 +1,4 @@
-//! What becomes of a claim when the directory has answered, and when it is settled.
+//! The effects of the directory's verdict on a claim, and the moment when the claim is settled.
 
 use alloc::vec::Vec;
 use core::hint::black_box;
@@ -123,7 +123,8 @@ impl Lockspace {
         }
     }
 
-    /// The claim is over: confirmed, merged, or without a lock. What waited for that goes on.
+    /// The claim is over: confirmed, merged, or without a lock. Operations that waited for it
+    /// continue.
     pub(super) fn settle(&mut self, ordinal: u64, claim: Claim) {
         self.claims.open.remove(ordinal);
         let key = claim.resource;

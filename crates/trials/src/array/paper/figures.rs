@@ -47,12 +47,13 @@ const FEW: [f64; 5] = [0.2, 0.5, 1.0, 2.0, 5.0];
 /// And hosts, with 60 % cache hits: where the paper's device locking collapses.
 pub(super) const COLLAPSE: u32 = 58;
 
-/// The time-out of locks at strict devices. The paper gives none; this one is *fitted* to its figure 8: of 2, 5, 7 and 10 ms the
-/// one with which queues grow without bound on 2 % of the array and not on 5 %.
+/// The time-out of locks at strict devices. The paper gives none, and this one is *fitted* to its figure 8. Of 2, 5, 7
+/// and 10 ms, it is the one with which queues grow without bound on 2 % of the array and not on 5 %.
 const STRICT_WAIT: Nanos = 5 * MILLISECOND;
 
-/// When the paper's devices handle requests: "when conflicting requests build up in the disk queues" (the array paper, section
-/// 4.7); with locks also "requests … queued behind the blocked (deadlocked) requests until time-outs unlock" (4.4).
+/// When the paper's devices handle requests. It says "when conflicting requests build up in the disk queues" (the array
+/// paper, section 4.7). With locks it also says "requests … queued behind the blocked (deadlocked) requests until
+/// time-outs unlock" (4.4).
 fn papers_turns(scheme: Scheme) -> Turns {
     if scheme == Scheme::DeviceLocking { Turns::Strict } else { Turns::InTurn }
 }
@@ -103,7 +104,7 @@ fn loaded(scheme: Scheme, calibration: Calibration) -> Case {
     table_1(scheme, HOSTS, ALIGNMENT, calibration)
 }
 
-/// What the rows of a measurement have in common.
+/// The properties that a measurement's rows share.
 fn properties(figure: &str, alignment: Alignment, scheme: Scheme) -> Properties {
     let mut case = Properties::new();
     case.insert("figure".to_owned(), figure.into());
@@ -142,7 +143,7 @@ fn baseline(scheme: Scheme, alignment: Alignment) -> Part {
     })
 }
 
-/// Figures 5a and 10, left: more and more hosts, up to the first number that is too much; and with it figure 6's peak.
+/// Figures 5a and 10, left: more and more hosts, up to the first overload. It also gives figure 6's peak.
 fn scaling(scheme: Scheme, alignment: Alignment) -> Part {
     Part::new(move || {
         let shared = properties("5a", alignment, scheme);
@@ -279,8 +280,8 @@ fn skew(scheme: Scheme, longest_ms: Nanos) -> Part {
     point("11", "window_ms", longest_ms as f64, case)
 }
 
-/// Figure 12: disks with caches, and more and more hosts, up to the first number that is too much; but to where the paper's device
-/// locking collapses in any case.
+/// Figure 12: disks with caches, and more and more hosts, up to the first overload. It goes at least to the point where
+/// the paper's device locking collapses.
 fn faster_disks(scheme: Scheme, percent: f64, hosts: &'static [u32]) -> Part {
     Part::new(move || {
         let mut all = Vec::new();
@@ -317,5 +318,5 @@ fn at_scale(scheme: Scheme) -> Part {
     })
 }
 
-/// What a part gives.
+/// The rows of a part.
 pub(super) type Found = Result<Vec<Row>, MeasureError>;

@@ -1,5 +1,5 @@
-//! The paper's experiments on the simulated array, as result rows: figure 6 beside what was published, and the sweeps of
-//! figures 5, 8, 10, 11 and 12. [`criteria`] says what is expected of them (docs/design/array.md 5) and what was found.
+//! The paper's experiments on the simulated array, as result rows: figure 6 beside the published one, and the sweeps of
+//! figures 5, 8, 10, 11 and 12. [`criteria`] compares expectations (docs/design/array.md 5) and results.
 
 mod criteria;
 mod figures;
@@ -299,7 +299,7 @@ fn score(criteria: &[Criterion]) -> String {
     format!("Beside what was published: {met} of {} as published.", criteria.len())
 }
 
-/// What was published beside what comes out, for the terminal.
+/// The published results beside ours, for the terminal.
 fn verdicts(rows: &[Row]) -> String {
     let criteria = criteria(rows);
     let mut text = format!("{}\n", score(&criteria));

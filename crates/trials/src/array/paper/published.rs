@@ -1,4 +1,4 @@
-//! What the paper has printed: figure 6, and what its text says of the other figures.
+//! The paper's printed numbers: figure 6, and the figures that its text gives.
 
 use lockify_array::Scheme;
 
@@ -29,11 +29,11 @@ pub fn figure_6(scheme: Scheme) -> Column {
     Column { latency_ms, per_s, messages, delayed, peak }
 }
 
-/// The top of figure 10's axis: no scheme was shown at a higher latency, so that beyond it a load counts as more than the
-/// array can do.
+/// The top of figure 10's axis. The paper shows no scheme at a higher latency, so a load beyond it counts as overload.
 pub const LATENCY_LIMIT_MS: f64 = 89.29;
 
-/// What is printed of a point of a sweep: figure 6 is the baseline's point in figures 8 and 10, and text and axes name a few more.
+/// The printed number of a sweep's point. Figure 6 is the baseline's point in figures 8 and 10, and text and axes name a
+/// few more.
 pub fn published(figure: &str, scheme: Scheme, metric: &str, at: f64) -> Option<f64> {
     match (figure, metric, at) {
         ("8", "delayed_share", 100.0) => Some(figure_6(scheme).delayed),

@@ -1,7 +1,7 @@
 //! The published experiments on the simulated fabric, as result rows.
 //!
-//! `n_cosed` has the latencies and both cascades of Narravula et al. 2007, `shiftlock` the motivation and experiments 1 to 8
-//! of ShiftLock. [`relations`] says what was expected of the figures and what was found.
+//! `n_cosed` has the latencies and both cascades of Narravula et al. 2007. `shiftlock` has the motivation and experiments
+//! 1 to 8 of ShiftLock. [`relations`] compares expected and found figures.
 
 mod n_cosed;
 mod relations;
@@ -20,7 +20,7 @@ const BENCH: &str = "onesided";
 
 /// One of the experiments, or a part of one.
 pub struct Part {
-    /// What is measured.
+    /// The name of the measurement.
     pub name: String,
     work: Box<dyn Fn() -> Result<Vec<Row>, MeasureError> + Send + Sync>,
 }

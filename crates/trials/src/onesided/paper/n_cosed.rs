@@ -73,8 +73,9 @@ struct Times {
     failed: RefCell<Option<LockError>>,
 }
 
-/// One exclusive holder, and so many waiters behind it, all of one mode, each of which releases at once when it is granted:
-/// the time from the holder's release to the last grant. Without waiters, the time of the holder's own lock.
+/// One exclusive holder and a number of waiters behind it, all of one mode. Each releases at once after its grant. The
+/// result is the time from the holder's release to the last grant. Without waiters, it is the time of the holder's own
+/// lock.
 fn cascade(
     costs: &Table1,
     protocol: Protocol,

@@ -1,4 +1,4 @@
-//! What was published, or promised, and what was found.
+//! The published or promised figures, and ours.
 
 use lockify_report::{Page, Row, Value, metric};
 
@@ -10,11 +10,11 @@ use crate::onesided::profile::hundred_gigabit;
 /// An expectation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Criterion {
-    /// What should be.
+    /// The expected figure.
     pub expected: String,
-    /// What is.
+    /// The figure that was found.
     pub found: String,
-    /// Whether they agree. Where rows are missing, they do not.
+    /// True if they agree; false if rows are missing.
     pub met: bool,
     /// Why not, by what was counted, where that is known.
     pub because: Option<String>,
@@ -169,8 +169,8 @@ fn cascades(figures: &Figures<'_>) -> Vec<Criterion> {
     all
 }
 
-/// Whether the profile behaves as the published NICs do, where hardly anything else decides. The second and the last are
-/// what it is calibrated by.
+/// Compares the profile with the published NICs, where hardly anything else matters. The second and the last figure
+/// calibrate it.
 fn motivation(figures: &Figures<'_>) -> Vec<Criterion> {
     let cases = [
         ("alone", 278.3),
@@ -323,7 +323,7 @@ fn smallbank(figures: &Figures<'_>) -> Vec<Criterion> {
     ]
 }
 
-/// What was expected, for the terminal.
+/// The expectations and results, for the terminal.
 pub(super) fn text(criteria: &[Criterion]) -> String {
     let mut text = String::from("Expected and found:\n");
     for criterion in criteria {

@@ -1,7 +1,7 @@
 //! ShiftLock's motivation and experiments 1 to 8 (docs/design/onesided.md 3.2), with 240 clients.
 //!
-//! Without leases, but for experiment 8: what the published forms cost. Critical sections are empty, as published, but for
-//! a second series of experiment 1.
+//! All but experiment 8 run without leases, at the cost of the published forms. Critical sections are empty, as
+//! published, except in a second series of experiment 1.
 
 use lockify_onesided::{Options, Protocol};
 use lockify_report::{Row, metric};
@@ -92,7 +92,7 @@ pub(super) fn parts() -> Vec<Part> {
     parts
 }
 
-/// What happens under the locks of experiment 1.
+/// The accesses under the locks of experiment 1.
 const SECTIONS: [(Section, &str); 2] = [(Section::Empty, "empty"), (Section::Touch, "touch")];
 
 /// The paper's motivation: one lock by compare-and-swap. It tests the profile, since nothing but the NIC's handling of
@@ -136,7 +136,7 @@ fn motivation() -> Vec<Part> {
     parts
 }
 
-/// What the artifact says that its smallest example prints, and waits with 1000 ns: it shows what a message takes.
+/// The artifact's smallest example, with its printed result and waits of 1000 ns. It shows the time of a message.
 pub(super) const SAMPLE: &str = "8 clients by shiftlock, 4 of 5 share";
 
 /// Experiment 5: SmallBank on a store.
@@ -256,7 +256,8 @@ fn goodput(
     rows
 }
 
-/// Experiment 3: what reaches the home, and what does not; of all locks, and of the one that most want, which limits all.
+/// Experiment 3: the verbs and messages that reach the home, and the others. It counts all locks, and the most contended
+/// one, which limits all.
 fn verbs(found: &Measured, protocol: Protocol) -> Vec<Row> {
     let mut rows = Vec::new();
     for (which, verbs) in [("all", &found.all), ("the hottest", &found.hottest)] {

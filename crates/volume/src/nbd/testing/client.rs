@@ -1,4 +1,4 @@
-//! A client of network block devices that says whatever a test wants.
+//! A client of network block devices that sends any bytes.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -29,7 +29,7 @@ impl Client {
         bytes
     }
 
-    /// Whether the server has hung up.
+    /// Returns true if the server has hung up.
     pub fn is_over(&mut self) -> bool {
         match self.0.read(&mut [0]) {
             Ok(count) => count == 0,

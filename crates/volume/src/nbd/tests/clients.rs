@@ -1,5 +1,5 @@
-//! The clients that there are: libnbd, QEMU and fio, as Debian has them. They run where `LOCKIFY_TEST_NBD` is set, and one that
-//! is missing there fails.
+//! Tests with the existing clients: libnbd, QEMU and fio, as Debian has them. They run where `LOCKIFY_TEST_NBD` is set. A
+//! missing client fails there.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use crate::nbd::testing::{Running, export};
 
 const SIZE: u64 = 16 << 20;
 
-/// Whether the clients are to be run.
+/// Returns true if the clients are to be run.
 fn wanted() -> bool {
     let wanted = std::env::var_os("LOCKIFY_TEST_NBD").is_some();
     if !wanted {

@@ -1,4 +1,4 @@
-//! Whatever bytes clients send.
+//! Tests with arbitrary bytes from clients.
 
 use std::io::{self, Cursor, Read, Write};
 
@@ -60,7 +60,7 @@ fn option() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// What the server said: greeting, then whole option replies; what may follow is an export's description.
+/// Checks the server's bytes: a greeting, then whole option replies. An export's description may follow.
 fn assert_well_formed(heard: &[u8]) {
     let mut rest = heard.strip_prefix(&wire::greeting()[..]).unwrap();
     while rest.len() >= 20 && rest[..8] == 0x0003_e889_0455_65a9u64.to_be_bytes() {

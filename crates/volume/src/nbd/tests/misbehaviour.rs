@@ -1,4 +1,4 @@
-//! Clients that do not follow the protocol lose their connection or get an error, and nobody else loses anything.
+//! Clients that do not follow the protocol lose their connection or get an error, and others lose nothing.
 
 use std::net::Shutdown;
 

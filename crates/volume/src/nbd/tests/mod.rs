@@ -1,4 +1,4 @@
-//! The server: its protocol, clients that misbehave, and the clients that there are.
+//! The server: its protocol, misbehaving clients, and existing clients.
 
 mod clients;
 mod decoder;

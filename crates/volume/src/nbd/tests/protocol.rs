@@ -1,4 +1,4 @@
-//! What well-behaved clients may rely on.
+//! The guarantees for well-behaved clients.
 
 use lockify_array::OpError;
 
@@ -201,7 +201,7 @@ fn failures_are_told_with_their_reasons() {
     assert_eq!(client.chunk().0, 0x8001);
     client.request(READ, 3, 6 * 4096, 4096);
     assert_eq!(client.chunk().0, 1);
-    // Who is fenced cannot go on.
+    // A fenced host cannot continue.
     running.memory.break_block(5, OpError::Fenced);
     client.request(READ, 4, 5 * 4096, 4096);
     assert_eq!(client.chunk().2[..4], 108u32.to_be_bytes());

@@ -1,6 +1,7 @@
-//! What was published, beside what comes out here: what docs/design/array.md 5 expects, one by one.
+//! The published results beside ours: the expectations of docs/design/array.md 5, one by one.
 //!
-//! This file has figure 6 and figure 5a's ends, which are its peaks; `shapes.rs` the other figures.
+//! This file has figure 6 and figure 5a's ends, which are its peaks. `shapes.rs` has the other
+//! figures.
 
 mod shapes;
 
@@ -18,11 +19,11 @@ use crate::array::workload::{Alignment, PER_HOST};
 pub struct Criterion {
     /// Which figure, and what of it.
     pub what: String,
-    /// What was published; or what is expected, where no number was printed.
+    /// The published result, or the expectation where no number was printed.
     pub published: String,
-    /// What comes out here.
+    /// Our result.
     pub here: String,
-    /// Whether they agree. Where rows are missing, they do not.
+    /// True if they agree; false if rows are missing.
     pub met: bool,
     /// Why not, by what was counted, where that is known.
     pub because: Option<String>,
