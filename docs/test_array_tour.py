@@ -1,4 +1,4 @@
-"""docs/array-tour.sh, with real processes and fio: what README and docs/array.md promise of arrays."""
+"""docs/array-tour.sh, with real processes and fio: what docs/array.md promises of arrays."""
 
 from __future__ import annotations
 

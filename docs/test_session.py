@@ -153,7 +153,7 @@ def test_answers_have_the_layout_of_the_page(daemon: Path) -> None:
     assert answers(client, session.number(5) + session.number(space))[1] == (1, [])
     (kind, status), done = answers(client, session.number(4))
     assert (kind, done) == (2, (1, []))
-    assert (status[0], status[2], status[4], status[5]) == (1, 0, [1], b"static")
+    assert (status[0], status[2], status[4], status[5]) == (1, 0, [1], b"log")
     (there,) = status[9]
     assert (there[:2], there[7:10]) == ([b"default", b"claim"], [1, 0, 1])
 
