@@ -19,7 +19,7 @@ const CORO_SHARE: u64 = 4;
 pub enum Membership {
     /// A log of the nodes' own.
     Log,
-    /// Corosync.
+    /// Corosync, as a model of its guarantees.
     Corosync,
     /// Corosync in every fourth seed, a log in the others.
     #[default]

@@ -34,7 +34,7 @@ const READ_AGAIN: Time = 5 * MILLISECOND;
 pub enum File {
     /// A log of its own.
     Log(LogConfig),
-    /// Corosync.
+    /// Corosync, as a model of its guarantees.
     Corosync(GroupConfig),
 }
 
