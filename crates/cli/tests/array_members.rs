@@ -64,6 +64,17 @@ fn spoil(array: &Array, id: usize, at: u64) {
     disk.write_all_at(&[byte[0] ^ 1], at).unwrap();
 }
 
+/// The place of the older of a medium's two states.
+fn older(array: &Array, id: usize) -> u64 {
+    let disk = std::fs::File::open(array.disk(&format!("disk{id}"))).unwrap();
+    let sequence = |at: &u64| {
+        let mut number = [0; 8];
+        disk.read_exact_at(&mut number, at + 8).unwrap();
+        u64::from_le_bytes(number)
+    };
+    KEPT.into_iter().min_by_key(sequence).unwrap()
+}
+
 fn assert_content(blocks: &mut Blocks, written: &[u8]) {
     assert!(blocks.read(0, SHARED) == written);
 }
@@ -235,7 +246,8 @@ fn what_is_damaged_on_a_minority_of_the_media_is_learnt_again() {
     blocks.write(0, &written);
     let (view, _) = next_view(&array, 0);
     (0..3).for_each(|id| kill(&mut array, id));
-    spoil(&array, 0, KEPT[0] + 30);
+    // The newer one alone would be missed: a medium that goes back to an older state has lost its vote.
+    spoil(&array, 0, older(&array, 0) + 30);
     KEPT.into_iter().for_each(|at| spoil(&array, 1, at + 30));
     (0..3).for_each(|id| start(&mut array, id));
     next_view(&array, view);
