@@ -520,6 +520,26 @@ fn an_invalidated_value_block_must_be_reported() {
 }
 
 #[test]
+fn a_lock_that_goes_down_where_it_is_does_not_prove_that_its_write_has_arrived() {
+    let history = r#"
+        e:"begin"
+        e:"request",n:1,l:1,r:1,m:"EX"
+        e:"grant",n:1,l:1,m:"EX"
+        e:"request",n:2,l:1,r:1,m:"NL"
+        e:"grant",n:2,l:1,m:"NL"
+        e:"convert",n:1,l:1,m:"EX","flags":["valblk"],"lvb":"09"
+        e:"grant",n:1,l:1,m:"EX"
+        e:"convert",n:1,l:1,m:"PW","flags":["valblk"],"lvb":"0a"
+        e:"grant",n:1,l:1,m:"PW"
+        e:"convert",n:1,l:1,m:"PR"
+        e:"grant",n:1,l:1,m:"PR"
+        e:"convert",n:2,l:1,m:"NL","flags":["valblk"]
+        e:"grant",n:2,l:1,m:"NL","lvb":"09"
+        "#;
+    clean("lvb", history);
+}
+
+#[test]
 fn a_client_that_dies_while_it_waits_to_write_may_invalidate_the_value_block_later() {
     let alive = r#"
         e:"begin"

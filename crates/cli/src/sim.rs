@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use lockify_core::Policy;
-use lockify_trials::locks::{Options, Summary, run as run_seeds};
+use lockify_trials::locks::{Membership, Options, Summary, run as run_seeds};
 use lockify_trials::scenario;
 
 use crate::exit::{Code, Ended};
@@ -55,6 +55,10 @@ struct LocksArgs {
     /// This seed only
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     seed: Option<u64>,
+    /// Which membership the nodes have: a log of their own, corosync (a model of what it guarantees), or both, the latter
+    /// in every fourth seed
+    #[arg(long, value_enum, default_value = "both")]
+    membership: Service,
     /// Have all clients run transactions that deadlock, and search for deadlocks
     #[arg(long)]
     deadlocks: bool,
@@ -73,6 +77,13 @@ struct LocksArgs {
 enum Faults {
     All,
     None,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Service {
+    Log,
+    Corosync,
+    Both,
 }
 
 /// Two ends, as `A..B`.
@@ -127,6 +138,11 @@ fn simulate(args: &LocksArgs, policy: Policy) -> Summary {
         faults: match args.faults {
             Faults::All => scenario::Faults::All,
             Faults::None => scenario::Faults::None,
+        },
+        membership: match args.membership {
+            Service::Log => Membership::Log,
+            Service::Corosync => Membership::Corosync,
+            Service::Both => Membership::Both,
         },
         deadlocks: args.deadlocks,
         trace: args.trace,

@@ -1323,3 +1323,38 @@ fn numbers_go_on_above_those_of_another_shard() {
     w.pass(4 * LEASE);
     assert!((1..=3).all(|n| w.members(n) == [1, 2, 3] && w.seq(n) > FLOOR + 1000));
 }
+
+/// Nodes 1 and 2 have started again, and node 3, which acts in the last view, has been heard and is cut off.
+fn heard_and_cut_off(fence: FenceKind) -> World {
+    let mut w = World::new(3, fence);
+    w.kill(1, Reason::ProcessDown);
+    w.kill(2, Reason::ProcessDown);
+    w.start(1);
+    w.start(2);
+    w.pass(LEASE / 16);
+    w.hosts.get_mut(&NodeId(3)).unwrap().paused = true;
+    w.partition(&[&[1, 2], &[3]]);
+    w
+}
+
+/// `World` checks that node 3 acts no more when the others go on.
+#[test]
+fn a_first_view_waits_for_a_node_that_was_heard() {
+    let mut w = heard_and_cut_off(FenceKind::Lease);
+    assert_eq!(w.members(3), [1, 2, 3]);
+    w.pass(LEASE);
+    assert_eq!(w.members(1), []);
+    w.pass(4 * LEASE);
+    assert_eq!(w.members(1), [1, 2]);
+}
+
+#[test]
+fn a_first_view_has_a_node_fenced_that_was_heard() {
+    let mut w = heard_and_cut_off(FenceKind::Command);
+    w.agents.clear();
+    w.pass(12 * LEASE);
+    assert_eq!((w.agents.as_slice(), w.members(1)), (&[NodeId(3)][..], vec![]));
+    w.agent(3, true);
+    w.pass(2 * LEASE);
+    assert_eq!(w.members(1), [1, 2]);
+}

@@ -34,6 +34,10 @@ pub struct Group {
     pub lost_disks: usize,
     /// Times at which a node's disk is put back to an older copy.
     pub restored_disks: usize,
+    /// Corosync says who is there; else a log of the nodes' own.
+    pub corosync: bool,
+    /// With corosync: times at which it ends on a node.
+    pub ends: usize,
     /// A defect of the membership service.
     #[cfg(feature = "mutations")]
     pub mutation: Option<lockify_membership::mutation::Mutation>,
@@ -55,13 +59,16 @@ impl Group {
         let early = faulty && leases == 0 && random.random_bool(0.25);
         let lasting = random.random_bool(0.5);
         let agents = random.random_bool(0.25);
+        let voters =
+            nodes - if random.random_bool(0.3) { random.random_range(0..=learners) } else { 0 };
+        let sole = random.random_bool(0.4);
+        let ends = if faulty && random.random_bool(0.4) { random.random_range(1..=3) } else { 0 };
         Group {
             lease,
             heartbeat: lease / 3,
-            voters: nodes
-                - if random.random_bool(0.3) { random.random_range(0..=learners) } else { 0 },
+            voters,
             fence: if agents { FenceKind::Command } else { FenceKind::Lease },
-            sole: random.random_bool(0.4),
+            sole,
             early,
             lasting,
             leases,
@@ -70,9 +77,20 @@ impl Group {
             outage: (outage > 0).then_some(outage as u64),
             lost_disks,
             restored_disks,
+            corosync: false,
+            ends,
             #[cfg(feature = "mutations")]
             mutation: None,
         }
+    }
+}
+
+impl Group {
+    /// With corosync instead of a log: its keys are in files, which nobody changes.
+    #[must_use]
+    pub fn with_corosync(mut self) -> Group {
+        (self.corosync, self.leases) = (true, 0);
+        self
     }
 }
 

@@ -11,6 +11,40 @@ use crate::cluster::{Cluster, Outcome};
 use crate::coverage::{Coverage, Transition, Trouble};
 use crate::scenario::{Faults, Scenario, Work};
 
+/// In one of so many seeds, if both kinds of membership are hosted, it is corosync's.
+const CORO_SHARE: u64 = 4;
+
+/// Which membership services are hosted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Membership {
+    /// A log of the nodes' own.
+    Log,
+    /// Corosync.
+    Corosync,
+    /// Corosync in every fourth seed, a log in the others.
+    #[default]
+    Both,
+}
+
+impl Membership {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Membership::Log => "log",
+            Membership::Corosync => "corosync",
+            Membership::Both => "both",
+        }
+    }
+
+    fn is_corosync(self, seed: u64) -> bool {
+        match self {
+            Membership::Log => false,
+            Membership::Corosync => true,
+            Membership::Both => seed % CORO_SHARE == CORO_SHARE - 1,
+        }
+    }
+}
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -34,6 +68,8 @@ pub struct Options {
     pub value_blocks: bool,
     /// Whether all clients run transactions that deadlock, and the search for deadlocks is on.
     pub deadlocks: bool,
+    /// Which membership services are hosted.
+    pub membership: Membership,
     /// A defect to switch on in the lock manager.
     #[cfg(feature = "mutations")]
     pub mutation: Option<lockify_core::mutation::Mutation>,
@@ -56,6 +92,7 @@ impl Options {
             require_coverage: false,
             value_blocks: true,
             deadlocks: false,
+            membership: Membership::Both,
             #[cfg(feature = "mutations")]
             mutation: None,
             #[cfg(feature = "mutations")]
@@ -70,8 +107,10 @@ impl Options {
             Faults::None => "none",
         };
         format!(
-            "lockify sim locks --policy {} --nodes {}..{} --faults {faults}{} --seed {{seed}} --trace",
+            "lockify sim locks --policy {} --membership {} --nodes {}..{} --faults {faults}{} --seed {{seed}} \
+             --trace",
             self.policy.name(),
+            self.membership.name(),
             self.nodes.start(),
             self.nodes.end(),
             if self.deadlocks { " --deadlocks" } else { "" },
@@ -122,6 +161,9 @@ pub fn run_one(options: &Options, seed: u64) -> Result<Outcome, Failure> {
     if options.deadlocks {
         scenario = scenario.deadlocking();
     }
+    if options.membership.is_corosync(seed) {
+        scenario.group = scenario.group.with_corosync();
+    }
     if let Work::General(general) = &mut scenario.work {
         general.value_blocks = options.value_blocks;
     }
@@ -138,7 +180,8 @@ pub fn run_one(options: &Options, seed: u64) -> Result<Outcome, Failure> {
 /// # Errors
 /// What was violated, with the trace if it was kept.
 pub fn run_scenario(scenario: Scenario, trace: bool) -> Result<Outcome, Failure> {
-    let what = format!("{} nodes, {} workload", scenario.nodes, scenario.work_name());
+    let service = if scenario.group.corosync { "corosync" } else { "log" };
+    let what = format!("{} nodes, {service}, {} workload", scenario.nodes, scenario.work_name());
     let mut cluster = Cluster::new(scenario, if trace { 2_000_000 } else { 0 });
     let run = std::panic::AssertUnwindSafe(|| cluster.run());
     // A panic is a failure like any other: with the command that repeats it.

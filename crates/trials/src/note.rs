@@ -23,6 +23,8 @@ pub enum Note {
     Lives(u64),
     /// The membership service has installed a view.
     Installed(NodeView),
+    /// The membership service says this to its group in corosync.
+    Cast(Vec<u8>),
     /// The membership service wants an agent to fence a node.
     Agent(NodeId),
     /// A client saw something that must never happen.

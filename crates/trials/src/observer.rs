@@ -130,6 +130,7 @@ impl Observer {
             | Note::Broken(_)
             | Note::Lives(_)
             | Note::Installed(_)
+            | Note::Cast(_)
             | Note::Agent(_) => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lockify_core::mutation::Mutation;
 use lockify_core::{ClaimMode, Policy};
 use lockify_membership::mutation::Mutation as MemberMutation;
-use lockify_trials::locks::{Options, run};
+use lockify_trials::locks::{Membership, Options, run};
 use lockify_trials::model::{scenarios, search};
 
 /// Seeds that a defect is looked for in before the model is searched, per policy.
@@ -27,18 +27,29 @@ const STATES: usize = 150_000;
 enum Defect {
     Lock(Mutation),
     Member(MemberMutation),
+    /// The same with corosync.
+    Corosync(MemberMutation),
 }
+
+/// Defects that the membership by corosync can have.
+const COROSYNC: [MemberMutation; 3] = [
+    MemberMutation::LifeFromClock,
+    MemberMutation::ViewFromClock,
+    MemberMutation::RefusedUsesNumbers,
+];
 
 impl Defect {
     fn all() -> Vec<Defect> {
         let member = MemberMutation::ALL.into_iter().map(Defect::Member);
-        member.chain(Mutation::ALL.into_iter().map(Defect::Lock)).collect()
+        let corosync = COROSYNC.into_iter().map(Defect::Corosync);
+        member.chain(corosync).chain(Mutation::ALL.into_iter().map(Defect::Lock)).collect()
     }
 
     fn name(self) -> String {
         match self {
             Defect::Lock(mutation) => format!("{mutation:?}"),
             Defect::Member(mutation) => format!("{mutation:?}"),
+            Defect::Corosync(mutation) => format!("{mutation:?}, corosync"),
         }
     }
 }
@@ -51,7 +62,14 @@ fn options(policy: Policy, seeds: u64, defect: Option<Defect>) -> Options {
     let mut options = Options::new(policy, 0..seeds);
     match defect {
         Some(Defect::Lock(mutation)) => options.mutation = Some(mutation),
-        Some(Defect::Member(mutation)) => options.member_mutation = Some(mutation),
+        Some(Defect::Member(mutation)) => {
+            options.member_mutation = Some(mutation);
+            options.membership = Membership::Log;
+        }
+        Some(Defect::Corosync(mutation)) => {
+            options.member_mutation = Some(mutation);
+            options.membership = Membership::Corosync;
+        }
         None => {}
     }
     // Searches run side by side.
@@ -93,7 +111,7 @@ fn find(defect: Defect) -> Option<String> {
         .or_else(|| match defect {
             Defect::Lock(mutation) => found_by_model(mutation),
             // The model has no membership service: its states assume what the service guarantees.
-            Defect::Member(_) => None,
+            Defect::Member(_) | Defect::Corosync(_) => None,
         })
         .or_else(|| found_by_seeds(defect, ALL_SEEDS))
 }

@@ -1,7 +1,7 @@
 //! Seeds of simulated clusters, with every kind of fault, under every policy.
 
 use lockify_core::{ClaimMode, Policy};
-use lockify_trials::locks::{Options, run, run_one, run_scenario};
+use lockify_trials::locks::{Membership, Options, run, run_one, run_scenario};
 use lockify_trials::scenario::{Faults, Scenario};
 
 #[test]
@@ -26,9 +26,20 @@ fn with_all_faults_every_policy_is_clean() {
 }
 
 #[test]
+fn with_corosync_every_policy_is_clean() {
+    for policy in Policy::ALL {
+        let mut options = Options::new(policy, 0..40);
+        options.membership = Membership::Corosync;
+        let summary = run(&options, |_| {});
+        assert!(summary.is_clean(), "{summary}");
+        assert!(summary.recoveries > 40, "hardly anything failed: {summary}");
+    }
+}
+
+#[test]
 fn a_seed_replays_exactly() {
     let options = Options::new(Policy::Claim(ClaimMode::Optimistic), 0..1);
-    for seed in 0..5 {
+    for seed in 0..8 {
         let outcomes = [run_one(&options, seed), run_one(&options, seed)];
         let [first, second] =
             outcomes.map(|o| o.map(|o| (o.events, o.calls, o.coverage)).map_err(|f| f.message));

@@ -165,8 +165,9 @@ impl LvbContent {
             return Ok(());
         };
         let excludes = !mode.compatible(Mode::PW);
-        let own_write = block.written == op.line;
-        if excludes && !own_write && block.applied.is_none() {
+        // What goes down from PW or EX is granted where it is, before its master hears of it.
+        let local = op.had.is_some_and(Mode::writes);
+        if excludes && !local && block.applied.is_none() {
             block.applied = Some(seen.line);
         }
         let reads = action(op.had, mode) == Action::Read && op.flags.contains(Flags::VALBLK);

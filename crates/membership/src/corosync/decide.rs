@@ -192,22 +192,27 @@ impl CorosyncMembership {
             self.patience = now + self.config.lease / 16;
             return false;
         }
-        left.extend(unknown.into_iter().map(|n| (n, u64::MAX)));
+        let below = |n: NodeId| match self.kept.leases.is_unknown(n) {
+            true => u64::MAX,
+            false => self.kept.memory.life(n) + 1,
+        };
+        left.extend(unknown.into_iter().map(|n| (n, below(n))));
         self.fences.set(&left, now);
         self.run_agents(now);
         left.is_empty()
     }
 
-    /// Nodes of the list outside of a first view of which nothing is known.
+    /// Whether nothing proves that the last known life of a node is over: this process may have heard no more of it
+    /// than that it acts.
+    fn is_at_large(&self, node: NodeId) -> bool {
+        let leases = &self.kept.leases;
+        leases.is_unknown(node) || !leases.is_over(node, self.kept.memory.life(node))
+    }
+
+    /// Nodes of the list outside of a first view that may still act.
     fn unknown_nodes(&self, members: &[Member]) -> Vec<NodeId> {
         let outside = |n: &&NodeId| !members.iter().any(|m| m.node == **n);
-        self.config
-            .votes
-            .keys()
-            .filter(outside)
-            .copied()
-            .filter(|n| self.kept.leases.is_unknown(*n))
-            .collect()
+        self.config.votes.keys().filter(outside).copied().filter(|n| self.is_at_large(*n)).collect()
     }
 
     /// A node outside the view whose lease may still run.
@@ -222,7 +227,7 @@ impl CorosyncMembership {
             // Of a first view nobody has proof yet; a later one stands on that of the former.
             let unknown = base == 0
                 && included(node).is_none()
-                && self.kept.leases.is_unknown(node)
+                && self.is_at_large(node)
                 && !self.kept.leases.has_outlived(now);
             // A new process of a node listens where the former did: that one is gone.
             let absent = included(node).is_none();

@@ -349,7 +349,9 @@ impl CorosyncMembership {
         let patience = self.config.lease / 4;
         let held = self.writes.held.as_ref().filter(|h| !h.said);
         let held = held.map_or(Time::MAX, |h| h.since + patience);
-        held.min(self.writes.again.unwrap_or(Time::MAX))
+        // A write that is under way is not begun again.
+        let again = self.writes.again.filter(|_| self.writes.running.is_none());
+        held.min(again.unwrap_or(Time::MAX))
     }
 
     // What a first view needs.

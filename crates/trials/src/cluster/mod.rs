@@ -1,5 +1,7 @@
 //! One run: a simulated cluster with its membership service, faults, clients and observers.
 
+mod corosync;
+mod totem;
 mod troubles;
 mod views;
 mod weather;
@@ -9,21 +11,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use lockify_core::{Config, Input, NodeId, Output};
-use lockify_membership::{LogConfig, NodeEntry, NodeView};
+use lockify_membership::{GroupConfig, LogConfig, NodeEntry, NodeView};
 use lockify_sim::{
-    Boot, DiskConfig, DiskCopy, Fault, FaultPlan, LinkProfile, MICROSECOND, MILLISECOND, Nanos,
-    NetworkConfig, NodeStatus, Report, ReportEvent, SECOND, Sim, Stop,
+    Boot, Cut, DiskConfig, DiskCopy, Fault, FaultPlan, LinkProfile, MICROSECOND, MILLISECOND,
+    Nanos, NetworkConfig, NodeStatus, Report, ReportEvent, SECOND, Sim, Stop,
 };
 use rand::{RngExt, SeedableRng};
 
 use crate::coverage::{Log, Trouble};
-use crate::host::{HostContext, Life, LockNode, Member, Setting, core_id, sim_id};
+use crate::host::{File, HostContext, Life, LockNode, Member, Setting, core_id, sim_id};
 use crate::note::Note;
 use crate::observer::Observer;
 use crate::port::Phase;
 use crate::quiescence;
 use crate::scenario::Scenario;
 use crate::workload::disk::Disk;
+use totem::Totem;
 use weather::{Controls, claim_filter, target_hook};
 pub use weather::{KINDS, kind_of};
 
@@ -58,7 +61,17 @@ enum Action {
     Fence,
     /// A node goes on as a new process.
     Reload,
+    /// This process of a node has told the others of that.
+    ReloadNow(NodeId, u32),
     Filter(Trouble, bool),
+    /// What a node has said gets its place in corosync's order.
+    Order(NodeId),
+    /// Corosync tells a node what is due.
+    Tell(NodeId),
+    /// Corosync forms its rings anew.
+    Reform,
+    CorosyncEnds,
+    CorosyncStarts(NodeId),
 }
 
 /// How often the cluster may have to become whole again after faults have stopped: once for each process that is still
@@ -80,11 +93,16 @@ pub struct Cluster {
     paused: BTreeSet<NodeId>,
     /// Partitions in force.
     cuts: BTreeSet<u32>,
+    partitions: BTreeMap<u32, Cut>,
+    /// Corosync, if the nodes have that.
+    totem: Option<Totem>,
     /// By how many seconds each node's wall clock is wrong.
     walls: Vec<Rc<Cell<i64>>>,
     /// The life of each node's process.
     lives: BTreeMap<NodeId, u64>,
     all_lives: BTreeSet<u64>,
+    /// The largest life of each node.
+    largest: BTreeMap<NodeId, u64>,
     /// Every view that was installed anywhere.
     views: BTreeMap<u64, NodeView>,
     /// Lives in the newest view's lockspace.
@@ -138,7 +156,11 @@ impl Cluster {
             sim.add_hook(target_hook(*target, Rc::clone(&controls)));
         }
         sim.add_filter(claim_filter(Rc::clone(&controls), scenario.seed));
+        let totem = scenario.group.corosync.then(|| Totem::new(scenario.nodes));
         Cluster {
+            totem,
+            partitions: BTreeMap::new(),
+            largest: BTreeMap::new(),
             observer: Observer::new(trace_lines > 0, scenario.config.deadlock_after.is_some()),
             random: lockify_sim::Random::seed_from_u64(scenario.seed ^ 0xd21_7e2),
             scenario,
@@ -311,6 +333,7 @@ impl Cluster {
             Note::Called { input: Input::Halt, .. } => self.halted(at, node, incarnation),
             Note::Lives(life) => self.lives(node, *life)?,
             Note::Installed(view) => self.installed(at, node, view.clone())?,
+            Note::Cast(bytes) => self.cast(node, bytes.clone()),
             Note::Agent(victim) => {
                 self.soon(10 * MILLISECOND, Action::Agent(node, incarnation, *victim));
             }
@@ -335,6 +358,7 @@ impl Cluster {
         self.paused.remove(&node);
         match status {
             NodeStatus::Running => {
+                self.process_started(node, incarnation);
                 if incarnation > 1 {
                     self.log.trouble(Trouble::Join, at, at);
                     // Clocks are wrong at boot until something sets them.
@@ -353,12 +377,16 @@ impl Cluster {
             NodeStatus::Crashed => {
                 self.fails(at, node);
                 self.at(at + self.scenario.respawn, Action::Revive(node));
+                self.process_ended(node, false);
                 if self.scenario.group.sole && self.random.random_bool(0.5) {
                     self.soon(5 * MILLISECOND, Action::Dead(node, incarnation));
                 }
                 self.ended(node, |observer, life| observer.crashed(at, node, life))
             }
-            NodeStatus::Left => self.ended(node, |observer, life| observer.left(at, node, life)),
+            NodeStatus::Left => {
+                self.process_ended(node, true);
+                self.ended(node, |observer, life| observer.left(at, node, life))
+            }
         }
     }
 
@@ -434,6 +462,12 @@ impl Cluster {
                 self.with_member(node, |machine, cx| machine.fence(cx));
             }
             Action::Reload => self.reload(),
+            Action::ReloadNow(node, incarnation) => self.reload_now(node, incarnation),
+            Action::Order(node) => self.order(node),
+            Action::Tell(node) => self.tell(node),
+            Action::Reform => self.reform(),
+            Action::CorosyncEnds => self.corosync_ends(),
+            Action::CorosyncStarts(node) => self.corosync_starts(node),
             Action::Filter(kind, on) => self.filter(kind, on),
         }
         Ok(())
@@ -442,11 +476,26 @@ impl Cluster {
     /// Replaces all state of a node by what its image says, as a daemon does that hands itself over
     /// to a new program.
     fn reload(&mut self) {
-        let node = sim_id(NodeId(self.random.random_range(0..self.scenario.nodes as u32)));
+        let node = NodeId(self.random.random_range(0..self.scenario.nodes as u32));
+        let incarnation = self.sim.incarnation(sim_id(node));
+        if self.totem.is_some() {
+            self.sim.with(sim_id(node), |machine, cx| machine.announce_reload(cx));
+            let after = self.random.random_range(1..=3) * MILLISECOND / 2;
+            self.at(self.sim.now() + after, Action::ReloadNow(node, incarnation));
+        } else {
+            self.reload_now(node, incarnation);
+        }
+    }
+
+    fn reload_now(&mut self, node: NodeId, incarnation: u32) {
+        let id = sim_id(node);
         // One that stands still hands nothing over.
-        if self.sim.with(node, |machine, cx| machine.reload(cx)) == Some(true) {
+        if self.sim.incarnation(id) == incarnation
+            && self.sim.with(id, |machine, cx| machine.reload(cx)) == Some(true)
+        {
             let now = self.sim.now();
             self.log.trouble(Trouble::Reload, now, now);
+            self.reloaded(node);
         }
     }
 
@@ -468,6 +517,7 @@ impl Cluster {
             Fault::Partition { id, cut } => return self.partition(*id, cut.clone()),
             Fault::Heal(id) => {
                 self.cuts.remove(id);
+                self.note_healed(*id);
             }
             _ => {}
         }
@@ -585,6 +635,9 @@ impl Cluster {
                         | Action::Replace(..)
                         | Action::Dead(..)
                         | Action::Agent(..)
+                        | Action::Order(_)
+                        | Action::Tell(_)
+                        | Action::Reform
                 )
             );
             if !stays {
@@ -595,6 +648,7 @@ impl Cluster {
         self.down.clear();
         self.close_windows();
         self.sim.inject(Fault::HealAll);
+        self.calm_corosync();
         for _ in 0..MOST_REPLACED {
             self.until_whole()?;
             let more = self.random.random_range(1..100) * MILLISECOND;
@@ -732,7 +786,11 @@ fn boot(
         let node = core_id(boot.node);
         let config = Config { node, incarnation: 0, ..scenario.config.clone() };
         let setting = Setting {
-            file: file(&scenario, node, boot.incarnation),
+            file: if scenario.group.corosync {
+                File::Corosync(group_file(&scenario, node, boot.incarnation))
+            } else {
+                File::Log(file(&scenario, node, boot.incarnation))
+            },
             wall: Rc::clone(&walls[node.0 as usize]),
             sole: scenario.group.sole,
             #[cfg(feature = "mutations")]
@@ -753,7 +811,6 @@ fn file(scenario: &Scenario, node: NodeId, incarnation: u32) -> LogConfig {
     };
     // A file that still had the first lease would keep its node out once another one is agreed on.
     let names_lease = incarnation == 1 || group.leases == 0;
-    let process = u64::from(node.0) << 32 | u64::from(incarnation);
     LogConfig {
         cluster: "trial".into(),
         node,
@@ -764,6 +821,29 @@ fn file(scenario: &Scenario, node: NodeId, incarnation: u32) -> LogConfig {
         shards: 1,
         heartbeat: Some(group.heartbeat),
         floor: 0,
-        seed: scenario.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ process,
+        seed: process_seed(scenario, node, incarnation),
+    }
+}
+
+/// From which a process draws its random numbers.
+fn process_seed(scenario: &Scenario, node: NodeId, incarnation: u32) -> u64 {
+    let process = u64::from(node.0) << 32 | u64::from(incarnation);
+    scenario.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ process
+}
+
+/// The same with corosync.
+fn group_file(scenario: &Scenario, node: NodeId, incarnation: u32) -> GroupConfig {
+    let group = &scenario.group;
+    GroupConfig {
+        cluster: "trial".into(),
+        node,
+        seed: process_seed(scenario, node, incarnation),
+        floor: 0,
+        boot: u64::from(incarnation),
+        weight: scenario.weights[node.0 as usize],
+        votes: (0..scenario.nodes as u32).map(|n| (NodeId(n), 1)).collect(),
+        lease: group.lease,
+        fence: group.fence,
+        startup: 8 * group.lease,
     }
 }

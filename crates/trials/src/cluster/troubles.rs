@@ -22,7 +22,7 @@ impl Cluster {
         self.random.random_range(0..=most)
     }
 
-    fn random_node(&mut self) -> NodeId {
+    pub(super) fn random_node(&mut self) -> NodeId {
         NodeId(self.random.random_range(0..self.scenario.nodes as u32))
     }
 
@@ -39,6 +39,7 @@ impl Cluster {
         }
         let all = [
             (group.restarts, Action::RestartAll),
+            (if group.corosync { group.ends } else { 0 }, Action::CorosyncEnds),
             (group.leases, Action::SetLease),
             (group.lost_disks, Action::LoseDisk),
             (3 * group.restored_disks, Action::CopyDisk),
@@ -74,6 +75,7 @@ impl Cluster {
         self.cuts.insert(id);
         let at_once = self.random.random_bool(0.4);
         let pairs = if at_once { separated(&cut) } else { Vec::new() };
+        self.note_partition(id, cut.clone());
         self.sim.inject(Fault::Partition { id, cut });
         for (a, b) in pairs {
             self.sim.inject(Fault::BreakConnection(a, b));

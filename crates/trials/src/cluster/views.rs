@@ -10,10 +10,14 @@ use super::{Action, Cluster};
 use crate::host::{LockNode, SPACE, core_id, sim_id};
 
 impl Cluster {
-    /// A node has got a life: no two are alike.
+    /// A node has got a life: it is larger than each before, and a log gives no two alike.
     pub(super) fn lives(&mut self, node: NodeId, life: u64) -> Result<(), String> {
         self.lives.insert(node, life);
-        if !self.all_lives.insert(life) {
+        let before = self.largest.insert(node, life).unwrap_or(0);
+        if before >= life {
+            return Err(format!("node {node} begins life {life} after life {before}"));
+        }
+        if self.totem.is_none() && !self.all_lives.insert(life) {
             return Err(format!(
                 "life {life} was handed out twice, the second time to node {node}"
             ));

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use lockify_core::{Lockspace, NodeId, Time, View};
+use lockify_membership::log::ImageError;
 use lockify_membership::{
-    Action, ClusterState, Event, LogConfig, LogMembership, Membership, MembershipImage, NodeView,
-    Request, SpaceJoin, SpaceKeys, Vote,
+    Action, ClusterEvent, ClusterState, CorosyncMembership, Event, GroupConfig, LogConfig,
+    LogMembership, Membership, MembershipImage, NodeView, Request, SpaceJoin, SpaceKeys, Vote,
 };
 use lockify_sim::{LinkState, MILLISECOND, SECOND, TimerId};
 
@@ -28,11 +29,29 @@ const WALL: i64 = 1_790_000_000;
 /// How long a disk that cannot be read is left alone.
 const READ_AGAIN: Time = 5 * MILLISECOND;
 
+/// The membership that a node's file names.
+#[derive(Clone, Debug)]
+pub enum File {
+    /// A log of its own.
+    Log(LogConfig),
+    /// Corosync.
+    Corosync(GroupConfig),
+}
+
+impl File {
+    fn peers(&self) -> Vec<NodeId> {
+        match self {
+            File::Log(c) => c.nodes.keys().copied().filter(|n| *n != c.node).collect(),
+            File::Corosync(c) => c.votes.keys().copied().filter(|n| *n != c.node).collect(),
+        }
+    }
+}
+
 /// What a node's membership service is started with.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// The service's configuration, as the node's file has it.
-    pub file: LogConfig,
+    pub file: File,
     /// By how many seconds the node's wall clock is wrong.
     pub wall: Rc<Cell<i64>>,
     /// A process that starts can tell that none of an earlier life runs, as on the same host.
@@ -40,6 +59,29 @@ pub struct Setting {
     /// A defect of the service.
     #[cfg(feature = "mutations")]
     pub mutation: Option<lockify_membership::mutation::Mutation>,
+}
+
+impl Setting {
+    fn open(
+        &self,
+        image: Option<&[u8]>,
+        now: Time,
+    ) -> Result<Box<dyn Membership + Send>, ImageError> {
+        Ok(match &self.file {
+            File::Log(config) => {
+                let service = LogMembership::new(config.clone(), image, now)?;
+                #[cfg(feature = "mutations")]
+                let service = service.mutated(self.mutation);
+                Box::new(service)
+            }
+            File::Corosync(config) => {
+                let service = CorosyncMembership::new(config.clone(), image, now)?;
+                #[cfg(feature = "mutations")]
+                let service = service.mutated(self.mutation);
+                Box::new(service)
+            }
+        })
+    }
 }
 
 /// How far a connection is.
@@ -77,9 +119,8 @@ pub struct Member {
 impl Member {
     /// A process that has not read its disk yet.
     pub fn new(setting: Setting) -> Member {
-        let others = setting.file.nodes.keys().filter(|n| **n != setting.file.node);
         Member {
-            lines: others.map(|n| (*n, Line::Down)).collect(),
+            lines: setting.file.peers().into_iter().map(|n| (n, Line::Down)).collect(),
             setting,
             service: None,
             store: Store::new(),
@@ -137,6 +178,26 @@ impl LockNode {
     /// This node has found out that no process of another one runs.
     pub fn dead(&mut self, cx: &mut HostContext<'_>, node: NodeId) {
         self.tell_members(cx, Event::Dead { node });
+    }
+
+    /// Whether its disk has been read.
+    pub fn has_service(&self) -> bool {
+        self.member.as_ref().is_some_and(|m| m.service.is_some())
+    }
+
+    /// Corosync says something.
+    pub fn told(&mut self, cx: &mut HostContext<'_>, event: ClusterEvent) {
+        self.tell_members(cx, Event::Cluster(event));
+    }
+
+    /// The node is to go on as another program soon: the others may have to know.
+    pub fn announce_reload(&mut self, cx: &mut HostContext<'_>) {
+        self.clock(cx);
+        let now = self.now;
+        if let Some(service) = self.member.as_mut().and_then(|m| m.service.as_mut()) {
+            service.prepare_image(now);
+            self.act(cx);
+        }
     }
 
     /// A fencing agent has ended.
@@ -198,13 +259,8 @@ impl LockNode {
     /// The disk was read: the service goes on from what it has.
     fn begin_member(&mut self, cx: &mut HostContext<'_>, image: Option<&[u8]>) {
         let Some(member) = &mut self.member else { return };
-        match LogMembership::new(member.setting.file.clone(), image, self.now) {
-            #[cfg(feature = "mutations")]
-            Ok(service) => {
-                member.service = Some(Box::new(service.mutated(member.setting.mutation)))
-            }
-            #[cfg(not(feature = "mutations"))]
-            Ok(service) => member.service = Some(Box::new(service)),
+        match member.setting.open(image, self.now) {
+            Ok(service) => member.service = Some(service),
             Err(why) => return cx.note(Note::Broken(format!("the disk's image: {why}"))),
         }
         self.tell_members(cx, Event::Tick);
@@ -314,7 +370,8 @@ impl LockNode {
             Action::Persist { number, image } => member.store.write(cx, number, image),
             Action::Reconnect => self.live(cx),
             Action::Answer { result, .. } => cx.trace(|| format!("answers {result:?}")),
-            Action::Cast(_) | Action::Nodes(_) => {}
+            Action::Cast(bytes) => cx.note(Note::Cast(bytes)),
+            Action::Nodes(_) => {}
         }
     }
 

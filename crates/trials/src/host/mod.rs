@@ -21,7 +21,7 @@ use crate::note::Note;
 use crate::port::{Client, Phase, Port};
 use crate::transport::{Packet, Transport};
 
-pub use member::{Member, SPACE, Setting};
+pub use member::{File, Member, SPACE, Setting};
 pub use store::DISK;
 
 /// Makes the clients of a life.
