@@ -96,8 +96,9 @@ fn control_c_ends_a_command_with_piped_input_and_all_that_it_has_started() {
         echo data | $LOCKIFY run -k 0.1 x -- sh -c '
             (setsid sh -c "trap \"\" INT TERM; echo \$\$ > pid.new; mv pid.new pid; sleep 600" &)
             until [ -e pid ]; do sleep 0.02; done
-            echo runs; sleep 600'
+            echo runs; exec sleep 600'
         echo ended $?"#;
+    // A shell would first wait for a program that it has begun just after the signal came.
     let mut session = Session::start(&user, script);
     session.until("runs");
     session.types("\x03");
