@@ -212,6 +212,9 @@ fn program_of_root(dir: &Path) -> PathBuf {
     program
 }
 
+/// A user whom nobody else is, and who has no home.
+const SOMEBODY: u32 = 64_321;
+
 /// The command line of another user, who may not look into the folder of this one.
 fn somebody(user: &User, home: &Path, args: &[&str]) -> Command {
     let own = user.dir().join("lockify-for-all");
@@ -221,7 +224,7 @@ fn somebody(user: &User, home: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(own);
     command.args(args).env("XDG_RUNTIME_DIR", home).env("LOCKIFY_IDLE", "1s");
     command.env_remove("LOCKIFY_SOCKET").env_remove("LOCKIFY_SPACE");
-    command.stdin(Stdio::null()).uid(65534).gid(65534);
+    command.stdin(Stdio::null()).uid(SOMEBODY).gid(SOMEBODY);
     command
 }
 
@@ -235,8 +238,10 @@ fn who_cannot_be_killed_is_named_and_keeps_the_lock() {
     std::fs::set_permissions(user.dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let (program, home) = (program_of_root(user.dir()), user.dir().join("home"));
     std::fs::create_dir(&home).unwrap();
-    std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
+    std::os::unix::fs::chown(&home, Some(SOMEBODY), Some(SOMEBODY)).unwrap();
     std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).unwrap();
+    // The state of a user without a home outlives the test.
+    let _ = std::fs::remove_dir_all(format!("/var/tmp/lockify-{SOMEBODY}"));
     let script = r#"cd "$XDG_RUNTIME_DIR"; "$0" --reuid 0 sleep 600 > log 2>&1 & echo $! > pid.new; mv pid.new pid; wait"#;
     let _daemon = Process(somebody(&user, &home, &["serve", "--user"]).spawn().unwrap());
     wait_for(|| somebody(&user, &home, &["status"]).output().unwrap().status.success());

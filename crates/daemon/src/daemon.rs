@@ -4,7 +4,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use lockify_client::host::Host;
 use lockify_client::{is_abstract, shard_path};
@@ -342,15 +344,21 @@ pub fn run(config: &Config, log: &Log) -> Result<(), Error> {
     words.start(std::mem::take(&mut daemon.hearts), log);
     let (handle, reloader) = (daemon.handle(), daemon.reloader.clone());
     let (log, config) = (log.clone(), daemon.config.clone());
-    let stopping = false;
+    let stopping = None;
     let watcher = Watcher { signals, program, handle, reloader, config, log, manager, stopping };
     let watcher = std::thread::spawn(move || watcher.run());
     let result = daemon.wait();
     watched.close();
     // It only waits for signals, of which there are no more.
-    let _ = watcher.join();
+    if let Ok(Some(told)) = watcher.join() {
+        // The end of the process would end the thread that tells the manager.
+        let _ = told.recv_timeout(LAST_WORDS);
+    }
     result
 }
+
+/// The time that a service manager has to take the last message.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Signals that end the daemon.
 const ENDS: [i32; 2] = [SIGTERM, SIGINT];
@@ -364,11 +372,12 @@ struct Watcher {
     config: Config,
     log: Log,
     manager: Manager,
-    stopping: bool,
+    /// Hears when the manager knows of the end; `None` before there is one.
+    stopping: Option<Receiver<()>>,
 }
 
 impl Watcher {
-    fn run(mut self) {
+    fn run(mut self) -> Option<Receiver<()>> {
         handover::release_signals();
         while !self.signals.handle().is_closed() {
             let mut came: Vec<i32> = self.signals.wait().collect();
@@ -377,12 +386,13 @@ impl Watcher {
             for signal in came {
                 match signal {
                     SIGHUP => self.reload(),
-                    SIGUSR2 if self.stopping => {}
+                    SIGUSR2 if self.stopping.is_some() => {}
                     SIGUSR2 => self.restart(),
                     signal => self.stop(signal),
                 }
             }
         }
+        self.stopping
     }
 
     /// It tells the log how it ends. Not waited for: a signal to stop may come.
@@ -393,13 +403,12 @@ impl Watcher {
     }
 
     fn stop(&mut self, signal: i32) {
-        if self.stopping {
+        if self.stopping.is_some() {
             std::process::exit(128 + signal);
         }
         self.log.info("leaving the cluster; another signal ends the daemon at once");
-        self.manager.stopping();
+        self.stopping = Some(self.manager.stopping());
         self.handle.stop();
-        self.stopping = true;
     }
 
     /// If it goes well, this does not come back.

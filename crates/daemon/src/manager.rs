@@ -22,7 +22,8 @@ enum Word {
     Status(String),
     Reloading,
     Ready,
-    Stopping,
+    /// Whoever says it hears when it has been passed on.
+    Stopping(SyncSender<()>),
 }
 
 /// The way to the manager; without one, nobody hears it.
@@ -51,9 +52,11 @@ impl Manager {
         self.tell(Word::Ready);
     }
 
-    /// The daemon leaves the cluster.
-    pub(crate) fn stopping(&self) {
-        self.tell(Word::Stopping);
+    /// The daemon leaves the cluster. The receiver hears, or is closed, when the manager has been told.
+    pub(crate) fn stopping(&self) -> Receiver<()> {
+        let (to, told) = sync_channel(1);
+        self.tell(Word::Stopping(to));
+        told
     }
 
     fn tell(&self, word: Word) {
@@ -157,7 +160,11 @@ fn pass_on(word: &Word) {
     match word {
         Word::Status(text) => say(&[NotifyState::Status(text)]),
         Word::Ready => say(&[NotifyState::Ready]),
-        Word::Stopping => say(&[NotifyState::Stopping]),
+        Word::Stopping(told) => {
+            say(&[NotifyState::Stopping]);
+            // The process may have gone on to its end.
+            let _ = told.try_send(());
+        }
         Word::Reloading => match NotifyState::monotonic_usec_now() {
             Ok(now) => say(&[NotifyState::Reloading, now]),
             Err(_) => say(&[NotifyState::Reloading]),
