@@ -72,8 +72,7 @@ pub struct Member {
 /// One membership of the lockspace, as the membership service agreed on it.
 ///
 /// `seq` grows with every view and is the floor of fencing tokens and Lamport clocks
-/// (`seq << 32`): a service whose sequence is at least the seconds since 1970 keeps tokens
-/// growing across a restart of the whole cluster too.
+/// (`seq << 32`). A service whose `seq` also grows over a restart of the whole cluster keeps tokens growing over it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct View {
     /// The view's number.

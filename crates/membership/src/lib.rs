@@ -286,8 +286,8 @@ pub struct Standing {
 
 /// A membership service.
 pub trait Membership {
-    /// Something happened at `now` (nanoseconds, monotonic, counting suspended time); `wall` is
-    /// the time in seconds since 1970, used only to number views.
+    /// Something happened at `now` (nanoseconds, monotonic, counting suspended time). `wall` is the time in seconds
+    /// since 1970: only known defects, which tests switch on, use it.
     fn handle(&mut self, now: Time, wall: u64, event: Event);
     /// The next thing to do; call until `None` after each event.
     fn poll(&mut self) -> Option<Action>;
