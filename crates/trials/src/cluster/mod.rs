@@ -107,6 +107,8 @@ pub struct Cluster {
     views: BTreeMap<u64, NodeView>,
     /// Lives in the newest view's lockspace.
     inside: BTreeMap<NodeId, u64>,
+    /// The lives that have entered a view with them.
+    began: BTreeSet<(NodeId, u64)>,
     installs: u64,
     /// The last voter whose disk was lost, and the number of that.
     lost_disk: Option<(NodeId, u64)>,
@@ -176,6 +178,7 @@ impl Cluster {
             all_lives: BTreeSet::new(),
             views: BTreeMap::new(),
             inside: BTreeMap::new(),
+            began: BTreeSet::new(),
             installs: 0,
             lost_disk: None,
             copies: BTreeMap::new(),

@@ -32,6 +32,8 @@ impl Cluster {
         node: NodeId,
         view: NodeView,
     ) -> Result<(), String> {
+        let own = view.space(SPACE).and_then(|v| v.member(node));
+        self.began.extend(own.map(|m| (node, m.incarnation)));
         match self.views.get(&view.seq) {
             Some(known) if *known != view => {
                 return Err(format!(
@@ -68,9 +70,12 @@ impl Cluster {
                     view.seq
                 ));
             }
-            // To the others it is as if it had crashed; and it leaves a journal behind.
-            self.observer.crashed(at, node, life)?;
-            self.disk.borrow_mut().replay(node);
+            // One that never entered a view has done nothing, and may come back as it is.
+            if self.began.contains(&(node, life)) {
+                // To the others it is as if it had crashed; and it leaves a journal behind.
+                self.observer.crashed(at, node, life)?;
+                self.disk.borrow_mut().replay(node);
+            }
         }
         Ok(())
     }
