@@ -130,10 +130,10 @@ fn a_command_that_goes_on_after_control_c_does() {
 fn control_z_stops_and_fg_continues_a_command_with_piped_input() {
     let user = User::new();
     let _daemon = user.daemon();
+    // The command waits by itself: a shell that begins a program just then is not stopped before that is.
     let script = r#"
-        cd $DIR
-        echo data | $LOCKIFY run x -- sh -c '
-            echo $$ > pid; echo runs; until [ -e go ]; do sleep 0.02; done; cat'
+        cd $DIR; mkfifo go
+        echo data | $LOCKIFY run x -- sh -c 'echo $$ > pid; echo runs; read line < go; cat'
         echo stopped; until [ -e continue ]; do sleep 0.02; done; fg; echo ended $?"#;
     let mut session = Session::start(&user, script);
     session.until("runs");
@@ -144,8 +144,9 @@ fn control_z_stops_and_fg_continues_a_command_with_piped_input() {
     wait_for(|| std::fs::read_to_string(&stat).unwrap().contains(") T "));
     let other = user.lockify(&["run", "-n", "x", "true"]);
     assert_eq!(code(&other), 124, "a stopped command keeps its lock: {other:?}");
-    std::fs::write(user.dir().join("go"), "").unwrap();
     std::fs::write(user.dir().join("continue"), "").unwrap();
+    // It may have been stopped before it listened.
+    std::fs::write(user.dir().join("go"), "\n").unwrap();
     session.until("data");
     session.until("ended 0");
 }
