@@ -159,6 +159,8 @@ impl CorosyncMembership {
                 // Some members may have accepted a later proposal. They echo only its members.
                 && self.kept.memory.number <= v.seq
                 && self.reports().all(|(_, r)| r.memory.number <= v.seq)
+                // A member that a ring's end kept from the last acceptance is not in the view: the others wait for it there.
+                && self.reports().all(|(n, r)| r.installed == v.seq || v.life(n).is_none())
         })
     }
 
