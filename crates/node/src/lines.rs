@@ -171,8 +171,11 @@ mod tests {
     fn nobody_waits_for_a_reader_that_does_not_read() {
         let (mut reader, writer) = io::pipe().unwrap();
         let lines = Lines::start(writer, apology).unwrap();
+        // Longer than the pipe: once its first byte is there, the thread writes this line and cannot end.
+        lines.say([vec![b'x'; ROOM / 2 - 1], b"\n".to_vec()].concat(), Weight::Detail);
+        reader.read_exact(&mut [0]).unwrap();
         let line = [&[b'x'; 1023][..], b"\n"].concat();
-        // Far more than the pipe and the queue take: this would never come back.
+        // Far more than the queue takes: this would never come back.
         (0..5000).for_each(|_| lines.say(line.clone(), Weight::Detail));
         // Details have left room for what matters.
         lines.say(b"important\n".to_vec(), Weight::Notice);
@@ -181,16 +184,21 @@ mod tests {
             let (mut all, mut part) = (Vec::new(), [0; 4096]);
             while !all.ends_with(b"left out)\n") {
                 let n = reader.read(&mut part).unwrap();
+                assert!(n > 0, "the thread has ended");
                 all.extend_from_slice(&part[..n]);
             }
             String::from_utf8(all).unwrap()
         });
         let text = read.join().unwrap();
         assert!(lines.flush(LONG));
+        let kept = ROOM / 2 / line.len();
+        assert_eq!(
+            text.lines().count(),
+            1 + kept + 2,
+            "the long line, what the queue took, and two more"
+        );
         let last: Vec<&str> = text.lines().rev().take(2).collect();
-        assert_eq!(last[1], "important");
-        let kept = text.lines().count() - 2;
-        assert_eq!(last[0], format!("({} left out)", 5000 - kept));
+        assert_eq!(last, [&*format!("({} left out)", 5000 - kept), "important"]);
     }
 
     /// A disk that is full for some time.
