@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use slab::Slab;
 
 use crate::crowd::{Counted, Crowd, CrowdKey, MANY, Notices, Tally};
-use crate::ids::{ClientId, LockId};
+use crate::ids::{ClientId, LockId, NodeId};
 use crate::inspect::Queue;
 use crate::lock::{Links, Lock, NIL, Owner};
 use crate::mode::Mode;
@@ -543,6 +543,19 @@ impl Store {
     /// All locks of a resource, queue by queue.
     pub fn locks_of(&self, key: ResourceKey) -> impl Iterator<Item = &Lock> + '_ {
         Queue::ALL.into_iter().flat_map(move |q| self.queue(key, q))
+    }
+
+    /// The locks of a node's clients, by their ids there.
+    pub fn locks_from(&mut self, key: ResourceKey, from: NodeId) -> HashMap<LockId, LockId> {
+        let mut visits = 0;
+        let locks = self.locks_of(key).inspect(|_| visits += 1);
+        let theirs = locks.filter_map(|lock| match lock.owner {
+            Owner::Remote { node, lkid, .. } if node == from => Some((lkid, lock.id)),
+            _ => None,
+        });
+        let found = theirs.collect();
+        self.visits += visits;
+        found
     }
 
     /// How many locks are in a queue, whose links must lead from its head to its tail.
