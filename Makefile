@@ -55,7 +55,7 @@ install:
 	ln -sf liblockify.so.0 $(DESTDIR)$(LIBDIR)/liblockify.so
 	$(PUT) $(LIB)/libdlm.so.3 $(DESTDIR)$(LIBDIR)/lockify/libdlm.so.3
 	$(PUT) $(LIB)/libdlm_lt.so.3 $(DESTDIR)$(LIBDIR)/lockify/libdlm_lt.so.3
-	$(PUT) crates/capi/include/lockify.h $(DESTDIR)$(PREFIX)/include/lockify.h
+	$(PUT) crates/lock/capi/include/lockify.h $(DESTDIR)$(PREFIX)/include/lockify.h
 	$(PUT) packaging/lockify.pc.in $(DESTDIR)$(LIBDIR)/pkgconfig/lockify.pc
 	sed -i 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|'"$$($(LOCKIFY) --version | cut -d' ' -f2)|" \
 		$(DESTDIR)$(LIBDIR)/pkgconfig/lockify.pc

@@ -5,7 +5,7 @@ pub mod array;
 pub mod cluster;
 pub mod fuse;
 pub mod machine;
-#[path = "../../../volume/src/nbd/testing/client.rs"]
+#[path = "../../../array/service/src/nbd/testing/client.rs"]
 pub mod nbd;
 pub mod preload;
 pub mod relay;

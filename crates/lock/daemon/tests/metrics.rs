@@ -172,7 +172,7 @@ fn what_is_served_is_what_the_documentation_lists() {
     // The end of the year 9999: a key has no end.
     let end = get(&socket)["lockify_certificate_end_timestamp_seconds{node=\"1\"}"];
     assert!(end > 2.5e11, "{end}");
-    let page = include_str!("../../../docs/observing.md");
+    let page = include_str!("../../../../docs/observing.md");
     let first_cells =
         page.lines().filter_map(|line| line.strip_prefix("| `lockify_")?.split('|').next());
     let names = first_cells.flat_map(|cell| cell.split(['`', ',', ' ']));

@@ -2,7 +2,7 @@
 //! seed found which.
 //!
 //! One hole cannot show here: an unlock overtakes its lock only where connections do not keep order
-//! (`crates/array/tests/machines/mutations.rs`).
+//! (`crates/array/machine/tests/machines/mutations.rs`).
 //!
 //! Has no test harness, so that its table is seen in the output of `cargo test`.
 

@@ -11,7 +11,7 @@ use lockify_shape::types_of;
 use super::{Class, class};
 use crate::message::{Body, Message};
 
-const PAGE: &str = include_str!("../../../docs/protocol.md");
+const PAGE: &str = include_str!("../../../../docs/protocol.md");
 
 /// The page has these in other tables: they are in answers to sessions, too.
 const ELSEWHERE: [&str; 5] = ["LockInfo", "Mode", "Queue", "ResourceInfo", "Wait"];

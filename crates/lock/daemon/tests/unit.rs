@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-const UNIT: &str = include_str!("../../../packaging/lockifyd.service");
+const UNIT: &str = include_str!("../../../../packaging/lockifyd.service");
 
 fn says(line: &str) -> bool {
     UNIT.lines().any(|l| l == line)
@@ -30,7 +30,7 @@ fn it_has_a_place_for_its_state_and_a_watchdog() {
 /// Elsewhere, `packaging/try-debs` asks in a clean Debian.
 #[test]
 fn systemd_finds_it_closed_enough() {
-    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/lockifyd.service");
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../packaging/lockifyd.service");
     let mut command = Command::new("systemd-analyze");
     // The score is 10 times the shown value: 3.0.
     command.args(["security", "--no-pager", "--offline=true", "--threshold=30"]).arg(unit);

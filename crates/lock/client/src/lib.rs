@@ -67,5 +67,5 @@ fn nanoseconds(d: std::time::Duration) -> u64 {
 
 /// Compiles and runs the example of `docs/fencing-tokens.md`.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/fencing-tokens.md")]
+#[doc = include_str!("../../../../docs/fencing-tokens.md")]
 struct FencingTokens;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use lockify_daemon::{Config, FORMS, Form};
 
-const PAGE: &str = include_str!("../../../docs/configuration.md");
+const PAGE: &str = include_str!("../../../../docs/configuration.md");
 
 /// A row of one of the page's tables.
 #[derive(Debug)]
