@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use slab::Slab;
 
 use crate::crowd::{Counted, Crowd, CrowdKey, MANY, Notices, Tally};
-use crate::ids::{ClientId, LockId};
+use crate::ids::{ClientId, LockId, NodeId};
 use crate::inspect::Queue;
 use crate::lock::{Links, Lock, NIL, Owner};
 use crate::mode::Mode;
@@ -32,7 +32,7 @@ pub(crate) struct Store {
     /// Locks that belong to nobody any more ([`Owner::Gone`]).
     disowned: usize,
     #[serde(skip_serializing)]
-    by_name: HashTable<ResourceKey>,
+    by_name: HashTable<Indexed>,
     /// Locks in each queue, indexed by [`Queue`].
     #[serde(skip_serializing)]
     counts: [usize; 4],
@@ -99,10 +99,9 @@ impl TryFrom<Image> for Store {
         let Image { locks, resources, generation, transactions, disowned } = image;
         let mut store =
             Store { locks, resources, generation, transactions, disowned, ..Store::default() };
-        let resources = &store.resources;
-        for (key, resource) in resources {
-            let (key, hash) = (key as ResourceKey, |&k: &ResourceKey| resources[k as usize].hash);
-            store.by_name.insert_unique(resource.hash, key, hash);
+        for (key, resource) in &store.resources {
+            let key = key as ResourceKey;
+            Indexed::new(key, resource.hash).enter(&mut store.by_name);
             for queue in Queue::ALL {
                 store.counts[queue as usize] += store.count_queue(key, queue)?;
             }
@@ -158,6 +157,29 @@ impl IndexMut<ResourceKey> for Store {
     }
 }
 
+/// An entry of the index by name. It has its hash along: when the index grows, in one turn of the node, it then need
+/// not fetch a million resources, each from another place in memory.
+#[derive(Clone, Copy)]
+struct Indexed {
+    key: ResourceKey,
+    hash: u32,
+}
+
+impl Indexed {
+    fn new(key: ResourceKey, hash: u64) -> Indexed {
+        Indexed { key, hash: (hash >> 32) as u32 }
+    }
+
+    /// Where the table looks for it: its first and its last bits count there.
+    fn place(self) -> u64 {
+        u64::from(self.hash) << 32 | u64::from(self.hash)
+    }
+
+    fn enter(self, index: &mut HashTable<Indexed>) {
+        index.insert_unique(self.place(), self, |entry| entry.place());
+    }
+}
+
 /// The content of a slab's slot: a value, or the number of the next free slot.
 #[allow(dead_code)] // Only its size counts.
 enum Slot<T> {
@@ -176,10 +198,12 @@ impl Store {
 
     /// With an index entry: a key and its control byte, at the table's load of seven eighths.
     pub const BYTES_PER_RESOURCE: usize =
-        size_of::<Slot<Resource>>() + ((size_of::<ResourceKey>() + 1) * 8).div_ceil(7);
+        size_of::<Slot<Resource>>() + ((size_of::<Indexed>() + 1) * 8).div_ceil(7);
 
     pub fn find(&self, name: &Name, hash: u64) -> Option<ResourceKey> {
-        self.by_name.find(hash, |&k| self.resources[k as usize].name == *name).copied()
+        let sought = Indexed::new(NIL, hash);
+        let is_it = |entry: &Indexed| self.resources[entry.key as usize].name == *name;
+        self.by_name.find(sought.place(), is_it).map(|entry| entry.key)
     }
 
     pub fn find_or_insert(&mut self, name: &Name, hash: u64) -> ResourceKey {
@@ -187,15 +211,15 @@ impl Store {
             return key;
         }
         let key = self.resources.insert(Resource::new(*name, hash)) as ResourceKey;
-        let resources = &self.resources;
-        self.by_name.insert_unique(hash, key, |&k| resources[k as usize].hash);
+        Indexed::new(key, hash).enter(&mut self.by_name);
         key
     }
 
     pub fn remove_resource(&mut self, key: ResourceKey) {
         let gone = self.resources.remove(key as usize);
         debug_assert!(!gone.has_locks());
-        if let Ok(entry) = self.by_name.find_entry(gone.hash, |&k| k == key) {
+        let place = Indexed::new(key, gone.hash).place();
+        if let Ok(entry) = self.by_name.find_entry(place, |entry| entry.key == key) {
             entry.remove();
         }
     }
@@ -543,6 +567,19 @@ impl Store {
     /// All locks of a resource, queue by queue.
     pub fn locks_of(&self, key: ResourceKey) -> impl Iterator<Item = &Lock> + '_ {
         Queue::ALL.into_iter().flat_map(move |q| self.queue(key, q))
+    }
+
+    /// The locks of a node's clients, by their ids there.
+    pub fn locks_from(&mut self, key: ResourceKey, from: NodeId) -> HashMap<LockId, LockId> {
+        let mut visits = 0;
+        let locks = self.locks_of(key).inspect(|_| visits += 1);
+        let theirs = locks.filter_map(|lock| match lock.owner {
+            Owner::Remote { node, lkid, .. } if node == from => Some((lkid, lock.id)),
+            _ => None,
+        });
+        let found = theirs.collect();
+        self.visits += visits;
+        found
     }
 
     /// How many locks are in a queue, whose links must lead from its head to its tail.

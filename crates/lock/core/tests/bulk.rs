@@ -136,6 +136,57 @@ fn a_recovery_of_many_locks_is_done_in_pieces() {
     }
 }
 
+/// Locks of one name that move to a new master: each message looks through the queue once, not each lock.
+#[test]
+fn many_waiters_of_one_name_move_to_another_master() {
+    const NAMES: u32 = 16;
+    const WAITERS: u32 = 1500;
+    let space = |n| (NodeId(n), Lockspace::new(Config::new(NodeId(n), 1, Policy::Home)));
+    let spaces = (1..=3).map(space).collect();
+    let mut links = Links { spaces, wires: BTreeMap::new(), most_sent: 0, most_carried: 0 };
+    links.view(1);
+    // Of these names some get another master when the number of nodes changes.
+    for client in 0..WAITERS {
+        for i in 0..NAMES {
+            let args = LockArgs {
+                client: ClientId(u64::from(client)),
+                tag: 0,
+                name: name(i),
+                mode: Mode::EX,
+                flags: LockFlags::empty(),
+                lvb: None,
+                bast: false,
+                timeout: None,
+                transaction: 0,
+            };
+            links.feed(NodeId(1), Input::Lock(args));
+        }
+        if client % 64 == 0 {
+            links.settle();
+        }
+    }
+    links.settle();
+    let master = |links: &Links, i| links.spaces[&NodeId(1)].resource(&name(i)).unwrap().master;
+    let masters: Vec<Option<NodeId>> = (0..NAMES).map(|i| master(&links, i)).collect();
+    let before = links.spaces[&NodeId(2)].queue_visits();
+    links.spaces.remove(&NodeId(3));
+    links.view(2);
+    let moves = |i: &u32| {
+        let now = master(&links, *i);
+        now == Some(NodeId(2)) && now != masters[*i as usize]
+    };
+    let moved = (0..NAMES).filter(moves).count() as u64;
+    assert!(moved > 0, "no name has moved to node 2");
+    let visits = links.spaces[&NodeId(2)].queue_visits() - before;
+    let (n, messages) = (u64::from(WAITERS), u64::from(WAITERS.div_ceil(64)));
+    // On average half of them are there when a message comes; granting looks at each a few times.
+    let (looks, names) = (n * (messages / 2), u64::from(NAMES));
+    assert!(visits <= moved * looks + 8 * names * n, "{visits} visits, {moved} names moved");
+    for space in links.spaces.values() {
+        assert!(space.defects().is_empty());
+    }
+}
+
 /// Every lock is still held, and known where it must be.
 fn held(links: &Links, policy: Policy) {
     let owner = &links.spaces[&NodeId(1)];

@@ -5,7 +5,8 @@
 //! others. Lookups, claims and removes of a node carry ids from one counter, so that a REMOVE that
 //! comes late cannot delete what a later look-up has recorded.
 
-use hashbrown::HashMap;
+use hashbrown::DefaultHashBuilder;
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{LockId, NodeId};
@@ -24,7 +25,9 @@ pub(crate) struct Record {
 
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Directory {
-    records: HashMap<Name, Record>,
+    /// Its entries are in one list, which grows in place: a table of entries that doubles is there twice meanwhile,
+    /// in the recovery that makes it grow.
+    records: IndexMap<Name, Record, DefaultHashBuilder>,
     /// The last id given to a look-up, claim or remove of this node.
     last_id: u64,
 }
@@ -192,6 +195,6 @@ impl Lockspace {
                 self.forget(key);
             }
         }
-        self.directory.records.remove(&name);
+        self.directory.records.swap_remove(&name);
     }
 }

@@ -3,6 +3,8 @@
 
 use alloc::vec::Vec;
 
+use hashbrown::HashMap;
+
 use super::Recovery;
 use crate::ids::{LockId, NodeId};
 use crate::inspect::Queue;
@@ -98,24 +100,27 @@ impl Lockspace {
     /// present locks.
     pub(super) fn receive_moved(&mut self, from: NodeId, locks: Vec<MovedLock>) {
         let mut ids = Vec::with_capacity(locks.len());
+        let mut present = (None, HashMap::new());
         for moved in locks {
             let key = self.store.find_or_insert(&moved.name, moved.name.hash64());
+            // Very many locks of one name move in many messages: each looks through the queues once.
+            if present.0 != Some(key) {
+                present = (Some(key), self.store.locks_from(key, from));
+            }
             if self.store[key].master != Master::Here {
                 self.become_master(key);
                 self.store[key].moved = true;
             }
             self.store[key].regrant = true;
+            if let Some(old) = present.1.remove(&moved.lkid) {
+                self.store.remove(old);
+            }
             ids.push((moved.lkid, self.install_moved(from, key, moved)));
         }
         self.send(from, Body::MovedReply(ids));
     }
 
     fn install_moved(&mut self, from: NodeId, key: ResourceKey, moved: MovedLock) -> LockId {
-        let same = |l: &&Lock| matches!(l.owner, Owner::Remote { node, lkid, .. } if node == from && lkid == moved.lkid);
-        let old = self.store.locks_of(key).find(same).map(|l| l.id);
-        if let Some(id) = old {
-            self.store.remove(id);
-        }
         let owner = Owner::Remote { node: from, lkid: moved.lkid, client: moved.client };
         let mut lock = Lock::new(key, owner, moved.since.min(self.now));
         lock.granted = moved.granted;
