@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockify_check::{
-    Checker, Event, Flags, Kind, Lvb, Member, Mode as CheckedMode, Options, SbFlags, Violation,
-};
+use lockify_check::{Checker, Options, Violation};
 use lockify_core::{
     ClientId, Completion, Error, Input, LockId, Mode, NodeId, Output, Status, Trace,
 };
+use lockify_history::{Event, Flags, Kind, Lvb, Member, Mode as CheckedMode, SbFlags};
 
 use crate::note::Note;
 

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use lockify_check::{EUNLOCK, Event, Kind, Mode as Recorded, Resource, WriteError, Writer};
+use lockify_history::{EUNLOCK, Event, Kind, Mode as Recorded, Resource, WriteError, Writer};
 use lockify_onesided::{Guard, LockId, Mode, Nanos, Peer, Protocol};
 
 /// Status of a request whose grant came when its lease was over: ETIMEDOUT.

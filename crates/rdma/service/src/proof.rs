@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use lockify_check::{
-    MergeError, Options, Outcome, ReadError, Reader, Report, Writer, check_reader,
-};
+use lockify_check::{Options, Outcome, Report, check_reader};
+use lockify_history::{MergeError, ReadError, Reader, Writer};
 
 use crate::history;
 
@@ -36,7 +35,7 @@ pub fn check(parts: &[Part]) -> Result<Report, MergeError> {
         readers.push(Reader::new(BufReader::new(whole)));
     }
     let mut merged = Writer::new(Vec::new());
-    lockify_check::merge(readers, &mut merged)?;
+    lockify_history::merge(readers, &mut merged)?;
     let merged = merged.into_inner()?;
     match check_reader(Reader::new(&merged[..]), Options::recorded()) {
         Outcome::Checked(report) => Ok(report),

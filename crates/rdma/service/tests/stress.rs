@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lockify_check::{Kind, Reader};
+use lockify_history::{Kind, Reader};
 use lockify_onesided::{Options, Protocol};
 use lockify_remote::proof::{Part, check};
 use lockify_remote::worker::{Job, Place};

@@ -11,18 +11,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use lockify_check::{Kind, WriteError};
+use hand::{Hand, Keeper, Letter, Order, Standing};
 use lockify_client::host::{Elsewhere, Told};
 use lockify_client::protocol::{LockRequest, Refusal};
 use lockify_core::{
     ClientId, Error, Input, LockFlags, LockId, Mode, Output, Status, Time, UnlockArgs, UnlockFlags,
 };
+use lockify_history::{Kind, WriteError};
 use lockify_node::{History, Level, Mailbox, Notice, history_file};
 use lockify_remote::lock_of;
+use queue::{Action, Queue};
 
 use crate::config::RemoteTable;
-use hand::{Hand, Keeper, Letter, Order, Standing};
-use queue::{Action, Queue};
 
 /// Flags of a request that change nothing here.
 const HARMLESS: LockFlags = LockFlags::NOQUEUE

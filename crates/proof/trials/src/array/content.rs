@@ -1,7 +1,7 @@
 //! The content of blocks in simulations: each names its writer and its place. So stray or mixed content is noticed.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use lockify_check::array::Tag;
+use lockify_history::array::Tag;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of a block in simulations.

@@ -6,7 +6,8 @@ use lockify_array::{
     BadBlock, Block, DeviceEvent, DeviceId, HostAnswer, Layout, Life, OpError, OpId, Redundancy,
     Scheme, Span, Stamp, Ticket,
 };
-use lockify_check::array::{self, Checker, Event, Kind, Report, Tag};
+use lockify_check::array::{Checker, Report};
+use lockify_history::array::{self, Event, Kind, Tag};
 use lockify_sim::Nanos;
 
 use crate::array::content;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockify_array::{ArrayState, Change, DeviceId, HostAnswer, Life, OpError, Span, Ticket, Work};
-use lockify_check::array::{Kind, Tag};
+use lockify_history::array::{Kind, Tag};
 use lockify_sim::{
     Fault, FaultPlan, MILLISECOND, Nanos, NodeId, NodeStatus, Random, ReportEvent, SECOND, Sim,
 };

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use lockify_check::{Checker, EUNLOCK, Event, Kind, Mode as Checked};
+use lockify_check::Checker;
+use lockify_history::{EUNLOCK, Event, Kind, Mode as Checked};
 use lockify_onesided::port::{Port, SharedMemory};
 use lockify_onesided::{
     Capabilities, Client, Fabric as _, LockError, LockId, MAX_TURNOVER, Mode, Options, Protocol,

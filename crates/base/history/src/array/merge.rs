@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::io::BufRead;
 
+use crate::array::Reader;
 use crate::array::event::{Event, Kind, Life};
-use crate::array::{Checker, Reader, Report};
 use crate::history::ReadError;
 
 /// Why histories cannot be put together.
@@ -165,23 +165,6 @@ impl<R: BufRead> Part<R> {
         let crashes = self.lives.iter().map(|&by| Kind::Crash { by });
         crashes.chain(self.devices.iter().map(|&device| Kind::Down { device })).collect()
     }
-}
-
-/// Judges the histories of an array's processes together. `take` gets each event of the whole, in the order in which reports
-/// count them as lines.
-///
-/// # Errors
-/// [`MergeError`].
-pub fn check_parts<R: BufRead, E>(
-    readers: impl IntoIterator<Item = Reader<R>>,
-    mut take: impl FnMut(&Event) -> Result<(), E>,
-) -> Result<Report, MergeError<E>> {
-    let mut checker = Checker::new();
-    merge(readers, |event| {
-        checker.observe(event);
-        take(event)
-    })?;
-    Ok(checker.finish())
 }
 
 #[cfg(test)]
