@@ -8,9 +8,9 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lockify_client::host::Host;
-use lockify_client::{is_abstract, shard_path};
+use lockify_host::Host;
 use lockify_node::{CallError, CorosyncConfig, Engine, Mailbox, NodeError, ShardGroup};
+use lockify_session::{is_abstract, shard_path};
 use lockify_trust::TrustError;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};

@@ -37,7 +37,7 @@ pub(crate) struct Settings {
 pub(crate) enum Letter {
     /// Use these settings, and say so.
     Change(Arc<Settings>, SyncSender<()>),
-    /// A client's [`lockify_client::protocol::Query::Reload`] has ended so.
+    /// A client's [`lockify_session::protocol::Query::Reload`] has ended so.
     Outcome { client: ClientId, query: u64, outcome: Result<String, String> },
 }
 

@@ -2,10 +2,10 @@
 
 use lockify_core::{Completion, Input, LockId, LostReason, Time};
 use lockify_node::{Engine, HostEvent, Notice, SpaceId};
+use lockify_session::protocol::{LockRequest, Refusal};
 
 use super::spaces::Origin;
 use super::{Host, HostedSpace};
-use crate::protocol::{LockRequest, Refusal};
 
 /// A lockspace outside the engine. Times are those of [`Engine::now`]. Its other threads wake the engine
 /// ([`Engine::waker`]).

@@ -6,10 +6,10 @@
 
 use lockify_core::{ClaimMode, ClientId, Policy, WithdrawReason};
 use lockify_node::{Engine, SpaceConfig, SpaceId};
+use lockify_session::protocol::{Answer, Event, Query, Refusal, Space};
 use serde::{Deserialize, Serialize};
 
 use super::{Access, Host, HostedClient, HostedSpace, Outbox, To};
-use crate::protocol::{Answer, Event, Query, Refusal, Space};
 
 /// Lockspaces of a node, configured ones included: each has timers and is announced to all nodes.
 const SPACES: usize = 1024;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lockify_core::{ClientId, Input, ResourceInfo};
 use lockify_node::{Engine, PageOf};
+use lockify_session::protocol::{Answer, Event, KNOWS_RELOAD, Query, Refusal, TELLS_CERTIFICATES};
 
 use super::{Host, HostedClient, Outbox, To};
-use crate::protocol::{Answer, Event, KNOWS_RELOAD, Query, Refusal, TELLS_CERTIFICATES};
 
 const NO_CLUSTER: &str = "this node does not know the cluster yet, or its membership is corosync's";
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lockify_core::ClientId;
+use lockify_session::protocol::{Done, Event, Refusal, Space, VERSION};
 
 use super::{HostedSpace, Rights, Who};
-use crate::protocol::{Done, Event, Refusal, Space, VERSION};
 
 /// How many locks a client may have.
 #[derive(Clone, Debug)]

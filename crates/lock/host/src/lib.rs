@@ -1,4 +1,5 @@
 //! Serving clients from an engine: the same for a daemon's sessions and for an embedded node.
+#![forbid(unsafe_code)]
 
 mod access;
 mod departed;
@@ -6,6 +7,7 @@ mod elsewhere;
 mod handover;
 mod hosted;
 mod lounge;
+pub mod meter;
 mod queries;
 mod requests;
 mod spaces;
@@ -20,13 +22,13 @@ use lockify_core::{
 use lockify_node::{
     CallError, Engine, HostEvent, NodeError, QueryId, SpaceConfig, SpaceId, requests_are_logged,
 };
-use serde::{Deserialize, Serialize};
-
-use crate::meter::{Figures, Meter};
-use crate::protocol::{
+use lockify_session::protocol::{
     Answer, ConvertRequest, Done, Event, LockRef, LockRequest, Refusal, Request, Space,
     UnlockRequest,
 };
+use serde::{Deserialize, Serialize};
+
+use crate::meter::{Figures, Meter};
 
 pub use access::{Access, Rights, Who};
 use departed::Departed;
@@ -75,7 +77,7 @@ pub struct Host {
 
 /// The number of a lockspace is its place in the host's list, and is never used again.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct HostedSpace {
+struct HostedSpace {
     name: String,
     id: SpaceId,
     lvb_len: u32,

@@ -88,7 +88,7 @@ mod tests {
     use lockify_core::{LockFlags, Mode, Name};
 
     use super::*;
-    use crate::protocol::{LockRequest, Space};
+    use lockify_session::protocol::{LockRequest, Space};
 
     fn waiting(client: u64, tag: u64, until: Option<u64>) -> Waiting {
         let request = LockRequest {

@@ -1,12 +1,12 @@
 //! The session protocol: decoding reverses encoding, and no input makes it panic.
 
-use lockify_client::codec::{self, CodecError, Inbox, MAX_FRAME};
-use lockify_client::protocol::{
-    Answer, ConvertRequest, Done, Event, Goodbye, Greeting, LockRef, LockRequest, Query, Refusal,
-    Request, Space, UnlockRequest, client_id, pid_of, sessions_of,
-};
 use lockify_core::{
     LockFlags, LockId, LostReason, Mode, Name, NodeId, SbFlags, Status, UnlockFlags,
+};
+use lockify_session::codec::{self, CodecError, Inbox, MAX_FRAME};
+use lockify_session::protocol::{
+    Answer, ConvertRequest, Done, Event, Goodbye, Greeting, LockRef, LockRequest, Query, Refusal,
+    Request, Space, UnlockRequest, client_id, pid_of, sessions_of,
 };
 
 fn lock() -> LockRef {

@@ -3,10 +3,10 @@
 
 use lockify_core::{ClientId, Completion, LockFlags, LockId, LostReason, Mode, Name};
 use lockify_node::{REQUESTS, SpaceId, lock_label, requests_are_logged};
+use lockify_session::protocol::{LockRef, LockRequest, Space};
 use tracing::debug;
 
 use super::Host;
-use crate::protocol::{LockRef, LockRequest, Space};
 
 /// A client's request.
 pub(super) struct Asked {
