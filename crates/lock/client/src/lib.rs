@@ -21,7 +21,6 @@
 //! thread, one after the other; they may make blocking calls.
 #![forbid(unsafe_code)]
 
-pub mod bench;
 mod callbacks;
 mod channel;
 mod client;

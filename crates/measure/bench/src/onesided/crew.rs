@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockify_fabric::shm::now;
 use lockify_report::crew::{Program, WorkerError};
 
-use crate::worker::{Done, Job, Reply};
+use super::worker::{Done, Job, Reply};
 
 /// How long a worker may take beyond its job.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -10,11 +10,11 @@ use lockify_array::{
     Block, DeviceId, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent, Header, Layout, OpError,
     Span, Work,
 };
+use lockify_volume::ArrayFile;
+use lockify_volume::store::{Access, Disk, Store};
 
 use super::case::DATA;
 use super::work::Doer;
-use crate::ArrayFile;
-use crate::store::{Access, Disk, Store};
 
 type Finish = Box<dyn FnOnce(Result<(), OpError>) + Send>;
 

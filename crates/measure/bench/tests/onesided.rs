@@ -6,18 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lockify_bench::onesided::Crew;
+use lockify_bench::onesided::proof::{Part, check};
+use lockify_bench::onesided::worker::{Job, Place};
 use lockify_history::{Kind, Reader};
 use lockify_onesided::{Options, Protocol};
-use lockify_remote::proof::{Part, check};
-use lockify_remote::worker::{Job, Place};
-use lockify_remote::{Crew, ServeError, Server, Settings};
+use lockify_remote::{ServeError, Server, Settings};
 use lockify_report::crew::Program;
 
 #[test]
 #[ignore = "a process that the other tests start"]
 fn a_worker() {
     // Without a job on its standard input, it says so and nobody listens.
-    lockify_remote::worker::run().unwrap();
+    lockify_bench::onesided::worker::run().unwrap();
 }
 
 fn program() -> Program {

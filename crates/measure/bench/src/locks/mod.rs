@@ -24,7 +24,7 @@ pub use ping_pong::PingPong;
 pub use place::{on_other_processor, on_this_processor};
 pub use waiting::{WAKEUPS_PER_S, WaitEffort, waits};
 
-use crate::{Client, EmbeddedConfig, Error, Guard, Lockspace};
+use lockify_client::{Client, EmbeddedConfig, Error, Guard, Lockspace};
 
 /// Time of a pair relative to the bare round trips in it.
 pub const RATIO_TO_BARE: Metric =

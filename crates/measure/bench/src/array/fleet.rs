@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use lockify_array::{Layout, Redundancy, Scheme};
 use lockify_report::crew::{Program, Worker};
+use lockify_volume::{
+    ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, SECTOR, Timing,
+};
 
 use super::case::DATA;
 use super::worker::{Job, Role};
 use super::{BenchError, Settings};
-use crate::{ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, SECTOR, Timing};
 
 /// Blocks per stripe unit: 64 KiB.
 const UNIT: u32 = 16;

@@ -9,15 +9,15 @@ use lockify_fabric::Executes;
 use lockify_fabric::shm::Owner;
 use lockify_fabric::verbs::Settings;
 use lockify_onesided::{Client, Fabric, LockId, Mode, Released};
+use lockify_remote::rendezvous::Identity;
+use lockify_remote::{Joining, Remote};
 use lockify_report::crew::{self, Failure};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Joining, Remote};
-use crate::history::History;
-use crate::rendezvous::Identity;
+use super::history::History;
 
 /// A worker's task.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

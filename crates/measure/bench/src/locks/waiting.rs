@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use lockify_client::{Client, Error, Lockspace};
 use lockify_core::Mode;
 use lockify_report::{Metric, Row, metric};
 
 use super::{NAME, failed};
-use crate::{Client, Error, Lockspace};
 
 /// How often a waiting client wakes, which has nothing to do.
 pub const WAKEUPS_PER_S: Metric =

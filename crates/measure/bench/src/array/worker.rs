@@ -8,12 +8,12 @@ use std::time::Duration;
 use lockify_array::{DeviceId, HostId, OpError, Work};
 use lockify_report::crew::{self, Failure};
 use lockify_trust::Identity;
+use lockify_volume::host::{Array, Joining};
+use lockify_volume::store::Access;
+use lockify_volume::{ArrayFile, device, lock_server, nbd};
 use serde::{Deserialize, Serialize};
 
 use super::work::{Doer, Done, Load, put};
-use crate::host::{Array, Joining};
-use crate::store::Access;
-use crate::{ArrayFile, device, lock_server, nbd};
 
 /// A worker's task.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use lockify_check::{Options, Outcome, Report, check_reader};
 use lockify_history::{MergeError, ReadError, Reader, Writer};
 
-use crate::history;
+use super::history;
 
 /// A worker's history, and when it was killed, if it was.
 #[derive(Clone, Debug)]

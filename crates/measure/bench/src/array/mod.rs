@@ -18,13 +18,13 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use lockify_array::{OpError, Scheme};
 use lockify_report::crew::{Program, Worker, WorkerError};
+use lockify_volume::store::Access;
 
 pub use case::{DEPTH, Effort, Subject, Workload};
 pub use goals::{Goal, goals};
 pub use proxies::{Export, Proxies};
 pub use rows::{page, rows};
 
-use crate::store::Access;
 use fleet::Fleet;
 use raw::Raw;
 use work::{Done, Load};

@@ -4,8 +4,12 @@
 //! the machine affects all alike.
 
 mod case;
+mod crew;
+mod history;
 mod limit;
+pub mod proof;
 mod rows;
+pub mod worker;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,15 +18,15 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use lockify_onesided::{Options, Protocol};
+use lockify_remote::{ServeError, Server, Settings};
 use lockify_report::crew::{Program, WorkerError};
 
 pub use case::{Case, Workload, workloads};
+pub use crew::Crew;
 pub use limit::Limits;
 pub use rows::{page, rows};
 
-use crate::crew::Crew;
-use crate::server::{ServeError, Server, Settings};
-use crate::worker::{Done, Job, Place};
+use worker::{Done, Job, Place};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +187,7 @@ fn together(done: &[Done]) -> Measured {
     let elapsed = done.iter().map(|d| d.elapsed_ns).max().unwrap_or(0).max(1);
     let per_pair =
         |of: fn(&Done) -> u64| done.iter().map(of).sum::<u64>() as f64 / pairs.max(1) as f64;
-    let mut waits: Histogram<u64> = crate::worker::histogram();
+    let mut waits: Histogram<u64> = worker::histogram();
     for (value, count) in done.iter().flat_map(|d| &d.waits) {
         // It resizes itself, so every value has its place.
         let _ = waits.record_n(*value, *count);
