@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use lockify_core::ClientId;
-use lockify_node::Mailbox;
+use lockify_trust::Mailbox;
 
 use crate::config::{Access, Config, Fencing, Limits, QuorumLost};
 use crate::keys::Keys;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use lockify_host::To;
-use lockify_node::Mailbox;
 use lockify_session::protocol::{Answer, Event, Refusal};
+use lockify_trust::Mailbox;
 
 use super::Shard;
 use crate::reload::{Letter, Reloader, Settings};
