@@ -11,7 +11,8 @@
 //!
 //! A [`Keyring`] holds the credentials in use; they can be replaced while a node runs.
 //!
-//! Processes that only have to tell each other [frames](frame) do it over a [`Line`], which does not say what about.
+//! Processes that only have to tell each other [frames](frame) do it over a [`Line`], which does not say what about. Other
+//! threads of a process put letters to its event loop into a [`Mailbox`].
 #![forbid(unsafe_code)]
 
 mod anchors;
@@ -25,6 +26,7 @@ pub mod frame;
 mod identity;
 mod keyring;
 mod line;
+mod mailbox;
 mod name;
 mod secured;
 mod shared_key;
@@ -38,6 +40,7 @@ pub use folder::{CA, CA_KEY, CaFolder, IDENTITY, NodeFiles};
 pub use identity::Identity;
 pub use keyring::{Keyring, PLAIN_TEXT, Security, Source};
 pub use line::{End, Line};
+pub use mailbox::Mailbox;
 pub use name::{LONGEST_CLUSTER, node_name};
 pub use rustls;
 pub use secured::{Reading, Secured};

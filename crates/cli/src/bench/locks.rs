@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 
-use lockify_client::bench::{self, on_other_processor};
+use lockify_bench::locks::{self as bench, on_other_processor};
 use lockify_daemon::{Config, Daemon, Log};
 use tempfile::TempDir;
 

@@ -22,11 +22,12 @@ use std::task::{Context, Poll};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
+use lockify_session::protocol::{Answer, Event, Query, Request};
+
 use crate::callbacks::Callbacks;
 use crate::client::unexpected;
 use crate::error::Error;
 use crate::interrupt::{self, Interrupt};
-use crate::protocol::{Answer, Event, Query, Request};
 use crate::sleeper::Sleeper;
 use crate::slot::Slot;
 use crate::table::Table;

@@ -8,12 +8,14 @@ use std::thread::JoinHandle;
 use lockify_core::NodeId;
 use lockify_node::NodeStatus;
 use lockify_node::membership::{ClusterState, Request};
+use lockify_session::protocol::{
+    Answer, CHANGES_CLUSTERS, KNOWS_RELOAD, Query, Refusal, Space, VERSION,
+};
 
 use crate::callbacks::Callbacks;
 use crate::channel::Channel;
 use crate::domain::{Choice, Domain};
 use crate::error::Error;
-use crate::protocol::{Answer, CHANGES_CLUSTERS, KNOWS_RELOAD, Query, Refusal, Space, VERSION};
 use crate::socket;
 use crate::space::Lockspace;
 

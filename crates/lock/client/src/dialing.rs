@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::rc::Rc;
 
-use crate::socket::socket_address;
+use lockify_session::socket_address;
 
 type Dial = Rc<dyn Fn(&Path) -> io::Result<UnixStream>>;
 

@@ -20,12 +20,13 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use lockify_session::{Named, is_abstract};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::client::Client;
 use crate::error::Error;
 use crate::raw::Session;
-use crate::socket::{self, Named};
+use crate::socket;
 
 pub use name::{expected_user, user_name};
 pub use sign::{CONFIGURATION, SOCKET, Sign};
@@ -147,7 +148,7 @@ impl Domain {
     /// # Errors
     /// The system's.
     pub fn mark_command(&self) -> std::io::Result<Option<OwnedFd>> {
-        if !socket::is_abstract(&self.socket) {
+        if !is_abstract(&self.socket) {
             return Ok(None);
         }
         let (family, kind, flags) = (AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC);

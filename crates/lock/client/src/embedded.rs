@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use lockify_host::{Host, HostedClient, Outbox, Quota};
 use lockify_node::{
     Engine, HOST_TOKENS, HostEvent, Level, Lines, NodeConfig, Notice, SpaceConfig, Weight,
 };
+use lockify_session::protocol::{Event, Request, client_id};
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
 use crate::client::{Client, Inner};
 use crate::error::Error;
-use crate::host::{Host, HostedClient, Outbox, Quota};
-use crate::protocol::{Event, Request, client_id};
 use crate::transport::{Drive, Submit};
 
 /// The event that interrupts a waiting thread.

@@ -4,8 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use lockify_core::{BadName, LostReason, Status};
-
-use crate::protocol::{Goodbye, OLDEST, Refusal, VERSION};
+use lockify_session::protocol::{Goodbye, OLDEST, Refusal, VERSION};
 
 /// Why a call failed. Each message says what to do.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockify_core::{LockFlags, Lvb, Mode, Name, SbFlags, UnlockFlags};
+use lockify_session::protocol::{ConvertRequest, Done, Request, UnlockRequest};
 
 use crate::channel::Channel;
 use crate::client::Inner;
 use crate::error::Error;
-use crate::protocol::{ConvertRequest, Done, Request, UnlockRequest};
 use crate::table::{LockState, OpSlot};
 
 /// An operation under way. Dropped before its end, it is cancelled.

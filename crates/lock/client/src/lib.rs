@@ -21,20 +21,15 @@
 //! thread, one after the other; they may make blocking calls.
 #![forbid(unsafe_code)]
 
-pub mod bench;
 mod callbacks;
 mod channel;
 mod client;
-pub mod codec;
 mod dialing;
 pub mod domain;
 mod embedded;
 mod error;
 mod guard;
-pub mod host;
 mod interrupt;
-pub mod meter;
-pub mod protocol;
 pub mod raw;
 mod sleeper;
 mod slot;
@@ -57,7 +52,8 @@ pub use lockify_node::{
     FenceKind, NodeAddress, NodeConfig, NodeStatus, SpaceConfig, SpaceStatus, Standing, StateDir,
     shard_of,
 };
-pub use socket::{Named, is_abstract, names_of, shard_path, socket_address};
+/// The words of [`raw`] sessions, and of some errors.
+pub use lockify_session::protocol;
 pub use space::{ClusterView, LockBuilder, Lockspace, Page, Which};
 pub use table::LostLock;
 

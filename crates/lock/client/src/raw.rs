@@ -8,9 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lockify_session::protocol::{Event, Request};
+
 use crate::embedded::{self, EmbeddedConfig};
 use crate::error::Error;
-use crate::protocol::{Event, Request};
 use crate::socket;
 use crate::transport::{Drive, Submit};
 

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockify_core::{ClientId, Clients, LockFlags, Lvb, Mode, Name, NodeId, ResourceInfo};
-
 use lockify_node::MOST_PER_PAGE;
+use lockify_session::protocol::{Answer, KNOWS_PAGES, LockRequest, Query, Request, Space};
 
 use crate::channel::Channel;
 use crate::client::{Inner, unexpected};
 use crate::error::Error;
 use crate::guard::{Guard, Pending};
-use crate::protocol::{Answer, KNOWS_PAGES, LockRequest, Query, Request, Space};
 use crate::table::{LockState, LostLock, OnBlock};
 
 /// A lockspace: names in different lockspaces have nothing to do with each other.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use lockify_core::{LockId, LostReason, Mode, Name, Status, UnlockFlags};
+use lockify_session::protocol::{
+    Answer, Done, Event, LockRef, Refusal, Request, Space, UnlockRequest,
+};
 use slab::Slab;
 
 use crate::callbacks::Callbacks;
 use crate::error::Error;
-use crate::protocol::{Answer, Done, Event, LockRef, Refusal, Request, Space, UnlockRequest};
 use crate::slot::Slot;
 
 pub(crate) type OpSlot = Slot<Result<Done, Error>>;

@@ -3,8 +3,9 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use lockify_session::protocol::{Event, Request};
+
 use crate::error::Error;
-use crate::protocol::{Event, Request};
 
 /// The half that any thread may use.
 pub(crate) trait Submit: Send + Sync {

@@ -513,11 +513,11 @@ impl Config {
     }
 
     fn check_socket(&self) -> Result<(), Wrong> {
-        let last = lockify_client::shard_path(&self.socket, self.shards - 1);
+        let last = lockify_session::shard_path(&self.socket, self.shards - 1);
         match last.as_os_str().len() {
             0 => Err(Wrong::new("socket", "socket: name a path")),
             // Sessions have names below it, which must fit, too.
-            n if lockify_client::is_abstract(&last) && n > 64 => {
+            n if lockify_session::is_abstract(&last) && n > 64 => {
                 let what = format!(
                     "socket: {} has {n} bytes, where a name in the abstract namespace has at most 64: \
                      use a shorter one",
@@ -697,7 +697,7 @@ impl SpaceEntry {
 
     fn check(&self, before: &[SpaceEntry]) -> Result<(), Wrong> {
         let name = &self.name;
-        if name.is_empty() || name.len() > lockify_client::protocol::MAX_SPACE_NAME {
+        if name.is_empty() || name.len() > lockify_session::protocol::MAX_SPACE_NAME {
             let what = format!("lockspace {name:?}: a name has 1 to 64 bytes");
             return Err(Wrong::new("name", what));
         }

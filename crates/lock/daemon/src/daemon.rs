@@ -8,10 +8,10 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lockify_client::host::Host;
-use lockify_client::{is_abstract, shard_path};
-use lockify_node::{CallError, CorosyncConfig, Engine, Mailbox, NodeError, ShardGroup};
-use lockify_trust::TrustError;
+use lockify_host::Host;
+use lockify_node::{CallError, CorosyncConfig, Engine, NodeError, ShardGroup};
+use lockify_session::{is_abstract, shard_path};
+use lockify_trust::{Mailbox, TrustError};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;

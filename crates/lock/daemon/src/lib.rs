@@ -2,7 +2,7 @@
 //!
 //! One process per node. Each shard is one thread with one event loop, in which the engine of the
 //! shard ([`lockify_node::Engine`]) and the sessions of local clients
-//! ([`lockify_client::protocol`]) take turns, so that an uncontended lock costs one round trip on
+//! ([`lockify_session::protocol`]) take turns, so that an uncontended lock costs one round trip on
 //! the socket and no hop between threads.
 //!
 //! No client can hurt the others: the number of sessions and of locks of a session and of a user is

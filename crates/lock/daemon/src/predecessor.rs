@@ -1,7 +1,7 @@
 //! The remaining clients of the former daemon, which was killed perhaps. Until they are gone, its
 //! locks are not granted to others.
 //!
-//! A client of a daemon with an abstract name has names below that ([`lockify_client::names_of`]),
+//! A client of a daemon with an abstract name has names below that ([`lockify_session::names_of`]),
 //! and the kernel lists a name until the last descriptor is closed. A client that hears of a loss
 //! abandons its protected work, then closes.
 
@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lockify_client::{Named, names_of};
+use lockify_session::{Named, names_of};
 
 use crate::log::Log;
 

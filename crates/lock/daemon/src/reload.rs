@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use lockify_core::ClientId;
-use lockify_node::Mailbox;
+use lockify_trust::Mailbox;
 
 use crate::config::{Access, Config, Fencing, Limits, QuorumLost};
 use crate::keys::Keys;
@@ -37,7 +37,7 @@ pub(crate) struct Settings {
 pub(crate) enum Letter {
     /// Use these settings, and say so.
     Change(Arc<Settings>, SyncSender<()>),
-    /// A client's [`lockify_client::protocol::Query::Reload`] has ended so.
+    /// A client's [`lockify_session::protocol::Query::Reload`] has ended so.
     Outcome { client: ClientId, query: u64, outcome: Result<String, String> },
 }
 

@@ -2,9 +2,9 @@
 
 use std::io::{self, ErrorKind, Write};
 
-use lockify_client::codec::{self, CodecError, Inbox};
-use lockify_client::host::{ClientImage, HostedClient};
-use lockify_client::protocol::{Event, Goodbye, Greeting, OLDEST, Request, VERSION};
+use lockify_host::{ClientImage, HostedClient};
+use lockify_session::codec::{self, CodecError, Inbox};
+use lockify_session::protocol::{Event, Goodbye, Greeting, OLDEST, Request, VERSION};
 use mio::net::UnixStream;
 use serde::{Deserialize, Serialize};
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use lockify_client::host::{Host, HostedClient, Outbox, Quota, To};
-use lockify_client::protocol::{Event, Goodbye, Query, Request, client_id, pid_of};
 use lockify_core::ClientId;
+use lockify_host::{Host, HostedClient, Outbox, Quota, To};
 use lockify_node::{Engine, HOST_TOKENS, HostEvent, NodeError};
+use lockify_session::protocol::{Event, Goodbye, Query, Request, client_id, pid_of};
 use mio::{Interest, Token};
 use slab::Slab;
 

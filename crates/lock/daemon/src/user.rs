@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::Arc;
 
-use lockify_client::host::{Rights, Who};
+use lockify_host::{Rights, Who};
 use nix::libc;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 

@@ -8,10 +8,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::channel;
 
 use common::{Alone, PATIENCE, alone_config, eventually, recording};
-use lockify_client::codec;
-use lockify_client::protocol::{Greeting, OLDEST, Query, Request, VERSION};
 use lockify_client::{Client, Error, Mode};
 use lockify_daemon::{Daemon, SocketError};
+use lockify_session::codec;
+use lockify_session::protocol::{Greeting, OLDEST, Query, Request, VERSION};
 
 /// Everything the daemon still sends before it closes.
 fn last_words(mut stream: UnixStream) -> Vec<u8> {
@@ -35,7 +35,7 @@ fn garbage_ends_the_session_and_no_other() {
         let mut stream = alone.session(7);
         stream.write_all(garbage).unwrap();
         let words = last_words(stream);
-        let goodbye = codec::decode::<lockify_client::protocol::Event>(&words).unwrap().unwrap();
+        let goodbye = codec::decode::<lockify_session::protocol::Event>(&words).unwrap().unwrap();
         let text = format!("{goodbye:?}");
         assert!(text.contains("BadRequest"), "{text}");
     }

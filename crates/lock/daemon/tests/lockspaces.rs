@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 
 use common::{Alone, PATIENCE, recording};
-use lockify_client::protocol::Refusal;
 use lockify_client::{Client, Error, LockFlags, Mode};
 use lockify_daemon::{Config, Daemon};
+use lockify_session::protocol::Refusal;
 
 fn refusal<T>(result: Result<T, Error>) -> Refusal {
     match result {

@@ -83,7 +83,7 @@ fn a_killed_client_releases_its_locks() {
     let space = daemon.client().lockspace("default").unwrap();
     assert!(matches!(space.try_lock("a", Mode::PR), Err(Error::WouldBlock)));
     let owner = space.who("a").unwrap().resources[0].locks[0].client.unwrap();
-    assert_eq!(lockify_client::protocol::pid_of(owner), holder.id());
+    assert_eq!(lockify_session::protocol::pid_of(owner), holder.id());
     holder.kill().unwrap();
     holder.wait().unwrap();
     space.request("a", Mode::EX).timeout(PATIENCE).lock().unwrap().unlock().unwrap();

@@ -5,8 +5,9 @@ mod common;
 use std::path::Path;
 
 use common::{as_user, eventually, may_be_others, open_to_all, recording};
-use lockify_client::{Client, Error, Mode, protocol::Refusal};
+use lockify_client::{Client, Error, Mode};
 use lockify_daemon::{Config, Daemon};
+use lockify_session::protocol::Refusal;
 
 const LIST: &str = "[[nodes]]\nid = 1\naddress = \"127.0.0.1:0\"\n";
 

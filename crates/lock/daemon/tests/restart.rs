@@ -11,9 +11,8 @@ use std::sync::{Arc, Mutex};
 
 use common::process::{ALONE, Process, SERVES, judge, nodes};
 use common::{PATIENCE, as_user, eventually, may_be_others, open_to_all};
-use lockify_client::protocol::Refusal;
 use lockify_client::{Client, Error, Guard, LockFlags, Lockspace, Mode, NodeId};
-
+use lockify_session::protocol::Refusal;
 use rustix::process::Signal;
 
 /// A daemon with a program file of its own, which can be replaced.

@@ -7,9 +7,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use common::{Alone, as_user, eventually, may_be_others, open_to_all};
-use lockify_client::codec;
-use lockify_client::protocol::{Event, LockRequest, Query, Refusal, Request, Space, pid_of};
 use lockify_client::{Client, Error, Guard, LockFlags, Mode, Name, NodeId};
+use lockify_session::codec;
+use lockify_session::protocol::{Event, LockRequest, Query, Refusal, Request, Space, pid_of};
 
 /// Users and groups that are nobody's.
 const ALICE: u32 = 64_001;

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use common::process::{Process, judge, members, nodes};
 use common::{Alone, PATIENCE, eventually};
-use lockify_client::codec;
-use lockify_client::protocol::{Answer, Event, Greeting, OLDEST, Query, Request, VERSION};
 use lockify_client::{Client, Error, Mode, NodeStatus};
 use lockify_node::wire::Versions;
+use lockify_session::codec;
+use lockify_session::protocol::{Answer, Event, Greeting, OLDEST, Query, Request, VERSION};
 use rustix::process::Signal;
 
 /// Rounds of each node's client; each is several locks.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{Alone, block_on, eventually};
 use lockify_client::{
-    Client, EmbeddedConfig, Error, Interrupt, Lockspace, Mode, NodeConfig, SpaceConfig, bench,
+    Client, EmbeddedConfig, Error, Interrupt, Lockspace, Mode, NodeConfig, SpaceConfig,
     interruptible,
 };
 use lockify_core::{ClaimMode, Policy};
@@ -246,19 +246,4 @@ fn an_embedded_node_sleeps_while_its_clients_wait() {
     held.unlock().unwrap();
     threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
     bells_end_waits(&space, &space, OF_A_NODE);
-}
-
-/// `lockify bench wait` reports; its figures are not judged here.
-#[test]
-fn the_benchmark_of_waiting_reports_wakeups_and_the_time_of_a_grant() {
-    let _alone = alone();
-    let daemon = Alone::start("");
-    let effort = bench::WaitEffort { rounds: 1, watch: Duration::from_millis(200) };
-    // More of them than there are sessions.
-    for waiters in [1, 150] {
-        let rows = bench::waits(&daemon.socket, "default", waiters, effort).unwrap();
-        let metrics: Vec<_> = rows.iter().map(|row| row.metric.clone()).collect();
-        assert_eq!(metrics, ["wakeups_per_s", "latency_us"]);
-        assert!(rows[0].value >= 0.0 && rows[1].value > 0.0, "{rows:?}");
-    }
 }

@@ -26,10 +26,12 @@ pub mod mutation;
 
 use std::collections::BTreeMap;
 
-use lockify_core::{Member, NodeId, Time, View};
+use lockify_core::{Member, Time, View};
 use serde::{Deserialize, Serialize};
 
 pub use corosync::{CorosyncMembership, GroupConfig};
+/// A node: of the cluster whose members these are.
+pub use lockify_core::NodeId;
 pub use log::{
     Absence, ClusterState, Lack, LogConfig, LogMembership, LogWord, NodeEntry, Request, Why,
 };

@@ -19,9 +19,10 @@ mod addresses;
 
 use crate::config::NodeAddress;
 use crate::error::NodeError;
-use crate::mailbox::{Mailbox, News};
 use crate::membership::ClusterEvent;
+use crate::news::News;
 use crate::notice::{Level, Notice};
+use lockify_trust::Mailbox;
 
 /// Between two attempts to connect, or to send what corosync had no room for.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 
 use lockify_membership::log::highest_view;
+use lockify_trust::Mailbox;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::error::NodeError;
-use crate::mailbox::{Mailbox, News};
+use crate::news::News;
 use crate::notice::{Level, Notice};
 
 /// A state is small; a file longer than this is none.

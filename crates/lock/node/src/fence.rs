@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lockify_core::NodeId;
+use lockify_trust::Mailbox;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::mailbox::{Mailbox, News};
 use crate::membership::FenceKind;
+use crate::news::News;
 use crate::notice::{Level, Notice};
 
 /// How often a running agent is looked at.

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use lockify_check::{
-    Event, Flags, Kind, Lvb, Member, Mode as WrittenMode, SbFlags, WriteError, Writer,
-};
 use lockify_core::{
     ClientId, Completion, Input, LockFlags, LockId, Mode, Name, Output, Status, Trace, View,
+};
+use lockify_history::{
+    Event, Flags, Kind, Lvb, Member, Mode as WrittenMode, SbFlags, WriteError, Writer,
 };
 use serde::{Deserialize, Serialize};
 

@@ -6,8 +6,9 @@ use std::fs::File;
 use std::io::BufReader;
 
 use common::*;
-use lockify_check::{Checker, Options, Outcome, Reader, check_file, merge};
+use lockify_check::{Checker, Options, Outcome, check_file};
 use lockify_core::{ClaimMode, LockArgs, LockFlags, LockId, Mode, Policy};
+use lockify_history::{Reader, merge};
 use lockify_node::{Engine, HostEvent, NodeConfig, SpaceConfig};
 
 fn create(resource: &str) -> lockify_core::Input {
@@ -44,14 +45,14 @@ fn histories_of_three_nodes_are_clean_together() {
     let readers =
         (0..3).map(|i| Reader::open(path(i)).unwrap()).collect::<Vec<Reader<BufReader<File>>>>();
     let merged = dir.path().join("all.jsonl");
-    let mut writer = lockify_check::Writer::create(&merged).unwrap();
+    let mut writer = lockify_history::Writer::create(&merged).unwrap();
     merge(readers, &mut writer).unwrap();
     writer.flush().unwrap();
     let mut checker = Checker::new(Options::whole());
     let mut grants = 0;
     for event in Reader::open(&merged).unwrap() {
         let event = event.unwrap();
-        grants += usize::from(event.kind == lockify_check::Kind::Grant);
+        grants += usize::from(event.kind == lockify_history::Kind::Grant);
         checker.observe(&event).unwrap_or_else(|v| panic!("{v:?}"));
     }
     assert_eq!(grants, 3 * 30 + 1);
@@ -78,7 +79,7 @@ fn nobody_hears_of_what_the_record_lacks() {
         c.wait("the next holder", |c| c.completion(1, next).is_some());
         // The history that a kill of node 0 would leave now.
         let unlocks = Reader::open(&path).unwrap().filter(|event| {
-            event.as_ref().is_ok_and(|event| event.kind == lockify_check::Kind::Unlock)
+            event.as_ref().is_ok_and(|event| event.kind == lockify_history::Kind::Unlock)
         });
         assert_eq!(unlocks.count(), round);
         c.unlock(1, next);

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use lockify_check::{Checker, Event, Kind, Options, ReadError, Reader, Report};
+use lockify_check::{Checker, Options, Report};
+use lockify_history::{Event, Kind, ReadError, Reader};
 
 /// Merges the histories of one run and checks them. They are whole: the run began with no locks
 /// and has released all of its own.

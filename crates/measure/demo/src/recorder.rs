@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use lockify_check::{Event, Kind, Mode as HistoryMode, Resource, WriteError, Writer};
 use lockify_core::{LockId, Mode, Status};
+use lockify_history::{Event, Kind, Mode as HistoryMode, Resource, WriteError, Writer};
 
 use crate::glock::Glock;
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockify_check::ReadError;
 use lockify_core::Stats;
+use lockify_history::ReadError;
 use lockify_report::crew::WorkerError;
 
 use crate::cluster::Cluster;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use lockify_client::bench::{SPACE, await_members, embedded_cluster};
+use lockify_bench::locks::{SPACE, await_members, embedded_cluster};
 use lockify_client::{Guard, Lockspace, Mode};
 
 use crate::error::{During as _, Error};

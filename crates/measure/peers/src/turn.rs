@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use lockify_client::bench::{PingPong, on_other_processor, on_this_processor};
+use lockify_bench::locks::{PingPong, on_other_processor, on_this_processor};
 
 use crate::error::{During as _, Error};
 use crate::service::{Client, PATIENCE, Service};

@@ -2,7 +2,7 @@
 //! and as a page of HTML with plots.
 //!
 //! A [`Row`] is one metric of one case; rows are kept in files that end in `.jsonl` ([`Writer`],
-//! [`read`]). [`table`] shows them with one line per case; a [`Page`] holds plots and tables and
+//! [`read`], and [`write_folder`] with a page). [`table`] shows them with one line per case; a [`Page`] holds plots and tables and
 //! needs nothing but itself: no scripts, no fonts, no network. Benchmarks whose subjects are processes start them
 //! with [`crew`].
 //!
@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod crew;
+mod folder;
 mod html;
 mod jsonl;
 pub mod metric;
@@ -36,6 +37,7 @@ mod stats;
 mod svg;
 mod table;
 
+pub use folder::write_folder;
 pub use html::Page;
 pub use jsonl::{ReadError, WriteError, Writer, read, read_file};
 pub use metric::Metric;

@@ -1,8 +1,8 @@
 //! Applies the rules to a history, event by event.
 
 use hashbrown::HashMap;
+use lockify_history::{Event, Kind};
 
-use crate::event::{Event, Kind};
 use crate::invariant::{Counts, End, Fields, Invariant, Seen, Violation};
 use crate::report::{Off, Report};
 use crate::rules;

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::Path;
 
+use lockify_history::{LONGEST_LINE, ReadError, Reader};
 use serde::Serialize;
 
 use crate::array;
 use crate::checker::{Checker, Options};
-use crate::history::{LONGEST_LINE, ReadError, Reader};
 use crate::invariant::Counts;
 use crate::report::Report;
 
@@ -113,7 +113,7 @@ pub fn check_any(path: impl AsRef<Path>) -> Judged {
     let path = path.as_ref();
     // A file that cannot be read is told of as a history of locks.
     let Ok(Some(input)) = open_array(path) else { return Judged::Locks(check_file(path)) };
-    Judged::Array(array::check_reader(array::Reader::new(input)))
+    Judged::Array(array::check_reader(lockify_history::array::Reader::new(input)))
 }
 
 fn open_array(path: &Path) -> std::io::Result<Option<BufReader<File>>> {

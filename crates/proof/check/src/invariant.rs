@@ -1,6 +1,7 @@
 //! The interface of a rule.
 
-use crate::event::{Event, Kind};
+use lockify_history::{Event, Kind};
+
 use crate::state::{Life, Lock, LockKey, Op, State};
 
 /// Something that a history may or may not have, and that rules need.
@@ -255,7 +256,7 @@ impl Seen<'_> {
     }
 
     /// The resource: the event's, or its lock's.
-    pub fn resource(&self) -> Option<&crate::bytes::Resource> {
+    pub fn resource(&self) -> Option<&lockify_history::Resource> {
         self.event.resource.as_ref().or(self.lock.and_then(|l| l.resource.as_ref()))
     }
 }

@@ -3,11 +3,7 @@
 use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
-
-use crate::bytes::Resource;
-use crate::event::{EUNLOCK, Event, Kind};
-use crate::flags::{Flags, SbFlags};
-use crate::mode::Mode;
+use lockify_history::{EUNLOCK, Event, Flags, Kind, Mode, Resource, SbFlags};
 
 /// One life of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,7 +1,8 @@
 //! Histories of arrays: each rule has one that keeps it and one that breaks it.
 
-use lockify_check::array::{Counts, Event, Kind, Life, Reader, Report, Writer, check_reader};
+use lockify_check::array::{Counts, Report, check_reader};
 use lockify_check::{Judged, Outcome, check_any};
+use lockify_history::array::{Event, Kind, Life, Reader, Writer};
 
 /// Three devices with two stripes of one block per unit. Stripe 0: blocks 0 and 1 of the array on devices 0 and 1, parity on 2.
 /// Stripe 1: parity on device 1, blocks 2 and 3 on devices 2 and 0.

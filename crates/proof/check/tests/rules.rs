@@ -1,6 +1,7 @@
 //! For each rule a history that keeps it and histories that break it.
 
-use lockify_check::{Options, Outcome, Reader, Report, check_reader};
+use lockify_check::{Options, Outcome, Report, check_reader};
+use lockify_history::Reader;
 
 /// Checks a history. Lines are written shorter here: `t` is the line's number, and the keys that
 /// every line repeats have one letter.

@@ -48,7 +48,8 @@
 //!
 //! # Seeds
 //! [`run_seeds`] runs a range of seeds on all cores; a [`SeedFailure`] prints the trace, the reason and the command that
-//! replays it. [`trace_failures`] switches the trace on only for seeds that fail.
+//! replays it. [`mod@summary`] adds up what happened. [`run_parts`] runs the parts of an experiment on all cores.
+//! [`trace_failures`] switches the trace on only for seeds that fail.
 //!
 //! # What is not modelled
 //! Machines take no time; the network has no shared switches (each direction of a pair has its own bandwidth); a
@@ -62,6 +63,7 @@ mod disk;
 mod engine;
 mod fault;
 mod filter;
+pub mod harness;
 mod hook;
 mod inject;
 mod link;
@@ -69,10 +71,12 @@ mod machine;
 mod measure;
 mod network;
 mod partition;
+mod parts;
 mod plan;
 mod queue;
 mod random;
 mod seeds;
+pub mod summary;
 mod time;
 mod trace;
 mod world;
@@ -89,6 +93,7 @@ pub use link::LinkProfile;
 pub use machine::{Context, Input, LinkState, Machine, NodeId, TimerId};
 pub use measure::{EngineSpeed, measure_engine, measure_engine_then};
 pub use network::NetworkConfig;
+pub use parts::run_parts;
 pub use plan::{FaultMix, FaultPlan};
 pub use random::Random;
 pub use seeds::{Failure, SeedFailure, SeedReport, Seeds, run_seeds, trace_failures};

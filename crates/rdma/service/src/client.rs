@@ -213,7 +213,7 @@ impl<F: Executes> Remote<F> {
     }
 
     /// The fabric and the client, for code that waits by itself.
-    pub(crate) fn parts(&mut self) -> (F, &mut Client<F>) {
+    pub fn parts(&mut self) -> (F, &mut Client<F>) {
         (self.fabric.clone(), &mut self.client)
     }
 }

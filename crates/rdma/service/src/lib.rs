@@ -6,24 +6,16 @@
 //! fabric in `lockify-fabric`; nothing here touches a lock word.
 //!
 //! On other fabrics, whose clients are elsewhere, a [`rendezvous`] tells them how to reach the table, and each other.
-//!
-//! [`mod@bench`] measures the protocols with processes of their own ([`Crew`]), and [`proof`] has their histories checked.
 #![forbid(unsafe_code)]
 
-pub mod bench;
 mod client;
 mod courier;
-mod crew;
-mod history;
 mod network;
 mod notice;
-pub mod proof;
 pub mod rendezvous;
 mod server;
-pub mod worker;
 
 pub use client::{ConnectError, Joining, Remote, lock_of};
 pub use courier::CourierError;
-pub use crew::Crew;
 pub use network::{Listening, NetworkServer};
 pub use server::{ServeError, Server, Settings};

@@ -12,12 +12,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use lockify_array::DeviceId;
-use lockify_core::NodeId;
-use lockify_node::FenceKind;
-use lockify_node::membership::log::{ImageError, MAX_VOTERS};
-use lockify_node::membership::{
-    Action, ClusterState, Event, Halt, Lack, LogConfig, LogMembership, Membership, NodeEntry,
-    Request, Vote, Why,
+use lockify_membership::log::{ImageError, MAX_VOTERS};
+use lockify_membership::{
+    Action, ClusterState, Event, FenceKind, Halt, Lack, LogConfig, LogMembership, Membership,
+    NodeEntry, NodeId, Request, Vote, Why,
 };
 
 use crate::ArrayFile;

@@ -98,7 +98,7 @@ pub enum ServeError {
         /// The device's file.
         path: PathBuf,
         /// The reason, from reading the image.
-        error: lockify_node::membership::log::ImageError,
+        error: lockify_membership::log::ImageError,
     },
     /// The address.
     #[error(

@@ -12,8 +12,8 @@ use lockify_array::{
     ArrayState, BootError, Change, Condition, Device, DeviceBoot, DeviceConfig, DeviceId,
     DeviceInput, DeviceOutput, DiskAnswer, DiskError, DiskToken, Life, Time,
 };
-use lockify_node::Mailbox;
-use lockify_node::membership::Vote;
+use lockify_membership::Vote;
+use lockify_trust::Mailbox;
 
 use super::checks::Checks;
 use super::clocks::{Clocks, describe as describe_clock};

@@ -8,8 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use lockify_array::{Change, DeviceId, HostAnswer, HostId, Life, OpError, Work};
-use lockify_node::Mailbox;
-use lockify_trust::Identity;
+use lockify_trust::{Identity, Mailbox};
 
 use crate::ArrayFile;
 use crate::host::{Array, Joining};

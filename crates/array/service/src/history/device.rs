@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use lockify_array::{DeviceEvent, DeviceId, Extent};
-use lockify_check::array::Kind;
+use lockify_history::array::Kind;
 
 use super::{History, HistoryError, by, digest};
 use crate::ArrayFile;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use lockify_array::{HostAnswer, Layout, Life, OpError, OpId, Span, Stamp, Ticket, Work};
-use lockify_check::array::Kind;
+use lockify_history::array::Kind;
 
 use super::{History, HistoryError, by, tag};
 use crate::{ArrayFile, BLOCK};

@@ -12,8 +12,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use lockify_array::{Life, Redundancy};
-use lockify_check::WriteError;
-use lockify_check::array::{self, Event, Kind, Tag, Writer};
+use lockify_history::WriteError;
+use lockify_history::array::{self, Event, Kind, Tag, Writer};
 
 use crate::ArrayFile;
 use crate::clock::monotonic;

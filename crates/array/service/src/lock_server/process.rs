@@ -11,7 +11,7 @@ use std::time::Duration;
 use lockify_array::{
     ArrayState, Life, LockServer, LogAsk, LogToken, ServerConfig, ServerInput, ServerOutput,
 };
-use lockify_node::Mailbox;
+use lockify_trust::Mailbox;
 
 use super::log::Log;
 use super::{ServeError, Serving};

@@ -2,7 +2,7 @@
 
 use lockify_array::message::{Reply, Request};
 use lockify_array::{ArrayState, DeviceId, Life, ServerReply, ServerRequest, Time};
-use lockify_node::membership::Vote;
+use lockify_membership::Vote;
 use lockify_trust::frame::{Framed, printable};
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-pub use lockify_client::host::Access;
+pub use lockify_host::Access;
 use nix::unistd::{Gid, Group, Uid, User};
 
 use super::SpaceEntry;

@@ -29,7 +29,7 @@ impl Metrics {
         if self.address.is_some() && self.socket.is_some() {
             return Err(Wrong::new("socket", "metrics: give an address or a socket, not both"));
         }
-        if self.socket.as_deref().is_some_and(lockify_client::is_abstract) {
+        if self.socket.as_deref().is_some_and(lockify_session::is_abstract) {
             let what = "metrics: a name in the abstract namespace has no permissions: name a path";
             return Err(Wrong::new("socket", what));
         }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lockify_client::meter::Figures;
+use lockify_host::meter::Figures;
 use lockify_node::NodeStatus;
 
 use crate::config::{Config, Metrics};

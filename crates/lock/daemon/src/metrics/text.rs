@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
-use lockify_client::meter::{BOUNDS, Durations};
 use lockify_core::NodeId;
+use lockify_host::meter::{BOUNDS, Durations};
 use lockify_node::SpaceStatus;
 use lockify_node::wire::Versions;
 use prometheus_client::collector::Collector;

@@ -9,9 +9,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lockify_fabric::shm::{Owner, now};
-use lockify_node::Mailbox;
 use lockify_onesided::{Guard, LockId, Mode, Table};
 use lockify_remote::Remote;
+use lockify_trust::Mailbox;
 
 use super::spawn;
 

@@ -11,14 +11,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use lockify_check::{Kind, WriteError};
-use lockify_client::host::{Elsewhere, Told};
-use lockify_client::protocol::{LockRequest, Refusal};
 use lockify_core::{
     ClientId, Error, Input, LockFlags, LockId, Mode, Output, Status, Time, UnlockArgs, UnlockFlags,
 };
-use lockify_node::{History, Level, Mailbox, Notice, history_file};
+use lockify_history::{Kind, WriteError};
+use lockify_host::{Elsewhere, Told};
+use lockify_node::{History, Level, Notice, history_file};
 use lockify_remote::lock_of;
+use lockify_session::protocol::{LockRequest, Refusal};
+use lockify_trust::Mailbox;
 
 use crate::config::RemoteTable;
 use hand::{Hand, Keeper, Letter, Order, Standing};

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockify_client::host::{DepartedImage, Host, HostImage, HostedClient, Quota, To};
-use lockify_client::protocol::{Answer, Event, Refusal, pid_of};
 use lockify_core::ClientId;
+use lockify_host::{DepartedImage, Host, HostImage, HostedClient, Quota, To};
 use lockify_node::{Engine, EngineImage, NodeConfig};
+use lockify_session::protocol::{Answer, Event, Refusal, pid_of};
 use mio::{Interest, Token};
 use serde::{Deserialize, Serialize};
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use lockify_client::host::To;
-use lockify_client::protocol::{Answer, Event, Refusal};
-use lockify_node::Mailbox;
+use lockify_host::To;
+use lockify_session::protocol::{Answer, Event, Refusal};
+use lockify_trust::Mailbox;
 
 use super::Shard;
 use crate::reload::{Letter, Reloader, Settings};

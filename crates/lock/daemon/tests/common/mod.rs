@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockify_client::Client;
-use lockify_client::protocol::{Greeting, VERSION};
 use lockify_daemon::{Config, Daemon, Log};
+use lockify_session::protocol::{Greeting, VERSION};
 
 /// Much longer than anything takes; a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(30);

@@ -7,8 +7,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lockify_check::{Checker, Options, Reader, Report, Writer, merge};
+use lockify_check::{Checker, Options, Report};
 use lockify_client::Client;
+use lockify_history::{Reader, Writer, merge};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{PATIENCE, eventually};

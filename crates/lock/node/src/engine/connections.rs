@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::{Engine, FIRST_CONN, MS};
 use crate::conn::{Conn, Origin, Stage};
-use crate::mailbox::News;
 use crate::membership::Event;
+use crate::news::News;
 use crate::notice::Level;
 use crate::wire::{Packet, Part, Payload, encode_packet};
 

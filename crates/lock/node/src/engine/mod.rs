@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockify_core::{NodeId, Time};
-use lockify_trust::Security;
+use lockify_trust::{Mailbox, Security};
 use mio::net::TcpListener;
 use mio::{Events, Interest, Token};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
@@ -38,10 +38,10 @@ use crate::error::NodeError;
 use crate::event::HostEvent;
 use crate::fence::Fencer;
 use crate::history::History;
-use crate::mailbox::{Mailbox, News};
 use crate::membership::{
     CorosyncMembership, Event, GroupConfig, LogConfig, LogMembership, Membership, NodeEntry,
 };
+use crate::news::News;
 use crate::notice::{Level, Notice};
 use crate::poller::Poller;
 use crate::query::EngineStats;

@@ -1,6 +1,6 @@
 //! Histories: where they begin, and what happens when one cannot be written any more.
 
-use lockify_check::WriteError;
+use lockify_history::WriteError;
 
 use super::Engine;
 use crate::error::CallError;

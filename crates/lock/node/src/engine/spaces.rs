@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use lockify_check::Kind;
 use lockify_core::{
     Config, Input, LockId, Lockspace, NodeId, Output, Stats, Time, View, WithdrawReason,
 };
+use lockify_history::Kind;
 use serde::{Deserialize, Serialize};
 
 use super::Engine;

@@ -1,6 +1,7 @@
 //! Applies the rules to a history of an array.
 
-use crate::array::event::{Event, Kind};
+use lockify_history::array::{Event, Kind};
+
 use crate::array::graph::Graph;
 use crate::array::report::Counts;
 use crate::array::rules::{Seen, all};

@@ -16,10 +16,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use hashbrown::{HashMap, HashSet};
+use lockify_history::array::Stamp;
 use petgraph::algo::kosaraju_scc;
 use petgraph::graphmap::DiGraphMap;
 
-use crate::array::event::Stamp;
 use crate::array::run::{Access, Did, Run, What};
 
 /// A node of the graph.

@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::array::event::Tag;
+use lockify_history::array::Tag;
+
 use crate::array::run::{Op, Run, What};
 
 /// Why a block is no register.

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
+use lockify_history::array::{Event, Kind, Layout, Life, Stamp, Tag};
 
-use crate::array::event::{Event, Kind, Life, Stamp, Tag};
-use crate::array::layout::Layout;
 use crate::invariant::Violation;
 
 /// More blocks at once than any request has: such a line is a mistake, and would need much memory.

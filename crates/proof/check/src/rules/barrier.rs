@@ -7,11 +7,9 @@
 //! call. If it has none, the operation took effect at some time before its completion.
 
 use hashbrown::HashMap;
+use lockify_history::{Flags, Kind, Mode, SbFlags};
 
-use crate::event::Kind;
-use crate::flags::{Flags, SbFlags};
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
-use crate::mode::Mode;
 use crate::state::{LockKey, is_unlocked};
 
 const NAME: &str = "barrier";

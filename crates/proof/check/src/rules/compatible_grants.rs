@@ -6,11 +6,9 @@
 //! view without it has been recovered.
 
 use hashbrown::HashMap;
+use lockify_history::{Kind, Member, Mode, Resource};
 
-use crate::bytes::Resource;
-use crate::event::{Kind, Member};
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
-use crate::mode::Mode;
 use crate::state::{Life, LockKey, OpKind, held_during, mode_kept};
 
 const NAME: &str = "compatible_grants";

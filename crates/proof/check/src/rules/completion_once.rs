@@ -5,8 +5,8 @@
 //! completion may be absent. The rule `progress` judges operations that are merely pending at the
 //! end.
 
-use crate::event::Kind;
-use crate::flags::Flags;
+use lockify_history::{Flags, Kind};
+
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
 use crate::state::is_unlocked;
 

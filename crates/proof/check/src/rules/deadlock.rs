@@ -9,11 +9,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockify_history::{EDEADLK, Flags, Kind};
 use petgraph::algo::kosaraju_scc;
 use petgraph::graphmap::DiGraphMap;
 
-use crate::event::{EDEADLK, Kind};
-use crate::flags::Flags;
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
 use crate::state::{Life, Lock, LockKey, OpKind, State};
 
@@ -135,7 +134,7 @@ fn client_of(key: LockKey, lock: &Lock) -> Option<Client<'_>> {
 }
 
 /// Returns true if a lock may delay a request for this mode.
-fn stands(lock: &Lock, wanted: Option<crate::mode::Mode>) -> bool {
+fn stands(lock: &Lock, wanted: Option<lockify_history::Mode>) -> bool {
     let conflicts = lock.granted.zip(wanted).is_some_and(|(held, w)| !held.compatible(w));
     conflicts || lock.ops.iter().any(|op| op.mode.is_some())
 }

@@ -8,11 +8,9 @@
 //! the least recently used ones beyond a limit, and counts them.
 
 use hashbrown::HashMap;
+use lockify_history::{Kind, Mode, Resource};
 
-use crate::bytes::Resource;
-use crate::event::Kind;
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
-use crate::mode::Mode;
 use crate::state::OpKind;
 
 const NAME: &str = "fencing";

@@ -8,10 +8,9 @@
 //! As there, the least recently used names are forgotten beyond a limit, and counted.
 
 use hashbrown::HashMap;
+use lockify_history::{Event, Kind, Resource};
 
 use super::fencing::final_mode;
-use crate::bytes::Resource;
-use crate::event::{Event, Kind};
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
 use crate::state::Life;
 

@@ -9,12 +9,9 @@
 //! The block vanishes with the last lock. Provisional grants are not judged.
 
 use hashbrown::HashMap;
+use lockify_history::{Event, Flags, Kind, Lvb, Mode, Resource, SbFlags};
 
-use crate::bytes::{Lvb, Resource};
-use crate::event::{Event, Kind};
-use crate::flags::{Flags, SbFlags};
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
-use crate::mode::Mode;
 use crate::state::{LockKey, Op, OpKind, is_unlocked};
 
 const NAME: &str = "lvb";

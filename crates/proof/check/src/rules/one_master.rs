@@ -6,9 +6,8 @@
 //! `dir` events only. A resource without one since the last view is not compared.
 
 use hashbrown::HashMap;
+use lockify_history::{Kind, Resource};
 
-use crate::bytes::Resource;
-use crate::event::Kind;
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
 use crate::state::Life;
 

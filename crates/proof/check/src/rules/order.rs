@@ -13,10 +13,8 @@
 //! only if no request waits. It is granted from the queue only if it is first.
 
 use hashbrown::{HashMap, HashSet};
+use lockify_history::{Flags, Kind, Resource};
 
-use crate::bytes::Resource;
-use crate::event::Kind;
-use crate::flags::Flags;
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
 use crate::state::{Life, LockKey, Op, OpKind, is_unlocked};
 

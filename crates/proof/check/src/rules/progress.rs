@@ -5,10 +5,9 @@
 //! length of a wait is not judged: a history does not show the delays of its network.
 
 use hashbrown::HashMap;
+use lockify_history::{Mode, Resource};
 
-use crate::bytes::Resource;
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
-use crate::mode::Mode;
 use crate::state::{Lock, LockKey, OpKind};
 
 const NAME: &str = "progress";

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::array::event::Tag;
+use lockify_history::array::Tag;
+
 use crate::array::graph::Transaction;
 use crate::array::register::Fault;
 use crate::array::report::Counts;
