@@ -21,7 +21,7 @@ enum Waiter {
     /// The lock's operation that began with this number.
     Lock(LockId, u32),
     Client(ClientId),
-    Fence(u64),
+    AwaitClaims(u64),
     Leave,
 }
 
@@ -85,11 +85,11 @@ impl Lockspace {
         self.wait_for_claims(Waiter::Client(client));
     }
 
-    pub(crate) fn fence(&mut self, number: u64) {
+    pub(crate) fn await_claims(&mut self, number: u64) {
         if self.claims.unsettled() == 0 {
-            self.out.push_back(Output::Fenced(number));
+            self.out.push_back(Output::ClaimsSettled(number));
         } else {
-            self.wait_for_claims(Waiter::Fence(number));
+            self.wait_for_claims(Waiter::AwaitClaims(number));
         }
     }
 
@@ -149,7 +149,7 @@ impl Lockspace {
                 }
             }
             Waiter::Client(client) => self.release_client(client),
-            Waiter::Fence(number) => self.out.push_back(Output::Fenced(number)),
+            Waiter::AwaitClaims(number) => self.out.push_back(Output::ClaimsSettled(number)),
             Waiter::Leave => self.release_everything(),
         }
     }

@@ -125,8 +125,8 @@ pub enum Input {
     /// Leave in order: completes with [`Output::Left`] when every claim is settled. Locks that
     /// clients still hold are force-unlocked.
     Leave,
-    /// Ask to be told, by [`Output::Fenced`], when every claim made so far is settled.
-    Fence(u64),
+    /// Ask to be told, by [`Output::ClaimsSettled`], when every claim made so far is settled.
+    AwaitClaims(u64),
     /// Search for deadlocks after another time ([`crate::Config::deadlock_after`]), or never.
     SearchAfter(Option<Time>),
     /// Time has passed: call when [`crate::Lockspace::next_timer`] says so.
@@ -245,8 +245,8 @@ pub enum Output {
         /// The client that left it.
         client: ClientId,
     },
-    /// Every claim made before the [`Input::Fence`] of this number is settled.
-    Fenced(u64),
+    /// Every claim made before the [`Input::AwaitClaims`] of this number is settled.
+    ClaimsSettled(u64),
     /// Recovery of this view began: callbacks stop, calls wait (recover_prep).
     RecoveryBegun(u64),
     /// Recovery of this view is done: the lockspace runs (recover_done).

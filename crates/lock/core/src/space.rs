@@ -143,7 +143,7 @@ impl Lockspace {
             Input::View(view) => self.enter_view(view),
             Input::Halt => self.halt(),
             Input::Leave => self.leave(),
-            Input::Fence(number) => self.fence(number),
+            Input::AwaitClaims(number) => self.await_claims(number),
             Input::SearchAfter(after) => self.search_after(after),
             Input::Tick => self.fire_timers(),
             Input::Work { full } => self.work(&full),

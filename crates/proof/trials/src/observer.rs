@@ -295,7 +295,7 @@ impl Observer {
             Output::Send { .. }
             | Output::Departed { .. }
             | Output::OrphanGone { .. }
-            | Output::Fenced(_)
+            | Output::ClaimsSettled(_)
             | Output::RecoveryBegun(_) => return Ok(()),
         };
         let life = (place.node, place.incarnation);

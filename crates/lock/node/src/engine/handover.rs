@@ -24,7 +24,7 @@ use crate::history::{History, HistoryImage};
 use crate::membership::{Event, MembershipImage};
 use crate::notice::Level;
 use crate::query::EngineStats;
-use crate::shard::Letter;
+use crate::shard::ShardLetter;
 use crate::wire::Payload;
 
 /// All that one shard of a node is to its peers and to itself; see [`Engine::image`].
@@ -38,8 +38,8 @@ pub struct EngineImage<'a> {
     spaces: Cow<'a, [Option<Space>]>,
     next_query: u64,
     held: Cow<'a, [Held]>,
-    next_fence: u64,
-    letters: Vec<Letter>,
+    next_claim_wait: u64,
+    letters: Vec<ShardLetter>,
     stats: EngineStats,
     histories: BTreeMap<String, Option<HistoryImage>>,
 }
@@ -121,7 +121,7 @@ impl Engine {
             last_life,
             next_query,
             held,
-            next_fence,
+            next_claim_wait,
             stats,
             histories,
             // Must be nothing.
@@ -152,7 +152,7 @@ impl Engine {
             spaces: Cow::Borrowed(spaces),
             next_query: *next_query,
             held: Cow::Borrowed(held),
-            next_fence: *next_fence,
+            next_claim_wait: *next_claim_wait,
             letters: letters.unwrap_or_default(),
             stats: *stats,
             histories: histories.iter().map(|(name, h)| (name.clone(), written(h))).collect(),
@@ -186,7 +186,7 @@ impl Engine {
             spaces,
             next_query,
             held,
-            next_fence,
+            next_claim_wait,
             letters,
             stats,
             histories,
@@ -200,8 +200,8 @@ impl Engine {
                 "another list of nodes, or another lease, than the node has".into(),
             ));
         }
-        (engine.last_life, engine.next_query, engine.next_fence) =
-            (last_life, next_query, next_fence);
+        (engine.last_life, engine.next_query, engine.next_claim_wait) =
+            (last_life, next_query, next_claim_wait);
         engine.stats = stats;
         engine.spaces = spaces.into_owned();
         engine.held = held.into_owned();

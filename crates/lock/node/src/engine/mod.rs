@@ -126,7 +126,7 @@ pub struct Engine {
     /// Looks through lockspaces for pages, the next one first.
     looks: VecDeque<Look>,
     held: Vec<Held>,
-    next_fence: u64,
+    next_claim_wait: u64,
     /// Events for the host.
     pending: Vec<HostEvent>,
     /// The last complaint about a stranger, so that a persistent one is not repeated.
@@ -259,7 +259,7 @@ impl Engine {
             looks: VecDeque::new(),
             next_query: 1,
             held: Vec::new(),
-            next_fence: 1,
+            next_claim_wait: 1,
             pending: Vec::new(),
             complaint: String::new(),
             view_changes: 0,

@@ -37,8 +37,8 @@ pub(super) struct Space {
     pub(super) leaving: bool,
     /// The members' lives, and the first view that each was in with it.
     since: HashMap<NodeId, (u64, u64)>,
-    /// Fences that other shards have asked for: the shard and its number.
-    pub(super) fences: HashMap<u64, (u32, u64)>,
+    /// Waits for claims that other shards have asked for: the shard and its number.
+    pub(super) claim_waits: HashMap<u64, (u32, u64)>,
 }
 
 impl Space {
@@ -91,7 +91,7 @@ impl Engine {
         let life = self.new_life();
         self.begin_history(name, life)?;
         let core = self.new_core(&config, life);
-        let (name, since, fences) = (name.to_owned(), HashMap::new(), HashMap::new());
+        let (name, since, claim_waits) = (name.to_owned(), HashMap::new(), HashMap::new());
         self.spaces.push(Some(Space {
             id,
             name,
@@ -100,7 +100,7 @@ impl Engine {
             life,
             leaving: false,
             since,
-            fences,
+            claim_waits,
         }));
         let now = monotonic();
         self.announce(now);
@@ -355,7 +355,7 @@ impl Engine {
                 Output::OrphanGone { client } => {
                     self.pending.push(HostEvent::OrphanGone { space, client });
                 }
-                Output::Fenced(number) => self.fenced(at, number, now),
+                Output::ClaimsSettled(number) => self.claims_settled(at, number, now),
                 Output::RecoveryBegun(view) => {
                     self.pending.push(HostEvent::Recovering { space, view })
                 }
@@ -386,7 +386,7 @@ impl Engine {
         self.record(at, |h| h.ended(Kind::Leave));
         let Some(s) = self.spaces[at].take() else { return };
         self.drop_held(at);
-        self.release_fences(&s);
+        self.release_claim_waits(&s);
         self.pending.push(HostEvent::Left { space: s.id });
         self.announce(now);
     }
@@ -439,10 +439,10 @@ impl Engine {
         let (id, leaving, config) = (s.id, s.leaving, s.config.clone());
         s.life = life;
         s.since.clear();
-        let fences = std::mem::take(&mut s.fences);
+        let claim_waits = std::mem::take(&mut s.claim_waits);
         self.pending.push(HostEvent::Halted { space: id });
         self.drop_held(at);
-        self.release(fences.into_values());
+        self.release(claim_waits.into_values());
         let core = self.new_core(&config, life);
         if leaving {
             self.spaces[at] = None;
