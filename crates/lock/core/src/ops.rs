@@ -124,7 +124,7 @@ impl Lockspace {
     /// A client's process is gone (docs/design/semantics.md 8.1). Its locks stay in force until the claims
     /// made so far are settled: exit weakens EX and PW as any unlock does.
     pub(crate) fn client_gone(&mut self, client: ClientId) {
-        self.held.retain(|output| output.client() != Some(client));
+        self.deferred_callbacks.retain(|output| output.client() != Some(client));
         for id in self.store.locks_of_client(client) {
             if self.store.get(id).is_some_and(|l| l.lost) {
                 self.abandon(id);

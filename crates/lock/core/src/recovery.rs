@@ -220,7 +220,7 @@ impl Lockspace {
         self.running = true;
         self.stats.recoveries += 1;
         self.out.push_back(Output::RecoveryDone(self.view.seq));
-        self.out.append(&mut self.held);
+        self.out.append(&mut self.deferred_callbacks);
         if !self.has_directory() {
             self.directory.clear();
         }

@@ -79,7 +79,7 @@ pub struct Lockspace {
 
     pub(crate) out: VecDeque<Output>,
     /// Callbacks held back while the gate is closed.
-    pub(crate) held: VecDeque<Output>,
+    pub(crate) deferred_callbacks: VecDeque<Output>,
 }
 
 /// The node that a hash falls to.
@@ -119,7 +119,7 @@ impl Lockspace {
             parked: BTreeMap::new(),
             idle: VecDeque::new(),
             out: VecDeque::new(),
-            held: VecDeque::new(),
+            deferred_callbacks: VecDeque::new(),
             config,
         }
     }
@@ -254,7 +254,11 @@ impl Lockspace {
         if output.client().is_some_and(|client| self.has_exited(client)) {
             return;
         }
-        if self.running { self.out.push_back(output) } else { self.held.push_back(output) }
+        if self.running {
+            self.out.push_back(output)
+        } else {
+            self.deferred_callbacks.push_back(output)
+        }
     }
 
     pub(crate) fn trace(&mut self, event: impl FnOnce() -> Trace) {

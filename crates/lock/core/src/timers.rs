@@ -204,16 +204,16 @@ impl Lockspace {
     fn expire_held_back(&mut self, id: LockId, op_no: u32) {
         let granted = |o: &Output| matches!(o, Output::Complete(c) if c.lock == id && c.status == Status::Granted);
         let lock = &self.store[id];
-        if lock.lost || !self.held.iter().any(granted) {
+        if lock.lost || !self.deferred_callbacks.iter().any(granted) {
             return;
         }
         if op_no == Lock::FIRST_OP {
-            self.held.retain(|output| !output.is_about(id));
+            self.deferred_callbacks.retain(|output| !output.is_about(id));
             return self.expire(id);
         }
         let (Owner::Local(client), Some(mode)) = (lock.owner, lock.before) else { return };
         if lock.granted.is_some_and(|now| now.covers(mode)) && !says_more(lock, mode) {
-            self.held.retain(|output| !granted(output));
+            self.deferred_callbacks.retain(|output| !granted(output));
             self.tell_timed_out(id, client, Some(mode));
             self.convert_back_later(id, mode);
         }
