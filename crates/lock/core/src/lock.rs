@@ -48,7 +48,7 @@ pub(crate) enum Stage {
     /// The lock is being merged at another master: issued when it is there.
     Frozen,
     /// Waits for the end of another lock's look-up of the master.
-    Parked,
+    AwaitsMaster,
     /// A look-up is out to the directory node.
     LookUp,
     /// A message is out to this node as the master, its reply has not come.
@@ -157,7 +157,7 @@ impl Lock {
             id: LockId(0),
             resource,
             owner,
-            queue: Queue::Parked,
+            queue: Queue::Unanswered,
             links: Links::LOOSE,
             marks: Marks::default(),
             granted: None,

@@ -44,7 +44,7 @@ impl Lockspace {
         lock.begin(Op::Request, Some(args.mode), args.flags, args.lvb);
         lock.tag = args.tag;
         lock.bast = args.bast;
-        let id = self.store.insert(lock, Queue::Parked);
+        let id = self.store.insert(lock, Queue::Unanswered);
         self.store.set_transaction(id, args.transaction);
         self.set_operation_timer(id, args.timeout);
         self.issue_in_turn(id);
@@ -310,7 +310,7 @@ impl Lockspace {
         // One local lock on a resource whose claim is pending: further ones wait for the verdict,
         // or a second client would see an object that may have to be undone.
         if resource.claim.is_some() || resource.finding != Finding::Nothing {
-            self.store[id].stage = Stage::Parked;
+            self.store[id].stage = Stage::AwaitsMaster;
             return;
         }
         match self.master_by_record(key) {
@@ -344,7 +344,7 @@ impl Lockspace {
             }
             Master::At(master) if gr.is_down(rq) => self.convert_down(id, master, rq),
             Master::At(master) => self.convert_at(id, master),
-            Master::Unknown => self.store[id].stage = Stage::Parked,
+            Master::Unknown => self.store[id].stage = Stage::AwaitsMaster,
         }
     }
 
@@ -453,7 +453,7 @@ impl Lockspace {
         let key = lock.resource;
         match (lock.op, lock.stage) {
             (Op::None | Op::Unlock, _) => {}
-            (_, Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::Parked) => {
+            (_, Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::AwaitsMaster) => {
                 self.end_cancelled(id, cause)
             }
             (_, Stage::LookUp | Stage::Asked(_) | Stage::Gate) => {

@@ -401,7 +401,7 @@ impl Lockspace {
             resource.finding = Finding::Nothing;
             // The asker itself is being answered.
             self.store[id].stage = Stage::Asked(master);
-            self.place_parked(key);
+            self.place_awaiting_master(key);
         }
     }
 
@@ -425,26 +425,27 @@ impl Lockspace {
     }
 
     /// The master has become known (or the claim is settled): what waited for that goes on.
-    pub(crate) fn place_parked(&mut self, key: ResourceKey) {
-        let mut next = self.store.first(key, Queue::Parked);
+    pub(crate) fn place_awaiting_master(&mut self, key: ResourceKey) {
+        let mut next = self.store.first(key, Queue::Unanswered);
         while let Some(id) = next {
             next = self.store.next(id);
-            if self.store[id].stage == Stage::Parked {
+            if self.store[id].stage == Stage::AwaitsMaster {
                 self.issue(id);
             }
             // Issuing may have ended the next one's operation too: start over then.
-            if next.is_some_and(|n| self.store.get(n).is_none_or(|l| l.queue != Queue::Parked)) {
+            if next.is_some_and(|n| self.store.get(n).is_none_or(|l| l.queue != Queue::Unanswered))
+            {
                 if !self.store.contains_resource(key) {
                     return;
                 }
-                next = self.store.first(key, Queue::Parked);
+                next = self.store.first(key, Queue::Unanswered);
             }
         }
     }
 
     /// Other nodes' requests that waited for this node's mastership to be settled.
-    pub(crate) fn replay_parked(&mut self, key: ResourceKey) {
-        for (from, message) in self.parked.remove(&key).unwrap_or_default() {
+    pub(crate) fn replay_awaiting_mastership(&mut self, key: ResourceKey) {
+        for (from, message) in self.awaiting_mastership.remove(&key).unwrap_or_default() {
             self.dispatch(from, message);
         }
     }
@@ -472,7 +473,9 @@ impl Lockspace {
                 }
                 _ => {}
             },
-            Accepts::Later(key) => self.parked.entry(key).or_default().push_back((from, message)),
+            Accepts::Later(key) => {
+                self.awaiting_mastership.entry(key).or_default().push_back((from, message))
+            }
             Accepts::No => {
                 self.reply(from, lkid, op, LockId(0), Answer::NotMaster);
                 self.repeat_remove(&name);
@@ -490,7 +493,7 @@ impl Lockspace {
         lock.op_no = ask.op;
         lock.bast = bast;
         self.store[key].idle_since = None;
-        let id = self.store.insert(lock, Queue::Parked);
+        let id = self.store.insert(lock, Queue::Unanswered);
         self.store.set_transaction(id, transaction);
         let outcome = self.do_request(id);
         self.reply_outcome(from, id, ask.op, outcome);

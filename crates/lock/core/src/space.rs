@@ -72,7 +72,7 @@ pub struct Lockspace {
     /// Messages of views that this node has not heard of yet.
     pub(crate) early: VecDeque<(NodeId, Message)>,
     /// Requests of other nodes for resources whose mastership is not settled here yet.
-    pub(crate) parked: BTreeMap<ResourceKey, VecDeque<(NodeId, Message)>>,
+    pub(crate) awaiting_mastership: BTreeMap<ResourceKey, VecDeque<(NodeId, Message)>>,
     /// Resources that were without locks, and when they were listed, oldest first; entries may be
     /// stale.
     pub(crate) idle: VecDeque<(Time, ResourceKey)>,
@@ -116,7 +116,7 @@ impl Lockspace {
             backlog: false,
             queued: VecDeque::new(),
             early: VecDeque::new(),
-            parked: BTreeMap::new(),
+            awaiting_mastership: BTreeMap::new(),
             idle: VecDeque::new(),
             out: VecDeque::new(),
             deferred_callbacks: VecDeque::new(),
@@ -306,7 +306,9 @@ impl Lockspace {
             see(Seen {
                 name: self.store[key].name,
                 master: self.master_of(key),
-                waited: [Queue::Converting, Queue::Waiting, Queue::Parked].into_iter().any(waits),
+                waited: [Queue::Converting, Queue::Waiting, Queue::Unanswered]
+                    .into_iter()
+                    .any(waits),
             });
         }
         (next < end).then_some(next)
@@ -494,7 +496,7 @@ impl Lockspace {
         rounds.hash(h);
         self.gated.hash(h);
         for (from, message) in
-            self.queued.iter().chain(&self.early).chain(self.parked.values().flatten())
+            self.queued.iter().chain(&self.early).chain(self.awaiting_mastership.values().flatten())
         {
             (from, message.view, &message.body).hash(h);
         }
@@ -517,7 +519,7 @@ fn wait_of(l: &crate::lock::Lock) -> Wait {
         Stage::Barrier => Wait::Claims,
         Stage::Gate => Wait::Recovery,
         Stage::Frozen => Wait::Merge,
-        Stage::Parked | Stage::LookUp => Wait::Master,
+        Stage::AwaitsMaster | Stage::LookUp => Wait::Master,
         Stage::Asked(node) => Wait::Answer(node),
         Stage::Queued => Wait::Queue,
     }

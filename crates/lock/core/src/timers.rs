@@ -136,7 +136,7 @@ impl Lockspace {
     /// recovery.
     fn answers_at_once(&self, lock: &Lock) -> bool {
         match lock.stage {
-            Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::Parked => true,
+            Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::AwaitsMaster => true,
             Stage::Queued => self.running && self.store[lock.resource].master == Master::Here,
             Stage::Gate | Stage::LookUp | Stage::Asked(_) => false,
         }

@@ -137,7 +137,7 @@ impl Lockspace {
         lock.op_no = (lock.op_no + 1) & Lock::OP_MASK;
         self.issue(lkid);
         if self.store.contains_resource(key) {
-            self.place_parked(key);
+            self.place_awaiting_master(key);
             self.drop_if_unused(key);
         }
     }

@@ -78,16 +78,16 @@ impl Lockspace {
         use crate::lock::{Lock, Stage};
         let asked: alloc::vec::Vec<_> = self
             .store
-            .queue(key, Queue::Parked)
+            .queue(key, Queue::Unanswered)
             .filter(|l| l.stage == Stage::LookUp)
             .map(|l| l.id)
             .collect();
         for id in asked {
             let lock = &mut self.store[id];
             lock.op_no = (lock.op_no + 1) & Lock::OP_MASK;
-            lock.stage = Stage::Parked;
+            lock.stage = Stage::AwaitsMaster;
         }
-        self.place_parked(key);
+        self.place_awaiting_master(key);
     }
 
     /// A resource without locks: dropped, or kept for a while where its mastership is worth it.

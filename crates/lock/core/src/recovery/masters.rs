@@ -127,7 +127,7 @@ impl Lockspace {
         lock.lvb_seq = moved.lvb_seq;
         lock.lvb_current = moved.lvb_current;
         lock.op_no = moved.op;
-        let id = self.store.insert(lock, Queue::Parked);
+        let id = self.store.insert(lock, Queue::Unanswered);
         self.store.set_transaction(id, moved.transaction);
         match (moved.granted, moved.requested) {
             (Some(gr), None) => self.store.enqueue_granted(id, gr),

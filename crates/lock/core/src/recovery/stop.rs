@@ -25,7 +25,7 @@ impl Lockspace {
         self.directory.clear();
         self.rounds.clear();
         self.idle.clear();
-        self.unpark();
+        self.requeue_awaiting_mastership();
         self.queued.retain(|(from, m)| !departed.contains(from) && !is_directory_message(m));
         self.drop_requests_to_old_home();
         self.suspend_claims(departed);
@@ -47,9 +47,9 @@ impl Lockspace {
 
     /// Operations that waited for the outcome of a search or claim are looked at again when the
     /// gate opens: the search begins anew, and the resource may not even survive.
-    fn unpark(&mut self) {
-        let parked = core::mem::take(&mut self.parked);
-        let mut queued: VecDeque<_> = parked.into_values().flatten().collect();
+    fn requeue_awaiting_mastership(&mut self) {
+        let requests = core::mem::take(&mut self.awaiting_mastership);
+        let mut queued: VecDeque<_> = requests.into_values().flatten().collect();
         queued.append(&mut self.queued);
         self.queued = queued;
     }
@@ -65,11 +65,11 @@ impl Lockspace {
     fn stop_finding(&mut self, key: ResourceKey, departed: &BTreeSet<NodeId>) {
         self.store[key].finding = Finding::Nothing;
         let behind_claim = self.store[key].claim.is_some();
-        for id in self.ids_in(key, Queue::Parked) {
+        for id in self.ids_in(key, Queue::Unanswered) {
             match self.store[id].stage {
                 Stage::LookUp => self.gate(id),
                 Stage::Asked(node) if departed.contains(&node) => self.ask_again(id),
-                Stage::Parked if !behind_claim => self.gate(id),
+                Stage::AwaitsMaster if !behind_claim => self.gate(id),
                 _ => {}
             }
         }

@@ -162,7 +162,7 @@ impl Engine {
                     locks: s.core.lock_count() as u64,
                     waiting: (s.core.count_in(Queue::Converting)
                         + s.core.count_in(Queue::Waiting)
-                        + s.core.count_in(Queue::Parked)) as u64,
+                        + s.core.count_in(Queue::Unanswered)) as u64,
                     resources: s.core.resource_count() as u64,
                     deadlock_after: s.core.config().deadlock_after,
                     stats: s.core.stats(),

@@ -127,7 +127,7 @@ impl Lockspace {
         self.trace_of(key, |name| Trace::Claim { name, claim: ordinal });
         self.gather_claim(key, id);
         if strict {
-            self.store[lock].stage = Stage::Parked;
+            self.store[lock].stage = Stage::AwaitsMaster;
             self.flush_batches();
         } else {
             self.become_master(key);

@@ -99,7 +99,7 @@ impl Lockspace {
             return self.settle(ordinal, claim);
         }
         self.merge(ordinal, master);
-        self.replay_parked(key);
+        self.replay_awaiting_mastership(key);
     }
 
     /// The directory has changed, or its answer was outdated; it may be this node now.
@@ -138,9 +138,9 @@ impl Lockspace {
         }
         self.thaw(claim.lock);
         if self.store.contains_resource(key) {
-            self.place_parked(key);
+            self.place_awaiting_master(key);
         }
-        self.replay_parked(key);
+        self.replay_awaiting_mastership(key);
         self.drop_if_unused(key);
         self.open_barrier();
     }
