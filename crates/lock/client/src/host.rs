@@ -602,7 +602,7 @@ fn ended(space: Space, tag: u64, status: Status) -> Done {
         lock: LockId(0),
         status,
         mode: None,
-        sb: SbFlags::empty(),
+        status_flags: SbFlags::empty(),
         lvb: None,
         token: 0,
         provisional: false,

@@ -120,9 +120,9 @@ impl Lockspace {
                 return Try::Deadlock;
             }
             let lock = &mut self.store[id];
-            let news = !lock.sb.contains(SbFlags::DEMOTED);
+            let news = !lock.status_flags.contains(SbFlags::DEMOTED);
             lock.granted = Some(Mode::NL);
-            lock.sb |= SbFlags::DEMOTED;
+            lock.status_flags |= SbFlags::DEMOTED;
             self.store.mode_changed(id);
             return if news { Try::Demoted } else { Try::NotNow };
         }
@@ -133,7 +133,7 @@ impl Lockspace {
         }
         let lock = &mut self.store[id];
         lock.requested = Some(alternative);
-        lock.sb |= SbFlags::ALTMODE;
+        lock.status_flags |= SbFlags::ALTMODE;
         Try::Granted
     }
 

@@ -153,7 +153,7 @@ pub struct Completion {
     /// The mode now granted; `None` if the lock is gone.
     pub mode: Option<Mode>,
     /// The flags of the completion.
-    pub sb: SbFlags,
+    pub status_flags: SbFlags,
     /// The lock value block, if VALBLK asked for it and this transition reads it.
     pub lvb: Option<Lvb>,
     /// Fencing token: for grants of PW and EX a number larger than that of every earlier such

@@ -87,7 +87,7 @@ pub(crate) struct Lock {
     pub granted: Option<Mode>,
     pub requested: Option<Mode>,
     pub flags: LockFlags,
-    pub sb: SbFlags,
+    pub status_flags: SbFlags,
     pub token: u64,
     /// A PR-CW conversion was on its way when its master died: either mode may be in force.
     pub granted_unknown: bool,
@@ -109,10 +109,10 @@ pub(crate) struct Lock {
     pub op_start: u32,
     pub overlap: Option<Box<Overlap>>,
     /// The mode when the operation was called.
-    pub before: Option<Mode>,
+    pub mode_at_call: Option<Mode>,
     /// The client was told that its conversion has timed out and that it holds this mode; the
     /// conversion's result concerns no client any more.
-    pub told: Option<Mode>,
+    pub mode_reported: Option<Mode>,
     /// The master's id of this lock, where the master is remote.
     pub remid: Option<LockId>,
 
@@ -163,7 +163,7 @@ impl Lock {
             granted: None,
             requested: None,
             flags: LockFlags::empty(),
-            sb: SbFlags::empty(),
+            status_flags: SbFlags::empty(),
             token: 0,
             granted_unknown: false,
             disordered: false,
@@ -175,8 +175,8 @@ impl Lock {
             op_no: 0,
             op_start: 0,
             overlap: None,
-            before: None,
-            told: None,
+            mode_at_call: None,
+            mode_reported: None,
             remid: None,
             tag: 0,
             since: now,
@@ -200,11 +200,11 @@ impl Lock {
         self.op_start = self.op_no;
         self.requested = requested;
         self.flags = flags;
-        self.sb = SbFlags::empty();
+        self.status_flags = SbFlags::empty();
         self.disordered = false;
         self.overlap = None;
-        self.before = self.granted;
-        self.told = None;
+        self.mode_at_call = self.granted;
+        self.mode_reported = None;
         self.lvb_read = false;
         self.lvb_out = lvb.filter(|_| self.granted.is_some_and(Mode::writes));
     }
@@ -237,6 +237,6 @@ impl Lock {
         self.stage = Stage::Idle;
         self.requested = None;
         self.overlap = None;
-        self.told = None;
+        self.mode_reported = None;
     }
 }

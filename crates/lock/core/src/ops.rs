@@ -84,7 +84,7 @@ impl Lockspace {
         let force = args.flags.contains(UnlockFlags::FORCE);
         let unlocking =
             lock.op == Op::Unlock || lock.overlap.as_ref().is_some_and(|o| o.unlock.is_some());
-        let told = lock.told;
+        let told = lock.mode_reported;
         self.check_lvb(args.flags.contains(UnlockFlags::VALBLK), args.lvb.as_ref())?;
         if lost {
             self.store[args.lock].tag = args.tag;
@@ -191,7 +191,10 @@ impl Lockspace {
         }
         // The client can have been about to write only under a held mode.
         let mut flags = UnlockFlags::FORCE;
-        flags.set(UnlockFlags::IVVALBLK, lock.told.or(lock.granted).is_some_and(Mode::writes));
+        flags.set(
+            UnlockFlags::IVVALBLK,
+            lock.mode_reported.or(lock.granted).is_some_and(Mode::writes),
+        );
         flags.set(UnlockFlags::FREED, mutated!(self, BarrierNotAtExit));
         self.unlock_lock(UnlockArgs { client: ClientId(0), lock: id, tag: 0, flags, lvb: None });
     }
@@ -430,7 +433,7 @@ impl Lockspace {
         }
         let kept = LockFlags::PERSISTENT | LockFlags::NODLCKBLK;
         lock.begin(Op::Convert, Some(mode), lock.flags & kept, None);
-        lock.told = Some(mode);
+        lock.mode_reported = Some(mode);
         if self.must_wait_at_barrier(&self.store[id]) {
             self.wait_at_barrier(id);
         } else {
@@ -527,10 +530,10 @@ impl Lockspace {
     pub(crate) fn complete(&mut self, id: LockId, status: Status) {
         let running = self.running;
         let lock = &mut self.store[id];
-        let told = lock.told.is_some();
+        let told = lock.mode_reported.is_some();
         lock.rest();
         // Only of use while the completion is held back.
-        lock.before = lock.before.filter(|_| !running);
+        lock.mode_at_call = lock.mode_at_call.filter(|_| !running);
         if told {
             return;
         }
@@ -551,7 +554,7 @@ impl Lockspace {
             tag: lock.tag,
             status,
             mode: lock.granted.filter(|_| status != Status::Unlocked),
-            sb: lock.sb,
+            status_flags: lock.status_flags,
             lvb: lock.lvb.clone().filter(|_| granted && lock.lvb_read),
             token: if granted { lock.token } else { 0 },
             provisional: lock.provisional,

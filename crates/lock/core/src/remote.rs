@@ -294,7 +294,7 @@ impl Lockspace {
     fn granted_to_client(&mut self, id: LockId) {
         let lock = &mut self.store[id];
         let unlock = lock.overlap.as_mut().and_then(|o| o.unlock.take());
-        match (unlock, lock.told) {
+        match (unlock, lock.mode_reported) {
             (Some(unlock), _) => self.unlock_later(unlock),
             (None, Some(mode)) => self.convert_back_later(id, mode),
             (None, None) => self.complete(id, Status::Granted),
@@ -302,7 +302,7 @@ impl Lockspace {
     }
 
     pub(crate) fn apply_grant(&mut self, id: LockId, granted: Granted) {
-        let Granted { mode, sb, lvb, lvb_seq, token } = granted;
+        let Granted { mode, status_flags, lvb, lvb_seq, token } = granted;
         let now = self.now;
         let lock = &mut self.store[id];
         let invalidated = lock.flags.contains(LockFlags::IVVALBLK);
@@ -310,7 +310,7 @@ impl Lockspace {
             (Some(read), _) => {
                 lock.lvb = Some(read);
                 lock.lvb_seq = lvb_seq;
-                lock.lvb_current = !sb.contains(SbFlags::VALNOTVALID);
+                lock.lvb_current = !status_flags.contains(SbFlags::VALNOTVALID);
                 lock.lvb_read = true;
             }
             (None, Some(written)) => lock.lvb_written(written, lvb_seq),
@@ -319,7 +319,7 @@ impl Lockspace {
         lock.granted = Some(mode);
         lock.granted_unknown = false;
         lock.requested = None;
-        lock.sb = sb;
+        lock.status_flags = status_flags;
         lock.token = token;
         lock.since = now;
         self.store.enqueue_granted(id, mode);
@@ -360,9 +360,9 @@ impl Lockspace {
             }
             // An unlock is on its way (or at the barrier): this is the mode that it unlocks.
             (Op::Unlock, _) if from_master => {
-                let flags = lock.sb;
+                let flags = lock.status_flags;
                 self.apply_grant(lkid, granted);
-                self.store[lkid].sb = flags;
+                self.store[lkid].status_flags = flags;
             }
             _ => self.stats.dropped += 1,
         }
@@ -378,7 +378,7 @@ impl Lockspace {
         if self.is_at(lock, from, remid) && lock.op == Op::Convert {
             let lock = &mut self.store[lkid];
             lock.granted = Some(Mode::NL);
-            lock.sb |= SbFlags::DEMOTED;
+            lock.status_flags |= SbFlags::DEMOTED;
             self.store.mode_changed(lkid);
         }
     }
@@ -513,7 +513,7 @@ impl Lockspace {
         let lock = &mut self.store[remid];
         lock.requested = Some(mode);
         lock.flags = flags;
-        lock.sb = SbFlags::empty();
+        lock.status_flags = SbFlags::empty();
         lock.disordered = false;
         lock.op_no = op;
         lock.lvb_read = false;
@@ -590,7 +590,7 @@ impl Lockspace {
             Outcome::Deadlock => Answer::Deadlock,
         };
         self.reply(to, lkid, op, id, answer);
-        if outcome == Outcome::Queued && self.store[id].sb.contains(SbFlags::DEMOTED) {
+        if outcome == Outcome::Queued && self.store[id].status_flags.contains(SbFlags::DEMOTED) {
             self.tell_demoted(id);
         }
     }
@@ -599,7 +599,7 @@ impl Lockspace {
         let lock = &self.store[id];
         Granted {
             mode: lock.granted.unwrap_or(Mode::NL),
-            sb: lock.sb,
+            status_flags: lock.status_flags,
             lvb: lock.lvb.clone().filter(|_| lock.lvb_read),
             lvb_seq: lock.lvb_seq,
             token: lock.token,

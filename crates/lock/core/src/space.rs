@@ -469,7 +469,7 @@ impl Lockspace {
                 .hash(h);
             (&r.lvb, r.lvb_seq, r.idle_since.is_some()).hash(h);
             for l in self.store.locks_of(key) {
-                (l.id, l.owner, l.queue, l.granted, l.requested, l.flags, l.sb).hash(h);
+                (l.id, l.owner, l.queue, l.granted, l.requested, l.flags, l.status_flags).hash(h);
                 (l.op, l.stage, l.op_no, &l.overlap, l.remid, l.provisional, l.lost, l.merging)
                     .hash(h);
                 (
@@ -480,8 +480,8 @@ impl Lockspace {
                     l.disordered,
                     &l.lvb,
                     l.lvb_seq,
-                    l.before,
-                    l.told,
+                    l.mode_at_call,
+                    l.mode_reported,
                 )
                     .hash(h);
             }

@@ -167,7 +167,7 @@ impl Lockspace {
     fn expire_conversion(&mut self, id: LockId) {
         let lock = &self.store[id];
         let taken_back = lock.overlap.as_ref().is_some_and(|o| o.unlock.is_some());
-        if taken_back || lock.told.is_some() {
+        if taken_back || lock.mode_reported.is_some() {
             return;
         }
         if let (Owner::Local(client), Some(mode)) = (lock.owner, lock.granted) {
@@ -184,13 +184,13 @@ impl Lockspace {
             tag: lock.tag,
             status: Status::TimedOut,
             mode,
-            sb: SbFlags::empty(),
+            status_flags: SbFlags::empty(),
             lvb: None,
             token: 0,
             provisional: mode.is_some() && lock.provisional,
         };
         if mode.is_some() {
-            lock.told = mode;
+            lock.mode_reported = mode;
             lock.cast_mode = mode;
             lock.last_bast = None;
         }
@@ -211,7 +211,7 @@ impl Lockspace {
             self.deferred_callbacks.retain(|output| !output.is_about(id));
             return self.expire(id);
         }
-        let (Owner::Local(client), Some(mode)) = (lock.owner, lock.before) else { return };
+        let (Owner::Local(client), Some(mode)) = (lock.owner, lock.mode_at_call) else { return };
         if lock.granted.is_some_and(|now| now.covers(mode)) && !says_more(lock, mode) {
             self.deferred_callbacks.retain(|output| !granted(output));
             self.tell_timed_out(id, client, Some(mode));

@@ -159,7 +159,7 @@ impl Engine {
             tag,
             status: Status::Refused(error),
             mode: None,
-            sb: SbFlags::empty(),
+            status_flags: SbFlags::empty(),
             lvb: None,
             token: 0,
             provisional: false,
