@@ -41,7 +41,7 @@ use spaces::{Origin, Settling};
 
 /// To whom an event goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum To {
+pub enum Recipient {
     /// One client.
     Client(ClientId),
     /// Every client.
@@ -96,7 +96,7 @@ struct Waiting {
 }
 
 /// The events for clients.
-pub type Outbox = Vec<(To, Event)>;
+pub type Outbox = Vec<(Recipient, Event)>;
 
 impl Host {
     /// Joins these lockspaces.
@@ -183,7 +183,7 @@ impl Host {
         self.note_ended(engine, &out[before..]);
         if let (Some(meter), Some((tag, since))) = (&mut self.meter, measured) {
             let ended = out[before..].iter().find_map(|(to, event)| match event {
-                _ if *to != To::Client(client.id) => None,
+                _ if *to != Recipient::Client(client.id) => None,
                 Event::Completed(done) if done.tag == tag => Some(Ok(done.status)),
                 Event::Refused { tag: refused, .. } if *refused == tag => Some(Err(())),
                 _ => None,
@@ -265,20 +265,20 @@ impl Host {
         match event {
             HostEvent::Completed { space, completion } => {
                 self.log_end(space, &completion);
-                let to = To::Client(completion.client);
+                let to = Recipient::Client(completion.client);
                 if let Some(i) = self.number(space) {
                     out.push((to, Event::Completed(Done::new(Space(i as u32), completion))));
                 }
             }
             HostEvent::Bast { client, tag, mode, .. } => {
-                out.push((To::Client(client), Event::Bast { tag, mode }));
+                out.push((Recipient::Client(client), Event::Bast { tag, mode }));
             }
             HostEvent::Lost { space, client, lock, tag, reason } => {
                 self.log_lost(space, client, lock, &reason);
-                out.push((To::Client(client), Event::Lost { tag, reason }));
+                out.push((Recipient::Client(client), Event::Lost { tag, reason }));
             }
             HostEvent::Settled { client, tag, token, .. } => {
-                out.push((To::Client(client), Event::Settled { tag, token }));
+                out.push((Recipient::Client(client), Event::Settled { tag, token }));
             }
             HostEvent::Departed { space, client, orphans } => {
                 if let Some(i) = self.number(space) {
@@ -299,7 +299,7 @@ impl Host {
                     hosted.member = false;
                     self.departed.forget_space(i);
                     let event = Event::Halted { space: Space(i as u32), life: hosted.life };
-                    out.push((To::All, event));
+                    out.push((Recipient::All, event));
                 }
             }
             HostEvent::Left { space } if self.is_leaving(space) => self.left(space, out),
@@ -316,7 +316,10 @@ impl Host {
                 if let Some((client, id)) = self.changes.remove(&id) {
                     let failed = |why| Answer::Refused(Refusal::NotReloaded(why));
                     let answer = result.map_or_else(failed, Answer::Changed);
-                    out.push((To::Client(client), Event::Answer { id, answer, more: false }));
+                    out.push((
+                        Recipient::Client(client),
+                        Event::Answer { id, answer, more: false },
+                    ));
                 }
             }
             other => return Some(other),
@@ -325,12 +328,12 @@ impl Host {
     }
 
     /// Measures the operations that have ended.
-    fn note_ended(&mut self, engine: &Engine, told: &[(To, Event)]) {
+    fn note_ended(&mut self, engine: &Engine, told: &[(Recipient, Event)]) {
         let Some(meter) = self.meter.as_mut().filter(|_| !told.is_empty()) else { return };
         let now = if meter.is_idle() { 0 } else { engine.now() };
         for (to, event) in told {
             match (to, event) {
-                (To::Client(client), Event::Completed(done)) => {
+                (Recipient::Client(client), Event::Completed(done)) => {
                     meter.ended(*client, done.tag, done.status, now);
                 }
                 (_, Event::Bast { .. }) => meter.figures.basts += 1,
@@ -349,7 +352,7 @@ impl Host {
         if let Some(i) = self.number(space) {
             self.spaces[i].member |= running;
             self.joined |= running;
-            out.push((To::All, Event::Running { space: Space(i as u32), running }));
+            out.push((Recipient::All, Event::Running { space: Space(i as u32), running }));
             if running {
                 self.runs(i, out);
             }
@@ -387,7 +390,7 @@ impl Host {
         match admitted {
             Err(why) => {
                 let tag = request.tag;
-                out.push((To::Client(client.id), Event::Refused { tag, why }));
+                out.push((Recipient::Client(client.id), Event::Refused { tag, why }));
             }
             Ok(possible) => {
                 client.add(request.space);
@@ -404,7 +407,7 @@ impl Host {
     /// Makes a lock that has been admitted.
     fn make(&mut self, engine: &mut Engine, waiting: Waiting, out: &mut Outbox) {
         let Waiting { client, request, .. } = waiting;
-        let (space, tag, to) = (request.space, request.tag, To::Client(client));
+        let (space, tag, to) = (request.space, request.tag, Recipient::Client(client));
         let asked = requests_are_logged().then(|| Asked::of(&request));
         let made = self.space(space).map(|space| space.id).and_then(|id| {
             let args = LockArgs {
@@ -436,8 +439,9 @@ impl Host {
         self.log_lock(space, client, lock, asked.as_ref());
         let before = out.len();
         self.collect(engine, out);
-        let completed =
-            |e: &(To, Event)| e.0 == to && matches!(&e.1, Event::Completed(d) if d.tag == tag);
+        let completed = |e: &(Recipient, Event)| {
+            e.0 == to && matches!(&e.1, Event::Completed(d) if d.tag == tag)
+        };
         if !out[before..].iter().any(completed) {
             out.insert(before, (to, Event::Accepted { tag, lock }));
         }
@@ -448,7 +452,7 @@ impl Host {
         let now = engine.now();
         while let Some(Waiting { client, request, .. }) = self.waiting.take_late(now) {
             let done = ended(request.space, request.tag, Status::TimedOut);
-            out.push((To::Client(client), Event::Completed(done)));
+            out.push((Recipient::Client(client), Event::Completed(done)));
         }
         if !std::mem::take(&mut self.joined) {
             return;
@@ -489,7 +493,7 @@ impl Host {
             self.call(engine, id, Input::Convert(args))
         });
         if let Err(why) = made {
-            out.push((To::Client(client), Event::Refused { tag, why }));
+            out.push((Recipient::Client(client), Event::Refused { tag, why }));
         }
     }
 
@@ -509,7 +513,7 @@ impl Host {
             self.call(engine, id, Input::Unlock(args))
         });
         if let Err(why) = made {
-            out.push((To::Client(client), Event::Refused { tag, why }));
+            out.push((Recipient::Client(client), Event::Refused { tag, why }));
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use lockify_client::host::{Host, HostedClient, Outbox, Quota, To};
+use lockify_client::host::{Host, HostedClient, Outbox, Quota, Recipient};
 use lockify_client::protocol::{Event, Goodbye, Query, Request, client_id, pid_of};
 use lockify_core::ClientId;
 use lockify_node::{Engine, HOST_TOKENS, HostEvent, NodeError};
@@ -493,14 +493,14 @@ impl Shard {
             let mut touched = Vec::new();
             for (to, event) in out.drain(..) {
                 match to {
-                    To::Client(client) => {
+                    Recipient::Client(client) => {
                         // A client that is gone needs not be told.
                         let Some(&index) = self.clients.get(&client) else {
                             continue;
                         };
                         self.tell(index, &event, &mut touched);
                     }
-                    To::All => {
+                    Recipient::All => {
                         let all: Vec<usize> = self.clients.values().copied().collect();
                         for index in all {
                             self.tell(index, &event, &mut touched);

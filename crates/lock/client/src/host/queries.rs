@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockify_core::{ClientId, Input, ResourceInfo};
 use lockify_node::{Engine, PageOf};
 
-use super::{Host, HostedClient, Outbox, To};
+use super::{Host, HostedClient, Outbox, Recipient};
 use crate::protocol::{Answer, Event, KNOWS_RELOAD, Query, Refusal, TELLS_CERTIFICATES};
 
 const NO_CLUSTER: &str = "this node does not know the cluster yet, or its membership is corosync's";
@@ -44,7 +44,7 @@ impl Host {
         query: Query,
         out: &mut Outbox,
     ) {
-        let to = To::Client(asker.id);
+        let to = Recipient::Client(asker.id);
         let answer = match query {
             Query::Open(name) => self.open(name, asker),
             Query::Create { .. }
@@ -156,7 +156,7 @@ impl Host {
 pub(super) fn answer_parts(asked: &Questioned, answer: lockify_node::Answer, out: &mut Outbox) {
     let (client, id) = (asked.client, asked.id);
     let mut part =
-        |answer| out.push((To::Client(client), Event::Answer { id, answer, more: true }));
+        |answer| out.push((Recipient::Client(client), Event::Answer { id, answer, more: true }));
     for mut status in answer.status {
         let (node, shard, software) = (status.node, status.shard, status.software.take());
         let certificates = std::mem::take(&mut status.certificates);
@@ -201,7 +201,7 @@ pub(super) fn answer_parts(asked: &Questioned, answer: lockify_node::Answer, out
     if !answer.silent.is_empty() {
         part(Answer::Silent(answer.silent));
     }
-    out.push((To::Client(client), Event::Answer { id, answer: Answer::Done, more: false }));
+    out.push((Recipient::Client(client), Event::Answer { id, answer: Answer::Done, more: false }));
 }
 
 /// A resource as pieces of at most [`LOCKS_PER_PART`] locks.

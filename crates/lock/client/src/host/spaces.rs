@@ -8,7 +8,7 @@ use lockify_core::{ClaimMode, ClientId, Policy, WithdrawReason};
 use lockify_node::{Engine, SpaceConfig, SpaceId};
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Host, HostedClient, HostedSpace, Outbox, To};
+use super::{Access, Host, HostedClient, HostedSpace, Outbox, Recipient};
 use crate::protocol::{Answer, Event, Query, Refusal, Space};
 
 /// Lockspaces of a node, configured ones included: each has timers and is announced to all nodes.
@@ -168,7 +168,7 @@ impl Host {
         let number = Space(i as u32);
         self.departed.forget_space(i);
         self.waiting.retain(|w| w.request.space != number);
-        out.push((To::All, Event::Halted { space: number, life }));
+        out.push((Recipient::All, Event::Halted { space: number, life }));
     }
 
     pub(super) fn is_leaving(&self, space: SpaceId) -> bool {
@@ -207,7 +207,7 @@ impl Host {
         self.settling.retain(|s| {
             if s.space == space {
                 let (id, answer) = (s.query, answer.clone());
-                out.push((To::Client(s.client), Event::Answer { id, answer, more: false }));
+                out.push((Recipient::Client(s.client), Event::Answer { id, answer, more: false }));
             }
             s.space != space
         });

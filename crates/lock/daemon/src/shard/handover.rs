@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockify_client::host::{DepartedImage, Host, HostImage, HostedClient, Quota, To};
+use lockify_client::host::{DepartedImage, Host, HostImage, HostedClient, Quota, Recipient};
 use lockify_client::protocol::{Answer, Event, Refusal, pid_of};
 use lockify_core::ClientId;
 use lockify_node::{Engine, EngineImage, NodeConfig};
@@ -49,7 +49,8 @@ impl Shard {
         };
         if let Err(why) = asked {
             let answer = Answer::Refused(Refusal::Failed(why));
-            self.out.push((To::Client(client.id), Event::Answer { id, answer, more: false }));
+            self.out
+                .push((Recipient::Client(client.id), Event::Answer { id, answer, more: false }));
         }
     }
 
@@ -59,7 +60,7 @@ impl Shard {
         let restart = self.setup.restart.clone();
         for ((client, id), why) in restart.refused(self.setup.index) {
             let answer = Answer::Refused(Refusal::Failed(why));
-            self.out.push((To::Client(client), Event::Answer { id, answer, more: false }));
+            self.out.push((Recipient::Client(client), Event::Answer { id, answer, more: false }));
         }
         self.deliver();
         if !restart.is_wanted() {
@@ -158,7 +159,7 @@ impl Shard {
         shard.take_departed(departed);
         for (client, id) in askers {
             let (answer, more) = (Answer::Done, false);
-            shard.out.push((To::Client(client), Event::Answer { id, answer, more }));
+            shard.out.push((Recipient::Client(client), Event::Answer { id, answer, more }));
         }
         shard.deliver();
         Ok(shard)

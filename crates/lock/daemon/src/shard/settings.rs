@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockify_client::host::To;
+use lockify_client::host::Recipient;
 use lockify_client::protocol::{Answer, Event, Refusal};
 use lockify_node::Mailbox;
 
@@ -44,7 +44,10 @@ impl Shard {
                     }
                     let refused = |why| Answer::Refused(Refusal::NotReloaded(why));
                     let answer = outcome.map_or_else(refused, Answer::Reloaded);
-                    self.out.push((To::Client(client), Event::Answer { id, answer, more: false }));
+                    self.out.push((
+                        Recipient::Client(client),
+                        Event::Answer { id, answer, more: false },
+                    ));
                 }
             }
         }
@@ -75,7 +78,7 @@ impl Shard {
             }
         };
         let answer = Answer::Refused(why);
-        self.out.push((To::Client(to), Event::Answer { id: query, answer, more: false }));
+        self.out.push((Recipient::Client(to), Event::Answer { id: query, answer, more: false }));
     }
 
     fn change(&mut self, new: &Settings) {
