@@ -31,7 +31,7 @@ use crate::protocol::{
 pub use access::{Access, Rights, Who};
 use departed::Departed;
 pub use departed::DepartedImage;
-pub use elsewhere::{Elsewhere, Told};
+pub use elsewhere::{ExternalEvent, ExternalLockspace};
 pub use handover::{ClientImage, HostImage};
 pub use hosted::{HostedClient, Quota};
 use lounge::Lounge;
@@ -54,7 +54,7 @@ pub struct Host {
     shard: u32,
     spaces: Vec<HostedSpace>,
     /// Those whose locks are not the engine's.
-    elsewhere: Vec<(SpaceId, Box<dyn Elsewhere>)>,
+    external: Vec<(SpaceId, Box<dyn ExternalLockspace>)>,
     queries: HashMap<QueryId, Questioned>,
     /// Changes of the cluster that were asked for: the client, and its query.
     changes: HashMap<u64, (ClientId, u64)>,
@@ -120,7 +120,7 @@ impl Host {
             node: engine.node(),
             shard: engine.shard(),
             spaces: Vec::new(),
-            elsewhere: Vec::new(),
+            external: Vec::new(),
             queries: HashMap::new(),
             changes: HashMap::new(),
             scratch: Vec::new(),
@@ -206,7 +206,7 @@ impl Host {
             let asked = self.call(engine, space, Input::ClientGone(client));
             // Refused only if the node is no member: then it holds nothing. Where locks are not the
             // engine's, there are no orphans.
-            if asked.is_err() || self.elsewhere(space).is_some() {
+            if asked.is_err() || self.external(space).is_some() {
                 self.departed.recount(client, i, |_| 0);
             }
         }
@@ -242,12 +242,12 @@ impl Host {
         rest.append(&mut self.unclaimed);
         let timeout = if rest.is_empty() { timeout } else { Some(Duration::ZERO) };
         let waiting = self.waiting.next_deadline().into_iter();
-        let next = waiting.chain(self.elsewhere.iter().filter_map(|(_, s)| s.next_timer())).min();
+        let next = waiting.chain(self.external.iter().filter_map(|(_, s)| s.next_timer())).min();
         let next = next.map(|until| Duration::from_nanos(until.saturating_sub(engine.now())));
         let timeout = [timeout, next].into_iter().flatten().min();
         let mut events = std::mem::take(&mut self.scratch);
         let ran = engine.run_once(timeout, &mut events);
-        self.turn_elsewhere(engine, &mut events);
+        self.turn_external(engine, &mut events);
         let before = out.len();
         for event in events.drain(..) {
             rest.extend(self.event(event, out));
@@ -363,7 +363,7 @@ impl Host {
     fn collect(&mut self, engine: &mut Engine, out: &mut Outbox) {
         let mut events = std::mem::take(&mut self.scratch);
         engine.take_events(&mut events);
-        self.turn_elsewhere(engine, &mut events);
+        self.turn_external(engine, &mut events);
         for event in events.drain(..) {
             if let Some(rest) = self.event(event, out) {
                 self.unclaimed.push(rest);
@@ -382,8 +382,8 @@ impl Host {
         let admitted = self.lockable(request.space, client).and_then(|space| {
             check_flags(request.flags)?;
             client.room()?;
-            if let Some(elsewhere) = self.elsewhere(space.id) {
-                elsewhere.check(client.id, &request).map_err(Refusal::Failed)?;
+            if let Some(external) = self.external(space.id) {
+                external.check(client.id, &request).map_err(Refusal::Failed)?;
             }
             Ok(space.member || request.flags.contains(LockFlags::NOQUEUE))
         });

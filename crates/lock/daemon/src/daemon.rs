@@ -300,7 +300,7 @@ fn make_shard(
                     RemoteSpace::start(&space.name, config.node, table, engine.waker(), history);
                 let what = "cannot have locks in remote memory";
                 let remote = remote.map_err(|error| Error::System { what, error })?;
-                host.add_elsewhere(place, &space.name, space.lvb_len as u32, Box::new(remote));
+                host.add_external(place, &space.name, space.lvb_len as u32, Box::new(remote));
             }
             let what = "cannot watch the clients' socket";
             let shard = Shard::new(setup, engine, host, listener);

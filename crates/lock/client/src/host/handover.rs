@@ -51,7 +51,7 @@ impl Host {
             node: _,
             shard: _,
             spaces,
-            elsewhere,
+            external,
             queries,
             changes,
             scratch: _,
@@ -65,7 +65,7 @@ impl Host {
         if !queries.is_empty() || !changes.is_empty() || !unclaimed.is_empty() {
             return Err("questions of clients have not been answered yet".into());
         }
-        if !elsewhere.is_empty() {
+        if !external.is_empty() {
             return Err(
                 "a lockspace's locks are not the engine's, and cannot be handed over".into()
             );

@@ -103,7 +103,7 @@ impl Host {
         use lockify_node::Query as Ask;
         let known = |space| {
             let found = self.visible(space, client)?;
-            match self.elsewhere(found.id) {
+            match self.external(found.id) {
                 None => Ok(found.name.clone()),
                 Some(_) => Err(Refusal::Failed(format!(
                     "the locks of lockspace {:?} are words in remote memory, and no daemon knows who holds them elsewhere",

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use lockify_check::{Kind, WriteError};
-use lockify_client::host::{Elsewhere, Told};
+use lockify_client::host::{ExternalEvent, ExternalLockspace};
 use lockify_client::protocol::{LockRequest, Refusal};
 use lockify_core::{
     ClientId, Error, Input, LockFlags, LockId, Mode, Output, Status, Time, UnlockArgs, UnlockFlags,
@@ -44,7 +44,7 @@ pub(crate) struct RemoteSpace {
     epoch: u64,
     /// The last lock that was made.
     last: u64,
-    told: Vec<Told>,
+    events: Vec<ExternalEvent>,
     history: Option<History>,
 }
 
@@ -74,8 +74,8 @@ impl RemoteSpace {
         let letters = Mailbox::new(waker);
         let _keeper = Keeper::start(&table.path, letters.clone())?;
         let (name, leaving, up) = (name.to_owned(), Arc::default(), None);
-        let (epoch, last, told) = (0, 0, Vec::new());
-        Ok(RemoteSpace { name, table, letters, _keeper, leaving, up, epoch, last, told, history })
+        let (epoch, last, events) = (0, 0, Vec::new());
+        Ok(RemoteSpace { name, table, letters, _keeper, leaving, up, epoch, last, events, history })
     }
 
     fn receive(&mut self, epoch: u64, letter: Letter, now: Time) {
@@ -107,7 +107,7 @@ impl RemoteSpace {
         self.notice(Level::Info, text);
         let queue = Queue::new(self.table.hands, lease, self.last);
         self.up = Some(Up { standing, queue, hands: Vec::new() });
-        self.told.push(Told::Running);
+        self.events.push(ExternalEvent::Running);
     }
 
     /// The table cannot be reached (any more): all that it gave is lost. Hands that hold locks of it keep them until their
@@ -120,7 +120,7 @@ impl RemoteSpace {
         }
         self.decide(Queue::halt);
         self.last = self.up.take().map_or(self.last, |up| up.queue.last());
-        self.told.push(Told::Halted);
+        self.events.push(ExternalEvent::Halted);
         self.epoch += 1;
         self.record(|history| {
             history.ended(Kind::Crash)?;
@@ -146,12 +146,12 @@ impl RemoteSpace {
             Action::Give { hand } => self.order(hand, Order::Give),
             Action::Complete(completion) => {
                 self.record(|history| history.said(&Output::Complete(completion.clone())));
-                self.told.push(Told::Completed(completion));
+                self.events.push(ExternalEvent::Completed(completion));
             }
             Action::Lost { client, lock, tag } => {
                 let reason = queue::LOST;
                 self.record(|history| history.said(&Output::Lost { client, lock, tag, reason }));
-                self.told.push(Told::Lost { client, lock, tag, reason });
+                self.events.push(ExternalEvent::Lost { client, lock, tag, reason });
             }
         }
     }
@@ -175,7 +175,7 @@ impl RemoteSpace {
 
     fn notice(&mut self, level: Level, text: String) {
         let text = format!("lockspace {}: {text}", self.name);
-        self.told.push(Told::Notice(Notice { level, text }));
+        self.events.push(ExternalEvent::Notice(Notice { level, text }));
     }
 
     /// A failure ends the history, not the locking.
@@ -214,7 +214,7 @@ impl RemoteSpace {
     }
 }
 
-impl Elsewhere for RemoteSpace {
+impl ExternalLockspace for RemoteSpace {
     fn check(&self, client: ClientId, request: &LockRequest) -> Result<(), String> {
         let LockRequest { mode, flags, bast, lvb, name, .. } = request;
         let refuse =
@@ -275,13 +275,13 @@ impl Elsewhere for RemoteSpace {
         Ok(None)
     }
 
-    fn turn(&mut self, now: Time, told: &mut Vec<Told>) {
+    fn turn(&mut self, now: Time, events: &mut Vec<ExternalEvent>) {
         for (epoch, letter) in self.letters.take() {
             self.receive(epoch, letter, now);
         }
         self.decide(|queue| queue.tick(now));
         self.record(History::flush);
-        told.append(&mut self.told);
+        events.append(&mut self.events);
     }
 
     fn next_timer(&self) -> Option<Time> {
