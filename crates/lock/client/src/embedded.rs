@@ -14,7 +14,7 @@ use mio::{Interest, Token};
 
 use crate::client::{Client, Inner};
 use crate::error::Error;
-use crate::host::{Host, HostedClient, Outbox, Quota};
+use crate::host::{ClientHost, HostedClient, Outbox, Quota};
 use crate::protocol::{Event, Request, client_id};
 use crate::transport::{Drive, Submit};
 
@@ -78,7 +78,7 @@ pub(crate) fn start(
     }
     let failed = |e: &dyn std::fmt::Display| Error::Node(e.to_string());
     let mut engine = Engine::new(config.node).map_err(|e| failed(&e))?;
-    let host = Host::join(&mut engine, &config.spaces).map_err(|e| failed(&e))?;
+    let host = ClientHost::join(&mut engine, &config.spaces).map_err(|e| failed(&e))?;
     let sender = Arc::new(EmbeddedSender {
         queue: Mutex::default(),
         polling: AtomicBool::new(false),
@@ -149,7 +149,7 @@ impl Submit for EmbeddedSender {
 pub(crate) struct EmbeddedDriver {
     sender: Arc<EmbeddedSender>,
     engine: Engine,
-    host: Host,
+    host: ClientHost,
     client: HostedClient,
     on_notice: Box<dyn FnMut(Notice) + Send>,
     requests: Vec<Request>,

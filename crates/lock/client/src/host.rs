@@ -49,7 +49,7 @@ pub enum Recipient {
 }
 
 /// The lockspaces of one shard, and the queries of its clients.
-pub struct Host {
+pub struct ClientHost {
     node: NodeId,
     shard: u32,
     spaces: Vec<HostedSpace>,
@@ -98,12 +98,15 @@ struct Waiting {
 /// The events for clients.
 pub type Outbox = Vec<(Recipient, Event)>;
 
-impl Host {
+impl ClientHost {
     /// Joins these lockspaces.
     ///
     /// # Errors
     /// As [`Engine::join`].
-    pub fn join(engine: &mut Engine, spaces: &[(String, SpaceConfig)]) -> Result<Host, CallError> {
+    pub fn join(
+        engine: &mut Engine,
+        spaces: &[(String, SpaceConfig)],
+    ) -> Result<ClientHost, CallError> {
         let mut hosted = Vec::with_capacity(spaces.len());
         for (name, config) in spaces {
             let id = engine.join(name, config.clone())?;
@@ -112,11 +115,11 @@ impl Host {
             let access = None;
             hosted.push(HostedSpace { name, id, lvb_len, life, member, origin, access });
         }
-        Ok(Host { spaces: hosted, ..Host::empty(engine) })
+        Ok(ClientHost { spaces: hosted, ..ClientHost::empty(engine) })
     }
 
-    fn empty(engine: &Engine) -> Host {
-        Host {
+    fn empty(engine: &Engine) -> ClientHost {
+        ClientHost {
             node: engine.node(),
             shard: engine.shard(),
             spaces: Vec::new(),

@@ -8,7 +8,7 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lockify_client::host::Host;
+use lockify_client::host::ClientHost;
 use lockify_client::{is_abstract, shard_path};
 use lockify_node::{CallError, CorosyncConfig, Engine, Mailbox, NodeError, ShardGroup};
 use lockify_trust::TrustError;
@@ -291,7 +291,7 @@ fn make_shard(
         None => {
             let listener = Listener::bind(&path, config.socket_mode)?;
             let mut engine = Engine::new(node)?;
-            let mut host = Host::join(&mut engine, &config.space_configs())?;
+            let mut host = ClientHost::join(&mut engine, &config.space_configs())?;
             for (place, space) in config.lockspaces.iter().enumerate() {
                 let table = space.remote().map_err(|e| TrustError::Asked(e.to_string()))?;
                 let Some(table) = table else { continue };

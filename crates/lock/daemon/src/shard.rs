@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use lockify_client::host::{Host, HostedClient, Outbox, Quota, Recipient};
+use lockify_client::host::{ClientHost, HostedClient, Outbox, Quota, Recipient};
 use lockify_client::protocol::{Event, Goodbye, Query, Request, client_id, pid_of};
 use lockify_core::ClientId;
 use lockify_node::{Engine, HOST_TOKENS, HostEvent, NodeError};
@@ -74,7 +74,7 @@ struct UserUse {
 pub(crate) struct Shard {
     setup: ShardSetup,
     engine: Engine,
-    host: Host,
+    host: ClientHost,
     listener: Listener,
     /// The listener may have more connections than there were file descriptors for.
     accept_again: bool,
@@ -104,7 +104,7 @@ impl Shard {
     pub(crate) fn new(
         setup: ShardSetup,
         engine: Engine,
-        host: Host,
+        host: ClientHost,
         mut listener: Listener,
     ) -> std::io::Result<Shard> {
         engine.registry().register(&mut listener.socket, LISTENER, Interest::READABLE)?;

@@ -4,7 +4,7 @@ use lockify_core::{Completion, Input, LockId, LostReason, Time};
 use lockify_node::{Engine, HostEvent, Notice, SpaceId};
 
 use super::spaces::Origin;
-use super::{Host, HostedSpace};
+use super::{ClientHost, HostedSpace};
 use crate::protocol::{LockRequest, Refusal};
 
 /// A lockspace outside the engine. Times are those of [`Engine::now`]. Its other threads wake the engine
@@ -67,7 +67,7 @@ impl ExternalEvent {
     }
 }
 
-impl Host {
+impl ClientHost {
     /// Adds a configured lockspace, as the one in this place of the configuration's list; those before it must be there.
     /// No client may have connected yet.
     pub fn add_external(

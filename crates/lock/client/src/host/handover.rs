@@ -6,9 +6,9 @@ use lockify_node::{Engine, HostEvent};
 use serde::{Deserialize, Serialize};
 
 use super::spaces::Settling;
-use super::{DepartedImage, Host, HostedClient, HostedSpace, Outbox, Quota, Waiting};
+use super::{ClientHost, DepartedImage, HostedClient, HostedSpace, Outbox, Quota, Waiting};
 
-/// The state of a host; see [`Host::image`].
+/// The state of a host; see [`ClientHost::image`].
 #[derive(Serialize, Deserialize)]
 pub struct HostImage {
     spaces: Vec<HostedSpace>,
@@ -27,7 +27,7 @@ pub struct ClientImage {
     locks: Vec<u32>,
 }
 
-impl Host {
+impl ClientHost {
     /// Ends the work that cannot be handed over ([`Engine::prepare_image`]). The clients' events are
     /// appended to `out`, and those of the host's owner to `rest`.
     pub fn prepare_image(
@@ -47,7 +47,7 @@ impl Host {
     /// The reason why that is impossible now.
     pub fn image(&self) -> Result<HostImage, String> {
         // Without `..`: who adds a field has to say here what becomes of it.
-        let Host {
+        let ClientHost {
             node: _,
             shard: _,
             spaces,
@@ -80,11 +80,11 @@ impl Host {
     }
 
     /// Goes on as the host of which this is the image, with its engine, which has been resumed. The
-    /// clients that it gives, too, are for [`Host::resume_departed`].
-    pub fn resume(engine: &Engine, image: HostImage) -> (Host, Vec<DepartedImage>) {
+    /// clients that it gives, too, are for [`ClientHost::resume_departed`].
+    pub fn resume(engine: &Engine, image: HostImage) -> (ClientHost, Vec<DepartedImage>) {
         let HostImage { spaces, waiting, joined, settling, departed } = image;
         let waiting = waiting.into_iter().collect();
-        (Host { spaces, waiting, joined, settling, ..Host::empty(engine) }, departed)
+        (ClientHost { spaces, waiting, joined, settling, ..ClientHost::empty(engine) }, departed)
     }
 
     /// Goes on counting what these clients have left, which are gone; `quota` is that of a user.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockify_core::{ClientId, Input, ResourceInfo};
 use lockify_node::{Engine, PageOf};
 
-use super::{Host, HostedClient, Outbox, Recipient};
+use super::{ClientHost, HostedClient, Outbox, Recipient};
 use crate::protocol::{Answer, Event, KNOWS_RELOAD, Query, Refusal, TELLS_CERTIFICATES};
 
 const NO_CLUSTER: &str = "this node does not know the cluster yet, or its membership is corosync's";
@@ -35,7 +35,7 @@ pub(super) struct Questioned {
     version: u16,
 }
 
-impl Host {
+impl ClientHost {
     pub(super) fn query(
         &mut self,
         engine: &mut Engine,

@@ -5,7 +5,7 @@ use lockify_core::{ClientId, Completion, LockFlags, LockId, LostReason, Mode, Na
 use lockify_node::{REQUESTS, SpaceId, lock_label, requests_are_logged};
 use tracing::debug;
 
-use super::Host;
+use super::ClientHost;
 use crate::protocol::{LockRef, LockRequest, Space};
 
 /// A client's request.
@@ -25,7 +25,7 @@ impl Asked {
     }
 }
 
-impl Host {
+impl ClientHost {
     /// A new lock, if requests are logged. Its id is known when its first message has left.
     pub(super) fn log_lock(
         &self,

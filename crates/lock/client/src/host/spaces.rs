@@ -8,7 +8,7 @@ use lockify_core::{ClaimMode, ClientId, Policy, WithdrawReason};
 use lockify_node::{Engine, SpaceConfig, SpaceId};
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Host, HostedClient, HostedSpace, Outbox, Recipient};
+use super::{Access, ClientHost, HostedClient, HostedSpace, Outbox, Recipient};
 use crate::protocol::{Answer, Event, Query, Refusal, Space};
 
 /// Lockspaces of a node, configured ones included: each has timers and is announced to all nodes.
@@ -50,7 +50,7 @@ fn owned(maker: &HostedClient, mode: u32) -> Option<Access> {
     Some(Access { owner: who.uid, group: who.gid, mode })
 }
 
-impl Host {
+impl ClientHost {
     /// Handles the requests to make and release lockspaces; `None` if the answer comes later.
     pub(super) fn make_or_release(
         &mut self,

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockify_client::host::{DepartedImage, Host, HostImage, HostedClient, Quota, Recipient};
+use lockify_client::host::{ClientHost, DepartedImage, HostImage, HostedClient, Quota, Recipient};
 use lockify_client::protocol::{Answer, Event, Refusal, pid_of};
 use lockify_core::ClientId;
 use lockify_node::{Engine, EngineImage, NodeConfig};
@@ -146,7 +146,7 @@ impl Shard {
             node.listener = Some(TcpListener::from(next()?));
         }
         let engine = Engine::resume(node, engine).map_err(|e| e.to_string())?;
-        let (host, departed) = Host::resume(&engine, host);
+        let (host, departed) = ClientHost::resume(&engine, host);
         let shard = Shard::new(setup, engine, host, listener);
         let mut shard = shard.map_err(|e| format!("cannot watch the clients' socket: {e}"))?;
         shard.sessions_ever = sessions_ever;
