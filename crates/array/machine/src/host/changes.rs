@@ -2,7 +2,7 @@
 //! (docs/design/array.md 3.3, 3.4).
 
 use super::engine::{Phase, Refused, Role, Task, Try};
-use super::{Host, HostOutput};
+use super::{ArrayHost, HostOutput};
 use crate::message::Action;
 use crate::plan;
 use crate::{ArrayState, Condition, OpError, Peer, Time};
@@ -24,7 +24,7 @@ fn torn_stripes(this: &Try, state: &ArrayState) -> impl Iterator<Item = u64> {
     torn.map(|part| part.stripe)
 }
 
-impl Host {
+impl ArrayHost {
     /// Continues by a newer state of the array. Operations that have not written yet start again. Operations that write do not
     /// wait for devices that are out.
     pub(super) fn adopt(&mut self, now: Time, state: ArrayState) {

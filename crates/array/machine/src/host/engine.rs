@@ -16,7 +16,7 @@ use rand::RngExt as _;
 use super::control::{Context, Second};
 use super::job::{self, Unfit};
 use super::repair::Pass;
-use super::{Host, HostOutput};
+use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Blocks, Call, Content, Past, Request};
 use crate::plan::{self, Access, Plan, WriteRules};
 use crate::{
@@ -178,7 +178,7 @@ impl Task {
     }
 }
 
-impl Host {
+impl ArrayHost {
     pub(super) fn submit(&mut self, now: Time, ticket: Ticket, work: Work) {
         match work {
             Work::Read { .. } | Work::Write { .. } | Work::Flush => {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::engine::{Later, Owner, Role, Task};
 use super::repair::{Found, Pass};
-use super::{Host, HostOutput};
+use super::{ArrayHost, HostOutput};
 use crate::agreement::{Proposer, Step};
 use crate::message::{Action, Answer, Past};
 use crate::recovery::column::Trace;
@@ -112,7 +112,7 @@ impl Left {
     }
 }
 
-impl Host {
+impl ArrayHost {
     pub(super) fn run_errand(&mut self, now: Time, ticket: Ticket, work: Work) {
         let stage = match self.first_stage(&work) {
             Ok(Some(stage)) => Ok(stage),

@@ -145,7 +145,7 @@ pub enum HostInput {
     State(ArrayState),
     /// Nothing more will be submitted: locks that are only kept go back, so that nobody has to call for them.
     Leave,
-    /// [`Host::next_timer`] has come.
+    /// [`ArrayHost::next_timer`] has come.
     Tick,
 }
 
@@ -205,7 +205,7 @@ pub struct HostCounts {
 }
 
 /// A host.
-pub struct Host {
+pub struct ArrayHost {
     config: HostConfig,
     state: ArrayState,
     control: Box<dyn Control>,
@@ -262,10 +262,10 @@ impl Clock {
     }
 }
 
-impl Host {
+impl ArrayHost {
     /// A host that has not begun with anything.
     pub fn new(config: HostConfig) -> Self {
-        Host {
+        ArrayHost {
             state: config.state.clone(),
             control: control::of(&config),
             locks: ServerLocks::of(config.scheme, config.lease),

@@ -1,7 +1,7 @@
 //! The effect of an answer on its try.
 
 use super::engine::{Held, Later, Owner, Phase, Refused, Role, Task};
-use super::{Host, HostOutput};
+use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Call, Reply, Request};
 use crate::{DeviceId, Epoch, OpError, OpId, Peer, Stamp, Time};
 
@@ -10,7 +10,7 @@ use crate::{DeviceId, Epoch, OpError, OpId, Peer, Stamp, Time};
 const REJECTIONS_AT_ONCE: u32 = 3;
 const MS: Time = 1_000_000;
 
-impl Host {
+impl ArrayHost {
     pub(super) fn reply(&mut self, now: Time, from: Peer, reply: Reply) {
         let Call { op, sibling, step } = reply.call;
         if op.life != self.config.life {

@@ -1,11 +1,11 @@
 //! Operations under way at a host, for people who want to know why they do not end.
 
-use super::Host;
+use super::ArrayHost;
 use super::engine::{Later, Owner, Role, Try};
 use crate::message::Action;
 use crate::{Peer, Work};
 
-impl Host {
+impl ArrayHost {
     /// The operations under way, one line each.
     pub fn under_way(&self) -> Vec<String> {
         let tries = self.tries.values().map(of_try);

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::callback::{Freed, LockCache, Want};
 use super::engine::{Phase, Role};
-use super::{Host, HostOutput};
+use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Past};
 use crate::plan::{self, Plan};
 use crate::{
@@ -108,7 +108,7 @@ impl ServerLocks {
         cached || !self.sets.is_empty() || !self.returned.is_empty()
     }
 
-    /// When [`Host::keep_locks`] has something to do.
+    /// When [`ArrayHost::keep_locks`] has something to do.
     pub(super) fn next_timer(&self) -> Option<Time> {
         if !self.registered || !self.holds() {
             return None;
@@ -193,7 +193,7 @@ fn works_past_yielded(role: &Role) -> bool {
     matches!(role, Role::Pass(pass) if pass.repair)
 }
 
-impl Host {
+impl ArrayHost {
     /// Before phase 1: requests all locks of a try together. If the scheme has no lock server, it continues at once.
     pub(super) fn gate(&mut self, now: Time, seq: u64) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
@@ -299,7 +299,7 @@ impl Host {
                 locks.returned.push_back(Returned { number, free, shared });
             }
         }
-        let waits = |host: &Host, seq: u64| {
+        let waits = |host: &ArrayHost, seq: u64| {
             host.tries.get(&seq).is_some_and(|this| this.phase == Phase::Gate)
         };
         for seq in ready {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockify_array::{
-    DeviceId, Host, HostAnswer, HostInput, HostOutput, Layout, OpError, Peer, Ticket, Work,
+    ArrayHost, DeviceId, HostAnswer, HostInput, HostOutput, Layout, OpError, Peer, Ticket, Work,
 };
 
 use super::calls::{Call, Calls, Done};
@@ -22,7 +22,7 @@ const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Everything that a host's thread has.
 pub(super) struct Engine {
-    host: Host,
+    host: ArrayHost,
     layout: Layout,
     net: Net,
     clock: Clock,
@@ -40,7 +40,7 @@ pub(super) struct Engine {
 
 impl Engine {
     pub fn new(
-        host: Host,
+        host: ArrayHost,
         layout: Layout,
         net: Net,
         calls: Arc<Calls>,

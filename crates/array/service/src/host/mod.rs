@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lockify_array::{
-    ArrayState, Change, DeviceId, Host, HostAnswer, HostConfig, HostCounts, HostId, Layout, Life,
-    OpError, Peer, Span, Work,
+    ArrayHost, ArrayState, Change, DeviceId, HostAnswer, HostConfig, HostCounts, HostId, Layout,
+    Life, OpError, Peer, Span, Work,
 };
 use lockify_trust::Identity;
 
@@ -166,7 +166,7 @@ impl Array {
         config.witnesses = file.witnesses.len() as u16;
         config.lease = file.timing.lease_ms * 1_000_000;
         let peers: Vec<Whom> = targets.iter().map(|target| target.whom).collect();
-        let host = Host::new(config);
+        let host = ArrayHost::new(config);
         let log = joining.log;
         let history = history.map(|path| HostHistory::create(path, file, life, log)).transpose()?;
         let engine = Engine::new(host, file.layout, net, calls.clone(), history, log, &peers);

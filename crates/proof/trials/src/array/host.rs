@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use lockify_array::message::{Action, Answer, Reply, Request};
 use lockify_array::{
-    ArrayState, BadBlock, Block, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId,
-    DeviceInput, DeviceOutput, DiskAsk, Host, HostAnswer, HostConfig, HostInput, HostOutput, Life,
-    LockServer, LogAsk, OpError, OpId, ServerConfig, ServerInput, ServerOutput, ServerReply,
+    ArrayHost, ArrayState, BadBlock, Block, Device, DeviceBoot, DeviceConfig, DeviceEvent,
+    DeviceId, DeviceInput, DeviceOutput, DiskAsk, HostAnswer, HostConfig, HostInput, HostOutput,
+    Life, LockServer, LogAsk, OpError, OpId, ServerConfig, ServerInput, ServerOutput, ServerReply,
     ServerRequest, Stamp, Ticket, Time, Work,
 };
 use lockify_sim::{
@@ -106,7 +106,7 @@ enum Arrival {
 enum Hosted {
     /// Not running yet, with the inputs that it will have to handle then.
     Starting(Vec<Arrival>),
-    Host(Box<Host>),
+    Host(Box<ArrayHost>),
     Device(Box<Device>),
     Server(Box<LockServer>),
 }
@@ -144,7 +144,7 @@ pub struct Node {
 
 impl Node {
     /// The host, if one runs here.
-    pub fn host(&self) -> Option<&Host> {
+    pub fn host(&self) -> Option<&ArrayHost> {
         match &self.hosted {
             Hosted::Host(host) => Some(host),
             _ => None,
@@ -229,7 +229,7 @@ impl Node {
                 let mut config = HostConfig::new(life, setting.scheme, setting.layout, state);
                 config.witnesses = places.devices - setting.layout.devices();
                 (setting.host)(&mut config);
-                self.started(Hosted::Host(Box::new(Host::new(config))), cx);
+                self.started(Hosted::Host(Box::new(ArrayHost::new(config))), cx);
                 let server = places.server.then(|| places.server());
                 for peer in places.all_devices().chain(server) {
                     cx.connect(peer);
