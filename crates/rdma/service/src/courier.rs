@@ -14,7 +14,7 @@ use lockify_fabric::verbs::{Exchange, Heard};
 use lockify_onesided::Peer;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::rendezvous::{Event, HOME, Host, Rendezvous, RendezvousError};
+use crate::rendezvous::{Event, HOME, Rendezvous, RendezvousError, RendezvousHost};
 
 /// Why nothing can be heard.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub(crate) struct Courier {
 }
 
 enum Outgoing {
-    Host(Arc<Host>),
+    Host(Arc<RendezvousHost>),
     /// To the thread, which a byte in the pipe wakes.
     Participant {
         told: Sender<(u16, Vec<u8>)>,
@@ -90,7 +90,7 @@ impl Inbox {
 
 impl Courier {
     /// The home's.
-    pub fn of_host(host: &Arc<Host>) -> Result<Courier, CourierError> {
+    pub fn of_host(host: &Arc<RendezvousHost>) -> Result<Courier, CourierError> {
         let (mut inbox, incoming, bell) = inbox()?;
         let rung = Arc::clone(&inbox.rung);
         let stop = Arc::new(AtomicBool::new(false));
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use crate::rendezvous::{Hosting, Identity};
 
-    fn host() -> Arc<Host> {
+    fn host() -> Arc<RendezvousHost> {
         let hosting = Hosting {
             address: "127.0.0.1:0".parse().unwrap(),
             identity: Identity::loopback("test", 0),
@@ -211,10 +211,10 @@ mod tests {
             offer: b"offer".to_vec(),
             log: |_| {},
         };
-        Arc::new(Host::open(hosting).unwrap())
+        Arc::new(RendezvousHost::open(hosting).unwrap())
     }
 
-    fn join(host: &Host) -> (Courier, Peer) {
+    fn join(host: &RendezvousHost) -> (Courier, Peer) {
         let identity = Identity::loopback("test", 0);
         let (rendezvous, welcome) = Rendezvous::join(host.address(), &identity, 0).unwrap();
         assert_eq!(welcome.offer, b"offer");

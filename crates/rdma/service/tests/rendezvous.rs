@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use lockify_remote::rendezvous::{
-    Event, Host, Hosting, Identity, MAX_BYTES, Rendezvous, RendezvousError, Welcome,
+    Event, Hosting, Identity, MAX_BYTES, Rendezvous, RendezvousError, RendezvousHost, Welcome,
 };
 use lockify_trust::{CaFolder, Lifetime, NodeFiles, Source, generate_key_file};
 
@@ -27,11 +27,11 @@ fn hosting(identity: Identity) -> Hosting {
     Hosting { address: any(), identity, places: 8, offer: b"the table".to_vec(), log: |_| () }
 }
 
-fn open(identity: Identity) -> Host {
-    Host::open(hosting(identity)).unwrap()
+fn open(identity: Identity) -> RendezvousHost {
+    RendezvousHost::open(hosting(identity)).unwrap()
 }
 
-fn join(host: &Host) -> (Rendezvous, Welcome) {
+fn join(host: &RendezvousHost) -> (Rendezvous, Welcome) {
     Rendezvous::join(host.address(), &plain(), 0).unwrap()
 }
 
@@ -129,7 +129,7 @@ fn the_home_says_that_it_ends_and_a_killed_one_says_nothing() {
 
 #[test]
 fn places_are_limited_and_come_free() {
-    let host = Host::open(Hosting { places: 1, ..hosting(plain()) }).unwrap();
+    let host = RendezvousHost::open(Hosting { places: 1, ..hosting(plain()) }).unwrap();
     let (a, _) = join(&host);
     let error = refused(host.address(), &plain(), 0);
     assert!(error.contains("all 1 places are taken") && error.contains("--clients"), "{error}");
@@ -155,7 +155,7 @@ fn both_sides_prove_who_they_are() {
     static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let log = |line: &str| LOG.lock().unwrap().push(line.to_owned());
     let identity = Identity::tls("lockify", 1, &one).unwrap();
-    let host = Host::open(Hosting { log, ..hosting(identity) }).unwrap();
+    let host = RendezvousHost::open(Hosting { log, ..hosting(identity) }).unwrap();
 
     let me = Identity::tls("lockify", 2, &two).unwrap();
     let (mut a, _) = Rendezvous::join(host.address(), &me, 1).unwrap();
@@ -199,7 +199,7 @@ fn both_sides_prove_who_they_are() {
     let next = CaFolder::init(&dir.path().join("ca"), "lockify", YEAR).unwrap();
     let next = keys(&next.add_node(1, YEAR).unwrap()).read("lockify", 1).unwrap();
     let identity = Identity::tls("lockify", 1, &one).unwrap();
-    let host = Host::open(hosting(identity.clone())).unwrap();
+    let host = RendezvousHost::open(hosting(identity.clone())).unwrap();
     assert!(Rendezvous::join(host.address(), &me, 1).is_ok());
     identity.keyring().unwrap().replace(next);
     assert!(refused(host.address(), &me, 1).contains("not signed by an authority"));
@@ -230,15 +230,21 @@ fn errors_say_what_to_do() {
     let far: SocketAddr = "192.0.2.1:7430".parse().unwrap();
     for error in [
         refused(far, &plain(), 0),
-        Host::open(Hosting { address: far, ..hosting(plain()) }).err().unwrap().to_string(),
+        RendezvousHost::open(Hosting { address: far, ..hosting(plain()) })
+            .err()
+            .unwrap()
+            .to_string(),
     ] {
         assert!(error.contains("--ca and --identity") && error.contains("--plain-text"), "{error}");
     }
     let taken = Hosting { address: host.address(), ..hosting(plain()) };
-    let error = Host::open(taken).err().unwrap().to_string();
+    let error = RendezvousHost::open(taken).err().unwrap().to_string();
     assert!(error.contains("cannot listen at"), "{error}");
-    assert!(Host::open(Hosting { places: 0, ..hosting(plain()) }).is_err());
-    assert!(Host::open(Hosting { offer: vec![0; MAX_BYTES + 1], ..hosting(plain()) }).is_err());
+    assert!(RendezvousHost::open(Hosting { places: 0, ..hosting(plain()) }).is_err());
+    assert!(
+        RendezvousHost::open(Hosting { offer: vec![0; MAX_BYTES + 1], ..hosting(plain()) })
+            .is_err()
+    );
 }
 
 /// Sends these bytes to a host, and returns its answer until it closes.
