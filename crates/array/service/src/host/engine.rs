@@ -21,7 +21,7 @@ const COMPLAIN: Duration = Duration::from_secs(3);
 const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Everything that a host's thread has.
-pub(super) struct Engine {
+pub(super) struct HostEngine {
     host: ArrayHost,
     layout: Layout,
     net: Net,
@@ -38,7 +38,7 @@ pub(super) struct Engine {
     log: fn(&str),
 }
 
-impl Engine {
+impl HostEngine {
     pub fn new(
         host: ArrayHost,
         layout: Layout,
@@ -47,7 +47,7 @@ impl Engine {
         history: Option<HostHistory>,
         log: fn(&str),
         peers: &[Whom],
-    ) -> Engine {
+    ) -> HostEngine {
         let now = Instant::now();
         let connections = peers.iter().map(|&whom| Connection {
             peer: peer(whom),
@@ -56,7 +56,7 @@ impl Engine {
         });
         let status = Status { state: host.state().clone(), connections: connections.collect() };
         calls.tell(status.clone());
-        Engine {
+        HostEngine {
             host,
             layout,
             net,

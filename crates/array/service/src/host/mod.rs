@@ -22,7 +22,7 @@ use crate::wire::{Me, Net, Role, Target, Whom};
 use crate::{ArrayFile, HistoryError, clock};
 use calls::Calls;
 pub use calls::Done;
-use engine::Engine;
+use engine::HostEngine;
 
 /// Pieces of work that are under way at most. A caller that submits more waits.
 pub const IN_FLIGHT: usize = 256;
@@ -169,7 +169,7 @@ impl Array {
         let host = ArrayHost::new(config);
         let log = joining.log;
         let history = history.map(|path| HostHistory::create(path, file, life, log)).transpose()?;
-        let engine = Engine::new(host, file.layout, net, calls.clone(), history, log, &peers);
+        let engine = HostEngine::new(host, file.layout, net, calls.clone(), history, log, &peers);
         std::thread::Builder::new().name("array".into()).spawn(move || engine.run())?;
         let _end = Arc::new(End(calls.clone()));
         let array = Array { layout: file.layout, calls, _end };
