@@ -18,7 +18,7 @@ use lockify_core::{
     UnlockFlags,
 };
 use lockify_node::{
-    CallError, Engine, HostEvent, NodeError, QueryId, SpaceConfig, SpaceId, requests_are_logged,
+    CallError, HostEvent, NodeEngine, NodeError, QueryId, SpaceConfig, SpaceId, requests_are_logged,
 };
 use serde::{Deserialize, Serialize};
 
@@ -102,9 +102,9 @@ impl ClientHost {
     /// Joins these lockspaces.
     ///
     /// # Errors
-    /// As [`Engine::join`].
+    /// As [`NodeEngine::join`].
     pub fn join(
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         spaces: &[(String, SpaceConfig)],
     ) -> Result<ClientHost, CallError> {
         let mut hosted = Vec::with_capacity(spaces.len());
@@ -118,7 +118,7 @@ impl ClientHost {
         Ok(ClientHost { spaces: hosted, ..ClientHost::empty(engine) })
     }
 
-    fn empty(engine: &Engine) -> ClientHost {
+    fn empty(engine: &NodeEngine) -> ClientHost {
         ClientHost {
             node: engine.node(),
             shard: engine.shard(),
@@ -147,7 +147,7 @@ impl ClientHost {
     }
 
     /// Begins to leave every lockspace; returns how many [`HostEvent::Left`] will come.
-    pub fn leave(&self, engine: &mut Engine) -> usize {
+    pub fn leave(&self, engine: &mut NodeEngine) -> usize {
         let there = self.spaces.iter().filter(|s| s.exists());
         there.filter(|s| engine.leave(s.id).is_ok()).count()
     }
@@ -155,7 +155,7 @@ impl ClientHost {
     /// Handles a request and appends all that comes of it at once to `out`.
     pub fn request(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         client: &mut HostedClient,
         request: Request,
         out: &mut Outbox,
@@ -201,7 +201,7 @@ impl ClientHost {
 
     /// Removes all state of a client that has ended its session, or died. The locks that it leaves
     /// behind count as its user's until they are gone, too.
-    pub fn client_gone(&mut self, engine: &mut Engine, gone: HostedClient, out: &mut Outbox) {
+    pub fn client_gone(&mut self, engine: &mut NodeEngine, gone: HostedClient, out: &mut Outbox) {
         let client = gone.id;
         self.departed.add(gone);
         for i in 0..self.spaces.len() {
@@ -230,14 +230,14 @@ impl ClientHost {
         self.departed.contains(client)
     }
 
-    /// One turn of the engine ([`Engine::run_once`]); appends what clients are told to `out` and
+    /// One turn of the engine ([`NodeEngine::run_once`]); appends what clients are told to `out` and
     /// what concerns the host to `rest`.
     ///
     /// # Errors
-    /// As [`Engine::run_once`].
+    /// As [`NodeEngine::run_once`].
     pub fn turn(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         timeout: Option<Duration>,
         out: &mut Outbox,
         rest: &mut Vec<HostEvent>,
@@ -331,7 +331,7 @@ impl ClientHost {
     }
 
     /// Measures the operations that have ended.
-    fn note_ended(&mut self, engine: &Engine, told: &[(Recipient, Event)]) {
+    fn note_ended(&mut self, engine: &NodeEngine, told: &[(Recipient, Event)]) {
         let Some(meter) = self.meter.as_mut().filter(|_| !told.is_empty()) else { return };
         let now = if meter.is_idle() { 0 } else { engine.now() };
         for (to, event) in told {
@@ -363,7 +363,7 @@ impl ClientHost {
     }
 
     /// Collects the immediate effects of the last call.
-    fn collect(&mut self, engine: &mut Engine, out: &mut Outbox) {
+    fn collect(&mut self, engine: &mut NodeEngine, out: &mut Outbox) {
         let mut events = std::mem::take(&mut self.scratch);
         engine.take_events(&mut events);
         self.turn_external(engine, &mut events);
@@ -377,7 +377,7 @@ impl ClientHost {
 
     fn lock(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         client: &mut HostedClient,
         request: LockRequest,
         out: &mut Outbox,
@@ -408,7 +408,7 @@ impl ClientHost {
     }
 
     /// Makes a lock that has been admitted.
-    fn make(&mut self, engine: &mut Engine, waiting: Waiting, out: &mut Outbox) {
+    fn make(&mut self, engine: &mut NodeEngine, waiting: Waiting, out: &mut Outbox) {
         let Waiting { client, request, .. } = waiting;
         let (space, tag, to) = (request.space, request.tag, Recipient::Client(client));
         let asked = requests_are_logged().then(|| Asked::of(&request));
@@ -451,7 +451,7 @@ impl ClientHost {
     }
 
     /// Makes the requests that waited for their lockspace, and ends those that waited too long.
-    fn make_waiting(&mut self, engine: &mut Engine, out: &mut Outbox) {
+    fn make_waiting(&mut self, engine: &mut NodeEngine, out: &mut Outbox) {
         let now = engine.now();
         while let Some(Waiting { client, request, .. }) = self.waiting.take_late(now) {
             let done = ended(request.space, request.tag, Status::TimedOut);
@@ -473,7 +473,7 @@ impl ClientHost {
 
     fn convert(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         client: ClientId,
         request: ConvertRequest,
         out: &mut Outbox,
@@ -502,7 +502,7 @@ impl ClientHost {
 
     fn unlock(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         client: ClientId,
         request: UnlockRequest,
         out: &mut Outbox,
@@ -522,7 +522,7 @@ impl ClientHost {
 
     fn take_back(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         lock: LockRef,
         input: impl FnOnce(LockId) -> Input,
     ) {

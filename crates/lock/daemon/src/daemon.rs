@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lockify_client::host::ClientHost;
 use lockify_client::{is_abstract, shard_path};
-use lockify_node::{CallError, CorosyncConfig, Engine, Mailbox, NodeError, ShardGroup};
+use lockify_node::{CallError, CorosyncConfig, Mailbox, NodeEngine, NodeError, ShardGroup};
 use lockify_trust::TrustError;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
@@ -290,7 +290,7 @@ fn make_shard(
     let mut shard = match left {
         None => {
             let listener = Listener::bind(&path, config.socket_mode)?;
-            let mut engine = Engine::new(node)?;
+            let mut engine = NodeEngine::new(node)?;
             let mut host = ClientHost::join(&mut engine, &config.space_configs())?;
             for (place, space) in config.lockspaces.iter().enumerate() {
                 let table = space.remote().map_err(|e| TrustError::Asked(e.to_string()))?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use lockify_client::host::{ClientHost, HostedClient, Outbox, Quota, Recipient};
 use lockify_client::protocol::{Event, Goodbye, Query, Request, client_id, pid_of};
 use lockify_core::ClientId;
-use lockify_node::{Engine, HOST_TOKENS, HostEvent, NodeError};
+use lockify_node::{HOST_TOKENS, HostEvent, NodeEngine, NodeError};
 use mio::{Interest, Token};
 use slab::Slab;
 
@@ -73,7 +73,7 @@ struct UserUse {
 
 pub(crate) struct Shard {
     setup: ShardSetup,
-    engine: Engine,
+    engine: NodeEngine,
     host: ClientHost,
     listener: Listener,
     /// The listener may have more connections than there were file descriptors for.
@@ -103,7 +103,7 @@ pub(crate) struct Shard {
 impl Shard {
     pub(crate) fn new(
         setup: ShardSetup,
-        engine: Engine,
+        engine: NodeEngine,
         host: ClientHost,
         mut listener: Listener,
     ) -> std::io::Result<Shard> {

@@ -1,14 +1,14 @@
 //! Lockspaces whose locks are not the engine's. For clients, and for the rest of the host, they are like others.
 
 use lockify_core::{Completion, Input, LockId, LostReason, Time};
-use lockify_node::{Engine, HostEvent, Notice, SpaceId};
+use lockify_node::{HostEvent, NodeEngine, Notice, SpaceId};
 
 use super::spaces::Origin;
 use super::{ClientHost, HostedSpace};
 use crate::protocol::{LockRequest, Refusal};
 
-/// A lockspace outside the engine. Times are those of [`Engine::now`]. Its other threads wake the engine
-/// ([`Engine::waker`]).
+/// A lockspace outside the engine. Times are those of [`NodeEngine::now`]. Its other threads wake the engine
+/// ([`NodeEngine::waker`]).
 pub trait ExternalLockspace: Send {
     /// Checks that a request can be served.
     ///
@@ -16,7 +16,7 @@ pub trait ExternalLockspace: Send {
     /// The reason and the remedy.
     fn check(&self, client: lockify_core::ClientId, request: &LockRequest) -> Result<(), String>;
 
-    /// Handles a client's call, as [`Engine::handle`] does.
+    /// Handles a client's call, as [`NodeEngine::handle`] does.
     ///
     /// # Errors
     /// The call is refused.
@@ -88,7 +88,7 @@ impl ClientHost {
     /// Hands a call to the lockspace, wherever its locks are.
     pub(super) fn call(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         space: SpaceId,
         input: Input,
     ) -> Result<Option<LockId>, Refusal> {
@@ -104,7 +104,7 @@ impl ClientHost {
     }
 
     /// Handles the present events of these lockspaces.
-    pub(super) fn turn_external(&mut self, engine: &Engine, events: &mut Vec<HostEvent>) {
+    pub(super) fn turn_external(&mut self, engine: &NodeEngine, events: &mut Vec<HostEvent>) {
         let mut told = Vec::new();
         for (id, space) in &mut self.external {
             space.turn(engine.now(), &mut told);

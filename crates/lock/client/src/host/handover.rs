@@ -1,8 +1,8 @@
-//! Handing clients over to another program that takes this one's place (as [`Engine::image`] does
+//! Handing clients over to another program that takes this one's place (as [`NodeEngine::image`] does
 //! with their locks).
 
 use lockify_core::ClientId;
-use lockify_node::{Engine, HostEvent};
+use lockify_node::{HostEvent, NodeEngine};
 use serde::{Deserialize, Serialize};
 
 use super::spaces::Settling;
@@ -28,11 +28,11 @@ pub struct ClientImage {
 }
 
 impl ClientHost {
-    /// Ends the work that cannot be handed over ([`Engine::prepare_image`]). The clients' events are
+    /// Ends the work that cannot be handed over ([`NodeEngine::prepare_image`]). The clients' events are
     /// appended to `out`, and those of the host's owner to `rest`.
     pub fn prepare_image(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         out: &mut Outbox,
         rest: &mut Vec<HostEvent>,
     ) {
@@ -81,7 +81,7 @@ impl ClientHost {
 
     /// Goes on as the host of which this is the image, with its engine, which has been resumed. The
     /// clients that it gives, too, are for [`ClientHost::resume_departed`].
-    pub fn resume(engine: &Engine, image: HostImage) -> (ClientHost, Vec<DepartedImage>) {
+    pub fn resume(engine: &NodeEngine, image: HostImage) -> (ClientHost, Vec<DepartedImage>) {
         let HostImage { spaces, waiting, joined, settling, departed } = image;
         let waiting = waiting.into_iter().collect();
         (ClientHost { spaces, waiting, joined, settling, ..ClientHost::empty(engine) }, departed)

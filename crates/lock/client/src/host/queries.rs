@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use lockify_core::{ClientId, Input, ResourceInfo};
-use lockify_node::{Engine, PageOf};
+use lockify_node::{NodeEngine, PageOf};
 
 use super::{ClientHost, HostedClient, Outbox, Recipient};
 use crate::protocol::{Answer, Event, KNOWS_RELOAD, Query, Refusal, TELLS_CERTIFICATES};
@@ -38,7 +38,7 @@ pub(super) struct Questioned {
 impl ClientHost {
     pub(super) fn query(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         asker: &HostedClient,
         id: u64,
         query: Query,
@@ -95,7 +95,7 @@ impl ClientHost {
     /// Asks all nodes.
     fn ask(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         client: &HostedClient,
         id: u64,
         query: Query,

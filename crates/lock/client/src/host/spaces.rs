@@ -5,7 +5,7 @@
 //! configuration has the name with something else withdraws one of the two.
 
 use lockify_core::{ClaimMode, ClientId, Policy, WithdrawReason};
-use lockify_node::{Engine, SpaceConfig, SpaceId};
+use lockify_node::{NodeEngine, SpaceConfig, SpaceId};
 use serde::{Deserialize, Serialize};
 
 use super::{Access, ClientHost, HostedClient, HostedSpace, Outbox, Recipient};
@@ -54,7 +54,7 @@ impl ClientHost {
     /// Handles the requests to make and release lockspaces; `None` if the answer comes later.
     pub(super) fn make_or_release(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         asker: &HostedClient,
         id: u64,
         query: Query,
@@ -92,7 +92,7 @@ impl ClientHost {
     /// Makes a lockspace, or counts one more use of it; returns its place in the list.
     fn make_space(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         name: String,
         exclusive: bool,
         access: Option<Access>,
@@ -123,7 +123,7 @@ impl ClientHost {
     /// Undoes one creation; returns the lockspace's place in the list if it is being left.
     fn release(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         name: String,
         force: bool,
         out: &mut Outbox,
@@ -149,7 +149,7 @@ impl ClientHost {
     }
 
     /// Refuses a release of a lockspace in which this node's clients have locks.
-    fn check_unused(&self, engine: &Engine, i: usize) -> Result<(), Refusal> {
+    fn check_unused(&self, engine: &NodeEngine, i: usize) -> Result<(), Refusal> {
         let HostedSpace { origin, id, name, .. } = &self.spaces[i];
         match engine.own_locks(*id) {
             locks if locks > 0 && *origin == Origin::Made(1) => {

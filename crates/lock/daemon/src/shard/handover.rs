@@ -11,7 +11,7 @@ use std::time::Duration;
 use lockify_client::host::{ClientHost, DepartedImage, HostImage, HostedClient, Quota, Recipient};
 use lockify_client::protocol::{Answer, Event, Refusal, pid_of};
 use lockify_core::ClientId;
-use lockify_node::{Engine, EngineImage, NodeConfig};
+use lockify_node::{EngineImage, NodeConfig, NodeEngine};
 use mio::{Interest, Token};
 use serde::{Deserialize, Serialize};
 
@@ -145,7 +145,7 @@ impl Shard {
         if has_peers {
             node.listener = Some(TcpListener::from(next()?));
         }
-        let engine = Engine::resume(node, engine).map_err(|e| e.to_string())?;
+        let engine = NodeEngine::resume(node, engine).map_err(|e| e.to_string())?;
         let (host, departed) = ClientHost::resume(&engine, host);
         let shard = Shard::new(setup, engine, host, listener);
         let mut shard = shard.map_err(|e| format!("cannot watch the clients' socket: {e}"))?;

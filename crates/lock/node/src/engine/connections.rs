@@ -10,7 +10,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Token};
 use serde::Serialize;
 
-use super::{Engine, FIRST_CONN, MS};
+use super::{FIRST_CONN, MS, NodeEngine};
 use crate::conn::{Conn, Origin, Stage};
 use crate::mailbox::News;
 use crate::membership::Event;
@@ -29,7 +29,7 @@ const IN_KERNEL: usize = 256 * 1024;
 /// A part of an answer is closed when it has this many bytes.
 const PART: usize = 128 * 1024;
 
-impl Engine {
+impl NodeEngine {
     /// Dials the peers that are due.
     pub(super) fn dial(&mut self, now: Time) {
         for i in 0..self.peers.len() {
@@ -450,7 +450,7 @@ impl Engine {
     /// Sends a message of a link.
     pub(super) fn transmit(&mut self, peer: usize, payload: Payload, now: Time) {
         let due = self.delayed_until(now);
-        let Engine { peers, conns, stats, .. } = self;
+        let NodeEngine { peers, conns, stats, .. } = self;
         let p = &mut peers[peer];
         let at = p.conn;
         let Some(frame) = p.link.send(payload) else { return self.note_backlog(peer) };

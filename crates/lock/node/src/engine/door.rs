@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use lockify_core::Time;
 
-use super::Engine;
+use super::NodeEngine;
 use crate::conn::{Conn, Origin, Stage};
 use crate::pace::Pace;
 
@@ -68,7 +68,7 @@ impl Door {
     }
 }
 
-impl Engine {
+impl NodeEngine {
     /// The kind of an address if it may connect now. If there are too many connections, the oldest
     /// that has got nowhere makes room: an honest peer needs its place for some milliseconds only.
     pub(super) fn may_enter(&mut self, address: IpAddr, now: Time) -> Option<Origin> {

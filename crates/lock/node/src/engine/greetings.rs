@@ -7,7 +7,7 @@ use lockify_core::link::{Hello, Resumed};
 use lockify_trust::{LONGEST_CLUSTER, Reading, Security, printable_start};
 use rustix::net::sockopt;
 
-use super::{Engine, MS};
+use super::{MS, NodeEngine};
 use crate::conn::{Conn, Stage};
 use crate::membership::Event;
 use crate::notice::Level;
@@ -20,7 +20,7 @@ pub(super) fn is_visit(id: u64) -> bool {
     id >= 1 << 63
 }
 
-impl Engine {
+impl NodeEngine {
     /// Handles everything complete that a connection has read.
     pub(super) fn handle_input(&mut self, at: usize, now: Time) {
         loop {

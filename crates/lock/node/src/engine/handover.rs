@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::shards::Held;
 use super::spaces::Space;
-use super::{Engine, Identity};
+use super::{Identity, NodeEngine};
 use crate::clock::monotonic;
 use crate::config::NodeConfig;
 use crate::error::NodeError;
@@ -27,7 +27,7 @@ use crate::query::EngineStats;
 use crate::shard::ShardLetter;
 use crate::wire::Payload;
 
-/// All that one shard of a node is to its peers and to itself; see [`Engine::image`].
+/// All that one shard of a node is to its peers and to itself; see [`NodeEngine::image`].
 #[derive(Serialize, Deserialize)]
 pub struct EngineImage<'a> {
     members: MembershipImage,
@@ -55,9 +55,9 @@ struct PeerImage<'a> {
     channels: Cow<'a, HashMap<u32, String>>,
 }
 
-impl Engine {
+impl NodeEngine {
     /// Ends the work that cannot be handed over. Queries to the cluster get the answers so far, and
-    /// histories are written. The resulting events are in [`Engine::take_events`].
+    /// histories are written. The resulting events are in [`NodeEngine::take_events`].
     pub fn prepare_image(&mut self) {
         for i in 0..self.peers.len() {
             self.silence(self.peers[i].node);
@@ -70,13 +70,13 @@ impl Engine {
     }
 
     /// All that this shard is, for the program that takes this one's place, between two turns and
-    /// after [`Engine::prepare_image`]; the host must have taken all events.
+    /// after [`NodeEngine::prepare_image`]; the host must have taken all events.
     ///
     /// # Errors
     /// The reason why that is impossible now.
     pub fn image(&self) -> Result<EngineImage<'_>, String> {
         // Without `..`: who adds a field has to say here what becomes of it.
-        let Engine {
+        let NodeEngine {
             // Of this program.
             poll: _,
             disk: _,
@@ -175,8 +175,11 @@ impl Engine {
     /// have its socket; its siblings must not run before all of them have been resumed.
     ///
     /// # Errors
-    /// As for [`Engine::new`]; [`NodeError::Config`] if the image is of another node.
-    pub fn resume(config: NodeConfig, image: EngineImage<'static>) -> Result<Engine, NodeError> {
+    /// As for [`NodeEngine::new`]; [`NodeError::Config`] if the image is of another node.
+    pub fn resume(
+        config: NodeConfig,
+        image: EngineImage<'static>,
+    ) -> Result<NodeEngine, NodeError> {
         let EngineImage {
             members,
             incarnation,
@@ -192,7 +195,7 @@ impl Engine {
             histories,
         } = image;
         let service = members.into_service().map_err(|e| NodeError::Config(e.to_string()))?;
-        let mut engine = Engine::build(config, Some((service, incarnation)))?;
+        let mut engine = NodeEngine::build(config, Some((service, incarnation)))?;
         if engine.lease != lease
             || !engine.peers.iter().map(|p| p.node).eq(peers.iter().map(|p| p.node))
         {

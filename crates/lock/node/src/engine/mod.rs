@@ -58,7 +58,7 @@ use spaces::Space;
 pub use handover::EngineImage;
 
 /// Tokens from this one on are the host's, for sources that it registers at
-/// [`Engine::registry`].
+/// [`NodeEngine::registry`].
 pub const HOST_TOKENS: usize = 1 << 16;
 
 const WAKER: Token = Token(0);
@@ -72,8 +72,8 @@ const TICKS_TO_BEGIN: usize = 16;
 const BACKLOG: i32 = 128;
 
 /// One shard of one node: lockspaces, peers, timers, membership. Single-threaded: its owner calls
-/// [`Engine::run_once`] in a loop, and the other methods between its turns.
-pub struct Engine {
+/// [`NodeEngine::run_once`] in a loop, and the other methods between its turns.
+pub struct NodeEngine {
     poll: Poller,
     /// Absent only while a turn looks at what came.
     events: Option<Events>,
@@ -143,9 +143,9 @@ pub struct Engine {
     histories: BTreeMap<String, Option<History>>,
 }
 
-impl std::fmt::Debug for Engine {
+impl std::fmt::Debug for NodeEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("identity", &self.identity).finish_non_exhaustive()
+        f.debug_struct("NodeEngine").field("identity", &self.identity).finish_non_exhaustive()
     }
 }
 
@@ -163,14 +163,14 @@ struct Identity {
     versions: Versions,
 }
 
-impl Engine {
+impl NodeEngine {
     /// Binds the node's address and starts to look for its peers.
     ///
     /// # Errors
     /// The configuration is contradictory, the address cannot be bound, the history cannot be
     /// written, or the system is out of a resource.
-    pub fn new(config: NodeConfig) -> Result<Engine, NodeError> {
-        let mut engine = Engine::build(config, None)?;
+    pub fn new(config: NodeConfig) -> Result<NodeEngine, NodeError> {
+        let mut engine = NodeEngine::build(config, None)?;
         engine.begin(Event::Tick);
         // A node that has no others is a member when it is there.
         for _ in 0..TICKS_TO_BEGIN {
@@ -186,7 +186,7 @@ impl Engine {
     fn build(
         mut config: NodeConfig,
         resumed: Option<(Box<dyn Membership + Send>, u64)>,
-    ) -> Result<Engine, NodeError> {
+    ) -> Result<NodeEngine, NodeError> {
         let identity = identity(&config)?;
         let dir = config.state_path()?.map(Path::to_owned);
         let poll = Poller::new(config.busy_poll).map_err(system("cannot make an event queue"))?;
@@ -221,7 +221,7 @@ impl Engine {
         if let Some(group) = &identity.group {
             group.attach(identity.shard, waker.clone());
         }
-        Ok(Engine {
+        Ok(NodeEngine {
             poll,
             events: Some(Events::with_capacity(1024)),
             waker,
@@ -284,7 +284,7 @@ impl Engine {
         self.poll.registry()
     }
 
-    /// Ends a wait in [`Engine::run_once`] from another thread ([`HostEvent::Woken`]).
+    /// Ends a wait in [`NodeEngine::run_once`] from another thread ([`HostEvent::Woken`]).
     pub fn waker(&self) -> Arc<mio::Waker> {
         self.waker.clone()
     }

@@ -3,7 +3,7 @@
 use lockify_core::link::Frame;
 use lockify_core::{Input, Message, Time};
 
-use super::Engine;
+use super::NodeEngine;
 use super::work::WINDOW;
 use crate::conn::Stage;
 use crate::event::HostEvent;
@@ -15,7 +15,7 @@ use crate::wire::{
 /// Messages received after which an acknowledgement is sent that nothing else carried.
 const ACK_EVERY: u64 = 64;
 
-impl Engine {
+impl NodeEngine {
     /// Handles a frame; false if none is complete.
     pub(super) fn handle_frame(&mut self, at: usize, peer: usize, now: Time) -> bool {
         let conn = &mut self.conns[at];

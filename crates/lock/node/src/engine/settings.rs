@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use lockify_core::Input;
 
-use super::{Engine, nanos};
+use super::{NodeEngine, nanos};
 use crate::clock::monotonic;
 use crate::conn::Stage;
 use crate::wire::Versions;
 
-impl Engine {
+impl NodeEngine {
     /// As [`crate::NodeConfig::busy_poll`], from the next wait on.
     pub fn set_busy_poll(&mut self, busy: Duration) {
         self.poll.set_busy(busy);

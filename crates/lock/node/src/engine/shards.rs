@@ -11,7 +11,7 @@ use lockify_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::Engine;
+use super::NodeEngine;
 use super::spaces::Space;
 use crate::error::CallError;
 use crate::event::HostEvent;
@@ -48,7 +48,7 @@ fn may_weaken(input: &Input) -> bool {
     }
 }
 
-impl Engine {
+impl NodeEngine {
     /// Gives the call back, unless it must wait for other shards.
     pub(super) fn hold_for_shards(
         &mut self,

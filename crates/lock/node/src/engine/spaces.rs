@@ -8,7 +8,7 @@ use lockify_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::Engine;
+use super::NodeEngine;
 use super::greetings::is_visit;
 use crate::clock::{boottime, monotonic};
 use crate::config::SpaceConfig;
@@ -66,7 +66,7 @@ impl Space {
     }
 }
 
-impl Engine {
+impl NodeEngine {
     /// Joins a lockspace (1 to 64 bytes); calls are possible after the first
     /// [`HostEvent::Running`]. Joining again with the same configuration returns the same id.
     ///
@@ -134,11 +134,11 @@ impl Engine {
     }
 
     /// Feeds a client's call to a lockspace and sends the resulting messages. Immediate completions are in `events` of
-    /// the next [`Engine::run_once`], or at once in [`Engine::take_events`].
+    /// the next [`NodeEngine::run_once`], or at once in [`NodeEngine::take_events`].
     ///
     /// # Errors
     /// [`CallError::NotACall`] unless it is a `Lock`, `Convert`, `Unlock`, `Cancel`, `BreakDeadlock`, `ClientGone` or
-    /// `Purge`; [`CallError::NoSpace`]; [`CallError::WouldBlock`] for new locks while [`Engine::congested`];
+    /// `Purge`; [`CallError::NoSpace`]; [`CallError::WouldBlock`] for new locks while [`NodeEngine::congested`];
     /// [`CallError::Lock`] as the lock manager says.
     pub fn handle(&mut self, space: SpaceId, input: Input) -> Result<Option<LockId>, CallError> {
         let now = monotonic();
@@ -200,7 +200,7 @@ impl Engine {
     }
 
     /// Returns true if a peer's backlog is over its limit: hosts stop reading from their clients,
-    /// and [`Engine::handle`] refuses new locks with [`CallError::WouldBlock`].
+    /// and [`NodeEngine::handle`] refuses new locks with [`CallError::WouldBlock`].
     pub fn congested(&self) -> bool {
         self.peers.iter().any(|p| p.congested)
     }

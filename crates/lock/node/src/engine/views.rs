@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lockify_core::{NodeId, Time};
 
-use super::Engine;
+use super::NodeEngine;
 use super::peer::Peer;
 use crate::clock::wall;
 use crate::event::HostEvent;
@@ -15,7 +15,7 @@ use crate::membership::{
 use crate::notice::Level;
 use crate::wire::{Packet, Payload};
 
-impl Engine {
+impl NodeEngine {
     /// Passes an event to the membership service and executes its actions.
     pub(super) fn tell(&mut self, now: Time, event: Event) {
         self.members.handle(now + self.skew, wall() / 1_000_000_000, event);
