@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::flags::LockFlags;
 use crate::ids::{ClientId, LockId, Time};
 use crate::io::{Output, Trace};
-use crate::lock::{Lock, Op, Stage};
+use crate::lock::{Lock, Op, OpStage};
 use crate::space::Lockspace;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ impl Lockspace {
     }
 
     pub(crate) fn wait_at_barrier(&mut self, id: LockId) {
-        self.store[id].stage = Stage::Barrier;
+        self.store[id].stage = OpStage::Barrier;
         let start = self.store[id].op_start;
         self.stats.barrier_waits += 1;
         self.trace(|| Trace::Barrier { lock: id, waits: true });
@@ -142,7 +142,7 @@ impl Lockspace {
     fn pass(&mut self, waiter: Waiter) {
         match waiter {
             Waiter::Lock(id, start) => {
-                let waits = |l: &Lock| l.stage == Stage::Barrier && l.op_start == start;
+                let waits = |l: &Lock| l.stage == OpStage::Barrier && l.op_start == start;
                 if self.store.get(id).is_some_and(waits) {
                     self.trace(|| Trace::Barrier { lock: id, waits: false });
                     self.issue_in_turn(id);

@@ -38,7 +38,7 @@ pub(crate) enum Op {
 /// How far the outstanding operation has come (the stages of Linux `lock.c`, plus the waits that
 /// come before the network).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub(crate) enum Stage {
+pub(crate) enum OpStage {
     /// No operation.
     Idle,
     /// Behind the claim barrier; before the recovery gate, which it must never hold.
@@ -102,7 +102,7 @@ pub(crate) struct Lock {
     pub merging: bool,
 
     pub op: Op,
-    pub stage: Stage,
+    pub stage: OpStage,
     /// Numbers the lock's messages to masters, so that late replies are recognized.
     pub op_no: u32,
     /// `op_no` when the operation was called: stays when recovery sends it again.
@@ -171,7 +171,7 @@ impl Lock {
             lost: false,
             merging: false,
             op: Op::None,
-            stage: Stage::Idle,
+            stage: OpStage::Idle,
             op_no: 0,
             op_start: 0,
             overlap: None,
@@ -195,7 +195,7 @@ impl Lock {
     /// Begins an operation: everything that belonged to the last one is gone.
     pub fn begin(&mut self, op: Op, requested: Option<Mode>, flags: LockFlags, lvb: Option<Lvb>) {
         self.op = op;
-        self.stage = Stage::Idle;
+        self.stage = OpStage::Idle;
         self.op_no = (self.op_no + 1) & Lock::OP_MASK;
         self.op_start = self.op_no;
         self.requested = requested;
@@ -234,7 +234,7 @@ impl Lock {
     /// The operation is over (or was never begun).
     pub fn rest(&mut self) {
         self.op = Op::None;
-        self.stage = Stage::Idle;
+        self.stage = OpStage::Idle;
         self.requested = None;
         self.overlap = None;
         self.mode_reported = None;

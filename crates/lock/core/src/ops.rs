@@ -15,7 +15,7 @@ use crate::grant::{Effects, Outcome};
 use crate::ids::{ClientId, Clients, LockId, NodeId};
 use crate::inspect::Queue;
 use crate::io::{Completion, ConvertArgs, LockArgs, Lvb, Output, UnlockArgs};
-use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
+use crate::lock::{CancelCause, Lock, Op, OpStage, Owner};
 use crate::message::Body;
 use crate::mode::Mode;
 use crate::resource::{Finding, Master};
@@ -268,7 +268,7 @@ impl Lockspace {
                 continue;
             }
             let Some(id) = self.gated.pop_front() else { break };
-            if self.store.get(id).is_some_and(|l| l.stage == Stage::Gate) {
+            if self.store.get(id).is_some_and(|l| l.stage == OpStage::Gate) {
                 self.pass_gate(id);
             }
         }
@@ -289,13 +289,13 @@ impl Lockspace {
     }
 
     fn pass_gate(&mut self, id: LockId) {
-        self.store[id].stage = Stage::Idle;
+        self.store[id].stage = OpStage::Idle;
         if self.take_overlap(id) {
             return;
         }
         let key = self.store[id].resource;
         if self.store[id].op != Op::Request && self.claims.is_merging(self.store[key].claim) {
-            self.store[id].stage = Stage::Frozen;
+            self.store[id].stage = OpStage::Frozen;
             return;
         }
         match self.store[id].op {
@@ -313,7 +313,7 @@ impl Lockspace {
         // One local lock on a resource whose claim is pending: further ones wait for the verdict,
         // or a second client would see an object that may have to be undone.
         if resource.claim.is_some() || resource.finding != Finding::Nothing {
-            self.store[id].stage = Stage::AwaitsMaster;
+            self.store[id].stage = OpStage::AwaitsMaster;
             return;
         }
         match self.master_by_record(key) {
@@ -347,7 +347,7 @@ impl Lockspace {
             }
             Master::At(master) if gr.is_down(rq) => self.convert_down(id, master, rq),
             Master::At(master) => self.convert_at(id, master),
-            Master::Unknown => self.store[id].stage = Stage::AwaitsMaster,
+            Master::Unknown => self.store[id].stage = OpStage::AwaitsMaster,
         }
     }
 
@@ -355,7 +355,7 @@ impl Lockspace {
     fn settle_here(&mut self, id: LockId, outcome: Outcome) {
         match outcome {
             Outcome::Granted => self.complete(id, Status::Granted),
-            Outcome::Queued => self.store[id].stage = Stage::Queued,
+            Outcome::Queued => self.store[id].stage = OpStage::Queued,
             Outcome::Again => self.finish(id, Status::Again),
             Outcome::Deadlock => self.finish(id, Status::Deadlock),
         }
@@ -381,10 +381,10 @@ impl Lockspace {
         let id = args.lock;
         let lock = &mut self.store[id];
         match (lock.op, lock.stage) {
-            (Op::Request | Op::Convert, Stage::LookUp | Stage::Asked(_) | Stage::Gate) => {
+            (Op::Request | Op::Convert, OpStage::LookUp | OpStage::Asked(_) | OpStage::Gate) => {
                 lock.overlap().unlock = Some(args);
             }
-            (Op::Request | Op::Convert, Stage::Queued) if !self.running => {
+            (Op::Request | Op::Convert, OpStage::Queued) if !self.running => {
                 self.store[id].overlap().unlock = Some(args);
             }
             _ => self.begin_unlock(args),
@@ -394,7 +394,7 @@ impl Lockspace {
     fn begin_unlock(&mut self, args: UnlockArgs) {
         let UnlockArgs { lock: id, tag, flags, lvb, .. } = args;
         let lock = &self.store[id];
-        let (mut queued, gr) = (lock.stage == Stage::Queued, lock.granted);
+        let (mut queued, gr) = (lock.stage == OpStage::Queued, lock.granted);
         if queued && self.store[lock.resource].master == Master::Here {
             // The wait is over at once; the mode that was granted before stays in force until the
             // unlock.
@@ -456,13 +456,13 @@ impl Lockspace {
         let key = lock.resource;
         match (lock.op, lock.stage) {
             (Op::None | Op::Unlock, _) => {}
-            (_, Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::AwaitsMaster) => {
+            (_, OpStage::Idle | OpStage::Barrier | OpStage::Frozen | OpStage::AwaitsMaster) => {
                 self.end_cancelled(id, cause)
             }
-            (_, Stage::LookUp | Stage::Asked(_) | Stage::Gate) => {
+            (_, OpStage::LookUp | OpStage::Asked(_) | OpStage::Gate) => {
                 lock.overlap().cancel = Some(cause)
             }
-            (_, Stage::Queued) => {
+            (_, OpStage::Queued) => {
                 lock.overlap().cancel = Some(cause);
                 match self.store[key].master {
                     Master::Here if running => {
@@ -508,7 +508,7 @@ impl Lockspace {
         let lock = &mut self.store[id];
         if let Some(args) = lock.overlap.as_mut().and_then(|o| o.unlock.take()) {
             lock.overlap = None;
-            lock.stage = Stage::Idle;
+            lock.stage = OpStage::Idle;
             return self.begin_unlock(args);
         }
         let key = lock.resource;

@@ -8,7 +8,7 @@ use crate::grant::{Effects, Outcome};
 use crate::ids::{LockId, NodeId};
 use crate::inspect::Queue;
 use crate::io::{Output, WithdrawReason};
-use crate::lock::{Lock, Op, Overlap, Owner, Stage};
+use crate::lock::{Lock, Op, OpStage, Overlap, Owner};
 use crate::message::{Answer, Ask, Body, Granted, Message, NewLock};
 use crate::mode::Mode;
 use crate::resource::{Finding, Master, ResourceKey};
@@ -166,14 +166,14 @@ impl Lockspace {
 
     pub(crate) fn request_at(&mut self, id: LockId, master: NodeId) {
         let new = self.new_lock_of(id);
-        self.store[id].stage = Stage::Asked(master);
+        self.store[id].stage = OpStage::Asked(master);
         self.send(master, Body::Request(new));
     }
 
     pub(crate) fn convert_at(&mut self, id: LockId, master: NodeId) {
         let ask = self.ask_of(id);
         let Some(remid) = self.store[id].remid else { return };
-        self.store[id].stage = Stage::Asked(master);
+        self.store[id].stage = OpStage::Asked(master);
         self.send(master, Body::Convert { remid, ask });
     }
 
@@ -200,7 +200,7 @@ impl Lockspace {
     pub(crate) fn unlock_at(&mut self, id: LockId, master: NodeId) {
         let ask = self.ask_of(id);
         let Some(remid) = self.store[id].remid else { return };
-        self.store[id].stage = Stage::Asked(master);
+        self.store[id].stage = OpStage::Asked(master);
         self.send(master, Body::Unlock { remid, ask });
     }
 
@@ -232,12 +232,12 @@ impl Lockspace {
             return;
         };
         let expected = match lock.stage {
-            Stage::Asked(node) => node == from,
+            OpStage::Asked(node) => node == from,
             // A directory node that is the master answers a look-up itself, ...
-            Stage::LookUp => true,
+            OpStage::LookUp => true,
             // ... also when recovery had already marked that to be sent again.
-            Stage::Gate => lock.op == Op::Request,
-            Stage::Queued => matches!(answer, Answer::Canceled(_) | Answer::NothingToCancel),
+            OpStage::Gate => lock.op == Op::Request,
+            OpStage::Queued => matches!(answer, Answer::Canceled(_) | Answer::NothingToCancel),
             _ => false,
         };
         if !expected || lock.op_no != op {
@@ -329,7 +329,7 @@ impl Lockspace {
         let now = self.now;
         let lock = &mut self.store[id];
         let queue = if lock.op == Op::Convert { Queue::Converting } else { Queue::Waiting };
-        lock.stage = Stage::Queued;
+        lock.stage = OpStage::Queued;
         lock.since = now;
         self.store.enqueue(id, queue, false);
         if self.running {
@@ -355,7 +355,7 @@ impl Lockspace {
         let Some(lock) = self.store.get(lkid).filter(|l| l.is_local()) else { return };
         let from_master = self.is_at(lock, from, remid);
         match (lock.op, lock.stage) {
-            (Op::Request | Op::Convert, Stage::Queued) if from_master => {
+            (Op::Request | Op::Convert, OpStage::Queued) if from_master => {
                 self.granted_remotely(lkid, granted)
             }
             // An unlock is on its way (or at the barrier): this is the mode that it unlocks.
@@ -400,7 +400,7 @@ impl Lockspace {
         if resource.finding == Finding::LookUp {
             resource.finding = Finding::Nothing;
             // The asker itself is being answered.
-            self.store[id].stage = Stage::Asked(master);
+            self.store[id].stage = OpStage::Asked(master);
             self.place_awaiting_master(key);
         }
     }
@@ -429,7 +429,7 @@ impl Lockspace {
         let mut next = self.store.first(key, Queue::Unanswered);
         while let Some(id) = next {
             next = self.store.next(id);
-            if self.store[id].stage == Stage::AwaitsMaster {
+            if self.store[id].stage == OpStage::AwaitsMaster {
                 self.issue(id);
             }
             // Issuing may have ended the next one's operation too: start over then.

@@ -16,7 +16,7 @@ use crate::flags::LockFlags;
 use crate::ids::{ClientId, LockId, NodeId, Time, View};
 use crate::inspect::{Defect, LockInfo, Queue, ResourceInfo, Seen, Wait};
 use crate::io::{Input, Output, Stats, Trace};
-use crate::lock::{CancelCause, Owner, Stage};
+use crate::lock::{CancelCause, OpStage, Owner};
 use crate::mastery::broadcast::Round;
 use crate::mastery::claim::Claims;
 use crate::mastery::directory::Directory;
@@ -515,12 +515,12 @@ fn wait_of(l: &crate::lock::Lock) -> Wait {
         };
     }
     match l.stage {
-        Stage::Idle => Wait::Nothing,
-        Stage::Barrier => Wait::Claims,
-        Stage::Gate => Wait::Recovery,
-        Stage::Frozen => Wait::Merge,
-        Stage::AwaitsMaster | Stage::LookUp => Wait::Master,
-        Stage::Asked(node) => Wait::Answer(node),
-        Stage::Queued => Wait::Queue,
+        OpStage::Idle => Wait::Nothing,
+        OpStage::Barrier => Wait::Claims,
+        OpStage::Gate => Wait::Recovery,
+        OpStage::Frozen => Wait::Merge,
+        OpStage::AwaitsMaster | OpStage::LookUp => Wait::Master,
+        OpStage::Asked(node) => Wait::Answer(node),
+        OpStage::Queued => Wait::Queue,
     }
 }

@@ -10,7 +10,7 @@ use crate::error::Status;
 use crate::flags::{LockFlags, SbFlags, UnlockFlags};
 use crate::ids::{ClientId, LockId, Time};
 use crate::io::{Completion, Output, UnlockArgs};
-use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
+use crate::lock::{CancelCause, Lock, Op, OpStage, Owner};
 use crate::mode::Mode;
 use crate::resource::Master;
 use crate::space::Lockspace;
@@ -136,9 +136,9 @@ impl Lockspace {
     /// recovery.
     fn answers_at_once(&self, lock: &Lock) -> bool {
         match lock.stage {
-            Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::AwaitsMaster => true,
-            Stage::Queued => self.running && self.store[lock.resource].master == Master::Here,
-            Stage::Gate | Stage::LookUp | Stage::Asked(_) => false,
+            OpStage::Idle | OpStage::Barrier | OpStage::Frozen | OpStage::AwaitsMaster => true,
+            OpStage::Queued => self.running && self.store[lock.resource].master == Master::Here,
+            OpStage::Gate | OpStage::LookUp | OpStage::Asked(_) => false,
         }
     }
 

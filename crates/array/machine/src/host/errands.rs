@@ -22,7 +22,7 @@ pub(super) struct Errand {
     /// The errors that the first pass found, and the losses of the last one.
     found: Found,
     passes: u32,
-    stage: Stage,
+    stage: RepairStage,
 }
 
 /// The step after it.
@@ -32,7 +32,7 @@ enum Then {
     Resume(Box<Task>),
 }
 
-enum Stage {
+enum RepairStage {
     /// Passes over one stripe, until nothing is left to mend.
     Stripe(Pass),
     /// Devices are told that the stripe is good.
@@ -129,14 +129,14 @@ impl ArrayHost {
         }
     }
 
-    fn first_stage(&self, work: &Work) -> Result<Option<Stage>, OpError> {
+    fn first_stage(&self, work: &Work) -> Result<Option<RepairStage>, OpError> {
         let layout = &self.config.layout;
         let whole = |stripe: u64, repair: bool, onto: Option<DeviceId>| {
             if stripe >= layout.stripes {
                 return Err(OpError::Range);
             }
             let (past, traces, found) = (Past::Nobody, Vec::new(), Found::default());
-            Ok(Some(Stage::Stripe(Pass { stripe, repair, onto, past, traces, found })))
+            Ok(Some(RepairStage::Stripe(Pass { stripe, repair, onto, past, traces, found })))
         };
         match *work {
             Work::Scrub { stripe, repair } => whole(stripe, repair, None),
@@ -153,20 +153,20 @@ impl ArrayHost {
             Work::Fence { life } if life == self.config.life => {
                 Err(OpError::State("a host cannot fence itself".to_owned()))
             }
-            Work::Fence { life } => Ok(Some(Stage::Fencing(life))),
+            Work::Fence { life } => Ok(Some(RepairStage::Fencing(life))),
             Work::Change { change } => {
                 let voters = layout.devices() + self.config.witnesses;
                 let state = self.state.clone();
                 let life = self.config.life;
                 let number = self.next_errand + 1;
                 let proposer = Box::new(Proposer::new(life, number, change, voters.into(), state));
-                Ok(Some(Stage::Proposing { proposer, seq: 0 }))
+                Ok(Some(RepairStage::Proposing { proposer, seq: 0 }))
             }
             Work::Read { .. } | Work::Write { .. } | Work::Flush => Ok(None),
         }
     }
 
-    fn begin(&mut self, now: Time, done: Then, work: Work, stage: Stage) {
+    fn begin(&mut self, now: Time, done: Then, work: Work, stage: RepairStage) {
         self.next_errand += 1;
         let id = self.next_errand;
         let found = Found::default();
@@ -191,7 +191,7 @@ impl ArrayHost {
         match self.first_stage(&work) {
             Ok(Some(mut stage)) => {
                 // The server's locks of earlier tries stay until this one is done.
-                if let (Stage::Stripe(pass), Some(_)) = (&mut stage, &self.locks) {
+                if let (RepairStage::Stripe(pass), Some(_)) = (&mut stage, &self.locks) {
                     pass.past = self.past_tries(&task);
                 }
                 self.begin(now, Then::Resume(Box::new(task)), work, stage)
@@ -204,21 +204,21 @@ impl ArrayHost {
     pub(super) fn errands_under_way(&self) -> impl Iterator<Item = String> {
         self.errands.values().map(|errand| {
             let stage = match &errand.stage {
-                Stage::Stripe(pass) => {
+                RepairStage::Stripe(pass) => {
                     format!("pass {} over stripe {}", errand.passes, pass.stripe)
                 }
-                Stage::Repaired => "tells that the stripe is repaired".to_owned(),
-                Stage::Fencing(life) => format!("fences {life:?}"),
-                Stage::Repairing { life, left, pass } => {
+                RepairStage::Repaired => "tells that the stripe is repaired".to_owned(),
+                RepairStage::Fencing(life) => format!("fences {life:?}"),
+                RepairStage::Repairing { life, left, pass } => {
                     format!("repairs stripe {} after {life:?}, {} to come", pass.stripe, left.len())
                 }
-                Stage::Clearing => "clears".to_owned(),
-                Stage::Gathering(device) => format!("asks who is fenced, for {device}"),
-                Stage::Handing { device, lives } => {
+                RepairStage::Clearing => "clears".to_owned(),
+                RepairStage::Gathering(device) => format!("asks who is fenced, for {device}"),
+                RepairStage::Handing { device, lives } => {
                     format!("tells {device} of {} fenced lives", lives.len())
                 }
-                Stage::Proposing { seq, .. } => format!("proposes by try {seq}"),
-                Stage::Installing => "installs".to_owned(),
+                RepairStage::Proposing { seq, .. } => format!("proposes by try {seq}"),
+                RepairStage::Installing => "installs".to_owned(),
             };
             format!("errand {stage}")
         })
@@ -238,20 +238,22 @@ impl ArrayHost {
             Role::Tell { to, action, answers: Vec::new() }
         };
         let role = match &errand.stage {
-            Stage::Stripe(pass) | Stage::Repairing { pass, .. } => Role::Pass(pass.clone()),
-            Stage::Repaired => match (&errand.work, errand.op) {
+            RepairStage::Stripe(pass) | RepairStage::Repairing { pass, .. } => {
+                Role::Pass(pass.clone())
+            }
+            RepairStage::Repaired => match (&errand.work, errand.op) {
                 (&Work::Scrub { stripe, .. }, Some((pass, _))) => {
                     tell(Action::Repaired { stripe, pass })
                 }
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
-            Stage::Fencing(life) => tell_all(Action::Fence { life: *life }),
-            Stage::Clearing => match errand.work {
+            RepairStage::Fencing(life) => tell_all(Action::Fence { life: *life }),
+            RepairStage::Clearing => match errand.work {
                 Work::Fence { life } => tell_all(Action::Clear { life }),
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
-            Stage::Installing => tell(Action::Install(self.state.clone())),
-            Stage::Gathering(device) => {
+            RepairStage::Installing => tell(Action::Install(self.state.clone())),
+            RepairStage::Gathering(device) => {
                 let good = |peer: &Peer| match peer {
                     Peer::Device(other) => other != device && self.state.is_good(*other),
                     Peer::Server => false,
@@ -259,15 +261,15 @@ impl ArrayHost {
                 let to = serving.iter().copied().filter(good).collect();
                 Role::Tell { to, action: Action::ListFences, answers: Vec::new() }
             }
-            Stage::Handing { device, .. } if self.is_out(*device) => {
+            RepairStage::Handing { device, .. } if self.is_out(*device) => {
                 let what = format!("{device} has failed again");
                 return self.over(now, id, Err(OpError::State(what)));
             }
-            Stage::Handing { device, lives } => {
+            RepairStage::Handing { device, lives } => {
                 let action = Action::LearnFences { lives: lives.clone() };
                 Role::Tell { to: vec![Peer::Device(*device)], action, answers: Vec::new() }
             }
-            Stage::Proposing { .. } => return self.propose(now, id),
+            RepairStage::Proposing { .. } => return self.propose(now, id),
         };
         let task = Task::new(now, Owner::Errand(id), errand.work.clone(), role);
         self.start(now, task);
@@ -305,14 +307,16 @@ impl ArrayHost {
             return self.go_on(now, id);
         }
         match &mut errand.stage {
-            Stage::Stripe(Pass { repair: true, onto: None, .. }) => errand.stage = Stage::Repaired,
-            Stage::Stripe(_) => {
+            RepairStage::Stripe(Pass { repair: true, onto: None, .. }) => {
+                errand.stage = RepairStage::Repaired
+            }
+            RepairStage::Stripe(_) => {
                 let Found { mismatches, lost, .. } = errand.found;
                 return self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
             }
             _ => {}
         }
-        if matches!(errand.stage, Stage::Repairing { .. }) {
+        if matches!(errand.stage, RepairStage::Repairing { .. }) {
             return self.next_stripe(now, id);
         }
         self.go_on(now, id);
@@ -321,9 +325,9 @@ impl ArrayHost {
     /// The next stripe that a fenced life has left.
     fn next_stripe(&mut self, now: Time, id: u64) {
         let Some(errand) = self.errands.get_mut(&id) else { return };
-        if let Stage::Repairing { life, left, pass } = &mut errand.stage {
+        if let RepairStage::Repairing { life, left, pass } = &mut errand.stage {
             match left.pop_first() {
-                None => errand.stage = Stage::Clearing,
+                None => errand.stage = RepairStage::Clearing,
                 Some((stripe, traces)) => {
                     *pass = Pass::after(*life, stripe, traces);
                 }
@@ -372,7 +376,7 @@ impl ArrayHost {
             }
         }
         match &errand.stage {
-            Stage::Fencing(life) => {
+            RepairStage::Fencing(life) => {
                 let life = *life;
                 let mut left = left.stripes(&layout);
                 if self.locks.is_some() {
@@ -383,32 +387,32 @@ impl ArrayHost {
                 let stamps = left.values().flatten().map(Trace::stamp);
                 stamps.for_each(|stamp| self.clock.learn(stamp.time));
                 let pass = Pass::after(life, 0, Vec::new());
-                errand.stage = Stage::Repairing { life, left, pass };
+                errand.stage = RepairStage::Repairing { life, left, pass };
                 self.next_stripe(now, id);
             }
-            Stage::Repaired => {
+            RepairStage::Repaired => {
                 let Found { mismatches, lost, .. } = errand.found;
                 self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
             }
-            Stage::Installing => match errand.work {
+            RepairStage::Installing => match errand.work {
                 Work::Change { change: Change::Rebuild(device) } => {
-                    self.next_stage(now, id, Stage::Gathering(device));
+                    self.next_stage(now, id, RepairStage::Gathering(device));
                 }
                 _ => self.over(now, id, Ok(HostAnswer::Done)),
             },
-            Stage::Gathering(device) => {
+            RepairStage::Gathering(device) => {
                 let life = |(host, incarnation)| Life { host, incarnation };
                 let lives = fenced.into_iter().map(life).collect();
                 // The device learns all fences before its rebuild, so that no late write of a
                 // fenced life lands there.
-                let stage = Stage::Handing { device: *device, lives };
+                let stage = RepairStage::Handing { device: *device, lives };
                 self.next_stage(now, id, stage);
             }
             _ => self.over(now, id, Ok(HostAnswer::Done)),
         }
     }
 
-    fn next_stage(&mut self, now: Time, id: u64, stage: Stage) {
+    fn next_stage(&mut self, now: Time, id: u64, stage: RepairStage) {
         if let Some(errand) = self.errands.get_mut(&id) {
             errand.stage = stage;
         }
@@ -418,7 +422,7 @@ impl ArrayHost {
     /// Another attempt at having a change accepted.
     pub(super) fn propose(&mut self, now: Time, id: u64) {
         let Some(errand) = self.errands.get_mut(&id) else { return };
-        if let Stage::Proposing { proposer, .. } = &mut errand.stage {
+        if let RepairStage::Proposing { proposer, .. } = &mut errand.stage {
             let learned = proposer.learn(self.state.clone());
             let step = learned.unwrap_or_else(|| proposer.again());
             self.proposer_step(now, id, step);
@@ -439,7 +443,7 @@ impl ArrayHost {
 
     fn proposer_step(&mut self, now: Time, id: u64, step: Step) {
         let Some(errand) = self.errands.get_mut(&id) else { return };
-        let Stage::Proposing { proposer, seq } = &mut errand.stage else { return };
+        let RepairStage::Proposing { proposer, seq } = &mut errand.stage else { return };
         let asked = std::mem::take(seq);
         let known = proposer.state().clone();
         let work = errand.work.clone();
@@ -458,7 +462,7 @@ impl ArrayHost {
                 let role = Role::Tell { to, action, answers: Vec::new() };
                 let seq = self.next_seq;
                 if let Some(errand) = self.errands.get_mut(&id)
-                    && let Stage::Proposing { seq: asked, .. } = &mut errand.stage
+                    && let RepairStage::Proposing { seq: asked, .. } = &mut errand.stage
                 {
                     *asked = seq;
                 }
@@ -471,7 +475,7 @@ impl ArrayHost {
             Step::Refused(why) => self.over(now, id, Err(OpError::State(why))),
             Step::Chosen(state) => {
                 if let Some(errand) = self.errands.get_mut(&id) {
-                    errand.stage = Stage::Installing;
+                    errand.stage = RepairStage::Installing;
                 }
                 self.adopt(now, state);
                 // A device that is out is not informed with the others. It asks to be let in until it knows.
@@ -487,7 +491,7 @@ impl ArrayHost {
     /// A peer has answered what an errand told it.
     pub(super) fn errand_heard(&mut self, now: Time, id: u64, seq: u64) {
         let Some(errand) = self.errands.get_mut(&id) else { return };
-        let Stage::Proposing { proposer, seq: asked } = &mut errand.stage else {
+        let RepairStage::Proposing { proposer, seq: asked } = &mut errand.stage else {
             return self.phase_ends(now, seq);
         };
         if *asked != seq {
@@ -525,7 +529,7 @@ impl ArrayHost {
 
     fn over(&mut self, now: Time, id: u64, result: Result<HostAnswer, OpError>) {
         if let Some(errand) = self.errands.remove(&id) {
-            if let Stage::Proposing { seq, .. } = errand.stage {
+            if let RepairStage::Proposing { seq, .. } = errand.stage {
                 self.tries.remove(&seq);
             }
             self.errand_over(now, errand, result);

@@ -23,7 +23,7 @@ const MOST_RANGES: usize = 16_384;
 
 /// Where a lock set is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum SetStage {
     /// The server has not granted it yet.
     Asked,
     /// The try holds it, or waits for others of this host under callback locking.
@@ -37,7 +37,7 @@ struct LockSet {
     ranges: Vec<LockRange>,
     past: Past,
     repair: bool,
-    stage: Stage,
+    stage: SetStage,
     /// Server locking: repairs may pass this lock, and so may reads of other continuing tries. Its try has written in part and
     /// sends nothing more.
     yielded: bool,
@@ -133,7 +133,7 @@ impl ServerLocks {
         if let Some(cache) = &self.cache {
             return cache.held();
         }
-        let granted = self.sets.values().filter(|set| set.stage == Stage::Granted);
+        let granted = self.sets.values().filter(|set| set.stage == SetStage::Granted);
         let parts = granted.flat_map(|set| {
             set.parts().zip(&set.ranges).map(|(part, range)| Held { part, mode: range.mode })
         });
@@ -213,7 +213,7 @@ impl ArrayHost {
             Some(cache) => cache.want(seq, &ranges, &earlier(&past), repair, now),
             None => Want::Ask,
         };
-        let stage = if want == Want::Ask { Stage::Asked } else { Stage::Granted };
+        let stage = if want == Want::Ask { SetStage::Asked } else { SetStage::Granted };
         let (number, called) = (0, Vec::new());
         let yielded = false;
         let set = LockSet { op, ranges, past, repair, stage, yielded, number, sent: now, called };
@@ -251,14 +251,14 @@ impl ArrayHost {
         let Some(locks) = &mut self.locks else { return };
         let Some(set) = locks.sets.get_mut(&seq) else { return };
         match (set.stage, &mut locks.cache) {
-            (Stage::Unlocking, _) => {}
-            (Stage::Granted, Some(cache)) => {
+            (SetStage::Unlocking, _) => {}
+            (SetStage::Granted, Some(cache)) => {
                 let freed = cache.done(seq, now);
                 locks.sets.remove(&seq);
                 self.freed(now, freed);
             }
-            (Stage::Asked, _) | (Stage::Granted, None) => {
-                set.stage = Stage::Unlocking;
+            (SetStage::Asked, _) | (SetStage::Granted, None) => {
+                set.stage = SetStage::Unlocking;
                 self.say_of_set(now, seq);
             }
         }
@@ -268,7 +268,8 @@ impl ArrayHost {
     /// continues the operation.
     pub(super) fn yield_locks(&mut self, now: Time, seq: u64) {
         let Some(locks) = &mut self.locks else { return };
-        let Some(set) = locks.sets.get_mut(&seq).filter(|set| set.stage == Stage::Granted) else {
+        let Some(set) = locks.sets.get_mut(&seq).filter(|set| set.stage == SetStage::Granted)
+        else {
             return;
         };
         match &mut locks.cache {
@@ -330,14 +331,14 @@ impl ArrayHost {
         let Some(set) = self.locks.as_ref().and_then(|locks| locks.sets.get(&seq)) else { return };
         let op = set.op;
         let request = match set.stage {
-            Stage::Asked => {
+            SetStage::Asked => {
                 let (ranges, past) = (set.ranges.clone(), set.past.clone());
                 ServerRequest::Lock { op, ranges, past, repair: set.repair }
             }
-            Stage::Unlocking => ServerRequest::Unlock { op, newest: self.clock.newest() },
-            Stage::Granted => return,
+            SetStage::Unlocking => ServerRequest::Unlock { op, newest: self.clock.newest() },
+            SetStage::Granted => return,
         };
-        let asks = set.stage == Stage::Asked;
+        let asks = set.stage == SetStage::Asked;
         let number = self.say(request);
         let Some(locks) = &mut self.locks else { return };
         if asks && locks.registered {
@@ -379,7 +380,7 @@ impl ArrayHost {
             }
             ServerReply::Unlocked { op } => {
                 let Some(locks) = &mut self.locks else { return };
-                let unlocking = |set: &&LockSet| set.op == op && set.stage == Stage::Unlocking;
+                let unlocking = |set: &&LockSet| set.op == op && set.stage == SetStage::Unlocking;
                 if let Some(set) = locks.sets.get(&op.seq).filter(unlocking) {
                     let number = set.number;
                     locks.sets.remove(&op.seq);
@@ -421,7 +422,7 @@ impl ArrayHost {
         let request = ServerRequest::Register { incarnation, held, newest };
         self.output.push_back(HostOutput::SendServer { request });
         let returned = std::mem::take(&mut locks.returned);
-        let unanswered = locks.sets.iter().filter(|(_, set)| set.stage != Stage::Granted);
+        let unanswered = locks.sets.iter().filter(|(_, set)| set.stage != SetStage::Granted);
         let unanswered: Vec<u64> = unanswered.map(|(seq, _)| *seq).collect();
         for Returned { free, shared, .. } in returned {
             self.freed(now, Freed { free, shared, ..Freed::default() });
@@ -436,10 +437,10 @@ impl ArrayHost {
 
     fn set_granted(&mut self, now: Time, op: OpId, waited: bool) {
         let Some(locks) = &mut self.locks else { return };
-        let asked = |set: &&mut LockSet| set.op == op && set.stage == Stage::Asked;
+        let asked = |set: &&mut LockSet| set.op == op && set.stage == SetStage::Asked;
         let Some(set) = locks.sets.get_mut(&op.seq).filter(asked) else { return };
         self.counts.replies += 1;
-        set.stage = Stage::Granted;
+        set.stage = SetStage::Granted;
         let (number, sent, called) = (set.number, set.sent, std::mem::take(&mut set.called));
         let (ranges, earlier, repair) = (set.ranges.clone(), earlier(&set.past), set.repair);
         locks.arrived(number);
@@ -465,7 +466,7 @@ impl ArrayHost {
         let mut known = Vec::new();
         for part in parts {
             match locks.sets.get_mut(&part.op.seq) {
-                Some(set) if set.op == part.op && set.stage == Stage::Asked => {
+                Some(set) if set.op == part.op && set.stage == SetStage::Asked => {
                     set.called.push(part);
                 }
                 _ => known.push(part),

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{LockId, NodeId};
-use crate::lock::Stage;
+use crate::lock::OpStage;
 use crate::message::{Body, Mastering};
 use crate::name::Name;
 use crate::resource::{Finding, Master, ResourceKey};
@@ -34,7 +34,7 @@ impl Lockspace {
     }
 
     pub(crate) fn ask_everybody(&mut self, key: ResourceKey, id: LockId) {
-        self.store[id].stage = Stage::AwaitsMaster;
+        self.store[id].stage = OpStage::AwaitsMaster;
         let others = self.others();
         let number = self.directory.new_id();
         let missing = others.iter().copied().collect();

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{LockId, NodeId};
-use crate::lock::{Lock, Stage};
+use crate::lock::{Lock, OpStage};
 use crate::message::{Body, NewLock};
 use crate::name::Name;
 use crate::resource::{Finding, Master, ResourceKey};
@@ -77,7 +77,7 @@ impl Lockspace {
             let new = self.new_lock_of(id);
             let request = self.directory.new_id();
             self.store[key].finding = Finding::LookUp;
-            self.store[id].stage = Stage::LookUp;
+            self.store[id].stage = OpStage::LookUp;
             return self.send(directory, Body::Lookup { new, id: request });
         }
         match self.directory.get(&name) {
@@ -118,7 +118,7 @@ impl Lockspace {
     }
 
     pub(crate) fn receive_lookup_reply(&mut self, lkid: LockId, op: u32, master: NodeId) {
-        let asked = |l: &&Lock| l.op_no == op && l.stage == Stage::LookUp;
+        let asked = |l: &&Lock| l.op_no == op && l.stage == OpStage::LookUp;
         let Some(key) = self.store.get(lkid).filter(asked).map(|l| l.resource) else {
             self.stats.dropped += 1;
             return;

@@ -75,17 +75,17 @@ impl Lockspace {
     /// it go on.
     pub(crate) fn place_waiting(&mut self, key: ResourceKey) {
         use crate::inspect::Queue;
-        use crate::lock::{Lock, Stage};
+        use crate::lock::{Lock, OpStage};
         let asked: alloc::vec::Vec<_> = self
             .store
             .queue(key, Queue::Unanswered)
-            .filter(|l| l.stage == Stage::LookUp)
+            .filter(|l| l.stage == OpStage::LookUp)
             .map(|l| l.id)
             .collect();
         for id in asked {
             let lock = &mut self.store[id];
             lock.op_no = (lock.op_no + 1) & Lock::OP_MASK;
-            lock.stage = Stage::AwaitsMaster;
+            lock.stage = OpStage::AwaitsMaster;
         }
         self.place_awaiting_master(key);
     }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::Recovery;
 use crate::ids::{LockId, NodeId};
 use crate::inspect::Queue;
-use crate::lock::{Lock, Owner, Stage};
+use crate::lock::{Lock, OpStage, Owner};
 use crate::mastery::directory::Record;
 use crate::message::{Body, MovedLock, Step};
 use crate::name::Name;
@@ -82,7 +82,7 @@ impl Lockspace {
             client: lock.client(),
             granted: lock.granted,
             granted_unknown: lock.granted_unknown,
-            requested: lock.requested.filter(|_| lock.stage == Stage::Queued),
+            requested: lock.requested.filter(|_| lock.stage == OpStage::Queued),
             flags: lock.flags,
             bast: lock.bast,
             lvb: lock.lvb.clone(),

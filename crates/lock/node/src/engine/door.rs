@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use lockify_core::Time;
 
 use super::NodeEngine;
-use crate::conn::{Conn, Origin, Stage};
+use crate::conn::{Conn, ConnStage, Origin};
 use crate::pace::Pace;
 
 /// Connections of strangers that may be open, and new ones in a second.
@@ -80,7 +80,7 @@ impl NodeEngine {
         if !pace.admits(now) {
             return None;
         }
-        let waits = |c: &Conn| c.origin == origin && !matches!(c.stage, Stage::Up { .. });
+        let waits = |c: &Conn| c.origin == origin && !matches!(c.stage, ConnStage::Up { .. });
         let waiting = || self.conns.iter().filter(|(_, c)| waits(c));
         if waiting().count() >= most
             && let Some((oldest, _)) = waiting().min_by_key(|(_, c)| c.since)

@@ -8,7 +8,7 @@ use lockify_trust::{LONGEST_CLUSTER, Reading, Security, printable_start};
 use rustix::net::sockopt;
 
 use super::{MS, NodeEngine};
-use crate::conn::{Conn, Stage};
+use crate::conn::{Conn, ConnStage};
 use crate::membership::Event;
 use crate::notice::Level;
 use crate::wire::{
@@ -26,17 +26,17 @@ impl NodeEngine {
         loop {
             let Some(conn) = self.conns.get_mut(at) else { return };
             match conn.stage {
-                Stage::Up { peer } => {
+                ConnStage::Up { peer } => {
                     if !self.handle_frame(at, peer, now) {
                         return;
                     }
                 }
-                Stage::Accepted | Stage::Introduced { .. } => {
+                ConnStage::Accepted | ConnStage::Introduced { .. } => {
                     if !self.handle_greeting(at, now) {
                         return;
                     }
                 }
-                Stage::Closing | Stage::Dialing { .. } => {
+                ConnStage::Closing | ConnStage::Dialing { .. } => {
                     conn.start = conn.end;
                     return;
                 }
@@ -75,7 +75,7 @@ impl NodeEngine {
         true
     }
 
-    fn greeted(&mut self, at: usize, stage: Stage, greeting: Greeting, now: Time) {
+    fn greeted(&mut self, at: usize, stage: ConnStage, greeting: Greeting, now: Time) {
         match greeting {
             Greeting::Refusal(why) => self.refused(at, stage, &why, now),
             Greeting::Introduction(i) => match self.admit(at, stage, &i, now) {
@@ -91,7 +91,7 @@ impl NodeEngine {
     }
 
     /// The other side does not talk to this node.
-    pub(super) fn refused(&mut self, at: usize, stage: Stage, why: &str, now: Time) {
+    pub(super) fn refused(&mut self, at: usize, stage: ConnStage, why: &str, now: Time) {
         let whom = self.whom(stage, at);
         self.close(at, format!("refused by {whom}: {why}"), now);
         self.complain(format!("{whom} refuses this node: {why}"));
@@ -99,7 +99,7 @@ impl NodeEngine {
 
     /// Nothing can be written any more to a peer without an introduction. Its earlier bytes say more than the system's
     /// error: a refusal, perhaps.
-    pub(super) fn last_words(&mut self, at: usize, stage: Stage, error: ErrorKind, now: Time) {
+    pub(super) fn last_words(&mut self, at: usize, stage: ConnStage, error: ErrorKind, now: Time) {
         let Some(conn) = self.conns.get_mut(at) else { return };
         let reading = loop {
             match conn.read() {
@@ -140,9 +140,9 @@ impl NodeEngine {
         format!("node {} of cluster \"{}\"", self.identity.node, self.identity.cluster)
     }
 
-    fn whom(&self, stage: Stage, at: usize) -> String {
+    fn whom(&self, stage: ConnStage, at: usize) -> String {
         match stage {
-            Stage::Introduced { peer } | Stage::Up { peer } => {
+            ConnStage::Introduced { peer } | ConnStage::Up { peer } => {
                 format!("node {}", self.peers[peer].node)
             }
             _ => {
@@ -177,17 +177,17 @@ impl NodeEngine {
     }
 
     /// Tells the other side why, then closes. One that refused is not told: it knows.
-    fn refuse(&mut self, at: usize, stage: Stage, why: String) {
+    fn refuse(&mut self, at: usize, stage: ConnStage, why: String) {
         self.stats.refused += 1;
         let now = self.now();
-        if let Stage::Introduced { peer } | Stage::Up { peer } = stage {
+        if let ConnStage::Introduced { peer } | ConnStage::Up { peer } = stage {
             let p = &mut self.peers[peer];
             p.dialing = None;
             p.back_off(now);
             p.error = Some(why.clone());
         }
         let Some(conn) = self.conns.get_mut(at) else { return };
-        conn.stage = Stage::Closing;
+        conn.stage = ConnStage::Closing;
         conn.since = now;
         conn.start = conn.end;
         conn.out.append(|out| encode_greeting(out, &Greeting::Refusal(why)));
@@ -198,7 +198,7 @@ impl NodeEngine {
     fn admit(
         &mut self,
         at: usize,
-        stage: Stage,
+        stage: ConnStage,
         i: &Introduction,
         now: Time,
     ) -> Result<usize, String> {
@@ -254,7 +254,7 @@ impl NodeEngine {
                 i.node
             ));
         };
-        if let Stage::Introduced { peer: dialled } = stage
+        if let ConnStage::Introduced { peer: dialled } = stage
             && dialled != peer
         {
             return Err(format!(
@@ -285,7 +285,7 @@ impl NodeEngine {
     }
 
     /// Both have introduced themselves: the link goes on where it was.
-    fn establish(&mut self, at: usize, stage: Stage, peer: usize, i: Introduction, now: Time) {
+    fn establish(&mut self, at: usize, stage: ConnStage, peer: usize, i: Introduction, now: Time) {
         let (own, backlog) = (self.incarnation, self.backlog);
         let p = &mut self.peers[peer];
         // Before it has a life, a node is known by a random number, which is no older or newer than others.
@@ -318,9 +318,9 @@ impl NodeEngine {
         p.dead = false;
         p.dial_soon(now);
         let (node, life, sole, version) = (p.node, i.link.from, p.same_host, p.version);
-        self.conns[at].stage = Stage::Up { peer };
+        self.conns[at].stage = ConnStage::Up { peer };
         self.notice_a_dead_link(at, peer);
-        if stage == Stage::Accepted {
+        if stage == ConnStage::Accepted {
             self.write_introduction(at, peer, hello);
         }
         self.resend(at, peer, now);

@@ -5,7 +5,7 @@ use lockify_core::{Input, Message, Time};
 
 use super::NodeEngine;
 use super::work::WINDOW;
-use crate::conn::Stage;
+use crate::conn::ConnStage;
 use crate::event::HostEvent;
 use crate::membership::Event;
 use crate::wire::{
@@ -44,7 +44,7 @@ impl NodeEngine {
         match decode_greeting(self.conns[at].pending()) {
             Ok(None) => return false,
             Ok(Some((Greeting::Refusal(why), _))) => {
-                self.refused(at, Stage::Up { peer }, &why, now)
+                self.refused(at, ConnStage::Up { peer }, &why, now)
             }
             Ok(Some(_)) => self.reject(at, peer, "a second introduction", now),
             Err(_) => self.reject(at, peer, "a greeting that is none", now),

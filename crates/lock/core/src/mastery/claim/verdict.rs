@@ -6,7 +6,7 @@ use core::hint::black_box;
 use super::{Claim, State};
 use crate::ids::{LockId, NodeId};
 use crate::io::{Output, Trace};
-use crate::lock::{Lock, Owner, Stage};
+use crate::lock::{Lock, OpStage, Owner};
 use crate::message::{Body, ClaimReply, Verdict};
 use crate::mode::Mode;
 use crate::remote::Accepts;
@@ -118,7 +118,7 @@ impl Lockspace {
 
     /// An operation that waited for the merge goes on.
     pub(super) fn thaw(&mut self, lock: LockId) {
-        if self.store.get(lock).is_some_and(|l| l.stage == Stage::Frozen) {
+        if self.store.get(lock).is_some_and(|l| l.stage == OpStage::Frozen) {
             self.issue(lock);
         }
     }
