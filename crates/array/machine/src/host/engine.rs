@@ -44,7 +44,7 @@ pub(super) enum Phase {
 pub(super) enum Owner {
     Caller(Ticket),
     /// A repair that consists of several tasks.
-    Errand(u64),
+    RepairJob(u64),
 }
 
 /// The purpose of a task.
@@ -156,7 +156,7 @@ pub(super) enum Later {
     /// Start a task again.
     Start(Box<Task>),
     /// Try again to have a change of the array's state accepted.
-    Propose { errand: u64 },
+    Propose { job: u64 },
     /// Ask a sibling's device again, unless the step has been answered.
     Again { seq: u64, sibling: usize, step: u8 },
 }
@@ -187,7 +187,7 @@ impl ArrayHost {
             Work::Scrub { .. }
             | Work::Rebuild { .. }
             | Work::Fence { .. }
-            | Work::Change { .. } => self.run_errand(now, ticket, work),
+            | Work::Change { .. } => self.run_repair_job(now, ticket, work),
         }
     }
 
@@ -440,7 +440,7 @@ impl ArrayHost {
             Owner::Caller(ticket) => {
                 self.output.push_back(HostOutput::Done { ticket, op, result });
             }
-            Owner::Errand(id) => self.errand_step(now, id, task, op, result.err()),
+            Owner::RepairJob(id) => self.repair_job_step(now, id, task, op, result.err()),
         }
     }
 
@@ -564,7 +564,7 @@ impl ArrayHost {
             }
             match entry.remove() {
                 Later::Start(task) => self.start(now, *task),
-                Later::Propose { errand } => self.propose(now, errand),
+                Later::Propose { job } => self.propose(now, job),
                 Later::Again { seq, sibling, step } => {
                     let current =
                         self.tries.get(&seq).and_then(|t| t.siblings[sibling].out.as_ref());

@@ -137,7 +137,7 @@ impl ArrayHost {
         if let Some(Task { role: Role::Tell { answers, .. }, owner, .. }) = &mut this.task {
             answers.push((sibling.peer, answer));
             return match *owner {
-                Owner::Errand(errand) => self.errand_heard(now, errand, seq),
+                Owner::RepairJob(job) => self.repair_job_heard(now, job, seq),
                 Owner::Caller(_) => self.phase_ends(now, seq),
             };
         }
@@ -190,8 +190,8 @@ impl ArrayHost {
             return;
         }
         self.forget_locks();
-        for errand in std::mem::take(&mut self.errands).into_values() {
-            self.errand_over(now, errand, Err(OpError::Fenced));
+        for job in std::mem::take(&mut self.repair_jobs).into_values() {
+            self.repair_job_over(now, job, Err(OpError::Fenced));
         }
         let tries = std::mem::take(&mut self.tries);
         let later = std::mem::take(&mut self.later);

@@ -14,7 +14,7 @@ impl ArrayHost {
             Later::Propose { .. } => Some(format!("a proposal is made at {at}")),
             Later::Again { .. } => None,
         });
-        let all = tries.chain(self.errands_under_way()).chain(later);
+        let all = tries.chain(self.repair_jobs_under_way()).chain(later);
         let settling = self.settling.keys().map(|peer| format!("has to settle with {}", of(*peer)));
         all.chain(settling).collect()
     }
@@ -39,7 +39,7 @@ fn of_try(this: &Try) -> String {
             };
             let owner = match task.owner {
                 Owner::Caller(ticket) => format!(" ({})", ticket.0),
-                Owner::Errand(_) => String::new(),
+                Owner::RepairJob(_) => String::new(),
             };
             format!("{role}{}{owner}, started again {} times", of_work(&task.work), task.restarts)
         },

@@ -350,7 +350,7 @@ impl ArrayHost {
         }
     }
 
-    /// Something that an errand tells the server.
+    /// Something that a repair tells the server.
     pub(super) fn tell_server(&mut self, action: &Action) {
         match *action {
             Action::Fence { life } => self.say(ServerRequest::Fence { life }),
@@ -402,7 +402,7 @@ impl ArrayHost {
                 self.server_told(now, &Action::Fence { life }, &ranges);
             }
             ServerReply::Cleared { life } => self.server_told(now, &Action::Clear { life }, &[]),
-            // Lock sets are looked at before they are asked for, so that this can only be an errand's message.
+            // Lock sets are looked at before they are asked for, so that this can only be a repair\x27s message.
             ServerReply::Refused { .. } => {
                 for (seq, index) in self.outstanding(|sibling| sibling.peer == Peer::Server) {
                     self.answered_by_server(now, seq, index, Vec::new(), Answer::Invalid);
@@ -476,7 +476,7 @@ impl ArrayHost {
         self.freed(now, freed.unwrap_or_default());
     }
 
-    /// The server has done what errands told it.
+    /// The server has done what repairs told it.
     fn server_told(&mut self, now: Time, action: &Action, ranges: &[LockRange]) {
         for (seq, index) in self.outstanding(|sibling| {
             let out = sibling.out.as_ref();

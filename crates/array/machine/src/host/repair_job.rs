@@ -14,7 +14,7 @@ use crate::{
     Life, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
 };
 
-pub(super) struct Errand {
+pub(super) struct RepairJob {
     done: Then,
     /// The work as histories name it for passes and messages.
     work: Work,
@@ -113,7 +113,7 @@ impl Left {
 }
 
 impl ArrayHost {
-    pub(super) fn run_errand(&mut self, now: Time, ticket: Ticket, work: Work) {
+    pub(super) fn run_repair_job(&mut self, now: Time, ticket: Ticket, work: Work) {
         let stage = match self.first_stage(&work) {
             Ok(Some(stage)) => Ok(stage),
             Ok(None) => Err(Ok(HostAnswer::Done)),
@@ -158,7 +158,7 @@ impl ArrayHost {
                 let voters = layout.devices() + self.config.witnesses;
                 let state = self.state.clone();
                 let life = self.config.life;
-                let number = self.next_errand + 1;
+                let number = self.next_repair_job + 1;
                 let proposer = Box::new(Proposer::new(life, number, change, voters.into(), state));
                 Ok(Some(RepairStage::Proposing { proposer, seq: 0 }))
             }
@@ -167,10 +167,10 @@ impl ArrayHost {
     }
 
     fn begin(&mut self, now: Time, done: Then, work: Work, stage: RepairStage) {
-        self.next_errand += 1;
-        let id = self.next_errand;
+        self.next_repair_job += 1;
+        let id = self.next_repair_job;
         let found = Found::default();
-        self.errands.insert(id, Errand { done, work, op: None, found, passes: 0, stage });
+        self.repair_jobs.insert(id, RepairJob { done, work, op: None, found, passes: 0, stage });
         self.go_on(now, id);
     }
 
@@ -200,12 +200,12 @@ impl ArrayHost {
         }
     }
 
-    /// Running errands, one line each, for people.
-    pub(super) fn errands_under_way(&self) -> impl Iterator<Item = String> {
-        self.errands.values().map(|errand| {
-            let stage = match &errand.stage {
+    /// Running repairs, one line each, for people.
+    pub(super) fn repair_jobs_under_way(&self) -> impl Iterator<Item = String> {
+        self.repair_jobs.values().map(|job| {
+            let stage = match &job.stage {
                 RepairStage::Stripe(pass) => {
-                    format!("pass {} over stripe {}", errand.passes, pass.stripe)
+                    format!("pass {} over stripe {}", job.passes, pass.stripe)
                 }
                 RepairStage::Repaired => "tells that the stripe is repaired".to_owned(),
                 RepairStage::Fencing(life) => format!("fences {life:?}"),
@@ -220,13 +220,13 @@ impl ArrayHost {
                 RepairStage::Proposing { seq, .. } => format!("proposes by try {seq}"),
                 RepairStage::Installing => "installs".to_owned(),
             };
-            format!("errand {stage}")
+            format!("job {stage}")
         })
     }
 
-    /// Starts what an errand's stage consists of.
+    /// Starts what an job's stage consists of.
     fn go_on(&mut self, now: Time, id: u64) {
-        let Some(errand) = self.errands.get(&id) else { return };
+        let Some(job) = self.repair_jobs.get(&id) else { return };
         let serving: Vec<Peer> = self.serving_devices().map(Peer::Device).collect();
         let tell = |action: Action| {
             let to = serving.clone();
@@ -237,18 +237,18 @@ impl ArrayHost {
             let to = serving.iter().copied().chain(self.lock_server()).collect();
             Role::Tell { to, action, answers: Vec::new() }
         };
-        let role = match &errand.stage {
+        let role = match &job.stage {
             RepairStage::Stripe(pass) | RepairStage::Repairing { pass, .. } => {
                 Role::Pass(pass.clone())
             }
-            RepairStage::Repaired => match (&errand.work, errand.op) {
+            RepairStage::Repaired => match (&job.work, job.op) {
                 (&Work::Scrub { stripe, .. }, Some((pass, _))) => {
                     tell(Action::Repaired { stripe, pass })
                 }
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
             RepairStage::Fencing(life) => tell_all(Action::Fence { life: *life }),
-            RepairStage::Clearing => match errand.work {
+            RepairStage::Clearing => match job.work {
                 Work::Fence { life } => tell_all(Action::Clear { life }),
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
@@ -271,12 +271,12 @@ impl ArrayHost {
             }
             RepairStage::Proposing { .. } => return self.propose(now, id),
         };
-        let task = Task::new(now, Owner::Errand(id), errand.work.clone(), role);
+        let task = Task::new(now, Owner::RepairJob(id), job.work.clone(), role);
         self.start(now, task);
     }
 
-    /// A task of an errand is done.
-    pub(super) fn errand_step(
+    /// A task of an job is done.
+    pub(super) fn repair_job_step(
         &mut self,
         now: Time,
         id: u64,
@@ -284,8 +284,8 @@ impl ArrayHost {
         op: Option<(OpId, Stamp)>,
         error: Option<OpError>,
     ) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        errand.op = op.or(errand.op);
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        job.op = op.or(job.op);
         if let Some(error) = error {
             return self.over(now, id, Err(error));
         }
@@ -297,26 +297,26 @@ impl ArrayHost {
     }
 
     fn passed(&mut self, now: Time, id: u64, pass: &Pass) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        if errand.passes == 0 {
-            errand.found.mismatches = pass.found.mismatches;
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        if job.passes == 0 {
+            job.found.mismatches = pass.found.mismatches;
         }
-        errand.found.lost = pass.found.lost;
-        errand.passes += 1;
+        job.found.lost = pass.found.lost;
+        job.passes += 1;
         if pass.found.wrote {
             return self.go_on(now, id);
         }
-        match &mut errand.stage {
+        match &mut job.stage {
             RepairStage::Stripe(Pass { repair: true, onto: None, .. }) => {
-                errand.stage = RepairStage::Repaired
+                job.stage = RepairStage::Repaired
             }
             RepairStage::Stripe(_) => {
-                let Found { mismatches, lost, .. } = errand.found;
+                let Found { mismatches, lost, .. } = job.found;
                 return self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
             }
             _ => {}
         }
-        if matches!(errand.stage, RepairStage::Repairing { .. }) {
+        if matches!(job.stage, RepairStage::Repairing { .. }) {
             return self.next_stripe(now, id);
         }
         self.go_on(now, id);
@@ -324,10 +324,10 @@ impl ArrayHost {
 
     /// The next stripe that a fenced life has left.
     fn next_stripe(&mut self, now: Time, id: u64) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        if let RepairStage::Repairing { life, left, pass } = &mut errand.stage {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        if let RepairStage::Repairing { life, left, pass } = &mut job.stage {
             match left.pop_first() {
-                None => errand.stage = RepairStage::Clearing,
+                None => job.stage = RepairStage::Clearing,
                 Some((stripe, traces)) => {
                     *pass = Pass::after(*life, stripe, traces);
                 }
@@ -337,7 +337,7 @@ impl ArrayHost {
     }
 
     fn told(&mut self, now: Time, id: u64, answers: Vec<(Peer, Answer)>) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
         let layout = self.config.layout;
         let mut left = Left::default();
         let mut fenced: BTreeMap<HostId, u64> = BTreeMap::new();
@@ -375,7 +375,7 @@ impl ArrayHost {
                 }
             }
         }
-        match &errand.stage {
+        match &job.stage {
             RepairStage::Fencing(life) => {
                 let life = *life;
                 let mut left = left.stripes(&layout);
@@ -387,14 +387,14 @@ impl ArrayHost {
                 let stamps = left.values().flatten().map(Trace::stamp);
                 stamps.for_each(|stamp| self.clock.learn(stamp.time));
                 let pass = Pass::after(life, 0, Vec::new());
-                errand.stage = RepairStage::Repairing { life, left, pass };
+                job.stage = RepairStage::Repairing { life, left, pass };
                 self.next_stripe(now, id);
             }
             RepairStage::Repaired => {
-                let Found { mismatches, lost, .. } = errand.found;
+                let Found { mismatches, lost, .. } = job.found;
                 self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
             }
-            RepairStage::Installing => match errand.work {
+            RepairStage::Installing => match job.work {
                 Work::Change { change: Change::Rebuild(device) } => {
                     self.next_stage(now, id, RepairStage::Gathering(device));
                 }
@@ -413,16 +413,16 @@ impl ArrayHost {
     }
 
     fn next_stage(&mut self, now: Time, id: u64, stage: RepairStage) {
-        if let Some(errand) = self.errands.get_mut(&id) {
-            errand.stage = stage;
+        if let Some(job) = self.repair_jobs.get_mut(&id) {
+            job.stage = stage;
         }
         self.go_on(now, id);
     }
 
     /// Another attempt at having a change accepted.
     pub(super) fn propose(&mut self, now: Time, id: u64) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        if let RepairStage::Proposing { proposer, .. } = &mut errand.stage {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        if let RepairStage::Proposing { proposer, .. } = &mut job.stage {
             let learned = proposer.learn(self.state.clone());
             let step = learned.unwrap_or_else(|| proposer.again());
             self.proposer_step(now, id, step);
@@ -442,11 +442,11 @@ impl ArrayHost {
     }
 
     fn proposer_step(&mut self, now: Time, id: u64, step: Step) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        let RepairStage::Proposing { proposer, seq } = &mut errand.stage else { return };
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        let RepairStage::Proposing { proposer, seq } = &mut job.stage else { return };
         let asked = std::mem::take(seq);
         let known = proposer.state().clone();
-        let work = errand.work.clone();
+        let work = job.work.clone();
         self.tries.remove(&asked);
         match step {
             Step::AskAll(ask) => {
@@ -461,21 +461,21 @@ impl ArrayHost {
                 let action = Action::Agree(ask);
                 let role = Role::Tell { to, action, answers: Vec::new() };
                 let seq = self.next_seq;
-                if let Some(errand) = self.errands.get_mut(&id)
-                    && let RepairStage::Proposing { seq: asked, .. } = &mut errand.stage
+                if let Some(job) = self.repair_jobs.get_mut(&id)
+                    && let RepairStage::Proposing { seq: asked, .. } = &mut job.stage
                 {
                     *asked = seq;
                 }
-                self.start(now, Task::new(now, Owner::Errand(id), work, role));
+                self.start(now, Task::new(now, Owner::RepairJob(id), work, role));
             }
             Step::BackOff(attempts) => {
                 let wait = self.backoff(attempts);
-                self.at(now.saturating_add(wait), Later::Propose { errand: id });
+                self.at(now.saturating_add(wait), Later::Propose { job: id });
             }
             Step::Refused(why) => self.over(now, id, Err(OpError::State(why))),
             Step::Chosen(state) => {
-                if let Some(errand) = self.errands.get_mut(&id) {
-                    errand.stage = RepairStage::Installing;
+                if let Some(job) = self.repair_jobs.get_mut(&id) {
+                    job.stage = RepairStage::Installing;
                 }
                 self.adopt(now, state);
                 // A device that is out is not informed with the others. It asks to be let in until it knows.
@@ -488,10 +488,10 @@ impl ArrayHost {
         self.adopt(now, known);
     }
 
-    /// A peer has answered what an errand told it.
-    pub(super) fn errand_heard(&mut self, now: Time, id: u64, seq: u64) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        let RepairStage::Proposing { proposer, seq: asked } = &mut errand.stage else {
+    /// A peer has answered what a repair told it.
+    pub(super) fn repair_job_heard(&mut self, now: Time, id: u64, seq: u64) {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        let RepairStage::Proposing { proposer, seq: asked } = &mut job.stage else {
             return self.phase_ends(now, seq);
         };
         if *asked != seq {
@@ -511,7 +511,7 @@ impl ArrayHost {
         // All have answered, and there is no majority for anything.
         if self.tries.get(&seq).is_some_and(|this| this.phase_done()) {
             let wait = self.backoff(1);
-            self.at(now.saturating_add(wait), Later::Propose { errand: id });
+            self.at(now.saturating_add(wait), Later::Propose { job: id });
         }
     }
 
@@ -528,23 +528,23 @@ impl ArrayHost {
     }
 
     fn over(&mut self, now: Time, id: u64, result: Result<HostAnswer, OpError>) {
-        if let Some(errand) = self.errands.remove(&id) {
-            if let RepairStage::Proposing { seq, .. } = errand.stage {
+        if let Some(job) = self.repair_jobs.remove(&id) {
+            if let RepairStage::Proposing { seq, .. } = job.stage {
                 self.tries.remove(&seq);
             }
-            self.errand_over(now, errand, result);
+            self.repair_job_over(now, job, result);
         }
     }
 
-    pub(super) fn errand_over(
+    pub(super) fn repair_job_over(
         &mut self,
         now: Time,
-        errand: Errand,
+        job: RepairJob,
         result: Result<HostAnswer, OpError>,
     ) {
-        match (errand.done, result) {
+        match (job.done, result) {
             (Then::Answer(ticket), result) => {
-                self.output.push_back(HostOutput::Done { ticket, op: errand.op, result });
+                self.output.push_back(HostOutput::Done { ticket, op: job.op, result });
             }
             (Then::Resume(task), Ok(_)) => self.start(now, *task),
             (Then::Resume(task), Err(error)) => self.fail_task(now, *task, error),
