@@ -31,7 +31,7 @@ pub(crate) enum ConnStage {
 }
 
 /// How many connections whose peers have not introduced themselves may come from where
-/// ([`crate::engine`]'s `door`).
+/// ([`crate::engine`]'s `admission`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// This node has dialled.

@@ -180,7 +180,7 @@ fn who_comes_again_and_again_is_not_told_of_each_time() {
     c.start(0, listeners.into_iter().next());
     let began = std::time::Instant::now();
     let connected = |c: &Cluster| c.nodes[0].engine.as_ref().unwrap().status().peers[1].connected;
-    // No more at once than the door lets in.
+    // No more at once than the limits admit.
     for _ in 0..40 {
         let mut stream = dial(&c, 0);
         stream.write_all(&greeting(introduction(3, 1))).unwrap();

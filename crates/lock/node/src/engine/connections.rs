@@ -77,7 +77,7 @@ impl NodeEngine {
         match addresses.map(|all| all.first().copied()) {
             Ok(Some(address)) => {
                 let address = super::shard_address(address, shard).unwrap_or(address);
-                self.door.knows(address.ip());
+                self.admission.knows(address.ip());
                 if self.peers[peer].wants_dial() {
                     self.dial_address(peer, address, now);
                 }

@@ -327,7 +327,7 @@ impl NodeEngine {
         self.note_backlog(peer);
         self.complaint.clear();
         // Without keys, every machine that reaches the port may come and go as this node.
-        if self.door.arrivals.admits(now) {
+        if self.admission.arrivals.admits(now) {
             let text = format!(
                 "connected to node {node} (incarnation {life}, version {version} of the protocol)"
             );

@@ -104,7 +104,7 @@ impl NodeEngine {
             dirty: _,
             unread: _,
             looks: _,
-            door: _,
+            admission: _,
             // As the configuration says.
             identity,
             security: _,

@@ -1,7 +1,7 @@
 //! The event loop of one shard of one node.
 
+mod admission;
 mod connections;
-mod door;
 mod greetings;
 mod handover;
 mod packets;
@@ -47,7 +47,7 @@ use crate::poller::Poller;
 use crate::query::EngineStats;
 use crate::shard::ShardGroup;
 use crate::wire::{COROSYNC, LOG, Versions};
-use door::Door;
+use admission::AdmissionLimits;
 use pages::Look;
 use peer::Peer;
 use queries::Running;
@@ -84,7 +84,7 @@ pub struct NodeEngine {
     other_listeners: Vec<TcpListener>,
     /// When to accept again after that failed; the event queue would not say so.
     accept_again: Time,
-    door: Door,
+    admission: AdmissionLimits,
     identity: Identity,
     security: Security,
     incarnation: u64,
@@ -229,7 +229,7 @@ impl NodeEngine {
             listener,
             other_listeners,
             accept_again: Time::MAX,
-            door: Door::new(&all_addresses),
+            admission: AdmissionLimits::new(&all_addresses),
             security: config.security.clone(),
             incarnation,
             lease,
@@ -463,11 +463,11 @@ impl NodeEngine {
             return;
         }
         self.complaint.clone_from(&text);
-        if !self.door.complaints.admits(monotonic()) {
-            self.door.left_out += 1;
+        if !self.admission.complaints.admits(monotonic()) {
+            self.admission.left_out += 1;
             return;
         }
-        let left_out = std::mem::take(&mut self.door.left_out);
+        let left_out = std::mem::take(&mut self.admission.left_out);
         self.notice(Level::Warning, text);
         if left_out > 0 {
             let text = format!("{left_out} earlier complaints about peers were left out");
