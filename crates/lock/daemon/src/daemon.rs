@@ -22,7 +22,7 @@ use crate::keys::Keys;
 use crate::listener::{Listener, SocketError};
 use crate::log::Log;
 use crate::manager::{Heart, Manager, Pulse, Words};
-use crate::metrics::{Desk, Reader, Server};
+use crate::metrics::{Reader, Server, SnapshotCell};
 use crate::reload::Reloader;
 use crate::remote::RemoteSpace;
 use crate::shard::{Reloading, Shard, ShardSetup};
@@ -141,19 +141,19 @@ impl Daemon {
         // All or none: nothing runs before all resources are there.
         let mut shards = Vec::new();
         let mut wakers = Vec::new();
-        let mut desks = Vec::new();
+        let mut cells = Vec::new();
         let mut hearts = Vec::new();
         for index in 0..config.shards {
-            let desk = Desk::default();
+            let snapshot_cell = SnapshotCell::default();
             let left = left.as_deref_mut().map(|left| left.shard(index));
             let pulse = Pulse::default();
-            let (shard, waker) = make_shard(&common, index, &desk, &pulse, left)?;
+            let (shard, waker) = make_shard(&common, index, &snapshot_cell, &pulse, left)?;
             hearts.push((pulse, waker.clone()));
             shards.push(shard);
-            desks.push((desk, waker.clone()));
+            cells.push((snapshot_cell, waker.clone()));
             wakers.push(waker);
         }
-        let metrics = Server::start(config, Reader::new(desks), log)?;
+        let metrics = Server::start(config, Reader::new(cells), log)?;
         let letters: Vec<_> = wakers.iter().cloned().map(Mailbox::new).collect();
         let reloader = Reloader::new(
             written.clone(),
@@ -253,7 +253,7 @@ struct Common<'a> {
 fn make_shard(
     common: &Common<'_>,
     index: u16,
-    desk: &Desk,
+    snapshot_cell: &SnapshotCell,
     pulse: &Pulse,
     left: Option<(Vec<u8>, Vec<OwnedFd>)>,
 ) -> Result<(Shard, Arc<mio::Waker>), Error> {
@@ -281,7 +281,7 @@ fn make_shard(
         }),
         stop: Arc::clone(stop),
         restart: Arc::clone(restart),
-        desk: desk.clone(),
+        snapshot_cell: snapshot_cell.clone(),
         pulse: pulse.clone(),
         manager: Manager::clone(manager),
         log: Log::clone(log),

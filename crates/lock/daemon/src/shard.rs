@@ -21,7 +21,7 @@ use crate::handover::Restart;
 use crate::listener::Listener;
 use crate::log::{Complaints, Log};
 use crate::manager::{Manager, Pulse};
-use crate::metrics::{Desk, Sessions, Snapshot};
+use crate::metrics::{Sessions, Snapshot, SnapshotCell};
 use crate::session::{End, Session};
 use crate::user::User;
 
@@ -58,7 +58,7 @@ pub(crate) struct ShardSetup {
     pub(crate) quorum_lost: QuorumLost,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) restart: Arc<Restart>,
-    pub(crate) desk: Desk,
+    pub(crate) snapshot_cell: SnapshotCell,
     pub(crate) pulse: Pulse,
     pub(crate) manager: Manager,
     pub(crate) log: Log,
@@ -230,7 +230,7 @@ impl Shard {
             }
             HostEvent::Notice(notice) => self.setup.log.notice(&notice),
             HostEvent::Woken => {
-                self.setup.desk.answer(|| self.snapshot());
+                self.setup.snapshot_cell.answer(|| self.snapshot());
                 self.open_letters();
             }
             HostEvent::Left { .. } => self.lefts += 1,
