@@ -34,14 +34,14 @@ impl Device {
         let touches = extents(&request.action).is_some_and(|all| all.iter().any(Option::is_some));
         // The device may be let in soon, so the request waits instead of failing.
         if touches && !self.may_serve() {
-            return self.returns.wait(from, request);
+            return self.readmission.wait(from, request);
         }
         // After a restart, a new phase 1 must not come between a forgotten phase 1 and its phase 2.
         let first = matches!(request.action, Action::Prepare { .. } | Action::Lock { .. });
         #[cfg(feature = "mutations")]
         let first = first && self.config.mutation != Some(Mutation::ServesBeforeSettled);
-        if first && !self.returns.is_over() {
-            return self.returns.wait(from, request);
+        if first && !self.readmission.is_over() {
+            return self.readmission.wait(from, request);
         }
         if let Err(answer) = self.ready(now, call, stamp, &request.action) {
             return effects.push(Effect::answer(call, answer));
@@ -50,7 +50,7 @@ impl Device {
         // durable first.
         let Some(request) = self.noted(now, from, request) else { return };
         if matches!(request.action, Action::Cancel | Action::Unlock) {
-            self.returns.give_up(call);
+            self.readmission.give_up(call);
         }
         match request.action {
             Action::Read { extent, headers } => {
@@ -63,7 +63,7 @@ impl Device {
             }
             // The device has forgotten this write's phase 1, so the scheme would not find it.
             Action::Commit(blocks) | Action::WriteUnlock(blocks)
-                if self.returns.awaits(from) && self.memory.get(call).is_none() =>
+                if self.readmission.awaits(from) && self.memory.get(call).is_none() =>
             {
                 self.take_up(now, call, stamp, blocks);
             }
@@ -93,7 +93,7 @@ impl Device {
             }
             Action::Settled => {
                 effects.push(Effect::answer(call, Answer::Done));
-                self.returns.remembers(from);
+                self.readmission.remembers(from);
                 self.returned(now, from, effects);
             }
         }
