@@ -87,13 +87,13 @@ impl HostEngine {
                 break;
             }
             while let Some(event) = self.net.event() {
-                self.happened(event);
+                self.handle_net_event(event);
             }
             for Call { work, done } in self.calls.take() {
                 self.submit(work, done);
             }
             self.handle(HostInput::Tick);
-            self.look_around();
+            self.report_unreachable();
         }
         self.end();
     }
@@ -104,7 +104,7 @@ impl HostEngine {
         self.act();
     }
 
-    fn happened(&mut self, event: Event) {
+    fn handle_net_event(&mut self, event: Event) {
         match event {
             Event::Up { whom, welcome, .. } => {
                 self.connection(whom, None, false);
@@ -213,7 +213,7 @@ impl HostEngine {
     }
 
     /// Reports peers that have been out of reach for long.
-    fn look_around(&mut self) {
+    fn report_unreachable(&mut self) {
         for (&whom, (since, told)) in &mut self.down {
             if since.elapsed() < COMPLAIN || std::mem::replace(told, true) {
                 continue;
