@@ -498,12 +498,12 @@ impl Shard {
                         let Some(&index) = self.clients.get(&client) else {
                             continue;
                         };
-                        self.tell(index, &event, &mut touched);
+                        self.queue_for_session(index, &event, &mut touched);
                     }
                     Recipient::All => {
                         let all: Vec<usize> = self.clients.values().copied().collect();
                         for index in all {
-                            self.tell(index, &event, &mut touched);
+                            self.queue_for_session(index, &event, &mut touched);
                         }
                     }
                 }
@@ -519,14 +519,14 @@ impl Shard {
         }
     }
 
-    fn tell(&mut self, index: usize, event: &Event, touched: &mut Vec<usize>) {
+    fn queue_for_session(&mut self, index: usize, event: &Event, touched: &mut Vec<usize>) {
         let Some(session) = self.sessions.get_mut(index) else {
             return;
         };
         if session.unread() == 0 {
             touched.push(index);
         }
-        if let Err(end) = session.tell(event) {
+        if let Err(end) = session.queue_event(event) {
             self.end(index, &end);
         }
     }
@@ -599,7 +599,7 @@ impl Shard {
         let all: Vec<usize> = self.sessions.iter().map(|(index, _)| index).collect();
         let mut touched = Vec::new();
         for index in all {
-            self.tell(index, &Event::Goodbye(Goodbye::Shutdown), &mut touched);
+            self.queue_for_session(index, &Event::Goodbye(Goodbye::Shutdown), &mut touched);
             self.flush(index);
             if self.sessions.get(index).is_some_and(|s| s.client.locks() == 0) {
                 self.end(index, &End::Closed);

@@ -134,7 +134,7 @@ impl Courier {
                 }
                 if let Ok((rank, bytes)) = to_tell.try_recv() {
                     // `next` reports gone participants, and the end.
-                    let _ = rendezvous.tell(rank, &bytes);
+                    let _ = rendezvous.send(rank, &bytes);
                 }
             }
         };
@@ -152,11 +152,11 @@ fn inbox() -> std::io::Result<(Inbox, Receiver<Heard>, PipeReader)> {
 }
 
 impl Exchange for Courier {
-    fn tell(&mut self, to: Peer, bytes: &[u8]) -> std::io::Result<()> {
+    fn send(&mut self, to: Peer, bytes: &[u8]) -> std::io::Result<()> {
         let rank = to.0.saturating_sub(1);
         match &mut self.outgoing {
             None => Ok(()),
-            Some(Outgoing::Host(host)) => host.tell(rank, bytes).map_err(std::io::Error::other),
+            Some(Outgoing::Host(host)) => host.send(rank, bytes).map_err(std::io::Error::other),
             Some(Outgoing::Participant { told, ring }) => {
                 let gone = |_| std::io::Error::from(std::io::ErrorKind::BrokenPipe);
                 told.send((rank, bytes.to_vec())).map_err(gone)?;
@@ -246,15 +246,15 @@ mod tests {
         let ((mut a, name_a), (mut b, name_b)) = (join(&host), join(&host));
         assert_eq!((name_a, name_b), (Peer(2), Peer(3)));
         for n in 0..100 {
-            b.tell(Peer(1), format!("{n}").as_bytes()).unwrap();
-            b.tell(name_a, format!("{n}").as_bytes()).unwrap();
+            b.send(Peer(1), format!("{n}").as_bytes()).unwrap();
+            b.send(name_a, format!("{n}").as_bytes()).unwrap();
         }
         for n in 0..100 {
             assert_eq!(hear(&mut home), told(name_b, &format!("{n}")));
             assert_eq!(hear(&mut a), told(name_b, &format!("{n}")));
         }
-        home.tell(name_a, b"home").unwrap();
-        a.tell(name_b, b"back").unwrap();
+        home.send(name_a, b"home").unwrap();
+        a.send(name_b, b"back").unwrap();
         assert_eq!(hear(&mut a), told(Peer(1), "home"));
         assert_eq!(hear(&mut b), told(name_a, "back"));
         // With nothing left, the bell is silent.

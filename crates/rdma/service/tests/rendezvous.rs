@@ -66,21 +66,21 @@ fn everybody_hears_of_everybody_and_can_tell_everybody() {
     assert_eq!(host.next(SOON).unwrap(), Some(Event::Joined { rank: 2 }));
 
     let long = vec![7; MAX_BYTES];
-    a.tell(2, b"from a").unwrap();
-    a.tell(2, &long).unwrap();
-    a.tell(0, b"to the home").unwrap();
+    a.send(2, b"from a").unwrap();
+    a.send(2, &long).unwrap();
+    a.send(0, b"to the home").unwrap();
     assert_eq!(b.next(SOON).unwrap(), Some(told(1, b"from a")));
     assert_eq!(b.next(SOON).unwrap(), Some(told(1, &long)));
     assert_eq!(host.next(SOON).unwrap(), Some(told(1, b"to the home")));
-    host.tell(2, b"from the home").unwrap();
+    host.send(2, b"from the home").unwrap();
     assert_eq!(b.next(SOON).unwrap(), Some(told(0, b"from the home")));
     assert_eq!(b.next(Duration::ZERO).unwrap(), None);
 
-    assert!(matches!(a.tell(0, &[0; MAX_BYTES + 1]), Err(RendezvousError::TooLong(_))));
+    assert!(matches!(a.send(0, &[0; MAX_BYTES + 1]), Err(RendezvousError::TooLong(_))));
     for nobody in [1, 3] {
-        assert!(matches!(a.tell(nobody, b"?"), Err(RendezvousError::Nobody(_))));
+        assert!(matches!(a.send(nobody, b"?"), Err(RendezvousError::Nobody(_))));
     }
-    assert!(matches!(host.tell(0, b"?"), Err(RendezvousError::Nobody(0))));
+    assert!(matches!(host.send(0, b"?"), Err(RendezvousError::Nobody(0))));
 }
 
 #[test]
@@ -91,9 +91,9 @@ fn who_leaves_is_gone_and_its_rank_is_nobody_for_long() {
     assert_eq!(b.next(SOON).unwrap(), Some(Event::Joined { rank: 1 }));
     drop(a);
     // B has not heard yet that rank 1 is gone: its message reaches nobody.
-    b.tell(1, b"lost").unwrap();
+    b.send(1, b"lost").unwrap();
     assert_eq!(b.next(SOON).unwrap(), Some(Event::Gone { rank: 1 }));
-    assert!(matches!(b.tell(1, b"?"), Err(RendezvousError::Nobody(1))));
+    assert!(matches!(b.send(1, b"?"), Err(RendezvousError::Nobody(1))));
     let (c, welcome) = join(&host);
     assert_eq!(welcome.rank, 3);
     drop(c);
@@ -111,7 +111,7 @@ fn the_home_says_that_it_ends_and_a_killed_one_says_nothing() {
     assert_eq!(a.next(SOON).unwrap(), Some(Event::Ended));
     let error = a.next(SOON).unwrap_err().to_string();
     assert_eq!(error, "the connection with the memory server is over: it has ended; join again");
-    assert!(matches!(a.tell(0, b"?"), Err(RendezvousError::Over(_))));
+    assert!(matches!(a.send(0, b"?"), Err(RendezvousError::Over(_))));
 
     // A host that welcomes and dies.
     let listener = TcpListener::bind(any()).unwrap();
@@ -160,9 +160,9 @@ fn both_sides_prove_who_they_are() {
     let me = Identity::tls("lockify", 2, &two).unwrap();
     let (mut a, _) = Rendezvous::join(host.address(), &me, 1).unwrap();
     assert_eq!(host.next(SOON).unwrap(), Some(Event::Joined { rank: 1 }));
-    a.tell(0, &[1; MAX_BYTES]).unwrap();
+    a.send(0, &[1; MAX_BYTES]).unwrap();
     assert_eq!(host.next(SOON).unwrap(), Some(told(1, &[1; MAX_BYTES])));
-    host.tell(1, b"secret").unwrap();
+    host.send(1, b"secret").unwrap();
     assert_eq!(a.next(SOON).unwrap(), Some(told(0, b"secret")));
 
     let stranger = Identity::tls("lockify", 2, &stranger).unwrap();
@@ -284,7 +284,7 @@ fn strangers_are_told_what_is_wrong_and_harm_nobody() {
     assert_eq!(a.next(SOON).unwrap(), Some(Event::Joined { rank: 3 }));
     broken.write_all(&[0xff; 64]).unwrap();
     assert_eq!(a.next(SOON).unwrap(), Some(Event::Gone { rank: 3 }));
-    a.tell(2, b"still here").unwrap();
+    a.send(2, b"still here").unwrap();
     assert_eq!(b.next(SOON).unwrap(), Some(Event::Joined { rank: 3 }));
     assert_eq!(b.next(SOON).unwrap(), Some(Event::Gone { rank: 3 }));
     assert_eq!(b.next(SOON).unwrap(), Some(told(1, b"still here")));
@@ -313,7 +313,7 @@ fn who_is_told_too_much_holds_up_who_tells() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 0..MESSAGES {
-                a.tell(2, &message(n)).unwrap();
+                a.send(2, &message(n)).unwrap();
             }
         });
         // B begins late: A fills what there is.
@@ -332,7 +332,7 @@ fn who_takes_nothing_is_put_out_and_holds_up_nobody_for_long() {
     a.next(SOON).unwrap();
     // All that is kept for it, and in sockets on the way, is less than this.
     for _ in 0..4000 {
-        a.tell(2, &[0; MAX_BYTES]).unwrap();
+        a.send(2, &[0; MAX_BYTES]).unwrap();
     }
     assert_eq!(a.next(SOON).unwrap(), Some(Event::Gone { rank: 2 }));
 }

@@ -235,7 +235,7 @@ impl ArrayHost {
         let this = Try { id, stamp, epoch, task, plan, phase, past, siblings, contents };
         self.tries.insert(id.seq, this);
         match told {
-            Some((_, action)) => self.tell(now, id.seq, &action),
+            Some((_, action)) => self.start_second_phase(now, id.seq, &action),
             None => self.gate(now, id.seq),
         }
     }
@@ -277,7 +277,7 @@ impl ArrayHost {
         }
     }
 
-    fn tell(&mut self, now: Time, seq: u64, action: &Action) {
+    fn start_second_phase(&mut self, now: Time, seq: u64, action: &Action) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
         this.phase = Phase::Second;
         for index in 0..this.siblings.len() {

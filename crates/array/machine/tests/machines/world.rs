@@ -465,7 +465,7 @@ impl World {
     }
 
     /// Tells a host that the array has another state.
-    pub fn tell(&mut self, host: usize, state: &ArrayState) {
+    pub fn announce_state(&mut self, host: usize, state: &ArrayState) {
         let now = self.host_now(host);
         self.hosts[host].handle(now, HostInput::State(state.clone()));
         self.collect();

@@ -482,7 +482,7 @@ impl Process {
     fn tell_device(&mut self, to: DeviceId, frame: &Frame) {
         match self.callers.get(&to) {
             Some(&key) => self.net.say(key, frame),
-            None => drop(self.net.tell(Whom::Device(to), frame)),
+            None => drop(self.net.send_to(Whom::Device(to), frame)),
         }
     }
 

@@ -55,7 +55,7 @@ impl HostEngine {
             refused: false,
         });
         let status = Status { state: host.state().clone(), connections: connections.collect() };
-        calls.tell(status.clone());
+        calls.publish_status(status.clone());
         HostEngine {
             host,
             layout,
@@ -149,7 +149,7 @@ impl HostEngine {
             && connection.down != down
         {
             (connection.down, connection.refused) = (down, refused);
-            self.calls.tell(self.status.clone());
+            self.calls.publish_status(self.status.clone());
         }
     }
 
@@ -174,10 +174,10 @@ impl HostEngine {
                         history.tried(ticket, request.call.op, request.stamp);
                     }
                     // If there is no connection, it is sent when there is one.
-                    self.net.tell(whom(to), &Frame::Request(request));
+                    self.net.send_to(whom(to), &Frame::Request(request));
                 }
                 HostOutput::SendServer { request } => {
-                    self.net.tell(Whom::Server, &Frame::Ask(request));
+                    self.net.send_to(Whom::Server, &Frame::Ask(request));
                 }
                 HostOutput::Done { ticket, op, result } => {
                     if let Some(history) = &mut self.history {
@@ -187,7 +187,7 @@ impl HostEngine {
                 }
                 HostOutput::State(state) => {
                     self.status.state = state;
-                    self.calls.tell(self.status.clone());
+                    self.calls.publish_status(self.status.clone());
                 }
                 HostOutput::Broken(device) => self.broken(device),
             }

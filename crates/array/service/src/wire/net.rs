@@ -232,7 +232,7 @@ impl Net {
     }
 
     /// Sends a frame to a target, if it is connected; whether it is.
-    pub fn tell(&mut self, whom: Whom, frame: &Frame) -> bool {
+    pub fn send_to(&mut self, whom: Whom, frame: &Frame) -> bool {
         let key = self.key(whom);
         if let Some(key) = key {
             self.say(key, frame);

@@ -79,17 +79,17 @@ pub fn measure(
 ) -> Result<Vec<Row>, WorkerError> {
     let mut nodes = start(how, policy)?;
     step("taking locks");
-    nodes[0].tell(&locks.to_string())?;
+    nodes[0].send_line(&locks.to_string())?;
     nodes[0].hear::<Figures>(PATIENCE)?;
     let mut before = Vec::new();
     for node in &mut nodes {
-        node.tell(REST)?;
+        node.send_line(REST)?;
         before.push(node.hear::<Figures>(PATIENCE)?);
     }
     step("recovering");
     let mut dead = nodes.pop();
     for node in &mut nodes {
-        node.tell(RECOVER)?;
+        node.send_line(RECOVER)?;
     }
     dead.as_mut().map_or(Ok(()), Worker::kill)?;
     let died = Instant::now();

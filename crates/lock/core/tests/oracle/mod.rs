@@ -141,7 +141,7 @@ impl Oracle {
         if self.attempt(&mut lock, true) == Attempt::Granted {
             self.grant(lock);
         } else if flags.contains(LockFlags::NOQUEUE) {
-            self.tell(&lock, Status::Again);
+            self.report_completion(&lock, Status::Again);
             self.forget_if_empty();
         } else if flags.contains(LockFlags::HEADQUE) {
             self.waiting.insert(0, lock);
@@ -203,7 +203,7 @@ impl Oracle {
         }
         lock.gr = None;
         lock.status_flags = SbFlags::empty();
-        self.tell(&lock, Status::Unlocked);
+        self.report_completion(&lock, Status::Unlocked);
         self.forget_if_empty();
         self.run_pending();
     }
@@ -215,7 +215,7 @@ impl Oracle {
             self.run_pending();
         } else if let Some(at) = self.waiting.iter().position(|l| l.number == number) {
             let lock = self.waiting.remove(at);
-            self.tell(&lock, Status::Canceled);
+            self.report_completion(&lock, Status::Canceled);
             self.forget_if_empty();
             self.run_pending();
         }
@@ -320,7 +320,7 @@ impl Oracle {
 
     fn back_to_granted(&mut self, mut lock: Lock, status: Status) {
         lock.rq = None;
-        self.tell(&lock, status);
+        self.report_completion(&lock, status);
         self.insert_granted(lock);
     }
 
@@ -442,7 +442,7 @@ impl Oracle {
         panic!("the oracle has no lock {number}");
     }
 
-    fn tell(&mut self, lock: &Lock, status: Status) {
+    fn report_completion(&mut self, lock: &Lock, status: Status) {
         let Lock { number, gr, status_flags, .. } = *lock;
         self.told.push(Told { lock: number, status, mode: gr, status_flags, lvb: None });
     }

@@ -81,7 +81,7 @@ impl Hand {
         Ok(Hand { orders, stop, thread: Some(spawn("lockify-hand", work)?) })
     }
 
-    pub fn tell(&self, order: Order) {
+    pub fn send_order(&self, order: Order) {
         // A hand that has failed for good says nothing; the keeper finds out why.
         let _ = self.orders.send(order);
     }

@@ -170,7 +170,7 @@ impl RemoteSpace {
                 }
             }
         }
-        up.hands[hand].tell(order);
+        up.hands[hand].send_order(order);
     }
 
     fn notice(&mut self, level: Level, text: String) {

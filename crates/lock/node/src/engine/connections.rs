@@ -129,7 +129,7 @@ impl NodeEngine {
         if proof && !p.dead {
             p.dead = true;
             let node = p.node;
-            self.tell(now, Event::Dead { node });
+            self.membership_event(now, Event::Dead { node });
         }
     }
 
@@ -280,7 +280,7 @@ impl NodeEngine {
                     Some(if why.is_empty() { "the connection was closed".into() } else { why });
                 let node = p.node;
                 self.silence(node);
-                self.tell(now, Event::Disconnected { node });
+                self.membership_event(now, Event::Disconnected { node });
             }
             ConnStage::Introduced { peer } | ConnStage::Dialing { peer, .. } => {
                 let p = &mut self.peers[peer];

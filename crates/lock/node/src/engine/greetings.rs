@@ -333,7 +333,7 @@ impl NodeEngine {
             );
             self.notice(Level::Info, text);
         }
-        self.tell(now, Event::Connected { node, life, sole });
+        self.membership_event(now, Event::Connected { node, life, sole });
     }
 
     /// A link that goes down says nothing: a connection whose data nobody acknowledges is closed by

@@ -225,7 +225,7 @@ impl NodeEngine {
         }
         engine.share_unsettled();
         for node in cut {
-            engine.tell(monotonic(), Event::Disconnected { node });
+            engine.membership_event(monotonic(), Event::Disconnected { node });
         }
         engine.notice(Level::Info, format!("goes on as incarnation {incarnation}"));
         engine.begin(Event::Tick);

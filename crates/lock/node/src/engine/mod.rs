@@ -274,7 +274,7 @@ impl NodeEngine {
     /// Begins to look for peers.
     fn begin(&mut self, event: Event) {
         let now = monotonic();
-        self.tell(now, event);
+        self.membership_event(now, event);
         self.dial(now);
         self.arm(now);
     }
@@ -357,7 +357,7 @@ impl NodeEngine {
         self.skew = boot.saturating_sub(now);
         self.begin_turn(now);
         if self.lease_end.is_some_and(|end| boot >= end) {
-            self.tell(now, Event::Tick);
+            self.membership_event(now, Event::Tick);
         } else if self.parting {
             // Not in the turn that halted: since then, the host has told its clients.
             self.part(now);
@@ -369,10 +369,12 @@ impl NodeEngine {
     fn open_mailbox(&mut self, now: Time) {
         for news in self.mailbox.take() {
             match news {
-                News::Cluster(event) => self.tell(now, Event::Cluster(event)),
-                News::Fenced { node, success } => self.tell(now, Event::Fenced { node, success }),
+                News::Cluster(event) => self.membership_event(now, Event::Cluster(event)),
+                News::Fenced { node, success } => {
+                    self.membership_event(now, Event::Fenced { node, success })
+                }
                 News::Persisted { number, success } => {
-                    self.tell(now, Event::Persisted { number, success });
+                    self.membership_event(now, Event::Persisted { number, success });
                 }
                 News::Resolved { node, addresses } => self.resolved(node, addresses, now),
                 News::Notice(notice) => self.pending.push(HostEvent::Notice(notice)),
@@ -412,7 +414,7 @@ impl NodeEngine {
     /// Does the work that is due.
     fn fire(&mut self, now: Time) {
         if self.members_due <= now + self.skew {
-            self.tell(now, Event::Tick);
+            self.membership_event(now, Event::Tick);
         }
         self.tick_spaces(now);
         if self.accept_again <= now {

@@ -75,7 +75,7 @@ impl NodeEngine {
             Packet::Ack { ack } => self.receive(at, peer, 0, ack, None, now),
             Packet::Vote(vote) => {
                 let from = self.peers[peer].node;
-                self.tell(now, Event::Vote { from, vote });
+                self.membership_event(now, Event::Vote { from, vote });
             }
             Packet::Ask { id, query } => self.answer(at, peer, id, query, now),
             Packet::Tell { id, part, last } => {

@@ -143,7 +143,7 @@ impl NodeEngine {
     pub fn handle(&mut self, space: SpaceId, input: Input) -> Result<Option<LockId>, CallError> {
         let now = monotonic();
         if self.lease_end.is_some_and(|end| boottime() >= end) {
-            self.tell(now, Event::Tick);
+            self.membership_event(now, Event::Tick);
         }
         let at = self.find(space)?;
         match &input {
@@ -275,7 +275,7 @@ impl NodeEngine {
     /// Reports this node's lockspaces to the membership service.
     pub(super) fn announce(&mut self, now: Time) {
         let joins = self.joins();
-        self.tell(now, Event::Spaces(joins));
+        self.membership_event(now, Event::Spaces(joins));
     }
 
     /// The lockspaces that this node has joined.

@@ -67,7 +67,7 @@ enum Action {
     /// What a node has said gets its place in corosync's order.
     Order(NodeId),
     /// Corosync tells a node what is due.
-    Tell(NodeId),
+    DeliverDue(NodeId),
     /// Corosync forms its rings anew.
     Reform,
     CorosyncEnds,
@@ -467,7 +467,7 @@ impl Cluster {
             Action::Reload => self.reload(),
             Action::ReloadNow(node, incarnation) => self.reload_now(node, incarnation),
             Action::Order(node) => self.order(node),
-            Action::Tell(node) => self.tell(node),
+            Action::DeliverDue(node) => self.deliver_due(node),
             Action::Reform => self.reform(),
             Action::CorosyncEnds => self.corosync_ends(),
             Action::CorosyncStarts(node) => self.corosync_starts(node),
@@ -639,7 +639,7 @@ impl Cluster {
                         | Action::Dead(..)
                         | Action::Agent(..)
                         | Action::Order(_)
-                        | Action::Tell(_)
+                        | Action::DeliverDue(_)
                         | Action::Reform
                 )
             );

@@ -338,7 +338,7 @@ impl LockNode {
                 self.carry_out(cx, output);
             }
             for output in said {
-                self.tell(cx, output);
+                self.deliver_output(cx, output);
                 self.collect();
             }
             implied = false;
@@ -391,7 +391,7 @@ impl LockNode {
         }
     }
 
-    fn tell(&mut self, cx: &mut HostContext<'_>, output: Output) {
+    fn deliver_output(&mut self, cx: &mut HostContext<'_>, output: Output) {
         match output {
             Output::Complete(done) => {
                 self.tell_client(cx, done.client, |c, port| c.complete(port, &done));

@@ -276,7 +276,7 @@ fn wants_shared(letter: &Letter) -> bool {
 }
 
 impl<F: Fabric> Admission<'_, F> {
-    fn tell(&mut self, reader: Claimant) {
+    fn grant_to(&mut self, reader: Claimant) {
         let grant = self.spot.letter(Kind::Grant, reader, self.progress);
         self.told.push(Box::pin(self.s.send(reader.peer(), grant)));
         self.readers += 1;
@@ -284,7 +284,7 @@ impl<F: Fabric> Admission<'_, F> {
 
     fn grant_known(&mut self) {
         while let Some(letter) = self.s.find(self.spot, wants_shared) {
-            self.tell(letter.from);
+            self.grant_to(letter.from);
         }
     }
 
@@ -295,7 +295,7 @@ impl<F: Fabric> Admission<'_, F> {
         let mut watch = Watch::new(now, now, word);
         while self.readers < readers {
             let letter = self.s.await_letter(self.spot, &mut watch, wants_shared).await?;
-            self.tell(letter.from);
+            self.grant_to(letter.from);
         }
         Ok(())
     }
@@ -312,7 +312,7 @@ impl<F: Fabric> Admission<'_, F> {
             if letter.kind == Kind::WantExclusive {
                 return Ok(letter);
             }
-            self.tell(letter.from);
+            self.grant_to(letter.from);
         }
     }
 

@@ -214,7 +214,7 @@ fn hint<F: Fabric>(s: &Session<F>, spot: Spot, next: u64, old: u64, found: u64) 
     if MAX_X.get(old) <= next || found >> 16 != name(s, spot, next) >> 16 || waiter.0 == 0 {
         return;
     }
-    s.tell(waiter, spot.letter(Kind::Hint, to, NOW_S.get(old)));
+    s.send_and_forget(waiter, spot.letter(Kind::Hint, to, NOW_S.get(old)));
 }
 
 /// The holder of the last ticket opens the next generation. Nobody else holds, and all who come now draw void tickets.

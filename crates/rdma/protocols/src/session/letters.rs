@@ -60,7 +60,7 @@ impl<F: Fabric> Session<F> {
     }
 
     /// Sends a letter that may be lost without harm, e.g. since its receiver needed it no more and has gone.
-    pub fn tell(&self, to: Peer, letter: Letter) {
+    pub fn send_and_forget(&self, to: Peer, letter: Letter) {
         self.count(|counts| counts.send += 1);
         drop(self.fabric.send(to, letter.encode()));
     }

@@ -127,7 +127,7 @@ impl RendezvousHost {
     ///
     /// # Errors
     /// There is nobody of this rank, by the events so far; it is too long; or the rendezvous is over.
-    pub fn tell(&self, rank: u16, bytes: &[u8]) -> Result<(), RendezvousError> {
+    pub fn send(&self, rank: u16, bytes: &[u8]) -> Result<(), RendezvousError> {
         if bytes.len() > MAX_BYTES {
             return Err(RendezvousError::TooLong(bytes.len()));
         }
