@@ -21,7 +21,7 @@ use lockify_node::{History, Level, Mailbox, Notice, history_file};
 use lockify_remote::lock_of;
 
 use crate::config::RemoteTable;
-use hand::{Hand, Keeper, Letter, Order, Standing};
+use hand::{Hand, HandLetter, Keeper, Order, Standing};
 use queue::{Action, Queue};
 
 /// Flags of a request that change nothing here.
@@ -34,7 +34,7 @@ const HARMLESS: LockFlags = LockFlags::NOQUEUE
 pub(crate) struct RemoteSpace {
     name: String,
     table: RemoteTable,
-    letters: Mailbox<(u64, Letter)>,
+    letters: Mailbox<(u64, HandLetter)>,
     /// Looks after the table, as long as it is there.
     _keeper: Keeper,
     /// The daemon ends: nobody waits for leases.
@@ -78,18 +78,18 @@ impl RemoteSpace {
         Ok(RemoteSpace { name, table, letters, _keeper, leaving, up, epoch, last, events, history })
     }
 
-    fn receive(&mut self, epoch: u64, letter: Letter, now: Time) {
+    fn receive(&mut self, epoch: u64, letter: HandLetter, now: Time) {
         match letter {
-            Letter::Up(standing) => self.begin(standing),
-            Letter::Down(why) => self.halt(&why),
+            HandLetter::Up(standing) => self.begin(standing),
+            HandLetter::Down(why) => self.halt(&why),
             _ if epoch != self.epoch => {}
-            Letter::Taken { hand, exclusive, until, token } => {
+            HandLetter::Taken { hand, exclusive, until, token } => {
                 self.decide(|queue| queue.taken(hand, exclusive, until, token, now));
             }
-            Letter::Given { hand } => {
+            HandLetter::Given { hand } => {
                 self.decide(|queue| queue.given(hand, now));
             }
-            Letter::Failed { hand, why } => {
+            HandLetter::Failed { hand, why } => {
                 self.notice(Level::Warning, format!("a lock was not taken: {why}"));
                 self.decide(|queue| queue.failed(hand, now));
             }
@@ -166,7 +166,7 @@ impl RemoteSpace {
                 Ok(new) => up.hands.push(new),
                 Err(e) => {
                     let why = format!("no thread for it: {e}");
-                    return self.letters.post((self.epoch, Letter::Failed { hand, why }));
+                    return self.letters.post((self.epoch, HandLetter::Failed { hand, why }));
                 }
             }
         }

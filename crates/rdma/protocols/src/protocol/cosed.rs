@@ -18,7 +18,7 @@ use core::pin::Pin;
 
 use crate::client::Grant;
 use crate::fabric::{Fabric, Nanos, Verb};
-use crate::letter::{Claimant, Kind, Letter};
+use crate::letter::{Claimant, Kind, LockLetter};
 use crate::options::Mode;
 use crate::protocol::{Field, Hold as AnyHold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};
@@ -248,7 +248,7 @@ async fn pass_on<F: Fabric>(s: &Session<F>, spot: Spot, progress: u64) -> Result
     {
         s.send(next.from.peer(), spot.letter(Kind::Grant, next.from, progress)).await?;
     } else {
-        let ask = Letter {
+        let ask = LockLetter {
             from: next.from,
             ..spot.letter(Kind::Exclusive, Claimant::NOBODY, next.value)
         };
@@ -271,7 +271,7 @@ struct Admission<'a, F> {
 /// Ends when a letter has been taken.
 type Told<'a> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 'a>>;
 
-fn wants_shared(letter: &Letter) -> bool {
+fn wants_shared(letter: &LockLetter) -> bool {
     letter.kind == Kind::WantShared
 }
 
@@ -301,12 +301,12 @@ impl<F: Fabric> Admission<'_, F> {
     }
 
     /// Waits for the writer behind, whose swap the word shows.
-    async fn await_writer(&mut self, seen: u64) -> Result<Letter, Stop> {
+    async fn await_writer(&mut self, seen: u64) -> Result<LockLetter, Stop> {
         let now = self.s.fabric.now();
         let mut watch = Watch::new(now, now, seen);
         let tells = self.s.options.lease.is_none();
         let wanted =
-            |l: &Letter| l.kind == Kind::WantExclusive || tells && l.kind == Kind::WantShared;
+            |l: &LockLetter| l.kind == Kind::WantExclusive || tells && l.kind == Kind::WantShared;
         loop {
             let letter = self.s.await_letter(self.spot, &mut watch, wanted).await?;
             if letter.kind == Kind::WantExclusive {
