@@ -53,6 +53,60 @@ enum RepairStage {
     Handing { device: DeviceId, lives: Vec<Life> },
 }
 
+/// The answers of one stage.
+#[derive(Default)]
+struct Gathered {
+    left: Left,
+    /// The fenced hosts, and the last fenced incarnation of each.
+    fenced: BTreeMap<HostId, u64>,
+}
+
+/// The reason why a stage does not end with its answers.
+enum Unusable {
+    /// A device has a newer state of the array.
+    Stale(ArrayState),
+    /// A device answers as none should.
+    Odd(String),
+}
+
+impl Gathered {
+    fn from(layout: &Layout, answers: Vec<(Peer, Answer)>) -> Result<Gathered, Unusable> {
+        let mut all = Gathered::default();
+        for (peer, answer) in answers {
+            match (peer, answer) {
+                (
+                    Peer::Device(device),
+                    Answer::InFlight { in_flight, written, forgotten, forgot },
+                ) => {
+                    let left = &mut all.left;
+                    let awaited = in_flight.into_iter();
+                    left.awaited.extend(awaited.map(|(extent, stamp)| (device, extent, stamp)));
+                    let written = written.into_iter();
+                    left.written.extend(written.map(|(extent, header)| (device, extent, header)));
+                    let known = left.forgotten.entry(device).or_default();
+                    // The larger bound is the safe one: no write above it is missing from the
+                    // answers.
+                    *known = forgotten.max(*known);
+                    left.forgetful.extend(forgot.then_some(device.0 / layout.group_size()));
+                }
+                (_, Answer::Fences(lives)) => {
+                    for life in lives {
+                        let floor = all.fenced.entry(life.host).or_default();
+                        *floor = (*floor).max(life.incarnation);
+                    }
+                }
+                (_, Answer::Done) => {}
+                (_, Answer::Stale(state)) => return Err(Unusable::Stale(state)),
+                (peer, answer) => {
+                    let what = format!("{peer:?} answered a repair with {answer:?}");
+                    return Err(Unusable::Odd(what));
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
 /// A fenced life's leftovers, as devices report them.
 #[derive(Default)]
 struct Left {
@@ -291,7 +345,7 @@ impl ArrayHost {
         }
         match task.role {
             Role::Pass(pass) => self.passed(now, id, &pass),
-            Role::Tell { answers, .. } => self.told(now, id, answers),
+            Role::Tell { answers, .. } => self.stage_answered(now, id, answers),
             Role::Work => {}
         }
     }
@@ -336,45 +390,22 @@ impl ArrayHost {
         self.go_on(now, id);
     }
 
-    fn told(&mut self, now: Time, id: u64, answers: Vec<(Peer, Answer)>) {
-        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
-        let layout = self.config.layout;
-        let mut left = Left::default();
-        let mut fenced: BTreeMap<HostId, u64> = BTreeMap::new();
-        for (peer, answer) in answers {
-            match (peer, answer) {
-                (
-                    Peer::Device(device),
-                    Answer::InFlight { in_flight, written, forgotten, forgot },
-                ) => {
-                    let awaited = in_flight.into_iter();
-                    left.awaited.extend(awaited.map(|(extent, stamp)| (device, extent, stamp)));
-                    let written = written.into_iter();
-                    left.written.extend(written.map(|(extent, header)| (device, extent, header)));
-                    let known = left.forgotten.entry(device).or_default();
-                    // The larger bound is the safe one: no write above it is missing from the
-                    // answers.
-                    *known = forgotten.max(*known);
-                    left.forgetful.extend(forgot.then_some(device.0 / layout.group_size()));
-                }
-                (_, Answer::Fences(lives)) => {
-                    for life in lives {
-                        let floor = fenced.entry(life.host).or_default();
-                        *floor = (*floor).max(life.incarnation);
-                    }
-                }
-                (_, Answer::Done) => {}
-                // Devices have come or gone. By the new state, other devices have to be told.
-                (_, Answer::Stale(state)) => {
-                    self.adopt(now, state);
-                    return self.go_on(now, id);
-                }
-                (peer, answer) => {
-                    let what = format!("{peer:?} answered a repair with {answer:?}");
-                    return self.over(now, id, Err(OpError::State(what)));
-                }
-            }
+    /// All have answered what a stage asks: on to the next stage.
+    fn stage_answered(&mut self, now: Time, id: u64, answers: Vec<(Peer, Answer)>) {
+        if !self.repair_jobs.contains_key(&id) {
+            return;
         }
+        let layout = self.config.layout;
+        let Gathered { left, fenced } = match Gathered::from(&layout, answers) {
+            Ok(gathered) => gathered,
+            // Devices have come or gone. By the new state, other devices have to be told.
+            Err(Unusable::Stale(state)) => {
+                self.adopt(now, state);
+                return self.go_on(now, id);
+            }
+            Err(Unusable::Odd(what)) => return self.over(now, id, Err(OpError::State(what))),
+        };
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
         match &job.stage {
             RepairStage::Fencing(life) => {
                 let life = *life;
