@@ -380,87 +380,99 @@ impl Node {
 
     /// Executes the machine's outputs, and sets its timer.
     fn run(&mut self, cx: &mut Context<'_, Node>) {
-        let places = self.setting.places;
         let now = self.now(cx);
-        let next = match &mut self.hosted {
+        let next = match &self.hosted {
             Hosted::Starting(_) => None,
-            Hosted::Host(host) => {
-                let life = host.life();
-                while let Some(output) = host.poll() {
-                    match output {
-                        HostOutput::Send { to, request } => {
-                            let op = request.call.op;
-                            let ticket = host.ticket(op).filter(|_| self.setting.events);
-                            if let Some(ticket) = ticket.filter(|_| self.noted.insert(op.seq)) {
-                                cx.note(Note::Begun { ticket, op, stamp: request.stamp });
-                            }
-                            cx.send(places.node(to), Packet::Request(life, request));
-                        }
-                        HostOutput::SendServer { request } => {
-                            cx.send(places.server(), Packet::ServerRequest(life, request));
-                        }
-                        HostOutput::Done { ticket, op, result } => {
-                            cx.note(Note::Done { ticket, op, result });
-                        }
-                        HostOutput::State(state) => cx.note(Note::State(state)),
-                        HostOutput::Broken(device) => cx.note(Note::Broken(device)),
-                    }
-                }
-                host.next_timer()
-            }
-            Hosted::Device(device) => {
-                while let Some(output) = device.poll() {
-                    match output {
-                        DeviceOutput::Send { to, reply } => {
-                            cx.send(places.host(to.host), Packet::Reply(to, reply));
-                        }
-                        DeviceOutput::Disk(ask) => {
-                            self.disk_counts.add(&ask);
-                            let medium = self.medium.as_mut();
-                            // An operation that a disk cannot begin has ended already.
-                            if let Some(Ended::Answer(token, result)) =
-                                medium.and_then(|medium| medium.ask(ask, cx))
-                            {
-                                device.handle(now, DeviceInput::Disk { token, result });
-                            }
-                        }
-                        DeviceOutput::Event(event) if self.setting.events => {
-                            cx.note(Note::Event(event));
-                        }
-                        DeviceOutput::Event(_) => {}
-                        DeviceOutput::Silent { life } => cx.note(Note::Silent(life)),
-                        DeviceOutput::State(state) => {
-                            for (node, life) in &self.lives {
-                                cx.send(*node, Packet::State(*life, state.clone()));
-                            }
-                            cx.note(Note::State(state));
-                        }
-                        DeviceOutput::Broken(_) => {
-                            if let Role::Device(device) = places.role(cx.id()) {
-                                cx.note(Note::Broken(device));
-                            }
-                        }
-                    }
-                }
-                device.next_timer()
-            }
-            Hosted::Server(server) => {
-                while let Some(output) = server.poll() {
-                    match output {
-                        ServerOutput::Send { to, reply } => {
-                            cx.send(places.host(to.host), Packet::ServerReply(to, reply));
-                        }
-                        ServerOutput::Log(ask) => {
-                            let takes = self.setting.log.sample(cx.random());
-                            cx.set_timer(takes, Alarm::Logged(ask));
-                        }
-                        ServerOutput::Suspect(life) => cx.note(Note::Suspect(life)),
-                    }
-                }
-                server.next_timer()
-            }
+            Hosted::Host(_) => self.run_host(cx),
+            Hosted::Device(_) => self.run_device(now, cx),
+            Hosted::Server(_) => self.run_server(cx),
         };
         self.set_tick(next, cx);
+    }
+
+    /// Executes a host's outputs; returns its next timer.
+    fn run_host(&mut self, cx: &mut Context<'_, Node>) -> Option<Time> {
+        let places = self.setting.places;
+        let Hosted::Host(host) = &mut self.hosted else { return None };
+        let life = host.life();
+        while let Some(output) = host.poll() {
+            match output {
+                HostOutput::Send { to, request } => {
+                    let op = request.call.op;
+                    let ticket = host.ticket(op).filter(|_| self.setting.events);
+                    if let Some(ticket) = ticket.filter(|_| self.noted.insert(op.seq)) {
+                        cx.note(Note::Begun { ticket, op, stamp: request.stamp });
+                    }
+                    cx.send(places.node(to), Packet::Request(life, request));
+                }
+                HostOutput::SendServer { request } => {
+                    cx.send(places.server(), Packet::ServerRequest(life, request));
+                }
+                HostOutput::Done { ticket, op, result } => {
+                    cx.note(Note::Done { ticket, op, result });
+                }
+                HostOutput::State(state) => cx.note(Note::State(state)),
+                HostOutput::Broken(device) => cx.note(Note::Broken(device)),
+            }
+        }
+        host.next_timer()
+    }
+
+    /// Executes a device's outputs; returns its next timer.
+    fn run_device(&mut self, now: Time, cx: &mut Context<'_, Node>) -> Option<Time> {
+        let places = self.setting.places;
+        let Hosted::Device(device) = &mut self.hosted else { return None };
+        while let Some(output) = device.poll() {
+            match output {
+                DeviceOutput::Send { to, reply } => {
+                    cx.send(places.host(to.host), Packet::Reply(to, reply));
+                }
+                DeviceOutput::Disk(ask) => {
+                    self.disk_counts.add(&ask);
+                    let medium = self.medium.as_mut();
+                    // An operation that a disk cannot begin has ended already.
+                    if let Some(Ended::Answer(token, result)) =
+                        medium.and_then(|medium| medium.ask(ask, cx))
+                    {
+                        device.handle(now, DeviceInput::Disk { token, result });
+                    }
+                }
+                DeviceOutput::Event(event) if self.setting.events => cx.note(Note::Event(event)),
+                DeviceOutput::Event(_) => {}
+                DeviceOutput::Silent { life } => cx.note(Note::Silent(life)),
+                DeviceOutput::State(state) => {
+                    for (node, life) in &self.lives {
+                        cx.send(*node, Packet::State(*life, state.clone()));
+                    }
+                    cx.note(Note::State(state));
+                }
+                DeviceOutput::Broken(_) => {
+                    if let Role::Device(device) = places.role(cx.id()) {
+                        cx.note(Note::Broken(device));
+                    }
+                }
+            }
+        }
+        device.next_timer()
+    }
+
+    /// Executes the lock server's outputs; returns its next timer.
+    fn run_server(&mut self, cx: &mut Context<'_, Node>) -> Option<Time> {
+        let places = self.setting.places;
+        let Hosted::Server(server) = &mut self.hosted else { return None };
+        while let Some(output) = server.poll() {
+            match output {
+                ServerOutput::Send { to, reply } => {
+                    cx.send(places.host(to.host), Packet::ServerReply(to, reply));
+                }
+                ServerOutput::Log(ask) => {
+                    let takes = self.setting.log.sample(cx.random());
+                    cx.set_timer(takes, Alarm::Logged(ask));
+                }
+                ServerOutput::Suspect(life) => cx.note(Note::Suspect(life)),
+            }
+        }
+        server.next_timer()
     }
 
     fn now(&mut self, cx: &Context<'_, Node>) -> Time {
