@@ -2,7 +2,7 @@
 //!
 //! Each host does the work of a RAID controller for its own applications. It breaks a *host operation* down into requests
 //! to devices, in two phases ([`plan`]). One of five [`Scheme`]s makes operations serializable and keeps stripes
-//! consistent. [`Host`], [`Device`] and `LockServer` are state machines without sockets, clock, disk or threads. `handle`
+//! consistent. [`ArrayHost`], [`Device`] and `LockServer` are state machines without sockets, clock, disk or threads. `handle`
 //! takes inputs, `poll` gives outputs, and `next_timer` says when to call with a tick.
 //!
 //! The design is in docs/design/array.md. Its source is Amiri, Gibson, Golding, *Highly concurrent shared storage*.
@@ -25,7 +25,7 @@ mod state;
 
 pub use agreement::{Agree, Agreed, Ballot};
 pub use device::{BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput};
-pub use host::{Host, HostConfig, HostCounts, HostInput, HostOutput};
+pub use host::{ArrayHost, HostConfig, HostCounts, HostInput, HostOutput};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
 pub use io::{
     BadBlock, Block, BlockError, DeviceEvent, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lockify_host::{Host, HostedClient, Outbox, Quota};
 use lockify_node::{
-    Engine, HOST_TOKENS, HostEvent, Level, Lines, NodeConfig, Notice, SpaceConfig, Weight,
+    HOST_TOKENS, HostEvent, Level, Lines, NodeConfig, NodeEngine, Notice, SpaceConfig, Weight,
 };
 use lockify_session::protocol::{Event, Request, client_id};
 use mio::unix::SourceFd;
@@ -77,8 +77,8 @@ pub(crate) fn start(
         return Err(Error::Node("an embedded node has one shard: leave `shard` at None".into()));
     }
     let failed = |e: &dyn std::fmt::Display| Error::Node(e.to_string());
-    let mut engine = Engine::new(config.node).map_err(|e| failed(&e))?;
-    let host = Host::join(&mut engine, &config.spaces).map_err(|e| failed(&e))?;
+    let mut engine = NodeEngine::new(config.node).map_err(|e| failed(&e))?;
+    let host = ClientHost::join(&mut engine, &config.spaces).map_err(|e| failed(&e))?;
     let sender = Arc::new(EmbeddedSender {
         queue: Mutex::default(),
         polling: AtomicBool::new(false),
@@ -148,8 +148,8 @@ impl Submit for EmbeddedSender {
 /// The half that one thread at a time drives: the node itself.
 pub(crate) struct EmbeddedDriver {
     sender: Arc<EmbeddedSender>,
-    engine: Engine,
-    host: Host,
+    engine: NodeEngine,
+    host: ClientHost,
     client: HostedClient,
     on_notice: Box<dyn FnMut(Notice) + Send>,
     requests: Vec<Request>,

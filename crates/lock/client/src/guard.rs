@@ -65,7 +65,7 @@ impl Pending {
             tag: self.tag,
             state: self.state.clone(),
             lvb: done.lvb,
-            sb: done.sb,
+            status_flags: done.status_flags,
             freed: false,
             released: false,
         }
@@ -96,7 +96,7 @@ pub struct Guard {
     tag: u64,
     state: Arc<LockState>,
     lvb: Option<Lvb>,
-    sb: SbFlags,
+    status_flags: SbFlags,
     freed: bool,
     released: bool,
 }
@@ -128,12 +128,12 @@ impl Guard {
     /// False if the lock value block's content is not to be trusted: a holder died before it
     /// wrote it.
     pub fn lvb_valid(&self) -> bool {
-        !self.sb.contains(SbFlags::VALNOTVALID)
+        !self.status_flags.contains(SbFlags::VALNOTVALID)
     }
 
     /// Flags of the last completion: DEMOTED, VALNOTVALID, ALTMODE.
     pub fn sb_flags(&self) -> SbFlags {
-        self.sb
+        self.status_flags
     }
 
     /// Granted on a claim that has not been confirmed yet.
@@ -383,7 +383,7 @@ impl Guard {
     /// changed already.
     pub fn converted(&mut self, converted: Converted) {
         let Converted(done) = converted;
-        self.sb = done.sb;
+        self.status_flags = done.status_flags;
         if done.lvb.is_some() {
             self.lvb = done.lvb;
         }

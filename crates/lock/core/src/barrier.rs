@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::flags::LockFlags;
 use crate::ids::{ClientId, LockId, Time};
 use crate::io::{Output, Trace};
-use crate::lock::{Lock, Op, Stage};
+use crate::lock::{Lock, Op, OpStage};
 use crate::space::Lockspace;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ enum Waiter {
     /// The lock's operation that began with this number.
     Lock(LockId, u32),
     Client(ClientId),
-    Fence(u64),
+    AwaitClaims(u64),
     Leave,
 }
 
@@ -73,7 +73,7 @@ impl Lockspace {
     }
 
     pub(crate) fn wait_at_barrier(&mut self, id: LockId) {
-        self.store[id].stage = Stage::Barrier;
+        self.store[id].stage = OpStage::Barrier;
         let start = self.store[id].op_start;
         self.stats.barrier_waits += 1;
         self.trace(|| Trace::Barrier { lock: id, waits: true });
@@ -85,11 +85,11 @@ impl Lockspace {
         self.wait_for_claims(Waiter::Client(client));
     }
 
-    pub(crate) fn fence(&mut self, number: u64) {
+    pub(crate) fn await_claims(&mut self, number: u64) {
         if self.claims.unsettled() == 0 {
-            self.out.push_back(Output::Fenced(number));
+            self.out.push_back(Output::ClaimsSettled(number));
         } else {
-            self.wait_for_claims(Waiter::Fence(number));
+            self.wait_for_claims(Waiter::AwaitClaims(number));
         }
     }
 
@@ -142,14 +142,14 @@ impl Lockspace {
     fn pass(&mut self, waiter: Waiter) {
         match waiter {
             Waiter::Lock(id, start) => {
-                let waits = |l: &Lock| l.stage == Stage::Barrier && l.op_start == start;
+                let waits = |l: &Lock| l.stage == OpStage::Barrier && l.op_start == start;
                 if self.store.get(id).is_some_and(waits) {
                     self.trace(|| Trace::Barrier { lock: id, waits: false });
                     self.issue_in_turn(id);
                 }
             }
             Waiter::Client(client) => self.release_client(client),
-            Waiter::Fence(number) => self.out.push_back(Output::Fenced(number)),
+            Waiter::AwaitClaims(number) => self.out.push_back(Output::ClaimsSettled(number)),
             Waiter::Leave => self.release_everything(),
         }
     }

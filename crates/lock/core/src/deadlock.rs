@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::crowd::Modes;
 use crate::ids::{LockId, NodeId, Time};
 use crate::inspect::{Queue, ResourceInfo};
-use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
+use crate::lock::{CancelCause, Lock, Op, OpStage, Owner};
 use crate::message::Body;
 use crate::name::Name;
 use crate::resource::{Master, ResourceKey};
@@ -392,7 +392,8 @@ impl Lockspace {
             sight.blocker_here = blocker.op;
         }
         if edge.waiter.0 == me {
-            sight.waiter = self.resting(edge.waiter.1).filter(|l| l.stage == Stage::Queued)?.op_no;
+            sight.waiter =
+                self.resting(edge.waiter.1).filter(|l| l.stage == OpStage::Queued)?.op_no;
         }
         if edge.blocker.0 == me {
             sight.blocker = self.resting(edge.blocker.1)?.op_no;
@@ -403,7 +404,7 @@ impl Lockspace {
     /// A client's lock that holds or waits at its master, with nothing on its way there.
     fn resting(&self, id: LockId) -> Option<&Lock> {
         self.store.get(id).filter(|l| {
-            let queued = l.stage == Stage::Queued && l.op != Op::Unlock;
+            let queued = l.stage == OpStage::Queued && l.op != Op::Unlock;
             let holds = l.op == Op::None && l.granted.is_some() && !l.lost;
             l.overlap.is_none() && matches!(l.owner, Owner::Local(_)) && (queued || holds)
         })
@@ -411,7 +412,7 @@ impl Lockspace {
 
     /// The wait that was chosen, if it is still that one.
     pub(crate) fn end_deadlocked(&mut self, id: LockId, op: u32) {
-        let waits = |l: &&Lock| l.stage == Stage::Queued && l.op_no == op;
+        let waits = |l: &&Lock| l.stage == OpStage::Queued && l.op_no == op;
         if self.resting(id).filter(waits).is_some() {
             self.cancel_lock(id, CancelCause::Deadlock);
         }

@@ -20,9 +20,9 @@ pub(crate) enum Try {
     Demoted,
 }
 
-/// When a lock is considered.
+/// The context in which a lock is considered for a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum When {
+pub(crate) enum GrantContext {
     /// On arrival.
     Now,
     /// From its queue.
@@ -53,7 +53,7 @@ pub(crate) struct Effects {
 impl Store {
     /// Returns true if `id` can be granted `rq`: the ten rules of docs/design/semantics.md 4.1, in their
     /// order.
-    fn grantable(&self, id: LockId, rq: Mode, when: When) -> bool {
+    fn grantable(&self, id: LockId, rq: Mode, context: GrantContext) -> bool {
         let lock = &self[id];
         let key = lock.resource;
         if lock.flags.contains(LockFlags::EXPEDITE) {
@@ -64,17 +64,19 @@ impl Store {
         }
         let converts = lock.granted.is_some();
         let none_converting = self.first(key, Queue::Converting).is_none();
-        match when {
-            When::Recovering if converts => return true, // 3
-            When::Pending if converts && lock.disordered => return true, // 3, as long as it waits
-            When::Now if converts && !lock.flags.contains(LockFlags::QUECVT) => return true, // 4
-            When::Now if converts => return none_converting, // 5
+        match context {
+            GrantContext::Recovering if converts => return true, // 3
+            GrantContext::Pending if converts && lock.disordered => return true, // 3, as long as it waits
+            GrantContext::Now if converts => {
+                return !lock.flags.contains(LockFlags::QUECVT) // 4
+                    || none_converting; // 5
+            }
             _ => {}
         }
         if lock.flags.contains(LockFlags::NOORDER) {
             return true; // 6
         }
-        match (when == When::Now, converts) {
+        match (context == GrantContext::Now, converts) {
             (false, true) => self.first(key, Queue::Converting) == Some(id), // 7
             (true, false) => none_converting && self.first(key, Queue::Waiting).is_none(), // 8
             (false, false) => none_converting && self.first(key, Queue::Waiting) == Some(id), // 9
@@ -105,9 +107,9 @@ impl Store {
 impl Lockspace {
     /// Tries a lock (docs/design/semantics.md 4.2), without granting. A success in the alternative mode
     /// leaves that mode in `requested`. Those ahead of it in the conversion queue want the modes `ahead`.
-    fn try_grant(&mut self, id: LockId, when: When, ahead: Modes) -> Try {
+    fn try_grant(&mut self, id: LockId, context: GrantContext, ahead: Modes) -> Try {
         let Some(rq) = self.store[id].requested else { return Try::NotNow };
-        if self.store.grantable(id, rq, when) {
+        if self.store.grantable(id, rq, context) {
             return Try::Granted;
         }
         let lock = &self.store[id];
@@ -120,20 +122,21 @@ impl Lockspace {
                 return Try::Deadlock;
             }
             let lock = &mut self.store[id];
-            let news = !lock.sb.contains(SbFlags::DEMOTED);
+            let news = !lock.status_flags.contains(SbFlags::DEMOTED);
             lock.granted = Some(Mode::NL);
-            lock.sb |= SbFlags::DEMOTED;
+            lock.status_flags |= SbFlags::DEMOTED;
             self.store.mode_changed(id);
             return if news { Try::Demoted } else { Try::NotNow };
         }
         let Some(alternative) = flags.alternative(rq) else { return Try::NotNow };
-        let when = if when == When::Recovering { When::Pending } else { when };
-        if !self.store.grantable(id, alternative, when) {
+        let context =
+            if context == GrantContext::Recovering { GrantContext::Pending } else { context };
+        if !self.store.grantable(id, alternative, context) {
             return Try::NotNow;
         }
         let lock = &mut self.store[id];
         lock.requested = Some(alternative);
-        lock.sb |= SbFlags::ALTMODE;
+        lock.status_flags |= SbFlags::ALTMODE;
         Try::Granted
     }
 
@@ -155,7 +158,7 @@ impl Lockspace {
 
     /// A new lock at its master.
     pub(crate) fn do_request(&mut self, id: LockId) -> Outcome {
-        if self.try_grant(id, When::Now, Modes::default()) == Try::Granted {
+        if self.try_grant(id, GrantContext::Now, Modes::default()) == Try::Granted {
             self.grant(id);
             return Outcome::Granted;
         }
@@ -170,7 +173,7 @@ impl Lockspace {
     /// A conversion at its master; `requested` and `flags` are set.
     pub(crate) fn do_convert(&mut self, id: LockId) -> Outcome {
         let key = self.store[id].resource;
-        match self.try_grant(id, When::Now, Modes::default()) {
+        match self.try_grant(id, GrantContext::Now, Modes::default()) {
             Try::Granted => {
                 self.grant(id);
                 return Outcome::Granted;
@@ -182,9 +185,9 @@ impl Lockspace {
             }
             Try::Demoted => {
                 // The released mode may let other locks through, and then this one.
-                self.run_conversions(key, When::Pending);
+                self.run_conversions(key, GrantContext::Pending);
                 let rq = self.store[id].requested;
-                if rq.is_some_and(|rq| self.store.grantable(id, rq, When::Now)) {
+                if rq.is_some_and(|rq| self.store.grantable(id, rq, GrantContext::Now)) {
                     self.grant(id);
                     return Outcome::Granted;
                 }
@@ -235,21 +238,21 @@ impl Lockspace {
     /// `run pending`: grants the locks that have become grantable, then tells those that block the
     /// rest.
     pub(crate) fn run_pending(&mut self, key: ResourceKey) {
-        self.run_queues(key, When::Pending);
+        self.run_queues(key, GrantContext::Pending);
     }
 
     /// The same after a recovery: conversions may go out of order (rule 3).
     pub(crate) fn run_recovered(&mut self, key: ResourceKey) {
-        self.run_queues(key, When::Recovering);
+        self.run_queues(key, GrantContext::Recovering);
     }
 
-    fn run_queues(&mut self, key: ResourceKey, when: When) {
+    fn run_queues(&mut self, key: ResourceKey, context: GrantContext) {
         if self.store.first(key, Queue::Converting).is_none()
             && self.store.first(key, Queue::Waiting).is_none()
         {
             return;
         }
-        let converting = self.run_conversions(key, when);
+        let converting = self.run_conversions(key, context);
         if !self.store.contains_resource(key) {
             return;
         }
@@ -265,16 +268,16 @@ impl Lockspace {
 
     /// Grants conversions; returns the strongest mode still waited for. Behind the first one, it
     /// looks only at those that may go out of turn, or on which a look has effects.
-    fn run_conversions(&mut self, key: ResourceKey, when: When) -> Option<Mode> {
+    fn run_conversions(&mut self, key: ResourceKey, context: GrantContext) -> Option<Mode> {
         let mut demotion_seen = false;
         loop {
-            let all = when == When::Recovering || self.store.tally(key).any_watched();
+            let all = context == GrantContext::Recovering || self.store.tally(key).any_watched();
             let (mut granted, mut demoted, mut ahead) = (false, false, Modes::default());
             let mut next = self.store.first(key, Queue::Converting);
             while let Some(id) = next {
                 self.store.visit();
                 next = self.store.next(id);
-                match self.try_grant(id, when, ahead) {
+                match self.try_grant(id, context, ahead) {
                     Try::Granted => {
                         self.grant(id);
                         self.tell_granted(id);
@@ -332,7 +335,7 @@ impl Lockspace {
         while let Some(id) = next {
             self.store.visit();
             next = self.store.next(id);
-            if self.try_grant(id, When::Pending, Modes::default()) == Try::Granted {
+            if self.try_grant(id, GrantContext::Pending, Modes::default()) == Try::Granted {
                 self.grant(id);
                 self.tell_granted(id);
                 match self.still_next(key, Queue::Waiting, next) {

@@ -132,12 +132,12 @@ pub enum Queue {
     /// Waits for its first grant.
     Waiting,
     /// Its master has not answered yet.
-    Parked,
+    Unanswered,
 }
 
 impl Queue {
     pub(crate) const ALL: [Queue; 4] =
-        [Queue::Granted, Queue::Converting, Queue::Waiting, Queue::Parked];
+        [Queue::Granted, Queue::Converting, Queue::Waiting, Queue::Unanswered];
 }
 
 /// A structural invariant that does not hold on this node: a defect of the lock manager.

@@ -125,8 +125,8 @@ pub enum Input {
     /// Leave in order: completes with [`Output::Left`] when every claim is settled. Locks that
     /// clients still hold are force-unlocked.
     Leave,
-    /// Ask to be told, by [`Output::Fenced`], when every claim made so far is settled.
-    Fence(u64),
+    /// Ask to be told, by [`Output::ClaimsSettled`], when every claim made so far is settled.
+    AwaitClaims(u64),
     /// Search for deadlocks after another time ([`crate::Config::deadlock_after`]), or never.
     SearchAfter(Option<Time>),
     /// Time has passed: call when [`crate::Lockspace::next_timer`] says so.
@@ -153,7 +153,7 @@ pub struct Completion {
     /// The mode now granted; `None` if the lock is gone.
     pub mode: Option<Mode>,
     /// The flags of the completion.
-    pub sb: SbFlags,
+    pub status_flags: SbFlags,
     /// The lock value block, if VALBLK asked for it and this transition reads it.
     pub lvb: Option<Lvb>,
     /// Fencing token: for grants of PW and EX a number larger than that of every earlier such
@@ -245,8 +245,8 @@ pub enum Output {
         /// The client that left it.
         client: ClientId,
     },
-    /// Every claim made before the [`Input::Fence`] of this number is settled.
-    Fenced(u64),
+    /// Every claim made before the [`Input::AwaitClaims`] of this number is settled.
+    ClaimsSettled(u64),
     /// Recovery of this view began: callbacks stop, calls wait (recover_prep).
     RecoveryBegun(u64),
     /// Recovery of this view is done: the lockspace runs (recover_done).

@@ -38,7 +38,7 @@ pub(crate) enum Op {
 /// How far the outstanding operation has come (the stages of Linux `lock.c`, plus the waits that
 /// come before the network).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub(crate) enum Stage {
+pub(crate) enum OpStage {
     /// No operation.
     Idle,
     /// Behind the claim barrier; before the recovery gate, which it must never hold.
@@ -48,7 +48,7 @@ pub(crate) enum Stage {
     /// The lock is being merged at another master: issued when it is there.
     Frozen,
     /// Waits for the end of another lock's look-up of the master.
-    Parked,
+    AwaitsMaster,
     /// A look-up is out to the directory node.
     LookUp,
     /// A message is out to this node as the master, its reply has not come.
@@ -87,7 +87,7 @@ pub(crate) struct Lock {
     pub granted: Option<Mode>,
     pub requested: Option<Mode>,
     pub flags: LockFlags,
-    pub sb: SbFlags,
+    pub status_flags: SbFlags,
     pub token: u64,
     /// A PR-CW conversion was on its way when its master died: either mode may be in force.
     pub granted_unknown: bool,
@@ -102,17 +102,17 @@ pub(crate) struct Lock {
     pub merging: bool,
 
     pub op: Op,
-    pub stage: Stage,
+    pub stage: OpStage,
     /// Numbers the lock's messages to masters, so that late replies are recognized.
     pub op_no: u32,
     /// `op_no` when the operation was called: stays when recovery sends it again.
     pub op_start: u32,
     pub overlap: Option<Box<Overlap>>,
     /// The mode when the operation was called.
-    pub before: Option<Mode>,
+    pub mode_at_call: Option<Mode>,
     /// The client was told that its conversion has timed out and that it holds this mode; the
     /// conversion's result concerns no client any more.
-    pub told: Option<Mode>,
+    pub mode_reported: Option<Mode>,
     /// The master's id of this lock, where the master is remote.
     pub remid: Option<LockId>,
 
@@ -157,13 +157,13 @@ impl Lock {
             id: LockId(0),
             resource,
             owner,
-            queue: Queue::Parked,
+            queue: Queue::Unanswered,
             links: Links::LOOSE,
             marks: Marks::default(),
             granted: None,
             requested: None,
             flags: LockFlags::empty(),
-            sb: SbFlags::empty(),
+            status_flags: SbFlags::empty(),
             token: 0,
             granted_unknown: false,
             disordered: false,
@@ -171,12 +171,12 @@ impl Lock {
             lost: false,
             merging: false,
             op: Op::None,
-            stage: Stage::Idle,
+            stage: OpStage::Idle,
             op_no: 0,
             op_start: 0,
             overlap: None,
-            before: None,
-            told: None,
+            mode_at_call: None,
+            mode_reported: None,
             remid: None,
             tag: 0,
             since: now,
@@ -195,16 +195,16 @@ impl Lock {
     /// Begins an operation: everything that belonged to the last one is gone.
     pub fn begin(&mut self, op: Op, requested: Option<Mode>, flags: LockFlags, lvb: Option<Lvb>) {
         self.op = op;
-        self.stage = Stage::Idle;
+        self.stage = OpStage::Idle;
         self.op_no = (self.op_no + 1) & Lock::OP_MASK;
         self.op_start = self.op_no;
         self.requested = requested;
         self.flags = flags;
-        self.sb = SbFlags::empty();
+        self.status_flags = SbFlags::empty();
         self.disordered = false;
         self.overlap = None;
-        self.before = self.granted;
-        self.told = None;
+        self.mode_at_call = self.granted;
+        self.mode_reported = None;
         self.lvb_read = false;
         self.lvb_out = lvb.filter(|_| self.granted.is_some_and(Mode::writes));
     }
@@ -234,9 +234,9 @@ impl Lock {
     /// The operation is over (or was never begun).
     pub fn rest(&mut self) {
         self.op = Op::None;
-        self.stage = Stage::Idle;
+        self.stage = OpStage::Idle;
         self.requested = None;
         self.overlap = None;
-        self.told = None;
+        self.mode_reported = None;
     }
 }

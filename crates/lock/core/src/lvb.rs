@@ -62,7 +62,7 @@ impl Store {
             LvbAction::None => {}
         }
         if self[key].lvb_invalid {
-            self[id].sb |= SbFlags::VALNOTVALID;
+            self[id].status_flags |= SbFlags::VALNOTVALID;
         }
     }
 

@@ -92,7 +92,7 @@ pub struct Granted {
     /// The mode now granted.
     pub mode: Mode,
     /// The flags of the completion.
-    pub sb: SbFlags,
+    pub status_flags: SbFlags,
     /// The resource's lock value block, where this transition reads it.
     pub lvb: Option<Lvb>,
     /// The version of the resource's lock value block.

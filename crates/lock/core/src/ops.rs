@@ -15,7 +15,7 @@ use crate::grant::{Effects, Outcome};
 use crate::ids::{ClientId, Clients, LockId, NodeId};
 use crate::inspect::Queue;
 use crate::io::{Completion, ConvertArgs, LockArgs, Lvb, Output, UnlockArgs};
-use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
+use crate::lock::{CancelCause, Lock, Op, OpStage, Owner};
 use crate::message::Body;
 use crate::mode::Mode;
 use crate::resource::{Finding, Master};
@@ -44,7 +44,7 @@ impl Lockspace {
         lock.begin(Op::Request, Some(args.mode), args.flags, args.lvb);
         lock.tag = args.tag;
         lock.bast = args.bast;
-        let id = self.store.insert(lock, Queue::Parked);
+        let id = self.store.insert(lock, Queue::Unanswered);
         self.store.set_transaction(id, args.transaction);
         self.set_operation_timer(id, args.timeout);
         self.issue_in_turn(id);
@@ -84,7 +84,7 @@ impl Lockspace {
         let force = args.flags.contains(UnlockFlags::FORCE);
         let unlocking =
             lock.op == Op::Unlock || lock.overlap.as_ref().is_some_and(|o| o.unlock.is_some());
-        let told = lock.told;
+        let told = lock.mode_reported;
         self.check_lvb(args.flags.contains(UnlockFlags::VALBLK), args.lvb.as_ref())?;
         if lost {
             self.store[args.lock].tag = args.tag;
@@ -124,7 +124,7 @@ impl Lockspace {
     /// A client's process is gone (docs/design/semantics.md 8.1). Its locks stay in force until the claims
     /// made so far are settled: exit weakens EX and PW as any unlock does.
     pub(crate) fn client_gone(&mut self, client: ClientId) {
-        self.held.retain(|output| output.client() != Some(client));
+        self.deferred_callbacks.retain(|output| output.client() != Some(client));
         for id in self.store.locks_of_client(client) {
             if self.store.get(id).is_some_and(|l| l.lost) {
                 self.abandon(id);
@@ -191,7 +191,10 @@ impl Lockspace {
         }
         // The client can have been about to write only under a held mode.
         let mut flags = UnlockFlags::FORCE;
-        flags.set(UnlockFlags::IVVALBLK, lock.told.or(lock.granted).is_some_and(Mode::writes));
+        flags.set(
+            UnlockFlags::IVVALBLK,
+            lock.mode_reported.or(lock.granted).is_some_and(Mode::writes),
+        );
         flags.set(UnlockFlags::FREED, mutated!(self, BarrierNotAtExit));
         self.unlock_lock(UnlockArgs { client: ClientId(0), lock: id, tag: 0, flags, lvb: None });
     }
@@ -265,7 +268,7 @@ impl Lockspace {
                 continue;
             }
             let Some(id) = self.gated.pop_front() else { break };
-            if self.store.get(id).is_some_and(|l| l.stage == Stage::Gate) {
+            if self.store.get(id).is_some_and(|l| l.stage == OpStage::Gate) {
                 self.pass_gate(id);
             }
         }
@@ -286,13 +289,13 @@ impl Lockspace {
     }
 
     fn pass_gate(&mut self, id: LockId) {
-        self.store[id].stage = Stage::Idle;
+        self.store[id].stage = OpStage::Idle;
         if self.take_overlap(id) {
             return;
         }
         let key = self.store[id].resource;
         if self.store[id].op != Op::Request && self.claims.is_merging(self.store[key].claim) {
-            self.store[id].stage = Stage::Frozen;
+            self.store[id].stage = OpStage::Frozen;
             return;
         }
         match self.store[id].op {
@@ -310,7 +313,7 @@ impl Lockspace {
         // One local lock on a resource whose claim is pending: further ones wait for the verdict,
         // or a second client would see an object that may have to be undone.
         if resource.claim.is_some() || resource.finding != Finding::Nothing {
-            self.store[id].stage = Stage::Parked;
+            self.store[id].stage = OpStage::AwaitsMaster;
             return;
         }
         match self.master_by_record(key) {
@@ -344,7 +347,7 @@ impl Lockspace {
             }
             Master::At(master) if gr.is_down(rq) => self.convert_down(id, master, rq),
             Master::At(master) => self.convert_at(id, master),
-            Master::Unknown => self.store[id].stage = Stage::Parked,
+            Master::Unknown => self.store[id].stage = OpStage::AwaitsMaster,
         }
     }
 
@@ -352,7 +355,7 @@ impl Lockspace {
     fn settle_here(&mut self, id: LockId, outcome: Outcome) {
         match outcome {
             Outcome::Granted => self.complete(id, Status::Granted),
-            Outcome::Queued => self.store[id].stage = Stage::Queued,
+            Outcome::Queued => self.store[id].stage = OpStage::Queued,
             Outcome::Again => self.finish(id, Status::Again),
             Outcome::Deadlock => self.finish(id, Status::Deadlock),
         }
@@ -378,10 +381,10 @@ impl Lockspace {
         let id = args.lock;
         let lock = &mut self.store[id];
         match (lock.op, lock.stage) {
-            (Op::Request | Op::Convert, Stage::LookUp | Stage::Asked(_) | Stage::Gate) => {
+            (Op::Request | Op::Convert, OpStage::LookUp | OpStage::Asked(_) | OpStage::Gate) => {
                 lock.overlap().unlock = Some(args);
             }
-            (Op::Request | Op::Convert, Stage::Queued) if !self.running => {
+            (Op::Request | Op::Convert, OpStage::Queued) if !self.running => {
                 self.store[id].overlap().unlock = Some(args);
             }
             _ => self.begin_unlock(args),
@@ -391,7 +394,7 @@ impl Lockspace {
     fn begin_unlock(&mut self, args: UnlockArgs) {
         let UnlockArgs { lock: id, tag, flags, lvb, .. } = args;
         let lock = &self.store[id];
-        let (mut queued, gr) = (lock.stage == Stage::Queued, lock.granted);
+        let (mut queued, gr) = (lock.stage == OpStage::Queued, lock.granted);
         if queued && self.store[lock.resource].master == Master::Here {
             // The wait is over at once; the mode that was granted before stays in force until the
             // unlock.
@@ -430,7 +433,7 @@ impl Lockspace {
         }
         let kept = LockFlags::PERSISTENT | LockFlags::NODLCKBLK;
         lock.begin(Op::Convert, Some(mode), lock.flags & kept, None);
-        lock.told = Some(mode);
+        lock.mode_reported = Some(mode);
         if self.must_wait_at_barrier(&self.store[id]) {
             self.wait_at_barrier(id);
         } else {
@@ -453,13 +456,13 @@ impl Lockspace {
         let key = lock.resource;
         match (lock.op, lock.stage) {
             (Op::None | Op::Unlock, _) => {}
-            (_, Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::Parked) => {
+            (_, OpStage::Idle | OpStage::Barrier | OpStage::Frozen | OpStage::AwaitsMaster) => {
                 self.end_cancelled(id, cause)
             }
-            (_, Stage::LookUp | Stage::Asked(_) | Stage::Gate) => {
+            (_, OpStage::LookUp | OpStage::Asked(_) | OpStage::Gate) => {
                 lock.overlap().cancel = Some(cause)
             }
-            (_, Stage::Queued) => {
+            (_, OpStage::Queued) => {
                 lock.overlap().cancel = Some(cause);
                 match self.store[key].master {
                     Master::Here if running => {
@@ -505,7 +508,7 @@ impl Lockspace {
         let lock = &mut self.store[id];
         if let Some(args) = lock.overlap.as_mut().and_then(|o| o.unlock.take()) {
             lock.overlap = None;
-            lock.stage = Stage::Idle;
+            lock.stage = OpStage::Idle;
             return self.begin_unlock(args);
         }
         let key = lock.resource;
@@ -527,10 +530,10 @@ impl Lockspace {
     pub(crate) fn complete(&mut self, id: LockId, status: Status) {
         let running = self.running;
         let lock = &mut self.store[id];
-        let told = lock.told.is_some();
+        let told = lock.mode_reported.is_some();
         lock.rest();
         // Only of use while the completion is held back.
-        lock.before = lock.before.filter(|_| !running);
+        lock.mode_at_call = lock.mode_at_call.filter(|_| !running);
         if told {
             return;
         }
@@ -551,7 +554,7 @@ impl Lockspace {
             tag: lock.tag,
             status,
             mode: lock.granted.filter(|_| status != Status::Unlocked),
-            sb: lock.sb,
+            status_flags: lock.status_flags,
             lvb: lock.lvb.clone().filter(|_| granted && lock.lvb_read),
             token: if granted { lock.token } else { 0 },
             provisional: lock.provisional,

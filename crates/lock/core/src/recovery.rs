@@ -12,7 +12,7 @@
 //!
 //! [Walks](walk) do the work on every resource, in pieces.
 //!
-//! Every mark that a step leaves (`moved`, `regrant`, `lvb_lost`, [`Stage::Gate`]) stays on the lock
+//! Every mark that a step leaves (`moved`, `regrant`, `lvb_lost`, [`OpStage::Gate`]) stays on the lock
 //! or resource until the recovery is done, so that a newer view starts over from them.
 //!
 //! Difference to the kernel: names are pushed by their masters rather than pulled, to every member
@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{LockId, NodeId, Time, View};
 use crate::inspect::RecoveryInfo;
 use crate::io::{LostReason, Output, WithdrawReason};
-use crate::lock::{Owner, Stage};
+use crate::lock::{OpStage, Owner};
 use crate::message::{Body, Features, Step};
 use crate::space::Lockspace;
 
@@ -121,7 +121,7 @@ impl Lockspace {
     }
 
     pub(crate) fn gate(&mut self, id: LockId) {
-        self.store[id].stage = Stage::Gate;
+        self.store[id].stage = OpStage::Gate;
         self.gated.push_back(id);
     }
 
@@ -220,7 +220,7 @@ impl Lockspace {
         self.running = true;
         self.stats.recoveries += 1;
         self.out.push_back(Output::RecoveryDone(self.view.seq));
-        self.out.append(&mut self.held);
+        self.out.append(&mut self.deferred_callbacks);
         if !self.has_directory() {
             self.directory.clear();
         }

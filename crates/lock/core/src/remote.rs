@@ -8,7 +8,7 @@ use crate::grant::{Effects, Outcome};
 use crate::ids::{LockId, NodeId};
 use crate::inspect::Queue;
 use crate::io::{Output, WithdrawReason};
-use crate::lock::{Lock, Op, Overlap, Owner, Stage};
+use crate::lock::{Lock, Op, OpStage, Overlap, Owner};
 use crate::message::{Answer, Ask, Body, Granted, Message, NewLock};
 use crate::mode::Mode;
 use crate::resource::{Finding, Master, ResourceKey};
@@ -166,14 +166,14 @@ impl Lockspace {
 
     pub(crate) fn request_at(&mut self, id: LockId, master: NodeId) {
         let new = self.new_lock_of(id);
-        self.store[id].stage = Stage::Asked(master);
+        self.store[id].stage = OpStage::Asked(master);
         self.send(master, Body::Request(new));
     }
 
     pub(crate) fn convert_at(&mut self, id: LockId, master: NodeId) {
         let ask = self.ask_of(id);
         let Some(remid) = self.store[id].remid else { return };
-        self.store[id].stage = Stage::Asked(master);
+        self.store[id].stage = OpStage::Asked(master);
         self.send(master, Body::Convert { remid, ask });
     }
 
@@ -200,7 +200,7 @@ impl Lockspace {
     pub(crate) fn unlock_at(&mut self, id: LockId, master: NodeId) {
         let ask = self.ask_of(id);
         let Some(remid) = self.store[id].remid else { return };
-        self.store[id].stage = Stage::Asked(master);
+        self.store[id].stage = OpStage::Asked(master);
         self.send(master, Body::Unlock { remid, ask });
     }
 
@@ -232,12 +232,12 @@ impl Lockspace {
             return;
         };
         let expected = match lock.stage {
-            Stage::Asked(node) => node == from,
+            OpStage::Asked(node) => node == from,
             // A directory node that is the master answers a look-up itself, ...
-            Stage::LookUp => true,
+            OpStage::LookUp => true,
             // ... also when recovery had already marked that to be sent again.
-            Stage::Gate => lock.op == Op::Request,
-            Stage::Queued => matches!(answer, Answer::Canceled(_) | Answer::NothingToCancel),
+            OpStage::Gate => lock.op == Op::Request,
+            OpStage::Queued => matches!(answer, Answer::Canceled(_) | Answer::NothingToCancel),
             _ => false,
         };
         if !expected || lock.op_no != op {
@@ -294,7 +294,7 @@ impl Lockspace {
     fn granted_to_client(&mut self, id: LockId) {
         let lock = &mut self.store[id];
         let unlock = lock.overlap.as_mut().and_then(|o| o.unlock.take());
-        match (unlock, lock.told) {
+        match (unlock, lock.mode_reported) {
             (Some(unlock), _) => self.unlock_later(unlock),
             (None, Some(mode)) => self.convert_back_later(id, mode),
             (None, None) => self.complete(id, Status::Granted),
@@ -302,7 +302,7 @@ impl Lockspace {
     }
 
     pub(crate) fn apply_grant(&mut self, id: LockId, granted: Granted) {
-        let Granted { mode, sb, lvb, lvb_seq, token } = granted;
+        let Granted { mode, status_flags, lvb, lvb_seq, token } = granted;
         let now = self.now;
         let lock = &mut self.store[id];
         let invalidated = lock.flags.contains(LockFlags::IVVALBLK);
@@ -310,7 +310,7 @@ impl Lockspace {
             (Some(read), _) => {
                 lock.lvb = Some(read);
                 lock.lvb_seq = lvb_seq;
-                lock.lvb_current = !sb.contains(SbFlags::VALNOTVALID);
+                lock.lvb_current = !status_flags.contains(SbFlags::VALNOTVALID);
                 lock.lvb_read = true;
             }
             (None, Some(written)) => lock.lvb_written(written, lvb_seq),
@@ -319,7 +319,7 @@ impl Lockspace {
         lock.granted = Some(mode);
         lock.granted_unknown = false;
         lock.requested = None;
-        lock.sb = sb;
+        lock.status_flags = status_flags;
         lock.token = token;
         lock.since = now;
         self.store.enqueue_granted(id, mode);
@@ -329,7 +329,7 @@ impl Lockspace {
         let now = self.now;
         let lock = &mut self.store[id];
         let queue = if lock.op == Op::Convert { Queue::Converting } else { Queue::Waiting };
-        lock.stage = Stage::Queued;
+        lock.stage = OpStage::Queued;
         lock.since = now;
         self.store.enqueue(id, queue, false);
         if self.running {
@@ -355,14 +355,14 @@ impl Lockspace {
         let Some(lock) = self.store.get(lkid).filter(|l| l.is_local()) else { return };
         let from_master = self.is_at(lock, from, remid);
         match (lock.op, lock.stage) {
-            (Op::Request | Op::Convert, Stage::Queued) if from_master => {
+            (Op::Request | Op::Convert, OpStage::Queued) if from_master => {
                 self.granted_remotely(lkid, granted)
             }
             // An unlock is on its way (or at the barrier): this is the mode that it unlocks.
             (Op::Unlock, _) if from_master => {
-                let flags = lock.sb;
+                let flags = lock.status_flags;
                 self.apply_grant(lkid, granted);
-                self.store[lkid].sb = flags;
+                self.store[lkid].status_flags = flags;
             }
             _ => self.stats.dropped += 1,
         }
@@ -378,7 +378,7 @@ impl Lockspace {
         if self.is_at(lock, from, remid) && lock.op == Op::Convert {
             let lock = &mut self.store[lkid];
             lock.granted = Some(Mode::NL);
-            lock.sb |= SbFlags::DEMOTED;
+            lock.status_flags |= SbFlags::DEMOTED;
             self.store.mode_changed(lkid);
         }
     }
@@ -400,8 +400,8 @@ impl Lockspace {
         if resource.finding == Finding::LookUp {
             resource.finding = Finding::Nothing;
             // The asker itself is being answered.
-            self.store[id].stage = Stage::Asked(master);
-            self.place_parked(key);
+            self.store[id].stage = OpStage::Asked(master);
+            self.place_awaiting_master(key);
         }
     }
 
@@ -425,26 +425,27 @@ impl Lockspace {
     }
 
     /// The master has become known (or the claim is settled): what waited for that goes on.
-    pub(crate) fn place_parked(&mut self, key: ResourceKey) {
-        let mut next = self.store.first(key, Queue::Parked);
+    pub(crate) fn place_awaiting_master(&mut self, key: ResourceKey) {
+        let mut next = self.store.first(key, Queue::Unanswered);
         while let Some(id) = next {
             next = self.store.next(id);
-            if self.store[id].stage == Stage::Parked {
+            if self.store[id].stage == OpStage::AwaitsMaster {
                 self.issue(id);
             }
             // Issuing may have ended the next one's operation too: start over then.
-            if next.is_some_and(|n| self.store.get(n).is_none_or(|l| l.queue != Queue::Parked)) {
+            if next.is_some_and(|n| self.store.get(n).is_none_or(|l| l.queue != Queue::Unanswered))
+            {
                 if !self.store.contains_resource(key) {
                     return;
                 }
-                next = self.store.first(key, Queue::Parked);
+                next = self.store.first(key, Queue::Unanswered);
             }
         }
     }
 
     /// Other nodes' requests that waited for this node's mastership to be settled.
-    pub(crate) fn replay_parked(&mut self, key: ResourceKey) {
-        for (from, message) in self.parked.remove(&key).unwrap_or_default() {
+    pub(crate) fn replay_awaiting_mastership(&mut self, key: ResourceKey) {
+        for (from, message) in self.awaiting_mastership.remove(&key).unwrap_or_default() {
             self.dispatch(from, message);
         }
     }
@@ -472,7 +473,9 @@ impl Lockspace {
                 }
                 _ => {}
             },
-            Accepts::Later(key) => self.parked.entry(key).or_default().push_back((from, message)),
+            Accepts::Later(key) => {
+                self.awaiting_mastership.entry(key).or_default().push_back((from, message))
+            }
             Accepts::No => {
                 self.reply(from, lkid, op, LockId(0), Answer::NotMaster);
                 self.repeat_remove(&name);
@@ -490,7 +493,7 @@ impl Lockspace {
         lock.op_no = ask.op;
         lock.bast = bast;
         self.store[key].idle_since = None;
-        let id = self.store.insert(lock, Queue::Parked);
+        let id = self.store.insert(lock, Queue::Unanswered);
         self.store.set_transaction(id, transaction);
         let outcome = self.do_request(id);
         self.reply_outcome(from, id, ask.op, outcome);
@@ -510,7 +513,7 @@ impl Lockspace {
         let lock = &mut self.store[remid];
         lock.requested = Some(mode);
         lock.flags = flags;
-        lock.sb = SbFlags::empty();
+        lock.status_flags = SbFlags::empty();
         lock.disordered = false;
         lock.op_no = op;
         lock.lvb_read = false;
@@ -587,7 +590,7 @@ impl Lockspace {
             Outcome::Deadlock => Answer::Deadlock,
         };
         self.reply(to, lkid, op, id, answer);
-        if outcome == Outcome::Queued && self.store[id].sb.contains(SbFlags::DEMOTED) {
+        if outcome == Outcome::Queued && self.store[id].status_flags.contains(SbFlags::DEMOTED) {
             self.tell_demoted(id);
         }
     }
@@ -596,7 +599,7 @@ impl Lockspace {
         let lock = &self.store[id];
         Granted {
             mode: lock.granted.unwrap_or(Mode::NL),
-            sb: lock.sb,
+            status_flags: lock.status_flags,
             lvb: lock.lvb.clone().filter(|_| lock.lvb_read),
             lvb_seq: lock.lvb_seq,
             token: lock.token,

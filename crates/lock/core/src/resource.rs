@@ -54,7 +54,7 @@ pub(crate) struct Resource {
     pub claim: Option<u64>,
     /// Queues, indexed by [`crate::Queue`].
     pub queues: [List; 4],
-    /// Locks in its queues, those that are parked not counted.
+    /// Locks in its queues, those in [`crate::Queue::Unanswered`] not counted.
     #[serde(skip)]
     pub queued: u32,
     #[serde(skip)]

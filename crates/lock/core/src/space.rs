@@ -16,7 +16,7 @@ use crate::flags::LockFlags;
 use crate::ids::{ClientId, LockId, NodeId, Time, View};
 use crate::inspect::{Defect, LockInfo, Queue, ResourceInfo, Seen, Wait};
 use crate::io::{Input, Output, Stats, Trace};
-use crate::lock::{CancelCause, Owner, Stage};
+use crate::lock::{CancelCause, OpStage, Owner};
 use crate::mastery::broadcast::Round;
 use crate::mastery::claim::Claims;
 use crate::mastery::directory::Directory;
@@ -72,14 +72,14 @@ pub struct Lockspace {
     /// Messages of views that this node has not heard of yet.
     pub(crate) early: VecDeque<(NodeId, Message)>,
     /// Requests of other nodes for resources whose mastership is not settled here yet.
-    pub(crate) parked: BTreeMap<ResourceKey, VecDeque<(NodeId, Message)>>,
+    pub(crate) awaiting_mastership: BTreeMap<ResourceKey, VecDeque<(NodeId, Message)>>,
     /// Resources that were without locks, and when they were listed, oldest first; entries may be
     /// stale.
     pub(crate) idle: VecDeque<(Time, ResourceKey)>,
 
     pub(crate) out: VecDeque<Output>,
     /// Callbacks held back while the gate is closed.
-    pub(crate) held: VecDeque<Output>,
+    pub(crate) deferred_callbacks: VecDeque<Output>,
 }
 
 /// The node that a hash falls to.
@@ -116,10 +116,10 @@ impl Lockspace {
             backlog: false,
             queued: VecDeque::new(),
             early: VecDeque::new(),
-            parked: BTreeMap::new(),
+            awaiting_mastership: BTreeMap::new(),
             idle: VecDeque::new(),
             out: VecDeque::new(),
-            held: VecDeque::new(),
+            deferred_callbacks: VecDeque::new(),
             config,
         }
     }
@@ -143,7 +143,7 @@ impl Lockspace {
             Input::View(view) => self.enter_view(view),
             Input::Halt => self.halt(),
             Input::Leave => self.leave(),
-            Input::Fence(number) => self.fence(number),
+            Input::AwaitClaims(number) => self.await_claims(number),
             Input::SearchAfter(after) => self.search_after(after),
             Input::Tick => self.fire_timers(),
             Input::Work { full } => self.work(&full),
@@ -254,7 +254,11 @@ impl Lockspace {
         if output.client().is_some_and(|client| self.has_exited(client)) {
             return;
         }
-        if self.running { self.out.push_back(output) } else { self.held.push_back(output) }
+        if self.running {
+            self.out.push_back(output)
+        } else {
+            self.deferred_callbacks.push_back(output)
+        }
     }
 
     pub(crate) fn trace(&mut self, event: impl FnOnce() -> Trace) {
@@ -302,7 +306,9 @@ impl Lockspace {
             see(Seen {
                 name: self.store[key].name,
                 master: self.master_of(key),
-                waited: [Queue::Converting, Queue::Waiting, Queue::Parked].into_iter().any(waits),
+                waited: [Queue::Converting, Queue::Waiting, Queue::Unanswered]
+                    .into_iter()
+                    .any(waits),
             });
         }
         (next < end).then_some(next)
@@ -463,7 +469,7 @@ impl Lockspace {
                 .hash(h);
             (&r.lvb, r.lvb_seq, r.idle_since.is_some()).hash(h);
             for l in self.store.locks_of(key) {
-                (l.id, l.owner, l.queue, l.granted, l.requested, l.flags, l.sb).hash(h);
+                (l.id, l.owner, l.queue, l.granted, l.requested, l.flags, l.status_flags).hash(h);
                 (l.op, l.stage, l.op_no, &l.overlap, l.remid, l.provisional, l.lost, l.merging)
                     .hash(h);
                 (
@@ -474,8 +480,8 @@ impl Lockspace {
                     l.disordered,
                     &l.lvb,
                     l.lvb_seq,
-                    l.before,
-                    l.told,
+                    l.mode_at_call,
+                    l.mode_reported,
                 )
                     .hash(h);
             }
@@ -490,7 +496,7 @@ impl Lockspace {
         rounds.hash(h);
         self.gated.hash(h);
         for (from, message) in
-            self.queued.iter().chain(&self.early).chain(self.parked.values().flatten())
+            self.queued.iter().chain(&self.early).chain(self.awaiting_mastership.values().flatten())
         {
             (from, message.view, &message.body).hash(h);
         }
@@ -509,12 +515,12 @@ fn wait_of(l: &crate::lock::Lock) -> Wait {
         };
     }
     match l.stage {
-        Stage::Idle => Wait::Nothing,
-        Stage::Barrier => Wait::Claims,
-        Stage::Gate => Wait::Recovery,
-        Stage::Frozen => Wait::Merge,
-        Stage::Parked | Stage::LookUp => Wait::Master,
-        Stage::Asked(node) => Wait::Answer(node),
-        Stage::Queued => Wait::Queue,
+        OpStage::Idle => Wait::Nothing,
+        OpStage::Barrier => Wait::Claims,
+        OpStage::Gate => Wait::Recovery,
+        OpStage::Frozen => Wait::Merge,
+        OpStage::AwaitsMaster | OpStage::LookUp => Wait::Master,
+        OpStage::Asked(node) => Wait::Answer(node),
+        OpStage::Queued => Wait::Queue,
     }
 }

@@ -498,7 +498,7 @@ impl Store {
         })
     }
 
-    /// The locks of a resource that are in its queues, not those that are parked.
+    /// The locks of a resource that are in its queues, not those without an answer from their master.
     fn queued(&self, key: ResourceKey) -> impl Iterator<Item = &Lock> + '_ {
         let queues = [Queue::Granted, Queue::Converting, Queue::Waiting];
         queues.into_iter().flat_map(move |queue| self.queue(key, queue))
@@ -511,7 +511,7 @@ impl Store {
             let Lock { resource, queue, owner, .. } = self[id];
             self.local += usize::from(self[id].is_local());
             self.own(id, owner);
-            self[resource].queued += u32::from(queue != Queue::Parked);
+            self[resource].queued += u32::from(queue != Queue::Unanswered);
         }
         let keys: Vec<ResourceKey> = self.resource_keys().collect();
         for key in keys {
@@ -626,7 +626,7 @@ impl Store {
         lock.links = Links { prev, next: before };
         lock.queue = queue;
         self.counts[queue as usize] += 1;
-        if queue != Queue::Parked {
+        if queue != Queue::Unanswered {
             self.enter(id);
         }
     }
@@ -655,7 +655,7 @@ impl Store {
     }
 
     fn unlink(&mut self, id: LockId) {
-        if self[id].queue != Queue::Parked {
+        if self[id].queue != Queue::Unanswered {
             self.exit(id);
         }
         let Lock { links, queue, resource, .. } = self[id];

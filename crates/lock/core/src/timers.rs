@@ -10,7 +10,7 @@ use crate::error::Status;
 use crate::flags::{LockFlags, SbFlags, UnlockFlags};
 use crate::ids::{ClientId, LockId, Time};
 use crate::io::{Completion, Output, UnlockArgs};
-use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
+use crate::lock::{CancelCause, Lock, Op, OpStage, Owner};
 use crate::mode::Mode;
 use crate::resource::Master;
 use crate::space::Lockspace;
@@ -136,9 +136,9 @@ impl Lockspace {
     /// recovery.
     fn answers_at_once(&self, lock: &Lock) -> bool {
         match lock.stage {
-            Stage::Idle | Stage::Barrier | Stage::Frozen | Stage::Parked => true,
-            Stage::Queued => self.running && self.store[lock.resource].master == Master::Here,
-            Stage::Gate | Stage::LookUp | Stage::Asked(_) => false,
+            OpStage::Idle | OpStage::Barrier | OpStage::Frozen | OpStage::AwaitsMaster => true,
+            OpStage::Queued => self.running && self.store[lock.resource].master == Master::Here,
+            OpStage::Gate | OpStage::LookUp | OpStage::Asked(_) => false,
         }
     }
 
@@ -167,7 +167,7 @@ impl Lockspace {
     fn expire_conversion(&mut self, id: LockId) {
         let lock = &self.store[id];
         let taken_back = lock.overlap.as_ref().is_some_and(|o| o.unlock.is_some());
-        if taken_back || lock.told.is_some() {
+        if taken_back || lock.mode_reported.is_some() {
             return;
         }
         if let (Owner::Local(client), Some(mode)) = (lock.owner, lock.granted) {
@@ -184,13 +184,13 @@ impl Lockspace {
             tag: lock.tag,
             status: Status::TimedOut,
             mode,
-            sb: SbFlags::empty(),
+            status_flags: SbFlags::empty(),
             lvb: None,
             token: 0,
             provisional: mode.is_some() && lock.provisional,
         };
         if mode.is_some() {
-            lock.told = mode;
+            lock.mode_reported = mode;
             lock.cast_mode = mode;
             lock.last_bast = None;
         }
@@ -204,16 +204,16 @@ impl Lockspace {
     fn expire_held_back(&mut self, id: LockId, op_no: u32) {
         let granted = |o: &Output| matches!(o, Output::Complete(c) if c.lock == id && c.status == Status::Granted);
         let lock = &self.store[id];
-        if lock.lost || !self.held.iter().any(granted) {
+        if lock.lost || !self.deferred_callbacks.iter().any(granted) {
             return;
         }
         if op_no == Lock::FIRST_OP {
-            self.held.retain(|output| !output.is_about(id));
+            self.deferred_callbacks.retain(|output| !output.is_about(id));
             return self.expire(id);
         }
-        let (Owner::Local(client), Some(mode)) = (lock.owner, lock.before) else { return };
+        let (Owner::Local(client), Some(mode)) = (lock.owner, lock.mode_at_call) else { return };
         if lock.granted.is_some_and(|now| now.covers(mode)) && !says_more(lock, mode) {
-            self.held.retain(|output| !granted(output));
+            self.deferred_callbacks.retain(|output| !granted(output));
             self.tell_timed_out(id, client, Some(mode));
             self.convert_back_later(id, mode);
         }

@@ -231,7 +231,7 @@ impl Run {
         if free {
             // Applied by its owner without asking the master (docs/design/semantics.md 4), who alone knows whether
             // the value block is valid.
-            let own = |t: &mut Told| t.sb -= SbFlags::VALNOTVALID;
+            let own = |t: &mut Told| t.status_flags -= SbFlags::VALNOTVALID;
             expected.first_mut().map(own);
             told.iter_mut().take(1).for_each(own);
         }
@@ -351,7 +351,13 @@ impl Run {
                     known.last_notice = None;
                     known.told &= c.status != Status::Granted;
                     let lvb = c.lvb.map(|l| l.to_vec());
-                    told.push(Told { lock, status: c.status, mode: c.mode, sb: c.sb, lvb });
+                    told.push(Told {
+                        lock,
+                        status: c.status,
+                        mode: c.mode,
+                        status_flags: c.status_flags,
+                        lvb,
+                    });
                 }
                 Output::Bast { lock, mode, .. } => {
                     let lock = self.number(at, lock);
@@ -462,7 +468,7 @@ impl Run {
 }
 
 fn count(seen: &mut BTreeMap<String, u64>, told: &Told) {
-    let flags = told.sb.iter_names().map(|(name, _)| name.to_string());
+    let flags = told.status_flags.iter_names().map(|(name, _)| name.to_string());
     let lvb = told.lvb.iter().map(|_| "LVB".to_string());
     for what in [format!("{:?}", told.status)].into_iter().chain(flags).chain(lvb) {
         *seen.entry(what).or_insert(0) += 1;

@@ -51,7 +51,7 @@ fn outcome(stage: &mut Stage, at: At, asked: Mode) -> String {
     let all = stage.completions(at);
     match &all[..] {
         [] => "W".to_string(),
-        [c] => match (c.status, c.sb.contains(SbFlags::ALTMODE)) {
+        [c] => match (c.status, c.status_flags.contains(SbFlags::ALTMODE)) {
             (Status::Granted, false) if c.mode == Some(asked) => "G".into(),
             (Status::Granted, true) if c.mode == Some(Mode::PR) => "P".into(),
             (Status::Granted, true) if c.mode == Some(Mode::CW) => "C".into(),
@@ -226,7 +226,7 @@ fn lvb_with_valblk() {
         let (done, _) = transition(&mut stage, row, column, LockFlags::VALBLK);
         let context = format!("{place:?} {row} {column} {done:?}");
         let read = (cell == "R").then(|| RESOURCE.into());
-        assert_eq!((done.lvb, done.sb), (read, SbFlags::empty()), "{context}");
+        assert_eq!((done.lvb, done.status_flags), (read, SbFlags::empty()), "{context}");
         let value = if cell == "W" { (CALLER.to_vec(), 2) } else { (RESOURCE.to_vec(), 1) };
         assert_eq!(stage.info().lvb, Some(value), "{context}");
         assert!(!stage.info().lvb_invalid, "{context}");
@@ -239,7 +239,11 @@ fn lvb_without_valblk() {
     every_lvb_cell(|place, row, column, _| {
         let mut stage = lvb_stage(place, Before::Valid);
         let (done, _) = transition(&mut stage, row, column, LockFlags::empty());
-        assert_eq!((done.lvb, done.sb), (None, SbFlags::empty()), "{place:?} {row} {column}");
+        assert_eq!(
+            (done.lvb, done.status_flags),
+            (None, SbFlags::empty()),
+            "{place:?} {row} {column}"
+        );
         assert_eq!(stage.info().lvb, Some((RESOURCE.to_vec(), 1)));
         assert!(!stage.info().lvb_invalid);
     });
@@ -251,7 +255,11 @@ fn lvb_of_a_resource_without_one() {
     every_lvb_cell(|place, row, column, cell| {
         let mut stage = lvb_stage(place, Before::Absent);
         let (done, _) = transition(&mut stage, row, column, LockFlags::VALBLK);
-        assert_eq!((done.lvb, done.sb), (None, SbFlags::empty()), "{place:?} {row} {column}");
+        assert_eq!(
+            (done.lvb, done.status_flags),
+            (None, SbFlags::empty()),
+            "{place:?} {row} {column}"
+        );
         let written = (cell == "W").then(|| (CALLER.to_vec(), 1));
         assert_eq!(stage.info().lvb, written, "{place:?} {row} {column}");
     });
@@ -270,7 +278,7 @@ fn lvb_with_ivvalblk() {
             let context = format!("{place:?} {row} {column} {flags:?} {done:?}");
             let reads = cell == "R" && flags.contains(LockFlags::VALBLK);
             assert_eq!(done.lvb, reads.then(|| RESOURCE.into()), "{context}");
-            assert_eq!(done.sb, SbFlags::empty(), "{context}");
+            assert_eq!(done.status_flags, SbFlags::empty(), "{context}");
             assert_eq!(stage.info().lvb, Some((RESOURCE.to_vec(), 1)), "{context}");
             assert_eq!(stage.info().lvb_invalid, cell == "W", "{context}");
         });
@@ -295,7 +303,7 @@ fn lvb_that_is_invalid() {
                 "-" => asked && column != "unlock",
                 _ => false,
             };
-            assert_eq!(done.sb.contains(SbFlags::VALNOTVALID), warned, "{context}");
+            assert_eq!(done.status_flags.contains(SbFlags::VALNOTVALID), warned, "{context}");
             let read = (cell == "R" && valblk).then(|| RESOURCE.into());
             assert_eq!(done.lvb, read, "{context}");
             assert_eq!(stage.info().lvb_invalid, !(cell == "W" && valblk), "{context}");
@@ -312,7 +320,7 @@ fn lvb_goes_with_the_last_lock() {
             let [keeper] = stage.queue(Queue::Granted)[..] else { panic!("one keeper") };
             stage.unlock(keeper, UnlockFlags::empty()).unwrap();
             let (done, _) = transition(&mut stage, "no", "PR", LockFlags::VALBLK);
-            assert_eq!((done.lvb, done.sb), (None, SbFlags::empty()), "{place:?}");
+            assert_eq!((done.lvb, done.status_flags), (None, SbFlags::empty()), "{place:?}");
             assert_eq!((stage.info().lvb, stage.info().lvb_invalid), (None, false), "{place:?}");
         }
     }

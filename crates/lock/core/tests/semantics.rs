@@ -520,9 +520,13 @@ fn convdeadlk_demotes_the_newcomer() {
         s.unlock(one, UnlockFlags::empty()).unwrap();
         let done = s.completion(two);
         assert_eq!((done.status, done.mode), (Status::Granted, Some(Mode::EX)));
-        assert_eq!(done.sb, SbFlags::DEMOTED);
+        assert_eq!(done.status_flags, SbFlags::DEMOTED);
         s.convert(two, Mode::NL, NONE).unwrap();
-        assert_eq!(s.completion(two).sb, SbFlags::empty(), "DEMOTED is of that conversion only");
+        assert_eq!(
+            s.completion(two).status_flags,
+            SbFlags::empty(),
+            "DEMOTED is of that conversion only"
+        );
     });
 }
 
@@ -537,7 +541,7 @@ fn convdeadlk_then_cancel_leaves_nl() {
         s.cancel(two).unwrap();
         let done = s.completion(two);
         assert_eq!((done.status, done.mode), (Status::Canceled, Some(Mode::NL)));
-        assert_eq!(done.sb, SbFlags::DEMOTED);
+        assert_eq!(done.status_flags, SbFlags::DEMOTED);
     });
 }
 
@@ -551,7 +555,7 @@ fn convdeadlk_retries_once() {
         s.convert(two, Mode::PR, LockFlags::CONVDEADLK).unwrap();
         assert_eq!(s.granted(one), Mode::PR);
         let done = s.completion(two);
-        assert_eq!((done.mode, done.sb), (Some(Mode::PR), SbFlags::DEMOTED));
+        assert_eq!((done.mode, done.status_flags), (Some(Mode::PR), SbFlags::DEMOTED));
     });
 }
 

@@ -8,8 +8,8 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lockify_host::Host;
-use lockify_node::{CallError, CorosyncConfig, Engine, NodeError, ShardGroup};
+use lockify_host::ClientHost;
+use lockify_node::{CallError, CorosyncConfig, NodeEngine, NodeError, ShardGroup};
 use lockify_session::{is_abstract, shard_path};
 use lockify_trust::{Mailbox, TrustError};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -22,7 +22,7 @@ use crate::keys::Keys;
 use crate::listener::{Listener, SocketError};
 use crate::log::Log;
 use crate::manager::{Heart, Manager, Pulse, Words};
-use crate::metrics::{Desk, Reader, Server};
+use crate::metrics::{Reader, Server, SnapshotCell};
 use crate::reload::Reloader;
 use crate::remote::RemoteSpace;
 use crate::shard::{Reloading, Shard, ShardSetup};
@@ -141,19 +141,19 @@ impl Daemon {
         // All or none: nothing runs before all resources are there.
         let mut shards = Vec::new();
         let mut wakers = Vec::new();
-        let mut desks = Vec::new();
+        let mut cells = Vec::new();
         let mut hearts = Vec::new();
         for index in 0..config.shards {
-            let desk = Desk::default();
+            let snapshot_cell = SnapshotCell::default();
             let left = left.as_deref_mut().map(|left| left.shard(index));
             let pulse = Pulse::default();
-            let (shard, waker) = make_shard(&common, index, &desk, &pulse, left)?;
+            let (shard, waker) = make_shard(&common, index, &snapshot_cell, &pulse, left)?;
             hearts.push((pulse, waker.clone()));
             shards.push(shard);
-            desks.push((desk, waker.clone()));
+            cells.push((snapshot_cell, waker.clone()));
             wakers.push(waker);
         }
-        let metrics = Server::start(config, Reader::new(desks), log)?;
+        let metrics = Server::start(config, Reader::new(cells), log)?;
         let letters: Vec<_> = wakers.iter().cloned().map(Mailbox::new).collect();
         let reloader = Reloader::new(
             written.clone(),
@@ -253,7 +253,7 @@ struct Common<'a> {
 fn make_shard(
     common: &Common<'_>,
     index: u16,
-    desk: &Desk,
+    snapshot_cell: &SnapshotCell,
     pulse: &Pulse,
     left: Option<(Vec<u8>, Vec<OwnedFd>)>,
 ) -> Result<(Shard, Arc<mio::Waker>), Error> {
@@ -281,7 +281,7 @@ fn make_shard(
         }),
         stop: Arc::clone(stop),
         restart: Arc::clone(restart),
-        desk: desk.clone(),
+        snapshot_cell: snapshot_cell.clone(),
         pulse: pulse.clone(),
         manager: Manager::clone(manager),
         log: Log::clone(log),
@@ -290,8 +290,8 @@ fn make_shard(
     let mut shard = match left {
         None => {
             let listener = Listener::bind(&path, config.socket_mode)?;
-            let mut engine = Engine::new(node)?;
-            let mut host = Host::join(&mut engine, &config.space_configs())?;
+            let mut engine = NodeEngine::new(node)?;
+            let mut host = ClientHost::join(&mut engine, &config.space_configs())?;
             for (place, space) in config.lockspaces.iter().enumerate() {
                 let table = space.remote().map_err(|e| TrustError::Asked(e.to_string()))?;
                 let Some(table) = table else { continue };
@@ -300,7 +300,7 @@ fn make_shard(
                     RemoteSpace::start(&space.name, config.node, table, engine.waker(), history);
                 let what = "cannot have locks in remote memory";
                 let remote = remote.map_err(|error| Error::System { what, error })?;
-                host.add_elsewhere(place, &space.name, space.lvb_len as u32, Box::new(remote));
+                host.add_external(place, &space.name, space.lvb_len as u32, Box::new(remote));
             }
             let what = "cannot watch the clients' socket";
             let shard = Shard::new(setup, engine, host, listener);

@@ -38,7 +38,7 @@ impl Keys {
             Protection::Tls(source) => {
                 let credentials = source.read(&cluster, node)?;
                 let credentials = credentials.warn_from(config.security.warn_days);
-                tell(&credentials, log);
+                log_expiry(&credentials, log);
                 let keyring = Arc::new(Keyring::new(credentials));
                 (Security::Tls(keyring.clone()), Some(keyring))
             }
@@ -70,12 +70,12 @@ pub(crate) struct NewKeys {
 impl NewKeys {
     /// For connections from now on.
     pub(crate) fn use_now(self, log: &Log) {
-        tell(&self.credentials, log);
+        log_expiry(&self.credentials, log);
         self.keyring.replace(self.credentials);
     }
 }
 
-fn tell(credentials: &Credentials, log: &Log) {
+fn log_expiry(credentials: &Credentials, log: &Log) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let left = credentials.expires().saturating_sub(i64::try_from(now).unwrap_or(i64::MAX)) / DAY;
     let until = credentials.until();

@@ -1,7 +1,7 @@
 //! The lock daemon: what `lockify serve` runs.
 //!
 //! One process per node. Each shard is one thread with one event loop, in which the engine of the
-//! shard ([`lockify_node::Engine`]) and the sessions of local clients
+//! shard ([`lockify_node::NodeEngine`]) and the sessions of local clients
 //! ([`lockify_session::protocol`]) take turns, so that an uncontended lock costs one round trip on
 //! the socket and no hop between threads.
 //!

@@ -33,7 +33,7 @@ pub(crate) struct Manager(Option<SyncSender<Word>>);
 impl Manager {
     /// Sets the daemon's status.
     pub(crate) fn status(&self, text: String) {
-        self.tell(Word::Status(text));
+        self.notify(Word::Status(text));
     }
 
     /// In this view, the daemon is at this.
@@ -44,22 +44,22 @@ impl Manager {
 
     /// The configuration is being read, or another program is to go on.
     pub(crate) fn reloading(&self) {
-        self.tell(Word::Reloading);
+        self.notify(Word::Reloading);
     }
 
     /// It has been, or not.
     pub(crate) fn ready(&self) {
-        self.tell(Word::Ready);
+        self.notify(Word::Ready);
     }
 
     /// The daemon leaves the cluster. The receiver hears, or is closed, when the manager has been told.
     pub(crate) fn stopping(&self) -> Receiver<()> {
         let (to, told) = sync_channel(1);
-        self.tell(Word::Stopping(to));
+        self.notify(Word::Stopping(to));
         told
     }
 
-    fn tell(&self, word: Word) {
+    fn notify(&self, word: Word) {
         if let Some(to) = &self.0 {
             // Full: the manager has not listened for long.
             let _ = to.try_send(word);

@@ -34,7 +34,7 @@ pub(crate) struct Settings {
 }
 
 /// A message of other threads to a shard.
-pub(crate) enum Letter {
+pub(crate) enum ReloadLetter {
     /// Use these settings, and say so.
     Change(Arc<Settings>, SyncSender<()>),
     /// A client's [`lockify_session::protocol::Query::Reload`] has ended so.
@@ -46,7 +46,7 @@ pub(crate) struct Reloader {
     /// As the file says it.
     running: Mutex<Config>,
     keys: Keys,
-    shards: Vec<Mailbox<Letter>>,
+    shards: Vec<Mailbox<ReloadLetter>>,
     log: Log,
     manager: Manager,
 }
@@ -55,7 +55,7 @@ impl Reloader {
     pub(crate) fn new(
         config: Config,
         keys: Keys,
-        shards: Vec<Mailbox<Letter>>,
+        shards: Vec<Mailbox<ReloadLetter>>,
         log: Log,
         manager: Manager,
     ) -> Reloader {
@@ -145,7 +145,7 @@ impl Reloader {
         let (done, answers) = sync_channel(self.shards.len());
         let settings = Arc::new(settings);
         for shard in &self.shards {
-            shard.post(Letter::Change(settings.clone(), done.clone()));
+            shard.post(ReloadLetter::Change(settings.clone(), done.clone()));
         }
         drop(done);
         let end = Instant::now() + PATIENCE;

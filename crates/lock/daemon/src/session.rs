@@ -188,7 +188,7 @@ impl Session {
     }
 
     /// Queues an event.
-    pub(crate) fn tell(&mut self, event: &Event) -> Result<(), End> {
+    pub(crate) fn queue_event(&mut self, event: &Event) -> Result<(), End> {
         self.client.told(event);
         let encoded = codec::encode(event, &mut self.outbox);
         encoded.map_err(|e| End::System(io::Error::other(e)))?;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use lockify_core::ClientId;
-use lockify_host::{Host, HostedClient, Outbox, Quota, To};
-use lockify_node::{Engine, HOST_TOKENS, HostEvent, NodeError};
+use lockify_host::{ClientHost, HostedClient, Outbox, Quota, Recipient};
+use lockify_node::{HOST_TOKENS, HostEvent, NodeEngine, NodeError};
 use lockify_session::protocol::{Event, Goodbye, Query, Request, client_id, pid_of};
 use mio::{Interest, Token};
 use slab::Slab;
@@ -21,7 +21,7 @@ use crate::handover::Restart;
 use crate::listener::Listener;
 use crate::log::{Complaints, Log};
 use crate::manager::{Manager, Pulse};
-use crate::metrics::{Desk, Sessions, Snapshot};
+use crate::metrics::{Sessions, Snapshot, SnapshotCell};
 use crate::session::{End, Session};
 use crate::user::User;
 
@@ -58,7 +58,7 @@ pub(crate) struct ShardSetup {
     pub(crate) quorum_lost: QuorumLost,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) restart: Arc<Restart>,
-    pub(crate) desk: Desk,
+    pub(crate) snapshot_cell: SnapshotCell,
     pub(crate) pulse: Pulse,
     pub(crate) manager: Manager,
     pub(crate) log: Log,
@@ -73,8 +73,8 @@ struct UserUse {
 
 pub(crate) struct Shard {
     setup: ShardSetup,
-    engine: Engine,
-    host: Host,
+    engine: NodeEngine,
+    host: ClientHost,
     listener: Listener,
     /// The listener may have more connections than there were file descriptors for.
     accept_again: bool,
@@ -103,8 +103,8 @@ pub(crate) struct Shard {
 impl Shard {
     pub(crate) fn new(
         setup: ShardSetup,
-        engine: Engine,
-        host: Host,
+        engine: NodeEngine,
+        host: ClientHost,
         mut listener: Listener,
     ) -> std::io::Result<Shard> {
         engine.registry().register(&mut listener.socket, LISTENER, Interest::READABLE)?;
@@ -230,7 +230,7 @@ impl Shard {
             }
             HostEvent::Notice(notice) => self.setup.log.notice(&notice),
             HostEvent::Woken => {
-                self.setup.desk.answer(|| self.snapshot());
+                self.setup.snapshot_cell.answer(|| self.snapshot());
                 self.open_letters();
             }
             HostEvent::Left { .. } => self.lefts += 1,
@@ -493,17 +493,17 @@ impl Shard {
             let mut touched = Vec::new();
             for (to, event) in out.drain(..) {
                 match to {
-                    To::Client(client) => {
+                    Recipient::Client(client) => {
                         // A client that is gone needs not be told.
                         let Some(&index) = self.clients.get(&client) else {
                             continue;
                         };
-                        self.tell(index, &event, &mut touched);
+                        self.queue_for_session(index, &event, &mut touched);
                     }
-                    To::All => {
+                    Recipient::All => {
                         let all: Vec<usize> = self.clients.values().copied().collect();
                         for index in all {
-                            self.tell(index, &event, &mut touched);
+                            self.queue_for_session(index, &event, &mut touched);
                         }
                     }
                 }
@@ -519,14 +519,14 @@ impl Shard {
         }
     }
 
-    fn tell(&mut self, index: usize, event: &Event, touched: &mut Vec<usize>) {
+    fn queue_for_session(&mut self, index: usize, event: &Event, touched: &mut Vec<usize>) {
         let Some(session) = self.sessions.get_mut(index) else {
             return;
         };
         if session.unread() == 0 {
             touched.push(index);
         }
-        if let Err(end) = session.tell(event) {
+        if let Err(end) = session.queue_event(event) {
             self.end(index, &end);
         }
     }
@@ -599,7 +599,7 @@ impl Shard {
         let all: Vec<usize> = self.sessions.iter().map(|(index, _)| index).collect();
         let mut touched = Vec::new();
         for index in all {
-            self.tell(index, &Event::Goodbye(Goodbye::Shutdown), &mut touched);
+            self.queue_for_session(index, &Event::Goodbye(Goodbye::Shutdown), &mut touched);
             self.flush(index);
             if self.sessions.get(index).is_some_and(|s| s.client.locks() == 0) {
                 self.end(index, &End::Closed);

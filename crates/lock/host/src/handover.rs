@@ -1,14 +1,14 @@
-//! Handing clients over to another program that takes this one's place (as [`Engine::image`] does
+//! Handing clients over to another program that takes this one's place (as [`NodeEngine::image`] does
 //! with their locks).
 
 use lockify_core::ClientId;
-use lockify_node::{Engine, HostEvent};
+use lockify_node::{HostEvent, NodeEngine};
 use serde::{Deserialize, Serialize};
 
 use super::spaces::Settling;
-use super::{DepartedImage, Host, HostedClient, HostedSpace, Outbox, Quota, Waiting};
+use super::{ClientHost, DepartedImage, HostedClient, HostedSpace, Outbox, Quota, Waiting};
 
-/// The state of a host; see [`Host::image`].
+/// The state of a host; see [`ClientHost::image`].
 #[derive(Serialize, Deserialize)]
 pub struct HostImage {
     spaces: Vec<HostedSpace>,
@@ -27,12 +27,12 @@ pub struct ClientImage {
     locks: Vec<u32>,
 }
 
-impl Host {
-    /// Ends the work that cannot be handed over ([`Engine::prepare_image`]). The clients' events are
+impl ClientHost {
+    /// Ends the work that cannot be handed over ([`NodeEngine::prepare_image`]). The clients' events are
     /// appended to `out`, and those of the host's owner to `rest`.
     pub fn prepare_image(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         out: &mut Outbox,
         rest: &mut Vec<HostEvent>,
     ) {
@@ -47,11 +47,11 @@ impl Host {
     /// The reason why that is impossible now.
     pub fn image(&self) -> Result<HostImage, String> {
         // Without `..`: who adds a field has to say here what becomes of it.
-        let Host {
+        let ClientHost {
             node: _,
             shard: _,
             spaces,
-            elsewhere,
+            external,
             queries,
             changes,
             scratch: _,
@@ -65,7 +65,7 @@ impl Host {
         if !queries.is_empty() || !changes.is_empty() || !unclaimed.is_empty() {
             return Err("questions of clients have not been answered yet".into());
         }
-        if !elsewhere.is_empty() {
+        if !external.is_empty() {
             return Err(
                 "a lockspace's locks are not the engine's, and cannot be handed over".into()
             );
@@ -80,11 +80,11 @@ impl Host {
     }
 
     /// Goes on as the host of which this is the image, with its engine, which has been resumed. The
-    /// clients that it gives, too, are for [`Host::resume_departed`].
-    pub fn resume(engine: &Engine, image: HostImage) -> (Host, Vec<DepartedImage>) {
+    /// clients that it gives, too, are for [`ClientHost::resume_departed`].
+    pub fn resume(engine: &NodeEngine, image: HostImage) -> (ClientHost, Vec<DepartedImage>) {
         let HostImage { spaces, waiting, joined, settling, departed } = image;
         let waiting = waiting.into_iter().collect();
-        (Host { spaces, waiting, joined, settling, ..Host::empty(engine) }, departed)
+        (ClientHost { spaces, waiting, joined, settling, ..ClientHost::empty(engine) }, departed)
     }
 
     /// Goes on counting what these clients have left, which are gone; `quota` is that of a user.

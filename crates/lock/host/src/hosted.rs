@@ -27,7 +27,7 @@ impl Quota {
 }
 
 /// A client as its host knows it. Dropped, its locks no longer count as its user's: give it to
-/// [`Host::client_gone`](super::Host::client_gone), which knows which of them are left.
+/// [`ClientHost::client_gone`](super::ClientHost::client_gone), which knows which of them are left.
 #[derive(Debug)]
 pub struct HostedClient {
     /// Unique on the node.

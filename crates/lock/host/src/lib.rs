@@ -20,7 +20,7 @@ use lockify_core::{
     UnlockFlags,
 };
 use lockify_node::{
-    CallError, Engine, HostEvent, NodeError, QueryId, SpaceConfig, SpaceId, requests_are_logged,
+    CallError, HostEvent, NodeEngine, NodeError, QueryId, SpaceConfig, SpaceId, requests_are_logged,
 };
 use lockify_session::protocol::{
     Answer, ConvertRequest, Done, Event, LockRef, LockRequest, Refusal, Request, Space,
@@ -33,7 +33,7 @@ use crate::meter::{Figures, Meter};
 pub use access::{Access, Rights, Who};
 use departed::Departed;
 pub use departed::DepartedImage;
-pub use elsewhere::{Elsewhere, Told};
+pub use elsewhere::{ExternalEvent, ExternalLockspace};
 pub use handover::{ClientImage, HostImage};
 pub use hosted::{HostedClient, Quota};
 use lounge::Lounge;
@@ -43,7 +43,7 @@ use spaces::{Origin, Settling};
 
 /// To whom an event goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum To {
+pub enum Recipient {
     /// One client.
     Client(ClientId),
     /// Every client.
@@ -51,12 +51,12 @@ pub enum To {
 }
 
 /// The lockspaces of one shard, and the queries of its clients.
-pub struct Host {
+pub struct ClientHost {
     node: NodeId,
     shard: u32,
     spaces: Vec<HostedSpace>,
     /// Those whose locks are not the engine's.
-    elsewhere: Vec<(SpaceId, Box<dyn Elsewhere>)>,
+    external: Vec<(SpaceId, Box<dyn ExternalLockspace>)>,
     queries: HashMap<QueryId, Questioned>,
     /// Changes of the cluster that were asked for: the client, and its query.
     changes: HashMap<u64, (ClientId, u64)>,
@@ -98,14 +98,17 @@ struct Waiting {
 }
 
 /// The events for clients.
-pub type Outbox = Vec<(To, Event)>;
+pub type Outbox = Vec<(Recipient, Event)>;
 
-impl Host {
+impl ClientHost {
     /// Joins these lockspaces.
     ///
     /// # Errors
-    /// As [`Engine::join`].
-    pub fn join(engine: &mut Engine, spaces: &[(String, SpaceConfig)]) -> Result<Host, CallError> {
+    /// As [`NodeEngine::join`].
+    pub fn join(
+        engine: &mut NodeEngine,
+        spaces: &[(String, SpaceConfig)],
+    ) -> Result<ClientHost, CallError> {
         let mut hosted = Vec::with_capacity(spaces.len());
         for (name, config) in spaces {
             let id = engine.join(name, config.clone())?;
@@ -114,15 +117,15 @@ impl Host {
             let access = None;
             hosted.push(HostedSpace { name, id, lvb_len, life, member, origin, access });
         }
-        Ok(Host { spaces: hosted, ..Host::empty(engine) })
+        Ok(ClientHost { spaces: hosted, ..ClientHost::empty(engine) })
     }
 
-    fn empty(engine: &Engine) -> Host {
-        Host {
+    fn empty(engine: &NodeEngine) -> ClientHost {
+        ClientHost {
             node: engine.node(),
             shard: engine.shard(),
             spaces: Vec::new(),
-            elsewhere: Vec::new(),
+            external: Vec::new(),
             queries: HashMap::new(),
             changes: HashMap::new(),
             scratch: Vec::new(),
@@ -146,7 +149,7 @@ impl Host {
     }
 
     /// Begins to leave every lockspace; returns how many [`HostEvent::Left`] will come.
-    pub fn leave(&self, engine: &mut Engine) -> usize {
+    pub fn leave(&self, engine: &mut NodeEngine) -> usize {
         let there = self.spaces.iter().filter(|s| s.exists());
         there.filter(|s| engine.leave(s.id).is_ok()).count()
     }
@@ -154,7 +157,7 @@ impl Host {
     /// Handles a request and appends all that comes of it at once to `out`.
     pub fn request(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         client: &mut HostedClient,
         request: Request,
         out: &mut Outbox,
@@ -185,7 +188,7 @@ impl Host {
         self.note_ended(engine, &out[before..]);
         if let (Some(meter), Some((tag, since))) = (&mut self.meter, measured) {
             let ended = out[before..].iter().find_map(|(to, event)| match event {
-                _ if *to != To::Client(client.id) => None,
+                _ if *to != Recipient::Client(client.id) => None,
                 Event::Completed(done) if done.tag == tag => Some(Ok(done.status)),
                 Event::Refused { tag: refused, .. } if *refused == tag => Some(Err(())),
                 _ => None,
@@ -200,7 +203,7 @@ impl Host {
 
     /// Removes all state of a client that has ended its session, or died. The locks that it leaves
     /// behind count as its user's until they are gone, too.
-    pub fn client_gone(&mut self, engine: &mut Engine, gone: HostedClient, out: &mut Outbox) {
+    pub fn client_gone(&mut self, engine: &mut NodeEngine, gone: HostedClient, out: &mut Outbox) {
         let client = gone.id;
         self.departed.add(gone);
         for i in 0..self.spaces.len() {
@@ -208,7 +211,7 @@ impl Host {
             let asked = self.call(engine, space, Input::ClientGone(client));
             // Refused only if the node is no member: then it holds nothing. Where locks are not the
             // engine's, there are no orphans.
-            if asked.is_err() || self.elsewhere(space).is_some() {
+            if asked.is_err() || self.external(space).is_some() {
                 self.departed.recount(client, i, |_| 0);
             }
         }
@@ -229,14 +232,14 @@ impl Host {
         self.departed.contains(client)
     }
 
-    /// One turn of the engine ([`Engine::run_once`]); appends what clients are told to `out` and
+    /// One turn of the engine ([`NodeEngine::run_once`]); appends what clients are told to `out` and
     /// what concerns the host to `rest`.
     ///
     /// # Errors
-    /// As [`Engine::run_once`].
+    /// As [`NodeEngine::run_once`].
     pub fn turn(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         timeout: Option<Duration>,
         out: &mut Outbox,
         rest: &mut Vec<HostEvent>,
@@ -244,12 +247,12 @@ impl Host {
         rest.append(&mut self.unclaimed);
         let timeout = if rest.is_empty() { timeout } else { Some(Duration::ZERO) };
         let waiting = self.waiting.next_deadline().into_iter();
-        let next = waiting.chain(self.elsewhere.iter().filter_map(|(_, s)| s.next_timer())).min();
+        let next = waiting.chain(self.external.iter().filter_map(|(_, s)| s.next_timer())).min();
         let next = next.map(|until| Duration::from_nanos(until.saturating_sub(engine.now())));
         let timeout = [timeout, next].into_iter().flatten().min();
         let mut events = std::mem::take(&mut self.scratch);
         let ran = engine.run_once(timeout, &mut events);
-        self.turn_elsewhere(engine, &mut events);
+        self.turn_external(engine, &mut events);
         let before = out.len();
         for event in events.drain(..) {
             rest.extend(self.event(event, out));
@@ -267,20 +270,20 @@ impl Host {
         match event {
             HostEvent::Completed { space, completion } => {
                 self.log_end(space, &completion);
-                let to = To::Client(completion.client);
+                let to = Recipient::Client(completion.client);
                 if let Some(i) = self.number(space) {
                     out.push((to, Event::Completed(Done::new(Space(i as u32), completion))));
                 }
             }
             HostEvent::Bast { client, tag, mode, .. } => {
-                out.push((To::Client(client), Event::Bast { tag, mode }));
+                out.push((Recipient::Client(client), Event::Bast { tag, mode }));
             }
             HostEvent::Lost { space, client, lock, tag, reason } => {
                 self.log_lost(space, client, lock, &reason);
-                out.push((To::Client(client), Event::Lost { tag, reason }));
+                out.push((Recipient::Client(client), Event::Lost { tag, reason }));
             }
             HostEvent::Settled { client, tag, token, .. } => {
-                out.push((To::Client(client), Event::Settled { tag, token }));
+                out.push((Recipient::Client(client), Event::Settled { tag, token }));
             }
             HostEvent::Departed { space, client, orphans } => {
                 if let Some(i) = self.number(space) {
@@ -301,7 +304,7 @@ impl Host {
                     hosted.member = false;
                     self.departed.forget_space(i);
                     let event = Event::Halted { space: Space(i as u32), life: hosted.life };
-                    out.push((To::All, event));
+                    out.push((Recipient::All, event));
                 }
             }
             HostEvent::Left { space } if self.is_leaving(space) => self.left(space, out),
@@ -318,7 +321,10 @@ impl Host {
                 if let Some((client, id)) = self.changes.remove(&id) {
                     let failed = |why| Answer::Refused(Refusal::NotReloaded(why));
                     let answer = result.map_or_else(failed, Answer::Changed);
-                    out.push((To::Client(client), Event::Answer { id, answer, more: false }));
+                    out.push((
+                        Recipient::Client(client),
+                        Event::Answer { id, answer, more: false },
+                    ));
                 }
             }
             other => return Some(other),
@@ -327,12 +333,12 @@ impl Host {
     }
 
     /// Measures the operations that have ended.
-    fn note_ended(&mut self, engine: &Engine, told: &[(To, Event)]) {
+    fn note_ended(&mut self, engine: &NodeEngine, told: &[(Recipient, Event)]) {
         let Some(meter) = self.meter.as_mut().filter(|_| !told.is_empty()) else { return };
         let now = if meter.is_idle() { 0 } else { engine.now() };
         for (to, event) in told {
             match (to, event) {
-                (To::Client(client), Event::Completed(done)) => {
+                (Recipient::Client(client), Event::Completed(done)) => {
                     meter.ended(*client, done.tag, done.status, now);
                 }
                 (_, Event::Bast { .. }) => meter.figures.basts += 1,
@@ -351,7 +357,7 @@ impl Host {
         if let Some(i) = self.number(space) {
             self.spaces[i].member |= running;
             self.joined |= running;
-            out.push((To::All, Event::Running { space: Space(i as u32), running }));
+            out.push((Recipient::All, Event::Running { space: Space(i as u32), running }));
             if running {
                 self.runs(i, out);
             }
@@ -359,10 +365,10 @@ impl Host {
     }
 
     /// Collects the immediate effects of the last call.
-    fn collect(&mut self, engine: &mut Engine, out: &mut Outbox) {
+    fn collect(&mut self, engine: &mut NodeEngine, out: &mut Outbox) {
         let mut events = std::mem::take(&mut self.scratch);
         engine.take_events(&mut events);
-        self.turn_elsewhere(engine, &mut events);
+        self.turn_external(engine, &mut events);
         for event in events.drain(..) {
             if let Some(rest) = self.event(event, out) {
                 self.unclaimed.push(rest);
@@ -373,7 +379,7 @@ impl Host {
 
     fn lock(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         client: &mut HostedClient,
         request: LockRequest,
         out: &mut Outbox,
@@ -381,15 +387,15 @@ impl Host {
         let admitted = self.lockable(request.space, client).and_then(|space| {
             check_flags(request.flags)?;
             client.room()?;
-            if let Some(elsewhere) = self.elsewhere(space.id) {
-                elsewhere.check(client.id, &request).map_err(Refusal::Failed)?;
+            if let Some(external) = self.external(space.id) {
+                external.check(client.id, &request).map_err(Refusal::Failed)?;
             }
             Ok(space.member || request.flags.contains(LockFlags::NOQUEUE))
         });
         match admitted {
             Err(why) => {
                 let tag = request.tag;
-                out.push((To::Client(client.id), Event::Refused { tag, why }));
+                out.push((Recipient::Client(client.id), Event::Refused { tag, why }));
             }
             Ok(possible) => {
                 client.add(request.space);
@@ -404,9 +410,9 @@ impl Host {
     }
 
     /// Makes a lock that has been admitted.
-    fn make(&mut self, engine: &mut Engine, waiting: Waiting, out: &mut Outbox) {
+    fn make(&mut self, engine: &mut NodeEngine, waiting: Waiting, out: &mut Outbox) {
         let Waiting { client, request, .. } = waiting;
-        let (space, tag, to) = (request.space, request.tag, To::Client(client));
+        let (space, tag, to) = (request.space, request.tag, Recipient::Client(client));
         let asked = requests_are_logged().then(|| Asked::of(&request));
         let made = self.space(space).map(|space| space.id).and_then(|id| {
             let args = LockArgs {
@@ -438,19 +444,20 @@ impl Host {
         self.log_lock(space, client, lock, asked.as_ref());
         let before = out.len();
         self.collect(engine, out);
-        let completed =
-            |e: &(To, Event)| e.0 == to && matches!(&e.1, Event::Completed(d) if d.tag == tag);
+        let completed = |e: &(Recipient, Event)| {
+            e.0 == to && matches!(&e.1, Event::Completed(d) if d.tag == tag)
+        };
         if !out[before..].iter().any(completed) {
             out.insert(before, (to, Event::Accepted { tag, lock }));
         }
     }
 
     /// Makes the requests that waited for their lockspace, and ends those that waited too long.
-    fn make_waiting(&mut self, engine: &mut Engine, out: &mut Outbox) {
+    fn make_waiting(&mut self, engine: &mut NodeEngine, out: &mut Outbox) {
         let now = engine.now();
         while let Some(Waiting { client, request, .. }) = self.waiting.take_late(now) {
             let done = ended(request.space, request.tag, Status::TimedOut);
-            out.push((To::Client(client), Event::Completed(done)));
+            out.push((Recipient::Client(client), Event::Completed(done)));
         }
         if !std::mem::take(&mut self.joined) {
             return;
@@ -468,7 +475,7 @@ impl Host {
 
     fn convert(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         client: ClientId,
         request: ConvertRequest,
         out: &mut Outbox,
@@ -491,13 +498,13 @@ impl Host {
             self.call(engine, id, Input::Convert(args))
         });
         if let Err(why) = made {
-            out.push((To::Client(client), Event::Refused { tag, why }));
+            out.push((Recipient::Client(client), Event::Refused { tag, why }));
         }
     }
 
     fn unlock(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         client: ClientId,
         request: UnlockRequest,
         out: &mut Outbox,
@@ -511,13 +518,13 @@ impl Host {
             self.call(engine, id, Input::Unlock(args))
         });
         if let Err(why) = made {
-            out.push((To::Client(client), Event::Refused { tag, why }));
+            out.push((Recipient::Client(client), Event::Refused { tag, why }));
         }
     }
 
     fn take_back(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         lock: LockRef,
         input: impl FnOnce(LockId) -> Input,
     ) {
@@ -604,7 +611,7 @@ fn ended(space: Space, tag: u64, status: Status) -> Done {
         lock: LockId(0),
         status,
         mode: None,
-        sb: SbFlags::empty(),
+        status_flags: SbFlags::empty(),
         lvb: None,
         token: 0,
         provisional: false,

@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use lockify_core::{ClientId, Input, ResourceInfo};
-use lockify_node::{Engine, PageOf};
+use lockify_node::{NodeEngine, PageOf};
 use lockify_session::protocol::{Answer, Event, KNOWS_RELOAD, Query, Refusal, TELLS_CERTIFICATES};
 
-use super::{Host, HostedClient, Outbox, To};
+use super::{ClientHost, HostedClient, Outbox, Recipient};
 
 const NO_CLUSTER: &str = "this node does not know the cluster yet, or its membership is corosync's";
 
@@ -35,16 +35,16 @@ pub(super) struct Questioned {
     version: u16,
 }
 
-impl Host {
+impl ClientHost {
     pub(super) fn query(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         asker: &HostedClient,
         id: u64,
         query: Query,
         out: &mut Outbox,
     ) {
-        let to = To::Client(asker.id);
+        let to = Recipient::Client(asker.id);
         let answer = match query {
             Query::Open(name) => self.open(name, asker),
             Query::Create { .. }
@@ -95,7 +95,7 @@ impl Host {
     /// Asks all nodes.
     fn ask(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         client: &HostedClient,
         id: u64,
         query: Query,
@@ -103,7 +103,7 @@ impl Host {
         use lockify_node::Query as Ask;
         let known = |space| {
             let found = self.visible(space, client)?;
-            match self.elsewhere(found.id) {
+            match self.external(found.id) {
                 None => Ok(found.name.clone()),
                 Some(_) => Err(Refusal::Failed(format!(
                     "the locks of lockspace {:?} are words in remote memory, and no daemon knows who holds them elsewhere",
@@ -156,7 +156,7 @@ impl Host {
 pub(super) fn answer_parts(asked: &Questioned, answer: lockify_node::Answer, out: &mut Outbox) {
     let (client, id) = (asked.client, asked.id);
     let mut part =
-        |answer| out.push((To::Client(client), Event::Answer { id, answer, more: true }));
+        |answer| out.push((Recipient::Client(client), Event::Answer { id, answer, more: true }));
     for mut status in answer.status {
         let (node, shard, software) = (status.node, status.shard, status.software.take());
         let certificates = std::mem::take(&mut status.certificates);
@@ -201,7 +201,7 @@ pub(super) fn answer_parts(asked: &Questioned, answer: lockify_node::Answer, out
     if !answer.silent.is_empty() {
         part(Answer::Silent(answer.silent));
     }
-    out.push((To::Client(client), Event::Answer { id, answer: Answer::Done, more: false }));
+    out.push((Recipient::Client(client), Event::Answer { id, answer: Answer::Done, more: false }));
 }
 
 /// A resource as pieces of at most [`LOCKS_PER_PART`] locks.

@@ -6,7 +6,7 @@ use lockify_node::{REQUESTS, SpaceId, lock_label, requests_are_logged};
 use lockify_session::protocol::{LockRef, LockRequest, Space};
 use tracing::debug;
 
-use super::Host;
+use super::ClientHost;
 
 /// A client's request.
 pub(super) struct Asked {
@@ -25,7 +25,7 @@ impl Asked {
     }
 }
 
-impl Host {
+impl ClientHost {
     /// A new lock, if requests are logged. Its id is known when its first message has left.
     pub(super) fn log_lock(
         &self,

@@ -5,11 +5,11 @@
 //! configuration has the name with something else withdraws one of the two.
 
 use lockify_core::{ClaimMode, ClientId, Policy, WithdrawReason};
-use lockify_node::{Engine, SpaceConfig, SpaceId};
+use lockify_node::{NodeEngine, SpaceConfig, SpaceId};
 use lockify_session::protocol::{Answer, Event, Query, Refusal, Space};
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Host, HostedClient, HostedSpace, Outbox, To};
+use super::{Access, ClientHost, HostedClient, HostedSpace, Outbox, Recipient};
 
 /// Lockspaces of a node, configured ones included: each has timers and is announced to all nodes.
 const SPACES: usize = 1024;
@@ -50,11 +50,11 @@ fn owned(maker: &HostedClient, mode: u32) -> Option<Access> {
     Some(Access { owner: who.uid, group: who.gid, mode })
 }
 
-impl Host {
+impl ClientHost {
     /// Handles the requests to make and release lockspaces; `None` if the answer comes later.
     pub(super) fn make_or_release(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         asker: &HostedClient,
         id: u64,
         query: Query,
@@ -92,7 +92,7 @@ impl Host {
     /// Makes a lockspace, or counts one more use of it; returns its place in the list.
     fn make_space(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         name: String,
         exclusive: bool,
         access: Option<Access>,
@@ -123,7 +123,7 @@ impl Host {
     /// Undoes one creation; returns the lockspace's place in the list if it is being left.
     fn release(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut NodeEngine,
         name: String,
         force: bool,
         out: &mut Outbox,
@@ -149,7 +149,7 @@ impl Host {
     }
 
     /// Refuses a release of a lockspace in which this node's clients have locks.
-    fn check_unused(&self, engine: &Engine, i: usize) -> Result<(), Refusal> {
+    fn check_unused(&self, engine: &NodeEngine, i: usize) -> Result<(), Refusal> {
         let HostedSpace { origin, id, name, .. } = &self.spaces[i];
         match engine.own_locks(*id) {
             locks if locks > 0 && *origin == Origin::Made(1) => {
@@ -168,7 +168,7 @@ impl Host {
         let number = Space(i as u32);
         self.departed.forget_space(i);
         self.waiting.retain(|w| w.request.space != number);
-        out.push((To::All, Event::Halted { space: number, life }));
+        out.push((Recipient::All, Event::Halted { space: number, life }));
     }
 
     pub(super) fn is_leaving(&self, space: SpaceId) -> bool {
@@ -207,7 +207,7 @@ impl Host {
         self.settling.retain(|s| {
             if s.space == space {
                 let (id, answer) = (s.query, answer.clone());
-                out.push((To::Client(s.client), Event::Answer { id, answer, more: false }));
+                out.push((Recipient::Client(s.client), Event::Answer { id, answer, more: false }));
             }
             s.space != space
         });

@@ -275,7 +275,11 @@ impl Locks {
         {
             lvb = Some(vec![0; LVB_LEN].into());
         }
-        self.end(lkid, Ended { lkid, status, flags: done.sb.bits(), lvb, after: 0 }, gone);
+        self.end(
+            lkid,
+            Ended { lkid, status, flags: done.status_flags.bits(), lvb, after: 0 },
+            gone,
+        );
     }
 
     /// An operation has ended: its waiter learns of it, or the program by a dispatch.

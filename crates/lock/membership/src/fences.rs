@@ -65,7 +65,7 @@ impl Fences {
 
     /// The fences to report to the others, for the first time, or again after `pause`: the fenced
     /// nodes, and up to which life.
-    pub(super) fn tell(&mut self, now: Time, pause: Time) -> Vec<(NodeId, u64)> {
+    pub(super) fn reports_due(&mut self, now: Time, pause: Time) -> Vec<(NodeId, u64)> {
         let due = self.all.iter_mut().filter(|(_, f)| f.succeeded && f.next <= now);
         due.map(|(node, f)| {
             f.next = now + pause;

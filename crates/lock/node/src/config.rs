@@ -179,7 +179,7 @@ impl NodeConfig {
 /// Where a node keeps what its cluster has agreed on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum StateDir {
-    /// Nothing is said: [`Engine::new`](crate::Engine::new) fails.
+    /// Nothing is said: [`NodeEngine::new`](crate::NodeEngine::new) fails.
     #[default]
     Missing,
     /// In this directory, which is the node's own, on a disk that survives restarts.

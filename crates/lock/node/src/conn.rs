@@ -17,7 +17,7 @@ pub(crate) const READ: usize = 64 * 1024;
 
 /// The progress of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stage {
+pub(crate) enum ConnStage {
     /// Dialled, not connected yet. `probe`: only to see whether anybody listens.
     Dialing { peer: usize, probe: bool },
     /// Accepted; the peer has not introduced itself.
@@ -31,7 +31,7 @@ pub(crate) enum Stage {
 }
 
 /// How many connections whose peers have not introduced themselves may come from where
-/// ([`crate::engine`]'s `door`).
+/// ([`crate::engine`]'s `admission`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// This node has dialled.
@@ -49,7 +49,7 @@ pub(crate) struct Conn {
     pub(crate) secured: Option<Box<Secured>>,
     pub(crate) address: SocketAddr,
     pub(crate) origin: Origin,
-    pub(crate) stage: Stage,
+    pub(crate) stage: ConnStage,
     pub(crate) since: Time,
     /// Bytes read: `input[start..end]` is not handled yet.
     pub(crate) input: Vec<u8>,
@@ -72,7 +72,7 @@ impl Conn {
         stream: TcpStream,
         address: SocketAddr,
         origin: Origin,
-        stage: Stage,
+        stage: ConnStage,
         now: Time,
     ) -> Conn {
         Conn {

@@ -62,7 +62,7 @@ pub enum CallError {
         "lockspace {0} is joined already, with another configuration: leave it first, or use the same"
     )]
     Joined(String),
-    /// A peer is slower than the calls: call again when [`crate::Engine::congested`] says no.
+    /// A peer is slower than the calls: call again when [`crate::NodeEngine::congested`] says no.
     #[error("node {0} does not keep up: wait until its backlog has drained, then try again")]
     WouldBlock(NodeId),
 }

@@ -11,7 +11,7 @@ use crate::query::{Answer, QueryId};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SpaceId(pub u32);
 
-/// An event of the engine for its host; see [`crate::Engine::run_once`].
+/// An event of the engine for its host; see [`crate::NodeEngine::run_once`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum HostEvent {
     /// An operation ended (completion AST).
@@ -92,7 +92,7 @@ pub enum HostEvent {
         /// The view.
         view: u64,
     },
-    /// The lockspace was left as [`crate::Engine::leave`] asked; its id is void.
+    /// The lockspace was left as [`crate::NodeEngine::leave`] asked; its id is void.
     Left {
         /// The lockspace.
         space: SpaceId,
@@ -133,7 +133,7 @@ pub enum HostEvent {
         /// It can be written (or was closed).
         writable: bool,
     },
-    /// [`crate::Engine::waker`] was used.
+    /// [`crate::NodeEngine::waker`] was used.
     Woken,
     /// A cluster query ended.
     Answered {
@@ -142,7 +142,7 @@ pub enum HostEvent {
         /// The answer.
         answer: Box<Answer>,
     },
-    /// The result of an operator's request ([`crate::Engine::request`]).
+    /// The result of an operator's request ([`crate::NodeEngine::request`]).
     Requested {
         /// The number of the request.
         id: u64,

@@ -236,7 +236,7 @@ impl History {
             token: (c.token != 0 && !adopted).then_some(c.token),
             provisional: c.provisional,
             lvb: c.lvb.as_deref().map(Lvb::new),
-            sb_flags: SbFlags::from_bits_truncate(c.sb.bits()),
+            sb_flags: SbFlags::from_bits_truncate(c.status_flags.bits()),
             ..self.of(kind, c.client).lock(c.lock.0)
         }
     }

@@ -1,5 +1,5 @@
 //! One running lock-manager node: the state machines of `lockify-core` with sockets, timers and
-//! membership around them, in one single-threaded event loop ([`Engine`]).
+//! membership around them, in one single-threaded event loop ([`NodeEngine`]).
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -26,7 +26,7 @@ pub mod wire;
 
 pub use cluster::{ClusterList, ClusterNode};
 pub use config::{CorosyncConfig, Given, NodeAddress, NodeConfig, SpaceConfig, StateDir};
-pub use engine::{Engine, EngineImage, HOST_TOKENS, REQUESTS, lock_label, requests_are_logged};
+pub use engine::{EngineImage, HOST_TOKENS, NodeEngine, REQUESTS, lock_label, requests_are_logged};
 pub use error::{CallError, NodeError};
 pub use event::{HostEvent, SpaceId};
 pub use fence::{FenceConfig, run_agent};

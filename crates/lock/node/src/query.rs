@@ -279,9 +279,9 @@ mod tests {
         let copy = resource(Some(2), vec![lock(1, 5, Queue::Waiting)]);
         let master =
             resource(Some(2), vec![lock(2, 9, Queue::Granted), lock(1, 5, Queue::Waiting)]);
-        let parked = resource(None, vec![lock(3, 7, Queue::Parked)]);
+        let unanswered = resource(None, vec![lock(3, 7, Queue::Unanswered)]);
         let parts =
-            vec![(NodeId(1), vec![copy]), (NodeId(2), vec![master]), (NodeId(3), vec![parked])];
+            vec![(NodeId(1), vec![copy]), (NodeId(2), vec![master]), (NodeId(3), vec![unanswered])];
         let merged = merge(parts);
         let locks: Vec<_> = merged[0].locks.iter().map(|l| (l.node.0, l.lock.0)).collect();
         assert_eq!((merged.len(), merged[0].master), (1, Some(NodeId(2))));

@@ -19,17 +19,17 @@ pub struct ShardGroup {
 #[derive(Debug, Default)]
 struct Shard {
     unsettled: AtomicUsize,
-    letters: Mutex<Vec<Letter>>,
+    letters: Mutex<Vec<ShardLetter>>,
     waker: OnceLock<Arc<mio::Waker>>,
 }
 
 /// A message from one shard to another.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Letter {
+pub(crate) enum ShardLetter {
     /// Tell me when the claims that you have made in this lockspace are settled.
-    Fence { from: u32, space: String, number: u64 },
+    AwaitClaims { from: u32, space: String, number: u64 },
     /// They are.
-    Fenced { number: u64 },
+    ClaimsSettled { number: u64 },
 }
 
 impl ShardGroup {
@@ -70,13 +70,16 @@ impl ShardGroup {
         for (to, shard) in self.shards.iter().enumerate() {
             if to as u32 != from && shard.unsettled.load(Ordering::SeqCst) > 0 {
                 asked += 1;
-                self.send(to as u32, Letter::Fence { from, space: space.to_owned(), number });
+                self.send(
+                    to as u32,
+                    ShardLetter::AwaitClaims { from, space: space.to_owned(), number },
+                );
             }
         }
         asked
     }
 
-    pub(crate) fn send(&self, to: u32, letter: Letter) {
+    pub(crate) fn send(&self, to: u32, letter: ShardLetter) {
         let shard = &self.shards[to as usize];
         shard.letters.lock().unwrap_or_else(PoisonError::into_inner).push(letter);
         if let Some(waker) = shard.waker.get() {
@@ -86,12 +89,12 @@ impl ShardGroup {
     }
 
     /// The letters that a shard has not read yet.
-    pub(crate) fn unread(&self, shard: u32) -> Vec<Letter> {
+    pub(crate) fn unread(&self, shard: u32) -> Vec<ShardLetter> {
         let letters = &self.shards[shard as usize].letters;
         letters.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn take(&self, shard: u32) -> Vec<Letter> {
+    pub(crate) fn take(&self, shard: u32) -> Vec<ShardLetter> {
         let mut letters =
             self.shards[shard as usize].letters.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *letters)

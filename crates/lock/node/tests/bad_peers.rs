@@ -12,7 +12,7 @@ use lockify_node::wire::{
     Greeting, Introduction, MAGIC, MAX_FRAME, Packet, Payload, Versions, decode_greeting,
     encode_greeting, encode_packet,
 };
-use lockify_node::{Engine, NodeConfig, NodeError, ShardGroup};
+use lockify_node::{NodeConfig, NodeEngine, NodeError, ShardGroup};
 
 /// Nodes 1 and 2 of three run; the test plays node 3, which both dial and which would be accepted.
 fn two_of_three() -> (Cluster, TcpListener) {
@@ -180,7 +180,7 @@ fn who_comes_again_and_again_is_not_told_of_each_time() {
     c.start(0, listeners.into_iter().next());
     let began = std::time::Instant::now();
     let connected = |c: &Cluster| c.nodes[0].engine.as_ref().unwrap().status().peers[1].connected;
-    // No more at once than the door lets in.
+    // No more at once than the limits admit.
     for _ in 0..40 {
         let mut stream = dial(&c, 0);
         stream.write_all(&greeting(introduction(3, 1))).unwrap();
@@ -212,7 +212,7 @@ fn a_second_process_with_the_id_of_a_connected_node_is_refused() {
 #[test]
 fn one_address_cannot_be_used_twice() {
     let c = Cluster::new(2);
-    match Engine::new(c.config(0)) {
+    match NodeEngine::new(c.config(0)) {
         Err(e @ NodeError::Listen { .. }) => {
             assert!(e.to_string().contains("running already"), "{e}");
         }
@@ -306,7 +306,7 @@ fn a_truncated_frame_and_a_broken_connection_do_no_harm() {
 #[test]
 fn contradictory_configurations_are_refused() {
     let (list, _listeners) = listeners(2);
-    let text = |config: NodeConfig| Engine::new(config).unwrap_err().to_string();
+    let text = |config: NodeConfig| NodeEngine::new(config).unwrap_err().to_string();
     assert!(text(NodeConfig::new("c", NodeId(1), list.clone())).contains("state_dir is missing"));
     let missing = NodeConfig::new("c", NodeId(9), list.clone());
     assert!(text(missing).contains("node 9 is not in the list"));

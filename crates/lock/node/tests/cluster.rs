@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use lockify_core::{ClaimMode, Input, Mode, NodeId, Policy, Queue, Status};
-use lockify_node::{CallError, Engine, HostEvent, NodeConfig, PageOf, Query, SpaceConfig};
+use lockify_node::{CallError, HostEvent, NodeConfig, NodeEngine, PageOf, Query, SpaceConfig};
 
 #[test]
 fn an_engine_can_move_to_another_thread() {
     fn is_send<T: Send>() {}
-    is_send::<Engine>();
+    is_send::<NodeEngine>();
 }
 
 #[test]
 fn one_node_runs_alone_and_locks_at_once() {
-    let mut engine = Engine::new(NodeConfig::alone()).unwrap();
+    let mut engine = NodeEngine::new(NodeConfig::alone()).unwrap();
     let space = engine.join("s", SpaceConfig::new(Policy::Directory)).unwrap();
     assert!(engine.is_running(space));
     let mut events = Vec::new();
@@ -146,7 +146,7 @@ fn lockspaces_are_independent_and_a_node_may_join_only_some() {
 
 #[test]
 fn joining_twice_and_bad_joins_are_told_apart() {
-    let mut e = Engine::new(NodeConfig::alone()).unwrap();
+    let mut e = NodeEngine::new(NodeConfig::alone()).unwrap();
     let one = e.join("s", SpaceConfig::new(Policy::Directory)).unwrap();
     assert_eq!(e.join("s", SpaceConfig::new(Policy::Directory)), Ok(one));
     assert!(matches!(e.join("s", SpaceConfig::new(Policy::Home)), Err(CallError::Joined(_))));

@@ -9,7 +9,7 @@ use common::*;
 use lockify_check::{Checker, Options, Outcome, check_file};
 use lockify_core::{ClaimMode, LockArgs, LockFlags, LockId, Mode, Policy};
 use lockify_history::{Reader, merge};
-use lockify_node::{Engine, HostEvent, NodeConfig, SpaceConfig};
+use lockify_node::{HostEvent, NodeConfig, NodeEngine, SpaceConfig};
 
 fn create(resource: &str) -> lockify_core::Input {
     let lockify_core::Input::Lock(args) = lock(resource, Mode::EX) else { unreachable!() };
@@ -90,7 +90,7 @@ fn nobody_hears_of_what_the_record_lacks() {
 fn a_full_disk_ends_the_history_and_not_the_locking() {
     let mut config = NodeConfig::alone();
     config.history = Some("/dev/full".into());
-    let mut engine = Engine::new(config).unwrap();
+    let mut engine = NodeEngine::new(config).unwrap();
     let space = engine.join("s", SpaceConfig::new(Policy::Directory)).unwrap();
     let mut events = Vec::new();
     let told = |events: &[HostEvent]| {
@@ -116,7 +116,7 @@ fn a_second_lockspace_has_a_file_of_its_own() {
     let path = dir.path().join("history.jsonl");
     let mut config = NodeConfig::alone();
     config.history = Some(path.clone());
-    let mut engine = Engine::new(config).unwrap();
+    let mut engine = NodeEngine::new(config).unwrap();
     for space in ["one", "two/../%"] {
         let space = engine.join(space, SpaceConfig::new(Policy::Directory)).unwrap();
         let id = engine.handle(space, lock("r", Mode::EX)).unwrap().unwrap();
@@ -135,7 +135,7 @@ fn a_second_lockspace_has_a_file_of_its_own() {
 fn a_history_that_cannot_be_made_is_an_error_at_once() {
     let mut config = NodeConfig::alone();
     config.history = Some("/nonexistent/history.jsonl".into());
-    let mut engine = Engine::new(config).unwrap();
+    let mut engine = NodeEngine::new(config).unwrap();
     let error = engine.join("s", SpaceConfig::new(Policy::Directory)).unwrap_err().to_string();
     assert!(
         error.contains("/nonexistent/history.jsonl") && error.contains("another file"),
@@ -150,7 +150,7 @@ fn a_history_in_a_pipe_is_refused_and_not_waited_for() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
     let mut config = NodeConfig::alone();
     config.history = Some(path);
-    let mut engine = Engine::new(config).unwrap();
+    let mut engine = NodeEngine::new(config).unwrap();
     let error = engine.join("s", SpaceConfig::new(Policy::Directory)).unwrap_err().to_string();
     assert!(error.contains("pipe") && error.contains("give a file"), "{error}");
 }

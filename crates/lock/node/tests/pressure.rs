@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use lockify_core::{ClaimMode, Input, LockArgs, LockFlags, Mode, NodeId, Policy, Status};
 use lockify_node::{
-    CallError, Engine, HostEvent, NodeAddress, NodeConfig, ShardGroup, SpaceConfig, SpaceId,
+    CallError, HostEvent, NodeAddress, NodeConfig, NodeEngine, ShardGroup, SpaceConfig, SpaceId,
     StateDir,
 };
 
@@ -149,7 +149,7 @@ fn an_unlock_waits_for_the_claims_of_the_other_shards() {
         .map(|(i, l)| NodeAddress { node: NodeId(i), address: l[0].local_addr().unwrap() })
         .collect();
     // engines[node][shard]
-    let mut engines: Vec<Vec<(Engine, SpaceId)>> = Vec::new();
+    let mut engines: Vec<Vec<(NodeEngine, SpaceId)>> = Vec::new();
     for (i, listeners) in all.into_iter().enumerate() {
         let group = ShardGroup::new(2);
         let start = |(shard, listener)| {
@@ -157,7 +157,7 @@ fn an_unlock_waits_for_the_claims_of_the_other_shards() {
             config.state_dir = StateDir::Memory;
             (config.listener, config.lease) = (Some(listener), LONG);
             (config.shard, config.shard_index) = (Some(group.clone()), shard);
-            let mut engine = Engine::new(config).unwrap();
+            let mut engine = NodeEngine::new(config).unwrap();
             let policy = Policy::Claim(ClaimMode::Optimistic);
             let space = engine.join("s", SpaceConfig::new(policy)).unwrap();
             (engine, space)
@@ -165,7 +165,7 @@ fn an_unlock_waits_for_the_claims_of_the_other_shards() {
         engines.push((0..).zip(listeners).map(start).collect());
     }
     let mut events = Vec::new();
-    let turn = |e: &mut (Engine, SpaceId), events: &mut Vec<HostEvent>| {
+    let turn = |e: &mut (NodeEngine, SpaceId), events: &mut Vec<HostEvent>| {
         e.0.run_once(Some(Duration::from_micros(200)), events).unwrap();
     };
     let start = Instant::now();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use common::*;
 use lockify_core::{Mode, NodeId};
 use lockify_node::wire::{Greeting, MAX_GREETING, decode_greeting};
-use lockify_node::{Engine, HostEvent, NodeConfig, Security, StateDir};
+use lockify_node::{HostEvent, NodeConfig, NodeEngine, Security, StateDir};
 use lockify_trust::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
@@ -597,12 +597,12 @@ fn plain_text_leaves_the_machine_only_if_that_is_said() {
         ..NodeConfig::new("test", NodeId(1), list.to_vec())
     };
     list[1].address = "192.0.2.7:7430".parse().unwrap();
-    let e = Engine::new(config(&list)).unwrap_err().to_string();
+    let e = NodeEngine::new(config(&list)).unwrap_err().to_string();
     for text in ["node 2", "192.0.2.7", "lockify cluster", "[security]"] {
         assert!(e.contains(text), "no {text:?} in: {e}");
     }
     drop(_listeners);
     let mut said = config(&list);
     said.security = Security::PlainText;
-    Engine::new(said).unwrap();
+    NodeEngine::new(said).unwrap();
 }

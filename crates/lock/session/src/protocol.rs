@@ -322,7 +322,7 @@ pub struct Done {
     /// The mode now granted; `None` if the lock is gone.
     pub mode: Option<Mode>,
     /// The flags of the completion.
-    pub sb: SbFlags,
+    pub status_flags: SbFlags,
     /// The lock value block, if asked for and read by this transition.
     pub lvb: Option<Lvb>,
     /// Fencing token of a grant of PW or EX, else 0.
@@ -340,7 +340,7 @@ impl Done {
             lock: c.lock,
             status: c.status,
             mode: c.mode,
-            sb: c.sb,
+            status_flags: c.status_flags,
             lvb: c.lvb,
             token: c.token,
             provisional: c.provisional,

@@ -83,7 +83,7 @@ fn events() -> Vec<Event> {
             lock: LockId(2),
             status: Status::Granted,
             mode: Some(Mode::PW),
-            sb: SbFlags::VALNOTVALID,
+            status_flags: SbFlags::VALNOTVALID,
             lvb: Some(vec![1, 2, 3].into()),
             token: 1 << 60,
             provisional: true,

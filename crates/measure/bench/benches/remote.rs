@@ -13,21 +13,23 @@ use std::time::{Duration, Instant};
 use lockify_core::{
     ClientId, Input, LockArgs, LockFlags, Mode, Name, NodeId, Policy, UnlockArgs, UnlockFlags,
 };
-use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId, StateDir};
+use lockify_node::{
+    HostEvent, NodeAddress, NodeConfig, NodeEngine, SpaceConfig, SpaceId, StateDir,
+};
 
 const ROUNDS: usize = 9;
 const PAIRS: u32 = 5_000;
 
-fn node(id: u32, list: &[NodeAddress], listener: TcpListener) -> (Engine, SpaceId) {
+fn node(id: u32, list: &[NodeAddress], listener: TcpListener) -> (NodeEngine, SpaceId) {
     let mut config = NodeConfig::new("bench", NodeId(id), list.to_vec());
     config.state_dir = StateDir::Memory;
     config.listener = Some(listener);
-    let mut engine = Engine::new(config).expect("a node");
+    let mut engine = NodeEngine::new(config).expect("a node");
     let space = engine.join("s", SpaceConfig::new(Policy::Home)).expect("a lockspace");
     (engine, space)
 }
 
-fn done(engine: &mut Engine, events: &mut Vec<HostEvent>) {
+fn done(engine: &mut NodeEngine, events: &mut Vec<HostEvent>) {
     loop {
         let completed = events.iter().any(|e| matches!(e, HostEvent::Completed { .. }));
         events.clear();
@@ -38,7 +40,7 @@ fn done(engine: &mut Engine, events: &mut Vec<HostEvent>) {
     }
 }
 
-fn pair(engine: &mut Engine, space: SpaceId, name: Name, events: &mut Vec<HostEvent>) {
+fn pair(engine: &mut NodeEngine, space: SpaceId, name: Name, events: &mut Vec<HostEvent>) {
     let client = ClientId(1);
     let lock = engine
         .handle(
@@ -122,7 +124,7 @@ fn main() {
     }
     events.clear();
     // A name whose home is the other node: locking it costs messages.
-    let sent = |e: &Engine| e.space_stats(space).expect("joined").messages_sent;
+    let sent = |e: &NodeEngine| e.space_stats(space).expect("joined").messages_sent;
     let name = (0..)
         .map(|i| Name::new(format!("bench {i}")).expect("a name"))
         .find(|&name| {

@@ -7,7 +7,7 @@ use lockify_core::{
     ClientId, Completion, ConvertArgs, Input, LockArgs, LockFlags, LockId, Mode, Status,
     UnlockArgs, UnlockFlags,
 };
-use lockify_node::{CallError, Engine, HostEvent, Level, NodeError, SpaceId};
+use lockify_node::{CallError, HostEvent, Level, NodeEngine, NodeError, SpaceId};
 
 use crate::clock::now;
 use crate::glock::Glock;
@@ -57,7 +57,7 @@ pub struct Held {
 /// The node, and the state of the current run.
 #[derive(Debug)]
 pub struct Locks {
-    engine: Engine,
+    engine: NodeEngine,
     space: SpaceId,
     events: Vec<HostEvent>,
     next_tag: u64,
@@ -69,7 +69,7 @@ pub struct Locks {
 
 impl Locks {
     /// Locks of this lockspace from now on.
-    pub fn new(engine: Engine, space: SpaceId) -> Locks {
+    pub fn new(engine: NodeEngine, space: SpaceId) -> Locks {
         Locks {
             engine,
             space,
@@ -81,7 +81,7 @@ impl Locks {
     }
 
     /// The node.
-    pub fn engine(&mut self) -> &mut Engine {
+    pub fn engine(&mut self) -> &mut NodeEngine {
         &mut self.engine
     }
 

@@ -11,7 +11,9 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use lockify_core::{NodeId, Policy};
-use lockify_node::{Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId, StateDir};
+use lockify_node::{
+    HostEvent, NodeAddress, NodeConfig, NodeEngine, SpaceConfig, SpaceId, StateDir,
+};
 use lockify_report::crew::{self, Failure};
 use rustix::thread::CpuSet;
 
@@ -194,7 +196,7 @@ impl Worker {
         config.delay = delay;
         config.lease = LEASE;
         config.busy_poll = self.busy_poll();
-        let mut engine = Engine::new(config)?;
+        let mut engine = NodeEngine::new(config)?;
         *self.waker.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
             Some(engine.waker());
         let mut spaces = HashMap::new();
@@ -222,7 +224,7 @@ impl Worker {
 
 /// Waits until every lockspace runs with all nodes in it.
 fn wait_until_running(
-    engine: &mut Engine,
+    engine: &mut NodeEngine,
     spaces: &HashMap<String, SpaceId>,
     nodes: usize,
 ) -> Result<(), Failure> {

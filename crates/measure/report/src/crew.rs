@@ -109,7 +109,7 @@ impl Worker {
     ///
     /// # Errors
     /// It does not listen any more.
-    pub fn tell(&mut self, line: &str) -> Result<(), WorkerError> {
+    pub fn send_line(&mut self, line: &str) -> Result<(), WorkerError> {
         let told = self.input.as_mut().map(|input| writeln!(input, "{line}"));
         told.unwrap_or_else(|| Err(ErrorKind::BrokenPipe.into()))
             .map_err(|e| self.gone(format!("does not listen ({e})")))
@@ -121,7 +121,7 @@ impl Worker {
     /// It does not listen any more.
     pub fn command(&mut self, command: &impl Serialize) -> Result<(), WorkerError> {
         let line = serde_json::to_string(command);
-        self.tell(&line.map_err(|e| self.gone(format!("cannot be told ({e})")))?)
+        self.send_line(&line.map_err(|e| self.gone(format!("cannot be told ({e})")))?)
     }
 
     /// Its next reply, which may take so long.
@@ -262,11 +262,11 @@ mod tests {
     #[test]
     fn a_worker_does_what_it_is_told_and_says_why_it_cannot() {
         let mut adds = start("add");
-        adds.tell("17 4").unwrap();
+        adds.send_line("17 4").unwrap();
         assert_eq!(adds.hear::<usize>(PATIENCE).unwrap(), 2);
         assert_eq!(adds.hear::<usize>(PATIENCE).unwrap(), 21);
         let mut fails = start("add");
-        fails.tell("seventeen").unwrap();
+        fails.send_line("seventeen").unwrap();
         assert_eq!(fails.hear::<usize>(PATIENCE).unwrap(), 1);
         let error = fails.hear::<usize>(PATIENCE).unwrap_err();
         assert!(matches!(&error, WorkerError::Failed { .. }), "{error}");

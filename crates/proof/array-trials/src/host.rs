@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use lockify_array::message::{Action, Answer, Reply, Request};
 use lockify_array::{
-    ArrayState, BadBlock, Block, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId,
-    DeviceInput, DeviceOutput, DiskAsk, Host, HostAnswer, HostConfig, HostInput, HostOutput, Life,
-    LockServer, LogAsk, OpError, OpId, ServerConfig, ServerInput, ServerOutput, ServerReply,
+    ArrayHost, ArrayState, BadBlock, Block, Device, DeviceBoot, DeviceConfig, DeviceEvent,
+    DeviceId, DeviceInput, DeviceOutput, DiskAsk, HostAnswer, HostConfig, HostInput, HostOutput,
+    Life, LockServer, LogAsk, OpError, OpId, ServerConfig, ServerInput, ServerOutput, ServerReply,
     ServerRequest, Stamp, Ticket, Time, Work,
 };
 use lockify_sim::{
@@ -106,7 +106,7 @@ enum Arrival {
 enum Hosted {
     /// Not running yet, with the inputs that it will have to handle then.
     Starting(Vec<Arrival>),
-    Host(Box<Host>),
+    Host(Box<ArrayHost>),
     Device(Box<Device>),
     Server(Box<LockServer>),
 }
@@ -144,7 +144,7 @@ pub struct Node {
 
 impl Node {
     /// The host, if one runs here.
-    pub fn host(&self) -> Option<&Host> {
+    pub fn host(&self) -> Option<&ArrayHost> {
         match &self.hosted {
             Hosted::Host(host) => Some(host),
             _ => None,
@@ -229,7 +229,7 @@ impl Node {
                 let mut config = HostConfig::new(life, setting.scheme, setting.layout, state);
                 config.witnesses = places.devices - setting.layout.devices();
                 (setting.host)(&mut config);
-                self.started(Hosted::Host(Box::new(Host::new(config))), cx);
+                self.started(Hosted::Host(Box::new(ArrayHost::new(config))), cx);
                 let server = places.server.then(|| places.server());
                 for peer in places.all_devices().chain(server) {
                     cx.connect(peer);
@@ -380,87 +380,99 @@ impl Node {
 
     /// Executes the machine's outputs, and sets its timer.
     fn run(&mut self, cx: &mut Context<'_, Node>) {
-        let places = self.setting.places;
         let now = self.now(cx);
-        let next = match &mut self.hosted {
+        let next = match &self.hosted {
             Hosted::Starting(_) => None,
-            Hosted::Host(host) => {
-                let life = host.life();
-                while let Some(output) = host.poll() {
-                    match output {
-                        HostOutput::Send { to, request } => {
-                            let op = request.call.op;
-                            let ticket = host.ticket(op).filter(|_| self.setting.events);
-                            if let Some(ticket) = ticket.filter(|_| self.noted.insert(op.seq)) {
-                                cx.note(Note::Begun { ticket, op, stamp: request.stamp });
-                            }
-                            cx.send(places.node(to), Packet::Request(life, request));
-                        }
-                        HostOutput::SendServer { request } => {
-                            cx.send(places.server(), Packet::ServerRequest(life, request));
-                        }
-                        HostOutput::Done { ticket, op, result } => {
-                            cx.note(Note::Done { ticket, op, result });
-                        }
-                        HostOutput::State(state) => cx.note(Note::State(state)),
-                        HostOutput::Broken(device) => cx.note(Note::Broken(device)),
-                    }
-                }
-                host.next_timer()
-            }
-            Hosted::Device(device) => {
-                while let Some(output) = device.poll() {
-                    match output {
-                        DeviceOutput::Send { to, reply } => {
-                            cx.send(places.host(to.host), Packet::Reply(to, reply));
-                        }
-                        DeviceOutput::Disk(ask) => {
-                            self.disk_counts.add(&ask);
-                            let medium = self.medium.as_mut();
-                            // An operation that a disk cannot begin has ended already.
-                            if let Some(Ended::Answer(token, result)) =
-                                medium.and_then(|medium| medium.ask(ask, cx))
-                            {
-                                device.handle(now, DeviceInput::Disk { token, result });
-                            }
-                        }
-                        DeviceOutput::Event(event) if self.setting.events => {
-                            cx.note(Note::Event(event));
-                        }
-                        DeviceOutput::Event(_) => {}
-                        DeviceOutput::Silent { life } => cx.note(Note::Silent(life)),
-                        DeviceOutput::State(state) => {
-                            for (node, life) in &self.lives {
-                                cx.send(*node, Packet::State(*life, state.clone()));
-                            }
-                            cx.note(Note::State(state));
-                        }
-                        DeviceOutput::Broken(_) => {
-                            if let Role::Device(device) = places.role(cx.id()) {
-                                cx.note(Note::Broken(device));
-                            }
-                        }
-                    }
-                }
-                device.next_timer()
-            }
-            Hosted::Server(server) => {
-                while let Some(output) = server.poll() {
-                    match output {
-                        ServerOutput::Send { to, reply } => {
-                            cx.send(places.host(to.host), Packet::ServerReply(to, reply));
-                        }
-                        ServerOutput::Log(ask) => {
-                            let takes = self.setting.log.sample(cx.random());
-                            cx.set_timer(takes, Alarm::Logged(ask));
-                        }
-                        ServerOutput::Suspect(life) => cx.note(Note::Suspect(life)),
-                    }
-                }
-                server.next_timer()
-            }
+            Hosted::Host(_) => self.run_host(cx),
+            Hosted::Device(_) => self.run_device(now, cx),
+            Hosted::Server(_) => self.run_server(cx),
         };
         self.set_tick(next, cx);
+    }
+
+    /// Executes a host's outputs; returns its next timer.
+    fn run_host(&mut self, cx: &mut Context<'_, Node>) -> Option<Time> {
+        let places = self.setting.places;
+        let Hosted::Host(host) = &mut self.hosted else { return None };
+        let life = host.life();
+        while let Some(output) = host.poll() {
+            match output {
+                HostOutput::Send { to, request } => {
+                    let op = request.call.op;
+                    let ticket = host.ticket(op).filter(|_| self.setting.events);
+                    if let Some(ticket) = ticket.filter(|_| self.noted.insert(op.seq)) {
+                        cx.note(Note::Begun { ticket, op, stamp: request.stamp });
+                    }
+                    cx.send(places.node(to), Packet::Request(life, request));
+                }
+                HostOutput::SendServer { request } => {
+                    cx.send(places.server(), Packet::ServerRequest(life, request));
+                }
+                HostOutput::Done { ticket, op, result } => {
+                    cx.note(Note::Done { ticket, op, result });
+                }
+                HostOutput::State(state) => cx.note(Note::State(state)),
+                HostOutput::Broken(device) => cx.note(Note::Broken(device)),
+            }
+        }
+        host.next_timer()
+    }
+
+    /// Executes a device's outputs; returns its next timer.
+    fn run_device(&mut self, now: Time, cx: &mut Context<'_, Node>) -> Option<Time> {
+        let places = self.setting.places;
+        let Hosted::Device(device) = &mut self.hosted else { return None };
+        while let Some(output) = device.poll() {
+            match output {
+                DeviceOutput::Send { to, reply } => {
+                    cx.send(places.host(to.host), Packet::Reply(to, reply));
+                }
+                DeviceOutput::Disk(ask) => {
+                    self.disk_counts.add(&ask);
+                    let medium = self.medium.as_mut();
+                    // An operation that a disk cannot begin has ended already.
+                    if let Some(Ended::Answer(token, result)) =
+                        medium.and_then(|medium| medium.ask(ask, cx))
+                    {
+                        device.handle(now, DeviceInput::Disk { token, result });
+                    }
+                }
+                DeviceOutput::Event(event) if self.setting.events => cx.note(Note::Event(event)),
+                DeviceOutput::Event(_) => {}
+                DeviceOutput::Silent { life } => cx.note(Note::Silent(life)),
+                DeviceOutput::State(state) => {
+                    for (node, life) in &self.lives {
+                        cx.send(*node, Packet::State(*life, state.clone()));
+                    }
+                    cx.note(Note::State(state));
+                }
+                DeviceOutput::Broken(_) => {
+                    if let Role::Device(device) = places.role(cx.id()) {
+                        cx.note(Note::Broken(device));
+                    }
+                }
+            }
+        }
+        device.next_timer()
+    }
+
+    /// Executes the lock server's outputs; returns its next timer.
+    fn run_server(&mut self, cx: &mut Context<'_, Node>) -> Option<Time> {
+        let places = self.setting.places;
+        let Hosted::Server(server) = &mut self.hosted else { return None };
+        while let Some(output) = server.poll() {
+            match output {
+                ServerOutput::Send { to, reply } => {
+                    cx.send(places.host(to.host), Packet::ServerReply(to, reply));
+                }
+                ServerOutput::Log(ask) => {
+                    let takes = self.setting.log.sample(cx.random());
+                    cx.set_timer(takes, Alarm::Logged(ask));
+                }
+                ServerOutput::Suspect(life) => cx.note(Note::Suspect(life)),
+            }
+        }
+        server.next_timer()
     }
 
     fn now(&mut self, cx: &Context<'_, Node>) -> Time {

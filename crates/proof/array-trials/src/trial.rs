@@ -241,7 +241,7 @@ impl<'a> Trial<'a> {
                 lines.push(format!("{name}: {status:?}"));
             }
             let Some(machine) = self.sim.machine(node) else { continue };
-            let host = machine.host().map(lockify_array::Host::under_way);
+            let host = machine.host().map(lockify_array::ArrayHost::under_way);
             let device = machine.device().map(lockify_array::Device::under_way);
             let all = host.into_iter().chain(device).flatten();
             lines.extend(all.map(|line| format!("{name}: {line}")));

@@ -294,7 +294,7 @@ impl Observer {
             Output::Send { .. }
             | Output::Departed { .. }
             | Output::OrphanGone { .. }
-            | Output::Fenced(_)
+            | Output::ClaimsSettled(_)
             | Output::RecoveryBegun(_) => return Ok(()),
         };
         let life = (place.node, place.incarnation);
@@ -314,7 +314,7 @@ fn completion(place: Place, done: &Completion) -> Event {
         token: (done.token != 0).then_some(done.token),
         provisional: done.provisional,
         lvb: done.lvb.as_deref().map(Lvb::new),
-        sb_flags: SbFlags::from_bits_truncate(done.sb.bits()),
+        sb_flags: SbFlags::from_bits_truncate(done.status_flags.bits()),
         ..place.event(kind).lock(done.lock.0).op(done.tag)
     }
 }

@@ -71,8 +71,8 @@ pub fn waiting(nodes: &[&LockNode]) -> String {
         let space = node.space();
         let _ =
             write!(text, "node {}: {} unsettled", space.config().node, space.unsettled_claims());
-        if node.open_fences() > 0 {
-            let _ = write!(text, ", {} fences open", node.open_fences());
+        if node.open_claim_waits() > 0 {
+            let _ = write!(text, ", {} waits for claims open", node.open_claim_waits());
         }
         for resource in space.resources() {
             if resource.claim_pending || resource.locks.iter().any(|l| l.queue != Queue::Granted) {

@@ -13,8 +13,8 @@ use lockify_check::Checker;
 use lockify_history::{EUNLOCK, Event, Kind, Mode as Checked};
 use lockify_onesided::port::{Port, SharedMemory};
 use lockify_onesided::{
-    Capabilities, Client, Fabric as _, LockError, LockId, MAX_TURNOVER, Mode, Options, Protocol,
-    Released, Table, serve,
+    Capabilities, Client, Fabric as _, Generation, LockError, LockId, MAX_TURNOVER, Mode, Options,
+    Protocol, Released, Table, serve,
 };
 use lockify_sim::{
     Failure, FaultKind, FaultMix, FaultPlan, MILLISECOND, Nanos, NodeId, NodeStatus, Random,
@@ -304,118 +304,176 @@ struct Hold {
 
 /// Lets the run go on, and has its history checked.
 fn watch(sim: &mut Sim<Node>, clients: usize, options: &Options) -> Result<Outcome, String> {
-    let mut checker = Checker::new(lockify_check::Options::whole());
-    let mut overtaking = Overtaking::new(options);
-    let mut outcome = Outcome::default();
-    // Holds whose lease ends, by the alarm that says so.
-    let mut leases: HashMap<u64, Hold> = HashMap::new();
-    let mut held: HashMap<u32, Hold> = HashMap::new();
-    let mut busy: Vec<u32> = (1..=clients as u32).collect();
-    let mut lost: Vec<u32> = Vec::new();
-    let mut alarms = 0;
-    let observe = |checker: &mut Checker, event: Event| {
-        checker.observe(&event).map_err(|v| format!("{}: {}", v.rule, v.what))
-    };
-    let event = |at, node, kind| Event::new(at, node, kind).incarnation(1);
+    let mut watcher = Watcher::new(clients, options);
     // It ends when nothing is left to happen, or the time is over.
     while let Ok(report) = sim.next_report(END) {
         let at = report.at;
         match report.event {
-            ReportEvent::Note { node, note, .. } => {
-                let node = node.0;
-                let event = |kind| event(at, node, kind).lock(note.hold);
-                match note.step {
-                    Step::Added(NodeId(client)) => overtaking.adds(client),
-                    Step::Call(mode) => {
-                        overtaking.calls(node, note.lock, mode);
-                        let name = format!("lock{}", note.lock);
-                        observe(
-                            &mut checker,
-                            event(Kind::Request).resource(name.as_str()).mode(checked(mode)).op(1),
-                        )?;
-                        // A new acquisition: an earlier loss concerned another hold.
-                        lost.retain(|n| *n != node);
-                        held.insert(node, Hold { node, lock: note.lock, number: note.hold, mode });
-                    }
-                    Step::Grant { until, token, generation } => {
-                        outcome.grants += 1;
-                        let Some(hold) = held.get(&node).copied() else { continue };
-                        overtaking.granted(node, note.lock, hold.mode, generation)?;
-                        observe(
-                            &mut checker,
-                            Event { token, ..event(Kind::Grant).mode(checked(hold.mode)).op(1) },
-                        )?;
-                        alarms += 1;
-                        leases.insert(alarms, hold);
-                        sim.wake_at(until, alarms);
-                    }
-                    Step::Release => observe(&mut checker, event(Kind::Unlock).op(2))?,
-                    Step::Released => {
-                        held.remove(&node);
-                        observe(
-                            &mut checker,
-                            Event { status: Some(EUNLOCK), ..event(Kind::Complete).op(2) },
-                        )?;
-                    }
-                    Step::Failed(why) => {
-                        overtaking.gone(node);
-                        busy.retain(|n| *n != node);
-                        if node == SPARED {
-                            return Err(format!(
-                                "client {node}, which nothing happened to, failed: {why}"
-                            ));
-                        }
-                        if held.remove(&node).is_some() {
-                            observe(&mut checker, event(Kind::Lost))?;
-                        }
-                        observe(&mut checker, Event::new(at, node, Kind::Leave).incarnation(1))?;
-                    }
-                    Step::Done => busy.retain(|n| *n != node),
-                }
-            }
-            ReportEvent::Wake(alarm) => {
-                let Some(hold) = leases.remove(&alarm) else { continue };
-                // The client may have released this hold, or taken another, before the end of its
-                // lease.
-                let current = held
-                    .get(&hold.node)
-                    .is_some_and(|h| (h.number, h.lock) == (hold.number, hold.lock));
-                if current {
-                    outcome.revoked += 1;
-                    lost.push(hold.node);
-                    observe(&mut checker, event(at, hold.node, Kind::Lost).lock(hold.number))?;
-                }
-            }
+            ReportEvent::Note { node, note, .. } => watcher.note(sim, at, node.0, note)?,
+            ReportEvent::Wake(alarm) => watcher.lease_ended(at, alarm)?,
             ReportEvent::Node { node, status: NodeStatus::Crashed, .. } => {
-                outcome.faults += 1;
-                overtaking.gone(node.0);
-                busy.retain(|n| *n != node.0);
-                // A hold whose lease ended before the crash has been reported as lost already.
-                if let Some(hold) = held.remove(&node.0)
-                    && !lost.contains(&node.0)
-                {
-                    observe(&mut checker, event(at, node.0, Kind::Lost).lock(hold.number))?;
-                }
-                observe(&mut checker, event(at, node.0, Kind::Leave))?;
+                watcher.crashed(at, node.0)?;
             }
-            ReportEvent::Fault(_) => outcome.faults += 1,
+            ReportEvent::Fault(_) => watcher.outcome.faults += 1,
             ReportEvent::Node { .. } => {}
         }
-        if busy.is_empty() {
+        if watcher.busy.is_empty() {
             break;
         }
     }
-    if !busy.is_empty() {
-        let who: Vec<String> = busy.iter().map(ToString::to_string).collect();
-        return Err(format!("clients {} are not done at {} ms", who.join(", "), END / MILLISECOND));
+    watcher.finish(sim)
+}
+
+/// Turns the reports of a run into the history that the checker judges. It has a method for each report.
+struct Watcher {
+    checker: Checker,
+    overtaking: Overtaking,
+    outcome: Outcome,
+    /// Holds whose lease ends, by the alarm that says so.
+    leases: HashMap<u64, Hold>,
+    /// The last hold of each client that has one, or calls for one.
+    held: HashMap<u32, Hold>,
+    /// Clients that are not done.
+    busy: Vec<u32>,
+    /// Clients whose present hold is reported as lost.
+    lost: Vec<u32>,
+    alarms: u64,
+}
+
+impl Watcher {
+    fn new(clients: usize, options: &Options) -> Watcher {
+        Watcher {
+            checker: Checker::new(lockify_check::Options::whole()),
+            overtaking: Overtaking::new(options),
+            outcome: Outcome::default(),
+            leases: HashMap::new(),
+            held: HashMap::new(),
+            busy: (1..=clients as u32).collect(),
+            lost: Vec::new(),
+            alarms: 0,
+        }
     }
-    let report = checker.finish();
-    if !report.is_clean() {
-        return Err(report.to_string());
+
+    fn observe(&mut self, event: &Event) -> Result<(), String> {
+        self.checker.observe(event).map_err(|v| format!("{}: {}", v.rule, v.what))
     }
-    outcome.events = sim.stats().events;
-    outcome.digest = sim.digest();
-    Ok(outcome)
+
+    fn note(
+        &mut self,
+        sim: &mut Sim<Node>,
+        at: Nanos,
+        node: u32,
+        note: Note,
+    ) -> Result<(), String> {
+        let of_hold = |kind| event(at, node, kind).lock(note.hold);
+        match note.step {
+            Step::Added(NodeId(client)) => self.overtaking.adds(client),
+            Step::Call(mode) => {
+                let hold = Hold { node, lock: note.lock, number: note.hold, mode };
+                self.called(at, hold)?;
+            }
+            Step::Grant { until, token, generation } => {
+                self.granted(sim, at, node, (until, token, generation))?;
+            }
+            Step::Release => self.observe(&of_hold(Kind::Unlock).op(2))?,
+            Step::Released => {
+                self.held.remove(&node);
+                let complete = of_hold(Kind::Complete).op(2);
+                self.observe(&Event { status: Some(EUNLOCK), ..complete })?;
+            }
+            Step::Failed(why) => self.failed(at, node, note.hold, &why)?,
+            Step::Done => self.busy.retain(|n| *n != node),
+        }
+        Ok(())
+    }
+
+    fn called(&mut self, at: Nanos, hold: Hold) -> Result<(), String> {
+        let Hold { node, lock, number, mode } = hold;
+        self.overtaking.calls(node, lock, mode);
+        let request = event(at, node, Kind::Request).lock(number).op(1);
+        let name = format!("lock{lock}");
+        self.observe(&request.resource(name.as_str()).mode(checked(mode)))?;
+        // A new acquisition: an earlier loss concerned another hold.
+        self.lost.retain(|n| *n != node);
+        self.held.insert(node, hold);
+        Ok(())
+    }
+
+    fn granted(
+        &mut self,
+        sim: &mut Sim<Node>,
+        at: Nanos,
+        node: u32,
+        (until, token, generation): (Nanos, Option<u64>, Generation),
+    ) -> Result<(), String> {
+        self.outcome.grants += 1;
+        let Some(hold) = self.held.get(&node).copied() else { return Ok(()) };
+        self.overtaking.granted(node, hold.lock, hold.mode, generation)?;
+        let grant = event(at, node, Kind::Grant).lock(hold.number).op(1);
+        self.observe(&Event { token, ..grant.mode(checked(hold.mode)) })?;
+        self.alarms += 1;
+        self.leases.insert(self.alarms, hold);
+        sim.wake_at(until, self.alarms);
+        Ok(())
+    }
+
+    fn failed(&mut self, at: Nanos, node: u32, hold: u64, why: &str) -> Result<(), String> {
+        self.overtaking.gone(node);
+        self.busy.retain(|n| *n != node);
+        if node == SPARED {
+            return Err(format!("client {node}, which nothing happened to, failed: {why}"));
+        }
+        if self.held.remove(&node).is_some() {
+            self.observe(&event(at, node, Kind::Lost).lock(hold))?;
+        }
+        self.observe(&event(at, node, Kind::Leave))
+    }
+
+    /// An alarm rings: the lease of its hold is over.
+    fn lease_ended(&mut self, at: Nanos, alarm: u64) -> Result<(), String> {
+        let Some(hold) = self.leases.remove(&alarm) else { return Ok(()) };
+        // The client may have released this hold, or taken another, before the end of its
+        // lease.
+        let same = |h: &Hold| (h.number, h.lock) == (hold.number, hold.lock);
+        if !self.held.get(&hold.node).is_some_and(same) {
+            return Ok(());
+        }
+        self.outcome.revoked += 1;
+        self.lost.push(hold.node);
+        self.observe(&event(at, hold.node, Kind::Lost).lock(hold.number))
+    }
+
+    fn crashed(&mut self, at: Nanos, node: u32) -> Result<(), String> {
+        self.outcome.faults += 1;
+        self.overtaking.gone(node);
+        self.busy.retain(|n| *n != node);
+        // A hold whose lease ended before the crash has been reported as lost already.
+        if let Some(hold) = self.held.remove(&node)
+            && !self.lost.contains(&node)
+        {
+            self.observe(&event(at, node, Kind::Lost).lock(hold.number))?;
+        }
+        self.observe(&event(at, node, Kind::Leave))
+    }
+
+    fn finish(mut self, sim: &Sim<Node>) -> Result<Outcome, String> {
+        if !self.busy.is_empty() {
+            let who: Vec<String> = self.busy.iter().map(ToString::to_string).collect();
+            let (who, end) = (who.join(", "), END / MILLISECOND);
+            return Err(format!("clients {who} are not done at {end} ms"));
+        }
+        let report = self.checker.finish();
+        if !report.is_clean() {
+            return Err(report.to_string());
+        }
+        self.outcome.events = sim.stats().events;
+        self.outcome.digest = sim.digest();
+        Ok(self.outcome)
+    }
+}
+
+fn event(at: Nanos, node: u32, kind: Kind) -> Event {
+    Event::new(at, node, kind).incarnation(1)
 }
 
 fn checked(mode: Mode) -> Checked {

@@ -61,7 +61,7 @@ impl Hub {
 }
 
 impl Exchange for Member {
-    fn tell(&mut self, to: Peer, bytes: &[u8]) -> std::io::Result<()> {
+    fn send(&mut self, to: Peer, bytes: &[u8]) -> std::io::Result<()> {
         assert!(bytes.len() <= lockify_fabric::verbs::MOST_TOLD);
         self.hub.say(Some(to), &Heard::Told { from: self.me, bytes: bytes.to_vec() });
         Ok(())

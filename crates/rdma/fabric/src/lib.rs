@@ -5,7 +5,7 @@
 //! | [`shm`] | the processor's atomics, in a file that all processes of a machine map | rings in that file, and futexes | this machine |
 //! | [`verbs`] | RDMA: reliable connections of libibverbs, loaded at run time | the same connections | Soft-RoCE between kernels (`lab/tests/rdma`) |
 //!
-//! A fabric has an executor of its own, that waits the way its messages arrive: [`Executes`].
+//! A fabric has an executor of its own, that waits the way its messages arrive: [`FabricExecutor`].
 #![deny(unsafe_code)]
 
 mod clock;
@@ -18,18 +18,18 @@ use core::future::Future;
 use lockify_onesided::Fabric;
 
 /// A fabric that runs futures. Clones are the same end.
-pub trait Executes: Fabric + Clone {
+pub trait FabricExecutor: Fabric + Clone {
     /// Runs a future of this fabric to its end, on this thread.
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T;
 }
 
-impl Executes for shm::Shm {
+impl FabricExecutor for shm::Shm {
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         shm::Shm::block_on(self, future)
     }
 }
 
-impl Executes for verbs::Verbs {
+impl FabricExecutor for verbs::Verbs {
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         verbs::Verbs::block_on(self, future)
     }

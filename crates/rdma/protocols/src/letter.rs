@@ -56,7 +56,7 @@ kinds! {
 
 /// A letter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Letter {
+pub(crate) struct LockLetter {
     pub kind: Kind,
     pub lock: LockId,
     pub generation: Generation,
@@ -67,18 +67,18 @@ pub(crate) struct Letter {
     pub value: u64,
 }
 
-impl Letter {
+impl LockLetter {
     pub fn encode(&self) -> Message {
         let parties = u64::from(self.to.0) << 32 | u64::from(self.from.0);
         [self.lock.0, u64::from(self.generation) << 32 | self.kind as u64, parties, self.value]
     }
 
     /// The letter in a message; `None` if it is none. Anybody who can connect can send anything.
-    pub fn decode(message: Message) -> Option<Letter> {
+    pub fn decode(message: Message) -> Option<LockLetter> {
         let [lock, head, parties, value] = message;
         let kind = Kind::of(u8::try_from(head & 0xffff_ffff).ok()?)?;
         let claimant = |bits: u64| (bits < 1 << Claimant::BITS).then_some(Claimant(bits as u32));
-        Some(Letter {
+        Some(LockLetter {
             kind,
             lock: LockId(lock),
             generation: (head >> 32) as u32,
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn letters_survive_the_way_and_rubbish_is_none() {
-        let letter = Letter {
+        let letter = LockLetter {
             kind: Kind::Handover,
             lock: LockId(u64::MAX),
             generation: u32::MAX,
@@ -103,9 +103,9 @@ mod tests {
             from: Claimant::new(Peer(7), 1),
             value: 42,
         };
-        assert_eq!(Letter::decode(letter.encode()), Some(letter));
+        assert_eq!(LockLetter::decode(letter.encode()), Some(letter));
         for rubbish in [[0; 4], [u64::MAX; 4], [0, 13, 0, 0], [0, 2, 1 << 24, 0], [0, 258, 0, 0]] {
-            assert_eq!(Letter::decode(rubbish), None, "{rubbish:?}");
+            assert_eq!(LockLetter::decode(rubbish), None, "{rubbish:?}");
         }
     }
 }

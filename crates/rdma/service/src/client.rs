@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use lockify_fabric::Executes;
+use lockify_fabric::FabricExecutor;
 use lockify_fabric::shm::{Owner, Segment, Shm, ShmError};
 use lockify_fabric::verbs::{Settings, Verbs, VerbsError};
 use lockify_onesided::{
@@ -141,7 +141,7 @@ impl Remote<Verbs> {
     }
 }
 
-impl<F: Executes> Remote<F> {
+impl<F: FabricExecutor> Remote<F> {
     fn on(fabric: F, table: Table, options: Options) -> Result<Remote<F>, ConnectError> {
         let client = Client::new(fabric.clone(), table, options)?;
         Ok(Remote { fabric, client, table, options })

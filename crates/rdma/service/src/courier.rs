@@ -14,7 +14,7 @@ use lockify_fabric::verbs::{Exchange, Heard};
 use lockify_onesided::Peer;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::rendezvous::{Event, HOME, Host, Rendezvous, RendezvousError};
+use crate::rendezvous::{Event, HOME, Rendezvous, RendezvousError, RendezvousHost};
 
 /// Why nothing can be heard.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub(crate) struct Courier {
 }
 
 enum Outgoing {
-    Host(Arc<Host>),
+    Host(Arc<RendezvousHost>),
     /// To the thread, which a byte in the pipe wakes.
     Participant {
         told: Sender<(u16, Vec<u8>)>,
@@ -90,7 +90,7 @@ impl Inbox {
 
 impl Courier {
     /// The home's.
-    pub fn of_host(host: &Arc<Host>) -> Result<Courier, CourierError> {
+    pub fn of_host(host: &Arc<RendezvousHost>) -> Result<Courier, CourierError> {
         let (mut inbox, incoming, bell) = inbox()?;
         let rung = Arc::clone(&inbox.rung);
         let stop = Arc::new(AtomicBool::new(false));
@@ -134,7 +134,7 @@ impl Courier {
                 }
                 if let Ok((rank, bytes)) = to_tell.try_recv() {
                     // `next` reports gone participants, and the end.
-                    let _ = rendezvous.tell(rank, &bytes);
+                    let _ = rendezvous.send(rank, &bytes);
                 }
             }
         };
@@ -152,11 +152,11 @@ fn inbox() -> std::io::Result<(Inbox, Receiver<Heard>, PipeReader)> {
 }
 
 impl Exchange for Courier {
-    fn tell(&mut self, to: Peer, bytes: &[u8]) -> std::io::Result<()> {
+    fn send(&mut self, to: Peer, bytes: &[u8]) -> std::io::Result<()> {
         let rank = to.0.saturating_sub(1);
         match &mut self.outgoing {
             None => Ok(()),
-            Some(Outgoing::Host(host)) => host.tell(rank, bytes).map_err(std::io::Error::other),
+            Some(Outgoing::Host(host)) => host.send(rank, bytes).map_err(std::io::Error::other),
             Some(Outgoing::Participant { told, ring }) => {
                 let gone = |_| std::io::Error::from(std::io::ErrorKind::BrokenPipe);
                 told.send((rank, bytes.to_vec())).map_err(gone)?;
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use crate::rendezvous::{Hosting, Identity};
 
-    fn host() -> Arc<Host> {
+    fn host() -> Arc<RendezvousHost> {
         let hosting = Hosting {
             address: "127.0.0.1:0".parse().unwrap(),
             identity: Identity::loopback("test", 0),
@@ -211,10 +211,10 @@ mod tests {
             offer: b"offer".to_vec(),
             log: |_| {},
         };
-        Arc::new(Host::open(hosting).unwrap())
+        Arc::new(RendezvousHost::open(hosting).unwrap())
     }
 
-    fn join(host: &Host) -> (Courier, Peer) {
+    fn join(host: &RendezvousHost) -> (Courier, Peer) {
         let identity = Identity::loopback("test", 0);
         let (rendezvous, welcome) = Rendezvous::join(host.address(), &identity, 0).unwrap();
         assert_eq!(welcome.offer, b"offer");
@@ -246,15 +246,15 @@ mod tests {
         let ((mut a, name_a), (mut b, name_b)) = (join(&host), join(&host));
         assert_eq!((name_a, name_b), (Peer(2), Peer(3)));
         for n in 0..100 {
-            b.tell(Peer(1), format!("{n}").as_bytes()).unwrap();
-            b.tell(name_a, format!("{n}").as_bytes()).unwrap();
+            b.send(Peer(1), format!("{n}").as_bytes()).unwrap();
+            b.send(name_a, format!("{n}").as_bytes()).unwrap();
         }
         for n in 0..100 {
             assert_eq!(hear(&mut home), told(name_b, &format!("{n}")));
             assert_eq!(hear(&mut a), told(name_b, &format!("{n}")));
         }
-        home.tell(name_a, b"home").unwrap();
-        a.tell(name_b, b"back").unwrap();
+        home.send(name_a, b"home").unwrap();
+        a.send(name_b, b"back").unwrap();
         assert_eq!(hear(&mut a), told(Peer(1), "home"));
         assert_eq!(hear(&mut b), told(name_a, "back"));
         // With nothing left, the bell is silent.

@@ -12,7 +12,7 @@ use lockify_onesided::{Fabric as _, Options, Table};
 
 use crate::courier::{Courier, peer_of};
 use crate::notice::Notice;
-use crate::rendezvous::{HOME, Host, Hosting, Identity};
+use crate::rendezvous::{HOME, Hosting, Identity, RendezvousHost};
 use crate::server::ServeError;
 
 /// The served table, and its address.
@@ -37,7 +37,7 @@ pub struct Listening {
 /// A table that is served until it is dropped.
 pub struct NetworkServer {
     // Dropped in this order: clients are told, then their verbs end.
-    host: Arc<Host>,
+    host: Arc<RendezvousHost>,
     fabric: Verbs,
     table: Table,
     options: Options,
@@ -67,7 +67,7 @@ impl NetworkServer {
             offer: notice.encode(),
             log: settings.log,
         };
-        let host = Arc::new(Host::open(hosting)?);
+        let host = Arc::new(RendezvousHost::open(hosting)?);
         fabric.meet(Box::new(Courier::of_host(&host)?));
         Ok(NetworkServer { host, fabric, table, options: settings.options })
     }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use lockify_remote::rendezvous::{
-    Event, Host, Hosting, Identity, MAX_BYTES, Rendezvous, RendezvousError, Welcome,
+    Event, Hosting, Identity, MAX_BYTES, Rendezvous, RendezvousError, RendezvousHost, Welcome,
 };
 use lockify_trust::{CaFolder, Lifetime, NodeFiles, Source, generate_key_file};
 
@@ -27,11 +27,11 @@ fn hosting(identity: Identity) -> Hosting {
     Hosting { address: any(), identity, places: 8, offer: b"the table".to_vec(), log: |_| () }
 }
 
-fn open(identity: Identity) -> Host {
-    Host::open(hosting(identity)).unwrap()
+fn open(identity: Identity) -> RendezvousHost {
+    RendezvousHost::open(hosting(identity)).unwrap()
 }
 
-fn join(host: &Host) -> (Rendezvous, Welcome) {
+fn join(host: &RendezvousHost) -> (Rendezvous, Welcome) {
     Rendezvous::join(host.address(), &plain(), 0).unwrap()
 }
 
@@ -66,21 +66,21 @@ fn everybody_hears_of_everybody_and_can_tell_everybody() {
     assert_eq!(host.next(SOON).unwrap(), Some(Event::Joined { rank: 2 }));
 
     let long = vec![7; MAX_BYTES];
-    a.tell(2, b"from a").unwrap();
-    a.tell(2, &long).unwrap();
-    a.tell(0, b"to the home").unwrap();
+    a.send(2, b"from a").unwrap();
+    a.send(2, &long).unwrap();
+    a.send(0, b"to the home").unwrap();
     assert_eq!(b.next(SOON).unwrap(), Some(told(1, b"from a")));
     assert_eq!(b.next(SOON).unwrap(), Some(told(1, &long)));
     assert_eq!(host.next(SOON).unwrap(), Some(told(1, b"to the home")));
-    host.tell(2, b"from the home").unwrap();
+    host.send(2, b"from the home").unwrap();
     assert_eq!(b.next(SOON).unwrap(), Some(told(0, b"from the home")));
     assert_eq!(b.next(Duration::ZERO).unwrap(), None);
 
-    assert!(matches!(a.tell(0, &[0; MAX_BYTES + 1]), Err(RendezvousError::TooLong(_))));
+    assert!(matches!(a.send(0, &[0; MAX_BYTES + 1]), Err(RendezvousError::TooLong(_))));
     for nobody in [1, 3] {
-        assert!(matches!(a.tell(nobody, b"?"), Err(RendezvousError::Nobody(_))));
+        assert!(matches!(a.send(nobody, b"?"), Err(RendezvousError::Nobody(_))));
     }
-    assert!(matches!(host.tell(0, b"?"), Err(RendezvousError::Nobody(0))));
+    assert!(matches!(host.send(0, b"?"), Err(RendezvousError::Nobody(0))));
 }
 
 #[test]
@@ -91,9 +91,9 @@ fn who_leaves_is_gone_and_its_rank_is_nobody_for_long() {
     assert_eq!(b.next(SOON).unwrap(), Some(Event::Joined { rank: 1 }));
     drop(a);
     // B has not heard yet that rank 1 is gone: its message reaches nobody.
-    b.tell(1, b"lost").unwrap();
+    b.send(1, b"lost").unwrap();
     assert_eq!(b.next(SOON).unwrap(), Some(Event::Gone { rank: 1 }));
-    assert!(matches!(b.tell(1, b"?"), Err(RendezvousError::Nobody(1))));
+    assert!(matches!(b.send(1, b"?"), Err(RendezvousError::Nobody(1))));
     let (c, welcome) = join(&host);
     assert_eq!(welcome.rank, 3);
     drop(c);
@@ -111,7 +111,7 @@ fn the_home_says_that_it_ends_and_a_killed_one_says_nothing() {
     assert_eq!(a.next(SOON).unwrap(), Some(Event::Ended));
     let error = a.next(SOON).unwrap_err().to_string();
     assert_eq!(error, "the connection with the memory server is over: it has ended; join again");
-    assert!(matches!(a.tell(0, b"?"), Err(RendezvousError::Over(_))));
+    assert!(matches!(a.send(0, b"?"), Err(RendezvousError::Over(_))));
 
     // A host that welcomes and dies.
     let listener = TcpListener::bind(any()).unwrap();
@@ -129,7 +129,7 @@ fn the_home_says_that_it_ends_and_a_killed_one_says_nothing() {
 
 #[test]
 fn places_are_limited_and_come_free() {
-    let host = Host::open(Hosting { places: 1, ..hosting(plain()) }).unwrap();
+    let host = RendezvousHost::open(Hosting { places: 1, ..hosting(plain()) }).unwrap();
     let (a, _) = join(&host);
     let error = refused(host.address(), &plain(), 0);
     assert!(error.contains("all 1 places are taken") && error.contains("--clients"), "{error}");
@@ -155,14 +155,14 @@ fn both_sides_prove_who_they_are() {
     static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let log = |line: &str| LOG.lock().unwrap().push(line.to_owned());
     let identity = Identity::tls("lockify", 1, &one).unwrap();
-    let host = Host::open(Hosting { log, ..hosting(identity) }).unwrap();
+    let host = RendezvousHost::open(Hosting { log, ..hosting(identity) }).unwrap();
 
     let me = Identity::tls("lockify", 2, &two).unwrap();
     let (mut a, _) = Rendezvous::join(host.address(), &me, 1).unwrap();
     assert_eq!(host.next(SOON).unwrap(), Some(Event::Joined { rank: 1 }));
-    a.tell(0, &[1; MAX_BYTES]).unwrap();
+    a.send(0, &[1; MAX_BYTES]).unwrap();
     assert_eq!(host.next(SOON).unwrap(), Some(told(1, &[1; MAX_BYTES])));
-    host.tell(1, b"secret").unwrap();
+    host.send(1, b"secret").unwrap();
     assert_eq!(a.next(SOON).unwrap(), Some(told(0, b"secret")));
 
     let stranger = Identity::tls("lockify", 2, &stranger).unwrap();
@@ -199,7 +199,7 @@ fn both_sides_prove_who_they_are() {
     let next = CaFolder::init(&dir.path().join("ca"), "lockify", YEAR).unwrap();
     let next = keys(&next.add_node(1, YEAR).unwrap()).read("lockify", 1).unwrap();
     let identity = Identity::tls("lockify", 1, &one).unwrap();
-    let host = Host::open(hosting(identity.clone())).unwrap();
+    let host = RendezvousHost::open(hosting(identity.clone())).unwrap();
     assert!(Rendezvous::join(host.address(), &me, 1).is_ok());
     identity.keyring().unwrap().replace(next);
     assert!(refused(host.address(), &me, 1).contains("not signed by an authority"));
@@ -230,15 +230,21 @@ fn errors_say_what_to_do() {
     let far: SocketAddr = "192.0.2.1:7430".parse().unwrap();
     for error in [
         refused(far, &plain(), 0),
-        Host::open(Hosting { address: far, ..hosting(plain()) }).err().unwrap().to_string(),
+        RendezvousHost::open(Hosting { address: far, ..hosting(plain()) })
+            .err()
+            .unwrap()
+            .to_string(),
     ] {
         assert!(error.contains("--ca and --identity") && error.contains("--plain-text"), "{error}");
     }
     let taken = Hosting { address: host.address(), ..hosting(plain()) };
-    let error = Host::open(taken).err().unwrap().to_string();
+    let error = RendezvousHost::open(taken).err().unwrap().to_string();
     assert!(error.contains("cannot listen at"), "{error}");
-    assert!(Host::open(Hosting { places: 0, ..hosting(plain()) }).is_err());
-    assert!(Host::open(Hosting { offer: vec![0; MAX_BYTES + 1], ..hosting(plain()) }).is_err());
+    assert!(RendezvousHost::open(Hosting { places: 0, ..hosting(plain()) }).is_err());
+    assert!(
+        RendezvousHost::open(Hosting { offer: vec![0; MAX_BYTES + 1], ..hosting(plain()) })
+            .is_err()
+    );
 }
 
 /// Sends these bytes to a host, and returns its answer until it closes.
@@ -278,7 +284,7 @@ fn strangers_are_told_what_is_wrong_and_harm_nobody() {
     assert_eq!(a.next(SOON).unwrap(), Some(Event::Joined { rank: 3 }));
     broken.write_all(&[0xff; 64]).unwrap();
     assert_eq!(a.next(SOON).unwrap(), Some(Event::Gone { rank: 3 }));
-    a.tell(2, b"still here").unwrap();
+    a.send(2, b"still here").unwrap();
     assert_eq!(b.next(SOON).unwrap(), Some(Event::Joined { rank: 3 }));
     assert_eq!(b.next(SOON).unwrap(), Some(Event::Gone { rank: 3 }));
     assert_eq!(b.next(SOON).unwrap(), Some(told(1, b"still here")));
@@ -307,7 +313,7 @@ fn who_is_told_too_much_holds_up_who_tells() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 0..MESSAGES {
-                a.tell(2, &message(n)).unwrap();
+                a.send(2, &message(n)).unwrap();
             }
         });
         // B begins late: A fills what there is.
@@ -326,7 +332,7 @@ fn who_takes_nothing_is_put_out_and_holds_up_nobody_for_long() {
     a.next(SOON).unwrap();
     // All that is kept for it, and in sockets on the way, is less than this.
     for _ in 0..4000 {
-        a.tell(2, &[0; MAX_BYTES]).unwrap();
+        a.send(2, &[0; MAX_BYTES]).unwrap();
     }
     assert_eq!(a.next(SOON).unwrap(), Some(Event::Gone { rank: 2 }));
 }

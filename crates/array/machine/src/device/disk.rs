@@ -13,7 +13,7 @@ use crate::{Block, DeviceEvent, DiskAsk, DiskToken, Extent, Life, OpId, Stamp};
 pub(super) enum Purpose {
     /// The answer to this read.
     Read { call: Call, waited: bool, headers: bool, locked: bool },
-    /// A write that is taken up again (`returns.rs`), when it is known what lies there.
+    /// A write that is taken up again (`readmission.rs`), when it is known what lies there.
     TakeUp { call: Call, stamp: Stamp, blocks: Blocks },
     /// The answer to this write is given when all of its parts are done.
     Write { call: Call, waited: bool },

@@ -184,7 +184,7 @@ impl Device {
             // Hosts continue without this device, and will not cancel their state here.
             self.tso.clear(now, None, &mut self.memory, effects);
             self.locks.clear(None, effects);
-            self.forget_returns();
+            self.forget_readmission();
         }
         if self.is_let_in() && !served {
             self.serve_waiting(now, effects);

@@ -36,7 +36,7 @@ impl Device {
         if self.is_saving() {
             return;
         }
-        let fenced = self.returns.awaited().filter(|life| self.is_fenced(*life));
+        let fenced = self.readmission.awaited().filter(|life| self.is_fenced(*life));
         for life in fenced.collect::<Vec<_>>() {
             self.returned(now, life, effects);
         }
@@ -95,7 +95,7 @@ impl Device {
         let mut written: Vec<(Extent, Header)> = self.memory.written_by(life).collect();
         written.sort_unstable_by_key(|(extent, header)| (*extent, header.stamp));
         written.dedup();
-        let (forgotten, forgot) = (self.memory.forgotten(), self.returns.forgot(life));
+        let (forgotten, forgot) = (self.memory.forgotten(), self.readmission.forgot(life));
         let answer = Answer::InFlight { in_flight, written, forgotten, forgot };
         self.answer_saved(news, call, answer, effects);
     }
@@ -112,7 +112,7 @@ impl Device {
             // Saved with the next record: until then it is only waited for in vain, and found fenced.
             self.record.holders.remove(&life);
         }
-        self.returns.repaired(life);
+        self.readmission.repaired(life);
         self.note_fenced(life);
         effects.push(Effect::answer(call, Answer::Done));
     }

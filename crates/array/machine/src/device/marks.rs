@@ -106,7 +106,7 @@ impl Device {
         let mut gone = Vec::new();
         for &life in &self.record.holders {
             let heard = *self.marks.heard.entry(life).or_insert(now);
-            let busy = holding.contains(&life) || self.returns.awaits(life);
+            let busy = holding.contains(&life) || self.readmission.awaits(life);
             let unsure = self.is_unsure_of(life);
             if !busy && !unsure && now.saturating_sub(heard) >= keep {
                 gone.push(life);

@@ -12,7 +12,7 @@
 //! | `fence.rs` | fenced lives and their unfinished writes |
 //! | `marks.rs` | marks in the record, made before a request is served |
 //! | `term.rs` | after a time away: the device serves when it has been let in again |
-//! | `returns.rs` | after a restart: hosts finish their writes before others are served |
+//! | `readmission.rs` | after a restart: hosts finish their writes before others are served |
 //! | `suspect.rs` | stripes that have to be checked after a restart before they are used |
 //!
 //! The other schemes need nothing here: their reads and writes go to the disk as they come.
@@ -23,9 +23,9 @@ mod fence;
 mod locks;
 mod marks;
 mod memory;
+mod readmission;
 mod report;
 mod requests;
-mod returns;
 mod suspect;
 mod term;
 mod tso;
@@ -47,7 +47,7 @@ use epoch::Record;
 use locks::Locks;
 use marks::Marks;
 use memory::Memory;
-use returns::Returns;
+use readmission::Readmission;
 use suspect::Suspects;
 use tso::Tso;
 
@@ -254,7 +254,7 @@ pub struct Device {
     memory: Memory,
     suspects: Suspects,
     marks: Marks,
-    returns: Returns,
+    readmission: Readmission,
     /// Writes that were taken up again.
     taken: u64,
     disk: Disk,
@@ -278,11 +278,11 @@ impl Device {
         let floor = if again { boot.now.saturating_add(config.ahead) } else { 0 };
         let starting = again && config.scheme == Scheme::TimestampOrdering;
         let suspects = Suspects::at_start(&config, &record);
-        let returns = Returns::at_start(&record.holders, &record.fenced);
+        let readmission = Readmission::at_start(&record.holders, &record.fenced);
         #[cfg(feature = "mutations")]
-        let returns = match config.mutation {
-            Some(Mutation::DeltaAfterPartialWrite) => Returns::default(),
-            _ => returns,
+        let readmission = match config.mutation {
+            Some(Mutation::DeltaAfterPartialWrite) => Readmission::default(),
+            _ => readmission,
         };
         // Stamps of locking were taken by what other devices had seen as well.
         let newest = if again { floor.saturating_add(config.ahead) } else { 0 };
@@ -295,9 +295,9 @@ impl Device {
             memory: Memory::new(config.remember, config.ahead, floor),
             suspects,
             marks: Marks::default(),
-            heard: returns.awaited().map(|life| (life, boot.now)).collect(),
-            silence: (!returns.is_over()).then(|| boot.now.saturating_add(config.lease)),
-            returns,
+            heard: readmission.awaited().map(|life| (life, boot.now)).collect(),
+            silence: (!readmission.is_over()).then(|| boot.now.saturating_add(config.lease)),
+            readmission,
             taken: 0,
             disk: Disk::new(config.durable),
             started: !again,
@@ -549,7 +549,7 @@ impl Device {
 
     /// The lives that hold something here, or are awaited after a restart. The device expects to hear from each.
     fn holders(&self) -> impl Iterator<Item = Life> {
-        self.in_flight().map(|held| held.life).chain(self.returns.awaited())
+        self.in_flight().map(|held| held.life).chain(self.readmission.awaited())
     }
 
     /// When the first of those will have been silent for a lease, and who.

@@ -7,12 +7,12 @@ impl Device {
     pub fn under_way(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.tso.under_way().chain(self.locks.under_way()).collect();
         if !self.is_let_in() {
-            let waiting = self.returns.waiting();
+            let waiting = self.readmission.waiting();
             lines.push(format!("waits to be let in, {waiting} requests behind that"));
         }
-        if !self.returns.is_over() {
-            let awaited: Vec<_> = self.returns.awaited().collect();
-            let waiting = self.returns.waiting();
+        if !self.readmission.is_over() {
+            let awaited: Vec<_> = self.readmission.awaited().collect();
+            let waiting = self.readmission.waiting();
             lines.push(format!("waits for {awaited:?} to settle, {waiting} requests behind them"));
         }
         if self.is_marking() {

@@ -11,6 +11,7 @@ use crate::mutation::Mutation;
 use crate::{Epoch, Extent, Life, Stamp, Time};
 
 impl Device {
+    /// Serves a request that passes seven guards. Their order matters: each guard relies on those before it.
     pub(super) fn request(
         &mut self,
         now: Time,
@@ -19,38 +20,61 @@ impl Device {
         effects: &mut Vec<Effect>,
     ) {
         let Request { call, stamp, epoch, .. } = request;
-        // No life may act for another: its locks and pre-writes are its own.
+        // 1. No life may act for another: its locks and pre-writes are its own. Nothing else of such a request counts.
         if call.op.life != from {
             return self.reply_to(from, call, Answer::Invalid);
         }
         // Every request shows that the host lives, even one that is refused below.
-        self.heard.insert(from, now);
-        self.silence.get_or_insert(now.saturating_add(self.config.lease));
-        self.reported.remove(&from);
-        // Before anything takes effect: no fenced life, and no plan of another state of the array.
+        self.note_heard(now, from);
+        // 2. Before anything waits or takes effect: no fenced life, and no plan of another state of the array.
         if let Err(answer) = self.admit(from, epoch, &request.action) {
             return effects.push(Effect::answer(call, answer));
         }
+        // 3. A device that is not let in may have old blocks. It may be let in soon, so the request waits instead of
+        // failing.
         let touches = extents(&request.action).is_some_and(|all| all.iter().any(Option::is_some));
-        // The device may be let in soon, so the request waits instead of failing.
         if touches && !self.may_serve() {
-            return self.returns.wait(from, request);
+            return self.readmission.wait(from, request);
         }
-        // After a restart, a new phase 1 must not come between a forgotten phase 1 and its phase 2.
-        let first = matches!(request.action, Action::Prepare { .. } | Action::Lock { .. });
-        #[cfg(feature = "mutations")]
-        let first = first && self.config.mutation != Some(Mutation::ServesBeforeSettled);
-        if first && !self.returns.is_over() {
-            return self.returns.wait(from, request);
+        // 4. After a restart, a new phase 1 must not come between a forgotten phase 1 and its phase 2.
+        if self.begins_phase_1(&request.action) && !self.readmission.is_over() {
+            return self.readmission.wait(from, request);
         }
-        if let Err(answer) = self.ready(now, call, stamp, &request.action) {
+        // 5. Stamps are judged when the request is served. Above, it may have waited for long.
+        if let Err(answer) = self.fits_clocks(now, stamp, &request.action) {
             return effects.push(Effect::answer(call, answer));
         }
-        // After the next restart, only the record shows this life and region. So the marks become
-        // durable first.
+        // 6. Only a repair may use a suspect stripe. This guard notes that a repair examines it, so it comes after all that
+        // refuse or defer.
+        if let Some(extents) = extents(&request.action)
+            && let Err(answer) = self.unsuspected(call.op, &request.action, extents)
+        {
+            return effects.push(Effect::answer(call, answer));
+        }
+        // 7. After the next restart, only the record shows this life and region. So the marks become
+        // durable first. This guard is the last one, so that no refused request leaves a mark.
         let Some(request) = self.noted(now, from, request) else { return };
+        self.serve(now, from, request, effects);
+    }
+
+    fn note_heard(&mut self, now: Time, from: Life) {
+        self.heard.insert(from, now);
+        self.silence.get_or_insert(now.saturating_add(self.config.lease));
+        self.reported.remove(&from);
+    }
+
+    fn begins_phase_1(&self, action: &Action) -> bool {
+        let begins = matches!(action, Action::Prepare { .. } | Action::Lock { .. });
+        #[cfg(feature = "mutations")]
+        let begins = begins && self.config.mutation != Some(Mutation::ServesBeforeSettled);
+        begins
+    }
+
+    /// Does what an admitted request wants.
+    fn serve(&mut self, now: Time, from: Life, request: Request, effects: &mut Vec<Effect>) {
+        let Request { call, stamp, .. } = request;
         if matches!(request.action, Action::Cancel | Action::Unlock) {
-            self.returns.give_up(call);
+            self.readmission.give_up(call);
         }
         match request.action {
             Action::Read { extent, headers } => {
@@ -63,7 +87,7 @@ impl Device {
             }
             // The device has forgotten this write's phase 1, so the scheme would not find it.
             Action::Commit(blocks) | Action::WriteUnlock(blocks)
-                if self.returns.awaits(from) && self.memory.get(call).is_none() =>
+                if self.readmission.awaits(from) && self.memory.get(call).is_none() =>
             {
                 self.take_up(now, call, stamp, blocks);
             }
@@ -93,7 +117,7 @@ impl Device {
             }
             Action::Settled => {
                 effects.push(Effect::answer(call, Answer::Done));
-                self.returns.remembers(from);
+                self.readmission.remembers(from);
                 self.returned(now, from, effects);
             }
         }
@@ -128,25 +152,14 @@ impl Device {
         Ok(())
     }
 
-    /// Refuses a request that may not be served now.
-    fn ready(
-        &mut self,
-        now: Time,
-        call: Call,
-        stamp: Stamp,
-        action: &Action,
-    ) -> Result<(), Answer> {
-        if matches!(action, Action::Prepare { .. }) && now < self.starting_until {
-            return Err(Answer::Starting { wait: self.starting_until - now });
-        }
-        if matches!(action, Action::Lock { .. })
-            && let Some(answer) = super::ahead(now, self.config.ahead, stamp)
-        {
-            return Err(answer);
-        }
-        match extents(action) {
-            Some(extents) => self.unsuspected(call.op, action, extents),
-            None => Ok(()),
+    /// Refuses a stamp that this device's clock cannot judge now, or that is too far ahead of it.
+    fn fits_clocks(&self, now: Time, stamp: Stamp, action: &Action) -> Result<(), Answer> {
+        match action {
+            Action::Prepare { .. } if now < self.starting_until => {
+                Err(Answer::Starting { wait: self.starting_until - now })
+            }
+            Action::Lock { .. } => super::ahead(now, self.config.ahead, stamp).map_or(Ok(()), Err),
+            _ => Ok(()),
         }
     }
 

@@ -2,7 +2,7 @@
 //! (docs/design/array.md 3.3, 3.4).
 
 use super::engine::{Phase, Refused, Role, Task, Try};
-use super::{Host, HostOutput};
+use super::{ArrayHost, HostOutput};
 use crate::message::Action;
 use crate::plan;
 use crate::{ArrayState, Condition, OpError, Peer, Time};
@@ -24,7 +24,19 @@ fn torn_stripes(this: &Try, state: &ArrayState) -> impl Iterator<Item = u64> {
     torn.map(|part| part.stripe)
 }
 
-impl Host {
+/// How a try goes on whose phase 2 some devices have refused.
+enum Remedy {
+    /// Redundancy replaces one unit of a stripe. With two missing, the write cannot be finished.
+    None { stripe: u64 },
+    /// A repair finds its own writes, and continues from there.
+    Restart,
+    /// Blocks may have changed since: the operation runs once more, after a repair of this stripe.
+    AnotherTry { suspect: Option<u64> },
+    /// Devices have only left. The others hold their locks and pre-writes, so the computed blocks still fit.
+    SendAgain,
+}
+
+impl ArrayHost {
     /// Continues by a newer state of the array. Operations that have not written yet start again. Operations that write do not
     /// wait for devices that are out.
     pub(super) fn adopt(&mut self, now: Time, state: ArrayState) {
@@ -75,13 +87,26 @@ impl Host {
     /// operation runs once more, as a reconstruct or large write. It never runs as a read-modify-write, which would keep
     /// the difference between data and parity. The first try keeps its locks until then.
     pub(super) fn mend(&mut self, now: Time, seq: u64) {
+        let Some(this) = self.tries.get(&seq) else { return };
+        match self.remedy(this) {
+            Remedy::None { stripe } => {
+                let what = format!("stripe {stripe} has lost more units than it can");
+                self.fail(now, seq, OpError::Unavailable(what));
+            }
+            Remedy::Restart => self.restart(now, seq, 0),
+            Remedy::AnotherTry { suspect } => self.mend_by_another_try(now, seq, suspect),
+            Remedy::SendAgain => self.send_writes_again(now, seq),
+        }
+    }
+
+    fn remedy(&self, this: &Try) -> Remedy {
         let layout = self.config.layout;
-        let Some(this) = self.tries.get_mut(&seq) else { return };
         let beyond = |s: &plan::StripePlan| plan::missing_units(&layout, &self.state, s.stripe) > 1;
-        // Redundancy replaces one unit of a stripe. With two missing, the write cannot be finished.
         if let Some(part) = this.plan.stripes.iter().find(|part| beyond(part)) {
-            let what = format!("stripe {} has lost more units than it can", part.stripe);
-            return self.fail(now, seq, OpError::Unavailable(what));
+            return Remedy::None { stripe: part.stripe };
+        }
+        if matches!(this.task, Some(Task { role: Role::Pass(_), .. })) {
+            return Remedy::Restart;
         }
         // A device that does not count yet will rebuild what it has forgotten.
         let counts = |index: usize| {
@@ -96,15 +121,16 @@ impl Host {
             _ => None,
         });
         let back = this.plan.stripes.iter().any(|part| part.is_back(&self.state));
-        if matches!(this.task, Some(Task { role: Role::Pass(_), .. })) {
-            // A repair finds its own writes, and continues from there.
-            return self.restart(now, seq, 0);
-        }
         if forgotten || back || suspect.is_some() {
-            return self.mend_by_another_try(now, seq, suspect);
+            return Remedy::AnotherTry { suspect };
         }
-        // Devices have only left. The others hold their locks and pre-writes, so the computed
-        // blocks still fit.
+        Remedy::SendAgain
+    }
+
+    /// Sends the computed blocks to the devices that have refused them and are not gone.
+    fn send_writes_again(&mut self, now: Time, seq: u64) {
+        let layout = self.config.layout;
+        let Some(this) = self.tries.get_mut(&seq) else { return };
         this.epoch = self.state.since;
         let mut again = Vec::new();
         for part in &this.plan.stripes {

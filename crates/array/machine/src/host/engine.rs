@@ -13,12 +13,12 @@ use std::collections::BTreeSet;
 
 use rand::RngExt as _;
 
-use super::control::{Context, Second};
+use super::control::{Context, Control, Second};
 use super::job::{self, Unfit};
 use super::repair::Pass;
-use super::{Host, HostOutput};
+use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Blocks, Call, Content, Past, Request};
-use crate::plan::{self, Access, Plan, WriteRules};
+use crate::plan::{self, Plan, WriteRules};
 use crate::{
     Condition, DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
 };
@@ -44,7 +44,7 @@ pub(super) enum Phase {
 pub(super) enum Owner {
     Caller(Ticket),
     /// A repair that consists of several tasks.
-    Errand(u64),
+    RepairJob(u64),
 }
 
 /// The purpose of a task.
@@ -149,6 +149,85 @@ impl Try {
     pub fn quiet(&self) -> bool {
         self.siblings.iter().all(|s| s.out.is_none())
     }
+
+    /// Returns true if nothing of it is left: no caller, and no request without an answer.
+    fn is_over(&self) -> bool {
+        self.phase == Phase::Last && self.task.is_none() && self.quiet()
+    }
+
+    /// The requests of phase 1, by sibling.
+    fn first_requests(&self, control: &dyn Control, context: &Context<'_>) -> Vec<(usize, Action)> {
+        let accesses = self.plan.accesses.iter().enumerate();
+        let ask = |(index, access)| control.first(context, access).map(|action| (index, action));
+        accesses.filter_map(ask).collect()
+    }
+
+    /// Begins phase 2: the requests that write these blocks, or that end what phase 1 has begun, by sibling.
+    fn begin_second(
+        &mut self,
+        control: &dyn Control,
+        writes: Vec<Option<Blocks>>,
+    ) -> Vec<(usize, Second)> {
+        self.phase = Phase::Second;
+        self.contents.clear();
+        let mut requests = Vec::new();
+        for (index, blocks) in writes.into_iter().enumerate() {
+            let sibling = &mut self.siblings[index];
+            sibling.blocks.clone_from(&blocks);
+            let Some(second) = control.second(&self.plan.accesses[index], blocks) else { continue };
+            if second.hidden {
+                sibling.held = Held::Nothing;
+            }
+            requests.push((index, second));
+        }
+        requests
+    }
+
+    /// Ends it early: the requests that tell devices so, by sibling. A failed device gets none: nobody would answer, and its
+    /// locks are gone with it.
+    fn take_back(
+        &mut self,
+        control: &dyn Control,
+        has_failed: impl Fn(DeviceId) -> bool,
+    ) -> Vec<(usize, Action)> {
+        self.phase = Phase::Last;
+        let mut actions = Vec::new();
+        for (index, sibling) in self.siblings.iter_mut().enumerate() {
+            if sibling.held == Held::Nothing {
+                if sibling.out.as_ref().is_some_and(|out| !out.hidden) {
+                    sibling.out = None;
+                }
+                continue;
+            }
+            let answered = sibling.held == Held::All;
+            sibling.held = Held::Nothing;
+            sibling.out = None;
+            let Some(access) = self.plan.accesses.get(index) else { continue };
+            if has_failed(access.device) {
+                continue;
+            }
+            if let Some(action) = control.give_up(access, answered) {
+                actions.push((index, action));
+            }
+        }
+        actions
+    }
+
+    /// Gives a sibling its next request.
+    fn put_out(&mut self, index: usize, action: Action, hidden: bool) {
+        let sibling = &mut self.siblings[index];
+        sibling.steps = sibling.steps.wrapping_add(1);
+        sibling.out = Some(Out { step: sibling.steps, action, hidden });
+    }
+
+    /// A sibling's request that has no answer yet, and whom it is for.
+    fn request(&self, index: usize) -> Option<(Peer, Request)> {
+        let sibling = &self.siblings[index];
+        let Out { step, action, .. } = sibling.out.as_ref()?;
+        let call = Call { op: self.id, sibling: index as u32, step: *step };
+        let action = action.clone();
+        Some((sibling.peer, Request { call, stamp: self.stamp, epoch: self.epoch, action }))
+    }
 }
 
 /// A task for a later time.
@@ -156,7 +235,7 @@ pub(super) enum Later {
     /// Start a task again.
     Start(Box<Task>),
     /// Try again to have a change of the array's state accepted.
-    Propose { errand: u64 },
+    Propose { job: u64 },
     /// Ask a sibling's device again, unless the step has been answered.
     Again { seq: u64, sibling: usize, step: u8 },
 }
@@ -178,7 +257,7 @@ impl Task {
     }
 }
 
-impl Host {
+impl ArrayHost {
     pub(super) fn submit(&mut self, now: Time, ticket: Ticket, work: Work) {
         match work {
             Work::Read { .. } | Work::Write { .. } | Work::Flush => {
@@ -187,7 +266,7 @@ impl Host {
             Work::Scrub { .. }
             | Work::Rebuild { .. }
             | Work::Fence { .. }
-            | Work::Change { .. } => self.run_errand(now, ticket, work),
+            | Work::Change { .. } => self.run_repair_job(now, ticket, work),
         }
     }
 
@@ -235,7 +314,7 @@ impl Host {
         let this = Try { id, stamp, epoch, task, plan, phase, past, siblings, contents };
         self.tries.insert(id.seq, this);
         match told {
-            Some((_, action)) => self.tell(now, id.seq, &action),
+            Some((_, action)) => self.start_second_phase(now, id.seq, &action),
             None => self.gate(now, id.seq),
         }
     }
@@ -277,7 +356,7 @@ impl Host {
         }
     }
 
-    fn tell(&mut self, now: Time, seq: u64, action: &Action) {
+    fn start_second_phase(&mut self, now: Time, seq: u64, action: &Action) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
         this.phase = Phase::Second;
         for index in 0..this.siblings.len() {
@@ -297,20 +376,12 @@ impl Host {
             starving: task.is_some_and(|t| t.rejections >= self.config.starving_after),
             patience: self.patience.current(),
         };
-        let ask = |access: &Access| self.control.first(&context, access);
-        let actions: Vec<_> = this.plan.accesses.iter().map(ask).collect();
-        for (index, action) in actions.into_iter().enumerate() {
-            if let Some(action) = action {
-                self.sibling(seq, index).held = Held::Unknown;
-                self.send(now, seq, index, action, false);
-            }
+        let requests = this.first_requests(&*self.control, &context);
+        requests.iter().for_each(|(index, _)| this.siblings[*index].held = Held::Unknown);
+        for (index, action) in requests {
+            self.send(now, seq, index, action, false);
         }
         self.phase_ends(now, seq);
-    }
-
-    /// A sibling that is known to exist.
-    fn sibling(&mut self, seq: u64, index: usize) -> &mut Sibling {
-        &mut self.tries.get_mut(&seq).expect("the try is under way").siblings[index]
     }
 
     /// Goes on if the caller has nothing to wait for in this phase.
@@ -378,18 +449,8 @@ impl Host {
         writes: Vec<Option<Blocks>>,
     ) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
-        this.phase = Phase::Second;
-        this.contents.clear();
-        for (index, blocks) in writes.into_iter().enumerate() {
-            let Some(this) = self.tries.get_mut(&seq) else { return };
-            this.siblings[index].blocks.clone_from(&blocks);
-            let second = self.control.second(&this.plan.accesses[index], blocks);
-            if let Some(Second { action, hidden }) = second {
-                if hidden {
-                    this.siblings[index].held = Held::Nothing;
-                }
-                self.send(now, seq, index, action, hidden);
-            }
+        for (index, Second { action, hidden }) in this.begin_second(&*self.control, writes) {
+            self.send(now, seq, index, action, hidden);
         }
         #[cfg(feature = "mutations")]
         if self.mutated(crate::mutation::Mutation::UnlockBeforeWritten) {
@@ -440,7 +501,7 @@ impl Host {
             Owner::Caller(ticket) => {
                 self.output.push_back(HostOutput::Done { ticket, op, result });
             }
-            Owner::Errand(id) => self.errand_step(now, id, task, op, result.err()),
+            Owner::RepairJob(id) => self.repair_job_step(now, id, task, op, result.err()),
         }
     }
 
@@ -474,27 +535,9 @@ impl Host {
     /// Tells devices that phase 1 of a try will not be followed by phase 2.
     pub(super) fn give_up(&mut self, now: Time, seq: u64) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
-        this.phase = Phase::Last;
-        let mut actions = Vec::new();
-        for (index, sibling) in this.siblings.iter_mut().enumerate() {
-            if sibling.held == Held::Nothing {
-                if sibling.out.as_ref().is_some_and(|out| !out.hidden) {
-                    sibling.out = None;
-                }
-                continue;
-            }
-            let answered = sibling.held == Held::All;
-            sibling.held = Held::Nothing;
-            sibling.out = None;
-            let Some(access) = this.plan.accesses.get(index) else { continue };
-            // Nobody would answer, and its locks are gone with it.
-            if self.state.devices.get(usize::from(access.device.0)) == Some(&Condition::Failed) {
-                continue;
-            }
-            if let Some(action) = self.control.give_up(access, answered) {
-                actions.push((index, action));
-            }
-        }
+        let condition = |device: DeviceId| self.state.devices.get(usize::from(device.0));
+        let has_failed = |device| condition(device) == Some(&Condition::Failed);
+        let actions = this.take_back(&*self.control, has_failed);
         for (index, action) in actions {
             self.send(now, seq, index, action, true);
         }
@@ -504,8 +547,7 @@ impl Host {
 
     /// Forgets a try of which nothing is left.
     pub(super) fn tidy(&mut self, seq: u64) {
-        let over = |this: &Try| this.phase == Phase::Last && this.task.is_none() && this.quiet();
-        if self.tries.get(&seq).is_some_and(over) {
+        if self.tries.get(&seq).is_some_and(Try::is_over) {
             self.tries.remove(&seq);
         }
     }
@@ -522,24 +564,23 @@ impl Host {
     }
 
     pub(super) fn send(&mut self, now: Time, seq: u64, index: usize, action: Action, hidden: bool) {
-        let sibling = self.sibling(seq, index);
-        sibling.steps = sibling.steps.wrapping_add(1);
-        sibling.out = Some(Out { step: sibling.steps, action, hidden });
-        self.transmit(now, seq, index);
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        this.put_out(index, action, hidden);
+        let request = this.request(index);
+        self.pass_on(now, request);
     }
 
     /// Sends a sibling's request, for the first time or again.
     pub(super) fn transmit(&mut self, now: Time, seq: u64, index: usize) {
-        let Some(this) = self.tries.get(&seq) else { return };
-        let sibling = &this.siblings[index];
-        let Some(out) = &sibling.out else { return };
-        let call = Call { op: this.id, sibling: index as u32, step: out.step };
-        let action = out.action.clone();
-        if sibling.peer == Peer::Server {
-            return self.tell_server(&action);
+        let request = self.tries.get(&seq).and_then(|this| this.request(index));
+        self.pass_on(now, request);
+    }
+
+    fn pass_on(&mut self, now: Time, request: Option<(Peer, Request)>) {
+        let Some((peer, request)) = request else { return };
+        if peer == Peer::Server {
+            return self.tell_server(&request.action);
         }
-        let request = Request { call, stamp: this.stamp, epoch: this.epoch, action };
-        let peer = sibling.peer;
         self.counts.requests += 1;
         self.post(now, peer, request);
     }
@@ -564,7 +605,7 @@ impl Host {
             }
             match entry.remove() {
                 Later::Start(task) => self.start(now, *task),
-                Later::Propose { errand } => self.propose(now, errand),
+                Later::Propose { job } => self.propose(now, job),
                 Later::Again { seq, sibling, step } => {
                     let current =
                         self.tries.get(&seq).and_then(|t| t.siblings[sibling].out.as_ref());

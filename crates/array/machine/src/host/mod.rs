@@ -7,7 +7,7 @@
 //! | `replies.rs` | the effect of an answer on its try |
 //! | `changes.rs` | operations under way when the array's state changes (docs/design/array.md 3.3, 3.4) |
 //! | `job.rs` | computation on the blocks of an operation: parity, answers |
-//! | `errands.rs` | repairs that consist of several transactions: scrub, rebuild, fence; changes of the array's state |
+//! | `repair_job.rs` | repairs that consist of several transactions: scrub, rebuild, fence; changes of the array's state |
 //! | `repair.rs` | one pass of a repair over one stripe |
 //! | `report.rs` | operations under way, for people |
 //! | `control.rs` | the interface to the schemes |
@@ -20,10 +20,10 @@ mod changes;
 mod control;
 mod device_locks;
 mod engine;
-mod errands;
 mod job;
 mod presence;
 mod repair;
+mod repair_job;
 mod replies;
 mod report;
 mod server_locks;
@@ -47,7 +47,7 @@ use crate::{
 use control::Control;
 use device_locks::Patience;
 use engine::{Later, Owner, Try};
-use errands::Errand;
+use repair_job::RepairJob;
 use server_locks::ServerLocks;
 
 /// A host's configuration. Times are in nanoseconds.
@@ -145,7 +145,7 @@ pub enum HostInput {
     State(ArrayState),
     /// Nothing more will be submitted: locks that are only kept go back, so that nobody has to call for them.
     Leave,
-    /// [`Host::next_timer`] has come.
+    /// [`ArrayHost::next_timer`] has come.
     Tick,
 }
 
@@ -205,7 +205,7 @@ pub struct HostCounts {
 }
 
 /// A host.
-pub struct Host {
+pub struct ArrayHost {
     config: HostConfig,
     state: ArrayState,
     control: Box<dyn Control>,
@@ -215,8 +215,8 @@ pub struct Host {
     clock: Clock,
     next_seq: u64,
     tries: BTreeMap<u64, Try>,
-    errands: BTreeMap<u64, Errand>,
-    next_errand: u64,
+    repair_jobs: BTreeMap<u64, RepairJob>,
+    next_repair_job: u64,
     later: BTreeMap<(Time, u64), Later>,
     next_later: u64,
     heard_from_us: BTreeMap<Peer, Time>,
@@ -262,10 +262,10 @@ impl Clock {
     }
 }
 
-impl Host {
+impl ArrayHost {
     /// A host that has not begun with anything.
     pub fn new(config: HostConfig) -> Self {
-        Host {
+        ArrayHost {
             state: config.state.clone(),
             control: control::of(&config),
             locks: ServerLocks::of(config.scheme, config.lease),
@@ -274,8 +274,8 @@ impl Host {
             clock: Clock { last: 0, fast: 0, host: config.life.host.0 },
             next_seq: 1,
             tries: BTreeMap::new(),
-            errands: BTreeMap::new(),
-            next_errand: 0,
+            repair_jobs: BTreeMap::new(),
+            next_repair_job: 0,
             later: BTreeMap::new(),
             next_later: 0,
             heard_from_us: BTreeMap::new(),
@@ -335,7 +335,7 @@ impl Host {
         let this = self.tries.get(&op.seq).filter(|this| this.id == op)?;
         match this.task.as_ref()?.owner {
             Owner::Caller(ticket) => Some(ticket),
-            Owner::Errand(_) => None,
+            Owner::RepairJob(_) => None,
         }
     }
 
@@ -347,7 +347,7 @@ impl Host {
     /// Returns true if the host has no work and waits for no device's answer.
     pub fn is_idle(&self) -> bool {
         let locked = self.locks.as_ref().is_some_and(|locks| !locks.is_idle());
-        self.tries.is_empty() && self.errands.is_empty() && self.later.is_empty() && !locked
+        self.tries.is_empty() && self.repair_jobs.is_empty() && self.later.is_empty() && !locked
     }
 
     #[cfg(feature = "mutations")]

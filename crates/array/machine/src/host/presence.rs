@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::Host;
+use super::ArrayHost;
 use super::engine::{Held, Phase, Refused, Sibling};
 use crate::message::{Action, Call, Request};
 use crate::{OpId, Peer, Stamp, Time};
 
-impl Host {
+impl ArrayHost {
     pub(super) fn post(&mut self, now: Time, to: Peer, request: Request) {
         self.heard_from_us.insert(to, now);
         self.renewal.get_or_insert(now.saturating_add(self.config.lease / 3));

@@ -1,7 +1,7 @@
 //! The effect of an answer on its try.
 
 use super::engine::{Held, Later, Owner, Phase, Refused, Role, Task};
-use super::{Host, HostOutput};
+use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Call, Reply, Request};
 use crate::{DeviceId, Epoch, OpError, OpId, Peer, Stamp, Time};
 
@@ -10,7 +10,7 @@ use crate::{DeviceId, Epoch, OpError, OpId, Peer, Stamp, Time};
 const REJECTIONS_AT_ONCE: u32 = 3;
 const MS: Time = 1_000_000;
 
-impl Host {
+impl ArrayHost {
     pub(super) fn reply(&mut self, now: Time, from: Peer, reply: Reply) {
         let Call { op, sibling, step } = reply.call;
         if op.life != self.config.life {
@@ -137,7 +137,7 @@ impl Host {
         if let Some(Task { role: Role::Tell { answers, .. }, owner, .. }) = &mut this.task {
             answers.push((sibling.peer, answer));
             return match *owner {
-                Owner::Errand(errand) => self.errand_heard(now, errand, seq),
+                Owner::RepairJob(job) => self.repair_job_heard(now, job, seq),
                 Owner::Caller(_) => self.phase_ends(now, seq),
             };
         }
@@ -190,8 +190,8 @@ impl Host {
             return;
         }
         self.forget_locks();
-        for errand in std::mem::take(&mut self.errands).into_values() {
-            self.errand_over(now, errand, Err(OpError::Fenced));
+        for job in std::mem::take(&mut self.repair_jobs).into_values() {
+            self.repair_job_over(now, job, Err(OpError::Fenced));
         }
         let tries = std::mem::take(&mut self.tries);
         let later = std::mem::take(&mut self.later);

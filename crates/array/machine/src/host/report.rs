@@ -1,11 +1,11 @@
 //! Operations under way at a host, for people who want to know why they do not end.
 
-use super::Host;
+use super::ArrayHost;
 use super::engine::{Later, Owner, Role, Try};
 use crate::message::Action;
 use crate::{Peer, Work};
 
-impl Host {
+impl ArrayHost {
     /// The operations under way, one line each.
     pub fn under_way(&self) -> Vec<String> {
         let tries = self.tries.values().map(of_try);
@@ -14,7 +14,7 @@ impl Host {
             Later::Propose { .. } => Some(format!("a proposal is made at {at}")),
             Later::Again { .. } => None,
         });
-        let all = tries.chain(self.errands_under_way()).chain(later);
+        let all = tries.chain(self.repair_jobs_under_way()).chain(later);
         let settling = self.settling.keys().map(|peer| format!("has to settle with {}", of(*peer)));
         all.chain(settling).collect()
     }
@@ -39,7 +39,7 @@ fn of_try(this: &Try) -> String {
             };
             let owner = match task.owner {
                 Owner::Caller(ticket) => format!(" ({})", ticket.0),
-                Owner::Errand(_) => String::new(),
+                Owner::RepairJob(_) => String::new(),
             };
             format!("{role}{}{owner}, started again {} times", of_work(&task.work), task.restarts)
         },

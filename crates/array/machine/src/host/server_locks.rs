@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::callback::{Freed, LockCache, Want};
 use super::engine::{Phase, Role};
-use super::{Host, HostOutput};
+use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Past};
 use crate::plan::{self, Plan};
 use crate::{
@@ -23,7 +23,7 @@ const MOST_RANGES: usize = 16_384;
 
 /// Where a lock set is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum SetStage {
     /// The server has not granted it yet.
     Asked,
     /// The try holds it, or waits for others of this host under callback locking.
@@ -37,7 +37,7 @@ struct LockSet {
     ranges: Vec<LockRange>,
     past: Past,
     repair: bool,
-    stage: Stage,
+    stage: SetStage,
     /// Server locking: repairs may pass this lock, and so may reads of other continuing tries. Its try has written in part and
     /// sends nothing more.
     yielded: bool,
@@ -108,7 +108,7 @@ impl ServerLocks {
         cached || !self.sets.is_empty() || !self.returned.is_empty()
     }
 
-    /// When [`Host::keep_locks`] has something to do.
+    /// When [`ArrayHost::keep_locks`] has something to do.
     pub(super) fn next_timer(&self) -> Option<Time> {
         if !self.registered || !self.holds() {
             return None;
@@ -133,7 +133,7 @@ impl ServerLocks {
         if let Some(cache) = &self.cache {
             return cache.held();
         }
-        let granted = self.sets.values().filter(|set| set.stage == Stage::Granted);
+        let granted = self.sets.values().filter(|set| set.stage == SetStage::Granted);
         let parts = granted.flat_map(|set| {
             set.parts().zip(&set.ranges).map(|(part, range)| Held { part, mode: range.mode })
         });
@@ -193,7 +193,7 @@ fn works_past_yielded(role: &Role) -> bool {
     matches!(role, Role::Pass(pass) if pass.repair)
 }
 
-impl Host {
+impl ArrayHost {
     /// Before phase 1: requests all locks of a try together. If the scheme has no lock server, it continues at once.
     pub(super) fn gate(&mut self, now: Time, seq: u64) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
@@ -213,7 +213,7 @@ impl Host {
             Some(cache) => cache.want(seq, &ranges, &earlier(&past), repair, now),
             None => Want::Ask,
         };
-        let stage = if want == Want::Ask { Stage::Asked } else { Stage::Granted };
+        let stage = if want == Want::Ask { SetStage::Asked } else { SetStage::Granted };
         let (number, called) = (0, Vec::new());
         let yielded = false;
         let set = LockSet { op, ranges, past, repair, stage, yielded, number, sent: now, called };
@@ -251,14 +251,14 @@ impl Host {
         let Some(locks) = &mut self.locks else { return };
         let Some(set) = locks.sets.get_mut(&seq) else { return };
         match (set.stage, &mut locks.cache) {
-            (Stage::Unlocking, _) => {}
-            (Stage::Granted, Some(cache)) => {
+            (SetStage::Unlocking, _) => {}
+            (SetStage::Granted, Some(cache)) => {
                 let freed = cache.done(seq, now);
                 locks.sets.remove(&seq);
                 self.freed(now, freed);
             }
-            (Stage::Asked, _) | (Stage::Granted, None) => {
-                set.stage = Stage::Unlocking;
+            (SetStage::Asked, _) | (SetStage::Granted, None) => {
+                set.stage = SetStage::Unlocking;
                 self.say_of_set(now, seq);
             }
         }
@@ -268,7 +268,8 @@ impl Host {
     /// continues the operation.
     pub(super) fn yield_locks(&mut self, now: Time, seq: u64) {
         let Some(locks) = &mut self.locks else { return };
-        let Some(set) = locks.sets.get_mut(&seq).filter(|set| set.stage == Stage::Granted) else {
+        let Some(set) = locks.sets.get_mut(&seq).filter(|set| set.stage == SetStage::Granted)
+        else {
             return;
         };
         match &mut locks.cache {
@@ -299,7 +300,7 @@ impl Host {
                 locks.returned.push_back(Returned { number, free, shared });
             }
         }
-        let waits = |host: &Host, seq: u64| {
+        let waits = |host: &ArrayHost, seq: u64| {
             host.tries.get(&seq).is_some_and(|this| this.phase == Phase::Gate)
         };
         for seq in ready {
@@ -330,14 +331,14 @@ impl Host {
         let Some(set) = self.locks.as_ref().and_then(|locks| locks.sets.get(&seq)) else { return };
         let op = set.op;
         let request = match set.stage {
-            Stage::Asked => {
+            SetStage::Asked => {
                 let (ranges, past) = (set.ranges.clone(), set.past.clone());
                 ServerRequest::Lock { op, ranges, past, repair: set.repair }
             }
-            Stage::Unlocking => ServerRequest::Unlock { op, newest: self.clock.newest() },
-            Stage::Granted => return,
+            SetStage::Unlocking => ServerRequest::Unlock { op, newest: self.clock.newest() },
+            SetStage::Granted => return,
         };
-        let asks = set.stage == Stage::Asked;
+        let asks = set.stage == SetStage::Asked;
         let number = self.say(request);
         let Some(locks) = &mut self.locks else { return };
         if asks && locks.registered {
@@ -349,7 +350,7 @@ impl Host {
         }
     }
 
-    /// Something that an errand tells the server.
+    /// Something that a repair tells the server.
     pub(super) fn tell_server(&mut self, action: &Action) {
         match *action {
             Action::Fence { life } => self.say(ServerRequest::Fence { life }),
@@ -379,7 +380,7 @@ impl Host {
             }
             ServerReply::Unlocked { op } => {
                 let Some(locks) = &mut self.locks else { return };
-                let unlocking = |set: &&LockSet| set.op == op && set.stage == Stage::Unlocking;
+                let unlocking = |set: &&LockSet| set.op == op && set.stage == SetStage::Unlocking;
                 if let Some(set) = locks.sets.get(&op.seq).filter(unlocking) {
                     let number = set.number;
                     locks.sets.remove(&op.seq);
@@ -401,7 +402,7 @@ impl Host {
                 self.server_told(now, &Action::Fence { life }, &ranges);
             }
             ServerReply::Cleared { life } => self.server_told(now, &Action::Clear { life }, &[]),
-            // Lock sets are looked at before they are asked for, so that this can only be an errand's message.
+            // Lock sets are looked at before they are asked for, so that this can only be a repair\x27s message.
             ServerReply::Refused { .. } => {
                 for (seq, index) in self.outstanding(|sibling| sibling.peer == Peer::Server) {
                     self.answered_by_server(now, seq, index, Vec::new(), Answer::Invalid);
@@ -421,7 +422,7 @@ impl Host {
         let request = ServerRequest::Register { incarnation, held, newest };
         self.output.push_back(HostOutput::SendServer { request });
         let returned = std::mem::take(&mut locks.returned);
-        let unanswered = locks.sets.iter().filter(|(_, set)| set.stage != Stage::Granted);
+        let unanswered = locks.sets.iter().filter(|(_, set)| set.stage != SetStage::Granted);
         let unanswered: Vec<u64> = unanswered.map(|(seq, _)| *seq).collect();
         for Returned { free, shared, .. } in returned {
             self.freed(now, Freed { free, shared, ..Freed::default() });
@@ -436,10 +437,10 @@ impl Host {
 
     fn set_granted(&mut self, now: Time, op: OpId, waited: bool) {
         let Some(locks) = &mut self.locks else { return };
-        let asked = |set: &&mut LockSet| set.op == op && set.stage == Stage::Asked;
+        let asked = |set: &&mut LockSet| set.op == op && set.stage == SetStage::Asked;
         let Some(set) = locks.sets.get_mut(&op.seq).filter(asked) else { return };
         self.counts.replies += 1;
-        set.stage = Stage::Granted;
+        set.stage = SetStage::Granted;
         let (number, sent, called) = (set.number, set.sent, std::mem::take(&mut set.called));
         let (ranges, earlier, repair) = (set.ranges.clone(), earlier(&set.past), set.repair);
         locks.arrived(number);
@@ -465,7 +466,7 @@ impl Host {
         let mut known = Vec::new();
         for part in parts {
             match locks.sets.get_mut(&part.op.seq) {
-                Some(set) if set.op == part.op && set.stage == Stage::Asked => {
+                Some(set) if set.op == part.op && set.stage == SetStage::Asked => {
                     set.called.push(part);
                 }
                 _ => known.push(part),
@@ -475,7 +476,7 @@ impl Host {
         self.freed(now, freed.unwrap_or_default());
     }
 
-    /// The server has done what errands told it.
+    /// The server has done what repairs told it.
     fn server_told(&mut self, now: Time, action: &Action, ranges: &[LockRange]) {
         for (seq, index) in self.outstanding(|sibling| {
             let out = sibling.out.as_ref();

@@ -133,7 +133,7 @@ pub enum ServerError {
     },
 }
 
-struct Host {
+struct RegisteredHost {
     registered: bool,
     /// When its lease ends, as the server counts.
     expiry: Time,
@@ -145,7 +145,7 @@ pub struct LockServer {
     incarnation: u64,
     now: Time,
     table: Table,
-    hosts: BTreeMap<Life, Host>,
+    hosts: BTreeMap<Life, RegisteredHost>,
     /// Lives up to these incarnations are fenced.
     fenced: BTreeMap<HostId, u64>,
     /// Fenced lives whose locks are not cleared.
@@ -202,7 +202,8 @@ impl LockServer {
         // docs/design/array.md 3.6: who held something has a lease's time to say so.
         let lives: BTreeSet<Life> = server.table.iter().map(|(_, r)| r.op.life).collect();
         for life in lives {
-            let host = Host { registered: false, expiry: now.saturating_add(config.lease) };
+            let host =
+                RegisteredHost { registered: false, expiry: now.saturating_add(config.lease) };
             server.hosts.insert(life, host);
         }
         Ok(server)
@@ -373,7 +374,7 @@ impl LockServer {
         }
         self.suspects.remove(&from);
         let expiry = self.now.saturating_add(self.config.lease);
-        self.hosts.insert(from, Host { registered: true, expiry });
+        self.hosts.insert(from, RegisteredHost { registered: true, expiry });
         let modes: BTreeMap<PartId, LockMode> = held.iter().map(|h| (h.part, h.mode)).collect();
         let mut released = Vec::new();
         for order in self.orders_of(from) {

@@ -58,7 +58,7 @@ fn a_device_is_lost_in_the_middle() {
                     for _ in 0..world.random.random_range(0..40) {
                         world.step();
                     }
-                    world.tell(host, &state);
+                    world.announce_state(host, &state);
                     load(&mut world, 12);
                 }
                 world.run();

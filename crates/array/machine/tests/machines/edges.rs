@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use lockify_array::message::{Action, Answer, Blocks, Call, Past, Reply, Request};
 use lockify_array::{
-    ArrayState, BadBlock, Block, BlockError, Device, DeviceBoot, DeviceConfig, DeviceId,
-    DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Epoch, Extent, Header, Host, HostConfig,
-    HostInput, HostOutput, Life, OpError, OpId, Peer, Scheme, Span, Stamp, Ticket, Time, Work,
+    ArrayHost, ArrayState, BadBlock, Block, BlockError, Device, DeviceBoot, DeviceConfig, DeviceId,
+    DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Epoch, Extent, Header, HostConfig, HostInput,
+    HostOutput, Life, OpError, OpId, Peer, Scheme, Span, Stamp, Ticket, Time, Work,
 };
 
 use crate::world::{MS, START, World, life, raid5};
@@ -220,12 +220,12 @@ fn a_host_that_holds_something_and_falls_silent_is_reported_once() {
     assert!(!rig.device.is_idle(), "a pre-write is not dropped for want of a lease");
 }
 
-fn host() -> Host {
+fn host() -> ArrayHost {
     let state = ArrayState::new(5);
-    Host::new(HostConfig::new(life(1), Scheme::TimestampOrdering, raid5(), state))
+    ArrayHost::new(HostConfig::new(life(1), Scheme::TimestampOrdering, raid5(), state))
 }
 
-fn requests(host: &mut Host) -> Vec<(Peer, Request)> {
+fn requests(host: &mut ArrayHost) -> Vec<(Peer, Request)> {
     let mut all = Vec::new();
     while let Some(output) = host.poll() {
         if let HostOutput::Send { to, request } = output {
@@ -239,7 +239,7 @@ fn read_one() -> Work {
     Work::Read { span: Span { start: 0, count: 1 } }
 }
 
-fn answer(host: &mut Host, now: Time, (from, request): &(Peer, Request), answer: Answer) {
+fn answer(host: &mut ArrayHost, now: Time, (from, request): &(Peer, Request), answer: Answer) {
     let reply = Reply { call: request.call, waited: false, answer };
     host.handle(now, HostInput::Reply { from: *from, reply });
 }

@@ -73,7 +73,7 @@ fn a_fence_by_an_older_state_reaches_the_device_that_is_back() {
         world.dead.remove(&DEVICE);
         world.replace(DEVICE);
         let state = world.hosts[2].state().clone();
-        world.tell(0, &state);
+        world.announce_state(0, &state);
         change(&mut world, 0, Change::Rebuild(DEVICE));
         assert_ne!(world.hosts[0].state(), world.hosts[2].state(), "{scheme}");
         run(&mut world, 2, Work::Fence { life: life(1) });

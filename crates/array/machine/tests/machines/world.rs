@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use lockify_array::message::{Action, Reply, Request};
 use lockify_array::{
-    ArrayState, Block, Change, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId,
-    DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Header, Host, HostAnswer, HostConfig, HostId,
+    ArrayHost, ArrayState, Block, Change, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId,
+    DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Header, HostAnswer, HostConfig, HostId,
     HostInput, HostOutput, Layout, Life, LockServer, LogAsk, OpError, OpId, Peer, Redundancy,
     Scheme, ServerConfig, ServerInput, ServerOutput, ServerReply, ServerRequest, Span, Stamp,
     Ticket, Time, Work,
@@ -110,7 +110,7 @@ pub struct World {
     pub layout: Layout,
     scheme: Scheme,
     pub now: Time,
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<ArrayHost>,
     pub skew: Vec<Time>,
     pub devices: Vec<Device>,
     pub configs: Vec<DeviceConfig>,
@@ -169,7 +169,7 @@ impl World {
             scheme: hosts[0].scheme,
             now: START,
             skew: hosts.iter().map(|_| random.random_range(0..20 * MS)).collect(),
-            hosts: hosts.into_iter().map(Host::new).collect(),
+            hosts: hosts.into_iter().map(ArrayHost::new).collect(),
             devices: configs.iter().map(|c| Device::new(c.clone(), boot()).unwrap()).collect(),
             disks: configs.iter().map(|_| DiskInMemory::new(&layout)).collect(),
             configs,
@@ -465,7 +465,7 @@ impl World {
     }
 
     /// Tells a host that the array has another state.
-    pub fn tell(&mut self, host: usize, state: &ArrayState) {
+    pub fn announce_state(&mut self, host: usize, state: &ArrayState) {
         let now = self.host_now(host);
         self.hosts[host].handle(now, HostInput::State(state.clone()));
         self.collect();
@@ -477,7 +477,7 @@ impl World {
         let devices = self.devices.iter().filter(|d| !d.is_idle()).map(|d| d.id().to_string());
         let who: Vec<_> = hosts.chain(devices).collect();
         let (dead, suspects, left) = (&self.dead, &self.suspects, &self.submitted);
-        let hosts = self.hosts.iter().flat_map(Host::under_way);
+        let hosts = self.hosts.iter().flat_map(ArrayHost::under_way);
         let devices = self.devices.iter().flat_map(|device| {
             device.under_way().into_iter().map(move |line| format!("{}: {line}", device.id()))
         });

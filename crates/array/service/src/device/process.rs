@@ -172,7 +172,7 @@ impl Process {
             let wait = self.checks.rests().map_or(wait, |rest| wait.min(rest));
             self.net.turn(wait, &mut events)?;
             while let Some(event) = self.net.event() {
-                self.happened(event);
+                self.handle_net_event(event);
             }
             for (token, result) in self.answered.take() {
                 self.asked -= 1;
@@ -182,7 +182,7 @@ impl Process {
             self.note_kept();
             self.members.tick();
             self.follow_orders();
-            self.look_around();
+            self.periodic_checks();
             if let Some(why) = self.broken.take() {
                 self.farewell();
                 return Err(ServeError::Disk(why));
@@ -276,7 +276,7 @@ impl Process {
         self.net.hold = self.asked > DISK_OPERATIONS;
     }
 
-    fn happened(&mut self, event: Event) {
+    fn handle_net_event(&mut self, event: Event) {
         match event {
             Event::Came { key, role: Role::Host(life) } => {
                 if let Some(old) = self.hosts.insert(life, key) {
@@ -482,7 +482,7 @@ impl Process {
     fn tell_device(&mut self, to: DeviceId, frame: &Frame) {
         match self.callers.get(&to) {
             Some(&key) => self.net.say(key, frame),
-            None => drop(self.net.tell(Whom::Device(to), frame)),
+            None => drop(self.net.send_to(Whom::Device(to), frame)),
         }
     }
 
@@ -501,8 +501,7 @@ impl Process {
 
     /// Finds out whose clock is wrong.
     fn look_at_clocks(&mut self) {
-        let lease = Duration::from_millis(self.file.timing.lease_ms);
-        if self.asked_time.elapsed() >= lease / 8 {
+        if self.asked_time.elapsed() >= self.lease() / 8 {
             self.asked_time = Instant::now();
             let others: Vec<DeviceId> =
                 self.file.voters().map(|entry| DeviceId(entry.id)).collect();
@@ -539,7 +538,36 @@ impl Process {
         }
     }
 
-    fn look_around(&mut self) {
+    /// Does what is due without an event. The duties are in this order because each one may change what the next ones see.
+    fn periodic_checks(&mut self) {
+        self.note_ended_repairs();
+        self.look_at_clocks();
+        self.tell_settled();
+        self.begin_anew();
+        self.begin_service();
+        let now = Instant::now();
+        self.open_or_close(now);
+        // The rest acts on other processes. Only a device that has agreed with a majority may do
+        // that.
+        if !self.members.may_act() || self.anew {
+            return;
+        }
+        self.fence_silent_hosts(now);
+        // A device that has never served has no blocks of the array to check or to be let in with.
+        if !self.disk.store().is_in_service() {
+            return;
+        }
+        self.ask_to_be_let_in();
+        self.check_next_stripe();
+        self.excuse_failed_devices();
+        self.give_up_bad_devices();
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_millis(self.file.timing.lease_ms)
+    }
+
+    fn note_ended_repairs(&mut self) {
         for ended in self.repairs.look() {
             match ended {
                 (Job::Fence(life), Err(_)) => {
@@ -549,35 +577,34 @@ impl Process {
                 _ => {}
             }
         }
-        self.look_at_clocks();
-        self.tell_settled();
-        self.begin_anew();
-        self.begin_service();
+    }
+
+    /// Admits hosts, or refuses them with the reason.
+    fn open_or_close(&mut self, now: Instant) {
         self.net.closed = self.waits();
-        let now = Instant::now();
-        let lease = Duration::from_millis(self.file.timing.lease_ms);
         if self.net.closed.is_some() {
             // A refused host cannot renew; its lease starts when we admit it.
+            let lease = self.lease();
             self.silent.values_mut().for_each(|at| *at = now + lease);
         }
-        // The rest acts on other processes. Only a device that has agreed with a majority may do
-        // that.
-        if !self.members.may_act() || self.anew {
-            return;
-        }
+    }
+
+    fn fence_silent_hosts(&mut self, now: Instant) {
         let due: Vec<Life> =
             self.silent.iter().filter(|(_, at)| **at <= now).map(|(&life, _)| life).collect();
         for life in due {
             self.repairs.ask(Job::Fence(life));
             self.silent.remove(&life);
         }
-        // A device that has never served has no blocks of the array to check or to be let in with.
-        if !self.disk.store().is_in_service() {
-            return;
-        }
+    }
+
+    fn ask_to_be_let_in(&mut self) {
         if let Some(Change::LetIn(device, term)) = self.device.wants_in() {
             self.repairs.ask(Job::LetIn(device, term));
         }
+    }
+
+    fn check_next_stripe(&mut self) {
         let condition = self.device.state().devices.get(usize::from(self.me.0));
         // A failed device is rebuilt as a whole, so its stripes need no check.
         let counts = condition.is_some_and(|condition| *condition != Condition::Failed);
@@ -588,28 +615,37 @@ impl Process {
         {
             self.repairs.ask(Job::Check(stripe));
         }
-        // A device that is out of the array is rebuilt before it is good again. Then its blocks are the array's.
+    }
+
+    /// A device that is out of the array is rebuilt before it is good again. Then its blocks are the array's.
+    fn excuse_failed_devices(&mut self) {
         let conditions = self.device.state().devices.iter().zip(0..);
         for (_, id) in conditions.filter(|(condition, _)| **condition == Condition::Failed) {
             self.in_service.insert(DeviceId(id), true);
             self.members.excuse(DeviceId(id));
         }
+    }
+
+    /// Has devices failed that are gone, new, or have a wrong clock.
+    fn give_up_bad_devices(&mut self) {
         // One proposer is enough: competing proposals delay each other.
-        if self.leads() {
-            let new = self.in_service.iter().filter(|(_, in_service)| !**in_service);
-            let wrong = self.wrong_clocks.iter().filter(|(_, since)| since.elapsed() >= lease);
-            let bad = self.members.gone(lease).chain(new.map(|(&id, _)| id));
-            let bad: Vec<DeviceId> = bad.chain(wrong.map(|(&id, _)| id)).collect();
-            for device in bad {
-                let state = self.device.state();
-                let condition = state.devices.get(usize::from(device.0));
-                if condition.is_some_and(|condition| *condition != Condition::Failed)
-                    && self.settled.may_give_up(device)
-                {
-                    // The term ties the failure to this absence: the device may be let in again
-                    // meanwhile.
-                    self.repairs.ask(Job::Fail(device, state.term(device)));
-                }
+        if !self.leads() {
+            return;
+        }
+        let lease = self.lease();
+        let new = self.in_service.iter().filter(|(_, in_service)| !**in_service);
+        let wrong = self.wrong_clocks.iter().filter(|(_, since)| since.elapsed() >= lease);
+        let bad = self.members.gone(lease).chain(new.map(|(&id, _)| id));
+        let bad: Vec<DeviceId> = bad.chain(wrong.map(|(&id, _)| id)).collect();
+        for device in bad {
+            let state = self.device.state();
+            let condition = state.devices.get(usize::from(device.0));
+            if condition.is_some_and(|condition| *condition != Condition::Failed)
+                && self.settled.may_give_up(device)
+            {
+                // The term ties the failure to this absence: the device may be let in again
+                // meanwhile.
+                self.repairs.ask(Job::Fail(device, state.term(device)));
             }
         }
     }

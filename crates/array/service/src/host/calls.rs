@@ -90,7 +90,7 @@ impl Calls {
         self.state().status.clone()
     }
 
-    pub fn tell(&self, status: Status) {
+    pub fn publish_status(&self, status: Status) {
         self.state().status = status;
         self.changed.notify_all();
     }

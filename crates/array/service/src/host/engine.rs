@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockify_array::{
-    DeviceId, Host, HostAnswer, HostInput, HostOutput, Layout, OpError, Peer, Ticket, Work,
+    ArrayHost, DeviceId, HostAnswer, HostInput, HostOutput, Layout, OpError, Peer, Ticket, Work,
 };
 
 use super::calls::{Call, Calls, Done};
@@ -21,8 +21,8 @@ const COMPLAIN: Duration = Duration::from_secs(3);
 const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Everything that a host's thread has.
-pub(super) struct Engine {
-    host: Host,
+pub(super) struct HostEngine {
+    host: ArrayHost,
     layout: Layout,
     net: Net,
     clock: Clock,
@@ -38,16 +38,16 @@ pub(super) struct Engine {
     log: fn(&str),
 }
 
-impl Engine {
+impl HostEngine {
     pub fn new(
-        host: Host,
+        host: ArrayHost,
         layout: Layout,
         net: Net,
         calls: Arc<Calls>,
         history: Option<HostHistory>,
         log: fn(&str),
         peers: &[Whom],
-    ) -> Engine {
+    ) -> HostEngine {
         let now = Instant::now();
         let connections = peers.iter().map(|&whom| Connection {
             peer: peer(whom),
@@ -55,8 +55,8 @@ impl Engine {
             refused: false,
         });
         let status = Status { state: host.state().clone(), connections: connections.collect() };
-        calls.tell(status.clone());
-        Engine {
+        calls.publish_status(status.clone());
+        HostEngine {
             host,
             layout,
             net,
@@ -87,13 +87,13 @@ impl Engine {
                 break;
             }
             while let Some(event) = self.net.event() {
-                self.happened(event);
+                self.handle_net_event(event);
             }
             for Call { work, done } in self.calls.take() {
                 self.submit(work, done);
             }
             self.handle(HostInput::Tick);
-            self.look_around();
+            self.report_unreachable();
         }
         self.end();
     }
@@ -104,7 +104,7 @@ impl Engine {
         self.act();
     }
 
-    fn happened(&mut self, event: Event) {
+    fn handle_net_event(&mut self, event: Event) {
         match event {
             Event::Up { whom, welcome, .. } => {
                 self.connection(whom, None, false);
@@ -149,7 +149,7 @@ impl Engine {
             && connection.down != down
         {
             (connection.down, connection.refused) = (down, refused);
-            self.calls.tell(self.status.clone());
+            self.calls.publish_status(self.status.clone());
         }
     }
 
@@ -174,10 +174,10 @@ impl Engine {
                         history.tried(ticket, request.call.op, request.stamp);
                     }
                     // If there is no connection, it is sent when there is one.
-                    self.net.tell(whom(to), &Frame::Request(request));
+                    self.net.send_to(whom(to), &Frame::Request(request));
                 }
                 HostOutput::SendServer { request } => {
-                    self.net.tell(Whom::Server, &Frame::Ask(request));
+                    self.net.send_to(Whom::Server, &Frame::Ask(request));
                 }
                 HostOutput::Done { ticket, op, result } => {
                     if let Some(history) = &mut self.history {
@@ -187,7 +187,7 @@ impl Engine {
                 }
                 HostOutput::State(state) => {
                     self.status.state = state;
-                    self.calls.tell(self.status.clone());
+                    self.calls.publish_status(self.status.clone());
                 }
                 HostOutput::Broken(device) => self.broken(device),
             }
@@ -213,7 +213,7 @@ impl Engine {
     }
 
     /// Reports peers that have been out of reach for long.
-    fn look_around(&mut self) {
+    fn report_unreachable(&mut self) {
         for (&whom, (since, told)) in &mut self.down {
             if since.elapsed() < COMPLAIN || std::mem::replace(told, true) {
                 continue;

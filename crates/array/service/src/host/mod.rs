@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lockify_array::{
-    ArrayState, Change, DeviceId, Host, HostAnswer, HostConfig, HostCounts, HostId, Layout, Life,
-    OpError, Peer, Span, Work,
+    ArrayHost, ArrayState, Change, DeviceId, HostAnswer, HostConfig, HostCounts, HostId, Layout,
+    Life, OpError, Peer, Span, Work,
 };
 use lockify_trust::Identity;
 
@@ -22,7 +22,7 @@ use crate::wire::{Me, Net, Role, Target, Whom};
 use crate::{ArrayFile, HistoryError, clock};
 use calls::Calls;
 pub use calls::Done;
-use engine::Engine;
+use engine::HostEngine;
 
 /// Pieces of work that are under way at most. A caller that submits more waits.
 pub const IN_FLIGHT: usize = 256;
@@ -166,10 +166,10 @@ impl Array {
         config.witnesses = file.witnesses.len() as u16;
         config.lease = file.timing.lease_ms * 1_000_000;
         let peers: Vec<Whom> = targets.iter().map(|target| target.whom).collect();
-        let host = Host::new(config);
+        let host = ArrayHost::new(config);
         let log = joining.log;
         let history = history.map(|path| HostHistory::create(path, file, life, log)).transpose()?;
-        let engine = Engine::new(host, file.layout, net, calls.clone(), history, log, &peers);
+        let engine = HostEngine::new(host, file.layout, net, calls.clone(), history, log, &peers);
         std::thread::Builder::new().name("array".into()).spawn(move || engine.run())?;
         let _end = Arc::new(End(calls.clone()));
         let array = Array { layout: file.layout, calls, _end };

@@ -90,7 +90,7 @@ impl Process {
             let wait = until(self.server.next_timer(), now).min(TICK).min(self.clock.step() / 2);
             self.net.turn(wait, &mut events)?;
             while let Some(event) = self.net.event() {
-                self.happened(event);
+                self.handle_net_event(event);
             }
             for (token, result) in self.written.take() {
                 match result {
@@ -128,7 +128,7 @@ impl Process {
         }
     }
 
-    fn happened(&mut self, event: Event) {
+    fn handle_net_event(&mut self, event: Event) {
         match event {
             Event::Came { key, role: Role::Host(life) } => {
                 if let Some(old) = self.hosts.insert(life, key) {

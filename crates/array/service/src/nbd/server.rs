@@ -223,7 +223,7 @@ fn welcome(
     let served = Served { export, backend, failed: Arc::new(failed) };
     let work = move || {
         if let Err(error) = attend(&stream, &served) {
-            guest.tell(&error);
+            guest.log_end(&error);
         }
         stream.shutdown(Shutdown::Both);
     };
@@ -258,7 +258,7 @@ struct Guest {
 
 impl Guest {
     /// Reports a connection's end that an operator should know. Clients often just hang up.
-    fn tell(&self, error: &io::Error) {
+    fn log_end(&self, error: &io::Error) {
         let what = match error.kind() {
             io::ErrorKind::InvalidData => error.to_string(),
             io::ErrorKind::UnexpectedEof => "hung up in the middle of a message".to_owned(),

@@ -232,7 +232,7 @@ impl Net {
     }
 
     /// Sends a frame to a target, if it is connected; whether it is.
-    pub fn tell(&mut self, whom: Whom, frame: &Frame) -> bool {
+    pub fn send_to(&mut self, whom: Whom, frame: &Frame) -> bool {
         let key = self.key(whom);
         if let Some(key) = key {
             self.say(key, frame);
@@ -452,76 +452,75 @@ impl Net {
             if !connection.speaks || self.is_held(connection) {
                 return;
             }
-            let Some(connection) = self.connections.get_mut(key) else { return };
             if matches!(connection.who, Who::Refused(_)) {
-                // Unread input would turn the close into a reset, and the peer could lose the
-                // refusal.
-                if connection.line.discard() {
-                    self.connections.remove(key);
-                } else {
-                    connection.speaks = false;
-                }
-                return;
+                return self.discard(key);
             }
-            match (connection.line.hear(), &connection.who) {
-                (Ok(None), _) => {
+            let Some(connection) = self.connections.get_mut(key) else { return };
+            match connection.line.hear() {
+                Ok(Some(frame)) => self.heard(key, frame),
+                Ok(None) => {
                     connection.speaks = false;
                     // A handshake may have something to say.
                     connection.line.flush();
                     return;
                 }
-                (Ok(Some(Frame::Hello(hello))), Who::Stranger) => self.meet(key, &hello),
-                (Ok(Some(Frame::Welcome(welcome))), &Who::Target(index, false)) => {
-                    connection.who = Who::Target(index, true);
-                    connection.line.greeted();
-                    let whom = self.places[index].target.whom;
-                    self.places[index].pause = AGAIN[0];
-                    self.events.push_back(Event::Up { whom, key, welcome });
-                }
-                (Ok(Some(Frame::Refused(why))), Who::Target(..)) => {
-                    self.remove(key, Why::Refused(format!("it refuses: {why}")));
-                }
-                (Ok(Some(Frame::Later(why))), Who::Target(_, false)) => {
-                    self.remove(key, Why::Down(why));
-                }
-                (Ok(Some(frame)), &Who::Came(role)) => {
-                    self.events.push_back(Event::Heard { key, role, frame });
-                }
-                (Ok(Some(frame)), &Who::Target(index, true)) => {
-                    let whom = self.places[index].target.whom;
-                    self.events.push_back(Event::Answered { whom, frame });
-                }
-                (Ok(Some(_)), _) => self.refuse(key, "this cannot be said now".into()),
-                (Err(End::Foreign(why)), Who::Stranger | Who::Came(_)) => {
-                    self.refuse(key, why.to_string());
-                }
-                (Err(End::Distrusted(why)), Who::Stranger | Who::Came(_)) => {
-                    // TLS has told it.
-                    let from = connection.from;
-                    connection.line.finish();
-                    self.complain(from, &why);
-                    self.remove(key, Why::Refused(why));
-                }
-                (Err(End::Closed(kind)), who) => {
-                    // Only on this machine does a refused connection prove that the process is
-                    // gone.
-                    let absent = kind == Some(ErrorKind::ConnectionRefused)
-                        && connection.from.ip().to_canonical().is_loopback();
-                    let why = match (kind, who) {
-                        (None, Who::Target(_, false)) => {
-                            "it closed the connection before it answered: is it of an array, does it run the same \
-                             release, and do both have keys, or none?"
-                                .to_owned()
-                        }
-                        (Some(ErrorKind::ConnectionRefused), _) => {
-                            format!("nothing listens at {}", connection.from)
-                        }
-                        (kind, _) => End::Closed(kind).to_string(),
-                    };
-                    self.remove(key, if absent { Why::Absent(why) } else { Why::Down(why) });
-                }
-                (Err(end), _) => self.remove(key, Why::Refused(end.to_string())),
+                Err(end) => self.ended(key, end),
             }
+        }
+    }
+
+    /// Reads what a refused peer says. Unread input would turn the close into a reset, and the peer could lose the refusal.
+    fn discard(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.line.discard() {
+            self.connections.remove(key);
+        } else {
+            connection.speaks = false;
+        }
+    }
+
+    /// Handles a frame. Its meaning depends on how far the connection is.
+    fn heard(&mut self, key: usize, frame: Frame) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        match (frame, &connection.who) {
+            (Frame::Hello(hello), Who::Stranger) => self.meet(key, &hello),
+            (Frame::Welcome(welcome), &Who::Target(index, false)) => {
+                connection.who = Who::Target(index, true);
+                connection.line.greeted();
+                let whom = self.places[index].target.whom;
+                self.places[index].pause = AGAIN[0];
+                self.events.push_back(Event::Up { whom, key, welcome });
+            }
+            (Frame::Refused(why), Who::Target(..)) => {
+                self.remove(key, Why::Refused(format!("it refuses: {why}")));
+            }
+            (Frame::Later(why), Who::Target(_, false)) => self.remove(key, Why::Down(why)),
+            (frame, &Who::Came(role)) => self.events.push_back(Event::Heard { key, role, frame }),
+            (frame, &Who::Target(index, true)) => {
+                let whom = self.places[index].target.whom;
+                self.events.push_back(Event::Answered { whom, frame });
+            }
+            _ => self.refuse(key, "this cannot be said now".into()),
+        }
+    }
+
+    /// Handles the end of a line. A peer that connected here is told the reason, if it said something foreign.
+    fn ended(&mut self, key: usize, end: End) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        match (end, &connection.who) {
+            (End::Foreign(why), Who::Stranger | Who::Came(_)) => self.refuse(key, why.to_string()),
+            (End::Distrusted(why), Who::Stranger | Who::Came(_)) => {
+                // TLS has told it.
+                let from = connection.from;
+                connection.line.finish();
+                self.complain(from, &why);
+                self.remove(key, Why::Refused(why));
+            }
+            (End::Closed(kind), who) => {
+                let why = closed(kind, who, connection.from);
+                self.remove(key, why);
+            }
+            (end, _) => self.remove(key, Why::Refused(end.to_string())),
         }
     }
 
@@ -636,6 +635,26 @@ impl Net {
         if self.complaints.1 <= COMPLAINTS {
             (self.log)(&format!("turned {from} away: {why}"));
         }
+    }
+}
+
+/// The reason for the end of a connection that the other side has closed.
+fn closed(kind: Option<ErrorKind>, who: &Who, from: SocketAddr) -> Why {
+    let refused = kind == Some(ErrorKind::ConnectionRefused);
+    let why = match (kind, who) {
+        (None, Who::Target(_, false)) => {
+            "it closed the connection before it answered: is it of an array, does it run the same \
+             release, and do both have keys, or none?"
+                .to_owned()
+        }
+        _ if refused => format!("nothing listens at {from}"),
+        _ => End::Closed(kind).to_string(),
+    };
+    // Only on this machine does a refused connection prove that the process is gone.
+    if refused && from.ip().to_canonical().is_loopback() {
+        Why::Absent(why)
+    } else {
+        Why::Down(why)
     }
 }
 

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{LockId, NodeId};
-use crate::lock::Stage;
+use crate::lock::OpStage;
 use crate::message::{Body, Mastering};
 use crate::name::Name;
 use crate::resource::{Finding, Master, ResourceKey};
@@ -34,7 +34,7 @@ impl Lockspace {
     }
 
     pub(crate) fn ask_everybody(&mut self, key: ResourceKey, id: LockId) {
-        self.store[id].stage = Stage::Parked;
+        self.store[id].stage = OpStage::AwaitsMaster;
         let others = self.others();
         let number = self.directory.new_id();
         let missing = others.iter().copied().collect();
@@ -139,9 +139,9 @@ impl Lockspace {
             self.rounds.remove(&key);
             self.store[key].finding = Finding::Nothing;
             self.become_master(key);
-            self.place_parked(key);
+            self.place_awaiting_master(key);
             self.drop_if_unused(key);
-            self.replay_parked(key);
+            self.replay_awaiting_mastership(key);
         }
     }
 
@@ -149,8 +149,8 @@ impl Lockspace {
         self.rounds.remove(&key);
         self.store[key].finding = Finding::Nothing;
         self.store[key].master = Master::At(master);
-        self.place_parked(key);
+        self.place_awaiting_master(key);
         self.drop_if_unused(key);
-        self.replay_parked(key);
+        self.replay_awaiting_mastership(key);
     }
 }

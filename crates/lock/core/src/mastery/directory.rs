@@ -10,7 +10,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{LockId, NodeId};
-use crate::lock::{Lock, Stage};
+use crate::lock::{Lock, OpStage};
 use crate::message::{Body, NewLock};
 use crate::name::Name;
 use crate::resource::{Finding, Master, ResourceKey};
@@ -80,7 +80,7 @@ impl Lockspace {
             let new = self.new_lock_of(id);
             let request = self.directory.new_id();
             self.store[key].finding = Finding::LookUp;
-            self.store[id].stage = Stage::LookUp;
+            self.store[id].stage = OpStage::LookUp;
             return self.send(directory, Body::Lookup { new, id: request });
         }
         match self.directory.get(&name) {
@@ -121,7 +121,7 @@ impl Lockspace {
     }
 
     pub(crate) fn receive_lookup_reply(&mut self, lkid: LockId, op: u32, master: NodeId) {
-        let asked = |l: &&Lock| l.op_no == op && l.stage == Stage::LookUp;
+        let asked = |l: &&Lock| l.op_no == op && l.stage == OpStage::LookUp;
         let Some(key) = self.store.get(lkid).filter(asked).map(|l| l.resource) else {
             self.stats.dropped += 1;
             return;
@@ -140,7 +140,7 @@ impl Lockspace {
         lock.op_no = (lock.op_no + 1) & Lock::OP_MASK;
         self.issue(lkid);
         if self.store.contains_resource(key) {
-            self.place_parked(key);
+            self.place_awaiting_master(key);
             self.drop_if_unused(key);
         }
     }

@@ -75,19 +75,19 @@ impl Lockspace {
     /// it go on.
     pub(crate) fn place_waiting(&mut self, key: ResourceKey) {
         use crate::inspect::Queue;
-        use crate::lock::{Lock, Stage};
+        use crate::lock::{Lock, OpStage};
         let asked: alloc::vec::Vec<_> = self
             .store
-            .queue(key, Queue::Parked)
-            .filter(|l| l.stage == Stage::LookUp)
+            .queue(key, Queue::Unanswered)
+            .filter(|l| l.stage == OpStage::LookUp)
             .map(|l| l.id)
             .collect();
         for id in asked {
             let lock = &mut self.store[id];
             lock.op_no = (lock.op_no + 1) & Lock::OP_MASK;
-            lock.stage = Stage::Parked;
+            lock.stage = OpStage::AwaitsMaster;
         }
-        self.place_parked(key);
+        self.place_awaiting_master(key);
     }
 
     /// A resource without locks: dropped, or kept for a while where its mastership is worth it.

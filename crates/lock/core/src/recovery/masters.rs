@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use super::Recovery;
 use crate::ids::{LockId, NodeId};
 use crate::inspect::Queue;
-use crate::lock::{Lock, Owner, Stage};
+use crate::lock::{Lock, OpStage, Owner};
 use crate::mastery::directory::Record;
 use crate::message::{Body, MovedLock, Step};
 use crate::name::Name;
@@ -84,7 +84,7 @@ impl Lockspace {
             client: lock.client(),
             granted: lock.granted,
             granted_unknown: lock.granted_unknown,
-            requested: lock.requested.filter(|_| lock.stage == Stage::Queued),
+            requested: lock.requested.filter(|_| lock.stage == OpStage::Queued),
             flags: lock.flags,
             bast: lock.bast,
             lvb: lock.lvb.clone(),
@@ -132,7 +132,7 @@ impl Lockspace {
         lock.lvb_seq = moved.lvb_seq;
         lock.lvb_current = moved.lvb_current;
         lock.op_no = moved.op;
-        let id = self.store.insert(lock, Queue::Parked);
+        let id = self.store.insert(lock, Queue::Unanswered);
         self.store.set_transaction(id, moved.transaction);
         match (moved.granted, moved.requested) {
             (Some(gr), None) => self.store.enqueue_granted(id, gr),

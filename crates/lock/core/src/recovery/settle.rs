@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::ids::LockId;
 use crate::inspect::Queue;
-use crate::lock::{Lock, Stage};
+use crate::lock::{Lock, OpStage};
 use crate::mode::Mode;
 use crate::resource::{Master, ResourceKey};
 use crate::space::Lockspace;
@@ -37,7 +37,7 @@ impl Lockspace {
     /// after the recovery's changes.
     pub(super) fn grant_again(&mut self, key: ResourceKey) {
         for queue in [Queue::Converting, Queue::Waiting] {
-            let asked = |l: &&Lock| l.stage == Stage::Queued && l.overlap.is_some();
+            let asked = |l: &&Lock| l.stage == OpStage::Queued && l.overlap.is_some();
             for id in self.store.queue(key, queue).filter(asked).map(|l| l.id).collect::<Vec<_>>() {
                 if self.store.get(id).is_some() {
                     self.continue_overlap(id);

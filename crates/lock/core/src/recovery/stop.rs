@@ -13,7 +13,7 @@ use crate::flags::LockFlags;
 use crate::ids::{LockId, NodeId};
 use crate::inspect::Queue;
 use crate::io::Trace;
-use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
+use crate::lock::{CancelCause, Lock, Op, OpStage, Owner};
 use crate::message::{Body, Message};
 use crate::mode::Mode;
 use crate::resource::{Finding, Master, ResourceKey};
@@ -25,7 +25,7 @@ impl Lockspace {
         self.directory.clear();
         self.rounds.clear();
         self.idle.clear();
-        self.unpark();
+        self.requeue_awaiting_mastership();
         self.queued.retain(|(from, m)| !departed.contains(from) && !is_directory_message(m));
         self.drop_requests_to_old_home();
         self.suspend_claims(departed);
@@ -47,9 +47,9 @@ impl Lockspace {
 
     /// Operations that waited for the outcome of a search or claim are looked at again when the
     /// gate opens: the search begins anew, and the resource may not even survive.
-    fn unpark(&mut self) {
-        let parked = core::mem::take(&mut self.parked);
-        let mut queued: VecDeque<_> = parked.into_values().flatten().collect();
+    fn requeue_awaiting_mastership(&mut self) {
+        let requests = core::mem::take(&mut self.awaiting_mastership);
+        let mut queued: VecDeque<_> = requests.into_values().flatten().collect();
         queued.append(&mut self.queued);
         self.queued = queued;
     }
@@ -65,11 +65,11 @@ impl Lockspace {
     fn stop_finding(&mut self, key: ResourceKey, departed: &BTreeSet<NodeId>) {
         self.store[key].finding = Finding::Nothing;
         let behind_claim = self.store[key].claim.is_some();
-        for id in self.ids_in(key, Queue::Parked) {
+        for id in self.ids_in(key, Queue::Unanswered) {
             match self.store[id].stage {
-                Stage::LookUp => self.gate(id),
-                Stage::Asked(node) if departed.contains(&node) => self.ask_again(id),
-                Stage::Parked if !behind_claim => self.gate(id),
+                OpStage::LookUp => self.gate(id),
+                OpStage::Asked(node) if departed.contains(&node) => self.ask_again(id),
+                OpStage::AwaitsMaster if !behind_claim => self.gate(id),
                 _ => {}
             }
         }
@@ -142,24 +142,24 @@ impl Lockspace {
         lock.remid = None;
         let cancelling = lock.overlap.as_ref().filter(|o| o.cancel_sent).and_then(|o| o.cancel);
         match (lock.op, lock.stage) {
-            (Op::Unlock, Stage::Asked(_)) => self.finish(id, Status::Unlocked),
-            (_, Stage::Queued) if cancelling.is_some() => {
+            (Op::Unlock, OpStage::Asked(_)) => self.finish(id, Status::Unlocked),
+            (_, OpStage::Queued) if cancelling.is_some() => {
                 self.end_cancelled(id, cancelling.unwrap_or(CancelCause::Asked));
             }
-            (Op::Convert, Stage::Asked(_)) => {
+            (Op::Convert, OpStage::Asked(_)) => {
                 let middle =
                     lock.granted.zip(lock.requested).is_some_and(|(gr, rq)| gr.is_middle(rq));
                 if middle {
                     // The old master may have granted it: which mode is in force is not known.
                     lock.granted_unknown = true;
-                    lock.stage = Stage::Queued;
+                    lock.stage = OpStage::Queued;
                     self.store.enqueue(id, Queue::Converting, false);
                 } else {
                     self.ask_again(id);
                 }
             }
             // The old home drops the request, as it is home no more.
-            (Op::Request, Stage::Asked(_)) if at_home => self.ask_again(id),
+            (Op::Request, OpStage::Asked(_)) if at_home => self.ask_again(id),
             _ => {}
         }
     }

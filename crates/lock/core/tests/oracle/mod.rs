@@ -13,7 +13,7 @@ pub struct Told {
     pub lock: usize,
     pub status: Status,
     pub mode: Option<Mode>,
-    pub sb: SbFlags,
+    pub status_flags: SbFlags,
     pub lvb: Option<Vec<u8>>,
 }
 
@@ -23,7 +23,7 @@ struct Lock {
     gr: Option<Mode>,
     rq: Option<Mode>,
     flags: LockFlags,
-    sb: SbFlags,
+    status_flags: SbFlags,
     value: Option<Vec<u8>>,
     /// A blocking notice was due since the last grant.
     noticed: bool,
@@ -135,12 +135,13 @@ impl Oracle {
     // ---- the calls ----
 
     pub fn request(&mut self, number: usize, rq: Mode, flags: LockFlags, value: Option<Vec<u8>>) {
-        let sb = SbFlags::empty();
-        let mut lock = Lock { number, gr: None, rq: Some(rq), flags, sb, value, noticed: false };
+        let status_flags = SbFlags::empty();
+        let mut lock =
+            Lock { number, gr: None, rq: Some(rq), flags, status_flags, value, noticed: false };
         if self.attempt(&mut lock, true) == Attempt::Granted {
             self.grant(lock);
         } else if flags.contains(LockFlags::NOQUEUE) {
-            self.tell(&lock, Status::Again);
+            self.report_completion(&lock, Status::Again);
             self.forget_if_empty();
         } else if flags.contains(LockFlags::HEADQUE) {
             self.waiting.insert(0, lock);
@@ -157,7 +158,7 @@ impl Oracle {
         let mut lock = self.granted.remove(at);
         lock.rq = Some(rq);
         lock.flags = flags;
-        lock.sb = SbFlags::empty();
+        lock.status_flags = SbFlags::empty();
         lock.value = value;
         match self.attempt(&mut lock, true) {
             Attempt::Granted => {
@@ -201,8 +202,8 @@ impl Oracle {
             self.write(&lock);
         }
         lock.gr = None;
-        lock.sb = SbFlags::empty();
-        self.tell(&lock, Status::Unlocked);
+        lock.status_flags = SbFlags::empty();
+        self.report_completion(&lock, Status::Unlocked);
         self.forget_if_empty();
         self.run_pending();
     }
@@ -214,7 +215,7 @@ impl Oracle {
             self.run_pending();
         } else if let Some(at) = self.waiting.iter().position(|l| l.number == number) {
             let lock = self.waiting.remove(at);
-            self.tell(&lock, Status::Canceled);
+            self.report_completion(&lock, Status::Canceled);
             self.forget_if_empty();
             self.run_pending();
         }
@@ -277,7 +278,7 @@ impl Oracle {
                 return Attempt::Deadlock;
             }
             lock.gr = Some(Mode::NL);
-            lock.sb |= SbFlags::DEMOTED;
+            lock.status_flags |= SbFlags::DEMOTED;
             return Attempt::Demoted;
         }
         let alternative = if lock.flags.contains(LockFlags::ALTPR) && rq != Mode::PR {
@@ -291,7 +292,7 @@ impl Oracle {
             return Attempt::No;
         }
         lock.rq = Some(alternative);
-        lock.sb |= SbFlags::ALTMODE;
+        lock.status_flags |= SbFlags::ALTMODE;
         Attempt::Granted
     }
 
@@ -305,7 +306,7 @@ impl Oracle {
             lock: lock.number,
             status: Status::Granted,
             mode: lock.gr,
-            sb: lock.sb,
+            status_flags: lock.status_flags,
             lvb,
         });
         self.insert_granted(lock);
@@ -319,7 +320,7 @@ impl Oracle {
 
     fn back_to_granted(&mut self, mut lock: Lock, status: Status) {
         lock.rq = None;
-        self.tell(&lock, status);
+        self.report_completion(&lock, status);
         self.insert_granted(lock);
     }
 
@@ -417,7 +418,7 @@ impl Oracle {
 
     fn warn_of_invalid(&self, lock: &mut Lock) {
         if self.lvb_invalid {
-            lock.sb |= SbFlags::VALNOTVALID;
+            lock.status_flags |= SbFlags::VALNOTVALID;
         }
     }
 
@@ -441,9 +442,9 @@ impl Oracle {
         panic!("the oracle has no lock {number}");
     }
 
-    fn tell(&mut self, lock: &Lock, status: Status) {
-        let Lock { number, gr, sb, .. } = *lock;
-        self.told.push(Told { lock: number, status, mode: gr, sb, lvb: None });
+    fn report_completion(&mut self, lock: &Lock, status: Status) {
+        let Lock { number, gr, status_flags, .. } = *lock;
+        self.told.push(Told { lock: number, status, mode: gr, status_flags, lvb: None });
     }
 
     /// The value block goes with the last lock.

@@ -51,12 +51,12 @@ pub(crate) struct Sessions {
 
 /// Where the reader of metrics leaves its question for a shard.
 #[derive(Clone, Default)]
-pub(crate) struct Desk {
+pub(crate) struct SnapshotCell {
     asked: Arc<AtomicBool>,
     answer: Arc<Mutex<Option<SyncSender<Snapshot>>>>,
 }
 
-impl Desk {
+impl SnapshotCell {
     fn ask(&self, answer: SyncSender<Snapshot>) {
         *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
         self.asked.store(true, Ordering::Release);
@@ -76,24 +76,24 @@ impl Desk {
 
 /// Asks all shards.
 pub(crate) struct Reader {
-    desks: Vec<(Desk, Arc<mio::Waker>)>,
+    cells: Vec<(SnapshotCell, Arc<mio::Waker>)>,
 }
 
 impl Reader {
-    pub(crate) fn new(desks: Vec<(Desk, Arc<mio::Waker>)>) -> Reader {
-        Reader { desks }
+    pub(crate) fn new(cells: Vec<(SnapshotCell, Arc<mio::Waker>)>) -> Reader {
+        Reader { cells }
     }
 
     /// The shards' answers, as Prometheus reads them.
     fn read(&self) -> Result<String, std::fmt::Error> {
-        let (to, answers) = sync_channel(self.desks.len());
-        for (desk, waker) in &self.desks {
-            desk.ask(to.clone());
+        let (to, answers) = sync_channel(self.cells.len());
+        for (cell, waker) in &self.cells {
+            cell.ask(to.clone());
             // A shard that has ended already has no event queue.
             let _ = waker.wake();
         }
         drop(to);
-        text::encode(self.desks.len(), collect(&answers, self.desks.len()))
+        text::encode(self.cells.len(), collect(&answers, self.cells.len()))
     }
 }
 

@@ -27,7 +27,7 @@ pub enum Order {
 
 /// A message of these threads to the shard.
 #[derive(Debug)]
-pub enum Letter {
+pub enum HandLetter {
     /// The table can be reached.
     Up(Standing),
     /// It cannot, and why.
@@ -69,7 +69,7 @@ impl Hand {
         number: usize,
         path: &Path,
         leaving: &Arc<AtomicBool>,
-        post: impl Fn(Letter) + Send + 'static,
+        post: impl Fn(HandLetter) + Send + 'static,
     ) -> io::Result<Hand> {
         let (orders, received) = channel();
         let stop = Arc::new(AtomicBool::new(false));
@@ -81,7 +81,7 @@ impl Hand {
         Ok(Hand { orders, stop, thread: Some(spawn("lockify-hand", work)?) })
     }
 
-    pub fn tell(&self, order: Order) {
+    pub fn send_order(&self, order: Order) {
         // A hand that has failed for good says nothing; the keeper finds out why.
         let _ = self.orders.send(order);
     }
@@ -113,14 +113,14 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(&mut self, orders: &Receiver<Order>, post: impl Fn(Letter)) {
+    fn run(&mut self, orders: &Receiver<Order>, post: impl Fn(HandLetter)) {
         let hand = self.number;
         while let Ok(order) = orders.recv() {
             let Order::Take { spot, exclusive } = order else { continue };
             match self.take(LockId(spot), exclusive) {
                 Ok(Some(guard)) => {
                     let (until, token) = (guard.valid_until(), guard.token().unwrap_or(0));
-                    post(Letter::Taken { hand, exclusive, until, token });
+                    post(HandLetter::Taken { hand, exclusive, until, token });
                     let told = orders.recv();
                     if told.is_err() && !self.leaving.load(SeqCst) {
                         std::thread::sleep(Duration::from_nanos(until.saturating_sub(now())));
@@ -129,12 +129,12 @@ impl Worker {
                     if told.is_err() {
                         return;
                     }
-                    post(Letter::Given { hand });
+                    post(HandLetter::Given { hand });
                 }
                 Ok(None) => return,
                 Err(why) => {
                     self.remote = None;
-                    post(Letter::Failed { hand, why });
+                    post(HandLetter::Failed { hand, why });
                 }
             }
         }
@@ -165,7 +165,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    pub fn start(path: &Path, letters: Mailbox<(u64, Letter)>) -> io::Result<Keeper> {
+    pub fn start(path: &Path, letters: Mailbox<(u64, HandLetter)>) -> io::Result<Keeper> {
         let (stop, stopped) = channel::<()>();
         let path = path.to_owned();
         spawn("lockify-keeper", move || keep(&path, &letters, &stopped))?;
@@ -173,7 +173,7 @@ impl Keeper {
     }
 }
 
-fn keep(path: &Path, letters: &Mailbox<(u64, Letter)>, stopped: &Receiver<()>) {
+fn keep(path: &Path, letters: &Mailbox<(u64, HandLetter)>, stopped: &Receiver<()>) {
     let (mut known, mut said) = (None::<Remote>, String::new());
     loop {
         let news = match &known {
@@ -190,11 +190,11 @@ fn keep(path: &Path, letters: &Mailbox<(u64, Letter)>, stopped: &Receiver<()>) {
         match news {
             Some(Ok(standing)) => {
                 said.clear();
-                letters.post((0, Letter::Up(standing)));
+                letters.post((0, HandLetter::Up(standing)));
             }
             Some(Err(why)) if why != said => {
                 said.clone_from(&why);
-                letters.post((0, Letter::Down(why)));
+                letters.post((0, HandLetter::Down(why)));
             }
             _ => {}
         }

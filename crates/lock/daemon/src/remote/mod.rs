@@ -22,7 +22,7 @@ use lockify_session::protocol::{LockRequest, Refusal};
 use lockify_trust::Mailbox;
 
 use crate::config::RemoteTable;
-use hand::{Hand, Keeper, Letter, Order, Standing};
+use hand::{Hand, HandLetter, Keeper, Order, Standing};
 use queue::{Action, Queue};
 
 /// Flags of a request that change nothing here.
@@ -35,7 +35,7 @@ const HARMLESS: LockFlags = LockFlags::NOQUEUE
 pub(crate) struct RemoteSpace {
     name: String,
     table: RemoteTable,
-    letters: Mailbox<(u64, Letter)>,
+    letters: Mailbox<(u64, HandLetter)>,
     /// Looks after the table, as long as it is there.
     _keeper: Keeper,
     /// The daemon ends: nobody waits for leases.
@@ -45,7 +45,7 @@ pub(crate) struct RemoteSpace {
     epoch: u64,
     /// The last lock that was made.
     last: u64,
-    told: Vec<Told>,
+    events: Vec<ExternalEvent>,
     history: Option<History>,
 }
 
@@ -75,22 +75,22 @@ impl RemoteSpace {
         let letters = Mailbox::new(waker);
         let _keeper = Keeper::start(&table.path, letters.clone())?;
         let (name, leaving, up) = (name.to_owned(), Arc::default(), None);
-        let (epoch, last, told) = (0, 0, Vec::new());
-        Ok(RemoteSpace { name, table, letters, _keeper, leaving, up, epoch, last, told, history })
+        let (epoch, last, events) = (0, 0, Vec::new());
+        Ok(RemoteSpace { name, table, letters, _keeper, leaving, up, epoch, last, events, history })
     }
 
-    fn receive(&mut self, epoch: u64, letter: Letter, now: Time) {
+    fn receive(&mut self, epoch: u64, letter: HandLetter, now: Time) {
         match letter {
-            Letter::Up(standing) => self.begin(standing),
-            Letter::Down(why) => self.halt(&why),
+            HandLetter::Up(standing) => self.begin(standing),
+            HandLetter::Down(why) => self.halt(&why),
             _ if epoch != self.epoch => {}
-            Letter::Taken { hand, exclusive, until, token } => {
+            HandLetter::Taken { hand, exclusive, until, token } => {
                 self.decide(|queue| queue.taken(hand, exclusive, until, token, now));
             }
-            Letter::Given { hand } => {
+            HandLetter::Given { hand } => {
                 self.decide(|queue| queue.given(hand, now));
             }
-            Letter::Failed { hand, why } => {
+            HandLetter::Failed { hand, why } => {
                 self.notice(Level::Warning, format!("a lock was not taken: {why}"));
                 self.decide(|queue| queue.failed(hand, now));
             }
@@ -108,7 +108,7 @@ impl RemoteSpace {
         self.notice(Level::Info, text);
         let queue = Queue::new(self.table.hands, lease, self.last);
         self.up = Some(Up { standing, queue, hands: Vec::new() });
-        self.told.push(Told::Running);
+        self.events.push(ExternalEvent::Running);
     }
 
     /// The table cannot be reached (any more): all that it gave is lost. Hands that hold locks of it keep them until their
@@ -121,7 +121,7 @@ impl RemoteSpace {
         }
         self.decide(Queue::halt);
         self.last = self.up.take().map_or(self.last, |up| up.queue.last());
-        self.told.push(Told::Halted);
+        self.events.push(ExternalEvent::Halted);
         self.epoch += 1;
         self.record(|history| {
             history.ended(Kind::Crash)?;
@@ -147,12 +147,12 @@ impl RemoteSpace {
             Action::Give { hand } => self.order(hand, Order::Give),
             Action::Complete(completion) => {
                 self.record(|history| history.said(&Output::Complete(completion.clone())));
-                self.told.push(Told::Completed(completion));
+                self.events.push(ExternalEvent::Completed(completion));
             }
             Action::Lost { client, lock, tag } => {
                 let reason = queue::LOST;
                 self.record(|history| history.said(&Output::Lost { client, lock, tag, reason }));
-                self.told.push(Told::Lost { client, lock, tag, reason });
+                self.events.push(ExternalEvent::Lost { client, lock, tag, reason });
             }
         }
     }
@@ -167,16 +167,16 @@ impl RemoteSpace {
                 Ok(new) => up.hands.push(new),
                 Err(e) => {
                     let why = format!("no thread for it: {e}");
-                    return self.letters.post((self.epoch, Letter::Failed { hand, why }));
+                    return self.letters.post((self.epoch, HandLetter::Failed { hand, why }));
                 }
             }
         }
-        up.hands[hand].tell(order);
+        up.hands[hand].send_order(order);
     }
 
     fn notice(&mut self, level: Level, text: String) {
         let text = format!("lockspace {}: {text}", self.name);
-        self.told.push(Told::Notice(Notice { level, text }));
+        self.events.push(ExternalEvent::Notice(Notice { level, text }));
     }
 
     /// A failure ends the history, not the locking.
@@ -215,7 +215,7 @@ impl RemoteSpace {
     }
 }
 
-impl Elsewhere for RemoteSpace {
+impl ExternalLockspace for RemoteSpace {
     fn check(&self, client: ClientId, request: &LockRequest) -> Result<(), String> {
         let LockRequest { mode, flags, bast, lvb, name, .. } = request;
         let refuse =
@@ -276,13 +276,13 @@ impl Elsewhere for RemoteSpace {
         Ok(None)
     }
 
-    fn turn(&mut self, now: Time, told: &mut Vec<Told>) {
+    fn turn(&mut self, now: Time, events: &mut Vec<ExternalEvent>) {
         for (epoch, letter) in self.letters.take() {
             self.receive(epoch, letter, now);
         }
         self.decide(|queue| queue.tick(now));
         self.record(History::flush);
-        told.append(&mut self.told);
+        events.append(&mut self.events);
     }
 
     fn next_timer(&self) -> Option<Time> {

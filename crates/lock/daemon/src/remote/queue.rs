@@ -492,8 +492,18 @@ fn completion(
     token: u64,
 ) -> Completion {
     let Lock { client, tag, .. } = *lock;
-    let sb = SbFlags::empty();
-    Completion { client, lock: id, tag, status, mode, sb, lvb: None, token, provisional: false }
+    let status_flags = SbFlags::empty();
+    Completion {
+        client,
+        lock: id,
+        tag,
+        status,
+        mode,
+        status_flags,
+        lvb: None,
+        token,
+        provisional: false,
+    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockify_core::ClientId;
-use lockify_host::{DepartedImage, Host, HostImage, HostedClient, Quota, To};
-use lockify_node::{Engine, EngineImage, NodeConfig};
+use lockify_host::{ClientHost, DepartedImage, HostImage, HostedClient, Quota, Recipient};
+use lockify_node::{EngineImage, NodeConfig, NodeEngine};
 use lockify_session::protocol::{Answer, Event, Refusal, pid_of};
 use mio::{Interest, Token};
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,8 @@ impl Shard {
         };
         if let Err(why) = asked {
             let answer = Answer::Refused(Refusal::Failed(why));
-            self.out.push((To::Client(client.id), Event::Answer { id, answer, more: false }));
+            self.out
+                .push((Recipient::Client(client.id), Event::Answer { id, answer, more: false }));
         }
     }
 
@@ -59,7 +60,7 @@ impl Shard {
         let restart = self.setup.restart.clone();
         for ((client, id), why) in restart.refused(self.setup.index) {
             let answer = Answer::Refused(Refusal::Failed(why));
-            self.out.push((To::Client(client), Event::Answer { id, answer, more: false }));
+            self.out.push((Recipient::Client(client), Event::Answer { id, answer, more: false }));
         }
         self.deliver();
         if !restart.is_wanted() {
@@ -144,8 +145,8 @@ impl Shard {
         if has_peers {
             node.listener = Some(TcpListener::from(next()?));
         }
-        let engine = Engine::resume(node, engine).map_err(|e| e.to_string())?;
-        let (host, departed) = Host::resume(&engine, host);
+        let engine = NodeEngine::resume(node, engine).map_err(|e| e.to_string())?;
+        let (host, departed) = ClientHost::resume(&engine, host);
         let shard = Shard::new(setup, engine, host, listener);
         let mut shard = shard.map_err(|e| format!("cannot watch the clients' socket: {e}"))?;
         shard.sessions_ever = sessions_ever;
@@ -158,7 +159,7 @@ impl Shard {
         shard.take_departed(departed);
         for (client, id) in askers {
             let (answer, more) = (Answer::Done, false);
-            shard.out.push((To::Client(client), Event::Answer { id, answer, more }));
+            shard.out.push((Recipient::Client(client), Event::Answer { id, answer, more }));
         }
         shard.deliver();
         Ok(shard)

@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use lockify_host::To;
+use lockify_host::Recipient;
 use lockify_session::protocol::{Answer, Event, Refusal};
 use lockify_trust::Mailbox;
 
 use super::Shard;
-use crate::reload::{Letter, Reloader, Settings};
+use crate::reload::{ReloadLetter, Reloader, Settings};
 
 /// How a shard is told to change, and has all of them told.
 pub(crate) struct Reloading {
-    letters: Mailbox<Letter>,
+    letters: Mailbox<ReloadLetter>,
     reloader: Arc<Reloader>,
     /// Clients that wait to be told how it ended.
     pub(super) asked: usize,
 }
 
 impl Reloading {
-    pub(crate) fn new(letters: Mailbox<Letter>, reloader: Arc<Reloader>) -> Reloading {
+    pub(crate) fn new(letters: Mailbox<ReloadLetter>, reloader: Arc<Reloader>) -> Reloading {
         Reloading { letters, reloader, asked: 0 }
     }
 }
@@ -33,18 +33,21 @@ impl Shard {
         let Some(letters) = self.reloading.as_ref().map(|r| r.letters.take()) else { return };
         for letter in letters {
             match letter {
-                Letter::Change(settings, done) => {
+                ReloadLetter::Change(settings, done) => {
                     self.change(&settings);
                     // The waiting client may have lost patience.
                     let _ = done.try_send(());
                 }
-                Letter::Outcome { client, query: id, outcome } => {
+                ReloadLetter::Outcome { client, query: id, outcome } => {
                     if let Some(reloading) = &mut self.reloading {
                         reloading.asked -= 1;
                     }
                     let refused = |why| Answer::Refused(Refusal::NotReloaded(why));
                     let answer = outcome.map_or_else(refused, Answer::Reloaded);
-                    self.out.push((To::Client(client), Event::Answer { id, answer, more: false }));
+                    self.out.push((
+                        Recipient::Client(client),
+                        Event::Answer { id, answer, more: false },
+                    ));
                 }
             }
         }
@@ -63,7 +66,7 @@ impl Shard {
                 let thread = std::thread::Builder::new().name("lockify-reload-asked".into());
                 let spawned = thread.spawn(move || {
                     let outcome = reloader.reload_in_time();
-                    letters.post(Letter::Outcome { client: to, query, outcome });
+                    letters.post(ReloadLetter::Outcome { client: to, query, outcome });
                 });
                 match spawned {
                     Ok(_) => {
@@ -75,7 +78,7 @@ impl Shard {
             }
         };
         let answer = Answer::Refused(why);
-        self.out.push((To::Client(to), Event::Answer { id: query, answer, more: false }));
+        self.out.push((Recipient::Client(to), Event::Answer { id: query, answer, more: false }));
     }
 
     fn change(&mut self, new: &Settings) {

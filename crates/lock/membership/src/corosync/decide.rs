@@ -5,6 +5,114 @@ use super::*;
 /// Refused proposals that are remembered: one that is repeated meanwhile comes soon.
 const REFUSED: usize = 16;
 
+/// The reason why there is no next view yet.
+enum NotYet {
+    /// A new member has not reported. It does so soon, and one view is better than two.
+    Unreported,
+    /// A node restarts and is expected back.
+    Restarting,
+    /// Not all members are connected, and connections may still be under way.
+    Connecting,
+    /// The next view is without this node, as far as it knows.
+    WithoutThisNode,
+    /// The next view would lack this.
+    Lacks(String),
+}
+
+/// The possible members of a view, with their reports.
+struct Candidates<'a> {
+    all: BTreeMap<NodeId, (Member, &'a Report)>,
+}
+
+impl<'a> Candidates<'a> {
+    /// The members of the group whose lives and reports are known.
+    fn that_report(
+        seats: &'a BTreeMap<NodeId, Seat>,
+        memory: &Memory,
+        now: Time,
+        grace: Time,
+    ) -> Result<Candidates<'a>, NotYet> {
+        let mut all = BTreeMap::new();
+        for (node, seat) in seats {
+            // A node that does not know its own later lives takes another one first.
+            let known = seat.life > 0 && seat.life >= memory.life(*node);
+            match seat.report.as_ref().filter(|_| known) {
+                Some(report) => {
+                    let member =
+                        Member { node: *node, incarnation: seat.life, weight: report.weight };
+                    all.insert(*node, (member, report));
+                }
+                None if now < seat.since + grace => return Err(NotYet::Unreported),
+                None => {}
+            }
+        }
+        Ok(Candidates { all })
+    }
+
+    fn life(&self, node: NodeId) -> Option<u64> {
+        self.all.get(&node).map(|(member, _)| member.incarnation)
+    }
+
+    /// Returns true if the first one reports that it is connected to this life of the other.
+    fn reaches((member, report): &(Member, &Report), other: &Member) -> bool {
+        member.node == other.node || report.reach.contains(&(other.node, other.incarnation))
+    }
+
+    /// The links that a member should have and has not. A link counts only if both ends report it, each with the other's
+    /// present life.
+    fn broken_links(&self, member: &Member) -> usize {
+        let own = self.all.get(&member.node);
+        let linked = |other: &&(Member, &Report)| {
+            Self::reaches(other, member) && own.is_some_and(|own| Self::reaches(own, &other.0))
+        };
+        self.all.len() - self.all.values().filter(linked).count()
+    }
+
+    fn is_linked(&self, node: NodeId) -> bool {
+        self.all.get(&node).is_some_and(|(member, _)| self.broken_links(member) == 0)
+    }
+
+    fn are_linked(&self) -> bool {
+        self.all.keys().all(|node| self.is_linked(*node))
+    }
+
+    /// Members of the present view that nobody hears any more. They have stopped, whatever they last reported.
+    fn deaf(&self, me: NodeId, installed: Option<&NodeView>) -> Vec<NodeId> {
+        if self.all.len() <= 1 {
+            return Vec::new();
+        }
+        let is_deaf = |member: &Member| {
+            let heard = |other: &(Member, &Report)| {
+                other.0.node != member.node && Self::reaches(other, member)
+            };
+            member.node != me
+                && installed.and_then(|view| view.life(member.node)) == Some(member.incarnation)
+                && !self.all.values().any(heard)
+        };
+        let members = self.all.values().map(|(member, _)| member);
+        members.filter(|member| is_deaf(member)).map(|member| member.node).collect()
+    }
+
+    /// The member with the most broken links leaves first, so that many stay. Of equals, the higher number leaves.
+    fn drop_unlinked(&mut self) {
+        while !self.are_linked() {
+            let worst = self.all.values().map(|(m, _)| (self.broken_links(m), m.node)).max();
+            let Some((_, node)) = worst else { break };
+            self.all.remove(&node);
+        }
+    }
+
+    /// The number of the newest view that a member is in. One member may have entered a view that the others have not. The
+    /// next view starts from the newest.
+    fn newest_view(&self) -> u64 {
+        self.all.values().map(|(_, report)| report.installed).max().unwrap_or(0)
+    }
+
+    fn members(&self) -> Vec<Member> {
+        self.all.values().map(|(member, _)| *member).collect()
+    }
+}
+
 impl CorosyncMembership {
     /// Proposes a view if this node should, and none that says the same is on the way.
     pub(super) fn consider(&mut self, now: Time) {
@@ -14,7 +122,11 @@ impl CorosyncMembership {
         }
         self.begin();
         self.seek_life(now);
-        let Some((members, base)) = self.candidates(now) else { return };
+        let (members, base) = match self.candidates(now) {
+            Ok(candidates) => candidates,
+            Err(reason) => return self.not_yet(now, reason),
+        };
+        self.lack = None;
         let spaces = self.joined(&members);
         if self.is_settled(&members, &spaces, base) {
             self.wanting = None;
@@ -43,85 +155,52 @@ impl CorosyncMembership {
         }
     }
 
-    /// The possible members of the next view, and the number of the present view. `None`: not yet.
-    fn candidates(&mut self, now: Time) -> Option<(Vec<Member>, u64)> {
+    /// The members of the next view, and the number of the present view.
+    fn candidates(&mut self, now: Time) -> Result<(Vec<Member>, u64), NotYet> {
+        let me = self.config.node;
         let grace = 2 * self.config.lease;
-        let mut all = BTreeMap::<NodeId, (Member, &Report)>::new();
-        for (node, seat) in &self.seats {
-            // A node that does not know its own later lives takes another one first.
-            let known = seat.life > 0 && seat.life >= self.kept.memory.life(*node);
-            match seat.report.as_ref().filter(|_| known) {
-                Some(report) => {
-                    let member =
-                        Member { node: *node, incarnation: seat.life, weight: report.weight };
-                    all.insert(*node, (member, report));
-                }
-                // A new member reports soon: one view is better than two.
-                None if now < seat.since + grace => {
-                    self.patience = self.patience.max(now + self.config.lease / 16);
-                    return None;
-                }
-                None => {}
-            }
+        let mut candidates = Candidates::that_report(&self.seats, &self.kept.memory, now, grace)?;
+        if candidates.life(me).is_none_or(|life| Some(life) != self.kept.life) {
+            return Err(NotYet::WithoutThisNode);
         }
-        all.get(&self.config.node).filter(|(m, _)| Some(m.incarnation) == self.kept.life)?;
-        let reaches = |a: &(Member, &Report), b: &Member| {
-            a.0.node == b.node || a.1.reach.contains(&(b.node, b.incarnation))
-        };
-        // A member that nobody hears any more has stopped, whatever it last reported.
-        let deaf: Vec<NodeId> = all
-            .values()
-            .map(|(m, _)| *m)
-            .filter(|m| {
-                let was = self.kept.installed.as_ref().and_then(|v| v.life(m.node));
-                was == Some(m.incarnation)
-                    && m.node != self.config.node
-                    && all.len() > 1
-                    && !all.values().any(|a| a.0.node != m.node && reaches(a, m))
-            })
-            .map(|m| m.node)
-            .collect();
-        // A link counts only if both ends report it, each with the other's present life.
-        let missing = |all: &BTreeMap<NodeId, (Member, &Report)>, b: &Member| {
-            let one = |a: &(Member, &Report)| {
-                let back = all.get(&b.node).is_some_and(|b| reaches(b, &a.0));
-                usize::from(!(reaches(a, b) && back))
-            };
-            all.values().map(one).sum::<usize>()
-        };
-        let linked = |node| all.get(&node).is_some_and(|(m, _)| missing(&all, m) == 0);
+        // A node that restarts is back when it is connected with all, also with the deaf.
+        let linked = |node| candidates.is_linked(node);
+        let deaf = candidates.deaf(me, self.kept.installed.as_ref());
         if restart::are_expected(&mut self.absent, &self.seats, now, linked) {
-            self.patience = self.patience.max(now + self.config.lease / 16);
-            return None;
+            return Err(NotYet::Restarting);
         }
-        all.retain(|node, _| !deaf.contains(node));
-        let whole = |all: &BTreeMap<NodeId, (Member, &Report)>| {
-            all.values().all(|(m, _)| missing(all, m) == 0)
-        };
-        if whole(&all) {
+        candidates.all.retain(|node, _| !deaf.contains(node));
+        if candidates.are_linked() {
             self.parted = None;
         } else {
             // At first, connections may still be under way. Members that cannot talk for long are parted.
             let parted = *self.parted.get_or_insert(now);
             if now < parted + grace {
-                self.patience = self.patience.max(now + self.config.lease / 16);
-                return None;
+                return Err(NotYet::Connecting);
             }
-            // The member with the most broken links leaves first, so that many stay. Of equals, the
-            // higher number leaves.
-            while !whole(&all) {
-                let worst = all.values().map(|(m, _)| (missing(&all, m), m.node)).max();
-                let Some((_, node)) = worst else { break };
-                all.remove(&node);
-            }
+            candidates.drop_unlinked();
         }
-        all.get(&self.config.node)?;
-        // One member may have entered a view that the others have not. The next view starts from
-        // the newest.
-        let base = all.values().map(|(_, r)| r.installed).max().unwrap_or(0);
-        let members: Vec<Member> = all.values().map(|(m, _)| *m).collect();
-        self.lack = self.lack_of(&members, base);
-        self.lack.is_none().then_some((members, base))
+        if candidates.life(me).is_none() {
+            return Err(NotYet::WithoutThisNode);
+        }
+        let (members, base) = (candidates.members(), candidates.newest_view());
+        match self.lack_of(&members, base) {
+            Some(lack) => Err(NotYet::Lacks(lack)),
+            None => Ok((members, base)),
+        }
+    }
+
+    /// Remembers why there is no view yet, and when to look again.
+    fn not_yet(&mut self, now: Time, reason: NotYet) {
+        match reason {
+            // These end soon, by themselves or by a time-out.
+            NotYet::Unreported | NotYet::Restarting | NotYet::Connecting => {
+                self.patience = self.patience.max(now + self.config.lease / 16);
+            }
+            // The others go on without this node, or its disk or its connections change that.
+            NotYet::WithoutThisNode => {}
+            NotYet::Lacks(lack) => self.lack = Some(lack),
+        }
     }
 
     /// The deficiency of a view of these members, if it has one.

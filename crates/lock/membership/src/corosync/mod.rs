@@ -630,7 +630,7 @@ impl CorosyncMembership {
             self.actions.push_back(Action::Fence { node, born });
         }
         // Again, if the message was lost with a ring.
-        for (node, below) in self.fences.tell(now, 2 * self.config.lease) {
+        for (node, below) in self.fences.reports_due(now, 2 * self.config.lease) {
             self.cast(Word::Fenced { node, below });
         }
     }

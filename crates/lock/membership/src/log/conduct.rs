@@ -298,7 +298,7 @@ impl LogMembership {
             let born = left.get(&node).map_or(0, |below| below.saturating_sub(1));
             self.actions.push_back(Action::Fence { node, born });
         }
-        for (node, below) in self.fences.tell(now, 4 * self.heartbeat()) {
+        for (node, below) in self.fences.reports_due(now, 4 * self.heartbeat()) {
             self.ask(now, Command::Over { node, below, keys });
         }
     }

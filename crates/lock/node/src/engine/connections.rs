@@ -10,8 +10,8 @@ use mio::net::TcpStream;
 use mio::{Interest, Token};
 use serde::Serialize;
 
-use super::{Engine, FIRST_CONN, MS};
-use crate::conn::{Conn, Origin, Stage};
+use super::{FIRST_CONN, MS, NodeEngine};
+use crate::conn::{Conn, ConnStage, Origin};
 use crate::membership::Event;
 use crate::news::News;
 use crate::notice::Level;
@@ -29,7 +29,7 @@ const IN_KERNEL: usize = 256 * 1024;
 /// A part of an answer is closed when it has this many bytes.
 const PART: usize = 128 * 1024;
 
-impl Engine {
+impl NodeEngine {
     /// Dials the peers that are due.
     pub(super) fn dial(&mut self, now: Time) {
         for i in 0..self.peers.len() {
@@ -77,7 +77,7 @@ impl Engine {
         match addresses.map(|all| all.first().copied()) {
             Ok(Some(address)) => {
                 let address = super::shard_address(address, shard).unwrap_or(address);
-                self.door.knows(address.ip());
+                self.admission.knows(address.ip());
                 if self.peers[peer].wants_dial() {
                     self.dial_address(peer, address, now);
                 }
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     fn dial_address(&mut self, peer: usize, address: SocketAddr, now: Time) {
-        let stage = Stage::Dialing { peer, probe: !self.peers[peer].dials };
+        let stage = ConnStage::Dialing { peer, probe: !self.peers[peer].dials };
         match TcpStream::connect(address) {
             Ok(stream) => {
                 let conn = self.add(Conn::new(stream, address, Origin::Dialled, stage, now));
@@ -129,7 +129,7 @@ impl Engine {
         if proof && !p.dead {
             p.dead = true;
             let node = p.node;
-            self.tell(now, Event::Dead { node });
+            self.membership_event(now, Event::Dead { node });
         }
     }
 
@@ -172,7 +172,7 @@ impl Engine {
     fn welcome(&mut self, stream: TcpStream, address: SocketAddr, origin: Origin, now: Time) {
         // A stream that takes no options is broken, which the first read shows.
         let _ = stream.set_nodelay(true);
-        let mut conn = Conn::new(stream, address, origin, Stage::Accepted, now);
+        let mut conn = Conn::new(stream, address, origin, ConnStage::Accepted, now);
         if let Security::Tls(keyring) = &self.security {
             match keyring.current().accept() {
                 Ok(session) => conn.secured = Some(Box::new(Secured::new(session))),
@@ -184,9 +184,9 @@ impl Engine {
 
     pub(super) fn connection_event(&mut self, at: usize, event: &mio::event::Event, now: Time) {
         let Some(conn) = self.conns.get_mut(at) else { return };
-        if let Stage::Dialing { peer, probe } = conn.stage {
+        if let ConnStage::Dialing { peer, probe } = conn.stage {
             self.dialled(at, peer, probe, now);
-            if self.conns.get(at).is_none_or(|c| matches!(c.stage, Stage::Dialing { .. })) {
+            if self.conns.get(at).is_none_or(|c| matches!(c.stage, ConnStage::Dialing { .. })) {
                 return;
             }
         }
@@ -219,7 +219,7 @@ impl Engine {
             self.peers[peer].back_off(now);
         } else {
             let _ = conn.stream.set_nodelay(true);
-            conn.stage = Stage::Introduced { peer };
+            conn.stage = ConnStage::Introduced { peer };
             conn.since = now;
             if let Security::Tls(keyring) = &self.security {
                 match keyring.current().dial(self.peers[peer].node.0) {
@@ -239,7 +239,7 @@ impl Engine {
                 break;
             }
             let Some(conn) = self.conns.get_mut(at) else { return };
-            if matches!(conn.stage, Stage::Dialing { .. }) {
+            if matches!(conn.stage, ConnStage::Dialing { .. }) {
                 return;
             }
             let before = conn.end - conn.start;
@@ -270,7 +270,7 @@ impl Engine {
     pub(super) fn close(&mut self, at: usize, why: String, now: Time) {
         let Some(conn) = self.conns.try_remove(at) else { return };
         match conn.stage {
-            Stage::Up { peer } => {
+            ConnStage::Up { peer } => {
                 let p = &mut self.peers[peer];
                 p.conn = None;
                 p.link.disconnect();
@@ -280,9 +280,9 @@ impl Engine {
                     Some(if why.is_empty() { "the connection was closed".into() } else { why });
                 let node = p.node;
                 self.silence(node);
-                self.tell(now, Event::Disconnected { node });
+                self.membership_event(now, Event::Disconnected { node });
             }
-            Stage::Introduced { peer } | Stage::Dialing { peer, .. } => {
+            ConnStage::Introduced { peer } | ConnStage::Dialing { peer, .. } => {
                 let p = &mut self.peers[peer];
                 p.dialing = None;
                 p.back_off(now);
@@ -293,7 +293,7 @@ impl Engine {
                 }
                 p.try_next();
             }
-            Stage::Accepted | Stage::Closing => {}
+            ConnStage::Accepted | ConnStage::Closing => {}
         }
     }
 
@@ -301,9 +301,9 @@ impl Engine {
     pub(super) fn due(&self, conn: &Conn) -> Time {
         let delayed = conn.delayed.front().map_or(Time::MAX, |(t, _)| *t);
         match conn.stage {
-            Stage::Up { .. } => delayed,
+            ConnStage::Up { .. } => delayed,
             // The other addresses have their turns before a lease is over.
-            Stage::Dialing { peer, .. } => {
+            ConnStage::Dialing { peer, .. } => {
                 conn.since + self.patience() / self.peers[peer].links() as Time
             }
             _ => conn.since + self.patience(),
@@ -317,7 +317,7 @@ impl Engine {
 
     /// Closes connections that did not get anywhere in time.
     pub(super) fn expire(&mut self, now: Time) {
-        let late = |c: &Conn| !matches!(c.stage, Stage::Up { .. }) && self.due(c) <= now;
+        let late = |c: &Conn| !matches!(c.stage, ConnStage::Up { .. }) && self.due(c) <= now;
         let late: Vec<usize> = self.conns.iter().filter(|(_, c)| late(c)).map(|(i, _)| i).collect();
         for at in late {
             self.close(at, "no answer in time".into(), now);
@@ -351,13 +351,13 @@ impl Engine {
                 again.push(at);
             }
             match result {
-                Err(kind) if matches!(stage, Stage::Introduced { .. }) => {
+                Err(kind) if matches!(stage, ConnStage::Introduced { .. }) => {
                     self.last_words(at, stage, kind, now);
                 }
                 Err(kind) => self.close(at, kind.to_string(), now),
                 // The other side closes when it has read that. A side that closes with unread input discards its own
                 // last output (RFC 1122, 4.2.2.13).
-                Ok(()) if flushed && stage == Stage::Closing => {
+                Ok(()) if flushed && stage == ConnStage::Closing => {
                     let _ = conn.stream.shutdown(std::net::Shutdown::Write);
                 }
                 Ok(()) if flushed => self.next_answer(at),
@@ -450,7 +450,7 @@ impl Engine {
     /// Sends a message of a link.
     pub(super) fn transmit(&mut self, peer: usize, payload: Payload, now: Time) {
         let due = self.delayed_until(now);
-        let Engine { peers, conns, stats, .. } = self;
+        let NodeEngine { peers, conns, stats, .. } = self;
         let p = &mut peers[peer];
         let at = p.conn;
         let Some(frame) = p.link.send(payload) else { return self.note_backlog(peer) };

@@ -7,8 +7,8 @@ use lockify_core::link::{Hello, Resumed};
 use lockify_trust::{LONGEST_CLUSTER, Reading, Security, printable_start};
 use rustix::net::sockopt;
 
-use super::{Engine, MS};
-use crate::conn::{Conn, Stage};
+use super::{MS, NodeEngine};
+use crate::conn::{Conn, ConnStage};
 use crate::membership::Event;
 use crate::notice::Level;
 use crate::wire::{
@@ -20,23 +20,23 @@ pub(super) fn is_visit(id: u64) -> bool {
     id >= 1 << 63
 }
 
-impl Engine {
+impl NodeEngine {
     /// Handles everything complete that a connection has read.
     pub(super) fn handle_input(&mut self, at: usize, now: Time) {
         loop {
             let Some(conn) = self.conns.get_mut(at) else { return };
             match conn.stage {
-                Stage::Up { peer } => {
+                ConnStage::Up { peer } => {
                     if !self.handle_frame(at, peer, now) {
                         return;
                     }
                 }
-                Stage::Accepted | Stage::Introduced { .. } => {
+                ConnStage::Accepted | ConnStage::Introduced { .. } => {
                     if !self.handle_greeting(at, now) {
                         return;
                     }
                 }
-                Stage::Closing | Stage::Dialing { .. } => {
+                ConnStage::Closing | ConnStage::Dialing { .. } => {
                     conn.start = conn.end;
                     return;
                 }
@@ -75,7 +75,7 @@ impl Engine {
         true
     }
 
-    fn greeted(&mut self, at: usize, stage: Stage, greeting: Greeting, now: Time) {
+    fn greeted(&mut self, at: usize, stage: ConnStage, greeting: Greeting, now: Time) {
         match greeting {
             Greeting::Refusal(why) => self.refused(at, stage, &why, now),
             Greeting::Introduction(i) => match self.admit(at, stage, &i, now) {
@@ -91,7 +91,7 @@ impl Engine {
     }
 
     /// The other side does not talk to this node.
-    pub(super) fn refused(&mut self, at: usize, stage: Stage, why: &str, now: Time) {
+    pub(super) fn refused(&mut self, at: usize, stage: ConnStage, why: &str, now: Time) {
         let whom = self.whom(stage, at);
         self.close(at, format!("refused by {whom}: {why}"), now);
         self.complain(format!("{whom} refuses this node: {why}"));
@@ -99,7 +99,7 @@ impl Engine {
 
     /// Nothing can be written any more to a peer without an introduction. Its earlier bytes say more than the system's
     /// error: a refusal, perhaps.
-    pub(super) fn last_words(&mut self, at: usize, stage: Stage, error: ErrorKind, now: Time) {
+    pub(super) fn last_words(&mut self, at: usize, stage: ConnStage, error: ErrorKind, now: Time) {
         let Some(conn) = self.conns.get_mut(at) else { return };
         let reading = loop {
             match conn.read() {
@@ -140,9 +140,9 @@ impl Engine {
         format!("node {} of cluster \"{}\"", self.identity.node, self.identity.cluster)
     }
 
-    fn whom(&self, stage: Stage, at: usize) -> String {
+    fn whom(&self, stage: ConnStage, at: usize) -> String {
         match stage {
-            Stage::Introduced { peer } | Stage::Up { peer } => {
+            ConnStage::Introduced { peer } | ConnStage::Up { peer } => {
                 format!("node {}", self.peers[peer].node)
             }
             _ => {
@@ -177,17 +177,17 @@ impl Engine {
     }
 
     /// Tells the other side why, then closes. One that refused is not told: it knows.
-    fn refuse(&mut self, at: usize, stage: Stage, why: String) {
+    fn refuse(&mut self, at: usize, stage: ConnStage, why: String) {
         self.stats.refused += 1;
         let now = self.now();
-        if let Stage::Introduced { peer } | Stage::Up { peer } = stage {
+        if let ConnStage::Introduced { peer } | ConnStage::Up { peer } = stage {
             let p = &mut self.peers[peer];
             p.dialing = None;
             p.back_off(now);
             p.error = Some(why.clone());
         }
         let Some(conn) = self.conns.get_mut(at) else { return };
-        conn.stage = Stage::Closing;
+        conn.stage = ConnStage::Closing;
         conn.since = now;
         conn.start = conn.end;
         conn.out.append(|out| encode_greeting(out, &Greeting::Refusal(why)));
@@ -198,7 +198,7 @@ impl Engine {
     fn admit(
         &mut self,
         at: usize,
-        stage: Stage,
+        stage: ConnStage,
         i: &Introduction,
         now: Time,
     ) -> Result<usize, String> {
@@ -254,7 +254,7 @@ impl Engine {
                 i.node
             ));
         };
-        if let Stage::Introduced { peer: dialled } = stage
+        if let ConnStage::Introduced { peer: dialled } = stage
             && dialled != peer
         {
             return Err(format!(
@@ -285,7 +285,7 @@ impl Engine {
     }
 
     /// Both have introduced themselves: the link goes on where it was.
-    fn establish(&mut self, at: usize, stage: Stage, peer: usize, i: Introduction, now: Time) {
+    fn establish(&mut self, at: usize, stage: ConnStage, peer: usize, i: Introduction, now: Time) {
         let (own, backlog) = (self.incarnation, self.backlog);
         let p = &mut self.peers[peer];
         // Before it has a life, a node is known by a random number, which is no older or newer than others.
@@ -318,22 +318,22 @@ impl Engine {
         p.dead = false;
         p.dial_soon(now);
         let (node, life, sole, version) = (p.node, i.link.from, p.same_host, p.version);
-        self.conns[at].stage = Stage::Up { peer };
+        self.conns[at].stage = ConnStage::Up { peer };
         self.notice_a_dead_link(at, peer);
-        if stage == Stage::Accepted {
+        if stage == ConnStage::Accepted {
             self.write_introduction(at, peer, hello);
         }
         self.resend(at, peer, now);
         self.note_backlog(peer);
         self.complaint.clear();
         // Without keys, every machine that reaches the port may come and go as this node.
-        if self.door.arrivals.admits(now) {
+        if self.admission.arrivals.admits(now) {
             let text = format!(
                 "connected to node {node} (incarnation {life}, version {version} of the protocol)"
             );
             self.notice(Level::Info, text);
         }
-        self.tell(now, Event::Connected { node, life, sole });
+        self.membership_event(now, Event::Connected { node, life, sole });
     }
 
     /// A link that goes down says nothing: a connection whose data nobody acknowledges is closed by

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::shards::Held;
 use super::spaces::Space;
-use super::{Engine, Identity};
+use super::{Identity, NodeEngine};
 use crate::clock::monotonic;
 use crate::config::NodeConfig;
 use crate::error::NodeError;
@@ -24,10 +24,10 @@ use crate::history::{History, HistoryImage};
 use crate::membership::{Event, MembershipImage};
 use crate::notice::Level;
 use crate::query::EngineStats;
-use crate::shard::Letter;
+use crate::shard::ShardLetter;
 use crate::wire::Payload;
 
-/// All that one shard of a node is to its peers and to itself; see [`Engine::image`].
+/// All that one shard of a node is to its peers and to itself; see [`NodeEngine::image`].
 #[derive(Serialize, Deserialize)]
 pub struct EngineImage<'a> {
     members: MembershipImage,
@@ -38,8 +38,8 @@ pub struct EngineImage<'a> {
     spaces: Cow<'a, [Option<Space>]>,
     next_query: u64,
     held: Cow<'a, [Held]>,
-    next_fence: u64,
-    letters: Vec<Letter>,
+    next_claim_wait: u64,
+    letters: Vec<ShardLetter>,
     stats: EngineStats,
     histories: BTreeMap<String, Option<HistoryImage>>,
 }
@@ -55,9 +55,9 @@ struct PeerImage<'a> {
     channels: Cow<'a, HashMap<u32, String>>,
 }
 
-impl Engine {
+impl NodeEngine {
     /// Ends the work that cannot be handed over. Queries to the cluster get the answers so far, and
-    /// histories are written. The resulting events are in [`Engine::take_events`].
+    /// histories are written. The resulting events are in [`NodeEngine::take_events`].
     pub fn prepare_image(&mut self) {
         for i in 0..self.peers.len() {
             self.silence(self.peers[i].node);
@@ -70,13 +70,13 @@ impl Engine {
     }
 
     /// All that this shard is, for the program that takes this one's place, between two turns and
-    /// after [`Engine::prepare_image`]; the host must have taken all events.
+    /// after [`NodeEngine::prepare_image`]; the host must have taken all events.
     ///
     /// # Errors
     /// The reason why that is impossible now.
     pub fn image(&self) -> Result<EngineImage<'_>, String> {
         // Without `..`: who adds a field has to say here what becomes of it.
-        let Engine {
+        let NodeEngine {
             // Of this program.
             poll: _,
             disk: _,
@@ -104,7 +104,7 @@ impl Engine {
             dirty: _,
             unread: _,
             looks: _,
-            door: _,
+            admission: _,
             // As the configuration says.
             identity,
             security: _,
@@ -121,7 +121,7 @@ impl Engine {
             last_life,
             next_query,
             held,
-            next_fence,
+            next_claim_wait,
             stats,
             histories,
             // Must be nothing.
@@ -152,7 +152,7 @@ impl Engine {
             spaces: Cow::Borrowed(spaces),
             next_query: *next_query,
             held: Cow::Borrowed(held),
-            next_fence: *next_fence,
+            next_claim_wait: *next_claim_wait,
             letters: letters.unwrap_or_default(),
             stats: *stats,
             histories: histories.iter().map(|(name, h)| (name.clone(), written(h))).collect(),
@@ -175,8 +175,11 @@ impl Engine {
     /// have its socket; its siblings must not run before all of them have been resumed.
     ///
     /// # Errors
-    /// As for [`Engine::new`]; [`NodeError::Config`] if the image is of another node.
-    pub fn resume(config: NodeConfig, image: EngineImage<'static>) -> Result<Engine, NodeError> {
+    /// As for [`NodeEngine::new`]; [`NodeError::Config`] if the image is of another node.
+    pub fn resume(
+        config: NodeConfig,
+        image: EngineImage<'static>,
+    ) -> Result<NodeEngine, NodeError> {
         let EngineImage {
             members,
             incarnation,
@@ -186,13 +189,13 @@ impl Engine {
             spaces,
             next_query,
             held,
-            next_fence,
+            next_claim_wait,
             letters,
             stats,
             histories,
         } = image;
         let service = members.into_service().map_err(|e| NodeError::Config(e.to_string()))?;
-        let mut engine = Engine::build(config, Some((service, incarnation)))?;
+        let mut engine = NodeEngine::build(config, Some((service, incarnation)))?;
         if engine.lease != lease
             || !engine.peers.iter().map(|p| p.node).eq(peers.iter().map(|p| p.node))
         {
@@ -200,8 +203,8 @@ impl Engine {
                 "another list of nodes, or another lease, than the node has".into(),
             ));
         }
-        (engine.last_life, engine.next_query, engine.next_fence) =
-            (last_life, next_query, next_fence);
+        (engine.last_life, engine.next_query, engine.next_claim_wait) =
+            (last_life, next_query, next_claim_wait);
         engine.stats = stats;
         engine.spaces = spaces.into_owned();
         engine.held = held.into_owned();
@@ -222,7 +225,7 @@ impl Engine {
         }
         engine.share_unsettled();
         for node in cut {
-            engine.tell(monotonic(), Event::Disconnected { node });
+            engine.membership_event(monotonic(), Event::Disconnected { node });
         }
         engine.notice(Level::Info, format!("goes on as incarnation {incarnation}"));
         engine.begin(Event::Tick);

@@ -1,7 +1,7 @@
 //! The event loop of one shard of one node.
 
+mod admission;
 mod connections;
-mod door;
 mod greetings;
 mod handover;
 mod packets;
@@ -47,7 +47,7 @@ use crate::poller::Poller;
 use crate::query::EngineStats;
 use crate::shard::ShardGroup;
 use crate::wire::{COROSYNC, LOG, Versions};
-use door::Door;
+use admission::AdmissionLimits;
 use pages::Look;
 use peer::Peer;
 use queries::Running;
@@ -58,7 +58,7 @@ use spaces::Space;
 pub use handover::EngineImage;
 
 /// Tokens from this one on are the host's, for sources that it registers at
-/// [`Engine::registry`].
+/// [`NodeEngine::registry`].
 pub const HOST_TOKENS: usize = 1 << 16;
 
 const WAKER: Token = Token(0);
@@ -72,8 +72,8 @@ const TICKS_TO_BEGIN: usize = 16;
 const BACKLOG: i32 = 128;
 
 /// One shard of one node: lockspaces, peers, timers, membership. Single-threaded: its owner calls
-/// [`Engine::run_once`] in a loop, and the other methods between its turns.
-pub struct Engine {
+/// [`NodeEngine::run_once`] in a loop, and the other methods between its turns.
+pub struct NodeEngine {
     poll: Poller,
     /// Absent only while a turn looks at what came.
     events: Option<Events>,
@@ -84,7 +84,7 @@ pub struct Engine {
     other_listeners: Vec<TcpListener>,
     /// When to accept again after that failed; the event queue would not say so.
     accept_again: Time,
-    door: Door,
+    admission: AdmissionLimits,
     identity: Identity,
     security: Security,
     incarnation: u64,
@@ -126,7 +126,7 @@ pub struct Engine {
     /// Looks through lockspaces for pages, the next one first.
     looks: VecDeque<Look>,
     held: Vec<Held>,
-    next_fence: u64,
+    next_claim_wait: u64,
     /// Events for the host.
     pending: Vec<HostEvent>,
     /// The last complaint about a stranger, so that a persistent one is not repeated.
@@ -143,9 +143,9 @@ pub struct Engine {
     histories: BTreeMap<String, Option<History>>,
 }
 
-impl std::fmt::Debug for Engine {
+impl std::fmt::Debug for NodeEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("identity", &self.identity).finish_non_exhaustive()
+        f.debug_struct("NodeEngine").field("identity", &self.identity).finish_non_exhaustive()
     }
 }
 
@@ -163,14 +163,14 @@ struct Identity {
     versions: Versions,
 }
 
-impl Engine {
+impl NodeEngine {
     /// Binds the node's address and starts to look for its peers.
     ///
     /// # Errors
     /// The configuration is contradictory, the address cannot be bound, the history cannot be
     /// written, or the system is out of a resource.
-    pub fn new(config: NodeConfig) -> Result<Engine, NodeError> {
-        let mut engine = Engine::build(config, None)?;
+    pub fn new(config: NodeConfig) -> Result<NodeEngine, NodeError> {
+        let mut engine = NodeEngine::build(config, None)?;
         engine.begin(Event::Tick);
         // A node that has no others is a member when it is there.
         for _ in 0..TICKS_TO_BEGIN {
@@ -186,7 +186,7 @@ impl Engine {
     fn build(
         mut config: NodeConfig,
         resumed: Option<(Box<dyn Membership + Send>, u64)>,
-    ) -> Result<Engine, NodeError> {
+    ) -> Result<NodeEngine, NodeError> {
         let identity = identity(&config)?;
         let dir = config.state_path()?.map(Path::to_owned);
         let poll = Poller::new(config.busy_poll).map_err(system("cannot make an event queue"))?;
@@ -221,7 +221,7 @@ impl Engine {
         if let Some(group) = &identity.group {
             group.attach(identity.shard, waker.clone());
         }
-        Ok(Engine {
+        Ok(NodeEngine {
             poll,
             events: Some(Events::with_capacity(1024)),
             waker,
@@ -229,7 +229,7 @@ impl Engine {
             listener,
             other_listeners,
             accept_again: Time::MAX,
-            door: Door::new(&all_addresses),
+            admission: AdmissionLimits::new(&all_addresses),
             security: config.security.clone(),
             incarnation,
             lease,
@@ -259,7 +259,7 @@ impl Engine {
             looks: VecDeque::new(),
             next_query: 1,
             held: Vec::new(),
-            next_fence: 1,
+            next_claim_wait: 1,
             pending: Vec::new(),
             complaint: String::new(),
             view_changes: 0,
@@ -274,7 +274,7 @@ impl Engine {
     /// Begins to look for peers.
     fn begin(&mut self, event: Event) {
         let now = monotonic();
-        self.tell(now, event);
+        self.membership_event(now, event);
         self.dial(now);
         self.arm(now);
     }
@@ -284,7 +284,7 @@ impl Engine {
         self.poll.registry()
     }
 
-    /// Ends a wait in [`Engine::run_once`] from another thread ([`HostEvent::Woken`]).
+    /// Ends a wait in [`NodeEngine::run_once`] from another thread ([`HostEvent::Woken`]).
     pub fn waker(&self) -> Arc<mio::Waker> {
         self.waker.clone()
     }
@@ -357,7 +357,7 @@ impl Engine {
         self.skew = boot.saturating_sub(now);
         self.begin_turn(now);
         if self.lease_end.is_some_and(|end| boot >= end) {
-            self.tell(now, Event::Tick);
+            self.membership_event(now, Event::Tick);
         } else if self.parting {
             // Not in the turn that halted: since then, the host has told its clients.
             self.part(now);
@@ -369,10 +369,12 @@ impl Engine {
     fn open_mailbox(&mut self, now: Time) {
         for news in self.mailbox.take() {
             match news {
-                News::Cluster(event) => self.tell(now, Event::Cluster(event)),
-                News::Fenced { node, success } => self.tell(now, Event::Fenced { node, success }),
+                News::Cluster(event) => self.membership_event(now, Event::Cluster(event)),
+                News::Fenced { node, success } => {
+                    self.membership_event(now, Event::Fenced { node, success })
+                }
                 News::Persisted { number, success } => {
-                    self.tell(now, Event::Persisted { number, success });
+                    self.membership_event(now, Event::Persisted { number, success });
                 }
                 News::Resolved { node, addresses } => self.resolved(node, addresses, now),
                 News::Notice(notice) => self.pending.push(HostEvent::Notice(notice)),
@@ -412,7 +414,7 @@ impl Engine {
     /// Does the work that is due.
     fn fire(&mut self, now: Time) {
         if self.members_due <= now + self.skew {
-            self.tell(now, Event::Tick);
+            self.membership_event(now, Event::Tick);
         }
         self.tick_spaces(now);
         if self.accept_again <= now {
@@ -463,11 +465,11 @@ impl Engine {
             return;
         }
         self.complaint.clone_from(&text);
-        if !self.door.complaints.admits(monotonic()) {
-            self.door.left_out += 1;
+        if !self.admission.complaints.admits(monotonic()) {
+            self.admission.left_out += 1;
             return;
         }
-        let left_out = std::mem::take(&mut self.door.left_out);
+        let left_out = std::mem::take(&mut self.admission.left_out);
         self.notice(Level::Warning, text);
         if left_out > 0 {
             let text = format!("{left_out} earlier complaints about peers were left out");

@@ -3,9 +3,9 @@
 use lockify_core::link::Frame;
 use lockify_core::{Input, Message, Time};
 
-use super::Engine;
+use super::NodeEngine;
 use super::work::WINDOW;
-use crate::conn::Stage;
+use crate::conn::ConnStage;
 use crate::event::HostEvent;
 use crate::membership::Event;
 use crate::wire::{
@@ -15,7 +15,7 @@ use crate::wire::{
 /// Messages received after which an acknowledgement is sent that nothing else carried.
 const ACK_EVERY: u64 = 64;
 
-impl Engine {
+impl NodeEngine {
     /// Handles a frame; false if none is complete.
     pub(super) fn handle_frame(&mut self, at: usize, peer: usize, now: Time) -> bool {
         let conn = &mut self.conns[at];
@@ -44,7 +44,7 @@ impl Engine {
         match decode_greeting(self.conns[at].pending()) {
             Ok(None) => return false,
             Ok(Some((Greeting::Refusal(why), _))) => {
-                self.refused(at, Stage::Up { peer }, &why, now)
+                self.refused(at, ConnStage::Up { peer }, &why, now)
             }
             Ok(Some(_)) => self.reject(at, peer, "a second introduction", now),
             Err(_) => self.reject(at, peer, "a greeting that is none", now),
@@ -75,7 +75,7 @@ impl Engine {
             Packet::Ack { ack } => self.receive(at, peer, 0, ack, None, now),
             Packet::Vote(vote) => {
                 let from = self.peers[peer].node;
-                self.tell(now, Event::Vote { from, vote });
+                self.membership_event(now, Event::Vote { from, vote });
             }
             Packet::Ask { id, query } => self.answer(at, peer, id, query, now),
             Packet::Tell { id, part, last } => {

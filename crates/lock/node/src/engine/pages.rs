@@ -3,7 +3,7 @@
 
 use lockify_core::{Name, NodeId, ResourceInfo, Time};
 
-use super::Engine;
+use super::NodeEngine;
 use crate::clock::wall;
 use crate::page::{MOST_PER_PAGE, PageOf, Rest, Selection};
 use crate::wire::{Packet, Part, Payload};
@@ -56,7 +56,7 @@ impl Look {
     }
 }
 
-impl Engine {
+impl NodeEngine {
     /// Takes a peer's look up, unless it has too many under way.
     pub(super) fn look_for_peer(&mut self, node: NodeId, id: u64, look: Look, now: Time) {
         let of_peer = |l: &&Look| matches!(l.asker, Asker::Peer { node: of, .. } if of == node);

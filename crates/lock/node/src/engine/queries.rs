@@ -8,7 +8,7 @@ use lockify_trust::Security;
 
 use super::pages::{Asker, Look};
 use super::peer::Peer;
-use super::{Engine, nanos};
+use super::{NodeEngine, nanos};
 use crate::clock::monotonic;
 use crate::event::HostEvent;
 use crate::page::{MOST_PER_PAGE, Pages, Rest};
@@ -51,7 +51,7 @@ impl Running {
     }
 }
 
-impl Engine {
+impl NodeEngine {
     /// Asks all nodes; [`HostEvent::Answered`] follows within `timeout` and names those that did
     /// not answer. Only a few queries for pages are under way at once, and the time of another one
     /// begins when it is its turn.
@@ -162,7 +162,7 @@ impl Engine {
                     locks: s.core.lock_count() as u64,
                     waiting: (s.core.count_in(Queue::Converting)
                         + s.core.count_in(Queue::Waiting)
-                        + s.core.count_in(Queue::Parked)) as u64,
+                        + s.core.count_in(Queue::Unanswered)) as u64,
                     resources: s.core.resource_count() as u64,
                     deadlock_after: s.core.config().deadlock_after,
                     stats: s.core.stats(),

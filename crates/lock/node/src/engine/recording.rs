@@ -2,12 +2,12 @@
 
 use lockify_history::WriteError;
 
-use super::Engine;
+use super::NodeEngine;
 use crate::error::CallError;
 use crate::history::{History, HistoryImage, file_of};
 use crate::notice::Level;
 
-impl Engine {
+impl NodeEngine {
     /// A lockspace is joined, for the first time or again.
     pub(super) fn begin_history(&mut self, space: &str, life: u64) -> Result<(), CallError> {
         let Some(path) = &self.history else { return Ok(()) };

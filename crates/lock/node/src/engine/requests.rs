@@ -8,7 +8,7 @@
 use lockify_core::message::{Answer, Ask, Body, Granted};
 use lockify_core::{LockId, Name, NodeId};
 
-use super::Engine;
+use super::NodeEngine;
 
 /// The log's target for requests: nothing is said unless it is switched on.
 pub const REQUESTS: &str = "lockify::request";
@@ -140,7 +140,7 @@ fn said(body: &Body) -> Vec<Said<'_>> {
     vec![one]
 }
 
-impl Engine {
+impl NodeEngine {
     /// A message between nodes, if requests are logged.
     pub(super) fn log_message(&self, space: usize, from: NodeId, to: NodeId, body: &Body) {
         if !requests_are_logged() {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use lockify_core::Input;
 
-use super::{Engine, nanos};
+use super::{NodeEngine, nanos};
 use crate::clock::monotonic;
-use crate::conn::Stage;
+use crate::conn::ConnStage;
 use crate::wire::Versions;
 
-impl Engine {
+impl NodeEngine {
     /// As [`crate::NodeConfig::busy_poll`], from the next wait on.
     pub fn set_busy_poll(&mut self, busy: Duration) {
         self.poll.set_busy(busy);
@@ -36,7 +36,7 @@ impl Engine {
             let p = &self.peers[i];
             // One that this node has introduced itself on was told the old version.
             let told = p.dialing.filter(|at| {
-                self.conns.get(*at).is_some_and(|c| matches!(c.stage, Stage::Introduced { .. }))
+                self.conns.get(*at).is_some_and(|c| matches!(c.stage, ConnStage::Introduced { .. }))
             });
             if let Some(at) = p.conn.filter(|_| p.version < newest).or(told) {
                 self.close(at, "made anew, for a newer version of the protocol".into(), now);

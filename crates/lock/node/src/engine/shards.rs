@@ -11,11 +11,11 @@ use lockify_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::Engine;
+use super::NodeEngine;
 use super::spaces::Space;
 use crate::error::CallError;
 use crate::event::HostEvent;
-use crate::shard::Letter;
+use crate::shard::ShardLetter;
 
 /// An operation that waits for other shards.
 #[derive(Clone, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ fn may_weaken(input: &Input) -> bool {
     }
 }
 
-impl Engine {
+impl NodeEngine {
     /// Gives the call back, unless it must wait for other shards.
     pub(super) fn hold_for_shards(
         &mut self,
@@ -66,12 +66,12 @@ impl Engine {
             return Ok(Some(input));
         }
         let Some(space) = &self.spaces[at] else { return Err(CallError::NoSpace) };
-        let number = self.next_fence;
+        let number = self.next_claim_wait;
         let waits = group.ask(self.identity.shard, &space.name, number);
         if waits == 0 {
             return Ok(Some(input));
         }
-        self.next_fence += 1;
+        self.next_claim_wait += 1;
         self.held.push(Held { space: at, number, waits, input });
         let _ = now;
         Ok(None)
@@ -82,40 +82,44 @@ impl Engine {
         let Some(group) = self.identity.group.clone() else { return };
         for letter in group.take(self.identity.shard) {
             match letter {
-                Letter::Fence { from, space, number } => self.fence(from, &space, number, now),
-                Letter::Fenced { number } => self.unhold(number, now),
+                ShardLetter::AwaitClaims { from, space, number } => {
+                    self.await_claims(from, &space, number, now)
+                }
+                ShardLetter::ClaimsSettled { number } => self.unhold(number, now),
             }
         }
     }
 
     /// Another shard wants to know when this one's claims are settled.
-    fn fence(&mut self, from: u32, space: &str, number: u64, now: Time) {
+    fn await_claims(&mut self, from: u32, space: &str, number: u64, now: Time) {
         let at = self.spaces.iter().position(|s| s.as_ref().is_some_and(|s| s.name == space));
         let Some((at, s)) = at.and_then(|at| Some((at, self.spaces[at].as_mut()?))) else {
             return self.release([(from, number)]);
         };
-        let own = self.next_fence;
-        self.next_fence += 1;
-        s.fences.insert(own, (from, number));
+        let own = self.next_claim_wait;
+        self.next_claim_wait += 1;
+        s.claim_waits.insert(own, (from, number));
         // Only client calls fail.
-        let _ = s.core.handle(now, Input::Fence(own));
+        let _ = s.core.handle(now, Input::AwaitClaims(own));
         self.drain(at, now);
     }
 
     /// The state machine says that its claims are settled.
-    pub(super) fn fenced(&mut self, at: usize, number: u64, _now: Time) {
-        let asker = self.spaces[at].as_mut().and_then(|s| s.fences.remove(&number));
+    pub(super) fn claims_settled(&mut self, at: usize, number: u64, _now: Time) {
+        let asker = self.spaces[at].as_mut().and_then(|s| s.claim_waits.remove(&number));
         self.release(asker);
     }
 
     pub(super) fn release(&self, askers: impl IntoIterator<Item = (u32, u64)>) {
         let Some(group) = &self.identity.group else { return };
-        askers.into_iter().for_each(|(shard, number)| group.send(shard, Letter::Fenced { number }));
+        askers
+            .into_iter()
+            .for_each(|(shard, number)| group.send(shard, ShardLetter::ClaimsSettled { number }));
     }
 
     /// A lockspace is gone, and its claims with it.
-    pub(super) fn release_fences(&self, space: &Space) {
-        self.release(space.fences.values().copied());
+    pub(super) fn release_claim_waits(&self, space: &Space) {
+        self.release(space.claim_waits.values().copied());
     }
 
     /// Another shard's claims are settled: does what waited for that.
@@ -155,7 +159,7 @@ impl Engine {
             tag,
             status: Status::Refused(error),
             mode: None,
-            sb: SbFlags::empty(),
+            status_flags: SbFlags::empty(),
             lvb: None,
             token: 0,
             provisional: false,

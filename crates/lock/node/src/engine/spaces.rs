@@ -8,7 +8,7 @@ use lockify_core::{
 use lockify_history::Kind;
 use serde::{Deserialize, Serialize};
 
-use super::Engine;
+use super::NodeEngine;
 use super::greetings::is_visit;
 use crate::clock::{boottime, monotonic};
 use crate::config::SpaceConfig;
@@ -37,8 +37,8 @@ pub(super) struct Space {
     pub(super) leaving: bool,
     /// The members' lives, and the first view that each was in with it.
     since: HashMap<NodeId, (u64, u64)>,
-    /// Fences that other shards have asked for: the shard and its number.
-    pub(super) fences: HashMap<u64, (u32, u64)>,
+    /// Waits for claims that other shards have asked for: the shard and its number.
+    pub(super) claim_waits: HashMap<u64, (u32, u64)>,
 }
 
 impl Space {
@@ -66,7 +66,7 @@ impl Space {
     }
 }
 
-impl Engine {
+impl NodeEngine {
     /// Joins a lockspace (1 to 64 bytes); calls are possible after the first
     /// [`HostEvent::Running`]. Joining again with the same configuration returns the same id.
     ///
@@ -91,7 +91,7 @@ impl Engine {
         let life = self.new_life();
         self.begin_history(name, life)?;
         let core = self.new_core(&config, life);
-        let (name, since, fences) = (name.to_owned(), HashMap::new(), HashMap::new());
+        let (name, since, claim_waits) = (name.to_owned(), HashMap::new(), HashMap::new());
         self.spaces.push(Some(Space {
             id,
             name,
@@ -100,7 +100,7 @@ impl Engine {
             life,
             leaving: false,
             since,
-            fences,
+            claim_waits,
         }));
         let now = monotonic();
         self.announce(now);
@@ -134,16 +134,16 @@ impl Engine {
     }
 
     /// Feeds a client's call to a lockspace and sends the resulting messages. Immediate completions are in `events` of
-    /// the next [`Engine::run_once`], or at once in [`Engine::take_events`].
+    /// the next [`NodeEngine::run_once`], or at once in [`NodeEngine::take_events`].
     ///
     /// # Errors
     /// [`CallError::NotACall`] unless it is a `Lock`, `Convert`, `Unlock`, `Cancel`, `BreakDeadlock`, `ClientGone` or
-    /// `Purge`; [`CallError::NoSpace`]; [`CallError::WouldBlock`] for new locks while [`Engine::congested`];
+    /// `Purge`; [`CallError::NoSpace`]; [`CallError::WouldBlock`] for new locks while [`NodeEngine::congested`];
     /// [`CallError::Lock`] as the lock manager says.
     pub fn handle(&mut self, space: SpaceId, input: Input) -> Result<Option<LockId>, CallError> {
         let now = monotonic();
         if self.lease_end.is_some_and(|end| boottime() >= end) {
-            self.tell(now, Event::Tick);
+            self.membership_event(now, Event::Tick);
         }
         let at = self.find(space)?;
         match &input {
@@ -200,7 +200,7 @@ impl Engine {
     }
 
     /// Returns true if a peer's backlog is over its limit: hosts stop reading from their clients,
-    /// and [`Engine::handle`] refuses new locks with [`CallError::WouldBlock`].
+    /// and [`NodeEngine::handle`] refuses new locks with [`CallError::WouldBlock`].
     pub fn congested(&self) -> bool {
         self.peers.iter().any(|p| p.congested)
     }
@@ -275,7 +275,7 @@ impl Engine {
     /// Reports this node's lockspaces to the membership service.
     pub(super) fn announce(&mut self, now: Time) {
         let joins = self.joins();
-        self.tell(now, Event::Spaces(joins));
+        self.membership_event(now, Event::Spaces(joins));
     }
 
     /// The lockspaces that this node has joined.
@@ -355,7 +355,7 @@ impl Engine {
                 Output::OrphanGone { client } => {
                     self.pending.push(HostEvent::OrphanGone { space, client });
                 }
-                Output::Fenced(number) => self.fenced(at, number, now),
+                Output::ClaimsSettled(number) => self.claims_settled(at, number, now),
                 Output::RecoveryBegun(view) => {
                     self.pending.push(HostEvent::Recovering { space, view })
                 }
@@ -386,7 +386,7 @@ impl Engine {
         self.record(at, |h| h.ended(Kind::Leave));
         let Some(s) = self.spaces[at].take() else { return };
         self.drop_held(at);
-        self.release_fences(&s);
+        self.release_claim_waits(&s);
         self.pending.push(HostEvent::Left { space: s.id });
         self.announce(now);
     }
@@ -439,10 +439,10 @@ impl Engine {
         let (id, leaving, config) = (s.id, s.leaving, s.config.clone());
         s.life = life;
         s.since.clear();
-        let fences = std::mem::take(&mut s.fences);
+        let claim_waits = std::mem::take(&mut s.claim_waits);
         self.pending.push(HostEvent::Halted { space: id });
         self.drop_held(at);
-        self.release(fences.into_values());
+        self.release(claim_waits.into_values());
         let core = self.new_core(&config, life);
         if leaving {
             self.spaces[at] = None;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lockify_core::{NodeId, Time};
 
-use super::Engine;
+use super::NodeEngine;
 use super::peer::Peer;
 use crate::clock::wall;
 use crate::event::HostEvent;
@@ -15,9 +15,9 @@ use crate::membership::{
 use crate::notice::Level;
 use crate::wire::{Packet, Payload};
 
-impl Engine {
+impl NodeEngine {
     /// Passes an event to the membership service and executes its actions.
-    pub(super) fn tell(&mut self, now: Time, event: Event) {
+    pub(super) fn membership_event(&mut self, now: Time, event: Event) {
         self.members.handle(now + self.skew, wall() / 1_000_000_000, event);
         self.act(now);
     }
@@ -124,7 +124,7 @@ impl Engine {
         let id = self.next_request;
         self.next_request += 1;
         let now = self.now();
-        self.tell(now, Event::Request { id, request });
+        self.membership_event(now, Event::Request { id, request });
         self.settle(now);
         id
     }
@@ -199,7 +199,7 @@ impl Engine {
         self.parting = false;
         self.say_goodbye(now);
         // Peers must not be dialled under this node's former identity.
-        self.tell(now, Event::Reborn { life: self.incarnation });
+        self.membership_event(now, Event::Reborn { life: self.incarnation });
         self.incarnation = self.members.identity();
         for i in 0..self.peers.len() {
             self.begin_anew(i, now);

@@ -5,7 +5,7 @@
 
 use lockify_core::{Input, NodeId, Time};
 
-use super::{Engine, MS};
+use super::{MS, NodeEngine};
 use crate::clock::monotonic;
 
 /// The unacknowledged bytes on a link above which bulk work for it waits.
@@ -13,7 +13,7 @@ pub(super) const WINDOW: usize = 1024 * 1024;
 /// How long a turn goes on taking up what can wait.
 const TURN: Time = 5 * MS;
 
-impl Engine {
+impl NodeEngine {
     /// The loop has woken.
     pub(super) fn begin_turn(&mut self, now: Time) {
         self.stats.turns += 1;

@@ -11,7 +11,7 @@ use lockify_core::{
 };
 use lockify_node::wire::{Greeting, Introduction, LOG, Versions, encode_greeting};
 use lockify_node::{
-    Engine, HostEvent, NodeAddress, NodeConfig, Security, SpaceConfig, SpaceId, StateDir,
+    HostEvent, NodeAddress, NodeConfig, NodeEngine, Security, SpaceConfig, SpaceId, StateDir,
 };
 
 /// Long enough for anything on a loaded machine.
@@ -19,7 +19,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 pub const CLIENT: ClientId = ClientId(7);
 
 pub struct Node {
-    pub engine: Option<Engine>,
+    pub engine: Option<NodeEngine>,
     pub id: NodeId,
     pub space: SpaceId,
     pub events: Vec<HostEvent>,
@@ -127,7 +127,7 @@ impl Cluster {
     }
 
     pub fn start_with(&mut self, i: usize, config: NodeConfig) {
-        let mut engine = Engine::new(config).unwrap();
+        let mut engine = NodeEngine::new(config).unwrap();
         self.nodes[i].space = engine.join("s", SpaceConfig::new(self.policy)).unwrap();
         self.nodes[i].engine = Some(engine);
     }
@@ -142,7 +142,7 @@ impl Cluster {
         self.nodes[i].engine = None;
     }
 
-    pub fn engine(&mut self, i: usize) -> &mut Engine {
+    pub fn engine(&mut self, i: usize) -> &mut NodeEngine {
         self.nodes[i].engine.as_mut().unwrap()
     }
 
@@ -164,7 +164,7 @@ impl Cluster {
         while !done(self) {
             if start.elapsed() > LONG {
                 for n in &self.nodes {
-                    eprintln!("node {}: {:#?}", n.id, n.engine.as_ref().map(Engine::status));
+                    eprintln!("node {}: {:#?}", n.id, n.engine.as_ref().map(NodeEngine::status));
                     eprintln!("{:?}", n.events);
                 }
                 panic!("waited in vain: {what}");

@@ -190,7 +190,7 @@ fn once(
     };
     let mut hosts = (1..=workload.hosts).map(start).collect::<Result<Vec<_>, _>>()?;
     hosts.iter_mut().try_for_each(ready)?;
-    hosts.iter_mut().try_for_each(|host| host.tell("go"))?;
+    hosts.iter_mut().try_for_each(|host| host.send_line("go"))?;
     let done = |host: &mut Worker| match host.hear(settings.duration + PATIENCE)? {
         Reply::Done(done) => Ok(done),
         reply => Err(host.unexpected(&reply)),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use lockify_core::{ClientId, Input, LockArgs, LockFlags, Mode, Name, NodeId, Policy, Status};
 use lockify_node::{
-    CallError, Engine, HostEvent, NodeAddress, NodeConfig, SpaceConfig, SpaceId, StateDir,
+    CallError, HostEvent, NodeAddress, NodeConfig, NodeEngine, SpaceConfig, SpaceId, StateDir,
 };
 use lockify_report::crew::{Failure, Program, Worker, WorkerError, reply, work};
 use lockify_report::{Metric, Row};
@@ -79,17 +79,17 @@ pub fn measure(
 ) -> Result<Vec<Row>, WorkerError> {
     let mut nodes = start(how, policy)?;
     step("taking locks");
-    nodes[0].tell(&locks.to_string())?;
+    nodes[0].send_line(&locks.to_string())?;
     nodes[0].hear::<Figures>(PATIENCE)?;
     let mut before = Vec::new();
     for node in &mut nodes {
-        node.tell(REST)?;
+        node.send_line(REST)?;
         before.push(node.hear::<Figures>(PATIENCE)?);
     }
     step("recovering");
     let mut dead = nodes.pop();
     for node in &mut nodes {
-        node.tell(RECOVER)?;
+        node.send_line(RECOVER)?;
     }
     dead.as_mut().map_or(Ok(()), Worker::kill)?;
     let died = Instant::now();
@@ -180,7 +180,7 @@ fn listen(waker: Arc<Waker>) -> Result<Receiver<String>, Failure> {
 }
 
 struct Node {
-    engine: Engine,
+    engine: NodeEngine,
     space: SpaceId,
     granted: u32,
     members: usize,
@@ -199,7 +199,7 @@ impl Node {
         let list = job.nodes.iter().enumerate().map(address).collect();
         let mut config = NodeConfig::new("bench", NodeId(job.node), list);
         config.state_dir = StateDir::Memory;
-        let mut engine = Engine::new(config)?;
+        let mut engine = NodeEngine::new(config)?;
         let space = engine.join("bench", SpaceConfig::new(job.policy.parse()?))?;
         let (granted, members, view, quorum_losses) = (0, 0, 0, 0);
         Ok(Node { engine, space, granted, members, view, quorum_losses, events: Vec::new() })

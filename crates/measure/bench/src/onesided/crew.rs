@@ -63,7 +63,7 @@ impl Crew {
     /// # Errors
     /// [`WorkerError`].
     pub fn go(&mut self) -> Result<(), WorkerError> {
-        self.workers.iter_mut().try_for_each(|worker| worker.process.tell("go"))
+        self.workers.iter_mut().try_for_each(|worker| worker.process.send_line("go"))
     }
 
     /// Kills a worker and has another begin this job. Of the one that was killed: its peer's number, and a time at which
@@ -84,7 +84,7 @@ impl Crew {
         let dead = (place.peer, now());
         *place = Worker::start(number, how, job)?;
         place.get_ready()?;
-        place.process.tell("go")?;
+        place.process.send_line("go")?;
         Ok(dead)
     }
 

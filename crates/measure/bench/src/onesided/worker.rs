@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use hdrhistogram::Histogram;
-use lockify_fabric::Executes;
+use lockify_fabric::FabricExecutor;
 use lockify_fabric::shm::Owner;
 use lockify_fabric::verbs::Settings;
 use lockify_onesided::{Client, Fabric, LockId, Mode, Released};
@@ -122,7 +122,7 @@ fn do_it(job: &Job) -> Result<Done, Failure> {
     }
 }
 
-fn do_with<F: Executes>(job: &Job, mut remote: Remote<F>) -> Result<Done, Failure> {
+fn do_with<F: FabricExecutor>(job: &Job, mut remote: Remote<F>) -> Result<Done, Failure> {
     let choice = Choice::new(job, remote.locks())?;
     let protocol = remote.options().protocol;
     let (fabric, client) = remote.parts();

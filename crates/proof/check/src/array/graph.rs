@@ -82,6 +82,40 @@ struct Reader {
     line: u64,
 }
 
+/// The accesses of one block of a device.
+#[derive(Default)]
+struct Block {
+    /// Its versions, oldest first. Version 0, which is not in here, is the first content.
+    chain: Vec<Version>,
+    readers: Vec<Reader>,
+}
+
+impl Block {
+    /// Puts a dropped write in the place of its timestamp. Returns false if nothing newer is there, so that the drop was wrong.
+    fn insert_dropped(&mut self, version: Version) -> bool {
+        let stamp = version.stamp;
+        // A newer version that was lost with its device may come before an older one.
+        let older = self.chain.iter().rposition(|v| v.stamp < stamp);
+        let place = older.map_or(0, |older| older + 1);
+        let right = self.chain[place..].iter().any(|v| v.stamp > stamp);
+        if right {
+            self.chain.insert(place, version);
+        }
+        right
+    }
+}
+
+/// Returns true if a write has surely happened. A crash may have undone it. Then it counts if the operation was answered and it
+/// did not come again.
+fn is_certain(run: &Run, device: u16, access: &Access, later: &[Access]) -> bool {
+    let again = |down| {
+        let mut later = later.iter();
+        later.any(|a| a.attempt == access.attempt && a.line > down && a.did != Did::Read)
+    };
+    let down = run.down_after(device, access.line);
+    down.is_none_or(|down| run.whole(access.attempt).is_some() && !again(down))
+}
+
 impl Graph {
     /// The graph of a run.
     pub fn new(run: &Run) -> Graph {
@@ -102,73 +136,81 @@ impl Graph {
         accesses: &[Access],
         missed: &[(usize, u64)],
     ) {
-        let (device, block) = at;
-        // The order of versions, oldest first. Version 0 is the first content.
-        let mut chain: Vec<Version> = Vec::new();
-        let mut readers: Vec<Reader> = Vec::new();
+        let block = self.versions(run, at, accesses);
+        self.order_writes(at, &block);
+        self.order_missed(run, at, accesses, missed, &block);
+        self.order_reads(at, &block);
+    }
+
+    /// The versions of a block, and who read which.
+    fn versions(&mut self, run: &Run, at: (u16, u64), accesses: &[Access]) -> Block {
+        let (device, number) = at;
+        let mut block = Block::default();
         let (mut next, mut current) = (1, 0);
         for (i, access) in accesses.iter().enumerate() {
             let Access { attempt, line, did } = *access;
             let whole = run.whole(attempt);
-            match (did, whole) {
-                (Did::Read, None) => {} // nobody got to see it
-                (Did::Read, Some(op)) if run.was_answered(op, line) => {} // nor this
+            let stamp = match (did, whole) {
+                (Did::Read, None) => continue, // nobody got to see it
+                (Did::Read, Some(op)) if run.was_answered(op, line) => continue, // nor this
                 (Did::Read, Some(op)) => {
                     let node = self.node(run, Transaction::Whole(op), attempt, line);
-                    readers.push(Reader { version: current, node, line });
+                    block.readers.push(Reader { version: current, node, line });
+                    continue;
                 }
-                (Did::Write(stamp) | Did::Drop(stamp), _) => {
-                    let part = Transaction::Part(attempt, device, block);
-                    let node =
-                        self.node(run, whole.map_or(part, Transaction::Whole), attempt, line);
-                    let down = run.down_after(device, line);
-                    let again = |down| {
-                        let mut later = accesses[i + 1..].iter();
-                        later.any(|a| a.attempt == attempt && a.line > down && a.did != Did::Read)
-                    };
-                    // A crash may have undone this write. It counts if the operation was answered
-                    // and it did not come again.
-                    let certain = down.is_none_or(|down| whole.is_some() && !again(down));
-                    if !certain {
-                        self.uncertain.push((attempt, device, block));
-                    }
-                    let version = Version { id: next, node, stamp, line, certain };
-                    next += 1;
-                    if let Did::Write(_) = did {
-                        current = version.id;
-                        chain.push(version);
-                        continue;
-                    }
-                    // A newer version that was lost with its device may come before an older one.
-                    let older = chain.iter().rposition(|v| v.stamp < stamp);
-                    let place = older.map_or(0, |older| older + 1);
-                    // A drop is right only where a newer version is.
-                    if chain[place..].iter().any(|v| v.stamp > stamp) {
-                        chain.insert(place, version);
-                    } else {
-                        self.wrong_drops.push((device, block, line));
-                    }
-                }
+                (Did::Write(stamp) | Did::Drop(stamp), _) => stamp,
+            };
+            let part = Transaction::Part(attempt, device, number);
+            let node = self.node(run, whole.map_or(part, Transaction::Whole), attempt, line);
+            let certain = is_certain(run, device, access, &accesses[i + 1..]);
+            if !certain {
+                self.uncertain.push((attempt, device, number));
+            }
+            let version = Version { id: next, node, stamp, line, certain };
+            next += 1;
+            if matches!(did, Did::Write(_)) {
+                current = version.id;
+                block.chain.push(version);
+            } else if !block.insert_dropped(version) {
+                self.wrong_drops.push((device, number, line));
             }
         }
-        // Uncertain versions may never have been there, so they order nothing.
-        for pair in chain.iter().filter(|v| v.certain).collect::<Vec<_>>().windows(2) {
+        block
+    }
+
+    /// Orders each write before the next one. Uncertain versions may never have been there, so they order nothing.
+    fn order_writes(&mut self, at: (u16, u64), block: &Block) {
+        for pair in block.chain.iter().filter(|v| v.certain).collect::<Vec<_>>().windows(2) {
             self.edge(pair[0].node, pair[1].node, at, [pair[0].line, pair[1].line]);
         }
-        // Readers of the last version before a missing write come before that write.
+    }
+
+    /// Orders the readers of the last version before a missing write before that write.
+    fn order_missed(
+        &mut self,
+        run: &Run,
+        at: (u16, u64),
+        accesses: &[Access],
+        missed: &[(usize, u64)],
+        block: &Block,
+    ) {
         for &(attempt, line) in missed {
             let Some(op) = run.whole(attempt) else { continue };
             let node = self.node(run, Transaction::Whole(op), attempt, line);
             let written =
                 |access: &&Access| matches!(access.did, Did::Write(_)) && access.line < line;
             let last = accesses.iter().rfind(written).map(|access| access.line);
-            let version = chain.iter().find(|v| Some(v.line) == last).map_or(0, |v| v.id);
-            for reader in readers.iter().filter(|reader| reader.version == version) {
+            let version = block.chain.iter().find(|v| Some(v.line) == last).map_or(0, |v| v.id);
+            for reader in block.readers.iter().filter(|reader| reader.version == version) {
                 self.edge(reader.node, node, at, [reader.line, line]);
             }
         }
-        // A reader comes after the certain version that it saw, and before the next certain one.
-        for Reader { version, node, line } in readers {
+    }
+
+    /// Orders a reader after the certain version that it saw, and before the next certain one.
+    fn order_reads(&mut self, at: (u16, u64), block: &Block) {
+        let chain = &block.chain;
+        for &Reader { version, node, line } in &block.readers {
             let place = chain.iter().position(|v| v.id == version).map_or(0, |i| i + 1);
             if let Some(read) = chain[..place].iter().rev().find(|v| v.certain) {
                 self.edge(read.node, node, at, [read.line, line]);

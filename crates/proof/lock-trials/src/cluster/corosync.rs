@@ -17,7 +17,7 @@ impl Cluster {
         for (node, at) in due {
             match at {
                 u64::MAX => self.soon(100 * MICROSECOND, Action::Order(node)),
-                at => self.at(at, Action::Tell(node)),
+                at => self.at(at, Action::DeliverDue(node)),
             }
         }
     }
@@ -37,13 +37,13 @@ impl Cluster {
     }
 
     /// A process is told what is due, when it runs and has read its disk.
-    pub(super) fn tell(&mut self, node: NodeId) {
+    pub(super) fn deliver_due(&mut self, node: NodeId) {
         let (now, id) = (self.sim.now(), sim_id(node));
         let up = matches!(self.sim.status(id), Some(NodeStatus::Running | NodeStatus::Paused));
         let ready = self.sim.status(id) == Some(NodeStatus::Running)
             && self.sim.machine(id).is_some_and(|m| m.has_service());
         if up && !ready {
-            return self.at(now + MILLISECOND / 2, Action::Tell(node));
+            return self.at(now + MILLISECOND / 2, Action::DeliverDue(node));
         }
         while up && let Some(event) = self.totem.as_mut().and_then(|t| t.next(node, now)) {
             self.sim.with(id, |machine, cx| machine.told(cx, event));

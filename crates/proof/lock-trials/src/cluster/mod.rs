@@ -58,7 +58,7 @@ enum Action {
     RestoreDisk,
     EndShelter,
     /// Ask a node to tell when its claims are settled.
-    Fence,
+    AwaitClaims,
     /// A node goes on as a new process.
     Reload,
     /// This process of a node has told the others of that.
@@ -67,7 +67,7 @@ enum Action {
     /// What a node has said gets its place in corosync's order.
     Order(NodeId),
     /// Corosync tells a node what is due.
-    Tell(NodeId),
+    DeliverDue(NodeId),
     /// Corosync forms its rings anew.
     Reform,
     CorosyncEnds,
@@ -246,7 +246,7 @@ impl Cluster {
         }
         for _ in 0..self.random.random_range(0..6) {
             let at = self.random.random_range(now..self.quiet_at);
-            self.at(at, Action::Fence);
+            self.at(at, Action::AwaitClaims);
         }
         if self.scenario.mix.is_some() {
             for _ in 0..self.random.random_range(0..=MOST_RELOADS) {
@@ -460,14 +460,14 @@ impl Cluster {
             Action::CopyDisk => self.copy_disk(),
             Action::RestoreDisk => self.restore_disk(),
             Action::EndShelter => self.end_shelter(),
-            Action::Fence => {
+            Action::AwaitClaims => {
                 let node = NodeId(self.random.random_range(0..self.scenario.nodes as u32));
-                self.with_member(node, |machine, cx| machine.fence(cx));
+                self.with_member(node, |machine, cx| machine.await_claims(cx));
             }
             Action::Reload => self.reload(),
             Action::ReloadNow(node, incarnation) => self.reload_now(node, incarnation),
             Action::Order(node) => self.order(node),
-            Action::Tell(node) => self.tell(node),
+            Action::DeliverDue(node) => self.deliver_due(node),
             Action::Reform => self.reform(),
             Action::CorosyncEnds => self.corosync_ends(),
             Action::CorosyncStarts(node) => self.corosync_starts(node),
@@ -639,7 +639,7 @@ impl Cluster {
                         | Action::Dead(..)
                         | Action::Agent(..)
                         | Action::Order(_)
-                        | Action::Tell(_)
+                        | Action::DeliverDue(_)
                         | Action::Reform
                 )
             );
@@ -724,7 +724,7 @@ impl Cluster {
             sim.machine(*node).is_none_or(|m| {
                 let space = m.space();
                 let claims = space.unsettled_claims() > 0;
-                !m.is_idle() || m.open_fences() > 0 || claims || space.has_work(&[])
+                !m.is_idle() || m.open_claim_waits() > 0 || claims || space.has_work(&[])
             })
         };
         while self.sim.nodes().any(|node| unfinished(&node, &self.sim)) {

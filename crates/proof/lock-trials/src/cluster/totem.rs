@@ -30,7 +30,7 @@ struct Ring {
 
 /// Something that a process is to be told.
 #[derive(Debug)]
-struct Letter {
+struct TotemLetter {
     at: Nanos,
     /// The ring's place in the order.
     place: Option<(u64, usize)>,
@@ -43,7 +43,7 @@ struct Client {
     pid: u32,
     /// It has said this, which has no place in an order yet.
     says: VecDeque<Vec<u8>>,
-    letters: VecDeque<Letter>,
+    letters: VecDeque<TotemLetter>,
     /// The latest time of a letter.
     last: Nanos,
     /// The last message of its ring that it was told.
@@ -117,7 +117,7 @@ impl Totem {
     ) {
         let Some(client) = self.clients.get_mut(&to) else { return };
         client.last = client.last.max(at);
-        client.letters.push_back(Letter { at: client.last, place, event });
+        client.letters.push_back(TotemLetter { at: client.last, place, event });
         due.push((to, client.last));
     }
 

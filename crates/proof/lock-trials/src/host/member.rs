@@ -401,7 +401,7 @@ impl LockNode {
         self.clients_of += 1;
         self.life = Life::Outside;
         self.claims.clear();
-        self.fences.clear();
+        self.claim_waits.clear();
         self.capped = 0;
         self.set_timer(cx);
     }

@@ -105,8 +105,8 @@ pub struct LockNode {
     /// Claims that left and are not settled: in which view they last left.
     claims: BTreeMap<Name, u64>,
     capped: u64,
-    fences: BTreeSet<u64>,
-    next_fence: u64,
+    claim_waits: BTreeSet<u64>,
+    next_claim_wait: u64,
 }
 
 impl LockNode {
@@ -132,8 +132,8 @@ impl LockNode {
             counter: 0,
             claims: BTreeMap::new(),
             capped: 0,
-            fences: BTreeSet::new(),
-            next_fence: 0,
+            claim_waits: BTreeSet::new(),
+            next_claim_wait: 0,
         }
     }
 
@@ -153,8 +153,8 @@ impl LockNode {
     }
 
     /// Fences that were asked for and not answered.
-    pub fn open_fences(&self) -> usize {
-        self.fences.len()
+    pub fn open_claim_waits(&self) -> usize {
+        self.claim_waits.len()
     }
 
     /// The membership service announces a view.
@@ -185,10 +185,10 @@ impl LockNode {
     }
 
     /// Asks to be told when all claims made so far are settled.
-    pub fn fence(&mut self, cx: &mut HostContext<'_>) {
-        self.next_fence += 1;
-        self.fences.insert(self.next_fence);
-        self.feed(cx, Input::Fence(self.next_fence));
+    pub fn await_claims(&mut self, cx: &mut HostContext<'_>) {
+        self.next_claim_wait += 1;
+        self.claim_waits.insert(self.next_claim_wait);
+        self.feed(cx, Input::AwaitClaims(self.next_claim_wait));
     }
 
     /// Drops every orphan of this node.
@@ -338,7 +338,7 @@ impl LockNode {
                 self.carry_out(cx, output);
             }
             for output in said {
-                self.tell(cx, output);
+                self.deliver_output(cx, output);
                 self.collect();
             }
             implied = false;
@@ -391,7 +391,7 @@ impl LockNode {
         }
     }
 
-    fn tell(&mut self, cx: &mut HostContext<'_>, output: Output) {
+    fn deliver_output(&mut self, cx: &mut HostContext<'_>, output: Output) {
         match output {
             Output::Complete(done) => {
                 self.tell_client(cx, done.client, |c, port| c.complete(port, &done));
@@ -408,8 +408,9 @@ impl LockNode {
                 self.has_left();
             }
             Output::Withdraw(_) => self.life = Life::Halted,
-            Output::Fenced(number) if !self.fences.remove(&number) => {
-                self.notes.push(Note::Broken(format!("fence {number} answered twice")));
+            Output::ClaimsSettled(number) if !self.claim_waits.remove(&number) => {
+                self.notes
+                    .push(Note::Broken(format!("the wait for claims {number} is answered twice")));
             }
             _ => {}
         }

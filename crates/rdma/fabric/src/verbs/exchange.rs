@@ -30,7 +30,7 @@ pub trait Exchange {
     ///
     /// # Errors
     /// The service is gone.
-    fn tell(&mut self, to: Peer, bytes: &[u8]) -> io::Result<()>;
+    fn send(&mut self, to: Peer, bytes: &[u8]) -> io::Result<()>;
 
     /// The next message; does not wait.
     fn next(&mut self) -> Option<Heard>;

@@ -251,13 +251,13 @@ impl<C: Card> Links<C> {
     fn go_on_or_refuse(&mut self, peer: Peer, to: u32, word: Result<Word, VerbsError>) {
         match word {
             Ok(word) => {
-                self.tell(peer, word);
+                self.send_word(peer, word);
                 self.go_on_with(peer);
             }
             // Why is told by `Verbs::open` where it can be foreseen; the device has run out of something else.
             Err(_) => {
                 self.leave(peer);
-                self.tell(peer, Word::Refuse { to });
+                self.send_word(peer, Word::Refuse { to });
             }
         }
     }
@@ -269,7 +269,7 @@ impl<C: Card> Links<C> {
         for peer in peers {
             self.close(peer);
             if let Some(taken) = self.links.get(&peer).filter(|l| !l.gone).map(|l| l.taken) {
-                self.tell(peer, Word::Leave { taken });
+                self.send_word(peer, Word::Leave { taken });
             }
             self.refuse(peer);
         }
@@ -343,7 +343,7 @@ impl<C: Card> Links<C> {
             return Ok(());
         }
         link.handshake = Handshake::Opening { mine: mine.pair };
-        self.tell(peer, Word::Open(mine));
+        self.send_word(peer, Word::Open(mine));
         Ok(())
     }
 
@@ -375,10 +375,10 @@ impl<C: Card> Links<C> {
         Ok(mine)
     }
 
-    fn tell(&mut self, to: Peer, word: Word) {
+    fn send_word(&mut self, to: Peer, word: Word) {
         if let Some(exchange) = &mut self.exchange {
             // It says by `next` that it has ended.
-            let _ = exchange.tell(to, &word.encode());
+            let _ = exchange.send(to, &word.encode());
         }
     }
 

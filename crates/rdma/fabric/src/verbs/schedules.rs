@@ -167,7 +167,7 @@ struct FakeExchange {
 }
 
 impl Exchange for FakeExchange {
-    fn tell(&mut self, to: Peer, bytes: &[u8]) -> std::io::Result<()> {
+    fn send(&mut self, to: Peer, bytes: &[u8]) -> std::io::Result<()> {
         assert_eq!(to, peer(1 - self.owner));
         self.net.borrow_mut().words[self.owner].push_back(Some(bytes.to_vec()));
         Ok(())

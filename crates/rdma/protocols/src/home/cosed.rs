@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 
 use crate::client::LockError;
 use crate::fabric::{Address, Fabric};
-use crate::letter::{Claimant, Kind, Letter};
+use crate::letter::{Claimant, Kind, LockLetter};
 use crate::options::Options;
 use crate::protocol::cosed::{E, LAW, PROGRESS, S};
 use crate::table::{Generation, LockId, Table};
@@ -23,7 +23,7 @@ struct Readers {
 }
 
 impl Readers {
-    fn count(&mut self, letter: &Letter, options: &Options) {
+    fn count(&mut self, letter: &LockLetter, options: &Options) {
         match letter.kind {
             Kind::SharedDone => self.left += 1,
             Kind::Exclusive => {
@@ -67,10 +67,10 @@ struct Home<'a, F> {
 }
 
 impl<F: Fabric> Home<'_, F> {
-    async fn next(&self) -> Option<Letter> {
+    async fn next(&self) -> Option<LockLetter> {
         let received = self.fabric.receive(u64::MAX).await?;
-        let letter =
-            Letter::decode(received.message).filter(|letter| letter.lock.0 < self.table.locks())?;
+        let letter = LockLetter::decode(received.message)
+            .filter(|letter| letter.lock.0 < self.table.locks())?;
         // A writer passes on its successor; readers speak for themselves.
         let genuine = match letter.kind {
             Kind::Exclusive => letter.from != Claimant::NOBODY,
@@ -115,8 +115,14 @@ impl<F: Fabric> Lock<'_, F> {
             }
             value = PROGRESS.get(old) + 1;
         }
-        let letter =
-            Letter { kind: Kind::Grant, lock, generation, to: who, from: Claimant::NOBODY, value };
+        let letter = LockLetter {
+            kind: Kind::Grant,
+            lock,
+            generation,
+            to: who,
+            from: Claimant::NOBODY,
+            value,
+        };
         // Not waited for: if the receiver is gone, those behind it repair the lock.
         drop(self.home.fabric.send(who.peer(), letter.encode()));
         Ok(())

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::client::LockError;
 use crate::fabric::{Fabric, Nanos, Verb};
-use crate::letter::{Claimant, Kind, Letter};
+use crate::letter::{Claimant, Kind, LockLetter};
 use crate::options::{Mode, Options};
 use crate::protocol::server::EXCLUSIVE;
 use crate::table::{LockId, Table};
@@ -68,7 +68,7 @@ pub(super) async fn serve<F: Fabric>(
         let until = leases.front().map_or(Nanos::MAX, |(until, ..)| *until);
         let touched = match fabric.receive(until).await {
             Some(received) => {
-                let letter = Letter::decode(received.message);
+                let letter = LockLetter::decode(received.message);
                 let genuine =
                     letter.filter(|l| l.from.peer() == received.from && l.lock.0 < table.locks());
                 let Some(letter) = genuine else { continue };
@@ -99,7 +99,7 @@ pub(super) async fn serve<F: Fabric>(
             if until != Nanos::MAX {
                 leases.push_back((until, touched, who));
             }
-            let letter = Letter {
+            let letter = LockLetter {
                 kind: Kind::Grant,
                 lock: touched,
                 generation: 0,
@@ -113,7 +113,7 @@ pub(super) async fn serve<F: Fabric>(
     }
 }
 
-fn take(lock: &mut Lock, letter: &Letter) {
+fn take(lock: &mut Lock, letter: &LockLetter) {
     match letter.kind {
         Kind::Request => {
             let mode = if letter.value & EXCLUSIVE != 0 { Mode::Exclusive } else { Mode::Shared };

@@ -1,13 +1,10 @@
 //! The protocols, one file each; tickets serve two of them, and so do queues by a tail.
 
-pub(crate) mod cosed;
-pub(crate) mod drtm;
-pub(crate) mod rma;
-pub(crate) mod server;
+pub(crate) mod published;
 pub(crate) mod shift;
-pub(crate) mod spin;
-pub(crate) mod tail;
 pub(crate) mod ticket;
+
+pub(crate) use published::{cosed, drtm, rma, server, spin, tail};
 
 use crate::fabric::Nanos;
 use crate::memory::Memory;

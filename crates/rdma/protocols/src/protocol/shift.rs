@@ -14,7 +14,7 @@
 
 use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
-use crate::letter::{Claimant, Kind, Letter};
+use crate::letter::{Claimant, Kind, LockLetter};
 use crate::options::{Mode, Protocol};
 use crate::protocol::{Field, Hold as AnyHold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};
@@ -172,7 +172,8 @@ async fn write<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Grant, Stop> {
     } else {
         let before = Claimant(TAIL.get(word) as u32);
         s.send(before.peer(), spot.letter(Kind::Successor, before, 0)).await?;
-        let wanted = |letter: &Letter| matches!(letter.kind, Kind::Handover | Kind::ModeChanged);
+        let wanted =
+            |letter: &LockLetter| matches!(letter.kind, Kind::Handover | Kind::ModeChanged);
         let turn = s.await_letter(spot, &mut watch, wanted).await?;
         writer = Writer::decode(turn.value);
         if turn.kind == Kind::ModeChanged {
@@ -244,7 +245,7 @@ pub(crate) async fn release<F: Fabric>(s: &Session<F>, spot: Spot, hold: Hold) -
         Hold::Writer(writer) => writer,
     };
     s.collect().await;
-    let successor = |letter: &Letter| letter.kind == Kind::Successor;
+    let successor = |letter: &LockLetter| letter.kind == Kind::Successor;
     let mut known = s.find(spot, successor).map(|letter| letter.from);
     if known.is_none() && free(s, spot, writer).await? {
         return Ok(());

@@ -16,7 +16,7 @@
 
 use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
-use crate::letter::{Claimant, Kind, Letter};
+use crate::letter::{Claimant, Kind, LockLetter};
 use crate::options::{Mode, Options, Protocol};
 use crate::protocol::{Field, Hold as AnyHold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};
@@ -114,7 +114,7 @@ async fn wait<F: Fabric>(
     if queues && !ticket.writers_are_gone(word) {
         word = leave_name(s, spot, ticket, watch, word).await?;
         while !ticket.writers_are_gone(word) {
-            let hint = |letter: &Letter| letter.kind == Kind::Hint;
+            let hint = |letter: &LockLetter| letter.kind == Kind::Hint;
             let net = s.options.net.saturating_mul(ticket.ahead(&s.options, word));
             word = match s.wait_letter(spot, watch, net, hint).await? {
                 // The word when the former writer had counted up.
@@ -214,7 +214,7 @@ fn hint<F: Fabric>(s: &Session<F>, spot: Spot, next: u64, old: u64, found: u64) 
     if MAX_X.get(old) <= next || found >> 16 != name(s, spot, next) >> 16 || waiter.0 == 0 {
         return;
     }
-    s.tell(waiter, spot.letter(Kind::Hint, to, NOW_S.get(old)));
+    s.send_and_forget(waiter, spot.letter(Kind::Hint, to, NOW_S.get(old)));
 }
 
 /// The holder of the last ticket opens the next generation. Nobody else holds, and all who come now draw void tickets.

@@ -4,7 +4,7 @@ use core::future::Future;
 
 use super::{Session, Spot, Stop, Watch};
 use crate::fabric::{Fabric, Nanos, Peer};
-use crate::letter::{Claimant, Kind, Letter};
+use crate::letter::{Claimant, Kind, LockLetter};
 use crate::table::{Generation, LockId};
 
 impl<F: Fabric> Session<F> {
@@ -22,7 +22,7 @@ impl<F: Fabric> Session<F> {
         spot
     }
 
-    fn is_for(&self, letter: &Letter, spot: Spot) -> bool {
+    fn is_for(&self, letter: &LockLetter, spot: Spot) -> bool {
         if mutated!(self.options, LettersAreAnonymous) {
             return letter.to.peer() == spot.me.peer();
         }
@@ -47,7 +47,7 @@ impl<F: Fabric> Session<F> {
 
     /// Sends a letter. With leases, whether it arrives is nobody's problem but of those who wait: they repair. So nobody
     /// else waits until a connection with a dead peer is given up. It is sent by the call, not when the future is polled.
-    pub fn send(&self, to: Peer, letter: Letter) -> impl Future<Output = Result<(), Stop>> {
+    pub fn send(&self, to: Peer, letter: LockLetter) -> impl Future<Output = Result<(), Stop>> {
         self.count(|counts| counts.send += 1);
         let sent = self.fabric.send(to, letter.encode());
         let awaited = self.options.lease.is_none().then_some(sent);
@@ -60,20 +60,20 @@ impl<F: Fabric> Session<F> {
     }
 
     /// Sends a letter that may be lost without harm, e.g. since its receiver needed it no more and has gone.
-    pub fn tell(&self, to: Peer, letter: Letter) {
+    pub fn send_and_forget(&self, to: Peer, letter: LockLetter) {
         self.count(|counts| counts.send += 1);
         drop(self.fabric.send(to, letter.encode()));
     }
 
     /// Takes a letter that has arrived.
-    pub fn find(&self, spot: Spot, wanted: impl Fn(&Letter) -> bool) -> Option<Letter> {
+    pub fn find(&self, spot: Spot, wanted: impl Fn(&LockLetter) -> bool) -> Option<LockLetter> {
         let mut inbox = self.inbox.borrow_mut();
         let at = inbox.iter().position(|letter| self.is_for(letter, spot) && wanted(letter))?;
         Some(inbox.remove(at))
     }
 
     /// How many letters of this kind have arrived.
-    pub fn known(&self, spot: Spot, wanted: impl Fn(&Letter) -> bool) -> u64 {
+    pub fn known(&self, spot: Spot, wanted: impl Fn(&LockLetter) -> bool) -> u64 {
         let inbox = self.inbox.borrow();
         inbox.iter().filter(|letter| self.is_for(letter, spot) && wanted(letter)).count() as u64
     }
@@ -93,7 +93,7 @@ impl<F: Fabric> Session<F> {
     async fn receive(&self, until: Nanos) -> bool {
         let Some(received) = self.fabric.receive(until).await else { return false };
         self.count(|counts| counts.recv += 1);
-        let letter = Letter::decode(received.message);
+        let letter = LockLetter::decode(received.message);
         // A letter with a wrong sender is ignored. The home speaks as nobody; hints name tickets.
         let genuine = letter.filter(|l| match l.from {
             Claimant::NOBODY => received.from == self.table.region().home,
@@ -115,8 +115,8 @@ impl<F: Fabric> Session<F> {
         spot: Spot,
         watch: &mut Watch,
         net: Nanos,
-        wanted: impl Fn(&Letter) -> bool,
-    ) -> Result<Result<Letter, u64>, Stop> {
+        wanted: impl Fn(&LockLetter) -> bool,
+    ) -> Result<Result<LockLetter, u64>, Stop> {
         loop {
             if let Some(letter) = self.find(spot, &wanted) {
                 return Ok(Ok(letter));
@@ -135,8 +135,8 @@ impl<F: Fabric> Session<F> {
         &self,
         spot: Spot,
         watch: &mut Watch,
-        wanted: impl Fn(&Letter) -> bool,
-    ) -> Result<Letter, Stop> {
+        wanted: impl Fn(&LockLetter) -> bool,
+    ) -> Result<LockLetter, Stop> {
         loop {
             if let Ok(letter) = self.wait_letter(spot, watch, Nanos::MAX, &wanted).await? {
                 return Ok(letter);
@@ -148,8 +148,8 @@ impl<F: Fabric> Session<F> {
     pub async fn next_letter(
         &self,
         spot: Spot,
-        wanted: impl Fn(&Letter) -> bool,
-    ) -> Option<Letter> {
+        wanted: impl Fn(&LockLetter) -> bool,
+    ) -> Option<LockLetter> {
         let until = self.fabric.now().saturating_add(self.interval());
         loop {
             if let Some(letter) = self.find(spot, &wanted) {

@@ -16,7 +16,7 @@ pub use counts::Counts;
 pub(crate) use watch::{Law, Watch};
 
 use crate::fabric::{Address, Fabric, Nanos, Verb, VerbError};
-use crate::letter::{Claimant, Kind, Letter};
+use crate::letter::{Claimant, Kind, LockLetter};
 use crate::options::Options;
 use crate::protocol;
 use crate::table::{Generation, LockId, Table};
@@ -47,8 +47,8 @@ pub(crate) struct Spot {
 
 impl Spot {
     /// This acquisition's letter to another one of the lock, or to the home (nobody).
-    pub fn letter(self, kind: Kind, to: Claimant, value: u64) -> Letter {
-        Letter { kind, lock: self.lock, generation: self.generation, to, from: self.me, value }
+    pub fn letter(self, kind: Kind, to: Claimant, value: u64) -> LockLetter {
+        LockLetter { kind, lock: self.lock, generation: self.generation, to, from: self.me, value }
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Session<F> {
     guesses: RefCell<HashMap<LockId, u64>>,
     /// Acquisitions under way or held: letters for others are dropped.
     active: RefCell<Vec<Spot>>,
-    inbox: RefCell<Vec<Letter>>,
+    inbox: RefCell<Vec<LockLetter>>,
     number: Cell<u8>,
     backoff: Cell<Backoff>,
     /// Locks whose fast path has just failed, and how often it is to be left out.

@@ -30,7 +30,7 @@ pub struct Hosting {
 }
 
 /// A rendezvous that is open until this is dropped. Its own thread relays what participants tell each other.
-pub struct Host {
+pub struct RendezvousHost {
     shared: Arc<Shared>,
     address: SocketAddr,
     thread: Option<JoinHandle<()>>,
@@ -85,12 +85,12 @@ impl Shared {
     }
 }
 
-impl Host {
+impl RendezvousHost {
     /// Opens it.
     ///
     /// # Errors
     /// It cannot listen there; others can reach the address and there are no keys; or the numbers are impossible.
-    pub fn open(hosting: Hosting) -> Result<Host, RendezvousError> {
+    pub fn open(hosting: Hosting) -> Result<RendezvousHost, RendezvousError> {
         let Hosting { address, places, .. } = hosting;
         if !(1..=LAST_RANK).contains(&places) {
             return Err(RendezvousError::Places(places.into()));
@@ -110,7 +110,7 @@ impl Host {
         let relay = Relay::new(hosting, listener, poll, Arc::clone(&shared)).map_err(failed)?;
         let thread = std::thread::Builder::new().name("rendezvous".into());
         let thread = Some(thread.spawn(move || relay.run()).map_err(failed)?);
-        Ok(Host { shared, address, thread })
+        Ok(RendezvousHost { shared, address, thread })
     }
 
     /// Where it listens.
@@ -127,7 +127,7 @@ impl Host {
     ///
     /// # Errors
     /// There is nobody of this rank, by the events so far; it is too long; or the rendezvous is over.
-    pub fn tell(&self, rank: u16, bytes: &[u8]) -> Result<(), RendezvousError> {
+    pub fn send(&self, rank: u16, bytes: &[u8]) -> Result<(), RendezvousError> {
         if bytes.len() > MAX_BYTES {
             return Err(RendezvousError::TooLong(bytes.len()));
         }
@@ -179,7 +179,7 @@ fn check(state: &State) -> Result<(), RendezvousError> {
 }
 
 /// Participants are told.
-impl Drop for Host {
+impl Drop for RendezvousHost {
     fn drop(&mut self) {
         self.shared.state().stop = true;
         self.shared.wake();

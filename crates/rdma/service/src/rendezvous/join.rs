@@ -62,7 +62,7 @@ impl Rendezvous {
     ///
     /// # Errors
     /// There is nobody of this rank, by the events so far; it is too long; or the rendezvous is over.
-    pub fn tell(&mut self, rank: u16, bytes: &[u8]) -> Result<(), RendezvousError> {
+    pub fn send(&mut self, rank: u16, bytes: &[u8]) -> Result<(), RendezvousError> {
         if bytes.len() > MAX_BYTES {
             return Err(RendezvousError::TooLong(bytes.len()));
         }

@@ -1,7 +1,7 @@
 //! How participants of a fabric find each other before they can post a verb: over TCP, proving who they are as the
 //! daemons of a cluster do (docs/security.md).
 //!
-//! A home opens a [`Host`] with an *offer* for its clients (the place of the table, the address of its network card). A
+//! A home opens a [`RendezvousHost`] with an *offer* for its clients (the place of the table, the address of its network card). A
 //! process that [joins](Rendezvous::join) gets the offer and a rank. From then on everybody can tell everybody bytes,
 //! through the host: addresses of queue pairs, say. The host tells of those who come and go.
 //!
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 pub use error::RendezvousError;
 pub use frame::MAX_BYTES;
-pub use host::{Host, Hosting};
+pub use host::{Hosting, RendezvousHost};
 pub use join::Rendezvous;
 pub use lockify_trust::Identity;
 

@@ -8,7 +8,7 @@ use super::{Claim, State};
 use crate::error::Status;
 use crate::ids::{LockId, NodeId};
 use crate::io::Trace;
-use crate::lock::Stage;
+use crate::lock::OpStage;
 use crate::mode::Mode;
 use crate::resource::Master;
 use crate::space::Lockspace;
@@ -70,7 +70,7 @@ impl Lockspace {
         self.flush_batches();
         self.open_barrier();
         for id in frozen {
-            if self.store.get(id).is_some_and(|l| l.stage == Stage::Frozen) {
+            if self.store.get(id).is_some_and(|l| l.stage == OpStage::Frozen) {
                 self.issue(id);
             }
         }

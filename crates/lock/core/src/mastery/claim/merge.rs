@@ -56,7 +56,7 @@ impl Lockspace {
         lock.op_no = ask.op;
         lock.bast = bast;
         lock.merging = true;
-        let id = self.store.insert(lock, Queue::Parked);
+        let id = self.store.insert(lock, Queue::Unanswered);
         self.store.set_transaction(id, transaction);
         match self.do_request(id) {
             Outcome::Granted => self.tell_granted(id),

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::ClaimMode;
 use crate::ids::{LockId, NodeId, Time};
 use crate::io::Trace;
-use crate::lock::Stage;
+use crate::lock::OpStage;
 use crate::name::Name;
 use crate::resource::ResourceKey;
 use crate::space::Lockspace;
@@ -127,7 +127,7 @@ impl Lockspace {
         self.trace_of(key, |name| Trace::Claim { name, claim: ordinal });
         self.gather_claim(key, id);
         if strict {
-            self.store[lock].stage = Stage::Parked;
+            self.store[lock].stage = OpStage::AwaitsMaster;
             self.flush_batches();
         } else {
             self.become_master(key);

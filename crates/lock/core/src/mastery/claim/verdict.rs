@@ -6,7 +6,7 @@ use core::hint::black_box;
 use super::{Claim, State};
 use crate::ids::{LockId, NodeId};
 use crate::io::{Output, Trace};
-use crate::lock::{Lock, Owner, Stage};
+use crate::lock::{Lock, OpStage, Owner};
 use crate::message::{Body, ClaimReply, Verdict};
 use crate::mode::Mode;
 use crate::remote::Accepts;
@@ -99,7 +99,7 @@ impl Lockspace {
             return self.settle(ordinal, claim);
         }
         self.merge(ordinal, master);
-        self.replay_parked(key);
+        self.replay_awaiting_mastership(key);
     }
 
     /// The directory has changed, or its answer was outdated; it may be this node now.
@@ -118,7 +118,7 @@ impl Lockspace {
 
     /// An operation that waited for the merge goes on.
     pub(super) fn thaw(&mut self, lock: LockId) {
-        if self.store.get(lock).is_some_and(|l| l.stage == Stage::Frozen) {
+        if self.store.get(lock).is_some_and(|l| l.stage == OpStage::Frozen) {
             self.issue(lock);
         }
     }
@@ -138,9 +138,9 @@ impl Lockspace {
         }
         self.thaw(claim.lock);
         if self.store.contains_resource(key) {
-            self.place_parked(key);
+            self.place_awaiting_master(key);
         }
-        self.replay_parked(key);
+        self.replay_awaiting_mastership(key);
         self.drop_if_unused(key);
         self.open_barrier();
     }

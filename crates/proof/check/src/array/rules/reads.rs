@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use lockify_history::array::Tag;
 
 use crate::array::graph::Transaction;
-use crate::array::register::Fault;
+use crate::array::register::{Fault, Finding};
 use crate::array::report::Counts;
 use crate::array::rules::{Found, Rule, Seen};
-use crate::array::run::What;
+use crate::array::run::{Op, What};
+use crate::invariant::Violation;
 
 /// Reads return the last write.
 #[derive(Clone, Copy, Debug)]
@@ -33,18 +34,7 @@ impl Rule for Reads {
     }
 
     fn judge(&self, seen: &Seen<'_>, counts: &mut Counts) -> Found {
-        let run = seen.run;
-        let unwritten = seen.registers.iter().filter(|finding| finding.fault == Fault::Unwritten);
-        let mut violations: Vec<_> = unwritten
-            .map(|f| {
-                let reader = &run.ops[f.shown_by];
-                let what = format!(
-                    "{reader} got {:#x} at block {}, which nobody had written",
-                    f.tag, f.block
-                );
-                seen.violation(self.name(), f.lines.clone(), what)
-            })
-            .collect();
+        let mut violations = self.unwritten(seen);
         // Without an order, `serializable` says so. Without events of devices, the order is not known, and this is all.
         let Some(order) = seen.graph.serial_order() else { return Ok(violations) };
         let mut model = Model::default();
@@ -55,43 +45,70 @@ impl Rule for Reads {
             }
         }
         for id in order {
-            match seen.graph.nodes[id as usize].what {
+            let op = match seen.graph.nodes[id as usize].what {
                 Transaction::Part(attempt, device, block) => {
-                    for (block, tag) in written(seen, attempt, device, block) {
-                        model.values.entry(block).or_insert_with(|| vec![0]).push(tag);
-                    }
+                    model.may_have_written(written(seen, attempt, device, block));
+                    continue;
                 }
-                Transaction::Whole(index) => {
-                    let op = &run.ops[index];
-                    let answer = op.answer.as_ref().map_or(&[][..], |answer| &answer.tags);
-                    match &op.what {
-                        What::Write(tags) => {
-                            let new = (op.start..).zip(tags);
-                            model.values.extend(new.map(|(block, tag)| (block, vec![*tag])));
-                        }
-                        What::Read => {
-                            for (block, &tag) in (op.start..).zip(answer) {
-                                counts.blocks_read += 1;
-                                if let Some(expected) = model.read(block, tag) {
-                                    let what = format!(
-                                        "{op} got {tag:#x} at block {block}; the last write before it wrote {expected:#x}"
-                                    );
-                                    let answered = op.answer.iter().map(|answer| answer.line);
-                                    let lines = answered.chain([op.line]).collect();
-                                    violations.push(seen.violation(self.name(), lines, what));
-                                }
-                            }
-                        }
-                        What::Repair => {}
-                    }
+                Transaction::Whole(index) => &seen.run.ops[index],
+            };
+            match &op.what {
+                What::Write(tags) => {
+                    let new = (op.start..).zip(tags);
+                    model.values.extend(new.map(|(block, tag)| (block, vec![*tag])));
                 }
+                What::Read => violations.extend(self.judge_read(seen, op, &mut model, counts)),
+                What::Repair => {}
             }
         }
         Ok(violations)
     }
 }
 
+impl Reads {
+    /// Reads of what nobody had written.
+    fn unwritten(self, seen: &Seen<'_>) -> Vec<Violation> {
+        let of = |finding: &&Finding| finding.fault == Fault::Unwritten;
+        let violation = |f: &Finding| {
+            let reader = &seen.run.ops[f.shown_by];
+            let what =
+                format!("{reader} got {:#x} at block {}, which nobody had written", f.tag, f.block);
+            seen.violation(self.name(), f.lines.clone(), what)
+        };
+        seen.registers.iter().filter(of).map(violation).collect()
+    }
+
+    fn judge_read(
+        self,
+        seen: &Seen<'_>,
+        op: &Op,
+        model: &mut Model,
+        counts: &mut Counts,
+    ) -> Vec<Violation> {
+        let answer = op.answer.as_ref().map_or(&[][..], |answer| &answer.tags);
+        let mut violations = Vec::new();
+        for (block, &tag) in (op.start..).zip(answer) {
+            counts.blocks_read += 1;
+            let Some(expected) = model.read(block, tag) else { continue };
+            let what = format!(
+                "{op} got {tag:#x} at block {block}; the last write before it wrote {expected:#x}"
+            );
+            let answered = op.answer.iter().map(|answer| answer.line);
+            let lines = answered.chain([op.line]).collect();
+            violations.push(seen.violation(self.name(), lines, what));
+        }
+        violations
+    }
+}
+
 impl Model {
+    /// A write had no good answer: each block has one more possible value.
+    fn may_have_written(&mut self, written: Vec<(u64, Tag)>) {
+        for (block, tag) in written {
+            self.values.entry(block).or_insert_with(|| vec![0]).push(tag);
+        }
+    }
+
     /// Reads a block; returns the expected value, if it is another.
     fn read(&mut self, block: u64, tag: Tag) -> Option<Tag> {
         let values = self.values.entry(block).or_insert_with(|| vec![0]);

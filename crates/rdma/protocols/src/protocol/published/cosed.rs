@@ -18,7 +18,7 @@ use core::pin::Pin;
 
 use crate::client::Grant;
 use crate::fabric::{Fabric, Nanos, Verb};
-use crate::letter::{Claimant, Kind, Letter};
+use crate::letter::{Claimant, Kind, LockLetter};
 use crate::options::Mode;
 use crate::protocol::{Field, Hold as AnyHold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};
@@ -248,7 +248,7 @@ async fn pass_on<F: Fabric>(s: &Session<F>, spot: Spot, progress: u64) -> Result
     {
         s.send(next.from.peer(), spot.letter(Kind::Grant, next.from, progress)).await?;
     } else {
-        let ask = Letter {
+        let ask = LockLetter {
             from: next.from,
             ..spot.letter(Kind::Exclusive, Claimant::NOBODY, next.value)
         };
@@ -271,12 +271,12 @@ struct Admission<'a, F> {
 /// Ends when a letter has been taken.
 type Told<'a> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 'a>>;
 
-fn wants_shared(letter: &Letter) -> bool {
+fn wants_shared(letter: &LockLetter) -> bool {
     letter.kind == Kind::WantShared
 }
 
 impl<F: Fabric> Admission<'_, F> {
-    fn tell(&mut self, reader: Claimant) {
+    fn grant_to(&mut self, reader: Claimant) {
         let grant = self.spot.letter(Kind::Grant, reader, self.progress);
         self.told.push(Box::pin(self.s.send(reader.peer(), grant)));
         self.readers += 1;
@@ -284,7 +284,7 @@ impl<F: Fabric> Admission<'_, F> {
 
     fn grant_known(&mut self) {
         while let Some(letter) = self.s.find(self.spot, wants_shared) {
-            self.tell(letter.from);
+            self.grant_to(letter.from);
         }
     }
 
@@ -295,24 +295,24 @@ impl<F: Fabric> Admission<'_, F> {
         let mut watch = Watch::new(now, now, word);
         while self.readers < readers {
             let letter = self.s.await_letter(self.spot, &mut watch, wants_shared).await?;
-            self.tell(letter.from);
+            self.grant_to(letter.from);
         }
         Ok(())
     }
 
     /// Waits for the writer behind, whose swap the word shows.
-    async fn await_writer(&mut self, seen: u64) -> Result<Letter, Stop> {
+    async fn await_writer(&mut self, seen: u64) -> Result<LockLetter, Stop> {
         let now = self.s.fabric.now();
         let mut watch = Watch::new(now, now, seen);
         let tells = self.s.options.lease.is_none();
         let wanted =
-            |l: &Letter| l.kind == Kind::WantExclusive || tells && l.kind == Kind::WantShared;
+            |l: &LockLetter| l.kind == Kind::WantExclusive || tells && l.kind == Kind::WantShared;
         loop {
             let letter = self.s.await_letter(self.spot, &mut watch, wanted).await?;
             if letter.kind == Kind::WantExclusive {
                 return Ok(letter);
             }
-            self.tell(letter.from);
+            self.grant_to(letter.from);
         }
     }
 

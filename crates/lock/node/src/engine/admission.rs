@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use lockify_core::Time;
 
-use super::Engine;
-use crate::conn::{Conn, Origin, Stage};
+use super::NodeEngine;
+use crate::conn::{Conn, ConnStage, Origin};
 use crate::pace::Pace;
 
 /// Connections of strangers that may be open, and new ones in a second.
@@ -22,7 +22,7 @@ const COMPLAINTS: u64 = 8;
 
 /// Limits of what comes in.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct AdmissionLimits {
     addresses: Vec<IpAddr>,
     most_known: usize,
     known: Pace,
@@ -35,7 +35,7 @@ pub(super) struct Door {
     pub(super) left_out: u64,
 }
 
-impl Door {
+impl AdmissionLimits {
     /// A node has this address, too.
     pub(super) fn knows(&mut self, address: IpAddr) {
         let address = address.to_canonical();
@@ -45,13 +45,13 @@ impl Door {
     }
 
     /// For a list of nodes with these addresses.
-    pub(super) fn new(addresses: &[SocketAddr]) -> Door {
+    pub(super) fn new(addresses: &[SocketAddr]) -> AdmissionLimits {
         let nodes = addresses.len() as u64;
         let known = PER_NODE * nodes;
         let mut addresses: Vec<IpAddr> = addresses.iter().map(|a| a.ip().to_canonical()).collect();
         addresses.sort_unstable();
         addresses.dedup();
-        Door {
+        AdmissionLimits {
             addresses,
             most_known: known as usize,
             known: Pace::per_second(known),
@@ -68,19 +68,19 @@ impl Door {
     }
 }
 
-impl Engine {
+impl NodeEngine {
     /// The kind of an address if it may connect now. If there are too many connections, the oldest
     /// that has got nowhere makes room: an honest peer needs its place for some milliseconds only.
     pub(super) fn may_enter(&mut self, address: IpAddr, now: Time) -> Option<Origin> {
-        let origin = self.door.origin(address);
+        let origin = self.admission.origin(address);
         let (pace, most) = match origin {
-            Origin::Strange => (&mut self.door.strange, STRANGERS as usize),
-            _ => (&mut self.door.known, self.door.most_known),
+            Origin::Strange => (&mut self.admission.strange, STRANGERS as usize),
+            _ => (&mut self.admission.known, self.admission.most_known),
         };
         if !pace.admits(now) {
             return None;
         }
-        let waits = |c: &Conn| c.origin == origin && !matches!(c.stage, Stage::Up { .. });
+        let waits = |c: &Conn| c.origin == origin && !matches!(c.stage, ConnStage::Up { .. });
         let waiting = || self.conns.iter().filter(|(_, c)| waits(c));
         if waiting().count() >= most
             && let Some((oldest, _)) = waiting().min_by_key(|(_, c)| c.since)
@@ -98,10 +98,10 @@ mod tests {
     #[test]
     fn nodes_are_told_from_strangers_by_their_address() {
         let nodes = ["192.0.2.1:7430", "192.0.2.9:7430"].map(|a| a.parse().unwrap());
-        let door = Door::new(&nodes);
-        assert_eq!(door.origin("192.0.2.9".parse().unwrap()), Origin::Known);
+        let limits = AdmissionLimits::new(&nodes);
+        assert_eq!(limits.origin("192.0.2.9".parse().unwrap()), Origin::Known);
         // A socket of both families shows IPv4 so.
-        assert_eq!(door.origin("::ffff:192.0.2.9".parse().unwrap()), Origin::Known);
-        assert_eq!(door.origin("192.0.2.2".parse().unwrap()), Origin::Strange);
+        assert_eq!(limits.origin("::ffff:192.0.2.9".parse().unwrap()), Origin::Known);
+        assert_eq!(limits.origin("192.0.2.2".parse().unwrap()), Origin::Strange);
     }
 }

@@ -100,7 +100,7 @@ async fn write<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<Hold, Stop> {
         let now = s.fabric.now();
         let mut watch = Watch::new(now, now, 0);
         let wanted =
-            |l: &crate::letter::Letter| matches!(l.kind, Kind::Handover | Kind::ModeChanged);
+            |l: &crate::letter::LockLetter| matches!(l.kind, Kind::Handover | Kind::ModeChanged);
         let turn = s.await_letter(spot, &mut watch, wanted).await?;
         if turn.kind == Kind::Handover {
             return Ok(Hold::Writer(turn.value as u32));
@@ -152,7 +152,7 @@ pub(crate) async fn release<F: Fabric>(s: &Session<F>, spot: Spot, hold: Hold) -
         Hold::Writer(before) => before,
     };
     s.collect().await;
-    let successor = |letter: &crate::letter::Letter| letter.kind == Kind::Successor;
+    let successor = |letter: &crate::letter::LockLetter| letter.kind == Kind::Successor;
     let known = s.find(spot, successor).map(|letter| letter.from);
     if let Some(next) = known.filter(|_| before + 1 < s.options.batch) {
         let handover = spot.letter(Kind::Handover, next, u64::from(before) + 1);

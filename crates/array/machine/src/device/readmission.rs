@@ -25,7 +25,7 @@ use crate::mutation::Mutation;
 use crate::{BadBlock, Block, Extent, Life, Stamp, Time};
 
 #[derive(Debug, Default)]
-pub(super) struct Returns {
+pub(super) struct Readmission {
     /// Lives that may have something to take up.
     awaited: BTreeSet<Life>,
     /// Lives that may have something here which they have not taken up, be it that they are fenced.
@@ -39,15 +39,15 @@ pub(super) struct Returns {
     written: BTreeMap<u64, Stamp>,
 }
 
-impl Returns {
+impl Readmission {
     /// Of these lives something was forgotten; those that are fenced will not take it up.
     pub(super) fn at_start(holders: &BTreeSet<Life>, fenced: &Fences) -> Self {
         let awaited = holders.iter().copied().filter(|life| !fenced.has(*life)).collect();
-        Returns {
+        Readmission {
             awaited,
             forgotten: holders.clone(),
             unsure: holders.clone(),
-            ..Returns::default()
+            ..Readmission::default()
         }
     }
 
@@ -109,33 +109,33 @@ impl Device {
         if self.config.mutation == Some(Mutation::GivesUpBesideUnsettled) {
             return false;
         }
-        !self.returns.unsure.is_empty() && self.suspects().next().is_some()
+        !self.readmission.unsure.is_empty() && self.suspects().next().is_some()
     }
 
     /// Returns true if the record must name a life as long as stripes are suspect. After another restart, the life's writes
     /// elsewhere are still unknown.
     pub(super) fn is_unsure_of(&self, life: Life) -> bool {
-        self.returns.unsure.contains(&life) && self.suspects().next().is_some()
+        self.readmission.unsure.contains(&life) && self.suspects().next().is_some()
     }
 
     /// A life has taken up its state here, or is fenced.
     pub(super) fn returned(&mut self, now: Time, life: Life, effects: &mut Vec<Effect>) {
-        if self.returns.awaited.remove(&life) && self.returns.is_over() {
-            self.returns.written.clear();
+        if self.readmission.awaited.remove(&life) && self.readmission.is_over() {
+            self.readmission.written.clear();
             self.serve_waiting(now, effects);
         }
     }
 
     /// Serves waiting requests. A request that has to wait for something else is put back.
     pub(super) fn serve_waiting(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        for (from, request) in std::mem::take(&mut self.returns.waiting) {
+        for (from, request) in std::mem::take(&mut self.readmission.waiting) {
             self.request(now, from, request, effects);
         }
     }
 
     /// Nobody is waited for any more, and what waited is refused: hosts go on without this device.
-    pub(super) fn forget_returns(&mut self) {
-        let awaited = std::mem::take(&mut self.returns);
+    pub(super) fn forget_readmission(&mut self) {
+        let awaited = std::mem::take(&mut self.readmission);
         for (_, request) in awaited.waiting {
             self.reply(request.call, true, Answer::Stale(self.record.state().clone()));
         }
@@ -167,7 +167,7 @@ impl Device {
         }
         let mut parts: Vec<Part> = Vec::new();
         for (block, found) in (blocks.extent.start..blocks.extent.end()).zip(found) {
-            let last = self.returns.written.get(&block).copied().unwrap_or_default();
+            let last = self.readmission.written.get(&block).copied().unwrap_or_default();
             let is_done = match found {
                 // It is there; or something newer, which may have come after it.
                 Ok(block) => block.header.stamp >= stamp,
@@ -180,7 +180,7 @@ impl Device {
             }
             let applies = stamp > last;
             if applies {
-                self.returns.written.insert(block, stamp);
+                self.readmission.written.insert(block, stamp);
             }
             match parts.last_mut() {
                 Some(part) if part.applies == applies && part.extent.end() == block => {

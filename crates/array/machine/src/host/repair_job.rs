@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::engine::{Later, Owner, Role, Task};
 use super::repair::{Found, Pass};
-use super::{Host, HostOutput};
+use super::{ArrayHost, HostOutput};
 use crate::agreement::{Proposer, Step};
 use crate::message::{Action, Answer, Past};
 use crate::recovery::column::Trace;
@@ -14,7 +14,7 @@ use crate::{
     Life, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
 };
 
-pub(super) struct Errand {
+pub(super) struct RepairJob {
     done: Then,
     /// The work as histories name it for passes and messages.
     work: Work,
@@ -22,7 +22,7 @@ pub(super) struct Errand {
     /// The errors that the first pass found, and the losses of the last one.
     found: Found,
     passes: u32,
-    stage: Stage,
+    stage: RepairStage,
 }
 
 /// The step after it.
@@ -32,7 +32,7 @@ enum Then {
     Resume(Box<Task>),
 }
 
-enum Stage {
+enum RepairStage {
     /// Passes over one stripe, until nothing is left to mend.
     Stripe(Pass),
     /// Devices are told that the stripe is good.
@@ -51,6 +51,60 @@ enum Stage {
     Gathering(DeviceId),
     /// And the device is told.
     Handing { device: DeviceId, lives: Vec<Life> },
+}
+
+/// The answers of one stage.
+#[derive(Default)]
+struct Gathered {
+    left: Left,
+    /// The fenced hosts, and the last fenced incarnation of each.
+    fenced: BTreeMap<HostId, u64>,
+}
+
+/// The reason why a stage does not end with its answers.
+enum Unusable {
+    /// A device has a newer state of the array.
+    Stale(ArrayState),
+    /// A device answers as none should.
+    Odd(String),
+}
+
+impl Gathered {
+    fn from(layout: &Layout, answers: Vec<(Peer, Answer)>) -> Result<Gathered, Unusable> {
+        let mut all = Gathered::default();
+        for (peer, answer) in answers {
+            match (peer, answer) {
+                (
+                    Peer::Device(device),
+                    Answer::InFlight { in_flight, written, forgotten, forgot },
+                ) => {
+                    let left = &mut all.left;
+                    let awaited = in_flight.into_iter();
+                    left.awaited.extend(awaited.map(|(extent, stamp)| (device, extent, stamp)));
+                    let written = written.into_iter();
+                    left.written.extend(written.map(|(extent, header)| (device, extent, header)));
+                    let known = left.forgotten.entry(device).or_default();
+                    // The larger bound is the safe one: no write above it is missing from the
+                    // answers.
+                    *known = forgotten.max(*known);
+                    left.forgetful.extend(forgot.then_some(device.0 / layout.group_size()));
+                }
+                (_, Answer::Fences(lives)) => {
+                    for life in lives {
+                        let floor = all.fenced.entry(life.host).or_default();
+                        *floor = (*floor).max(life.incarnation);
+                    }
+                }
+                (_, Answer::Done) => {}
+                (_, Answer::Stale(state)) => return Err(Unusable::Stale(state)),
+                (peer, answer) => {
+                    let what = format!("{peer:?} answered a repair with {answer:?}");
+                    return Err(Unusable::Odd(what));
+                }
+            }
+        }
+        Ok(all)
+    }
 }
 
 /// A fenced life's leftovers, as devices report them.
@@ -112,8 +166,8 @@ impl Left {
     }
 }
 
-impl Host {
-    pub(super) fn run_errand(&mut self, now: Time, ticket: Ticket, work: Work) {
+impl ArrayHost {
+    pub(super) fn run_repair_job(&mut self, now: Time, ticket: Ticket, work: Work) {
         let stage = match self.first_stage(&work) {
             Ok(Some(stage)) => Ok(stage),
             Ok(None) => Err(Ok(HostAnswer::Done)),
@@ -129,14 +183,14 @@ impl Host {
         }
     }
 
-    fn first_stage(&self, work: &Work) -> Result<Option<Stage>, OpError> {
+    fn first_stage(&self, work: &Work) -> Result<Option<RepairStage>, OpError> {
         let layout = &self.config.layout;
         let whole = |stripe: u64, repair: bool, onto: Option<DeviceId>| {
             if stripe >= layout.stripes {
                 return Err(OpError::Range);
             }
             let (past, traces, found) = (Past::Nobody, Vec::new(), Found::default());
-            Ok(Some(Stage::Stripe(Pass { stripe, repair, onto, past, traces, found })))
+            Ok(Some(RepairStage::Stripe(Pass { stripe, repair, onto, past, traces, found })))
         };
         match *work {
             Work::Scrub { stripe, repair } => whole(stripe, repair, None),
@@ -153,24 +207,24 @@ impl Host {
             Work::Fence { life } if life == self.config.life => {
                 Err(OpError::State("a host cannot fence itself".to_owned()))
             }
-            Work::Fence { life } => Ok(Some(Stage::Fencing(life))),
+            Work::Fence { life } => Ok(Some(RepairStage::Fencing(life))),
             Work::Change { change } => {
                 let voters = layout.devices() + self.config.witnesses;
                 let state = self.state.clone();
                 let life = self.config.life;
-                let number = self.next_errand + 1;
+                let number = self.next_repair_job + 1;
                 let proposer = Box::new(Proposer::new(life, number, change, voters.into(), state));
-                Ok(Some(Stage::Proposing { proposer, seq: 0 }))
+                Ok(Some(RepairStage::Proposing { proposer, seq: 0 }))
             }
             Work::Read { .. } | Work::Write { .. } | Work::Flush => Ok(None),
         }
     }
 
-    fn begin(&mut self, now: Time, done: Then, work: Work, stage: Stage) {
-        self.next_errand += 1;
-        let id = self.next_errand;
+    fn begin(&mut self, now: Time, done: Then, work: Work, stage: RepairStage) {
+        self.next_repair_job += 1;
+        let id = self.next_repair_job;
         let found = Found::default();
-        self.errands.insert(id, Errand { done, work, op: None, found, passes: 0, stage });
+        self.repair_jobs.insert(id, RepairJob { done, work, op: None, found, passes: 0, stage });
         self.go_on(now, id);
     }
 
@@ -191,7 +245,7 @@ impl Host {
         match self.first_stage(&work) {
             Ok(Some(mut stage)) => {
                 // The server's locks of earlier tries stay until this one is done.
-                if let (Stage::Stripe(pass), Some(_)) = (&mut stage, &self.locks) {
+                if let (RepairStage::Stripe(pass), Some(_)) = (&mut stage, &self.locks) {
                     pass.past = self.past_tries(&task);
                 }
                 self.begin(now, Then::Resume(Box::new(task)), work, stage)
@@ -200,33 +254,33 @@ impl Host {
         }
     }
 
-    /// Running errands, one line each, for people.
-    pub(super) fn errands_under_way(&self) -> impl Iterator<Item = String> {
-        self.errands.values().map(|errand| {
-            let stage = match &errand.stage {
-                Stage::Stripe(pass) => {
-                    format!("pass {} over stripe {}", errand.passes, pass.stripe)
+    /// Running repairs, one line each, for people.
+    pub(super) fn repair_jobs_under_way(&self) -> impl Iterator<Item = String> {
+        self.repair_jobs.values().map(|job| {
+            let stage = match &job.stage {
+                RepairStage::Stripe(pass) => {
+                    format!("pass {} over stripe {}", job.passes, pass.stripe)
                 }
-                Stage::Repaired => "tells that the stripe is repaired".to_owned(),
-                Stage::Fencing(life) => format!("fences {life:?}"),
-                Stage::Repairing { life, left, pass } => {
+                RepairStage::Repaired => "tells that the stripe is repaired".to_owned(),
+                RepairStage::Fencing(life) => format!("fences {life:?}"),
+                RepairStage::Repairing { life, left, pass } => {
                     format!("repairs stripe {} after {life:?}, {} to come", pass.stripe, left.len())
                 }
-                Stage::Clearing => "clears".to_owned(),
-                Stage::Gathering(device) => format!("asks who is fenced, for {device}"),
-                Stage::Handing { device, lives } => {
+                RepairStage::Clearing => "clears".to_owned(),
+                RepairStage::Gathering(device) => format!("asks who is fenced, for {device}"),
+                RepairStage::Handing { device, lives } => {
                     format!("tells {device} of {} fenced lives", lives.len())
                 }
-                Stage::Proposing { seq, .. } => format!("proposes by try {seq}"),
-                Stage::Installing => "installs".to_owned(),
+                RepairStage::Proposing { seq, .. } => format!("proposes by try {seq}"),
+                RepairStage::Installing => "installs".to_owned(),
             };
-            format!("errand {stage}")
+            format!("job {stage}")
         })
     }
 
-    /// Starts what an errand's stage consists of.
+    /// Starts what an job's stage consists of.
     fn go_on(&mut self, now: Time, id: u64) {
-        let Some(errand) = self.errands.get(&id) else { return };
+        let Some(job) = self.repair_jobs.get(&id) else { return };
         let serving: Vec<Peer> = self.serving_devices().map(Peer::Device).collect();
         let tell = |action: Action| {
             let to = serving.clone();
@@ -237,21 +291,23 @@ impl Host {
             let to = serving.iter().copied().chain(self.lock_server()).collect();
             Role::Tell { to, action, answers: Vec::new() }
         };
-        let role = match &errand.stage {
-            Stage::Stripe(pass) | Stage::Repairing { pass, .. } => Role::Pass(pass.clone()),
-            Stage::Repaired => match (&errand.work, errand.op) {
+        let role = match &job.stage {
+            RepairStage::Stripe(pass) | RepairStage::Repairing { pass, .. } => {
+                Role::Pass(pass.clone())
+            }
+            RepairStage::Repaired => match (&job.work, job.op) {
                 (&Work::Scrub { stripe, .. }, Some((pass, _))) => {
                     tell(Action::Repaired { stripe, pass })
                 }
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
-            Stage::Fencing(life) => tell_all(Action::Fence { life: *life }),
-            Stage::Clearing => match errand.work {
+            RepairStage::Fencing(life) => tell_all(Action::Fence { life: *life }),
+            RepairStage::Clearing => match job.work {
                 Work::Fence { life } => tell_all(Action::Clear { life }),
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
-            Stage::Installing => tell(Action::Install(self.state.clone())),
-            Stage::Gathering(device) => {
+            RepairStage::Installing => tell(Action::Install(self.state.clone())),
+            RepairStage::Gathering(device) => {
                 let good = |peer: &Peer| match peer {
                     Peer::Device(other) => other != device && self.state.is_good(*other),
                     Peer::Server => false,
@@ -259,22 +315,22 @@ impl Host {
                 let to = serving.iter().copied().filter(good).collect();
                 Role::Tell { to, action: Action::ListFences, answers: Vec::new() }
             }
-            Stage::Handing { device, .. } if self.is_out(*device) => {
+            RepairStage::Handing { device, .. } if self.is_out(*device) => {
                 let what = format!("{device} has failed again");
                 return self.over(now, id, Err(OpError::State(what)));
             }
-            Stage::Handing { device, lives } => {
+            RepairStage::Handing { device, lives } => {
                 let action = Action::LearnFences { lives: lives.clone() };
                 Role::Tell { to: vec![Peer::Device(*device)], action, answers: Vec::new() }
             }
-            Stage::Proposing { .. } => return self.propose(now, id),
+            RepairStage::Proposing { .. } => return self.propose(now, id),
         };
-        let task = Task::new(now, Owner::Errand(id), errand.work.clone(), role);
+        let task = Task::new(now, Owner::RepairJob(id), job.work.clone(), role);
         self.start(now, task);
     }
 
-    /// A task of an errand is done.
-    pub(super) fn errand_step(
+    /// A task of an job is done.
+    pub(super) fn repair_job_step(
         &mut self,
         now: Time,
         id: u64,
@@ -282,37 +338,39 @@ impl Host {
         op: Option<(OpId, Stamp)>,
         error: Option<OpError>,
     ) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        errand.op = op.or(errand.op);
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        job.op = op.or(job.op);
         if let Some(error) = error {
             return self.over(now, id, Err(error));
         }
         match task.role {
             Role::Pass(pass) => self.passed(now, id, &pass),
-            Role::Tell { answers, .. } => self.told(now, id, answers),
+            Role::Tell { answers, .. } => self.stage_answered(now, id, answers),
             Role::Work => {}
         }
     }
 
     fn passed(&mut self, now: Time, id: u64, pass: &Pass) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        if errand.passes == 0 {
-            errand.found.mismatches = pass.found.mismatches;
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        if job.passes == 0 {
+            job.found.mismatches = pass.found.mismatches;
         }
-        errand.found.lost = pass.found.lost;
-        errand.passes += 1;
+        job.found.lost = pass.found.lost;
+        job.passes += 1;
         if pass.found.wrote {
             return self.go_on(now, id);
         }
-        match &mut errand.stage {
-            Stage::Stripe(Pass { repair: true, onto: None, .. }) => errand.stage = Stage::Repaired,
-            Stage::Stripe(_) => {
-                let Found { mismatches, lost, .. } = errand.found;
+        match &mut job.stage {
+            RepairStage::Stripe(Pass { repair: true, onto: None, .. }) => {
+                job.stage = RepairStage::Repaired
+            }
+            RepairStage::Stripe(_) => {
+                let Found { mismatches, lost, .. } = job.found;
                 return self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
             }
             _ => {}
         }
-        if matches!(errand.stage, Stage::Repairing { .. }) {
+        if matches!(job.stage, RepairStage::Repairing { .. }) {
             return self.next_stripe(now, id);
         }
         self.go_on(now, id);
@@ -320,10 +378,10 @@ impl Host {
 
     /// The next stripe that a fenced life has left.
     fn next_stripe(&mut self, now: Time, id: u64) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        if let Stage::Repairing { life, left, pass } = &mut errand.stage {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        if let RepairStage::Repairing { life, left, pass } = &mut job.stage {
             match left.pop_first() {
-                None => errand.stage = Stage::Clearing,
+                None => job.stage = RepairStage::Clearing,
                 Some((stripe, traces)) => {
                     *pass = Pass::after(*life, stripe, traces);
                 }
@@ -332,47 +390,24 @@ impl Host {
         self.go_on(now, id);
     }
 
-    fn told(&mut self, now: Time, id: u64, answers: Vec<(Peer, Answer)>) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        let layout = self.config.layout;
-        let mut left = Left::default();
-        let mut fenced: BTreeMap<HostId, u64> = BTreeMap::new();
-        for (peer, answer) in answers {
-            match (peer, answer) {
-                (
-                    Peer::Device(device),
-                    Answer::InFlight { in_flight, written, forgotten, forgot },
-                ) => {
-                    let awaited = in_flight.into_iter();
-                    left.awaited.extend(awaited.map(|(extent, stamp)| (device, extent, stamp)));
-                    let written = written.into_iter();
-                    left.written.extend(written.map(|(extent, header)| (device, extent, header)));
-                    let known = left.forgotten.entry(device).or_default();
-                    // The larger bound is the safe one: no write above it is missing from the
-                    // answers.
-                    *known = forgotten.max(*known);
-                    left.forgetful.extend(forgot.then_some(device.0 / layout.group_size()));
-                }
-                (_, Answer::Fences(lives)) => {
-                    for life in lives {
-                        let floor = fenced.entry(life.host).or_default();
-                        *floor = (*floor).max(life.incarnation);
-                    }
-                }
-                (_, Answer::Done) => {}
-                // Devices have come or gone. By the new state, other devices have to be told.
-                (_, Answer::Stale(state)) => {
-                    self.adopt(now, state);
-                    return self.go_on(now, id);
-                }
-                (peer, answer) => {
-                    let what = format!("{peer:?} answered a repair with {answer:?}");
-                    return self.over(now, id, Err(OpError::State(what)));
-                }
-            }
+    /// All have answered what a stage asks: on to the next stage.
+    fn stage_answered(&mut self, now: Time, id: u64, answers: Vec<(Peer, Answer)>) {
+        if !self.repair_jobs.contains_key(&id) {
+            return;
         }
-        match &errand.stage {
-            Stage::Fencing(life) => {
+        let layout = self.config.layout;
+        let Gathered { left, fenced } = match Gathered::from(&layout, answers) {
+            Ok(gathered) => gathered,
+            // Devices have come or gone. By the new state, other devices have to be told.
+            Err(Unusable::Stale(state)) => {
+                self.adopt(now, state);
+                return self.go_on(now, id);
+            }
+            Err(Unusable::Odd(what)) => return self.over(now, id, Err(OpError::State(what))),
+        };
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        match &job.stage {
+            RepairStage::Fencing(life) => {
                 let life = *life;
                 let mut left = left.stripes(&layout);
                 if self.locks.is_some() {
@@ -383,42 +418,42 @@ impl Host {
                 let stamps = left.values().flatten().map(Trace::stamp);
                 stamps.for_each(|stamp| self.clock.learn(stamp.time));
                 let pass = Pass::after(life, 0, Vec::new());
-                errand.stage = Stage::Repairing { life, left, pass };
+                job.stage = RepairStage::Repairing { life, left, pass };
                 self.next_stripe(now, id);
             }
-            Stage::Repaired => {
-                let Found { mismatches, lost, .. } = errand.found;
+            RepairStage::Repaired => {
+                let Found { mismatches, lost, .. } = job.found;
                 self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
             }
-            Stage::Installing => match errand.work {
+            RepairStage::Installing => match job.work {
                 Work::Change { change: Change::Rebuild(device) } => {
-                    self.next_stage(now, id, Stage::Gathering(device));
+                    self.next_stage(now, id, RepairStage::Gathering(device));
                 }
                 _ => self.over(now, id, Ok(HostAnswer::Done)),
             },
-            Stage::Gathering(device) => {
+            RepairStage::Gathering(device) => {
                 let life = |(host, incarnation)| Life { host, incarnation };
                 let lives = fenced.into_iter().map(life).collect();
                 // The device learns all fences before its rebuild, so that no late write of a
                 // fenced life lands there.
-                let stage = Stage::Handing { device: *device, lives };
+                let stage = RepairStage::Handing { device: *device, lives };
                 self.next_stage(now, id, stage);
             }
             _ => self.over(now, id, Ok(HostAnswer::Done)),
         }
     }
 
-    fn next_stage(&mut self, now: Time, id: u64, stage: Stage) {
-        if let Some(errand) = self.errands.get_mut(&id) {
-            errand.stage = stage;
+    fn next_stage(&mut self, now: Time, id: u64, stage: RepairStage) {
+        if let Some(job) = self.repair_jobs.get_mut(&id) {
+            job.stage = stage;
         }
         self.go_on(now, id);
     }
 
     /// Another attempt at having a change accepted.
     pub(super) fn propose(&mut self, now: Time, id: u64) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        if let Stage::Proposing { proposer, .. } = &mut errand.stage {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        if let RepairStage::Proposing { proposer, .. } = &mut job.stage {
             let learned = proposer.learn(self.state.clone());
             let step = learned.unwrap_or_else(|| proposer.again());
             self.proposer_step(now, id, step);
@@ -438,11 +473,11 @@ impl Host {
     }
 
     fn proposer_step(&mut self, now: Time, id: u64, step: Step) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        let Stage::Proposing { proposer, seq } = &mut errand.stage else { return };
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        let RepairStage::Proposing { proposer, seq } = &mut job.stage else { return };
         let asked = std::mem::take(seq);
         let known = proposer.state().clone();
-        let work = errand.work.clone();
+        let work = job.work.clone();
         self.tries.remove(&asked);
         match step {
             Step::AskAll(ask) => {
@@ -457,21 +492,21 @@ impl Host {
                 let action = Action::Agree(ask);
                 let role = Role::Tell { to, action, answers: Vec::new() };
                 let seq = self.next_seq;
-                if let Some(errand) = self.errands.get_mut(&id)
-                    && let Stage::Proposing { seq: asked, .. } = &mut errand.stage
+                if let Some(job) = self.repair_jobs.get_mut(&id)
+                    && let RepairStage::Proposing { seq: asked, .. } = &mut job.stage
                 {
                     *asked = seq;
                 }
-                self.start(now, Task::new(now, Owner::Errand(id), work, role));
+                self.start(now, Task::new(now, Owner::RepairJob(id), work, role));
             }
             Step::BackOff(attempts) => {
                 let wait = self.backoff(attempts);
-                self.at(now.saturating_add(wait), Later::Propose { errand: id });
+                self.at(now.saturating_add(wait), Later::Propose { job: id });
             }
             Step::Refused(why) => self.over(now, id, Err(OpError::State(why))),
             Step::Chosen(state) => {
-                if let Some(errand) = self.errands.get_mut(&id) {
-                    errand.stage = Stage::Installing;
+                if let Some(job) = self.repair_jobs.get_mut(&id) {
+                    job.stage = RepairStage::Installing;
                 }
                 self.adopt(now, state);
                 // A device that is out is not informed with the others. It asks to be let in until it knows.
@@ -484,10 +519,10 @@ impl Host {
         self.adopt(now, known);
     }
 
-    /// A peer has answered what an errand told it.
-    pub(super) fn errand_heard(&mut self, now: Time, id: u64, seq: u64) {
-        let Some(errand) = self.errands.get_mut(&id) else { return };
-        let Stage::Proposing { proposer, seq: asked } = &mut errand.stage else {
+    /// A peer has answered what a repair told it.
+    pub(super) fn repair_job_heard(&mut self, now: Time, id: u64, seq: u64) {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        let RepairStage::Proposing { proposer, seq: asked } = &mut job.stage else {
             return self.phase_ends(now, seq);
         };
         if *asked != seq {
@@ -507,7 +542,7 @@ impl Host {
         // All have answered, and there is no majority for anything.
         if self.tries.get(&seq).is_some_and(|this| this.phase_done()) {
             let wait = self.backoff(1);
-            self.at(now.saturating_add(wait), Later::Propose { errand: id });
+            self.at(now.saturating_add(wait), Later::Propose { job: id });
         }
     }
 
@@ -524,23 +559,23 @@ impl Host {
     }
 
     fn over(&mut self, now: Time, id: u64, result: Result<HostAnswer, OpError>) {
-        if let Some(errand) = self.errands.remove(&id) {
-            if let Stage::Proposing { seq, .. } = errand.stage {
+        if let Some(job) = self.repair_jobs.remove(&id) {
+            if let RepairStage::Proposing { seq, .. } = job.stage {
                 self.tries.remove(&seq);
             }
-            self.errand_over(now, errand, result);
+            self.repair_job_over(now, job, result);
         }
     }
 
-    pub(super) fn errand_over(
+    pub(super) fn repair_job_over(
         &mut self,
         now: Time,
-        errand: Errand,
+        job: RepairJob,
         result: Result<HostAnswer, OpError>,
     ) {
-        match (errand.done, result) {
+        match (job.done, result) {
             (Then::Answer(ticket), result) => {
-                self.output.push_back(HostOutput::Done { ticket, op: errand.op, result });
+                self.output.push_back(HostOutput::Done { ticket, op: job.op, result });
             }
             (Then::Resume(task), Ok(_)) => self.start(now, *task),
             (Then::Resume(task), Err(error)) => self.fail_task(now, *task, error),

@@ -13,7 +13,7 @@
 
 use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
-use crate::letter::{Claimant, Kind, Letter};
+use crate::letter::{Claimant, Kind, LockLetter};
 use crate::options::Protocol;
 use crate::protocol::{Field, Hold as AnyHold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};
@@ -85,7 +85,7 @@ async fn swap<F: Fabric>(s: &Session<F>, spot: Spot) -> Result<u64, Stop> {
 
 pub(crate) async fn release<F: Fabric>(s: &Session<F>, spot: Spot, hold: Hold) -> Result<(), Stop> {
     s.collect().await;
-    let successor = |letter: &Letter| letter.kind == Kind::Successor;
+    let successor = |letter: &LockLetter| letter.kind == Kind::Successor;
     let known = s.find(spot, successor);
     let next = match known {
         Some(letter) => letter.from,
