@@ -1,0 +1,4 @@
+//! Tables of remote locks between real processes.
+
+mod rendezvous;
+mod stress;
