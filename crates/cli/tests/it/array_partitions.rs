@@ -78,7 +78,7 @@ fn a_device_is_out_of_reach_of_a_host(scheme: &str) {
     let [one, mut two] = hosts;
     one.connect().write(0, &content(SHARED));
     if fenced {
-        assert_eq!(two.process.0.wait().unwrap().code(), Some(3));
+        assert_eq!(two.process.ended().code(), Some(3));
         judge(array, vec![one]);
     } else {
         two.connect().write(0, &content(SHARED));

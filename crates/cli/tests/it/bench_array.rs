@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::common::{User, code, stderr, stdout};
+use crate::common::{User, code, output, stderr, stdout};
 use lockify_array::Scheme;
 use lockify_report::Row;
 
@@ -75,7 +75,7 @@ fn without_nbdkit_the_schemes_are_measured() {
     let args = ["bench", "array", "--smoke", "--folder", folder.path().to_str().unwrap()];
     let mut command = user.command(&args);
     command.arg("--out").arg(&out).env("PATH", user.dir());
-    let run = command.stdin(Stdio::null()).output().unwrap();
+    let run = output(&mut command);
     assert_eq!(code(&run), 0, "{}", stderr(&run));
     assert!(stdout(&run).contains("apt-get install fio"), "{}", stdout(&run));
     let rows = lockify_report::read_file(out.join("report.jsonl")).unwrap();

@@ -2,9 +2,11 @@
 
 use std::process::{Command, Output};
 
+use crate::common::output;
+
 fn relock(seconds: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockify"));
-    command.args(["bench", "relock", seconds]).output().unwrap()
+    output(command.args(["bench", "relock", seconds]))
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::common::machine::assert_runs;
-use crate::common::{Process, User, code, stderr};
+use crate::common::{PATIENCE, Process, User, code, output, stderr, within};
 use lockify_client::{Client, Mode};
 
 /// A user's process meets the others in any place and with any environment.
@@ -252,18 +252,18 @@ fn a_daemon_has_a_name_or_a_path_and_says_when_it_is_taken() {
     let path = user.socket();
     for socket in [name.as_str(), path.to_str().unwrap()] {
         let args = ["serve", "--user", "--socket", socket];
-        let mut daemon = user.command(&args).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(daemon.stderr.take().unwrap()).lines();
-        assert!(
-            lines.any(|line| line.unwrap().contains(socket)),
-            "it does not say where it listens"
-        );
-        let _daemon = Process(daemon);
+        let mut daemon = Process(user.command(&args).stderr(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(daemon.0.stderr.take().unwrap()).lines();
+        let place = socket.to_owned();
+        let (said, _lines) = within(PATIENCE, "where the daemon listens", move || {
+            (lines.any(|line| line.unwrap().contains(&place)), lines)
+        });
+        assert!(said, "it does not say where it listens");
         let second = user.lockify(&args);
         assert_eq!(code(&second), 3, "{second:?}");
         assert!(stderr(&second).contains("another"), "{second:?}");
         let mut run = user.command(&["run", "--socket", socket, "db", "--", "true"]);
-        assert_eq!(run.output().unwrap().status.code(), Some(0));
+        assert_eq!(output(&mut run).status.code(), Some(0));
     }
     let long = format!("@{}", "x".repeat(64));
     let out = user.lockify(&["serve", "--user", "--socket", &long]);

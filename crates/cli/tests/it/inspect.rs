@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::common::{Process, User, code, stderr, stdout, wait_for};
+use crate::common::{Process, User, code, output, stderr, stdout, wait_for};
 
 #[test]
 fn who_names_holder_and_waiter_and_whom_it_waits_for() {
@@ -81,7 +81,7 @@ fn a_cluster_of_two_shows_both_nodes_locks_at_each() {
     let nodes = two_nodes(&user);
     let sockets: Vec<&str> = nodes.iter().map(|(s, _)| s.to_str().unwrap()).collect();
     let on = |socket: usize, args: &[&str]| {
-        stdout(&user.command(args).env("LOCKIFY_SOCKET", sockets[socket]).output().unwrap())
+        stdout(&output(user.command(args).env("LOCKIFY_SOCKET", sockets[socket])))
     };
     let args = ["run", "--socket", sockets[0], "db", "--", "sleep", "60"];
     let _holder = Process(user.command(&args).spawn().unwrap());
@@ -89,7 +89,7 @@ fn a_cluster_of_two_shows_both_nodes_locks_at_each() {
     let status = on(1, &["status"]);
     assert_eq!(status.matches("runs").count(), 2, "{status}");
     let timed = ["run", "--timeout", "100ms", "db", "--", "true"];
-    let out = user.command(&timed).env("LOCKIFY_SOCKET", sockets[1]).output().unwrap();
+    let out = output(user.command(&timed).env("LOCKIFY_SOCKET", sockets[1]));
     assert_eq!(code(&out), 124, "{out:?}");
 }
 

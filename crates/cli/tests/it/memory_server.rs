@@ -1,10 +1,9 @@
 //! `lockify memory-server` and `lockify remote-lock`: exclusion, leases, killed holders and servers, refusals.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 
-use crate::common::{Process, User, code, stderr, stdout, wait_for};
+use crate::common::{Process, User, code, first_line, stderr, stdout, wait_for};
 
 struct Table {
     user: User,
@@ -23,11 +22,10 @@ impl Table {
 
     fn start(&mut self, args: &[&str]) {
         let all = [&["memory-server", "--table", self.path.to_str().unwrap()], args].concat();
-        let mut server = self.user.command(&all).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut server = Process(self.user.command(&all).stdout(Stdio::piped()).spawn().unwrap());
+        let line = first_line(server.0.stdout.take().unwrap());
         assert!(line.contains("try: lockify remote-lock"), "it said {line:?}");
-        self.server = Some(Process(server));
+        self.server = Some(server);
     }
 
     fn signal(&mut self, name: &str) -> std::process::ExitStatus {
@@ -36,7 +34,7 @@ impl Table {
         assert!(
             std::process::Command::new("kill").args(["-s", name, &pid]).status().unwrap().success()
         );
-        server.0.wait().unwrap()
+        server.ended()
     }
 
     /// Runs a script under a lock.
@@ -145,7 +143,7 @@ fn the_next_server_goes_on_with_the_table() {
             let script = format!("touch {}/next{n}; {token}", table.user.dir().display());
             let args =
                 ["remote-lock", table.path.to_str().unwrap(), "db", "--", "sh", "-c", &script];
-            table.user.command(&args).stderr(Stdio::null()).spawn().unwrap()
+            Process(table.user.command(&args).stderr(Stdio::null()).spawn().unwrap())
         };
         let mut first = next(&table, 1);
         table.start(&args);
@@ -156,7 +154,7 @@ fn the_next_server_goes_on_with_the_table() {
             assert!(!early, "{protocol}: what a holder has was granted again");
         }
         holder.signal(rustix::process::Signal::TERM);
-        assert!(first.wait().unwrap().success() && second.wait().unwrap().success(), "{protocol}");
+        assert!(first.ended().success() && second.ended().success(), "{protocol}");
         let tokens = std::fs::read_to_string(tokens).unwrap();
         let tokens: Vec<u64> = tokens.lines().map(|line| line.parse().unwrap()).collect();
         assert!(tokens.len() == 3 && tokens.is_sorted_by(|a, b| a < b), "{protocol}: {tokens:?}");
@@ -217,8 +215,7 @@ fn a_table_is_replaced_when_nobody_uses_it_and_somebody_says_so() {
     refused(&table, &["--lease", "1s"], "with leases of 10s");
     // Others still take locks meanwhile.
     assert_eq!(code(&table.lock("other", "true")), 0);
-    holder.0.kill().unwrap();
-    holder.0.wait().unwrap();
+    holder.kill();
     table.start(&["--new", "--locks", "8"]);
     assert_eq!(code(&table.lock("db", "true")), 0);
 }

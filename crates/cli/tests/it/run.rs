@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::common::{Process, User, code, stderr, stdout, wait_for};
+use crate::common::{Process, User, all_of, code, stderr, stdout, wait_for};
 
 /// A command under a lock that has told it runs, by making `flag`.
 fn hold(user: &User, args: &[&str], then: &str) -> Process {
@@ -15,19 +15,9 @@ fn hold(user: &User, args: &[&str], then: &str) -> Process {
 }
 
 fn end(mut run: Process) -> std::process::Output {
-    let (stdout, stderr) = (run.0.stdout.take(), run.0.stderr.take());
-    let status = run.0.wait().unwrap();
-    let read = |pipe: Option<&mut dyn std::io::Read>| {
-        let mut all = Vec::new();
-        pipe.unwrap().read_to_end(&mut all).unwrap();
-        all
-    };
-    let (mut stdout, mut stderr) = (stdout.unwrap(), stderr.unwrap());
-    std::process::Output {
-        status,
-        stdout: read(Some(&mut stdout)),
-        stderr: read(Some(&mut stderr)),
-    }
+    let (stdout, stderr) = (run.0.stdout.take().unwrap(), run.0.stderr.take().unwrap());
+    let status = run.ended();
+    std::process::Output { status, stdout: all_of(stdout), stderr: all_of(stderr) }
 }
 
 fn signal(name: &str, process: &Process) {

@@ -2,12 +2,12 @@
 //! groups.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::common::{Process, User, code, stderr, stdout, wait_for};
+use crate::common::{Process, User, code, output, read_until, stderr, stdout, wait_for};
 use nix::sys::signal::{SigHandler, SigSet, Signal as Which};
 use rustix::process::Signal;
 
@@ -54,12 +54,7 @@ impl Session {
 
     /// Reads until this has been said.
     fn until(&mut self, what: &str) {
-        let mut part = [0; 4096];
-        while !self.said.contains(what) {
-            let n = self.person.read(&mut part).unwrap_or(0);
-            assert!(n > 0, "the terminal ended before {what:?}: {:?}", self.said);
-            self.said.push_str(&String::from_utf8_lossy(&part[..n]));
-        }
+        read_until(&mut self.person, &mut self.said, what);
     }
 
     fn types(&mut self, what: &str) {
@@ -166,7 +161,7 @@ fn a_lost_lock_ends_all_at_a_terminal_too() {
     assert!(session.said.contains("killed"), "{}", session.said);
     let pid = std::fs::read_to_string(user.dir().join("pid")).unwrap();
     assert!(!std::fs::exists(format!("/proc/{}", pid.trim())).unwrap());
-    session.shell.0.wait().unwrap();
+    session.shell.ended();
 }
 
 /// The command line with signals as some callers leave them.
@@ -190,10 +185,6 @@ fn called_with(
     unsafe { command.pre_exec(prepare) };
     command.stdin(Stdio::null());
     command
-}
-
-fn output(command: &mut Command) -> Output {
-    command.output().unwrap()
 }
 
 #[test]
@@ -248,5 +239,5 @@ fn an_ignored_hangup_ends_nothing() {
     wait_for(|| flag.exists());
     run.signal(Signal::HUP);
     std::fs::remove_file(&flag).unwrap();
-    assert_eq!(run.0.wait().unwrap().code(), Some(3));
+    assert_eq!(run.ended().code(), Some(3));
 }

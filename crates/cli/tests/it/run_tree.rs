@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{Process, User, code, stderr, wait_for};
+use crate::common::{Process, User, all_of, code, output, stderr, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Starts a process in another group, one in another session, and one whose parents have all ended;
@@ -55,10 +55,8 @@ fn kill(pid: i32, signal: Signal) {
 }
 
 fn end(mut run: Process) -> Output {
-    let mut said = Vec::new();
-    std::io::Read::read_to_end(&mut run.0.stderr.take().unwrap(), &mut said).unwrap();
-    let status = run.0.wait().unwrap();
-    Output { status, stdout: Vec::new(), stderr: said }
+    let stderr = all_of(run.0.stderr.take().unwrap());
+    Output { status: run.ended(), stdout: Vec::new(), stderr }
 }
 
 /// The process between `lockify run` and its command.
@@ -242,7 +240,7 @@ fn who_cannot_be_killed_is_named_and_keeps_the_lock() {
     let _ = std::fs::remove_dir_all(format!("/var/tmp/lockify-{SOMEBODY}"));
     let script = r#"cd "$XDG_RUNTIME_DIR"; "$0" --reuid 0 sleep 600 > log 2>&1 & echo $! > pid.new; mv pid.new pid; wait"#;
     let _daemon = Process(somebody(&user, &home, &["serve", "--user"]).spawn().unwrap());
-    wait_for(|| somebody(&user, &home, &["status"]).output().unwrap().status.success());
+    wait_for(|| output(&mut somebody(&user, &home, &["status"])).status.success());
     let args = ["run", "-k", "0.1", "x", "sh", "-c", script, program.to_str().unwrap()];
     let run = somebody(&user, &home, &args).stderr(Stdio::piped()).spawn().unwrap();
     let run = Process(run);
@@ -258,7 +256,7 @@ fn who_cannot_be_killed_is_named_and_keeps_the_lock() {
     assert!(stderr(&out).contains("not permitted"), "{out:?}");
     let next = |patience| {
         let args = ["run", "-w", patience, "x", "true"];
-        code(&somebody(&user, &home, &args).output().unwrap())
+        code(&output(&mut somebody(&user, &home, &args)))
     };
     assert_eq!(next("0"), 124, "the lock is held as long as it runs");
     kill(pid, Signal::KILL);

@@ -1,7 +1,6 @@
 //! `lockify run` before it has the lock and when it gives it back: time-outs, flock(1)'s options.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::Stdio;
 
 use crate::common::{Process, User, code, stderr, stdout, wait_for};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket};
@@ -59,7 +58,7 @@ fn a_stopped_daemon_keeps_nobody_from_ending() {
     wait_for(|| flag.exists());
     daemon.signal(Signal::STOP);
     std::fs::remove_file(&flag).unwrap();
-    assert_eq!(run.0.wait().unwrap().code(), Some(3));
+    assert_eq!(run.ended().code(), Some(3));
     daemon.signal(Signal::CONT);
     let out = user.lockify(&["run", "-w", "20", "x", "true"]);
     assert_eq!(code(&out), 0, "{out:?}");
@@ -80,13 +79,13 @@ fn a_signal_ends_who_waits_and_leaves_no_request() {
                 daemon.signal(Signal::STOP);
             }
             waits.signal(signal);
-            assert_eq!(waits.0.wait().unwrap().signal(), Some(signal.as_raw()));
+            assert_eq!(waits.ended().signal(), Some(signal.as_raw()));
             daemon.signal(Signal::CONT);
             wait_for(|| !stdout(&user.lockify(&["who", "x"])).contains("waits"));
         }
     }
     holder.signal(Signal::TERM);
-    assert_eq!(holder.0.wait().unwrap().code(), Some(143));
+    assert_eq!(holder.ended().code(), Some(143));
 }
 
 #[test]
@@ -115,7 +114,7 @@ fn options_are_those_of_flock() {
         ("x -n true", 124),
     ]);
     shared.signal(Signal::TERM);
-    shared.0.wait().unwrap();
+    shared.ended();
     codes(&[("y test -n y", 0), ("y -- test -z y", 1), ("y -c true", 0), ("y -c false", 1)]);
     for bad in ["-n -w 3 x true", "--mode PR -x x true", "-E 256 x true", "-c true x true"] {
         let words: Vec<&str> = ["run"].into_iter().chain(bad.split(' ')).collect();
@@ -128,7 +127,7 @@ fn the_commands_own_words_stay_as_they_are() {
     let user = User::new();
     let _daemon = user.daemon();
     let said = |words: &[&str]| {
-        let out = user.command(words).stdin(Stdio::null()).output().unwrap();
+        let out = user.lockify(words);
         (code(&out), stdout(&out))
     };
     let all = ["run", "x", "echo", "-n", "--", "--timeout", "x", "-s"];

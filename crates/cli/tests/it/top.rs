@@ -1,10 +1,10 @@
 //! `lockify top`, once and on a real terminal.
 
-use std::io::{Read, Write};
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
-use crate::common::{Process, User, code, stderr, stdout, wait_for};
+use crate::common::{Process, User, all_of, code, read_until, stderr, stdout, wait_for};
 use lockify_client::{Client, Mode};
 
 #[test]
@@ -64,16 +64,6 @@ fn terminal() -> (std::fs::File, OwnedFd) {
 const ENTERS: &str = "\x1b[?1049h";
 const LEAVES: &str = "\x1b[?1049l";
 
-/// Reads the program's output until this text.
-fn read_until(person: &mut std::fs::File, said: &mut String, what: &str) {
-    let mut part = [0; 4096];
-    while !said.contains(what) {
-        let n = person.read(&mut part).unwrap_or(0);
-        assert!(n > 0, "the terminal ended before {what:?}: {said:?}");
-        said.push_str(&String::from_utf8_lossy(&part[..n]));
-    }
-}
-
 fn on_terminal(user: &User, program: OwnedFd) -> Command {
     let mut top = user.command(&["top", "--interval", "100ms"]);
     top.stdin(program.try_clone().unwrap()).stdout(program).stderr(Stdio::piped());
@@ -107,16 +97,14 @@ impl OnTerminal {
     /// The terminal is as before, and the program ends with this code; returns its output.
     fn ends(mut self, code: i32) -> String {
         read_until(&mut self.person, &mut self.said, LEAVES);
-        let status = self.top.0.wait().unwrap();
+        let status = self.top.ended();
         assert_eq!(status.code(), Some(code));
         let now = rustix::termios::tcgetattr(&self.program).unwrap();
         assert_eq!(
             (now.local_modes, now.input_modes, now.output_modes),
             (self.before.local_modes, self.before.input_modes, self.before.output_modes)
         );
-        let mut error = String::new();
-        self.top.0.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-        error
+        String::from_utf8(all_of(self.top.0.stderr.take().unwrap())).unwrap()
     }
 }
 
@@ -157,11 +145,5 @@ fn it_ends_with_its_terminal() {
     let _daemon = user.daemon();
     let OnTerminal { person, program, mut top, .. } = OnTerminal::start(&user);
     drop((person, program));
-    wait_for_end(&mut top);
-    assert_eq!(top.0.wait().unwrap().code(), Some(128 + 1));
-}
-
-fn wait_for_end(top: &mut Process) {
-    let top = std::cell::RefCell::new(top);
-    wait_for(|| top.borrow_mut().0.try_wait().unwrap().is_some());
+    assert_eq!(top.ended().code(), Some(128 + 1));
 }

@@ -1,7 +1,7 @@
 //! Many `lockify run` of one name: all end, and waiting ones sleep.
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{Process, User, wait_for};
@@ -19,10 +19,10 @@ fn daemon(user: &User) -> (Process, PathBuf) {
     (Process(daemon), socket)
 }
 
-fn run(user: &User, socket: &std::path::Path, command: &[&str]) -> Child {
+fn run(user: &User, socket: &std::path::Path, command: &[&str]) -> Process {
     let all = [&["run", "--socket", socket.to_str().unwrap(), "same", "--"], command].concat();
     let mut run: Command = user.command(&all);
-    run.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
+    Process(run.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
 }
 
 /// How often the threads of a process have left the processor.
@@ -43,9 +43,9 @@ fn hundreds_of_runs_of_one_name_all_end() {
     // Without the lock, additions would be lost.
     let add = format!("n=$(cat {0}); echo $((n + 1)) > {0}", count.display());
     std::fs::write(&count, "0").unwrap();
-    let runs: Vec<Child> = (0..RUNS).map(|_| run(&user, &socket, &["sh", "-c", &add])).collect();
+    let runs: Vec<Process> = (0..RUNS).map(|_| run(&user, &socket, &["sh", "-c", &add])).collect();
     for mut run in runs {
-        assert_eq!(run.wait().unwrap().code(), Some(0));
+        assert_eq!(run.ended().code(), Some(0));
     }
     assert_eq!(std::fs::read_to_string(count).unwrap().trim(), RUNS.to_string());
 }
@@ -58,9 +58,9 @@ fn runs_that_wait_or_hold_sleep() {
     let (_daemon, socket) = daemon(&user);
     let flag = user.dir().join("holds");
     let hold = format!("touch {}; exec sleep 100", flag.display());
-    let mut holder = Process(run(&user, &socket, &["sh", "-c", &hold]));
+    let mut holder = run(&user, &socket, &["sh", "-c", &hold]);
     wait_for(|| flag.exists());
-    let waiters: Vec<Process> = (0..5).map(|_| Process(run(&user, &socket, &["true"]))).collect();
+    let waiters: Vec<Process> = (0..5).map(|_| run(&user, &socket, &["true"])).collect();
     let queued = || {
         let args = ["who", "--socket", socket.to_str().unwrap(), "same", "--json"];
         let said = String::from_utf8(user.lockify(&args).stdout).unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::fuse::Fuse;
 use super::nbd::{Client, head};
 use super::relay::{Network, Place};
 use super::wall::Wall;
-use super::{Process, User, code, stderr, stdout, wait_for};
+use super::{Process, User, code, first_line, stderr, stdout, wait_for};
 
 /// Bytes per block.
 pub const BLOCK: usize = 4096;
@@ -171,11 +171,10 @@ impl Array {
         command.stdout(Stdio::piped()).stderr(log);
         command.envs(self.walls.get(&place).iter().flat_map(|wall| wall.environment()));
         command.envs(self.fuses.get(&place).iter().flat_map(|fuse| fuse.environment()));
-        let mut process = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut process = Process(command.spawn().unwrap());
+        let line = first_line(process.0.stdout.take().unwrap());
         assert!(line.starts_with(says), "it said {line:?}");
-        Process(process)
+        process
     }
 
     pub fn start(&mut self, id: usize, disk: &str, more: &[&str]) {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lockify_client::{Client, Lockspace};
 
-use super::{Process, User, wait_for};
+use super::{Process, User, output, wait_for};
 
 /// Three daemons on free ports of the loopback interface.
 pub struct Cluster {
@@ -68,7 +68,7 @@ impl Cluster {
 
     pub fn lockify(&self, node: usize, args: &[&str]) -> std::process::Output {
         let mut command = self.user.command(args);
-        command.env("LOCKIFY_SOCKET", &self.nodes[node - 1].0).output().unwrap()
+        output(command.env("LOCKIFY_SOCKET", &self.nodes[node - 1].0))
     }
 
     pub fn signal(&self, node: usize, signal: &str) {

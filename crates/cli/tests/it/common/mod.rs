@@ -12,15 +12,22 @@ pub mod relay;
 pub mod traffic;
 pub mod wall;
 
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest time that anything may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Longest time that a process may take to its end: benchmarks are among them.
+const LIFE: Duration = Duration::from_secs(300);
 
 /// A user of a machine without a cluster.
 pub struct User {
@@ -46,7 +53,7 @@ impl User {
 
     /// Runs it to its end.
     pub fn lockify(&self, args: &[&str]) -> Output {
-        self.command(args).stdin(Stdio::null()).output().unwrap()
+        output(&mut self.command(args))
     }
 
     /// Where this test's daemon listens.
@@ -80,7 +87,19 @@ impl Process {
     /// Ends it in order; its exit code.
     pub fn end(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);
-        self.0.wait().unwrap().code()
+        self.ended().code()
+    }
+
+    /// Waits for its end. Many end only when they get a lock, and a test would wait with them for ever.
+    pub fn ended(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + LIFE;
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "process {} does not end", self.0.id());
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 
@@ -97,6 +116,60 @@ pub fn wait_for(so: impl Fn() -> bool) {
     while !so() {
         assert!(Instant::now() < deadline, "waited for nothing");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits on another thread, because what blocks has no time limit of its own.
+pub fn within<T: Send + 'static>(
+    patience: Duration,
+    what: &str,
+    wait: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (tell, told) = channel();
+    std::thread::spawn(move || tell.send(wait()));
+    told.recv_timeout(patience).unwrap_or_else(|e| panic!("in vain waited for {what}: {e}"))
+}
+
+/// The first line that a process says.
+pub fn first_line(pipe: impl Read + Send + 'static) -> String {
+    within(PATIENCE, "the first line of a process", move || {
+        let mut line = String::new();
+        BufReader::new(pipe).read_line(&mut line).unwrap();
+        line
+    })
+}
+
+/// What comes from a pipe until its last writer is gone, which need not be the process that the test has started.
+pub fn all_of(mut pipe: impl Read + Send + 'static) -> Vec<u8> {
+    within(LIFE, "the end of a process's output", move || {
+        let mut all = Vec::new();
+        pipe.read_to_end(&mut all).unwrap();
+        all
+    })
+}
+
+/// Runs a command to its end, without input.
+pub fn output(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = Process(command.spawn().unwrap());
+    let (stdout, stderr) = (process.0.stdout.take().unwrap(), process.0.stderr.take().unwrap());
+    // Both at once, or the process would wait for a reader of the second.
+    let stderr = std::thread::spawn(move || all_of(stderr));
+    let stdout = all_of(stdout);
+    Output { status: process.ended(), stdout, stderr: stderr.join().unwrap() }
+}
+
+/// Reads what programs say at their terminal until it has this.
+pub fn read_until(terminal: &mut File, said: &mut String, what: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut part = [0; 4096];
+    while !said.contains(what) {
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).unwrap();
+        let ready = poll(&mut [PollFd::new(&*terminal, PollFlags::IN)], Some(&left)).unwrap();
+        assert!(ready > 0, "in vain waited for {what:?} at the terminal: {said:?}");
+        let n = terminal.read(&mut part).unwrap_or(0);
+        assert!(n > 0, "the terminal ended before {what:?}: {said:?}");
+        said.push_str(&String::from_utf8_lossy(&part[..n]));
     }
 }
 

@@ -118,7 +118,7 @@ pub fn a_host_is_fenced(
             assert_eq!(lost.process.end(), Some(0));
             continue;
         }
-        assert_eq!(lost.process.0.wait().unwrap().code(), Some(3));
+        assert_eq!(lost.process.ended().code(), Some(3));
         let log = array.log(Place::Host(2));
         assert!(log.contains("taken for dead and fenced; start it again"), "{log}");
         assert!(blocks.read(0, SHARED) == before, "what is fenced has written");

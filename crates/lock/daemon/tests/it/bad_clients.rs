@@ -14,6 +14,7 @@ use lockify_daemon::{Daemon, SocketError};
 /// Everything the daemon still sends before it closes.
 fn last_words(mut stream: UnixStream) -> Vec<u8> {
     let mut words = Vec::new();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // A reset after the last words is an end, too.
     let _ = stream.read_to_end(&mut words);
     words
@@ -127,6 +128,7 @@ fn strangers_are_told_apart() {
 fn a_client_that_does_not_read_is_disconnected() {
     let alone = Alone::start("limits.max_unread = 100000");
     let mut stream = alone.session(7);
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let mut request = Vec::new();
     codec::encode(&Request::Query { id: 1, query: Query::Open("x".repeat(60)) }, &mut request)
         .unwrap();

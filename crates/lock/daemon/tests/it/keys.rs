@@ -104,7 +104,7 @@ fn unsafe_and_missing_keys_are_named_at_the_start() {
     let list = nodes(2);
     let fails = |files: &NodeFiles, texts: &[&str]| {
         let mut daemon = Process::start(dir.path(), 1, &certificates(files, &list));
-        assert_eq!(daemon.child.wait().unwrap().code(), Some(1));
+        assert_eq!(daemon.ended().code(), Some(1));
         texts.iter().for_each(|text| daemon.wait_for(text));
     };
     std::fs::set_permissions(&files.identity, std::fs::Permissions::from_mode(0o644)).unwrap();

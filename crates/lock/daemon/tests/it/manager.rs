@@ -2,6 +2,7 @@
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::time::Instant;
 
 use crate::common::PATIENCE;
 use crate::common::process::{ALONE, Process, SERVES};
@@ -41,7 +42,10 @@ impl Manager {
 
     /// Hears until there is this.
     fn hear_of(&self, what: &str) -> String {
+        let end = Instant::now() + PATIENCE;
         loop {
+            // A watched daemon always says something.
+            assert!(Instant::now() < end, "in vain waited for: {what}");
             let heard = self.hear();
             if heard.lines().any(|line| line.starts_with(what)) {
                 return heard;

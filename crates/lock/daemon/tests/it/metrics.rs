@@ -6,22 +6,23 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use crate::common::{Alone, PATIENCE, alone_config, eventually, recording};
+use crate::common::{Alone, alone_config, eventually, recording, within};
 use lockify_client::{Client, LockFlags, Mode};
 use lockify_daemon::Config;
 
 /// Sends bytes and reads all that comes.
-fn exchange(mut stream: impl Read + Write, request: &str) -> String {
+fn exchange(mut stream: impl Read + Write + Send + 'static, request: &str) -> String {
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    within("an answer and its end", move || {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    })
 }
 
 fn get(socket: &Path) -> BTreeMap<String, f64> {
-    let stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let answer = exchange(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let answer =
+        exchange(UnixStream::connect(socket).unwrap(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert!(body.ends_with("# EOF\n"), "{body}");

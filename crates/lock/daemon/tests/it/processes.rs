@@ -1,13 +1,13 @@
 //! Daemons as processes of their own: signals, sudden deaths, a cluster.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::SystemTime;
 
 use crate::common::process::{Process, members, nodes};
-use crate::common::{PATIENCE, eventually};
+use crate::common::{PATIENCE, eventually, within};
 use lockify_client::{Client, Error, Mode};
 use rustix::process::Signal;
 
@@ -77,7 +77,8 @@ fn a_killed_client_releases_its_locks() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
-    while !lines.next().expect("the holder ended").unwrap().contains("holding") {}
+    let says = move || lines.any(|line| line.unwrap().contains("holding"));
+    assert!(within("the holder's lock", says), "the holder ended");
     let space = daemon.client().lockspace("default").unwrap();
     assert!(matches!(space.try_lock("a", Mode::PR), Err(Error::WouldBlock)));
     let owner = space.who("a").unwrap().resources[0].locks[0].client.unwrap();
@@ -113,14 +114,11 @@ fn a_wrong_configuration_ends_with_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bad.toml");
     std::fs::write(&path, "node = 1\nsockets = \"x\"\n").unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_lockifyd"))
-        .arg(&path)
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut text = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(2));
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_lockifyd"));
+    daemon.arg(&path);
+    let output = within("the daemon's end", move || daemon.output().unwrap());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
     assert!(text.contains("bad.toml") && text.contains("line 2"), "{text}");
 }
 

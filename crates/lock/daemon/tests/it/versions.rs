@@ -100,7 +100,7 @@ impl Cluster {
     /// Stops all, and judges their records; returns the number of grants.
     fn judge(mut self) -> usize {
         self.daemons.iter().for_each(|d| d.signal(Signal::TERM));
-        self.daemons.iter_mut().for_each(|d| drop(d.child.wait()));
+        self.daemons.iter_mut().for_each(|d| assert!(d.ended().success()));
         judge(self.dir.path(), &self.histories).counts.grants as usize
     }
 }
@@ -159,14 +159,14 @@ fn a_mixed_cluster_recovers() {
     let mut c = Cluster::start([oldest, newest, oldest]);
     c.work("before");
     c.daemons[2].signal(Signal::TERM);
-    c.daemons[2].child.wait().unwrap();
+    c.daemons[2].ended();
     c.daemons[2] = c.daemon(3, newest);
     c.whole();
     assert_eq!(c.spoken(2), [oldest, newest]);
     c.work("upgraded");
     c.recorded(1);
     c.daemons[1].signal(Signal::KILL);
-    c.daemons[1].child.wait().unwrap();
+    c.daemons[1].ended();
     c.daemons[1] = c.daemon(2, newest);
     c.whole();
     c.work("after");

@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
-use crate::common::{Compiler, Running, debian, free_port, said};
+use crate::common::{Compiler, Running, debian, free_port, said, within};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
@@ -129,15 +129,20 @@ fn loses(on_lost: Option<&str>) -> (ExitStatus, String, String) {
     command.envs(on_lost.map(|what| ("LOCKIFY_ON_LOST", what)));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
-    let mut text = String::new();
-    while !text.contains("wait: 0\n") {
-        assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
-    }
+    let mut out = within("the program's wait", move || {
+        let mut text = String::new();
+        while !text.contains("wait: 0\n") {
+            assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
+        }
+        out
+    });
     drop(daemon.daemon.take());
-    let mut told = String::new();
-    out.read_to_string(&mut told).unwrap();
-    let err = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
-    (child.wait().unwrap(), told, err)
+    within("the program's end", move || {
+        let mut told = String::new();
+        out.read_to_string(&mut told).unwrap();
+        let err = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+        (child.wait().unwrap(), told, err)
+    })
 }
 
 #[test]

@@ -3,7 +3,8 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use lockify_fabric::shm::{Owner, Segment, Shape, Shm};
@@ -12,10 +13,14 @@ use lockify_onesided::{Address, Fabric, Key, Peer, Region, Verb, VerbError};
 const ROLE: &str = "LOCKIFY_TEST_ROLE";
 const NOBODY: &str = "a role was started without its parent";
 
+/// Much longer than anything takes; a process that is waited for as long has failed.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Another process, that runs a role of this file; killed when dropped.
 struct Other {
     child: Child,
-    says: BufReader<ChildStdout>,
+    /// Its lines. Another thread reads them, because a pipe has no time limit.
+    says: Receiver<String>,
 }
 
 impl Other {
@@ -28,21 +33,22 @@ impl Other {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap());
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (tell, says) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| tell.send(l)));
         Other { child, says }
     }
 
     /// Waits until it has said this.
     fn says(&mut self, wanted: &str) -> String {
-        let mut line = String::new();
-        while self.says.read_line(&mut line).unwrap() > 0 {
+        loop {
+            let line = self.says.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|e| panic!("it does not say {wanted}: {e}"));
             // The test harness puts its own words before the first line.
             if let Some(at) = line.find(wanted) {
                 return line[at + wanted.len()..].trim().to_owned();
             }
-            line.clear();
         }
-        panic!("it ended without saying {wanted}");
     }
 
     fn kill(&mut self) {
@@ -51,6 +57,11 @@ impl Other {
     }
 
     fn ends_well(mut self) {
+        let end = Instant::now() + PATIENCE;
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < end, "a process does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         assert!(self.child.wait().unwrap().success());
     }
 }
@@ -160,8 +171,9 @@ fn order(me: &Shm, region: Region) {
 fn verbs_of_one_peer_keep_their_order() {
     let home = home(2);
     let mut other = home.other("order");
-    let mut seen = 0;
+    let (mut seen, end) = (0, Instant::now() + PATIENCE);
     while other.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < end, "the other process does not end: {seen} was seen");
         let (second, first) = (home.read(64), home.read(0));
         assert!(first >= second, "{first} was written before {second}");
         seen = seen.max(second);

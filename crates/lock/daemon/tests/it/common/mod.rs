@@ -6,6 +6,7 @@ pub mod process;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,13 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "in vain waited for: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Waits on another thread, because what blocks has no time limit of its own.
+pub fn within<T: Send + 'static>(what: &str, wait: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = channel();
+    std::thread::spawn(move || tell.send(wait()));
+    told.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("in vain waited for {what}: {e}"))
 }
 
 /// Drives a future to its end on this thread: the client needs no particular runtime.

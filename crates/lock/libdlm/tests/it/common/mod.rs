@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use lockify_daemon::{Config, Daemon, Log};
@@ -125,6 +126,13 @@ impl Running {
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Waits on another thread, because what blocks has no time limit of its own.
+pub fn within<T: Send + 'static>(what: &str, wait: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = channel();
+    std::thread::spawn(move || tell.send(wait()));
+    told.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("in vain waited for {what}: {e}"))
 }
 
 /// The output of a command, which has to succeed and to end.
