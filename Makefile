@@ -3,11 +3,18 @@
 CARGO ?= cargo
 LOCKIFY = target/release/lockify
 
-.PHONY: run test bench peers lint ci release lib install deb check-arm64 python python-test
+.PHONY: run check test bench peers lint ci release lib install deb check-arm64 python python-test
 
 # A real cluster on this machine creates a tree: what does a creation cost?
 run: release
 	$(LOCKIFY) demo $(ARGS)
+
+# What is known within minutes, without root: formatting, lints, documentation, unit tests, and the pages' tests that need
+# no program.
+PAGES = figures links packages prose readme sections
+check: lint
+	$(CARGO) test --workspace --lib --bins --locked $(FEATURES)
+	$(PYTHON) -B -m pytest -q -p no:cacheprovider $(PAGES:%=docs/test_%.py)
 
 # Unit and integration tests. Release-like optimisation is in the dev profile already.
 test:
@@ -22,7 +29,7 @@ peers:
 
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked $(FEATURES) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 ci:

@@ -377,6 +377,9 @@ mod tests {
         }
     }
 
+    /// Much longer than anything takes.
+    const LONG: Duration = Duration::from_secs(60);
+
     /// Both ends of a connection on loopback.
     fn connected() -> (Socket, Line<Word>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -403,7 +406,9 @@ mod tests {
 
     /// Hears until there is a word, or the end.
     fn word(line: &mut Line<Word>) -> Result<Word, End> {
+        let end = Instant::now() + LONG;
         loop {
+            assert!(Instant::now() < end, "in vain waited for a word");
             if let Some(word) = line.hear()? {
                 return Ok(word);
             }
@@ -438,7 +443,8 @@ mod tests {
         let mut events = mio::Events::with_capacity(8);
         let mut woken = |here: &mut Line<Word>, wanted: fn(&mio::event::Event) -> bool| {
             while !events.iter().any(wanted) {
-                poll.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+                poll.poll(&mut events, Some(LONG)).unwrap();
+                assert!(!events.is_empty(), "in vain waited for an event");
             }
             here.woken(events.iter().any(|event| event.is_read_closed()));
             events.clear();
@@ -464,8 +470,9 @@ mod tests {
         there.say(&Word::Yes(vec![1]));
         there.say(&long);
         there.say(&Word::Yes(vec![2]));
-        let mut heard = Vec::new();
+        let (mut heard, end) = (Vec::new(), Instant::now() + LONG);
         while heard.len() < 3 {
+            assert!(Instant::now() < end, "in vain waited for the word's last piece");
             there.flush();
             heard.extend(here.hear().unwrap());
         }

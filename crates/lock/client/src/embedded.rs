@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lockify_host::{Host, HostedClient, Outbox, Quota};
+use lockify_host::{ClientHost, HostedClient, Outbox, Quota};
 use lockify_node::{
     HOST_TOKENS, HostEvent, Level, Lines, NodeConfig, NodeEngine, Notice, SpaceConfig, Weight,
 };

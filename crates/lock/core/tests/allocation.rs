@@ -1,5 +1,7 @@
 //! After warm-up, an uncontended local lock allocates nothing: not for the lock, its conversions,
 //! its unlock, nor for a resource that comes, goes, or stays cached.
+//!
+//! A program of its own, because a program has one allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,6 +1,8 @@
 //! A waiting client sleeps until it is woken. Counted are the times that its threads have been put
 //! to sleep by the kernel, or have been woken: as many as on a slow machine, or fewer.
 
+// This test looks at all threads of its process: in `it`, others would have theirs there.
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::os::fd::OwnedFd;

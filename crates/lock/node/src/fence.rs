@@ -213,6 +213,10 @@ fn kill(child: &mut Child) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+
     use super::*;
 
     fn fencer(command: &[&str], time_limit: Duration) -> Arc<Fencer> {
@@ -232,7 +236,9 @@ mod tests {
         let mailbox = Mailbox::new(Arc::new(waker));
         fencer.fence(target(born), mailbox.clone());
         let mut text = String::new();
+        let end = Instant::now() + LONG;
         loop {
+            assert!(Instant::now() < end, "in vain waited for the agent's end");
             for news in mailbox.take() {
                 match news {
                     News::Notice(notice) => text = notice.text,
@@ -282,14 +288,17 @@ mod tests {
         let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
         assert!(made.success());
         let script = format!("sleep 1000 >{} & wait", fifo.display());
-        let reader = std::thread::spawn({
-            let fifo = fifo.clone();
-            move || std::fs::read(fifo).unwrap()
-        });
+        // Does not wait for the child, which may be killed before it has opened the pipe.
+        let unblocked = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let mut reader = File::options().read(true).custom_flags(unblocked).open(&fifo).unwrap();
         let fencer = fencer(&["sh", "-c", &script], Duration::from_millis(300));
         let (success, text) = news(&fencer, 5);
         assert!(!success && text.contains("took more than 300 ms"), "{text}");
-        assert!(reader.join().unwrap().is_empty());
+        let end = Instant::now() + LONG;
+        while reader.read(&mut [0]).is_err() {
+            assert!(Instant::now() < end, "the agent's child lives");
+            std::thread::sleep(LOOK);
+        }
     }
 
     #[test]

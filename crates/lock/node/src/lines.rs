@@ -180,16 +180,17 @@ mod tests {
         // Details have left room for what matters.
         lines.say(b"important\n".to_vec(), Weight::Notice);
         assert!(!lines.flush(Duration::from_millis(10)), "it cannot have been written");
-        let read = std::thread::spawn(move || {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
             let (mut all, mut part) = (Vec::new(), [0; 4096]);
             while !all.ends_with(b"left out)\n") {
                 let n = reader.read(&mut part).unwrap();
                 assert!(n > 0, "the thread has ended");
                 all.extend_from_slice(&part[..n]);
             }
-            String::from_utf8(all).unwrap()
+            tell.send(String::from_utf8(all).unwrap())
         });
-        let text = read.join().unwrap();
+        let text = told.recv_timeout(LONG).expect("in vain waited for what is left out");
         assert!(lines.flush(LONG));
         let kept = ROOM / 2 / line.len();
         assert_eq!(

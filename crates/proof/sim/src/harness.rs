@@ -1,13 +1,16 @@
-//! For tests that print tables: `cargo test` shows these only for tests without the standard harness.
+//! For tests that print tables: `cargo test` shows them, and each has the processors for itself.
 
-/// Returns true if the command line asks for the test of this name: it has no filter, or a matching
-/// one.
-pub fn is_wanted(name: &str) -> bool {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.iter().any(|argument| argument == "--list") {
-        println!("{name}: test");
-        return false;
-    }
-    let mut filters = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
-    filters.peek().is_none() || filters.any(|filter| name.contains(filter.as_str()))
+use std::fmt::Display;
+use std::io::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Prints a line even if the test passes: the harness keeps to itself only what `println!` prints.
+pub fn show(line: impl Display) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Tests that print tables run one after the other: each uses all processors, and their lines would mix.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -63,6 +63,8 @@ impl Drop for Permit {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -78,10 +80,11 @@ mod tests {
             sender.send("has").unwrap();
             permit
         });
-        assert_eq!(given.recv(), Ok("asks"));
+        let long = Duration::from_secs(60);
+        assert_eq!(given.recv_timeout(long), Ok("asks"));
         assert!(given.try_recv().is_err());
         drop(first);
-        assert_eq!(given.recv(), Ok("has"));
+        assert_eq!(given.recv_timeout(long), Ok("has"));
         let _second = thread.join().unwrap();
         let _none = budget.take(0);
         assert_eq!(*budget.taken(), Amount { requests: 2, bytes: 1000 });

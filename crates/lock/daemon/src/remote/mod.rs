@@ -15,7 +15,7 @@ use lockify_core::{
     ClientId, Error, Input, LockFlags, LockId, Mode, Output, Status, Time, UnlockArgs, UnlockFlags,
 };
 use lockify_history::{Kind, WriteError};
-use lockify_host::{Elsewhere, Told};
+use lockify_host::{ExternalEvent, ExternalLockspace};
 use lockify_node::{History, Level, Notice, history_file};
 use lockify_remote::lock_of;
 use lockify_session::protocol::{LockRequest, Refusal};
