@@ -36,6 +36,7 @@ HARMLESS = {
     "bitflags",
     "bytes",
     "hashbrown",
+    "indexmap",
     "postcard",
     "rand",
     "rand_xoshiro",

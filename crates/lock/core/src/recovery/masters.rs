@@ -7,11 +7,12 @@ use hashbrown::HashMap;
 
 use super::Recovery;
 use crate::ids::{LockId, NodeId};
-use crate::inspect::Queue;
 use crate::lock::{Lock, OpStage, Owner};
 use crate::mastery::directory::Record;
-use crate::message::{Body, MovedLock, Step};
+use crate::message::{Body, MovedLock};
 use crate::name::Name;
+use crate::queue::Queue;
+use crate::recovery::step::Step;
 use crate::resource::{Master, ResourceKey};
 use crate::space::Lockspace;
 
