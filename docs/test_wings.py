@@ -151,5 +151,28 @@ def test_every_folder_of_a_wing_has_a_package() -> None:
     """A folder that was left behind would look like a room."""
     rooms = {package.room for package in packages().values()}
     for wing in ("base", *PRODUCTS, *SERVANTS):
-        for folder in (ROOT / "crates" / wing).iterdir():
+        for folder in filter(Path.is_dir, (ROOT / "crates" / wing).iterdir()):
             assert f"{wing}/{folder.name}" in rooms, folder
+
+
+PATH = re.compile(r"`([\w./{},*-]+)`")
+
+
+def expanded(path: str) -> list[str]:
+    """A path with alternatives, `a/{b,c}.rs`, as its paths."""
+    head, brace, rest = path.partition("{")
+    if not brace:
+        return [path]
+    choices, _, tail = rest.partition("}")
+    return [found for choice in choices.split(",") for found in expanded(head + choice + tail)]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "crates").glob("*/README.md")), ids=lambda page: page.parent.name)
+def test_a_wings_page_names_places_that_are_there(page: Path) -> None:
+    """The first path of each row of "To change X, go to Y"."""
+    rows = [line.split("|") for line in page.read_text().splitlines() if line.startswith("| ") and line.count("|") == 3]
+    places = [PATH.search(cells[2]) for cells in rows if "go to" not in cells[2]]
+    paths = [path for place in places if place and "/" in place[1] for path in expanded(place[1])]
+    assert paths
+    missing = [path for path in paths if not list(page.parent.glob(path)) and not (page.parent / path).exists()]
+    assert not missing, f"{page.relative_to(ROOT)} names what is not there"
