@@ -25,8 +25,7 @@ use std::time::Duration;
 use lockify_session::protocol::{Answer, Event, Query, Request};
 
 use crate::callbacks::Callbacks;
-use crate::client::unexpected;
-use crate::error::Error;
+use crate::error::{Error, unexpected};
 use crate::interrupt::{self, Interrupt};
 use crate::sleeper::Sleeper;
 use crate::slot::Slot;

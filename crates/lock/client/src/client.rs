@@ -15,7 +15,7 @@ use lockify_session::protocol::{
 use crate::callbacks::Callbacks;
 use crate::channel::Channel;
 use crate::domain::{Choice, Domain};
-use crate::error::Error;
+use crate::error::{Error, unexpected};
 use crate::socket;
 use crate::space::Lockspace;
 
@@ -319,11 +319,6 @@ impl Opened {
         }
         Ok(())
     }
-}
-
-/// The error for an answer to another question.
-pub(crate) fn unexpected(answer: &Answer) -> Error {
-    Error::Disconnected(format!("it answered another question: {answer:?}"))
 }
 
 impl Inner {

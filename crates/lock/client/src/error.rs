@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use lockify_core::{BadName, LostReason, Status};
-use lockify_session::protocol::{Goodbye, OLDEST, Refusal, VERSION};
+use lockify_session::protocol::{Answer, Goodbye, OLDEST, Refusal, VERSION};
 
 /// Why a call failed. Each message says what to do.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -153,4 +153,9 @@ impl From<Goodbye> for Error {
     fn from(goodbye: Goodbye) -> Error {
         Error::Disconnected(goodbye.to_string())
     }
+}
+
+/// The error for an answer to another question.
+pub(crate) fn unexpected(answer: &Answer) -> Error {
+    Error::Disconnected(format!("it answered another question: {answer:?}"))
 }

@@ -8,8 +8,8 @@ use lockify_node::MOST_PER_PAGE;
 use lockify_session::protocol::{Answer, KNOWS_PAGES, LockRequest, Query, Request, Space};
 
 use crate::channel::Channel;
-use crate::client::{Inner, unexpected};
-use crate::error::Error;
+use crate::client::Inner;
+use crate::error::{Error, unexpected};
 use crate::guard::{Guard, Pending};
 use crate::table::{LockState, LostLock, OnBlock};
 

@@ -7,9 +7,9 @@
 use core::hash::{Hash, Hasher};
 
 use crate::flags::LockFlags;
-use crate::inspect::Queue;
-use crate::lock::{Links, Lock, NIL};
+use crate::lock::Lock;
 use crate::mode::Mode;
+use crate::queue::{Links, NIL, Queue};
 
 /// From so many queued locks on, a resource has a [`Crowd`]; with one, it has none any more.
 pub(crate) const MANY: u32 = 8;

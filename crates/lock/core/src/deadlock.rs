@@ -26,10 +26,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::crowd::Modes;
 use crate::ids::{LockId, NodeId, Time};
-use crate::inspect::{Queue, ResourceInfo};
+use crate::inspect::ResourceInfo;
 use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
 use crate::message::Body;
 use crate::name::Name;
+use crate::queue::Queue;
 use crate::resource::{Master, ResourceKey};
 use crate::space::Lockspace;
 use crate::timers::Timer;

@@ -3,8 +3,8 @@
 use crate::crowd::{Modes, Notices};
 use crate::flags::{LockFlags, SbFlags};
 use crate::ids::LockId;
-use crate::inspect::Queue;
 use crate::mode::Mode;
+use crate::queue::Queue;
 use crate::resource::ResourceKey;
 use crate::space::Lockspace;
 use crate::store::Store;

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::flags::LockFlags;
 use crate::ids::{ClientId, LockId, NodeId, Time};
-use crate::message::Step;
 use crate::mode::Mode;
 use crate::name::Name;
+use crate::queue::Queue;
+use crate::recovery::step::Step;
 use crate::store::Store;
 
 /// A resource as one node sees it. The master's view is complete; other nodes know their own locks.
@@ -120,24 +121,6 @@ pub struct RecoveryInfo {
     pub step: Step,
     /// The members that have not reached it; known to the lowest member only.
     pub missing: Vec<NodeId>,
-}
-
-/// The queues of a resource.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub enum Queue {
-    /// Holds its granted mode.
-    Granted,
-    /// Holds its granted mode and waits for another.
-    Converting,
-    /// Waits for its first grant.
-    Waiting,
-    /// Its master has not answered yet.
-    Parked,
-}
-
-impl Queue {
-    pub(crate) const ALL: [Queue; 4] =
-        [Queue::Granted, Queue::Converting, Queue::Waiting, Queue::Parked];
 }
 
 /// A structural invariant that does not hold on this node: a defect of the lock manager.

@@ -41,6 +41,7 @@ pub mod mutation;
 mod name;
 mod ops;
 mod owned;
+mod queue;
 mod recovery;
 mod remote;
 mod resource;
@@ -53,9 +54,7 @@ pub use config::{ClaimMode, Config, Policy, UnknownPolicy};
 pub use error::{Error, Invalid, Status};
 pub use flags::{LockFlags, SbFlags, UnlockFlags};
 pub use ids::{ClientId, Clients, LockId, Member, NodeId, Time, View};
-pub use inspect::{
-    Defect, Footprint, LockInfo, Queue, RecoveryInfo, ResourceInfo, Seen, Wait, footprint,
-};
+pub use inspect::{Defect, Footprint, LockInfo, RecoveryInfo, ResourceInfo, Seen, Wait, footprint};
 pub use io::{
     Completion, ConvertArgs, Input, LockArgs, LostReason, Lvb, Output, Stats, Trace, UnlockArgs,
     WithdrawReason,
@@ -63,4 +62,5 @@ pub use io::{
 pub use message::Message;
 pub use mode::{Mode, UnknownMode};
 pub use name::{BadName, Name};
+pub use queue::Queue;
 pub use space::Lockspace;

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::crowd::Marks;
 use crate::flags::{LockFlags, SbFlags};
 use crate::ids::{ClientId, LockId, NodeId, Time};
-use crate::inspect::Queue;
 use crate::io::{Lvb, UnlockArgs};
 use crate::mode::Mode;
+use crate::queue::{Links, Queue};
 use crate::resource::ResourceKey;
 
 /// The owner of a lock.
@@ -135,20 +135,6 @@ pub(crate) struct Lock {
     pub lvb_out: Option<Lvb>,
     /// The present operation has read the resource's block into `lvb`.
     pub lvb_read: bool,
-}
-
-/// Position in a queue; slots of the neighbours.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub(crate) struct Links {
-    pub prev: u32,
-    pub next: u32,
-}
-
-/// No neighbour.
-pub(crate) const NIL: u32 = u32::MAX;
-
-impl Links {
-    pub const LOOSE: Links = Links { prev: NIL, next: NIL };
 }
 
 impl Lock {

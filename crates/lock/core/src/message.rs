@@ -17,6 +17,7 @@ use crate::io::Lvb;
 use crate::link::Weigh;
 use crate::mode::Mode;
 use crate::name::Name;
+pub use crate::recovery::step::Step;
 use crate::waits::Edge;
 
 /// A message between two members of a lockspace.
@@ -178,19 +179,6 @@ pub struct MovedLock {
     pub op: u32,
     /// The transaction that it belongs to; 0: its client.
     pub transaction: u64,
-}
-
-/// The barriers of a recovery.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum Step {
-    /// Everybody has stopped and knows the members.
-    Nodes,
-    /// The directory is rebuilt.
-    Directory,
-    /// Locks are at their masters.
-    Locks,
-    /// The old view's messages are gone.
-    Done,
 }
 
 /// The contents of messages.

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use slab::Slab;
 
 use crate::ids::ClientId;
-use crate::lock::NIL;
+use crate::queue::NIL;
 
 /// Each client's first lock; the others follow it by their links.
 #[derive(Clone, Default)]

@@ -21,6 +21,7 @@
 
 mod masters;
 mod settle;
+pub(crate) mod step;
 mod stop;
 mod walk;
 
@@ -33,9 +34,9 @@ use crate::ids::{LockId, NodeId, Time, View};
 use crate::inspect::RecoveryInfo;
 use crate::io::{LostReason, Output, WithdrawReason};
 use crate::lock::{Owner, Stage};
-use crate::message::{Body, Features, Step};
+use crate::message::{Body, Features};
+use crate::recovery::step::Step;
 use crate::space::Lockspace;
-
 use walk::Task;
 pub(crate) use walk::Walk;
 

@@ -6,11 +6,11 @@ use crate::error::{Error, Status};
 use crate::flags::{LockFlags, SbFlags};
 use crate::grant::{Effects, Outcome};
 use crate::ids::{LockId, NodeId};
-use crate::inspect::Queue;
 use crate::io::{Output, WithdrawReason};
 use crate::lock::{Lock, Op, Overlap, Owner, Stage};
 use crate::message::{Answer, Ask, Body, Granted, Message, NewLock};
 use crate::mode::Mode;
+use crate::queue::Queue;
 use crate::resource::{Finding, Master, ResourceKey};
 use crate::space::Lockspace;
 

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::crowd::CrowdKey;
 use crate::ids::{NodeId, Time};
 use crate::io::Lvb;
-use crate::lock::NIL;
 use crate::name::Name;
+use crate::queue::{List, NIL};
 
 /// A resource's slot.
 pub(crate) type ResourceKey = u32;
@@ -31,17 +31,6 @@ pub(crate) enum Finding {
     Awaiting,
     /// This node has won the round and tells everybody.
     Asserting,
-}
-
-/// Head and tail of a queue.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub(crate) struct List {
-    pub head: u32,
-    pub tail: u32,
-}
-
-impl List {
-    pub const EMPTY: List = List { head: NIL, tail: NIL };
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]

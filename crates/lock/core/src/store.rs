@@ -10,11 +10,11 @@ use slab::Slab;
 
 use crate::crowd::{Counted, Crowd, CrowdKey, MANY, Notices, Tally};
 use crate::ids::{ClientId, LockId};
-use crate::inspect::Queue;
-use crate::lock::{Links, Lock, NIL, Owner};
+use crate::lock::{Lock, Owner};
 use crate::mode::Mode;
 use crate::name::Name;
 use crate::owned::Owned;
+use crate::queue::{Links, NIL, Queue};
 use crate::resource::{Resource, ResourceKey};
 
 #[derive(Clone, Default, Serialize, Deserialize)]

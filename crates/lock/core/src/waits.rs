@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::flags::LockFlags;
 use crate::ids::{ClientId, LockId, NodeId};
-use crate::inspect::{LockInfo, Queue, ResourceInfo, Wait};
+use crate::inspect::{LockInfo, ResourceInfo, Wait};
 use crate::mode::Mode;
 use crate::name::Name;
+use crate::queue::Queue;
 
 /// Waits that one search takes into account: more would take too much of a node's time and memory.
 /// The search finds the rest when there are fewer.

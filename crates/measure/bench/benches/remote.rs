@@ -89,12 +89,6 @@ fn time(mut once: impl FnMut()) -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(PAIRS)
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 fn main() {
     let listeners: Vec<_> =
         (0..2).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
@@ -149,7 +143,7 @@ fn main() {
         println!(
             "{{\"bench\":\"remote\",\"case\":{{\"what\":\"{what}\"}},\"metric\":\"{metric}\",\
              \"unit\":\"{unit}\",\"value\":{:.3},\"rounds\":{rounds:.3?},\"published\":null}}",
-            median(rounds)
+            lockify_report::median(rounds.iter().copied())
         );
     };
     row("two TCP ping-pongs", "latency_us", "us", &us(&pings));

@@ -1,7 +1,8 @@
 //! The expectations about the results, and whether they are met.
 
+use lockify_report::median;
+
 use crate::measure::{DelayResult, NODES, Pair, PolicyResult};
-use crate::results::median;
 
 /// An expectation and the finding.
 #[derive(Clone, PartialEq, Debug)]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use lockify_report::{Case, Metric, Page, Plot, Row, Spread, Writer, metric};
+use lockify_report::{Case, Metric, Page, Plot, Row, Writer, median, metric};
 
 use crate::measure::{DelayResult, NODES, PolicyResult};
 use crate::relations::{Relation, ratios};
@@ -14,12 +14,6 @@ const BENCH: &str = "demo";
 
 /// Percentiles of latency that are reported.
 const PERCENTILES: [f64; 3] = [50.0, 99.0, 99.9];
-
-/// The middle of some values; 0 of none.
-pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let values: Vec<f64> = values.into_iter().collect();
-    Spread::of(&values).map_or(0.0, |spread| spread.median)
-}
 
 /// Events and violations of every history that was checked.
 pub fn proof(results: &[DelayResult]) -> (u64, u64) {

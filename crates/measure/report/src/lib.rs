@@ -44,5 +44,5 @@ pub use metric::Metric;
 pub use plot::{Form, Plot, Point, Series};
 pub use row::{Case, Row, Value};
 pub use scale::Scale;
-pub use stats::{Spread, quantile};
+pub use stats::{Spread, median, quantile};
 pub use table::{Table, table};

@@ -43,6 +43,12 @@ impl Spread {
     }
 }
 
+/// The middle of some values; 0 of none.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let values: Vec<f64> = values.into_iter().collect();
+    Spread::of(&values).map_or(0.0, |spread| spread.median)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

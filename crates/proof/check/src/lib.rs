@@ -45,11 +45,13 @@ pub mod array;
 mod checker;
 mod file;
 pub mod invariant;
+mod outcome;
 mod report;
 pub mod rules;
 pub mod state;
 
 pub use checker::{Checker, Options};
-pub use file::{Judged, Outcome, check_any, check_file, check_reader};
+pub use file::{Judged, check_any, check_file, check_reader};
 pub use invariant::{Counts, Invariant, Violation};
+pub use outcome::Outcome;
 pub use report::{Off, Report};

@@ -1,45 +1,13 @@
 //! The view of a program: take a lock, hold it, release it.
 
-use crate::fabric::{Fabric, Nanos, VerbError};
+use crate::error::LockError;
+use crate::fabric::{Fabric, Nanos};
+use crate::grant::Grant;
 use crate::letter::Claimant;
-use crate::options::{MAX_TURNOVER, Mode, Options, Protocol};
+use crate::options::{Mode, Options, Protocol};
 use crate::protocol::{Hold, cosed, drtm, rma, server, shift, spin, tail, ticket};
 use crate::session::{Counts, Session, Spot, Stop};
 use crate::table::{Generation, LockId, Table};
-
-/// Why a lock was not taken, or not released.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum LockError {
-    /// The table has no such lock.
-    #[error("lock {} is not in a table of {locks} locks: use Table::lock_of to map keys to locks", .lock.0)]
-    NoSuchLock {
-        /// The lock.
-        lock: LockId,
-        /// How many there are.
-        locks: u64,
-    },
-    /// This client has it already, and would wait for itself.
-    #[error("this client holds lock {} already (two keys may share a lock): ask for each lock once", .0.0)]
-    Held(LockId),
-    /// The settings are impossible.
-    #[error(
-        "a generation has 1 to {MAX_TURNOVER} tickets and a batch at least one writer: correct turnover and batch"
-    )]
-    Settings,
-    /// The protocol cannot repair a dead client's locks, so leases would be an empty promise.
-    #[error(
-        "{0} cannot repair what a dead client leaves: choose another protocol, or no lease (a lease of 0s)"
-    )]
-    NoLeases(&'static str),
-    /// Clocks of clients do not agree, and the protocol needs that.
-    #[error(
-        "{0} needs clocks that agree, and this fabric does not promise that: choose another protocol"
-    )]
-    NoCommonClock(&'static str),
-    /// A verb failed. The lock may have been taken; with leases others repair it.
-    #[error(transparent)]
-    Verb(#[from] VerbError),
-}
 
 /// How a release ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,16 +62,6 @@ impl Guard {
     fn spot(&self) -> Spot {
         Spot { lock: self.lock, generation: self.generation, me: self.me }
     }
-}
-
-/// The result of a protocol for a lock that it has taken.
-pub(crate) struct Grant {
-    pub spot: Spot,
-    /// When its lease starts.
-    pub since: Nanos,
-    /// A number that grows within the generation.
-    pub order: u64,
-    pub hold: Hold,
 }
 
 /// Bits of a token below the generation.

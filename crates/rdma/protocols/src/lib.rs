@@ -38,8 +38,10 @@ macro_rules! mutated {
 }
 
 mod client;
+mod error;
 pub mod explore;
 pub mod fabric;
+mod grant;
 mod home;
 mod letter;
 mod memory;
@@ -51,7 +53,8 @@ mod protocol;
 mod session;
 mod table;
 
-pub use client::{Client, Guard, LockError, Released};
+pub use client::{Client, Guard, Released};
+pub use error::LockError;
 pub use fabric::{
     Address, Capabilities, Fabric, Key, MESSAGE_WORDS, Message, Nanos, Peer, Received, Region,
     RegionError, Verb, VerbError,

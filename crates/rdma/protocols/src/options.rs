@@ -1,6 +1,6 @@
 //! The settings on which all clients of a table have to agree.
 
-use crate::client::LockError;
+use crate::error::LockError;
 use crate::fabric::Nanos;
 use crate::protocol::ticket::MOST_TICKETS;
 

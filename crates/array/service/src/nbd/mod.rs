@@ -14,6 +14,7 @@
 //! - **Half a request has no effect.** Work that was begun when a client disappears is finished.
 
 mod budget;
+mod error;
 mod handshake;
 mod server;
 mod session;
@@ -30,7 +31,8 @@ use lockify_array::Work;
 use crate::host::{Array, Done};
 use crate::{ArrayFile, Durability};
 
-pub use server::{Ended, ListenError, Server, Stopper};
+pub use error::ListenError;
+pub use server::{Ended, Server, Stopper};
 pub use stream::{Listen, OPEN_TO_NETWORK};
 
 /// The longest read or write, bytes: what clients assume that are told nothing.

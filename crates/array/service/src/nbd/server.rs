@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use lockify_array::OpError;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::error::ListenError;
 use super::handshake::negotiate;
 use super::session::{self, Served};
 use super::stream::{Listen, Listener, Stream, Until};
@@ -25,31 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const RESPITE: Duration = Duration::from_millis(100);
 /// Failed operations that are reported, of each connection.
 const REPORTED: usize = 8;
-
-/// Why a server does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    /// Something is there already.
-    #[error("{} exists, and is served by another process or is no socket; give another path", .0.display())]
-    Taken(PathBuf),
-    /// An address that others can reach.
-    #[error(
-        "{0} is not loopback, and who reaches it may read and write everything; use a Unix socket, or say so in words: \
-         {words:?}", words = super::OPEN_TO_NETWORK
-    )]
-    Exposed(SocketAddr),
-    /// The system refuses.
-    #[error("cannot listen on {place}: {error}")]
-    Bind {
-        /// The address or path.
-        place: String,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The export cannot be served.
-    #[error("{0}")]
-    Export(&'static str),
-}
 
 /// Why a server ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::server::ListenError;
+use super::error::ListenError;
 
 /// The words that allow addresses which other machines reach: the protocol, as it is served here, has no passwords.
 pub const OPEN_TO_NETWORK: &str = "anybody who reaches the network may read and write the array";

@@ -74,8 +74,8 @@ impl Lockspace {
     /// The master has become known without an answer to the lock that asked: it and those behind
     /// it go on.
     pub(crate) fn place_waiting(&mut self, key: ResourceKey) {
-        use crate::inspect::Queue;
         use crate::lock::{Lock, Stage};
+        use crate::queue::Queue;
         let asked: alloc::vec::Vec<_> = self
             .store
             .queue(key, Queue::Parked)

@@ -5,11 +5,12 @@ use alloc::vec::Vec;
 
 use super::Recovery;
 use crate::ids::{LockId, NodeId};
-use crate::inspect::Queue;
 use crate::lock::{Lock, Owner, Stage};
 use crate::mastery::directory::Record;
-use crate::message::{Body, MovedLock, Step};
+use crate::message::{Body, MovedLock};
 use crate::name::Name;
+use crate::queue::Queue;
+use crate::recovery::step::Step;
 use crate::resource::{Master, ResourceKey};
 use crate::space::Lockspace;
 

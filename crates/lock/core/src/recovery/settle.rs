@@ -4,9 +4,9 @@
 use alloc::vec::Vec;
 
 use crate::ids::LockId;
-use crate::inspect::Queue;
 use crate::lock::{Lock, Stage};
 use crate::mode::Mode;
+use crate::queue::Queue;
 use crate::resource::{Master, ResourceKey};
 use crate::space::Lockspace;
 

@@ -11,11 +11,11 @@ use crate::config::Policy;
 use crate::error::Status;
 use crate::flags::LockFlags;
 use crate::ids::{LockId, NodeId};
-use crate::inspect::Queue;
 use crate::io::Trace;
 use crate::lock::{CancelCause, Lock, Op, Owner, Stage};
 use crate::message::{Body, Message};
 use crate::mode::Mode;
+use crate::queue::Queue;
 use crate::resource::{Finding, Master, ResourceKey};
 use crate::space::Lockspace;
 

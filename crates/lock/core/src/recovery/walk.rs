@@ -16,9 +16,10 @@ use core::mem::take;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{NodeId, View};
-use crate::inspect::Queue;
-use crate::message::{Body, MovedLock, Step};
+use crate::message::{Body, MovedLock};
 use crate::name::Name;
+use crate::queue::Queue;
+use crate::recovery::step::Step;
 use crate::resource::{Master, ResourceKey};
 use crate::space::Lockspace;
 

@@ -30,7 +30,7 @@ use lockify_history::array::{Event, MergeError, Reader, merge};
 pub use checker::Checker;
 pub use report::Counts;
 
-use crate::file::Outcome;
+use crate::outcome::Outcome;
 
 /// The result of a check of an array's history.
 pub type Report = crate::report::Report<Counts>;

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::DefaultHasher;
 use std::rc::Rc;
 
-use crate::client::{Client, LockError};
+use crate::client::Client;
+use crate::error::LockError;
 use crate::explore::monitor::Monitor;
 use crate::explore::{Fault, Scenario};
 use crate::fabric::{Address, Capabilities, Fabric, Nanos, Peer, Received, Verb, VerbError};

@@ -5,7 +5,7 @@
 
 use hashbrown::HashMap;
 
-use crate::client::LockError;
+use crate::error::LockError;
 use crate::fabric::{Address, Fabric};
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::Options;

@@ -3,7 +3,7 @@
 mod cosed;
 mod srsl;
 
-use crate::client::LockError;
+use crate::error::LockError;
 use crate::fabric::{Fabric, Nanos};
 use crate::options::{Options, Protocol};
 use crate::table::Table;

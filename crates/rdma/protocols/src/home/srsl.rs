@@ -3,10 +3,11 @@
 //! It is gone with its process, but for the number of grants: a server that another one may follow keeps
 //! that in the lock's word, which this protocol has no other use for.
 
-use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-use crate::client::LockError;
+use hashbrown::HashMap;
+
+use crate::error::LockError;
 use crate::fabric::{Fabric, Nanos, Verb};
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::{Mode, Options};

@@ -16,8 +16,8 @@
 use core::future::Future;
 use core::pin::Pin;
 
-use crate::client::Grant;
 use crate::fabric::{Fabric, Nanos, Verb};
+use crate::grant::Grant;
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::Mode;
 use crate::protocol::{Field, Hold as AnyHold, counter};

@@ -12,8 +12,8 @@
 //! before `end`, and everybody else goes by `end`. All changes compare the whole word, and `end` only grows, so what comes
 //! late changes nothing. Left as published: writers can starve behind leases that are renewed.
 
-use crate::client::Grant;
 use crate::fabric::{Fabric, Nanos};
+use crate::grant::Grant;
 use crate::letter::Claimant;
 use crate::options::Mode;
 use crate::protocol::{Field, Hold as AnyHold};

@@ -14,8 +14,8 @@
 //!
 //! Nothing is repaired: a lock is two words here, and no single compare-and-swap could close them. So leases are refused.
 
-use crate::client::Grant;
 use crate::fabric::{Address, Fabric, Verb};
+use crate::grant::Grant;
 use crate::letter::{Claimant, Kind};
 use crate::memory::Memory;
 use crate::options::Mode;

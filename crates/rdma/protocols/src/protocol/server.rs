@@ -3,8 +3,8 @@
 //! With leases a waiter asks again and again. A grant says which of these questions came last, and the lease starts when
 //! that one was asked: that was before the server granted, from where the server counts.
 
-use crate::client::Grant;
 use crate::fabric::{Fabric, Nanos};
+use crate::grant::Grant;
 use crate::letter::{Claimant, Kind};
 use crate::options::Mode;
 use crate::protocol::Hold;

@@ -12,8 +12,8 @@
 //! With leases each hand-over counts in `released`, too (hole 1), and every change by a writer compares it (hole 3). A
 //! late verb finds a closed generation (holes 2 to 5).
 
-use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
+use crate::grant::Grant;
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::{Mode, Protocol};
 use crate::protocol::{Field, Hold as AnyHold, counter};

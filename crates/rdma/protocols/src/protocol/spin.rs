@@ -6,8 +6,8 @@
 //! With leases, `count` grows with every holder. All changes compare the whole word, so a late one finds another count
 //! and changes nothing; a lock whose word stands still for too long is taken over directly.
 
-use crate::client::Grant;
 use crate::fabric::Fabric;
+use crate::grant::Grant;
 use crate::letter::Claimant;
 use crate::protocol::{Field, Hold, counter};
 use crate::session::{Law, Session, Spot, Stop, Watch};

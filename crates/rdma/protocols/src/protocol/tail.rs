@@ -11,8 +11,8 @@
 //!
 //! A plain write of 0 by a holder that knows of no successor would wipe one out: release compares.
 
-use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
+use crate::grant::Grant;
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::Protocol;
 use crate::protocol::{Field, Hold as AnyHold, counter};

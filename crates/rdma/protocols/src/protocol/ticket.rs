@@ -14,8 +14,8 @@
 //! **When the counters run out**, nobody withdraws (a withdrawal may borrow from a neighbour after a reset). The client
 //! with the last ticket of a kind waits until it is alone and releases by closing the generation; later tickets are void.
 
-use crate::client::Grant;
 use crate::fabric::{Fabric, Verb};
+use crate::grant::Grant;
 use crate::letter::{Claimant, Kind, Letter};
 use crate::options::{Mode, Options, Protocol};
 use crate::protocol::{Field, Hold as AnyHold, counter};
