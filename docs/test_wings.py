@@ -46,7 +46,10 @@ HARMLESS = {
     "xxhash-rust",
 }
 
-ROW = re.compile(r"^\| (?P<floor>\d+) \| `(?P<room>[^`]+)` \| `(?P<package>[^`]+)` \| [^|]+ \| (?P<knows>[^|]+) \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^\| (?P<floor>\d+) \| `(?P<room>[^`]+)` \| `(?P<package>[^`]+)` \| [^|]+ \| (?P<knows>[^|]+) \|$",
+    re.MULTILINE,
+)
 
 
 class Package:
