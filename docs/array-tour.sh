@@ -42,8 +42,9 @@ kill_hard() {
     done
 }
 
-# A process of a device: its number, its file, what is special.
+# A process of a device: its number, its file, what is special. The log of one that had the number before says nothing of it.
 device() {
+    rm -f "device$1.log"
     "$lockify" array device "$2" --array array.toml --id "$1" ${LOCKIFY_DEVICE:-} "${@:3}" >"device$1.log" 2>&1 &
     process[device$1]=$!
     until_ok grep -q "^device" "device$1.log"
@@ -51,6 +52,7 @@ device() {
 
 # A host's process, which exports the array on a Unix socket.
 host() {
+    rm -f "host$1.log"
     "$lockify" array export array.toml --host "$1" --socket "$PWD/host$1" >"host$1.log" 2>&1 &
     process[host$1]=$!
     until_ok grep -q "serves the array" "host$1.log"
