@@ -23,6 +23,7 @@ pub mod log;
 mod messages;
 #[cfg(feature = "mutations")]
 pub mod mutation;
+mod writes;
 
 use std::collections::BTreeMap;
 

@@ -359,7 +359,7 @@ impl CorosyncMembership {
     /// The proposer asks again: not everybody has answered.
     fn accept_again(&mut self, of: u64) {
         let accepted = self.former.as_ref().is_some_and(|f| f.of == of);
-        if accepted && self.writes.held.is_none() {
+        if accepted && self.disk_writes.held.is_none() {
             self.cast(Word::Accept { of, stamps: Vec::new(), durable: true });
         }
     }
@@ -370,7 +370,7 @@ impl CorosyncMembership {
         for node in p.accepted {
             self.note_number(node, p.offer.view.seq);
         }
-        if self.writes.held.take().is_some_and(|h| h.of == p.of && !h.said) {
+        if self.disk_writes.held.take().is_some_and(|h| h.of == p.of && !h.said) {
             self.take_back(p.of);
         }
     }
@@ -528,7 +528,7 @@ impl CorosyncMembership {
         let Some(p) = self.proposal.take_if(|p| p.of == of) else { return };
         self.refused.push_front(of);
         self.refused.truncate(REFUSED);
-        let _ = self.writes.held.take_if(|h| h.of == of);
+        let _ = self.disk_writes.held.take_if(|h| h.of == of);
         if mutated!(self, RefusedUsesNumbers) {
             #[cfg(feature = "mutations")]
             {

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::log::{ERA_SHIFT, FIRST_ERA, ImageError, LAST_VIEW, open, seal};
+use crate::writes::Writes;
 
 /// How every image begins.
 pub(crate) const MAGIC: &[u8; 8] = b"LOCKCOR\x01";
@@ -109,17 +110,11 @@ pub(crate) fn highest_view(image: &[u8]) -> Result<u64, ImageError> {
     Image::decode(image).map(|i| i.memory.number)
 }
 
-/// The disk: one write at a time, and what waits for it.
+/// The writes of the memory, and what waits for the disk. Numbers are those of changes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Writes {
-    number: u64,
-    /// The write that is under way: its number, how many changes it has, and what it says.
-    running: Option<(u64, u64, Memory)>,
-    /// A write failed: it is tried again then.
-    again: Option<Time>,
-    /// Changes there have been, and those that the disk has.
-    changes: u64,
-    written: u64,
+pub(super) struct DiskWrites {
+    /// Each write keeps what it says.
+    pub(super) schedule: Writes<Memory>,
     /// A life to be begun when the disk has it.
     pub(super) life: Option<(u64, u64)>,
     /// An acceptance to be said then.
@@ -139,31 +134,19 @@ pub(super) struct Held {
     pub(super) said: bool,
 }
 
-impl Writes {
-    pub(super) fn is_idle(&self) -> bool {
-        self.running.is_none() && self.written == self.changes
-    }
-}
-
 impl CorosyncMembership {
     /// The memory has changed, and goes to the disk.
     pub(super) fn remember(&mut self) -> u64 {
-        self.writes.changes += 1;
-        self.writes.changes
+        self.disk_writes.schedule.change()
     }
 
     /// Begins a write, if there is anything to write.
     pub(super) fn write(&mut self, now: Time) {
-        let writes = &mut self.writes;
-        if writes.running.is_some()
-            || writes.written == writes.changes
-            || writes.again.is_some_and(|at| now < at)
-        {
+        if !self.disk_writes.schedule.is_due(now) {
             return;
         }
-        writes.number += 1;
-        let (number, memory) = (writes.number, self.kept.memory.clone());
-        writes.running = Some((number, writes.changes, memory.clone()));
+        let memory = self.kept.memory.clone();
+        let number = self.disk_writes.schedule.begin(memory.clone());
         let (cluster, node) = (self.config.cluster.clone(), self.config.node);
         let image = Image { cluster, node, memory }.encode();
         self.actions.push_back(Action::Persist { number, image });
@@ -171,20 +154,17 @@ impl CorosyncMembership {
 
     /// A write has ended.
     pub(super) fn persisted(&mut self, now: Time, number: u64, success: bool) {
-        let Some((_, changes, memory)) = self.writes.running.take_if(|(n, ..)| *n == number) else {
-            return;
-        };
+        let again = now + (self.config.lease / 4).max(1);
+        let Some(memory) = self.disk_writes.schedule.end(number, success, again) else { return };
         if !success {
-            self.writes.again = Some(now + (self.config.lease / 4).max(1));
             return self.accept_without_disk(now);
         }
-        (self.writes.again, self.writes.written) = (None, changes);
         let began = !self.kept.written.remembers() && memory.remembers();
         self.kept.written = memory;
         self.begin_life(now);
         self.say_accepted();
-        if let Some((id, _, text)) = self.writes.answer.take_if(|(_, change, _)| *change <= changes)
-        {
+        let DiskWrites { schedule, answer, .. } = &mut self.disk_writes;
+        if let Some((id, _, text)) = answer.take_if(|(_, change, _)| schedule.has(*change)) {
             self.actions.push_back(Action::Answer { id, result: Ok(text) });
             self.report_soon(now);
         }
@@ -211,7 +191,7 @@ impl CorosyncMembership {
 
     /// Takes a life, if this process has none and knows which.
     pub(super) fn seek_life(&mut self, now: Time) {
-        if self.kept.life.is_some() || self.writes.life.is_some() {
+        if self.kept.life.is_some() || self.disk_writes.life.is_some() {
             return;
         }
         if !self.kept.asked {
@@ -256,14 +236,12 @@ impl CorosyncMembership {
         let life = self.mutated_life(life);
         (self.own_life, self.forgot) = (life, false);
         self.kept.memory.lives.insert(me, life);
-        self.writes.life = Some((life, self.remember()));
+        self.disk_writes.life = Some((life, self.remember()));
     }
 
     fn begin_life(&mut self, now: Time) {
-        let written = self.writes.written;
-        let Some((life, _)) = self.writes.life.take_if(|(_, change)| *change <= written) else {
-            return;
-        };
+        let DiskWrites { schedule, life, .. } = &mut self.disk_writes;
+        let Some((life, _)) = life.take_if(|(_, change)| schedule.has(*change)) else { return };
         self.kept.life = Some(life);
         if self.kept.born == 0 {
             self.kept.born = life;
@@ -280,7 +258,7 @@ impl CorosyncMembership {
         self.kept.born = 0;
         if self.kept.installed.is_some() {
             self.halt(Halt::LeftBehind);
-        } else if self.writes.life.is_none() && !self.halted {
+        } else if self.disk_writes.life.is_none() && !self.halted {
             self.take_life();
         }
     }
@@ -293,7 +271,7 @@ impl CorosyncMembership {
             return;
         }
         // Also one that waits for the disk: a larger one is taken instead.
-        if self.writes.life.take().is_some() {
+        if self.disk_writes.life.take().is_some() {
             return self.take_life();
         }
         if self.kept.life.is_some() {
@@ -318,12 +296,12 @@ impl CorosyncMembership {
     /// Notes an acceptance, to be said when the disk has it.
     pub(super) fn accept_soon(&mut self, now: Time, of: u64, stamps: Vec<(NodeId, Time)>) {
         let change = self.remember();
-        self.writes.held = Some(Held { of, stamps, since: now, change, said: false });
+        self.disk_writes.held = Some(Held { of, stamps, since: now, change, said: false });
     }
 
     fn say_accepted(&mut self) {
-        let written = self.writes.written;
-        if let Some(held) = self.writes.held.take_if(|h| h.change <= written) {
+        let DiskWrites { schedule, held, .. } = &mut self.disk_writes;
+        if let Some(held) = held.take_if(|h| schedule.has(h.change)) {
             self.cast_accept(held.of, held.stamps, true);
         }
     }
@@ -336,10 +314,10 @@ impl CorosyncMembership {
 
     /// A node that cannot write delays nobody: enough others remember a view that has more than half of the votes.
     pub(super) fn accept_without_disk(&mut self, now: Time) {
-        let failed = self.writes.again.is_some();
+        let failed = self.disk_writes.schedule.has_failed();
         let patience = self.config.lease / 4;
         let late = |h: &&mut Held| !h.said && (failed || now >= h.since + patience);
-        if let Some(held) = self.writes.held.as_mut().filter(late) {
+        if let Some(held) = self.disk_writes.held.as_mut().filter(late) {
             held.said = true;
             let (of, stamps) = (held.of, held.stamps.clone());
             self.cast_accept(of, stamps, false);
@@ -349,11 +327,9 @@ impl CorosyncMembership {
     /// When an acceptance is said without the disk.
     pub(super) fn disk_due(&self) -> Time {
         let patience = self.config.lease / 4;
-        let held = self.writes.held.as_ref().filter(|h| !h.said);
+        let held = self.disk_writes.held.as_ref().filter(|h| !h.said);
         let held = held.map_or(Time::MAX, |h| h.since + patience);
-        // A write that is under way is not begun again.
-        let again = self.writes.again.filter(|_| self.writes.running.is_none());
-        held.min(again.unwrap_or(Time::MAX))
+        held.min(self.disk_writes.schedule.again().unwrap_or(Time::MAX))
     }
 
     // The requirements of a first view.
@@ -477,7 +453,7 @@ impl CorosyncMembership {
                     "era {} has begun on node {me}: it goes on when corosync has a quorum",
                     seq >> ERA_SHIFT
                 );
-                self.writes.answer = Some((id, self.remember(), text));
+                self.disk_writes.answer = Some((id, self.remember(), text));
                 return;
             }
         };
@@ -486,7 +462,7 @@ impl CorosyncMembership {
 
     /// For the status.
     pub(super) fn lacks(&self) -> impl Iterator<Item = String> + '_ {
-        let disk = self.writes.again.is_some();
+        let disk = self.disk_writes.schedule.has_failed();
         let disk = disk.then(|| "a write of state_dir, which failed: see the log".to_owned());
         self.lack.clone().into_iter().chain(disk)
     }

@@ -47,7 +47,7 @@ use lockify_core::{Member, NodeId, Time};
 use lockify_corosync::{Event as Said, Process, Reason, RingId};
 use serde::{Deserialize, Serialize};
 
-use self::memory::{Image, Memory, Record, Writes};
+use self::memory::{DiskWrites, Image, Memory, Record};
 pub(crate) use self::memory::{MAGIC, highest_view};
 pub(super) use self::restart::GroupImage;
 use self::restart::{Absence, Plan};
@@ -113,7 +113,7 @@ pub struct CorosyncMembership {
     former: Option<Former>,
     /// Proposals that were refused, the last ones: they are not accepted any more.
     refused: VecDeque<u64>,
-    writes: Writes,
+    disk_writes: DiskWrites,
     /// This node's largest life, as its disk has it, or as it was taken since.
     own_life: u64,
     /// The disk had no state when the process began.
@@ -267,7 +267,7 @@ impl CorosyncMembership {
             proposal: None,
             former: None,
             refused: VecDeque::new(),
-            writes: Writes::default(),
+            disk_writes: DiskWrites::default(),
             minorities: false,
             lack: None,
             fences: Fences::default(),

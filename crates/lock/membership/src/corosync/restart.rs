@@ -152,7 +152,7 @@ impl CorosyncMembership {
             fences,
             report_due,
             actions,
-            writes,
+            disk_writes,
             absent: _,
             plan,
         } = self;
@@ -165,7 +165,7 @@ impl CorosyncMembership {
         if !fences.is_empty() {
             return Err("a fencing agent runs".into());
         }
-        if !writes.is_idle() || kept.life.is_none() {
+        if !disk_writes.schedule.is_idle() || kept.life.is_none() {
             return Err("its state is being written".into());
         }
         if self.another_restarts() && plan.is_none_or(|p| !p.heard) {

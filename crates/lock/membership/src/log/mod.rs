@@ -47,6 +47,7 @@ use serde::{Deserialize, Serialize};
 use super::fences::Fences;
 use super::leases::Leases;
 use super::messages::{SpaceJoin, Vote};
+use super::writes::Writes;
 use super::{
     Action, Event, FenceKind, Halt, Membership, MembershipImage, NodeView, Service, Standing,
 };
@@ -161,7 +162,7 @@ pub struct LogMembership {
     /// Only on voters.
     agreement: Option<Agreement>,
     witnesses: BTreeMap<NodeId, Witness>,
-    disk_writes: Writes,
+    disk_writes: DiskWrites,
 
     visit: u64,
     life: Option<u64>,
@@ -246,16 +247,11 @@ struct Pending {
     again: Time,
 }
 
-/// The disk: one write at a time, and what waits for it.
+/// The writes of the state, and what waits for the disk.
 #[derive(Debug, Default)]
-struct Writes {
-    /// The write that is under way, and how many entries of the log it has.
-    running: Option<(u64, usize)>,
-    number: u64,
-    /// Something has changed that must be written before anything else is said.
-    dirty: bool,
-    /// A write failed: it is tried again then.
-    again: Option<Time>,
+struct DiskWrites {
+    /// Each change must be written before anything else is said. Each write keeps how many entries of the log it has.
+    schedule: Writes<usize>,
     /// The nodes that wait for this node's greeting, until the disk has it.
     greets: BTreeSet<NodeId>,
     /// To be sent when the disk has it.
@@ -264,9 +260,14 @@ struct Writes {
     inbox: VecDeque<(NodeId, Paxos)>,
 }
 
-impl Writes {
-    fn is_idle(&self) -> bool {
-        self.running.is_none() && !self.dirty
+impl DiskWrites {
+    /// A new state is to be written.
+    fn new(is_new: bool) -> DiskWrites {
+        let mut writes = DiskWrites::default();
+        if is_new {
+            writes.schedule.change();
+        }
+        writes
     }
 }
 
@@ -328,7 +329,7 @@ impl LogMembership {
             index: image.index,
             agreement: None,
             witnesses: image.witnesses,
-            disk_writes: Writes { dirty: is_new, ..Writes::default() },
+            disk_writes: DiskWrites::new(is_new),
             visit: random.visit(),
             life: None,
             weight: config.weight,
@@ -614,7 +615,7 @@ impl LogMembership {
         self.base = Some(self.state.clone());
         self.agreement = None;
         self.disk = self.random.next();
-        self.disk_writes.dirty = true;
+        self.disk_writes.schedule.change();
         self.disk_writes.inbox.clear();
         self.disk_writes.held.clear();
         self.introduce();
@@ -752,7 +753,7 @@ impl LogMembership {
         self.state = state;
         self.index = index;
         self.disk_writes.inbox.clear();
-        self.disk_writes.dirty = true;
+        self.disk_writes.schedule.change();
         self.vote_from(Records::default(), now);
         self.introduce();
         self.tell_nodes();
@@ -795,15 +796,15 @@ impl LogMembership {
 
     /// Handles input of the consensus, has changes written, and sends durable messages.
     fn turn(&mut self, now: Time) {
-        while self.disk_writes.is_idle() {
+        while self.disk_writes.schedule.is_idle() {
             self.apply_decided(now);
             if let Some(agreement) = &self.agreement
                 && agreement.take_dirty()
             {
-                self.disk_writes.dirty = true;
+                self.disk_writes.schedule.change();
             }
             self.collect();
-            if self.disk_writes.dirty {
+            if !self.disk_writes.schedule.is_idle() {
                 break;
             }
             let Some((from, message)) = self.disk_writes.inbox.pop_front() else { break };
@@ -822,7 +823,7 @@ impl LogMembership {
             }
         }
         self.write(now);
-        if self.disk_writes.is_idle() || mutated!(self, SendsBeforeDisk) {
+        if self.disk_writes.schedule.is_idle() || mutated!(self, SendsBeforeDisk) {
             let greets = std::mem::take(&mut self.disk_writes.greets);
             greets.into_iter().for_each(|to| self.say_hello(to));
             let held = std::mem::take(&mut self.disk_writes.held);
@@ -843,15 +844,11 @@ impl LogMembership {
     }
 
     fn write(&mut self, now: Time) {
-        let writes = &mut self.disk_writes;
-        if !writes.dirty || writes.running.is_some() || writes.again.is_some_and(|at| now < at) {
+        if !self.disk_writes.schedule.is_due(now) {
             return;
         }
-        (writes.dirty, writes.again) = (false, None);
-        writes.number += 1;
-        let number = writes.number;
         let records = self.agreement.as_ref().map(Agreement::records).unwrap_or_default();
-        self.disk_writes.running = Some((number, records.len()));
+        let number = self.disk_writes.schedule.begin(records.len());
         let image = Image {
             cluster: self.config.cluster.clone(),
             node: self.me(),
@@ -865,18 +862,12 @@ impl LogMembership {
     }
 
     fn persisted(&mut self, now: Time, number: u64, success: bool) {
-        let Some((running, entries)) = self.disk_writes.running else { return };
-        if running != number {
-            return;
-        }
-        self.disk_writes.running = None;
-        if success {
-            if let Some(agreement) = &mut self.agreement {
-                agreement.written(entries);
-            }
-        } else {
-            self.disk_writes.dirty = true;
-            self.disk_writes.again = Some(now + WRITE_AGAIN * self.heartbeat());
+        let again = now + WRITE_AGAIN * self.heartbeat();
+        let ended = self.disk_writes.schedule.end(number, success, again);
+        if let Some(entries) = ended.filter(|_| success)
+            && let Some(agreement) = &mut self.agreement
+        {
+            agreement.written(entries);
         }
     }
 
@@ -920,7 +911,7 @@ impl LogMembership {
         self.base = Some(self.state.clone());
         self.index = 0;
         self.disk_writes.inbox.clear();
-        self.disk_writes.dirty = true;
+        self.disk_writes.schedule.change();
         self.vote_from(Records::default(), now);
         let to: Vec<NodeId> = self.connected().collect();
         to.into_iter().for_each(|n| self.teach(n));
@@ -1143,7 +1134,7 @@ impl LogMembership {
         }
         if now >= self.next_pulse {
             self.next_pulse = now + self.heartbeat();
-            if self.disk_writes.is_idle()
+            if self.disk_writes.schedule.is_idle()
                 && let Some(agreement) = &mut self.agreement
             {
                 agreement.tick();
@@ -1389,7 +1380,7 @@ impl Membership for LogMembership {
         // A node without peers and without waits sleeps.
         let settled = self.installed.is_some() && self.installed == self.newest_view();
         let rests = self.is_alone() && self.peers.is_empty() && settled;
-        if rests && self.requests.is_empty() && self.disk_writes.is_idle() {
+        if rests && self.requests.is_empty() && self.disk_writes.schedule.is_idle() {
             return self.fences.next(self.last);
         }
         let mut next = self.next_beat.min(self.next_pulse);
@@ -1438,7 +1429,7 @@ impl Membership for LogMembership {
         if !self.fences.is_empty() {
             return Err("a fencing agent runs".into());
         }
-        if !self.disk_writes.is_idle() || self.halted || !self.actions.is_empty() {
+        if !self.disk_writes.schedule.is_idle() || self.halted || !self.actions.is_empty() {
             return Err("its state is being written".into());
         }
         Ok(MembershipImage(Service::Log(Box::new(self.keep()))))
@@ -1491,7 +1482,7 @@ impl LogMembership {
             entering: self.entering.clone(),
             excluded_at: self.excluded_at.iter().map(|(k, t)| (*k, *t)).collect(),
             last: self.last,
-            writes: self.disk_writes.number,
+            writes: self.disk_writes.schedule.number(),
         }
     }
 
@@ -1512,7 +1503,7 @@ impl LogMembership {
         service.installed = kept.installed;
         service.entering = kept.entering;
         service.excluded_at = kept.excluded_at.into_iter().collect();
-        service.disk_writes.number = kept.writes;
+        service.disk_writes.schedule.go_on(kept.writes);
         // Decided entries are in the records; the view that they lead to holds already.
         if let Some(agreement) = &mut service.agreement {
             for command in agreement.take_decided() {
@@ -1531,7 +1522,7 @@ impl LogMembership {
             return waits;
         }
         waits.extend(self.contradiction());
-        if self.disk_writes.again.is_some() {
+        if self.disk_writes.schedule.again().is_some() {
             waits.push("a write of state_dir, which failed: see the log".into());
         }
         if !self.sees_majority(self.last) {
