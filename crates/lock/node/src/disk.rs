@@ -25,7 +25,7 @@ const LONGEST: u64 = 64 << 20;
 pub(crate) struct Disk {
     file: PathBuf,
     /// Held while the process runs.
-    _lock: File,
+    lock: File,
     work: Option<Sender<(u64, Vec<u8>)>>,
 }
 
@@ -60,7 +60,7 @@ impl Disk {
             }
             Err(e) => return Err(failed(&path, "lock", &e.into())),
         }
-        Ok(Disk { file: dir.join(format!("membership.{shard}")), _lock: lock, work: None })
+        Ok(Disk { file: dir.join(format!("membership.{shard}")), lock, work: None })
     }
 
     /// The state that was written last; `None`: none ever was.
@@ -104,6 +104,13 @@ impl Disk {
             self.work = None;
             mailbox.post(News::Persisted { number, success: false });
         }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Closing it would not do while a process that another thread is just starting has it, too.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
@@ -185,5 +192,16 @@ mod tests {
         let second = Disk::open(dir.path(), 0).unwrap_err().to_string();
         assert!(second.contains("another process"), "{second}");
         Disk::open(dir.path(), 1).unwrap();
+    }
+
+    /// A child has all descriptors until it starts its program; that may take a while.
+    #[test]
+    fn a_node_that_has_ended_can_start_again_beside_a_process_that_is_just_starting() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Disk::open(dir.path(), 0).unwrap();
+        let child = first.lock.try_clone().unwrap();
+        drop(first);
+        Disk::open(dir.path(), 0).unwrap();
+        drop(child);
     }
 }

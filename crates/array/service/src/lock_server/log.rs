@@ -78,6 +78,13 @@ pub(super) struct Log {
     number: u32,
 }
 
+impl Drop for Log {
+    fn drop(&mut self) {
+        // Closing it would not do while a process that another thread is just starting has it, too.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl Log {
     /// Makes a new one.
     pub fn create(path: &Path, array: ArrayId) -> Result<Log, LogError> {

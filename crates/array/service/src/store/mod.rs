@@ -119,6 +119,13 @@ pub struct Store {
     kept_damaged: bool,
 }
 
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Closing it would not do while a process that another thread is just starting has it, too.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl Store {
     /// Makes a new device of the array: its blocks read as never written. Then opens it.
     ///
