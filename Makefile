@@ -3,11 +3,18 @@
 CARGO ?= cargo
 LOCKIFY = target/release/lockify
 
-.PHONY: run test bench peers lint ci release lib install deb check-arm64 python python-test
+.PHONY: run check test bench peers lint ci release lib install deb check-arm64 python python-test
 
 # A real cluster on this machine creates a tree: what does a creation cost?
 run: release
 	$(LOCKIFY) demo $(ARGS)
+
+# What is known within minutes, without root: formatting, lints, documentation, unit tests, and the pages' tests that need
+# no program.
+PAGES = figures links packages prose readme sections
+check: lint
+	$(CARGO) test --workspace --lib --bins --locked $(FEATURES)
+	$(PYTHON) -B -m pytest -q -p no:cacheprovider $(PAGES:%=docs/test_%.py)
 
 # Unit and integration tests. Release-like optimisation is in the dev profile already.
 test:
@@ -22,7 +29,7 @@ peers:
 
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked $(FEATURES) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 ci:
@@ -55,7 +62,7 @@ install:
 	ln -sf liblockify.so.0 $(DESTDIR)$(LIBDIR)/liblockify.so
 	$(PUT) $(LIB)/libdlm.so.3 $(DESTDIR)$(LIBDIR)/lockify/libdlm.so.3
 	$(PUT) $(LIB)/libdlm_lt.so.3 $(DESTDIR)$(LIBDIR)/lockify/libdlm_lt.so.3
-	$(PUT) crates/capi/include/lockify.h $(DESTDIR)$(PREFIX)/include/lockify.h
+	$(PUT) crates/lock/capi/include/lockify.h $(DESTDIR)$(PREFIX)/include/lockify.h
 	$(PUT) packaging/lockify.pc.in $(DESTDIR)$(LIBDIR)/pkgconfig/lockify.pc
 	sed -i 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|'"$$($(LOCKIFY) --version | cut -d' ' -f2)|" \
 		$(DESTDIR)$(LIBDIR)/pkgconfig/lockify.pc

@@ -5,7 +5,7 @@
                                              keeps the report of a run that has just ended, and writes the page
 
 A run is NAME.json: the command, the date, the machine, and, as `show`, the rows that the page has. The figures are
-in NAME.jsonl, the report that `lockify bench`, `lockify demo`, `lockify sim` or `lab/lab bench` wrote (crates/report).
+in NAME.jsonl, the report that `lockify bench`, `lockify demo`, `lockify sim` or `lab/lab bench` wrote (crates/measure/report).
 Runs without a report were recorded by hand: their figures are in NAME.json itself, and the page says so.
 """
 
@@ -63,7 +63,7 @@ class Wrong(Exception):
 
 
 def rows_of(report: Path) -> list[dict[str, Any]]:
-    """The rows of a report: one metric of one case each (crates/report/src/row.rs)."""
+    """The rows of a report: one metric of one case each (crates/measure/report/src/row.rs)."""
     return [json.loads(line) for line in report.read_text().splitlines() if line.strip()]
 
 

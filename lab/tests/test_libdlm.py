@@ -1,6 +1,6 @@
 """Programs for libdlm on the kernel's own lock manager, through Debian's libdlm.
 
-Lockify's libdlm.so.3 has to have them print the same: `crates/dlm/tests/programs.rs` compares
+Lockify's libdlm.so.3 has to have them print the same: `crates/lock/libdlm/tests/programs.rs` compares
 with the same files.
 """
 
@@ -15,7 +15,7 @@ import pytest
 from lockify_lab import Lab, net
 from lockify_lab.devices import DEVICES
 
-PROGRAMS = Path(__file__).parents[2] / "crates" / "dlm" / "tests" / "programs"
+PROGRAMS = Path(__file__).parents[2] / "crates" / "lock" / "libdlm" / "tests" / "programs"
 
 # The programs, and the library that each is linked with.
 CASES = [

@@ -92,7 +92,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Tells an operator something.
 fn say(what: &str) {
-    crate::output::tell(&lockify_trust::printable(what));
+    crate::output::print_message(&lockify_trust::printable(what));
 }
 
 /// Set by SIGTERM and SIGINT.

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use lockify_check::array::{MergeError, Reader, Writer, check_parts};
-use lockify_check::{Outcome, WriteError};
+use lockify_check::Outcome;
+use lockify_check::array::check_parts;
+use lockify_history::WriteError;
+use lockify_history::array::{MergeError, Reader, Writer};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;

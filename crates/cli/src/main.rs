@@ -81,7 +81,7 @@ enum Command {
 fn main() -> ExitCode {
     let ended = dispatch(Cli::parse().command);
     ended.unwrap_or_else(|failure| {
-        crate::output::tell(&failure.to_string());
+        crate::output::print_message(&failure.to_string());
         failure.code().into()
     })
 }

@@ -140,7 +140,7 @@ fn on_network(args: &Args, address: SocketAddr, options: Options, stop: &AtomicB
         // Its range is that of a segment's places.
         clients: u16::try_from(args.clients).or_fail(Code::Unreadable)?,
         options,
-        log: |what| crate::output::tell(&lockify_trust::printable(what)),
+        log: |what| crate::output::print_message(&lockify_trust::printable(what)),
     };
     let server = NetworkServer::start(&listening).or_fail(Code::Failed)?;
     let address = server.address();

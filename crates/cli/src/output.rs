@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::exit::{Code, Failure, OrFail as _};
 
 /// Prints a message for the user at the terminal, on standard error.
-pub fn tell(what: &str) {
+pub fn print_message(what: &str) {
     eprintln!("lockify: {}", printable_lines(what));
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use lockify_fabric::Executes;
+use lockify_fabric::FabricExecutor;
 use lockify_fabric::shm::Owner;
 use lockify_onesided::{Guard, Mode, Released};
 use lockify_remote::{Joining, Remote};
@@ -115,13 +115,13 @@ impl Args {
 
 /// A lock of the table. The command inherits nothing of it: a killed holder's lock is repaired after
 /// the lease.
-struct Holding<F: Executes> {
+struct Holding<F: FabricExecutor> {
     remote: Remote<F>,
     guard: Guard,
     name: String,
 }
 
-impl<F: Executes> Held for Holding<F> {
+impl<F: FabricExecutor> Held for Holding<F> {
     fn environment(&self) -> Vec<(String, String)> {
         let mut all = vec![("LOCKIFY_NAME".to_owned(), self.name.clone())];
         all.extend(self.guard.token().map(|token| ("LOCKIFY_TOKEN".into(), token.to_string())));
@@ -150,7 +150,7 @@ impl<F: Executes> Held for Holding<F> {
     }
 }
 
-fn hold_one<F: Executes + 'static>(
+fn hold_one<F: FabricExecutor + 'static>(
     args: &Args,
     mut remote: Remote<F>,
     name: &OsStr,

@@ -28,12 +28,12 @@ impl Waiting {
         // Without a thread, nothing is said.
         let _ = thread::Builder::new()
             .name("lockify-waits".into())
-            .spawn(move || tell(&asks, &of, &name, &ended));
+            .spawn(move || report_reasons(&asks, &of, &name, &ended));
         Waiting { _end }
     }
 }
 
-fn tell(client: &Client, space: &Lockspace, name: &Name, ended: &Receiver<()>) {
+fn report_reasons(client: &Client, space: &Lockspace, name: &Name, ended: &Receiver<()>) {
     let (mut said, mut pause) = (String::new(), FIRST);
     while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         pause = LATER;
@@ -42,7 +42,7 @@ fn tell(client: &Client, space: &Lockspace, name: &Name, ended: &Receiver<()>) {
             return;
         }
         if reason != said {
-            output::tell(&format!("waiting for \"{name}\": {reason}"));
+            output::print_message(&format!("waiting for \"{name}\": {reason}"));
             said = reason;
         }
     }

@@ -55,7 +55,7 @@ FEWEST_SECONDS = 10  # of Filebench's loads
 _SET = "filesetname=big"
 _CLOSE = "closefile fd=1"
 _READ = (f"openfile {_SET},fd=1", "readwholefile fd=1,iosize=1m", _CLOSE)
-# As `lockify-load` has them (crates/load/src/profile.rs).
+# As `lockify-load` has them (crates/measure/load/src/profile.rs).
 PERSONALITIES = {
     "fileserver": Personality(
         50, 20, "128k",

@@ -1,5 +1,5 @@
 /*
- * The tasks of `lockify bench peers` for every lock service (crates/peers/src/turn.rs), through libdlm. The loaded
+ * The tasks of `lockify bench peers` for every lock service (crates/measure/peers/src/turn.rs), through libdlm. The loaded
  * library decides: the kernel's lock manager, or Lockify. One process is one client of one task. Its results go to
  * FILE.CLIENT. Linked with libdlm_lt a call does its own waiting; with libdlm (WITH_THREAD) the library's thread is told,
  * and wakes the caller.

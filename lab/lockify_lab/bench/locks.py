@@ -36,7 +36,7 @@ _PLAIN = "anybody who reaches the network may take and break locks"
 
 @dataclass(frozen=True)
 class Task:
-    """The task of clients; `crates/peers/src/turn.rs` calls it so, too."""
+    """The task of clients; `crates/measure/peers/src/turn.rs` calls it so, too."""
 
     title: str
     word: str  # locks.c's

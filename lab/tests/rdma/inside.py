@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-MARK = "lockify-worker: "  # as in crates/report/src/crew.rs
+MARK = "lockify-worker: "  # as in crates/measure/report/src/crew.rs
 PATIENCE = 100.0  # seconds; the caller has less
 
 

@@ -15,7 +15,7 @@ from crews import CLOCKED, HOME, PLAIN_TEXT, PROTOCOLS, UNREPAIRED, Worker, judg
 from lockify_lab import Lab, host, programs
 
 HEADER = Path("/usr/include/infiniband/verbs.h")
-TABLE = host.REPOSITORY / "crates" / "fabric" / "src" / "verbs" / "abi.txt"
+TABLE = host.REPOSITORY / "crates" / "rdma" / "fabric" / "src" / "verbs" / "abi.txt"
 
 # Not in CI: now and then a client waits for ever (docs/onesided-verbs.md, "What is checked").
 pytestmark = pytest.mark.long

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use lockify_bench::array::{Effort, Settings, goals, measure, page, rows, steps};
 use lockify_report::Writer;
 use lockify_report::crew::Program;
-use lockify_volume::bench::{Effort, Settings, goals, measure, page, rows, steps};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
@@ -85,6 +85,6 @@ pub fn run(args: &Args) -> Ended {
 
 /// Runs a worker, as this benchmark starts them.
 pub fn worker() -> Ended {
-    lockify_volume::bench::worker::run().or_fail(Code::Failed)?;
+    lockify_bench::array::worker::run().or_fail(Code::Failed)?;
     Ok(ExitCode::SUCCESS)
 }

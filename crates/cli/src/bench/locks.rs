@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 
-use lockify_client::bench::{self, on_other_processor};
+use lockify_bench::locks::{self as bench, on_other_processor};
 use lockify_daemon::{Config, Daemon, Log};
 use tempfile::TempDir;
 
@@ -33,7 +33,7 @@ pub fn daemon(effort: Effort) -> Measured {
 }
 
 /// At another node: embedded, claimed, with TLS, and through two daemons.
-pub fn remote(effort: Effort) -> Measured {
+pub fn other_node(effort: Effort) -> Measured {
     let mut rows = bench::remote_embedded_pairs(pairs(effort)).or_fail(Code::Failed)?;
     rows.extend(bench::claimed_embedded_pairs(pairs(effort)).or_fail(Code::Failed)?);
     rows.extend(bench::remote_tls_pairs(pairs(effort)).or_fail(Code::Failed)?);

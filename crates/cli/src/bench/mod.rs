@@ -69,7 +69,9 @@ enum What {
     Daemon,
     /// Lock and unlock at another node, embedded and through daemons, next to bare ping-pongs; with
     /// TLS, next to plain text
-    Remote,
+    // `remote` is its old name: `lockify remote-lock` is about remote memory.
+    #[value(alias = "remote")]
+    OtherNode,
     /// Events per second and memory of the simulator, bare and with the lock manager on each node
     Sim,
     /// Memory per lock and per resource
@@ -118,7 +120,7 @@ pub fn run(args: &Args) -> Ended {
     let all: [Part; 6] = [
         (What::Core, core::measure),
         (What::Daemon, locks::daemon),
-        (What::Remote, locks::remote),
+        (What::OtherNode, locks::other_node),
         (What::Sim, simulator::measure),
         (What::Memory, memory::measure),
         (What::Wait, wait::measure),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockify_remote::bench::{Effort, cases, measure, page, rows};
+use lockify_bench::onesided::{Effort, cases, measure, page, rows};
 use lockify_report::Writer;
 use lockify_report::crew::Program;
 
@@ -55,6 +55,6 @@ pub fn run(args: &Args) -> Ended {
 
 /// Runs a worker, as this benchmark starts them.
 pub fn worker() -> Ended {
-    lockify_remote::worker::run().or_fail(Code::Failed)?;
+    lockify_bench::onesided::worker::run().or_fail(Code::Failed)?;
     Ok(ExitCode::SUCCESS)
 }

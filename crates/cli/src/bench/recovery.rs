@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use lockify_client::bench::recovery;
+use lockify_bench::locks::recovery;
 use lockify_core::Policy;
 use lockify_report::Writer;
 use lockify_report::crew::Program;

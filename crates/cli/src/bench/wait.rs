@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockify_client::bench::{self, WaitEffort};
+use lockify_bench::locks::{self as bench, WaitEffort};
 use lockify_core::{
     ClientId, Input, LockArgs, LockFlags, LockId, Lockspace, Mode, Name, Output, Status,
     UnlockArgs, UnlockFlags,

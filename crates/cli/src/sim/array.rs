@@ -4,15 +4,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lockify_array::Scheme;
+use lockify_array_trials::every_step::{self, Victim};
+use lockify_array_trials::measure::{Case, SCHEMES, measure};
+use lockify_array_trials::paper;
+use lockify_array_trials::profile::{Calibration, Profile, handling, window};
+use lockify_array_trials::scenario::Faults;
+use lockify_array_trials::seeds::{self, CONTROLLED};
+use lockify_array_trials::setting::{Turns, Variants};
+use lockify_array_trials::workload::{Alignment, Mix};
 use lockify_report::Writer;
-use lockify_trials::array::every_step::{self, Victim};
-use lockify_trials::array::measure::{Case, SCHEMES, measure};
-use lockify_trials::array::paper;
-use lockify_trials::array::profile::{Calibration, Profile, handling, window};
-use lockify_trials::array::scenario::Faults;
-use lockify_trials::array::seeds::{self, CONTROLLED};
-use lockify_trials::array::setting::{Turns, Variants};
-use lockify_trials::array::workload::{Alignment, Mix};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
@@ -148,7 +148,7 @@ fn scheme(name: &str) -> Result<Scheme, String> {
 }
 
 fn alignment(name: &str) -> Result<Alignment, String> {
-    name.parse().map_err(|e: lockify_trials::array::workload::UnknownAlignment| e.to_string())
+    name.parse().map_err(|e: lockify_array_trials::workload::UnknownAlignment| e.to_string())
 }
 
 fn percent(text: &str) -> Result<f64, String> {

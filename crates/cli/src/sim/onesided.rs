@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lockify_onesided::Protocol;
-use lockify_trials::onesided::{paper, seeds};
+use lockify_rdma_trials::{paper, seeds};
 
 use super::{Faults, Span, span};
 use crate::exit::{Code, Ended, OrFail as _};

@@ -1,0 +1,196 @@
+//! The array's state at a device, and the device's durable record.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::disk::{Job, Purpose};
+use super::fence::Fences;
+use super::{Device, DeviceBoot, DeviceOutput, Effect};
+use crate::agreement::Acceptor;
+use crate::message::{Answer, Call};
+use crate::{Agree, ArrayState, Condition, DeviceEvent, DeviceId, Life, Time};
+
+/// A device's record makes no sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the device's record cannot be read; replace the device, so that it is rebuilt")]
+pub struct BootError;
+
+/// The state that a device keeps durably beside its blocks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The array's state, and this device's votes on the next.
+    pub acceptor: Acceptor,
+    /// The fenced lives.
+    pub fenced: Fences,
+    /// Regions in which a write may be under way (docs/design/array.md 3.1.3).
+    pub dirty: BTreeSet<u64>,
+    /// Lives that may have locks or pre-writes here.
+    pub holders: BTreeSet<Life>,
+    /// The device's own term (`term.rs`).
+    pub term: u64,
+}
+
+impl Record {
+    pub(super) fn state(&self) -> &ArrayState {
+        self.acceptor.state()
+    }
+
+    /// The record that a device starts with, and whether it has run before.
+    pub(super) fn at_start(device: DeviceId, boot: &DeviceBoot) -> Result<(Self, bool), BootError> {
+        match &boot.record {
+            None => {
+                let record = Record {
+                    acceptor: Acceptor::new(boot.state.clone()),
+                    fenced: Fences::default(),
+                    dirty: BTreeSet::new(),
+                    holders: BTreeSet::new(),
+                    term: boot.state.term(device),
+                };
+                Ok((record, false))
+            }
+            Some(record) => {
+                let mut record: Record = postcard::from_bytes(record).map_err(|_| BootError)?;
+                record.begin_term(device);
+                Ok((record, true))
+            }
+        }
+    }
+}
+
+/// Saves under way, and the requests that are answered when they are done.
+#[derive(Debug, Default)]
+pub(super) struct Saving {
+    next: u64,
+    /// The last one that is durable; they are done in order.
+    done: u64,
+    answers: Vec<(u64, Call, Answer)>,
+    /// Lives that are fenced for good when these are done.
+    fenced: Vec<(u64, Life)>,
+}
+
+/// Returns true if a device has been out of the array between two of its conditions. The states in between need not be
+/// known here.
+fn was_out(before: Condition, after: Condition) -> bool {
+    match (before, after) {
+        (_, Condition::Failed) | (Condition::Good, Condition::Rebuilding { .. }) => true,
+        (Condition::Rebuilding { done }, Condition::Rebuilding { done: now }) => now < done,
+        _ => false,
+    }
+}
+
+impl Device {
+    /// Saves the record; then gives the answer.
+    pub(super) fn save(&mut self, answer: Option<(Call, Answer)>) {
+        self.saving.next += 1;
+        let number = self.saving.next;
+        self.saving.answers.extend(answer.map(|(call, answer)| (number, call, answer)));
+        self.disk.add(None, Job::Save(self.record()), Purpose::Save { number });
+    }
+
+    /// The record that another life of this device goes on with.
+    pub fn record(&self) -> Bytes {
+        // Serialization to memory fails only for types that have no length; a record has.
+        Bytes::from(postcard::to_allocvec(&self.record).unwrap_or_default())
+    }
+
+    pub(super) fn saved(&mut self, number: u64) {
+        self.saving.done = number;
+        for (wanted, life) in std::mem::take(&mut self.saving.fenced) {
+            if wanted <= number {
+                self.note_fenced(life);
+            } else {
+                self.saving.fenced.push((wanted, life));
+            }
+        }
+        let all = std::mem::take(&mut self.saving.answers);
+        for (wanted, call, answer) in all {
+            if wanted == number {
+                self.reply(call, false, answer);
+            } else {
+                self.saving.answers.push((wanted, call, answer));
+            }
+        }
+    }
+
+    /// Reports fenced lives to histories when the present save is durable.
+    pub(super) fn note_fenced_when_saved(&mut self, lives: &[Life]) {
+        if self.is_saving() {
+            let number = self.saving.next;
+            self.saving.fenced.extend(lives.iter().map(|life| (number, *life)));
+        } else {
+            lives.iter().for_each(|life| self.note_fenced(*life));
+        }
+    }
+
+    pub(super) fn note_fenced(&mut self, life: Life) {
+        self.fencing.push(life);
+    }
+
+    /// Reports the fenced lives whose writes no longer wait for the disk. No later request of theirs comes before the
+    /// fence.
+    pub(super) fn tell_fenced(&mut self) {
+        for life in std::mem::take(&mut self.fencing) {
+            if self.disk.waits_with_writes_of(life) {
+                self.fencing.push(life);
+            } else {
+                self.output.push_back(DeviceOutput::Event(DeviceEvent::Fenced { life }));
+            }
+        }
+    }
+
+    pub(super) fn last_save(&self) -> u64 {
+        self.saving.next
+    }
+
+    /// Returns true if a change of the record may not be durable yet.
+    pub(super) fn is_saving(&self) -> bool {
+        self.saving.done < self.saving.next
+    }
+
+    /// A vote: kept before it is given.
+    pub(super) fn vote(&mut self, call: Call, ask: Agree, effects: &mut Vec<Effect>) {
+        let (answer, changed) = self.record.acceptor.handle(ask);
+        let answer = Answer::Agreed(answer);
+        // A vote that was asked for again may not be saved yet either; saves are in order.
+        if changed || self.is_saving() {
+            self.save(Some((call, answer)));
+        } else {
+            effects.push(Effect::answer(call, answer));
+        }
+    }
+
+    /// A host knows a newer state. It counts from now on, and hosts are told when it is durable.
+    pub(super) fn install(
+        &mut self,
+        now: Time,
+        call: Call,
+        state: ArrayState,
+        effects: &mut Vec<Effect>,
+    ) {
+        if state.epoch <= self.record.state().epoch {
+            return effects.push(Effect::answer(call, Answer::Done));
+        }
+        let own = usize::from(self.config.id.0);
+        let before = self.record.state().devices.get(own).copied();
+        let served = self.is_let_in();
+        if !self.record.acceptor.install(&state) {
+            return effects.push(Effect::answer(call, Answer::Invalid));
+        }
+        let now_is = state.devices.get(own).copied();
+        self.output.push_back(DeviceOutput::State(state));
+        if before.zip(now_is).is_some_and(|(before, now_is)| was_out(before, now_is)) {
+            // Hosts continue without this device, and will not cancel their state here.
+            self.tso.clear(now, None, &mut self.memory, effects);
+            self.locks.clear(None, effects);
+            self.forget_readmission();
+        }
+        if self.is_let_in() && !served {
+            self.serve_waiting(now, effects);
+        } else if self.record.state().term(self.config.id) > self.record.term {
+            self.record.begin_term(self.config.id);
+        }
+        self.save(Some((call, Answer::Done)));
+    }
+}

@@ -1,0 +1,184 @@
+//! Operations under way when the array's state changes, or when devices have forgotten their locks and pre-writes
+//! (docs/design/array.md 3.3, 3.4).
+
+use super::engine::{Phase, Refused, Role, Task, Try};
+use super::{ArrayHost, HostOutput};
+use crate::message::Action;
+use crate::plan;
+use crate::{ArrayState, Condition, OpError, Peer, Time};
+
+/// Stripes in which parity need not fit, after devices have refused a part of a try's writes. Parity may be wrong where some
+/// counting devices have written and others have refused. It may also be wrong where a device counts again that was left out.
+/// Where all parts were written, or none, parity fits. A restarted device may have written without an answer: that stripe is
+/// suspect there, and is repaired first.
+fn torn_stripes(this: &Try, state: &ArrayState) -> impl Iterator<Item = u64> {
+    let torn = this.plan.stripes.iter().filter(|part| {
+        let counts = |device| state.has(device, part.stripe);
+        let accesses = this.plan.accesses.iter().zip(&this.siblings).take(part.accesses.end);
+        let accesses = accesses.skip(part.accesses.start);
+        let written =
+            accesses.filter(|(access, _)| access.write.is_some() && counts(access.device));
+        let refused: Vec<bool> = written.map(|(_, sibling)| sibling.refused.is_some()).collect();
+        part.is_back(state) || refused.contains(&true) && refused.contains(&false)
+    });
+    torn.map(|part| part.stripe)
+}
+
+/// How a try goes on whose phase 2 some devices have refused.
+enum Remedy {
+    /// Redundancy replaces one unit of a stripe. With two missing, the write cannot be finished.
+    None { stripe: u64 },
+    /// A repair finds its own writes, and continues from there.
+    Restart,
+    /// Blocks may have changed since: the operation runs once more, after a repair of this stripe.
+    AnotherTry { suspect: Option<u64> },
+    /// Devices have only left. The others hold their locks and pre-writes, so the computed blocks still fit.
+    SendAgain,
+}
+
+impl ArrayHost {
+    /// Continues by a newer state of the array. Operations that have not written yet start again. Operations that write do not
+    /// wait for devices that are out.
+    pub(super) fn adopt(&mut self, now: Time, state: ArrayState) {
+        if state.epoch <= self.state.epoch {
+            return;
+        }
+        let fits = state.since == self.state.since;
+        self.state = state.clone();
+        self.output.push_back(HostOutput::State(state));
+        if fits {
+            return;
+        }
+        let all: Vec<u64> = self.tries.keys().copied().collect();
+        for seq in all {
+            let Some(this) = self.tries.get(&seq) else { continue };
+            let phase = this.phase;
+            let task = this.task.as_ref();
+            let votes = task.is_some_and(|task| {
+                matches!(task.role, Role::Tell { action: Action::Agree(_), .. })
+            });
+            if matches!(phase, Phase::Gate | Phase::First) {
+                self.restart(now, seq, 0);
+                continue;
+            }
+            let siblings = this.siblings.iter().enumerate().map(|(i, s)| (i, s.peer, s.access));
+            let gone = siblings.filter(|(_, peer, access)| match peer {
+                Peer::Server => false,
+                Peer::Device(device) if phase == Phase::Second && *access => self.is_out(*device),
+                // Failed devices vote as well.
+                Peer::Device(device) => self.is_out(*device) && !votes,
+            });
+            let gone: Vec<_> = gone.map(|(index, ..)| index).collect();
+            let Some(this) = self.tries.get_mut(&seq) else { continue };
+            for index in gone {
+                let sibling = &mut this.siblings[index];
+                if sibling.out.take().is_some_and(|out| !out.hidden) && sibling.access {
+                    sibling.refused = Some(Refused::Gone);
+                }
+            }
+            self.phase_ends(now, seq);
+        }
+    }
+
+    /// Finishes a try whose phase 2 some devices have refused and others have done (docs/design/array.md 3.4).
+    ///
+    /// If devices have only left, the computed blocks still fit. All others hold their locks and pre-writes, so that no
+    /// operation has come between. A device may have forgotten its locks, or an excluded one may be back. Then the
+    /// operation runs once more, as a reconstruct or large write. It never runs as a read-modify-write, which would keep
+    /// the difference between data and parity. The first try keeps its locks until then.
+    pub(super) fn mend(&mut self, now: Time, seq: u64) {
+        let Some(this) = self.tries.get(&seq) else { return };
+        match self.remedy(this) {
+            Remedy::None { stripe } => {
+                let what = format!("stripe {stripe} has lost more units than it can");
+                self.fail(now, seq, OpError::Unavailable(what));
+            }
+            Remedy::Restart => self.restart(now, seq, 0),
+            Remedy::AnotherTry { suspect } => self.mend_by_another_try(now, seq, suspect),
+            Remedy::SendAgain => self.send_writes_again(now, seq),
+        }
+    }
+
+    fn remedy(&self, this: &Try) -> Remedy {
+        let layout = self.config.layout;
+        let beyond = |s: &plan::StripePlan| plan::missing_units(&layout, &self.state, s.stripe) > 1;
+        if let Some(part) = this.plan.stripes.iter().find(|part| beyond(part)) {
+            return Remedy::None { stripe: part.stripe };
+        }
+        if matches!(this.task, Some(Task { role: Role::Pass(_), .. })) {
+            return Remedy::Restart;
+        }
+        // A device that does not count yet will rebuild what it has forgotten.
+        let counts = |index: usize| {
+            let access = this.plan.accesses.get(index);
+            access.is_some_and(|access| self.state.has(access.device, access.stripe))
+        };
+        let mut siblings = this.siblings.iter().enumerate();
+        let forgotten =
+            siblings.any(|(index, s)| s.refused == Some(Refused::Forgotten) && counts(index));
+        let suspect = this.siblings.iter().find_map(|sibling| match sibling.refused {
+            Some(Refused::Suspect { stripe }) => Some(stripe),
+            _ => None,
+        });
+        let back = this.plan.stripes.iter().any(|part| part.is_back(&self.state));
+        if forgotten || back || suspect.is_some() {
+            return Remedy::AnotherTry { suspect };
+        }
+        Remedy::SendAgain
+    }
+
+    /// Sends the computed blocks to the devices that have refused them and are not gone.
+    fn send_writes_again(&mut self, now: Time, seq: u64) {
+        let layout = self.config.layout;
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        this.epoch = self.state.since;
+        let mut again = Vec::new();
+        for part in &this.plan.stripes {
+            let units = (0..layout.data).map(|unit| layout.data(part.stripe, unit));
+            let mut devices = units.chain([layout.parity(part.stripe)]);
+            let skipped = devices.find(|device| !self.state.has(*device, part.stripe));
+            for index in part.accesses.clone() {
+                let sibling = &mut this.siblings[index];
+                let refused = sibling.refused.take().filter(|r| *r != Refused::Forgotten);
+                let device = usize::from(this.plan.accesses[index].device.0);
+                let condition = self.state.devices.get(device);
+                let present = condition.is_some_and(|c| *c != Condition::Failed);
+                if let (Some(blocks), true, Some(_)) = (&mut sibling.blocks, present, refused) {
+                    // The linkage record names the device that this write leaves out.
+                    blocks.header.skipped = skipped;
+                    again.push((index, blocks.clone()));
+                }
+            }
+        }
+        for (index, blocks) in again {
+            let Some(this) = self.tries.get(&seq) else { return };
+            let second = self.control.second(&this.plan.accesses[index], Some(blocks));
+            if let Some(second) = second {
+                self.send(now, seq, index, second.action, second.hidden);
+            }
+        }
+        self.phase_ends(now, seq);
+    }
+
+    fn mend_by_another_try(&mut self, now: Time, seq: u64, suspect: Option<u64>) {
+        #[cfg(feature = "mutations")]
+        let delta_again = self.mutated(crate::mutation::Mutation::DeltaAfterPartialWrite);
+        #[cfg(not(feature = "mutations"))]
+        let delta_again = false;
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        let torn: Vec<u64> = torn_stripes(this, &self.state).collect();
+        let Some(mut task) = this.task.take() else { return };
+        this.phase = Phase::Superseded;
+        self.counts.mended += 1;
+        if !delta_again {
+            task.parity_unfit.extend(torn);
+        }
+        task.delayed = true;
+        task.superseded.push(seq);
+        self.yield_locks(now, seq);
+        match suspect {
+            Some(stripe) => self.repair_first(now, task, stripe),
+            None => self.start(now, task),
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! A host breaks operations on the array down into requests to devices. It starts them again where a scheme demands it.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `engine.rs` | the way of an operation: tries, phases, siblings; the same for every scheme |
+//! | `presence.rs` | renewals, and the host's state on a new connection |
+//! | `replies.rs` | the effect of an answer on its try |
+//! | `changes.rs` | operations under way when the array's state changes (docs/design/array.md 3.3, 3.4) |
+//! | `job.rs` | computation on the blocks of an operation: parity, answers |
+//! | `repair_job.rs` | repairs that consist of several transactions: scrub, rebuild, fence; changes of the array's state |
+//! | `repair.rs` | one pass of a repair over one stripe |
+//! | `report.rs` | operations under way, for people |
+//! | `control.rs` | the interface to the schemes |
+//! | `server_locks.rs` | locks from the lock server: requested, registered, returned |
+//! | `callback.rs` | locks that are kept until the server calls them back |
+//! | `zero.rs`, `tso.rs`, `device_locks.rs` | a scheme's messages to devices |
+
+mod callback;
+mod changes;
+mod control;
+mod device_locks;
+mod engine;
+mod job;
+mod presence;
+mod repair;
+mod repair_job;
+mod replies;
+mod report;
+mod server_locks;
+mod tso;
+mod zero;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+
+use rand::SeedableRng as _;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::message::{Reply, Request};
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
+use crate::{
+    ArrayState, DeviceId, Epoch, HostAnswer, Layout, Life, OpError, OpId, Peer, Scheme,
+    ServerReply, ServerRequest, Stamp, Ticket, Time, Work,
+};
+
+use control::Control;
+use device_locks::Patience;
+use engine::{Later, Owner, Try};
+use repair_job::RepairJob;
+use server_locks::ServerLocks;
+
+/// A host's configuration. Times are in nanoseconds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostConfig {
+    /// This life of the host. A host that starts again has a larger incarnation.
+    pub life: Life,
+    /// How the hosts of this array keep out of each other's way.
+    pub scheme: Scheme,
+    /// How the array is laid out.
+    pub layout: Layout,
+    /// Devices without blocks that vote on the array's state; their ids follow those of the layout.
+    pub witnesses: u16,
+    /// The array's state as far as known; devices tell if it is newer.
+    pub state: ArrayState,
+    /// If half of a stripe's data units is written: read-modify-write rather than reconstruct-write (docs/design/array.md 1.2).
+    pub delta_at_half: bool,
+    /// How long a lock server or device trusts a silent host. The host renews long operations three times in this time.
+    pub lease: Time,
+    /// Timestamp ordering: after so many rejections, writes have to wait for a read.
+    pub starving_after: u32,
+    /// Device-served locking: how long requests wait for locks before there is anything to derive it from.
+    pub first_patience: Time,
+    /// Device-served locking: the range of the derived time-out.
+    pub patience: RangeInclusive<Time>,
+    /// The upper bound of an operation's first back-off after a denied lock. Each further denial doubles it, up to 1024 times
+    /// this. Otherwise many hosts on few blocks would deny each other everything.
+    pub backoff: Time,
+    /// A tolerance beyond the allowed lead of this host's timestamps over a device's clock. Within it, an operation waits;
+    /// beyond it, the operation fails.
+    pub clock_tolerance: Time,
+    /// For back-off.
+    pub seed: u64,
+    /// A rule that is left out, to show that checks find it.
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<Mutation>,
+}
+
+impl HostConfig {
+    /// The defaults.
+    pub fn new(life: Life, scheme: Scheme, layout: Layout, state: ArrayState) -> Self {
+        const MS: Time = 1_000_000;
+        HostConfig {
+            life,
+            scheme,
+            layout,
+            witnesses: 0,
+            state,
+            delta_at_half: false,
+            lease: 4_000 * MS,
+            starving_after: 8,
+            first_patience: 100 * MS,
+            patience: 5 * MS..=2_000 * MS,
+            backoff: 5 * MS,
+            clock_tolerance: 1_000 * MS,
+            seed: u64::from(life.host.0) ^ life.incarnation.rotate_left(32),
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+}
+
+/// An input of a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HostInput {
+    /// A piece of work. It is answered by one [`HostOutput::Done`], maybe at once.
+    Submit {
+        /// Names it.
+        ticket: Ticket,
+        /// The work to do.
+        work: Work,
+    },
+    /// An answer has come.
+    Reply {
+        /// The sender.
+        from: Peer,
+        /// The reply.
+        reply: Reply,
+    },
+    /// The lock server has said something. Its connection delivers in order, and nothing of an earlier one.
+    Server(ServerReply),
+    /// There is a new connection to a peer. Its unanswered requests are sent again.
+    Connected {
+        /// Whom to.
+        peer: Peer,
+        /// Names the time since a device's start. A restarted device has another, and has forgotten its grants.
+        boot: u64,
+    },
+    /// A connection has broken.
+    Disconnected {
+        /// Whom to.
+        peer: Peer,
+    },
+    /// The array's state as it was learned elsewhere.
+    State(ArrayState),
+    /// Nothing more will be submitted: locks that are only kept go back, so that nobody has to call for them.
+    Leave,
+    /// [`ArrayHost::next_timer`] has come.
+    Tick,
+}
+
+/// An output of a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HostOutput {
+    /// Send a request. If there is no connection, it may be dropped: it is sent again when there is one.
+    Send {
+        /// Whom to.
+        to: Peer,
+        /// The request to the device.
+        request: Request,
+    },
+    /// Send a request to the lock server, behind those before. If there is no connection, it may be dropped.
+    SendServer {
+        /// The request to the lock server.
+        request: ServerRequest,
+    },
+    /// A piece of work is done.
+    Done {
+        /// The ticket of the finished work.
+        ticket: Ticket,
+        /// The try that did it; none if it failed before there was one.
+        op: Option<(OpId, Stamp)>,
+        /// The result of the work.
+        result: Result<HostAnswer, OpError>,
+    },
+    /// The host has learned of a newer state of the array.
+    State(ArrayState),
+    /// A device reports that its disk has failed. Operations wait for it until the array's state says so as well.
+    Broken(DeviceId),
+}
+
+/// A host's counters since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostCounts {
+    /// Pieces of work that were answered, failed ones included.
+    pub done: u64,
+    /// Those of them that waited for a conflicting lock or pre-write, or were started again (docs/design/array.md 2.5).
+    pub delayed: u64,
+    /// Those of them that failed.
+    pub failed: u64,
+    /// Requests sent, without leases and states of the array.
+    pub requests: u64,
+    /// Replies received, to these.
+    pub replies: u64,
+    /// Tries that were given up and started again.
+    pub restarts: u64,
+    /// Timestamp ordering: requests that were too late.
+    pub rejected: u64,
+    /// Device-served locking: requests that waited too long.
+    pub denied: u64,
+    /// Operations that were finished by a second try after a part of the first was written (docs/design/array.md 3.4).
+    pub mended: u64,
+    /// Leases renewed.
+    pub leases: u64,
+}
+
+/// A host.
+pub struct ArrayHost {
+    config: HostConfig,
+    state: ArrayState,
+    control: Box<dyn Control>,
+    locks: Option<ServerLocks>,
+    patience: Patience,
+    random: Xoshiro256PlusPlus,
+    clock: Clock,
+    next_seq: u64,
+    tries: BTreeMap<u64, Try>,
+    repair_jobs: BTreeMap<u64, RepairJob>,
+    next_repair_job: u64,
+    later: BTreeMap<(Time, u64), Later>,
+    next_later: u64,
+    heard_from_us: BTreeMap<Peer, Time>,
+    /// When to look who should hear of this host again.
+    renewal: Option<Time>,
+    /// The states that devices were told, and have not answered yet.
+    installing: BTreeMap<Peer, Epoch>,
+    /// By which of its starts a device was last connected.
+    boots: BTreeMap<Peer, u64>,
+    /// Devices that are to be told when the tries before this one have no unanswered writes there.
+    settling: BTreeMap<Peer, u64>,
+    fenced: bool,
+    counts: HostCounts,
+    output: VecDeque<HostOutput>,
+}
+
+/// Gives timestamps: unique, growing, and never behind what devices have seen (docs/design/array.md 2.4).
+struct Clock {
+    last: Time,
+    /// By how much this host's clock is more ahead of a device's than it may be.
+    fast: Time,
+    host: u32,
+}
+
+impl Clock {
+    fn stamp(&mut self, now: Time) -> Stamp {
+        self.last = now.saturating_sub(self.fast).max(self.last.saturating_add(1));
+        Stamp { time: self.last, host: self.host }
+    }
+
+    /// No stamp that was given is newer.
+    fn newest(&self) -> Time {
+        self.last
+    }
+
+    fn learn(&mut self, seen: Time) {
+        self.last = self.last.max(seen);
+    }
+
+    /// A device takes nothing newer than `limit` yet. To wait alone would not help: this clock goes on as that one does.
+    fn slow_down(&mut self, now: Time, limit: Time) {
+        self.fast = self.fast.max(now.saturating_sub(limit));
+    }
+}
+
+impl ArrayHost {
+    /// A host that has not begun with anything.
+    pub fn new(config: HostConfig) -> Self {
+        ArrayHost {
+            state: config.state.clone(),
+            control: control::of(&config),
+            locks: ServerLocks::of(config.scheme, config.lease),
+            patience: Patience::new(config.first_patience, config.patience.clone()),
+            random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
+            clock: Clock { last: 0, fast: 0, host: config.life.host.0 },
+            next_seq: 1,
+            tries: BTreeMap::new(),
+            repair_jobs: BTreeMap::new(),
+            next_repair_job: 0,
+            later: BTreeMap::new(),
+            next_later: 0,
+            heard_from_us: BTreeMap::new(),
+            renewal: None,
+            installing: BTreeMap::new(),
+            boots: BTreeMap::new(),
+            settling: BTreeMap::new(),
+            fenced: false,
+            counts: HostCounts::default(),
+            output: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Takes one step. `now` must not go back.
+    pub fn handle(&mut self, now: Time, input: HostInput) {
+        match input {
+            HostInput::Submit { ticket, work } => self.submit(now, ticket, work),
+            HostInput::Reply { from, reply } => self.reply(now, from, reply),
+            // The server's messages begin after the host has named itself.
+            HostInput::Connected { peer: Peer::Server, .. }
+            | HostInput::Disconnected { peer: Peer::Server } => self.server_lost(),
+            HostInput::Server(reply) => self.server_reply(now, reply),
+            HostInput::Connected { peer, boot } => self.connected(now, peer, boot),
+            HostInput::Disconnected { .. } => {}
+            HostInput::State(state) => self.adopt(now, state),
+            HostInput::Leave => self.leave(now),
+            HostInput::Tick => {}
+        }
+        self.expire(now);
+    }
+
+    /// The next output, in order; call until it returns `None`.
+    pub fn poll(&mut self) -> Option<HostOutput> {
+        self.output.pop_front()
+    }
+
+    /// When [`HostInput::Tick`] is due; the past if it is overdue.
+    pub fn next_timer(&self) -> Option<Time> {
+        let later = self.later.keys().next().map(|(time, _)| *time);
+        let locks = self.locks.as_ref().and_then(ServerLocks::next_timer);
+        later.into_iter().chain(self.renewal).chain(locks).min()
+    }
+
+    /// The host's own life.
+    pub fn life(&self) -> Life {
+        self.config.life
+    }
+
+    /// The array's state as far as known.
+    pub fn state(&self) -> &ArrayState {
+        &self.state
+    }
+
+    /// The piece of work of a try, as long as the work waits for it.
+    pub fn ticket(&self, op: OpId) -> Option<Ticket> {
+        let this = self.tries.get(&op.seq).filter(|this| this.id == op)?;
+        match this.task.as_ref()?.owner {
+            Owner::Caller(ticket) => Some(ticket),
+            Owner::RepairJob(_) => None,
+        }
+    }
+
+    /// The counters since the start.
+    pub fn counts(&self) -> HostCounts {
+        self.counts
+    }
+
+    /// Returns true if the host has no work and waits for no device's answer.
+    pub fn is_idle(&self) -> bool {
+        let locked = self.locks.as_ref().is_some_and(|locks| !locks.is_idle());
+        self.tries.is_empty() && self.repair_jobs.is_empty() && self.later.is_empty() && !locked
+    }
+
+    #[cfg(feature = "mutations")]
+    fn mutated(&self, mutation: Mutation) -> bool {
+        self.config.mutation == Some(mutation)
+    }
+}

@@ -1,0 +1,584 @@
+//! Repairs that consist of several transactions, and changes of the array's state (docs/design/array.md 3). Any host may
+//! repeat all of it: there is no coordinator.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::engine::{Later, Owner, Role, Task};
+use super::repair::{Found, Pass};
+use super::{ArrayHost, HostOutput};
+use crate::agreement::{Proposer, Step};
+use crate::message::{Action, Answer, Past};
+use crate::recovery::column::Trace;
+use crate::{
+    Agreed, ArrayState, Change, Condition, DeviceId, Extent, Header, HostAnswer, HostId, Layout,
+    Life, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
+};
+
+pub(super) struct RepairJob {
+    done: Then,
+    /// The work as histories name it for passes and messages.
+    work: Work,
+    op: Option<(OpId, Stamp)>,
+    /// The errors that the first pass found, and the losses of the last one.
+    found: Found,
+    passes: u32,
+    stage: RepairStage,
+}
+
+/// The step after it.
+enum Then {
+    Answer(Ticket),
+    /// A host operation that could not go on before.
+    Resume(Box<Task>),
+}
+
+enum RepairStage {
+    /// Passes over one stripe, until nothing is left to mend.
+    Stripe(Pass),
+    /// Devices are told that the stripe is good.
+    Repaired,
+    /// Devices fence a life and report its unfinished writes.
+    Fencing(Life),
+    /// Passes over its unfinished writes.
+    Repairing { life: Life, left: BTreeMap<u64, Vec<Trace>>, pass: Pass },
+    /// Devices drop its locks and pre-writes.
+    Clearing,
+    /// The array's next state is voted on.
+    Proposing { proposer: Box<Proposer>, seq: u64 },
+    /// Devices are told the state.
+    Installing,
+    /// A device is to be rebuilt: the others report the fenced lives.
+    Gathering(DeviceId),
+    /// And the device is told.
+    Handing { device: DeviceId, lives: Vec<Life> },
+}
+
+/// The answers of one stage.
+#[derive(Default)]
+struct Gathered {
+    left: Left,
+    /// The fenced hosts, and the last fenced incarnation of each.
+    fenced: BTreeMap<HostId, u64>,
+}
+
+/// The reason why a stage does not end with its answers.
+enum Unusable {
+    /// A device has a newer state of the array.
+    Stale(ArrayState),
+    /// A device answers as none should.
+    Odd(String),
+}
+
+impl Gathered {
+    fn from(layout: &Layout, answers: Vec<(Peer, Answer)>) -> Result<Gathered, Unusable> {
+        let mut all = Gathered::default();
+        for (peer, answer) in answers {
+            match (peer, answer) {
+                (
+                    Peer::Device(device),
+                    Answer::InFlight { in_flight, written, forgotten, forgot },
+                ) => {
+                    let left = &mut all.left;
+                    let awaited = in_flight.into_iter();
+                    left.awaited.extend(awaited.map(|(extent, stamp)| (device, extent, stamp)));
+                    let written = written.into_iter();
+                    left.written.extend(written.map(|(extent, header)| (device, extent, header)));
+                    let known = left.forgotten.entry(device).or_default();
+                    // The larger bound is the safe one: no write above it is missing from the
+                    // answers.
+                    *known = forgotten.max(*known);
+                    left.forgetful.extend(forgot.then_some(device.0 / layout.group_size()));
+                }
+                (_, Answer::Fences(lives)) => {
+                    for life in lives {
+                        let floor = all.fenced.entry(life.host).or_default();
+                        *floor = (*floor).max(life.incarnation);
+                    }
+                }
+                (_, Answer::Done) => {}
+                (_, Answer::Stale(state)) => return Err(Unusable::Stale(state)),
+                (peer, answer) => {
+                    let what = format!("{peer:?} answered a repair with {answer:?}");
+                    return Err(Unusable::Odd(what));
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// A fenced life's leftovers, as devices report them.
+#[derive(Default)]
+struct Left {
+    /// Pre-written or locked.
+    awaited: Vec<(DeviceId, Extent, Stamp)>,
+    written: Vec<(DeviceId, Extent, Header)>,
+    /// Up to which timestamps each device may have forgotten its writes.
+    forgotten: BTreeMap<DeviceId, Time>,
+    /// Groups with a device that has forgotten the writes it was to do.
+    forgetful: BTreeSet<u16>,
+}
+
+impl Left {
+    /// The stripes to repair, with all knowledge about each. It concerns whole stripes: an operation's traces may be in
+    /// other columns than its missing writes.
+    fn stripes(&self, layout: &Layout) -> BTreeMap<u64, Vec<Trace>> {
+        let mut stripes: BTreeMap<u64, Vec<Trace>> = BTreeMap::new();
+        for &(device, extent, stamp) in &self.awaited {
+            let Some(stripe) = layout.stripe_of(device, extent.start) else { continue };
+            let traces = stripes.entry(stripe).or_default();
+            let data = (0..layout.data).find(|unit| layout.data(stripe, *unit) == device);
+            if let Some(unit) = data
+                && self.may_be_in_parity(layout, stripe, extent, stamp)
+            {
+                let start = (extent.start - layout.unit_start(stripe)) as u32;
+                let (unit, columns) =
+                    (usize::from(unit), start..start.saturating_add(extent.count));
+                traces.push(Trace::Awaited { unit, columns, stamp });
+            }
+        }
+        for &(device, extent, header) in &self.written {
+            let Some(stripe) = layout.stripe_of(device, extent.start) else { continue };
+            // The other devices of the group show what a device has forgotten.
+            if self.forgetful.contains(&(device.0 / layout.group_size())) {
+                stripes.entry(stripe).or_default();
+            }
+            if let Some(traces) = stripes.get_mut(&stripe) {
+                let trace = Trace::Written(header);
+                if !traces.contains(&trace) {
+                    traces.push(trace);
+                }
+            }
+        }
+        stripes
+    }
+
+    /// Returns true if a data unit's missing write may have reached the stripe's parity without a record of it.
+    fn may_be_in_parity(&self, layout: &Layout, stripe: u64, data: Extent, stamp: Stamp) -> bool {
+        let parity = layout.parity(stripe);
+        let waits = |&(device, extent, other): &(DeviceId, Extent, Stamp)| {
+            (device, other) == (parity, stamp)
+                && extent.start <= data.start
+                && data.end() <= extent.end()
+        };
+        let forgotten = self.forgotten.get(&parity).is_some_and(|time| *time >= stamp.time);
+        forgotten && !self.awaited.iter().any(waits)
+    }
+}
+
+impl ArrayHost {
+    pub(super) fn run_repair_job(&mut self, now: Time, ticket: Ticket, work: Work) {
+        let stage = match self.first_stage(&work) {
+            Ok(Some(stage)) => Ok(stage),
+            Ok(None) => Err(Ok(HostAnswer::Done)),
+            Err(error) => Err(Err(error)),
+        };
+        match stage {
+            Ok(_) if self.fenced => {
+                let result = Err(OpError::Fenced);
+                self.output.push_back(HostOutput::Done { ticket, op: None, result });
+            }
+            Ok(stage) => self.begin(now, Then::Answer(ticket), work, stage),
+            Err(result) => self.output.push_back(HostOutput::Done { ticket, op: None, result }),
+        }
+    }
+
+    fn first_stage(&self, work: &Work) -> Result<Option<RepairStage>, OpError> {
+        let layout = &self.config.layout;
+        let whole = |stripe: u64, repair: bool, onto: Option<DeviceId>| {
+            if stripe >= layout.stripes {
+                return Err(OpError::Range);
+            }
+            let (past, traces, found) = (Past::Nobody, Vec::new(), Found::default());
+            Ok(Some(RepairStage::Stripe(Pass { stripe, repair, onto, past, traces, found })))
+        };
+        match *work {
+            Work::Scrub { stripe, repair } => whole(stripe, repair, None),
+            Work::Rebuild { device, stripe } => {
+                match self.state.devices.get(usize::from(device.0)) {
+                    Some(Condition::Failed) => {
+                        Err(OpError::State(format!("{device} is not being rebuilt")))
+                    }
+                    // Also if it has the stripe: this host may know an old state only. Devices tell.
+                    Some(_) => whole(stripe, true, Some(device)),
+                    None => Err(OpError::State(format!("the array has no device {device}"))),
+                }
+            }
+            Work::Fence { life } if life == self.config.life => {
+                Err(OpError::State("a host cannot fence itself".to_owned()))
+            }
+            Work::Fence { life } => Ok(Some(RepairStage::Fencing(life))),
+            Work::Change { change } => {
+                let voters = layout.devices() + self.config.witnesses;
+                let state = self.state.clone();
+                let life = self.config.life;
+                let number = self.next_repair_job + 1;
+                let proposer = Box::new(Proposer::new(life, number, change, voters.into(), state));
+                Ok(Some(RepairStage::Proposing { proposer, seq: 0 }))
+            }
+            Work::Read { .. } | Work::Write { .. } | Work::Flush => Ok(None),
+        }
+    }
+
+    fn begin(&mut self, now: Time, done: Then, work: Work, stage: RepairStage) {
+        self.next_repair_job += 1;
+        let id = self.next_repair_job;
+        let found = Found::default();
+        self.repair_jobs.insert(id, RepairJob { done, work, op: None, found, passes: 0, stage });
+        self.go_on(now, id);
+    }
+
+    /// The stripe has to be repaired before this try can go on: it is started again afterwards.
+    pub(super) fn repair_needed(&mut self, now: Time, seq: u64, stripe: u64) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        let Some(mut task) = this.task.take() else { return };
+        self.give_up(now, seq);
+        task.delayed = true;
+        task.restarts += 1;
+        self.counts.restarts += 1;
+        self.repair_first(now, task, stripe);
+    }
+
+    /// The stripe is repaired, then the task goes on.
+    pub(super) fn repair_first(&mut self, now: Time, task: Task, stripe: u64) {
+        let work = Work::Scrub { stripe, repair: true };
+        match self.first_stage(&work) {
+            Ok(Some(mut stage)) => {
+                // The server's locks of earlier tries stay until this one is done.
+                if let (RepairStage::Stripe(pass), Some(_)) = (&mut stage, &self.locks) {
+                    pass.past = self.past_tries(&task);
+                }
+                self.begin(now, Then::Resume(Box::new(task)), work, stage)
+            }
+            _ => self.fail_task(now, task, OpError::Range),
+        }
+    }
+
+    /// Running repairs, one line each, for people.
+    pub(super) fn repair_jobs_under_way(&self) -> impl Iterator<Item = String> {
+        self.repair_jobs.values().map(|job| {
+            let stage = match &job.stage {
+                RepairStage::Stripe(pass) => {
+                    format!("pass {} over stripe {}", job.passes, pass.stripe)
+                }
+                RepairStage::Repaired => "tells that the stripe is repaired".to_owned(),
+                RepairStage::Fencing(life) => format!("fences {life:?}"),
+                RepairStage::Repairing { life, left, pass } => {
+                    format!("repairs stripe {} after {life:?}, {} to come", pass.stripe, left.len())
+                }
+                RepairStage::Clearing => "clears".to_owned(),
+                RepairStage::Gathering(device) => format!("asks who is fenced, for {device}"),
+                RepairStage::Handing { device, lives } => {
+                    format!("tells {device} of {} fenced lives", lives.len())
+                }
+                RepairStage::Proposing { seq, .. } => format!("proposes by try {seq}"),
+                RepairStage::Installing => "installs".to_owned(),
+            };
+            format!("job {stage}")
+        })
+    }
+
+    /// Starts what an job's stage consists of.
+    fn go_on(&mut self, now: Time, id: u64) {
+        let Some(job) = self.repair_jobs.get(&id) else { return };
+        let serving: Vec<Peer> = self.serving_devices().map(Peer::Device).collect();
+        let tell = |action: Action| {
+            let to = serving.clone();
+            Role::Tell { to, action, answers: Vec::new() }
+        };
+        // The server fences a life and frees its locks at the lock server.
+        let tell_all = |action: Action| {
+            let to = serving.iter().copied().chain(self.lock_server()).collect();
+            Role::Tell { to, action, answers: Vec::new() }
+        };
+        let role = match &job.stage {
+            RepairStage::Stripe(pass) | RepairStage::Repairing { pass, .. } => {
+                Role::Pass(pass.clone())
+            }
+            RepairStage::Repaired => match (&job.work, job.op) {
+                (&Work::Scrub { stripe, .. }, Some((pass, _))) => {
+                    tell(Action::Repaired { stripe, pass })
+                }
+                _ => return self.over(now, id, Ok(HostAnswer::Done)),
+            },
+            RepairStage::Fencing(life) => tell_all(Action::Fence { life: *life }),
+            RepairStage::Clearing => match job.work {
+                Work::Fence { life } => tell_all(Action::Clear { life }),
+                _ => return self.over(now, id, Ok(HostAnswer::Done)),
+            },
+            RepairStage::Installing => tell(Action::Install(self.state.clone())),
+            RepairStage::Gathering(device) => {
+                let good = |peer: &Peer| match peer {
+                    Peer::Device(other) => other != device && self.state.is_good(*other),
+                    Peer::Server => false,
+                };
+                let to = serving.iter().copied().filter(good).collect();
+                Role::Tell { to, action: Action::ListFences, answers: Vec::new() }
+            }
+            RepairStage::Handing { device, .. } if self.is_out(*device) => {
+                let what = format!("{device} has failed again");
+                return self.over(now, id, Err(OpError::State(what)));
+            }
+            RepairStage::Handing { device, lives } => {
+                let action = Action::LearnFences { lives: lives.clone() };
+                Role::Tell { to: vec![Peer::Device(*device)], action, answers: Vec::new() }
+            }
+            RepairStage::Proposing { .. } => return self.propose(now, id),
+        };
+        let task = Task::new(now, Owner::RepairJob(id), job.work.clone(), role);
+        self.start(now, task);
+    }
+
+    /// A task of an job is done.
+    pub(super) fn repair_job_step(
+        &mut self,
+        now: Time,
+        id: u64,
+        task: Task,
+        op: Option<(OpId, Stamp)>,
+        error: Option<OpError>,
+    ) {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        job.op = op.or(job.op);
+        if let Some(error) = error {
+            return self.over(now, id, Err(error));
+        }
+        match task.role {
+            Role::Pass(pass) => self.passed(now, id, &pass),
+            Role::Tell { answers, .. } => self.stage_answered(now, id, answers),
+            Role::Work => {}
+        }
+    }
+
+    fn passed(&mut self, now: Time, id: u64, pass: &Pass) {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        if job.passes == 0 {
+            job.found.mismatches = pass.found.mismatches;
+        }
+        job.found.lost = pass.found.lost;
+        job.passes += 1;
+        if pass.found.wrote {
+            return self.go_on(now, id);
+        }
+        match &mut job.stage {
+            RepairStage::Stripe(Pass { repair: true, onto: None, .. }) => {
+                job.stage = RepairStage::Repaired
+            }
+            RepairStage::Stripe(_) => {
+                let Found { mismatches, lost, .. } = job.found;
+                return self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
+            }
+            _ => {}
+        }
+        if matches!(job.stage, RepairStage::Repairing { .. }) {
+            return self.next_stripe(now, id);
+        }
+        self.go_on(now, id);
+    }
+
+    /// The next stripe that a fenced life has left.
+    fn next_stripe(&mut self, now: Time, id: u64) {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        if let RepairStage::Repairing { life, left, pass } = &mut job.stage {
+            match left.pop_first() {
+                None => job.stage = RepairStage::Clearing,
+                Some((stripe, traces)) => {
+                    *pass = Pass::after(*life, stripe, traces);
+                }
+            }
+        }
+        self.go_on(now, id);
+    }
+
+    /// All have answered what a stage asks: on to the next stage.
+    fn stage_answered(&mut self, now: Time, id: u64, answers: Vec<(Peer, Answer)>) {
+        if !self.repair_jobs.contains_key(&id) {
+            return;
+        }
+        let layout = self.config.layout;
+        let Gathered { left, fenced } = match Gathered::from(&layout, answers) {
+            Ok(gathered) => gathered,
+            // Devices have come or gone. By the new state, other devices have to be told.
+            Err(Unusable::Stale(state)) => {
+                self.adopt(now, state);
+                return self.go_on(now, id);
+            }
+            Err(Unusable::Odd(what)) => return self.over(now, id, Err(OpError::State(what))),
+        };
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        match &job.stage {
+            RepairStage::Fencing(life) => {
+                let life = *life;
+                let mut left = left.stripes(&layout);
+                if self.locks.is_some() {
+                    // No other host writes under a dead host's locks at the server, so headers show everything.
+                    left.values_mut().for_each(Vec::clear);
+                }
+                // The repair's stamp must be newer than those of all traces.
+                let stamps = left.values().flatten().map(Trace::stamp);
+                stamps.for_each(|stamp| self.clock.learn(stamp.time));
+                let pass = Pass::after(life, 0, Vec::new());
+                job.stage = RepairStage::Repairing { life, left, pass };
+                self.next_stripe(now, id);
+            }
+            RepairStage::Repaired => {
+                let Found { mismatches, lost, .. } = job.found;
+                self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
+            }
+            RepairStage::Installing => match job.work {
+                Work::Change { change: Change::Rebuild(device) } => {
+                    self.next_stage(now, id, RepairStage::Gathering(device));
+                }
+                _ => self.over(now, id, Ok(HostAnswer::Done)),
+            },
+            RepairStage::Gathering(device) => {
+                let life = |(host, incarnation)| Life { host, incarnation };
+                let lives = fenced.into_iter().map(life).collect();
+                // The device learns all fences before its rebuild, so that no late write of a
+                // fenced life lands there.
+                let stage = RepairStage::Handing { device: *device, lives };
+                self.next_stage(now, id, stage);
+            }
+            _ => self.over(now, id, Ok(HostAnswer::Done)),
+        }
+    }
+
+    fn next_stage(&mut self, now: Time, id: u64, stage: RepairStage) {
+        if let Some(job) = self.repair_jobs.get_mut(&id) {
+            job.stage = stage;
+        }
+        self.go_on(now, id);
+    }
+
+    /// Another attempt at having a change accepted.
+    pub(super) fn propose(&mut self, now: Time, id: u64) {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        if let RepairStage::Proposing { proposer, .. } = &mut job.stage {
+            let learned = proposer.learn(self.state.clone());
+            let step = learned.unwrap_or_else(|| proposer.again());
+            self.proposer_step(now, id, step);
+        }
+    }
+
+    /// Refuses a failure after which a stripe could not be reconstructed.
+    fn bearable(&self, state: &ArrayState, change: Change) -> Result<(), OpError> {
+        let Change::Fail(device, _) = change else { return Ok(()) };
+        let mut beside = self.config.layout.beside(device);
+        match beside.find(|other| !state.is_good(*other)) {
+            None => Ok(()),
+            Some(other) => Err(OpError::Unavailable(format!(
+                "{device} cannot be given up, because {other} is not whole"
+            ))),
+        }
+    }
+
+    fn proposer_step(&mut self, now: Time, id: u64, step: Step) {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        let RepairStage::Proposing { proposer, seq } = &mut job.stage else { return };
+        let asked = std::mem::take(seq);
+        let known = proposer.state().clone();
+        let work = job.work.clone();
+        self.tries.remove(&asked);
+        match step {
+            Step::AskAll(ask) => {
+                if let Work::Change { change } = work
+                    && known.changed(change).is_ok_and(|next| next.is_some())
+                    && let Err(error) = self.bearable(&known, change)
+                {
+                    return self.over(now, id, Err(error));
+                }
+                let voters = self.config.layout.devices() + self.config.witnesses;
+                let to = (0..voters).map(|voter| Peer::Device(DeviceId(voter))).collect();
+                let action = Action::Agree(ask);
+                let role = Role::Tell { to, action, answers: Vec::new() };
+                let seq = self.next_seq;
+                if let Some(job) = self.repair_jobs.get_mut(&id)
+                    && let RepairStage::Proposing { seq: asked, .. } = &mut job.stage
+                {
+                    *asked = seq;
+                }
+                self.start(now, Task::new(now, Owner::RepairJob(id), work, role));
+            }
+            Step::BackOff(attempts) => {
+                let wait = self.backoff(attempts);
+                self.at(now.saturating_add(wait), Later::Propose { job: id });
+            }
+            Step::Refused(why) => self.over(now, id, Err(OpError::State(why))),
+            Step::Chosen(state) => {
+                if let Some(job) = self.repair_jobs.get_mut(&id) {
+                    job.stage = RepairStage::Installing;
+                }
+                self.adopt(now, state);
+                // A device that is out is not informed with the others. It asks to be let in until it knows.
+                if let Work::Change { change: Change::LetIn(device, _) } = work {
+                    self.install_at(now, Peer::Device(device));
+                }
+                self.go_on(now, id);
+            }
+        }
+        self.adopt(now, known);
+    }
+
+    /// A peer has answered what a repair told it.
+    pub(super) fn repair_job_heard(&mut self, now: Time, id: u64, seq: u64) {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        let RepairStage::Proposing { proposer, seq: asked } = &mut job.stage else {
+            return self.phase_ends(now, seq);
+        };
+        if *asked != seq {
+            return;
+        }
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        let Some(Task { role: Role::Tell { answers, .. }, .. }) = &mut this.task else { return };
+        let Some((peer, answer)) = answers.pop() else { return };
+        let (Peer::Device(voter), Answer::Agreed(answer)) = (peer, answer) else { return };
+        if let Agreed::Missing(_) = answer {
+            return self.teach(now, peer, seq);
+        }
+        let step = proposer.answer(voter, answer);
+        if let Some(step) = step {
+            return self.proposer_step(now, id, step);
+        }
+        // All have answered, and there is no majority for anything.
+        if self.tries.get(&seq).is_some_and(|this| this.phase_done()) {
+            let wait = self.backoff(1);
+            self.at(now.saturating_add(wait), Later::Propose { job: id });
+        }
+    }
+
+    /// A voter does not know the state that the next one is to follow: it is told, and asked again.
+    fn teach(&mut self, now: Time, peer: Peer, seq: u64) {
+        self.install_at(now, peer);
+        let Some(this) = self.tries.get(&seq) else { return };
+        let Some(Task { role: Role::Tell { action, .. }, .. }) = &this.task else { return };
+        let action = action.clone();
+        let index = this.siblings.iter().position(|sibling| sibling.peer == peer);
+        if let Some(index) = index {
+            self.send(now, seq, index, action, false);
+        }
+    }
+
+    fn over(&mut self, now: Time, id: u64, result: Result<HostAnswer, OpError>) {
+        if let Some(job) = self.repair_jobs.remove(&id) {
+            if let RepairStage::Proposing { seq, .. } = job.stage {
+                self.tries.remove(&seq);
+            }
+            self.repair_job_over(now, job, result);
+        }
+    }
+
+    pub(super) fn repair_job_over(
+        &mut self,
+        now: Time,
+        job: RepairJob,
+        result: Result<HostAnswer, OpError>,
+    ) {
+        match (job.done, result) {
+            (Then::Answer(ticket), result) => {
+                self.output.push_back(HostOutput::Done { ticket, op: job.op, result });
+            }
+            (Then::Resume(task), Ok(_)) => self.start(now, *task),
+            (Then::Resume(task), Err(error)) => self.fail_task(now, *task, error),
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! A shared array: hosts read and write the same stripes of several devices, without a coordinator.
+//!
+//! Each host does the work of a RAID controller for its own applications. It breaks a *host operation* down into requests
+//! to devices, in two phases ([`plan`]). One of five [`Scheme`]s makes operations serializable and keeps stripes
+//! consistent. [`ArrayHost`], [`Device`] and `LockServer` are state machines without sockets, clock, disk or threads. `handle`
+//! takes inputs, `poll` gives outputs, and `next_timer` says when to call with a tick.
+//!
+//! The design is in docs/design/array.md. Its source is Amiri, Gibson, Golding, *Highly concurrent shared storage*.
+#![forbid(unsafe_code)]
+
+mod agreement;
+mod device;
+mod host;
+mod ids;
+mod io;
+mod layout;
+pub mod message;
+#[cfg(feature = "mutations")]
+pub mod mutation;
+mod options;
+pub mod plan;
+mod recovery;
+mod server;
+mod state;
+
+pub use agreement::{Agree, Agreed, Ballot};
+pub use device::{BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput};
+pub use host::{ArrayHost, HostConfig, HostCounts, HostInput, HostOutput};
+pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
+pub use io::{
+    BadBlock, Block, BlockError, DeviceEvent, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent,
+    Header, HostAnswer, OpError, Peer, Work,
+};
+pub use layout::{Layout, LayoutError, Place, Redundancy, Span};
+pub use options::{Scheme, UnknownScheme};
+pub use server::{
+    Held, LockMode, LockRange, LockServer, LogAsk, LogToken, PartId, ServerConfig, ServerError,
+    ServerInput, ServerOutput, ServerReply, ServerRequest,
+};
+pub use state::{ArrayState, Change, Condition};

@@ -1,0 +1,394 @@
+//! Single situations: clocks that are wrong, devices that start, hosts that fall silent, requests that make no sense.
+
+use bytes::Bytes;
+use lockify_array::message::{Action, Answer, Blocks, Call, Past, Reply, Request};
+use lockify_array::{
+    ArrayHost, ArrayState, BadBlock, Block, BlockError, Device, DeviceBoot, DeviceConfig, DeviceId,
+    DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Epoch, Extent, Header, HostConfig, HostInput,
+    HostOutput, Life, OpError, OpId, Peer, Scheme, Span, Stamp, Ticket, Time, Work,
+};
+
+use crate::world::{MS, START, World, life, raid5};
+
+/// One device, whose disk answers at once.
+struct Rig {
+    device: Device,
+    record: Bytes,
+    /// The expected state of each block.
+    found: Result<Block, BadBlock>,
+    /// Writes of blocks.
+    writes: u32,
+}
+
+impl Rig {
+    fn new(scheme: Scheme) -> Self {
+        let boot = DeviceBoot { now: START, record: None, state: ArrayState::new(5) };
+        Rig::boot(scheme, boot)
+    }
+
+    fn boot(scheme: Scheme, boot: DeviceBoot) -> Self {
+        let record = boot.record.clone().unwrap_or_default();
+        let config = DeviceConfig::new(DeviceId(0), scheme, raid5());
+        let block = Block { header: Header::default(), data: Bytes::from(vec![0; 16]) };
+        let device = Device::new(config, boot).unwrap();
+        let mut rig = Rig { device, record, found: Ok(block), writes: 0 };
+        rig.outputs(START);
+        rig
+    }
+
+    /// Lets it serve again after a restart.
+    fn let_in(&mut self) {
+        let change = self.device.wants_in().unwrap();
+        let state = self.device.state().changed(change).unwrap().unwrap();
+        assert_eq!(self.ask_at(START, 900, START, Action::Install(state)), [Answer::Done]);
+        assert!(self.device.is_let_in());
+    }
+
+    /// Its outputs, with the disk's part done.
+    fn outputs(&mut self, now: Time) -> Vec<DeviceOutput> {
+        let mut outputs = Vec::new();
+        while let Some(output) = self.device.poll() {
+            let DeviceOutput::Disk(ask) = output else {
+                outputs.push(output);
+                continue;
+            };
+            let (token, answer) = match ask {
+                DiskAsk::Read { token, extent } => {
+                    let found = vec![self.found.clone(); extent.count as usize];
+                    (token, DiskAnswer::Read(found))
+                }
+                DiskAsk::Save { token, record } => {
+                    self.record = record;
+                    (token, DiskAnswer::Done)
+                }
+                DiskAsk::Write { token, .. } => {
+                    self.writes += 1;
+                    (token, DiskAnswer::Done)
+                }
+                DiskAsk::Flush { token } => (token, DiskAnswer::Done),
+            };
+            self.device.handle(now, DeviceInput::Disk { token, result: Ok(answer) });
+        }
+        outputs
+    }
+
+    fn ask_at(&mut self, now: Time, seq: u64, time: Time, action: Action) -> Vec<Answer> {
+        let call = Call { op: OpId { life: life(1), seq }, sibling: 0, step: 1 };
+        let stamp = Stamp { time, host: 1 };
+        let request = Request { call, stamp, epoch: Epoch(1), action };
+        self.device.handle(now, DeviceInput::Request { from: life(1), request });
+        let outputs = self.outputs(now).into_iter();
+        let answers = outputs.filter_map(|output| match output {
+            DeviceOutput::Send { reply, .. } => Some(reply.answer),
+            _ => None,
+        });
+        answers.collect()
+    }
+}
+
+fn read(extent: Extent) -> Action {
+    Action::Read { extent, headers: false }
+}
+
+fn prepare(extent: Extent) -> Action {
+    let past = Past::Nobody;
+    Action::Prepare { read: None, write: Some(extent), headers: false, starving: false, past }
+}
+
+const B: Extent = Extent { start: 0, count: 1 };
+
+#[test]
+fn what_a_device_does_not_have_is_refused() {
+    let mut rig = Rig::new(Scheme::TimestampOrdering);
+    let beyond = raid5().device_blocks();
+    let bad = [(beyond, 1), (u64::MAX, 1), (0, 0), (1, 2), (0, u32::MAX), (u64::MAX, u32::MAX)];
+    for (start, count) in bad {
+        let extent = Extent { start, count };
+        assert_eq!(rig.ask_at(START, 1, START, read(extent)), [Answer::Invalid], "{extent:?}");
+        assert_eq!(rig.ask_at(START, 1, START, prepare(extent)), [Answer::Invalid], "{extent:?}");
+    }
+    let short = Blocks {
+        extent: B,
+        data: Bytes::from(vec![0; 15]),
+        header: Header::default(),
+        lost: vec![],
+    };
+    assert_eq!(rig.ask_at(START, 2, START, Action::Write(short)), [Answer::Invalid]);
+    // In another's name.
+    let call = Call { op: OpId { life: life(2), seq: 1 }, sibling: 0, step: 1 };
+    let stamp = Stamp::default();
+    let request = Request { call, stamp, epoch: Epoch(1), action: read(B) };
+    rig.device.handle(START, DeviceInput::Request { from: life(1), request });
+    let [DeviceOutput::Send { to, reply }] = &rig.outputs(START)[..] else { panic!() };
+    assert_eq!((to, &reply.answer), (&life(1), &Answer::Invalid));
+}
+
+#[test]
+fn a_device_that_starts_again_serves_nothing_that_could_be_older_than_what_it_forgot() {
+    let first = Rig::new(Scheme::TimestampOrdering);
+    let boot =
+        DeviceBoot { now: START, record: Some(first.record.clone()), state: ArrayState::new(5) };
+    let mut rig = Rig::boot(Scheme::TimestampOrdering, boot.clone());
+    rig.let_in();
+    let wait = 100 * MS + 1;
+    assert_eq!(rig.ask_at(START, 1, START, prepare(B)), [Answer::Starting { wait }]);
+    let floor = START + 100 * MS;
+    let later = floor + 1;
+    assert_eq!(rig.ask_at(later, 2, floor, prepare(B)), [Answer::Rejected { seen: floor }]);
+    assert_eq!(rig.ask_at(later, 3, later, prepare(B)), [Answer::Done]);
+    let torn = DeviceBoot { record: Some(Bytes::from_static(b"\xff\xff")), ..boot };
+    let config = DeviceConfig::new(DeviceId(0), Scheme::TimestampOrdering, raid5());
+    assert!(Device::new(config, torn).is_err());
+}
+
+/// A newer write was under way when the power went: had the older one not been done, the newer one would not have begun.
+#[test]
+fn an_older_write_is_not_taken_up_over_what_a_newer_one_has_torn() {
+    let stamp = |time| Stamp { time, host: 1 };
+    let torn = |time| Err(BadBlock { error: BlockError::Torn, stamp: time });
+    let lies = |time| {
+        let header = Header { stamp: stamp(time), ..Header::default() };
+        Ok(Block { header, data: Bytes::from(vec![1; 16]) })
+    };
+    let own = START + 5;
+    let cases = [
+        (lies(own - 1), 1),
+        (lies(own), 0),
+        (lies(own + 1), 0),
+        (torn(Some(stamp(own - 1))), 1),
+        // Itself was cut short; or it was done, and does no harm.
+        (torn(Some(stamp(own))), 1),
+        (torn(Some(stamp(own + 1))), 0),
+        (torn(None), 1),
+    ];
+    for (found, writes) in cases {
+        let mut rig = Rig::new(Scheme::TimestampOrdering);
+        assert_eq!(rig.ask_at(START, 1, own, prepare(B)), [Answer::Done]);
+        let boot =
+            DeviceBoot { now: START, record: Some(rig.record.clone()), state: ArrayState::new(5) };
+        let mut rig = Rig::boot(Scheme::TimestampOrdering, boot);
+        rig.let_in();
+        let what = format!("{found:?}");
+        rig.found = found;
+        let header = Header { stamp: stamp(own), ..Header::default() };
+        let blocks = Blocks { extent: B, data: vec![2; 16].into(), header, lost: vec![] };
+        let commit = Action::Commit(blocks);
+        assert_eq!(rig.ask_at(START, 1, own, commit), [Answer::Written], "{what}");
+        assert_eq!(rig.writes, writes, "{what}");
+    }
+}
+
+#[test]
+fn older_and_newer_states_are_told_apart() {
+    let mut rig = Rig::new(Scheme::ZeroOverhead);
+    let newer = ArrayState { epoch: Epoch(3), since: Epoch(3), ..ArrayState::new(5) };
+    assert_eq!(rig.ask_at(START, 1, START, Action::Install(newer.clone())), [Answer::Done]);
+    assert_eq!(rig.ask_at(START, 2, START, read(B)), [Answer::Stale(newer.clone())]);
+    let call = Call { op: OpId { life: life(1), seq: 3 }, sibling: 0, step: 1 };
+    let request = Request { call, stamp: Stamp::default(), epoch: Epoch(4), action: read(B) };
+    rig.device.handle(START, DeviceInput::Request { from: life(1), request });
+    let [DeviceOutput::Send { reply, .. }] = &rig.outputs(START)[..] else { panic!() };
+    assert_eq!(reply.answer, Answer::Behind(Epoch(3)));
+    // It is there after a restart.
+    let boot = DeviceBoot { now: START, record: Some(rig.record), state: ArrayState::new(5) };
+    assert_eq!(Rig::boot(Scheme::ZeroOverhead, boot).device.state(), &newer);
+    // An older one changes nothing, one of another array is refused.
+    let mut rig = Rig::new(Scheme::ZeroOverhead);
+    let other = ArrayState { epoch: Epoch(9), ..ArrayState::new(4) };
+    assert_eq!(rig.ask_at(START, 1, START, Action::Install(other)), [Answer::Invalid]);
+    assert_eq!(rig.device.state().epoch, Epoch(1));
+}
+
+#[test]
+fn a_host_that_holds_something_and_falls_silent_is_reported_once() {
+    let mut rig = Rig::new(Scheme::TimestampOrdering);
+    assert_eq!(rig.device.next_timer(), None);
+    rig.ask_at(START, 1, START, prepare(B));
+    let lease = 4_000 * MS;
+    assert_eq!(rig.device.next_timer(), Some(START + lease));
+    rig.ask_at(START + lease / 2, 2, START, Action::Lease);
+    rig.device.handle(START + lease, DeviceInput::Tick);
+    assert_eq!(rig.outputs(START + lease), []);
+    let silent = START + lease / 2 + lease;
+    assert_eq!(rig.device.next_timer(), Some(silent));
+    rig.device.handle(silent - 1, DeviceInput::Tick);
+    assert_eq!(rig.outputs(silent - 1), []);
+    rig.device.handle(silent, DeviceInput::Tick);
+    assert_eq!(rig.outputs(silent), [DeviceOutput::Silent { life: life(1) }]);
+    rig.device.handle(silent + lease, DeviceInput::Tick);
+    assert_eq!(rig.outputs(silent + lease), []);
+    assert!(!rig.device.is_idle(), "a pre-write is not dropped for want of a lease");
+}
+
+fn host() -> ArrayHost {
+    let state = ArrayState::new(5);
+    ArrayHost::new(HostConfig::new(life(1), Scheme::TimestampOrdering, raid5(), state))
+}
+
+fn requests(host: &mut ArrayHost) -> Vec<(Peer, Request)> {
+    let mut all = Vec::new();
+    while let Some(output) = host.poll() {
+        if let HostOutput::Send { to, request } = output {
+            all.push((to, request));
+        }
+    }
+    all
+}
+
+fn read_one() -> Work {
+    Work::Read { span: Span { start: 0, count: 1 } }
+}
+
+fn answer(host: &mut ArrayHost, now: Time, (from, request): &(Peer, Request), answer: Answer) {
+    let reply = Reply { call: request.call, waited: false, answer };
+    host.handle(now, HostInput::Reply { from: *from, reply });
+}
+
+#[test]
+fn a_clock_that_is_behind_follows_what_devices_have_seen() {
+    let mut host = host();
+    host.handle(START, HostInput::Submit { ticket: Ticket(1), work: read_one() });
+    let sent = requests(&mut host);
+    assert_eq!(sent[0].1.stamp, Stamp { time: START, host: 1 });
+    answer(&mut host, START, &sent[0], Answer::Rejected { seen: START + 77 });
+    let again = requests(&mut host);
+    assert_eq!(again.len(), 1, "nothing is left to be cancelled");
+    assert_eq!(again[0].1.stamp.time, START + 78);
+    assert_ne!(again[0].1.call.op, sent[0].1.call.op);
+}
+
+#[test]
+fn a_clock_that_is_ahead_waits_a_little_and_fails_if_that_is_not_enough() {
+    let mut host = host();
+    host.handle(START, HostInput::Submit { ticket: Ticket(1), work: read_one() });
+    let sent = requests(&mut host);
+    answer(&mut host, START, &sent[0], Answer::Ahead { excess: MS, ahead: 101 * MS });
+    assert!(matches!(requests(&mut host)[0].1.action, Action::Cancel));
+    assert_eq!(host.next_timer(), Some(START + MS));
+    host.handle(START + MS, HostInput::Tick);
+    let again = requests(&mut host);
+    let (excess, ahead) = (3_600_000 * MS, 3_600_100 * MS);
+    answer(&mut host, START + MS, &again[0], Answer::Ahead { excess, ahead });
+    let failed = OpError::Clock { ahead_ms: 3_600_100 };
+    let mut outputs = std::iter::from_fn(|| host.poll());
+    assert!(outputs.any(|o| matches!(o, HostOutput::Done { result: Err(e), .. } if e == failed)));
+}
+
+#[test]
+fn a_read_that_is_rejected_again_and_again_asks_writers_to_wait() {
+    let mut host = host();
+    let mut now = START;
+    host.handle(now, HostInput::Submit { ticket: Ticket(1), work: read_one() });
+    for rejections in 0..10 {
+        let sent = loop {
+            let sent = requests(&mut host);
+            if !sent.is_empty() {
+                break sent;
+            }
+            now = host.next_timer().unwrap();
+            host.handle(now, HostInput::Tick);
+        };
+        let Action::Prepare { starving, .. } = sent[0].1.action else { panic!() };
+        assert_eq!(starving, rejections >= 8);
+        answer(&mut host, now, &sent[0], Answer::Rejected { seen: now });
+    }
+}
+
+#[test]
+fn what_was_not_answered_is_sent_again_on_a_new_connection() {
+    let mut host = host();
+    host.handle(START, HostInput::Submit { ticket: Ticket(1), work: read_one() });
+    let sent = requests(&mut host);
+    host.handle(START, HostInput::Disconnected { peer: sent[0].0 });
+    host.handle(START, HostInput::Connected { peer: sent[0].0, boot: 1 });
+    let again = requests(&mut host);
+    assert_eq!(again[..1], sent, "it is the first connection that is told");
+    // Of writes there is nothing to be taken up.
+    let [(peer, Request { action: Action::Settled, .. })] = &again[1..] else {
+        panic!("{again:?}")
+    };
+    assert_eq!(*peer, sent[0].0);
+    host.handle(START, HostInput::Connected { peer: Peer::Server, boot: 1 });
+    assert_eq!(requests(&mut host), []);
+    // The device has restarted: its former grants are void.
+    host.handle(START, HostInput::Connected { peer: sent[0].0, boot: 2 });
+    let anew: Vec<Action> = requests(&mut host).into_iter().map(|(_, r)| r.action).collect();
+    assert_eq!(anew, [Action::Cancel, sent[0].1.action.clone(), Action::Settled]);
+}
+
+#[test]
+fn a_lease_is_renewed_while_something_is_held() {
+    let mut host = host();
+    host.handle(START, HostInput::Submit { ticket: Ticket(1), work: read_one() });
+    let sent = requests(&mut host);
+    let due = START + 4_000 * MS / 3;
+    assert_eq!(host.next_timer(), Some(due));
+    host.handle(due, HostInput::Tick);
+    let lease = requests(&mut host);
+    assert_eq!(lease.len(), 1);
+    assert_eq!((lease[0].0, &lease[0].1.action), (sent[0].0, &Action::Lease));
+    assert_eq!(host.counts().leases, 1);
+    assert_eq!(host.counts().requests, 1);
+}
+
+#[test]
+fn a_fenced_host_fails_everything() {
+    let mut host = host();
+    host.handle(START, HostInput::Submit { ticket: Ticket(1), work: read_one() });
+    host.handle(START, HostInput::Submit { ticket: Ticket(2), work: read_one() });
+    let sent = requests(&mut host);
+    answer(&mut host, START, &sent[0], Answer::Fenced);
+    host.handle(START, HostInput::Submit { ticket: Ticket(3), work: read_one() });
+    let results = std::iter::from_fn(|| host.poll()).filter_map(|output| match output {
+        HostOutput::Done { result, .. } => Some(result),
+        _ => None,
+    });
+    let results: Vec<_> = results.collect();
+    assert_eq!(results, vec![Err(OpError::Fenced); 3]);
+    assert!(host.is_idle());
+    // An answer to another life is nobody's.
+    let other = Life { incarnation: 2, ..life(1) };
+    let call = Call { op: OpId { life: other, seq: 1 }, sibling: 0, step: 1 };
+    let reply = Reply { call, waited: false, answer: Answer::Done };
+    host.handle(START, HostInput::Reply { from: sent[0].0, reply });
+}
+
+#[test]
+fn an_answer_of_the_wrong_length_is_an_error() {
+    let mut host = host();
+    host.handle(START, HostInput::Submit { ticket: Ticket(1), work: read_one() });
+    let sent = requests(&mut host);
+    let content = lockify_array::message::Content {
+        data: Bytes::from_static(b"short"),
+        flaws: vec![],
+        headers: vec![],
+    };
+    answer(&mut host, START, &sent[0], Answer::Content(content));
+    let mut outputs = std::iter::from_fn(|| host.poll());
+    assert!(outputs.any(|o| matches!(o, HostOutput::Done { result: Err(OpError::State(_)), .. })));
+}
+
+#[test]
+fn a_flush_reaches_every_device_that_serves() {
+    let mut world = World::new(raid5(), Scheme::TimestampOrdering, 1, 1);
+    world.submit(0, Work::Flush);
+    assert_eq!(world.flights.len(), 5 + 5, "and five records of new devices are saved");
+    world.run();
+    assert!(world.done[0].result.is_ok());
+}
+
+#[test]
+fn work_beyond_the_array_fails_at_once() {
+    let mut host = host();
+    let blocks = raid5().blocks();
+    let bad = [
+        Work::Read { span: Span { start: blocks, count: 1 } },
+        Work::Write { span: Span { start: 0, count: 1 }, data: Bytes::new() },
+        Work::Write { span: Span { start: 0, count: u64::MAX }, data: Bytes::new() },
+    ];
+    for work in bad {
+        host.handle(START, HostInput::Submit { ticket: Ticket(1), work });
+        let Some(HostOutput::Done { result, .. }) = host.poll() else { panic!() };
+        assert_eq!(result, Err(OpError::Range));
+    }
+}

@@ -1,0 +1,782 @@
+//! The event loop of a device.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lockify_array::message::Action;
+use lockify_array::{
+    ArrayState, BootError, Change, Condition, Device, DeviceBoot, DeviceConfig, DeviceId,
+    DeviceInput, DeviceOutput, DiskAnswer, DiskError, DiskToken, Life, Time,
+};
+use lockify_membership::Vote;
+use lockify_trust::Mailbox;
+
+use super::checks::Checks;
+use super::clocks::{Clocks, describe as describe_clock};
+use super::members::{Members, Order};
+use super::repairs::{Job, Repairs};
+use super::settled::Settled;
+use super::{ServeError, Serving};
+use crate::clock::{Clock, monotonic, until};
+use crate::history::DeviceHistory;
+use crate::store::{Disk, LONGEST_KEPT, Store};
+use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Welcome, Whom, Why};
+use crate::{ArrayFile, DeviceEntry, Durability, HistoryError};
+
+/// How often signals and silent peers are checked.
+const TICK: Duration = Duration::from_millis(100);
+/// How long after a host could not be fenced it is tried again.
+const FENCE_AGAIN: Duration = Duration::from_secs(1);
+/// More disk operations under way than this, and hosts are not heard until there are fewer.
+const DISK_OPERATIONS: usize = 512;
+
+/// The number of a state of the membership, and the reason if its write has failed.
+type Kept = (u64, Option<DiskError>);
+
+type Answered = (DiskToken, Result<DiskAnswer, DiskError>);
+
+pub(super) struct Process {
+    file: ArrayFile,
+    me: DeviceId,
+    net: Net,
+    device: Device,
+    disk: Disk,
+    answered: Mailbox<Answered>,
+    /// Disk operations under way.
+    asked: usize,
+    kept: Mailbox<Kept>,
+    members: Members,
+    repairs: Repairs,
+    checks: Checks,
+    clock: Clock,
+    clocks: Clocks,
+    /// When the others were last asked for the time.
+    asked_time: Instant,
+    /// Its clock has been found right once, since it is there with the others.
+    clock_checked: bool,
+    /// Why nobody is served: its clock.
+    off: Option<String>,
+    /// Devices whose clocks are wrong, and since when.
+    wrong_clocks: BTreeMap<DeviceId, Instant>,
+    /// The connection of each host that is there.
+    hosts: BTreeMap<Life, usize>,
+    /// The connection of each device that has connected to this one.
+    callers: BTreeMap<DeviceId, usize>,
+    /// True for devices that had served before they were met.
+    in_service: BTreeMap<DeviceId, bool>,
+    settled: Settled,
+    /// Hosts that the state machine has found silent, and when something is done about it.
+    silent: BTreeMap<Life, Instant>,
+    requests: u64,
+    /// The device begins anew when its disk has done the earlier requests.
+    anew: bool,
+    /// Of the array's state that others were told of last.
+    terms: Vec<u64>,
+    broken: Option<String>,
+    history: Option<DeviceHistory>,
+    log: fn(&str),
+}
+
+impl Process {
+    pub fn new(
+        file: &ArrayFile,
+        entry: &DeviceEntry,
+        serving: &Serving,
+        store: Store,
+    ) -> Result<Process, ServeError> {
+        let me = serving.device;
+        let mut clock = Clock::new();
+        let path = || serving.path.clone();
+        let (allowed, forget) =
+            (file.timing.clock_ms * 1_000_000, file.timing.forget_ms * 1_000_000);
+        let clocks = Clocks::new(file.voters().count(), allowed, forget);
+        let device = boot(file, me, clock.now(), store.record())
+            .map_err(|error| ServeError::Boot { path: path(), error })?;
+        if store.is_kept_damaged() {
+            (serving.log)(
+                "what this device had kept of who is there is damaged: it begins as one whose medium was replaced, and learns it from \
+                 the others",
+            );
+        }
+        let members = Members::new(file, me, store.kept().as_deref(), random()?)
+            .map_err(|error| ServeError::Kept { path: path(), error })?;
+        let in_service = store.is_in_service();
+        let role = Role::Device { id: me, life: members.life(), in_service };
+        // Each device calls those below it.
+        let below = file.voters().filter(|other| other.id < me.0).map(|other| Target {
+            whom: Whom::Device(DeviceId(other.id)),
+            address: other.address,
+            node: other.node,
+        });
+        let below: Vec<Target> = below.collect();
+        let log = serving.log;
+        let mut net = Net::new(Me::new(file, serving.identity.clone(), role), &below, log)?;
+        net.welcome = Welcome { life: members.life(), in_service };
+        net.closed = Some("it has just started".into());
+        let address = entry.address;
+        net.listen(address).map_err(|error| ServeError::Listen { address, error })?;
+        let answered = Mailbox::new(net.waker());
+        let kept = Mailbox::new(net.waker());
+        let post = answered.clone();
+        let disk = Disk::start(store, Box::new(move |token, result| post.post((token, result))))?;
+        let identity = serving.identity.clone();
+        let repairs = Repairs::start(file, identity, me.0, net.waker(), log)?;
+        let terms = device.state().terms.clone();
+        Ok(Process {
+            file: file.clone(),
+            me,
+            net,
+            device,
+            disk,
+            answered,
+            asked: 0,
+            kept,
+            members,
+            repairs,
+            checks: Checks::new(log),
+            clock,
+            clocks,
+            asked_time: Instant::now(),
+            clock_checked: false,
+            off: None,
+            wrong_clocks: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            callers: BTreeMap::new(),
+            in_service: BTreeMap::new(),
+            settled: Settled::new(file.layout, me, log),
+            silent: BTreeMap::new(),
+            requests: 0,
+            anew: false,
+            terms,
+            broken: None,
+            history: None,
+            log,
+        })
+    }
+
+    pub fn record(&mut self, path: &Path) -> Result<(), HistoryError> {
+        self.history = Some(DeviceHistory::create(path, &self.file, self.me, self.log)?);
+        Ok(())
+    }
+
+    pub fn run(mut self, stop: &AtomicBool) -> Result<(), ServeError> {
+        let mut events = mio::Events::with_capacity(256);
+        self.act();
+        while !stop.load(Relaxed) {
+            let now = self.clock.now();
+            let wait = until(self.device.next_timer(), now).min(self.members.wait()).min(TICK);
+            let wait = self.checks.rests().map_or(wait, |rest| wait.min(rest));
+            self.net.turn(wait, &mut events)?;
+            while let Some(event) = self.net.event() {
+                self.handle_net_event(event);
+            }
+            for (token, result) in self.answered.take() {
+                self.asked -= 1;
+                self.handle(DeviceInput::Disk { token, result });
+            }
+            self.handle(DeviceInput::Tick);
+            self.note_kept();
+            self.members.tick();
+            self.follow_orders();
+            self.periodic_checks();
+            if let Some(why) = self.broken.take() {
+                self.farewell();
+                return Err(ServeError::Disk(why));
+            }
+        }
+        self.farewell();
+        if let Some(history) = self.history.take() {
+            self.disk.settle();
+            let condition = self.device.state().devices.get(usize::from(self.me.0));
+            let good = condition == Some(&Condition::Good) && self.disk.store().is_in_service();
+            history.end(self.disk.store(), good)?;
+        }
+        Ok(())
+    }
+
+    /// The others need not wait for this device's lease.
+    fn farewell(&mut self) {
+        let others: Vec<DeviceId> = self.file.voters().map(|entry| DeviceId(entry.id)).collect();
+        for other in others {
+            self.vote(other, Vote::Goodbye);
+        }
+        self.net.flush();
+    }
+
+    /// Puts a state of the membership on the medium.
+    fn keep(&mut self, number: u64, image: Vec<u8>) {
+        if image.len() > LONGEST_KEPT {
+            let (found, most) = (image.len(), LONGEST_KEPT);
+            (self.log)(&format!(
+                "cannot keep who is there: that takes {found} bytes, and there is room for {most}; this device does not vote until it can"
+            ));
+            return self.members.kept(number, false);
+        }
+        let post = self.kept.clone();
+        self.disk.keep(image, Box::new(move |result| post.post((number, result.err()))));
+    }
+
+    fn note_kept(&mut self) {
+        for (number, failed) in self.kept.take() {
+            self.members.kept(number, failed.is_none());
+            if let Some(error) = failed {
+                self.broken = Some(error.to_string());
+            }
+        }
+    }
+
+    fn handle(&mut self, input: DeviceInput) {
+        let now = self.clock.now();
+        self.device.handle(now, input);
+        self.act();
+    }
+
+    fn act(&mut self) {
+        let mut asks = Vec::new();
+        while let Some(output) = self.device.poll() {
+            match output {
+                DeviceOutput::Send { to, reply } => {
+                    if let Some(&key) = self.hosts.get(&to) {
+                        self.net.say(key, &Frame::Reply(reply));
+                    }
+                }
+                DeviceOutput::Disk(ask) => asks.push(ask),
+                DeviceOutput::Event(event) => {
+                    if let Some(history) = &mut self.history {
+                        history.did(event);
+                    }
+                }
+                DeviceOutput::Silent { life } => {
+                    // The lowest member decides first. The pause lets a slow host's message arrive.
+                    let lease = Duration::from_millis(self.file.timing.lease_ms);
+                    let rank = self.members.list().iter().filter(|&&id| id < self.me).count();
+                    let pause = lease / 8 + lease * u32::try_from(rank).unwrap_or(0) / 4;
+                    self.silent.insert(life, Instant::now() + pause);
+                }
+                DeviceOutput::State(state) => {
+                    (self.log)(&format!("the array's state: {}", describe(&state)));
+                    self.note_terms(&state);
+                    let news = Frame::State(state);
+                    for &key in self.hosts.values() {
+                        self.net.say(key, &news);
+                    }
+                }
+                DeviceOutput::Broken(error) => self.broken = Some(error.to_string()),
+            }
+        }
+        if let Some(history) = &mut self.history {
+            history.flush();
+        }
+        self.asked += asks.len();
+        asks.into_iter().for_each(|ask| self.disk.ask(ask));
+        self.net.hold = self.asked > DISK_OPERATIONS;
+    }
+
+    fn handle_net_event(&mut self, event: Event) {
+        match event {
+            Event::Came { key, role: Role::Host(life) } => {
+                if let Some(old) = self.hosts.insert(life, key) {
+                    self.net.refuse(old, "this host has connected again".into());
+                }
+                self.net.say(key, &Frame::State(self.device.state().clone()));
+            }
+            Event::Came { key, role: Role::Device { id, life, in_service } } => {
+                if id <= self.me || self.file.voter(id).is_none() {
+                    return self.net.refuse(key, format!("device {} does not connect here", id.0));
+                }
+                if let Some(old) = self.callers.insert(id, key) {
+                    self.net.refuse(old, "this device has connected again".into());
+                }
+                self.in_service.insert(id, in_service);
+                self.met(id, life);
+            }
+            Event::Up { whom: Whom::Device(id), welcome, .. } => {
+                self.in_service.insert(id, welcome.in_service);
+                self.met(id, welcome.life);
+            }
+            Event::Heard { key, role, frame } => self.heard(key, role, frame),
+            Event::Answered { whom: Whom::Device(id), frame } if frame.is_between_devices() => {
+                self.heard_device(id, frame);
+            }
+            Event::Answered { whom, .. } => self.net.hang_up(whom, "it says what makes no sense"),
+            Event::Left { key, role: Role::Host(life) } => {
+                if self.hosts.get(&life) == Some(&key) {
+                    self.hosts.remove(&life);
+                    self.handle(DeviceInput::Gone { life });
+                }
+            }
+            Event::Left { key, role: Role::Device { id, .. } } => {
+                if self.callers.get(&id) == Some(&key) {
+                    self.callers.remove(&id);
+                    self.lost(id);
+                }
+            }
+            Event::Down { whom: Whom::Device(id), why } => {
+                self.lost(id);
+                if let Why::Refused(why) = why {
+                    (self.log)(&format!("device {}: {why}", id.0));
+                }
+            }
+            Event::Up { .. } | Event::Down { .. } => {}
+            Event::Came { role: Role::Watcher, .. } | Event::Left { role: Role::Watcher, .. } => {}
+        }
+        self.follow_orders();
+    }
+
+    fn met(&mut self, id: DeviceId, life: u64) {
+        self.members.connected(id, life);
+        self.ask_time(id);
+        self.settled.met(id);
+    }
+
+    fn lost(&mut self, id: DeviceId) {
+        self.members.disconnected(id);
+        self.clocks.forget(id);
+        self.settled.lost(id);
+    }
+
+    fn heard(&mut self, key: usize, role: Role, frame: Frame) {
+        match (role, frame) {
+            (Role::Host(from), Frame::Request(request)) => {
+                self.silent.remove(&from);
+                self.requests += 1;
+                // The host was let in before this device was left behind. Or the device is new, and its blocks are not
+                // the array's. Or its clock is wrong. It then answers only requests that do not concern blocks. The asker
+                // continues as soon as the array's state changes. A host with a newer state learns that this device is
+                // behind.
+                if is_of_blocks(&request.action) {
+                    self.begin_service();
+                }
+                let in_service = self.disk.store().is_in_service() && self.off.is_none();
+                let serves = in_service
+                    || !is_of_blocks(&request.action)
+                    || request.epoch > self.device.state().since;
+                if self.members.may_act() && serves && !self.anew {
+                    self.handle(DeviceInput::Request { from, request });
+                }
+            }
+            (Role::Device { id, .. }, frame) if frame.is_between_devices() => {
+                self.heard_device(id, frame);
+            }
+            (Role::Watcher, Frame::Recover) => self.members.recover(key as u64),
+            (_, Frame::Query) => {
+                let report = self.report();
+                self.net.say(key, &Frame::Report(report));
+            }
+            (_, _) => self.net.refuse(key, "this is not said to a device".into()),
+        }
+    }
+
+    /// Handles the messages between devices.
+    fn heard_device(&mut self, from: DeviceId, frame: Frame) {
+        match frame {
+            Frame::Vote(vote) => self.members.voted(from, vote),
+            Frame::AskTime { asked } => {
+                let time = self.clock.now();
+                self.tell_device(from, &Frame::Time { asked, time });
+            }
+            Frame::Time { asked, time } => {
+                let took = monotonic().saturating_sub(asked);
+                let now = self.clock.now();
+                self.clocks.heard(from, time, now, took);
+            }
+            Frame::Settled(is) => self.settled.heard(from, is),
+            _ => {}
+        }
+    }
+
+    fn follow_orders(&mut self) {
+        while let Some(order) = self.members.order() {
+            match order {
+                Order::Send { to, vote } => self.vote(to, vote),
+                Order::Disconnect(id) => self.disconnect(id, "it was silent for too long"),
+                Order::Halt(why) => {
+                    (self.log)(&format!("this device stops serving for now: {why}"));
+                    self.farewell();
+                    let others: Vec<DeviceId> =
+                        self.file.voters().map(|entry| DeviceId(entry.id)).collect();
+                    others
+                        .into_iter()
+                        .for_each(|id| self.disconnect(id, "this device begins anew"));
+                    self.put_hosts_out("this device has lost touch with the others");
+                    self.net.part_from_devices();
+                    self.members.reborn();
+                    self.introduce();
+                    self.anew = true;
+                }
+                Order::Reconnect => {
+                    self.net.part_from_devices();
+                    self.members.parted();
+                    self.introduce();
+                }
+                Order::Keep { number, image } => self.keep(number, image),
+                Order::Answer { id, result } => {
+                    if result.is_ok() {
+                        (self.log)(
+                            "an operator has this device begin a new era: the others join it",
+                        );
+                    }
+                    let key = usize::try_from(id).unwrap_or(usize::MAX);
+                    self.net.say(key, &Frame::Recovered(result));
+                }
+            }
+        }
+    }
+
+    /// After hosts were disconnected, their state here is of no use to them. As after a crash, the device continues with its
+    /// record only. It serves when it has been let in again, and it then knows the others' changes.
+    fn begin_anew(&mut self) {
+        if !self.anew || self.asked > 0 {
+            return;
+        }
+        match boot(&self.file, self.me, self.clock.now(), Some(self.device.record())) {
+            Ok(device) => {
+                self.anew = false;
+                self.device = device;
+                self.act();
+            }
+            Err(e) => self.broken = Some(e.to_string()),
+        }
+    }
+
+    /// A device that has been let in again counts as gone only after the usual time.
+    fn note_terms(&mut self, state: &ArrayState) {
+        for ((id, term), known) in (0..).zip(&state.terms).zip(&self.terms) {
+            if term != known {
+                self.members.excuse(DeviceId(id));
+            }
+        }
+        self.terms.clone_from(&state.terms);
+    }
+
+    fn disconnect(&mut self, id: DeviceId, why: &str) {
+        self.net.hang_up(Whom::Device(id), why);
+        if let Some(key) = self.callers.remove(&id) {
+            self.net.refuse(key, why.to_owned());
+        }
+        self.lost(id);
+    }
+
+    fn put_hosts_out(&mut self, why: &str) {
+        for (life, key) in std::mem::take(&mut self.hosts) {
+            self.net.dismiss(key, &Frame::Refused(why.to_owned()));
+            self.handle(DeviceInput::Gone { life });
+        }
+    }
+
+    /// Sets the identity of this process for connections from now on.
+    fn introduce(&mut self) {
+        let (life, in_service) = (self.members.life(), self.disk.store().is_in_service());
+        self.net.set_role(Role::Device { id: self.me, life, in_service });
+        self.net.welcome = Welcome { life, in_service };
+    }
+
+    fn vote(&mut self, to: DeviceId, vote: Vote) {
+        self.tell_device(to, &Frame::Vote(vote));
+    }
+
+    fn tell_device(&mut self, to: DeviceId, frame: &Frame) {
+        match self.callers.get(&to) {
+            Some(&key) => self.net.say(key, frame),
+            None => drop(self.net.send_to(Whom::Device(to), frame)),
+        }
+    }
+
+    /// To those who have not heard it yet.
+    fn tell_settled(&mut self) {
+        // One that is about to begin anew knows no more than after a restart.
+        let is = !self.anew && !self.device.is_unsettled();
+        for device in self.settled.whom_to_tell(is) {
+            self.tell_device(device, &Frame::Settled(is));
+        }
+    }
+
+    fn ask_time(&mut self, of: DeviceId) {
+        self.tell_device(of, &Frame::AskTime { asked: monotonic() });
+    }
+
+    /// Finds out whose clock is wrong.
+    fn look_at_clocks(&mut self) {
+        if self.asked_time.elapsed() >= self.lease() / 8 {
+            self.asked_time = Instant::now();
+            let others: Vec<DeviceId> =
+                self.file.voters().map(|entry| DeviceId(entry.id)).collect();
+            // There is no connection to itself.
+            others.into_iter().for_each(|id| self.ask_time(id));
+        }
+        self.clock_checked |= self.clocks.agree();
+        let to_go = self.clock.to_go();
+        let off = self.clocks.own_error().map(|error| {
+            format!(
+                "this device's clock is {} the others': find out which is wrong (NTP), set it right, and start its device \
+                 again; until then this one serves nobody",
+                describe_clock(error.saturating_add(to_go))
+            )
+        });
+        match (&self.off, &off) {
+            (None, Some(why)) => (self.log)(why),
+            // Unanswered requests are repeated on a new connection.
+            (Some(_), None) => {
+                (self.log)("this device's clock is right again");
+                self.put_hosts_out("this device's clock was wrong");
+            }
+            _ => {}
+        }
+        self.off = off;
+        let wrong: BTreeMap<DeviceId, i64> = self.clocks.wrong().collect();
+        self.wrong_clocks.retain(|device, _| wrong.contains_key(device));
+        for (device, ahead) in wrong {
+            if let Entry::Vacant(new) = self.wrong_clocks.entry(device) {
+                new.insert(Instant::now());
+                let how = describe_clock(ahead);
+                (self.log)(&format!("the clock of device {} is {how} this one's", device.0));
+            }
+        }
+    }
+
+    /// Does what is due without an event. The duties are in this order because each one may change what the next ones see.
+    fn periodic_checks(&mut self) {
+        self.note_ended_repairs();
+        self.look_at_clocks();
+        self.tell_settled();
+        self.begin_anew();
+        self.begin_service();
+        let now = Instant::now();
+        self.open_or_close(now);
+        // The rest acts on other processes. Only a device that has agreed with a majority may do
+        // that.
+        if !self.members.may_act() || self.anew {
+            return;
+        }
+        self.fence_silent_hosts(now);
+        // A device that has never served has no blocks of the array to check or to be let in with.
+        if !self.disk.store().is_in_service() {
+            return;
+        }
+        self.ask_to_be_let_in();
+        self.check_next_stripe();
+        self.excuse_failed_devices();
+        self.give_up_bad_devices();
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_millis(self.file.timing.lease_ms)
+    }
+
+    fn note_ended_repairs(&mut self) {
+        for ended in self.repairs.look() {
+            match ended {
+                (Job::Fence(life), Err(_)) => {
+                    self.silent.insert(life, Instant::now() + FENCE_AGAIN);
+                }
+                (Job::Check(stripe), result) => self.checks.ended(stripe, result),
+                _ => {}
+            }
+        }
+    }
+
+    /// Admits hosts, or refuses them with the reason.
+    fn open_or_close(&mut self, now: Instant) {
+        self.net.closed = self.waits();
+        if self.net.closed.is_some() {
+            // A refused host cannot renew; its lease starts when we admit it.
+            let lease = self.lease();
+            self.silent.values_mut().for_each(|at| *at = now + lease);
+        }
+    }
+
+    fn fence_silent_hosts(&mut self, now: Instant) {
+        let due: Vec<Life> =
+            self.silent.iter().filter(|(_, at)| **at <= now).map(|(&life, _)| life).collect();
+        for life in due {
+            self.repairs.ask(Job::Fence(life));
+            self.silent.remove(&life);
+        }
+    }
+
+    fn ask_to_be_let_in(&mut self) {
+        if let Some(Change::LetIn(device, term)) = self.device.wants_in() {
+            self.repairs.ask(Job::LetIn(device, term));
+        }
+    }
+
+    fn check_next_stripe(&mut self) {
+        let condition = self.device.state().devices.get(usize::from(self.me.0));
+        // A failed device is rebuilt as a whole, so its stripes need no check.
+        let counts = condition.is_some_and(|condition| *condition != Condition::Failed);
+        if counts
+            && self.device.is_let_in()
+            && self.off.is_none()
+            && let Some(stripe) = self.checks.due(&self.device)
+        {
+            self.repairs.ask(Job::Check(stripe));
+        }
+    }
+
+    /// A device that is out of the array is rebuilt before it is good again. Then its blocks are the array's.
+    fn excuse_failed_devices(&mut self) {
+        let conditions = self.device.state().devices.iter().zip(0..);
+        for (_, id) in conditions.filter(|(condition, _)| **condition == Condition::Failed) {
+            self.in_service.insert(DeviceId(id), true);
+            self.members.excuse(DeviceId(id));
+        }
+    }
+
+    /// Has devices failed that are gone, new, or have a wrong clock.
+    fn give_up_bad_devices(&mut self) {
+        // One proposer is enough: competing proposals delay each other.
+        if !self.leads() {
+            return;
+        }
+        let lease = self.lease();
+        let new = self.in_service.iter().filter(|(_, in_service)| !**in_service);
+        let wrong = self.wrong_clocks.iter().filter(|(_, since)| since.elapsed() >= lease);
+        let bad = self.members.gone(lease).chain(new.map(|(&id, _)| id));
+        let bad: Vec<DeviceId> = bad.chain(wrong.map(|(&id, _)| id)).collect();
+        for device in bad {
+            let state = self.device.state();
+            let condition = state.devices.get(usize::from(device.0));
+            if condition.is_some_and(|condition| *condition != Condition::Failed)
+                && self.settled.may_give_up(device)
+            {
+                // The term ties the failure to this absence: the device may be let in again
+                // meanwhile.
+                self.repairs.ask(Job::Fail(device, state.term(device)));
+            }
+        }
+    }
+
+    /// Returns true if this is the lowest member of those whose clocks are right.
+    fn leads(&self) -> bool {
+        let right = |id: &DeviceId| !self.wrong_clocks.contains_key(id);
+        self.off.is_none() && self.members.list().into_iter().find(right) == Some(self.me)
+    }
+
+    /// A new device's blocks become the array's: when all are new, or when the array knows that it has nothing.
+    fn begin_service(&mut self) {
+        // Without a record it would begin as a new one again.
+        let begins = self.members.may_act() && self.asked == 0;
+        if self.disk.store().is_in_service() || !begins {
+            return;
+        }
+        let all = self.file.voters().count();
+        let all_new = self.members.list().len() == all
+            && self.in_service.len() == all - 1
+            && self.in_service.values().all(|in_service| !in_service);
+        let condition = self.device.state().devices.get(usize::from(self.me.0)).copied();
+        // A witness has no blocks.
+        let known = condition.is_none_or(|condition| condition != Condition::Good);
+        if !all_new && !known {
+            return;
+        }
+        match self.disk.store().put_in_service() {
+            Ok(()) => {
+                self.introduce();
+                // This device replaces one that had served, and comes back like that one. Hosts' earlier requests were not for
+                // it. They do not repeat them because it is let in: they repeat them on new connections.
+                self.anew = !all_new && condition.is_some();
+                if self.anew {
+                    self.put_hosts_out("this device begins");
+                }
+                // They are about to do the same. A device that does not will say so when it is met
+                // again.
+                self.in_service.values_mut().for_each(|in_service| *in_service = true);
+            }
+            Err(e) => self.broken = Some(format!("writing the superblock failed: {e}")),
+        }
+    }
+
+    /// Why hosts are not served.
+    fn waits(&self) -> Option<String> {
+        if !self.members.may_act() {
+            return Some(self.members.waits());
+        }
+        if !self.clock_checked {
+            let unknown = || "it waits until enough others have told it the time".to_owned();
+            return Some(self.off.clone().unwrap_or_else(unknown));
+        }
+        if self.anew {
+            return Some("it begins anew".into());
+        }
+        if !self.disk.store().is_in_service() && self.in_service.values().all(|used| !used) {
+            return Some(
+                "the array is new: it waits until all its devices and witnesses are there".into(),
+            );
+        }
+        None
+    }
+
+    fn report(&self) -> Report {
+        let away =
+            "it waits until more than half of the devices and witnesses have let it in again";
+        let away = || (!self.device.is_let_in()).then(|| away.into());
+        let waits = self.waits().or_else(|| self.off.clone()).or_else(away);
+        Report {
+            state: self.device.state().clone(),
+            serving: waits.is_none(),
+            in_service: self.disk.store().is_in_service(),
+            waits,
+            members: self.members.list().into_iter().map(|id| id.0).collect(),
+            life: self.members.life(),
+            view: self.members.view(),
+            out: self.members.out(),
+            hosts: self.hosts.keys().map(|life| (life.host.0, life.incarnation)).collect(),
+            requests: self.requests,
+            unchecked: self.device.suspects().count() as u64,
+            unsettled: self.device.is_unsettled(),
+        }
+    }
+}
+
+fn random() -> std::io::Result<u64> {
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(seed))
+}
+
+/// A device that begins, with its last record if it has one.
+fn boot(
+    file: &ArrayFile,
+    me: DeviceId,
+    now: Time,
+    record: Option<Bytes>,
+) -> Result<Device, BootError> {
+    let mut config = DeviceConfig::new(me, file.scheme, file.layout);
+    config.durable = file.durability == Durability::Write;
+    config.lease = file.timing.lease_ms * 1_000_000;
+    config.remember = file.timing.forget_ms * 1_000_000;
+    config.ahead = file.timing.clock_ms * 1_000_000;
+    let state = ArrayState::new(file.layout.devices());
+    Device::new(config, DeviceBoot { now, record, state })
+}
+
+fn is_of_blocks(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Read { .. }
+            | Action::Write(_)
+            | Action::Prepare { .. }
+            | Action::Commit(_)
+            | Action::Lock { .. }
+            | Action::WriteUnlock(_)
+            | Action::Flush
+    )
+}
+
+fn describe(state: &ArrayState) -> String {
+    let bad =
+        state.devices.iter().zip(0..).filter_map(|(condition, id): (_, u16)| match condition {
+            Condition::Good => None,
+            Condition::Failed => Some(format!("device {id} has failed")),
+            Condition::Rebuilding { done } => {
+                Some(format!("device {id} is rebuilt up to stripe {done}"))
+            }
+        });
+    let bad: Vec<String> = bad.collect();
+    let bad = if bad.is_empty() { "all devices are good".to_owned() } else { bad.join(", ") };
+    format!("epoch {}, {bad}", state.epoch.0)
+}

@@ -1,0 +1,147 @@
+//! The work that a device's or lock server's process does as a host. It fences hosts that seem dead. It lets the array continue
+//! without a dead device, or with a returned one. It checks the writes that were under way when a device stopped.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use lockify_array::{Change, DeviceId, HostAnswer, HostId, Life, OpError, Work};
+use lockify_trust::{Identity, Mailbox};
+
+use crate::ArrayFile;
+use crate::host::{Array, Joining};
+
+/// Hosts' numbers from this one on are those of processes of the array itself.
+pub const OWN_HOSTS: u32 = 0xffff_0000;
+/// How long it may take until devices can be reached; then it is tried again.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A piece of work.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Job {
+    Fence(Life),
+    /// That was last let in for this term.
+    Fail(DeviceId, u64),
+    /// For this term.
+    LetIn(DeviceId, u64),
+    /// A stripe, and repair it.
+    Check(u64),
+}
+
+/// A piece of work, and what came of it.
+pub(crate) type Ended = (Job, Result<HostAnswer, String>);
+
+/// Begins jobs on a thread of its own. Many run at once. The fencing of a host may wait for that of another host, or for the
+/// array to continue without a device.
+pub(crate) struct Repairs {
+    jobs: Sender<Job>,
+    under_way: BTreeSet<Job>,
+    ended: Mailbox<Ended>,
+    log: fn(&str),
+}
+
+struct Worker {
+    file: ArrayFile,
+    joining: Joining,
+    ended: Mailbox<Ended>,
+    /// The others have taken this host for dead: it has to begin anew.
+    fenced: Arc<AtomicBool>,
+}
+
+impl Repairs {
+    /// Begins with nothing. `number`: which of the array's own hosts this is.
+    pub fn start(
+        file: &ArrayFile,
+        identity: Identity,
+        number: u16,
+        waker: Arc<mio::Waker>,
+        log: fn(&str),
+    ) -> std::io::Result<Repairs> {
+        let (jobs, next) = channel();
+        let ended = Mailbox::new(waker);
+        let host = HostId(OWN_HOSTS + u32::from(number));
+        let joining = Joining { host, identity, patience: PATIENCE, log };
+        let worker =
+            Worker { file: file.clone(), joining, ended: ended.clone(), fenced: Arc::default() };
+        std::thread::Builder::new().name("repairs".into()).spawn(move || worker.run(&next))?;
+        Ok(Repairs { jobs, under_way: BTreeSet::new(), ended, log })
+    }
+
+    /// Has something done, unless it is being done.
+    pub fn ask(&mut self, job: Job) {
+        if self.under_way.insert(job) {
+            match job {
+                Job::Fence(life) => {
+                    (self.log)(&format!("host {} is silent: it is fenced", life.host.0));
+                }
+                Job::Fail(device, _) => {
+                    (self.log)(&format!("going on without device {}", device.0));
+                }
+                Job::LetIn(..) | Job::Check(_) => {}
+            }
+            // The thread ends after this.
+            let _ = self.jobs.send(job);
+        }
+    }
+
+    /// Takes the finished jobs. The caller repeats failed ones: it notices again that a device is gone or wants to be let in.
+    pub fn look(&mut self) -> Vec<Ended> {
+        let ended = self.ended.take();
+        for (job, result) in &ended {
+            self.under_way.remove(job);
+            if let Err(why) = result {
+                let what = match job {
+                    Job::Fence(life) => format!("fence host {}", life.host.0),
+                    Job::Fail(device, _) => format!("go on without device {}", device.0),
+                    Job::LetIn(..) => "have this device serve again".to_owned(),
+                    // There may be many: who asked says it once.
+                    Job::Check(_) => continue,
+                };
+                (self.log)(&format!("cannot {what}: {why}; it is tried again"));
+            }
+        }
+        ended
+    }
+}
+
+impl Worker {
+    fn run(&self, jobs: &Receiver<Job>) {
+        let mut array = None;
+        while let Ok(job) = jobs.recv() {
+            let own = matches!(job, Job::Fence(life) if life.host == self.joining.host);
+            // As another life: nobody fences himself.
+            if self.fenced.swap(false, Relaxed) || own {
+                array = None;
+            }
+            if let Err(why) = self.begin(&mut array, job) {
+                self.ended.post((job, Err(why)));
+            }
+        }
+    }
+
+    fn begin(&self, array: &mut Option<Array>, job: Job) -> Result<(), String> {
+        let open = match array.take() {
+            Some(open) => open,
+            None => Array::open_to_repair(&self.file, self.joining.clone())
+                .map_err(|e| e.to_string())?,
+        };
+        let open = array.insert(open);
+        let work = match job {
+            Job::Fence(life) => Work::Fence { life },
+            Job::LetIn(device, term) => Work::Change { change: Change::LetIn(device, term) },
+            Job::Check(stripe) => Work::Scrub { stripe, repair: true },
+            Job::Fail(device, term) => Work::Change { change: Change::Fail(device, term) },
+        };
+        let (ended, fenced) = (self.ended.clone(), Arc::clone(&self.fenced));
+        let done = move |result: Result<HostAnswer, OpError>| {
+            if result == Err(OpError::Fenced) {
+                fenced.store(true, Relaxed);
+            }
+            ended.post((job, result.map_err(|e| e.to_string())));
+        };
+        open.submit(work, Box::new(done));
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! The record of an array's process, for `lockify check`.
+//!
+//! Hosts record requests and answers, and devices record steps on their blocks. Each process writes a file of its own, on the
+//! machine's clock. The checker merges them. The operating system has an event before any of its effects leaves the process. So
+//! a killed process's history lacks nothing that others have seen.
+
+mod device;
+mod host;
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use lockify_array::{Life, Redundancy};
+use lockify_history::WriteError;
+use lockify_history::array::{self, Event, Kind, Tag, Writer};
+
+use crate::ArrayFile;
+use crate::clock::monotonic;
+use crate::store::is_zero;
+
+pub(crate) use device::DeviceHistory;
+pub(crate) use host::HostHistory;
+
+/// Why there is no history.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// Something is there.
+    #[error(
+        "{} is not empty, and may be an earlier life's history, which is judged together with this one's: name another file",
+        .0.display()
+    )]
+    NotEmpty(PathBuf),
+    /// It cannot be written.
+    #[error("{}: {error}; name another file, or leave --history away", path.display())]
+    Write {
+        /// Which file.
+        path: PathBuf,
+        /// The reason.
+        error: WriteError,
+    },
+}
+
+/// A history's file. A write error is reported once. It ends the history, not the service.
+struct History {
+    /// None if it has ended.
+    writer: Option<Writer<File>>,
+    path: PathBuf,
+    log: fn(&str),
+}
+
+impl History {
+    /// Begins one, in a file that is new or empty.
+    fn create(path: &Path, file: &ArrayFile, log: fn(&str)) -> Result<History, HistoryError> {
+        let failed = |error| HistoryError::Write { path: path.to_owned(), error };
+        let made = match File::create_new(path) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                File::options().write(true).open(path)
+            }
+            made => made,
+        };
+        let made = made.map_err(|e| failed(WriteError::Create(e)))?;
+        let length = made.metadata().map_err(|e| failed(WriteError::Create(e)))?.len();
+        if length > 0 {
+            return Err(HistoryError::NotEmpty(path.to_owned()));
+        }
+        let mut writer = Writer::new(made);
+        let begin = Event::new(
+            monotonic(),
+            Kind::Begin { array: layout(file), scheme: file.scheme.name().to_owned() },
+        );
+        writer.write(&begin).and_then(|()| writer.flush()).map_err(failed)?;
+        Ok(History { writer: Some(writer), path: path.to_owned(), log })
+    }
+
+    fn note(&mut self, kind: Kind) {
+        self.write(|writer| writer.write(&Event::new(monotonic(), kind)));
+    }
+
+    fn flush(&mut self) {
+        self.write(Writer::flush);
+    }
+
+    fn write(&mut self, write: impl FnOnce(&mut Writer<File>) -> Result<(), WriteError>) {
+        let Some(Err(error)) = self.writer.as_mut().map(write) else { return };
+        self.writer = None;
+        let path = self.path.display();
+        (self.log)(&format!("the history {path} ends here: {error}; the array goes on"));
+    }
+}
+
+fn layout(file: &ArrayFile) -> array::Layout {
+    let lockify_array::Layout { redundancy, data, groups, unit, block_size, stripes } = file.layout;
+    let redundancy = match redundancy {
+        Redundancy::Raid5 => array::Redundancy::Raid5,
+        Redundancy::Mirror => array::Redundancy::Mirror,
+    };
+    array::Layout { redundancy, data, groups, unit, block_size, stripes }
+}
+
+/// A life, in the checker's words.
+fn by(life: Life) -> array::Life {
+    array::Life { host: life.host.0, incarnation: life.incarnation }
+}
+
+/// Names a block's content: a hash, and 0 for blocks that were never written.
+fn tag(block: &[u8]) -> Tag {
+    if is_zero(block) {
+        return 0;
+    }
+    xxhash_rust::xxh3::xxh3_64(block).max(1)
+}
+
+/// Something of a block that is linear in XOR, as parity is: its CRC32C from zero.
+fn digest(block: &[u8]) -> u32 {
+    // The usual CRC inverts before and after.
+    !crc32c::crc32c_append(!0, block)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use super::*;
+
+    #[test]
+    fn digests_are_linear() {
+        let block =
+            |seed: u8| (0..=255).map(|i: u8| i.wrapping_mul(seed) ^ seed).collect::<Vec<_>>();
+        let (a, b) = (block(7), block(91));
+        let sum: Vec<u8> = a.iter().zip(&b).map(|(a, b)| a ^ b).collect();
+        assert_eq!(digest(&sum), digest(&a) ^ digest(&b));
+        assert_ne!(digest(&a), digest(&b));
+        assert_eq!(digest(&[0; 4096]), 0);
+    }
+
+    /// The service goes on, and an operator is told once.
+    #[test]
+    fn a_full_disk_ends_the_history() {
+        static TOLD: AtomicU32 = AtomicU32::new(0);
+        let log = |what: &str| {
+            assert!(what.contains("/dev/full ends here") && what.contains("is full"), "{what}");
+            TOLD.fetch_add(1, Relaxed);
+        };
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let path = PathBuf::from("/dev/full");
+        let mut history = History { writer: Some(Writer::new(full)), path, log };
+        for _ in 0..3 {
+            history.note(Kind::End {});
+            history.flush();
+        }
+        assert_eq!(TOLD.load(Relaxed), 1);
+    }
+}

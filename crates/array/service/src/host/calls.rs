@@ -1,0 +1,138 @@
+//! The requests of threads to a host, until the host's own thread takes them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockify_array::{HostAnswer, HostCounts, OpError, Work};
+
+use super::{IN_FLIGHT, Status, closed};
+
+/// The function that gets a result.
+pub type Done = Box<dyn FnOnce(Result<HostAnswer, OpError>) + Send>;
+
+/// A request to a host.
+pub(super) struct Call {
+    pub work: Work,
+    pub done: Done,
+}
+
+/// Between the threads that ask and the one that does.
+pub(super) struct Calls {
+    state: Mutex<State>,
+    /// There is room for more.
+    room: Condvar,
+    /// The status has changed.
+    changed: Condvar,
+    waker: Arc<mio::Waker>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Call>,
+    /// Calls that are not answered yet.
+    under_way: usize,
+    closing: bool,
+    /// The host's thread has ended.
+    ended: bool,
+    status: Status,
+    counts: HostCounts,
+}
+
+impl Calls {
+    /// For the event loop that this wakes.
+    pub fn new(waker: Arc<mio::Waker>) -> Calls {
+        Calls { state: Mutex::default(), room: Condvar::new(), changed: Condvar::new(), waker }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn submit(&self, work: Work, done: Done) {
+        let mut state = self.state();
+        while state.under_way >= IN_FLIGHT && !state.closing && !state.ended {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.closing || state.ended {
+            drop(state);
+            return done(Err(closed()));
+        }
+        state.under_way += 1;
+        state.waiting.push_back(Call { work, done });
+        // The first caller wakes the host for those behind it, too.
+        let first = state.waiting.len() == 1;
+        drop(state);
+        if first {
+            self.wake();
+        }
+    }
+
+    /// Everything that was asked for since the last time.
+    pub fn take(&self) -> VecDeque<Call> {
+        std::mem::take(&mut self.state().waiting)
+    }
+
+    /// A call was answered, when the host had done so much.
+    pub fn answered(&self, counts: HostCounts) {
+        let mut state = self.state();
+        state.under_way -= 1;
+        state.counts = counts;
+        drop(state);
+        self.room.notify_one();
+    }
+
+    pub fn counts(&self) -> HostCounts {
+        self.state().counts
+    }
+
+    pub fn status(&self) -> Status {
+        self.state().status.clone()
+    }
+
+    pub fn publish_status(&self, status: Status) {
+        self.state().status = status;
+        self.changed.notify_all();
+    }
+
+    /// The status, when it is another than this, or this time has passed.
+    pub fn next_status(&self, last: &Status, wait: Duration) -> Status {
+        let same = |state: &mut State| state.status == *last && !state.ended;
+        let waited = self.changed.wait_timeout_while(self.state(), wait, same);
+        waited.unwrap_or_else(PoisonError::into_inner).0.status.clone()
+    }
+
+    pub fn close(&self) {
+        self.state().closing = true;
+        self.room.notify_all();
+        self.wake();
+    }
+
+    /// Returns true if the host was closed and nothing is under way.
+    pub fn is_over(&self) -> bool {
+        let state = self.state();
+        state.closing && state.under_way == 0
+    }
+
+    /// Waits so long until the host's thread has ended.
+    pub fn wait_for_end(&self, patience: Duration) {
+        let lives = |state: &mut State| !state.ended;
+        drop(self.changed.wait_timeout_while(self.state(), patience, lives));
+    }
+
+    /// The host's thread has ended: nothing more will be done.
+    pub fn end(&self) {
+        let mut state = self.state();
+        state.ended = true;
+        let left = std::mem::take(&mut state.waiting);
+        drop(state);
+        self.room.notify_all();
+        self.changed.notify_all();
+        left.into_iter().for_each(|call| (call.done)(Err(closed())));
+    }
+
+    fn wake(&self) {
+        // Fails only if the event queue is gone, and its reader with it.
+        let _ = self.waker.wake();
+    }
+}

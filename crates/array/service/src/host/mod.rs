@@ -1,0 +1,339 @@
+//! A host of an array, as a library.
+//!
+//! [`Array::open`] connects to the array's devices and gives a handle that many threads may use at once. One thread runs the
+//! state machine of a host and does all their work. [`Array::submit`] does not wait for it; the other calls do.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lockify_array::{
+    ArrayHost, ArrayState, Change, DeviceId, HostAnswer, HostConfig, HostCounts, HostId, Layout,
+    Life, OpError, Peer, Span, Work,
+};
+use lockify_trust::Identity;
+
+mod calls;
+mod engine;
+
+use crate::history::HostHistory;
+use crate::wire::{Me, Net, Role, Target, Whom};
+use crate::{ArrayFile, HistoryError, clock};
+use calls::Calls;
+pub use calls::Done;
+use engine::HostEngine;
+
+/// Pieces of work that are under way at most. A caller that submits more waits.
+pub const IN_FLIGHT: usize = 256;
+
+/// Numbers of hosts that people choose are below this one; [`visitor`] gives others.
+pub const VISITORS: u32 = 0x8000_0000;
+
+/// A number for a process that is a host for a short time, at random.
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn visitor() -> std::io::Result<HostId> {
+    let random = crate::ArrayId::random()?.0;
+    let number = u32::from_le_bytes([random[0], random[1], random[2], random[3]]);
+    // Below the numbers of the array's own processes.
+    Ok(HostId(VISITORS + number % (crate::device::OWN_HOSTS - VISITORS)))
+}
+
+/// The identity and options of a program that opens an array.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// The host's number. Two processes at a time must not have the same: the newer one fences the older.
+    pub host: HostId,
+    /// How it proves who it is.
+    pub identity: Identity,
+    /// How long devices may take to become ready.
+    pub patience: Duration,
+    /// Is told what an operator should know, on the array's thread.
+    pub log: fn(&str),
+}
+
+/// Why an array is not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// An address that others can reach, without keys.
+    #[error(
+        "{0} is not loopback, and nothing says how hosts and devices prove who they are: give --ca and --identity, or \
+         --cluster-key (`lockify cluster` makes them), or --plain-text {words:?}", words = lockify_trust::PLAIN_TEXT
+    )]
+    Exposed(std::net::SocketAddr),
+    /// Too few devices can be reached, or they refuse.
+    #[error("cannot open the array: {0}")]
+    Unreachable(String),
+    /// Its history.
+    #[error(transparent)]
+    History(#[from] HistoryError),
+    /// The system refuses threads or sockets.
+    #[error("the system refuses: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// How a connection stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Connection {
+    /// With whom.
+    pub peer: Peer,
+    /// Why there is none; `None` if there is one.
+    pub down: Option<String>,
+    /// One of both does not want the other: waiting will not help.
+    pub refused: bool,
+}
+
+/// A host's knowledge of the array.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Status {
+    /// The newest state that it has heard of.
+    pub state: ArrayState,
+    /// Its connections.
+    pub connections: Vec<Connection>,
+}
+
+/// The findings of a scrub in a stripe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Scrubbed {
+    /// Blocks at which parity did not fit.
+    pub mismatches: u32,
+    /// Blocks whose content is lost.
+    pub lost: u32,
+}
+
+/// A host of an array. Clones are the same host; it ends with the last of them, or with [`Array::close`].
+#[derive(Clone)]
+pub struct Array {
+    layout: Layout,
+    calls: Arc<Calls>,
+    _end: Arc<End>,
+}
+
+/// Ends the host with the last handle.
+struct End(Arc<Calls>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Array {
+    /// Connects to the array's devices, as a new life of this host. Comes back when it can read and write.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(file: &ArrayFile, joining: Joining) -> Result<Array, OpenError> {
+        Array::open_with(file, joining, None, true)
+    }
+
+    /// As [`Array::open`], and records its requests and answers in a new file, for `lockify check`.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_recorded(
+        file: &ArrayFile,
+        joining: Joining,
+        history: &Path,
+    ) -> Result<Array, OpenError> {
+        Array::open_with(file, joining, Some(history), true)
+    }
+
+    /// As [`Array::open`], but does not wait for the lock server. The array can continue without a device while that server is
+    /// away.
+    pub(crate) fn open_to_repair(file: &ArrayFile, joining: Joining) -> Result<Array, OpenError> {
+        Array::open_with(file, joining, None, false)
+    }
+
+    fn open_with(
+        file: &ArrayFile,
+        joining: Joining,
+        history: Option<&Path>,
+        with_server: bool,
+    ) -> Result<Array, OpenError> {
+        let targets = Target::all(file);
+        if let Some(target) = targets.iter().find(|t| !joining.identity.allows(t.address)) {
+            return Err(OpenError::Exposed(target.address));
+        }
+        let life = Life { host: joining.host, incarnation: clock::incarnation() };
+        let me = Me::new(file, joining.identity.clone(), Role::Host(life));
+        let net = Net::new(me, &targets, joining.log)?;
+        let calls = Arc::new(Calls::new(net.waker()));
+        let state = ArrayState::new(file.layout.devices());
+        let mut config = HostConfig::new(life, file.scheme, file.layout, state);
+        config.witnesses = file.witnesses.len() as u16;
+        config.lease = file.timing.lease_ms * 1_000_000;
+        let peers: Vec<Whom> = targets.iter().map(|target| target.whom).collect();
+        let host = ArrayHost::new(config);
+        let log = joining.log;
+        let history = history.map(|path| HostHistory::create(path, file, life, log)).transpose()?;
+        let engine = HostEngine::new(host, file.layout, net, calls.clone(), history, log, &peers);
+        std::thread::Builder::new().name("array".into()).spawn(move || engine.run())?;
+        let _end = Arc::new(End(calls.clone()));
+        let array = Array { layout: file.layout, calls, _end };
+        array.wait(joining.patience, with_server)?;
+        Ok(array)
+    }
+
+    /// Until enough is connected.
+    fn wait(&self, patience: Duration, with_server: bool) -> Result<(), OpenError> {
+        let end = Instant::now() + patience;
+        let mut status = self.status();
+        loop {
+            let down =
+                |c: &&Connection| c.down.is_some() && (with_server || c.peer != Peer::Server);
+            let missing: Vec<&Connection> = status.connections.iter().filter(down).collect();
+            if self.is_enough(&missing) {
+                return Ok(());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            // A process that has refused will refuse again.
+            let refused = missing.iter().copied().filter(|c| c.refused).collect::<Vec<_>>();
+            if left.is_zero() || !self.is_enough(&refused) {
+                let why =
+                    |c: &&Connection| Some(format!("{}: {}", name(c.peer), c.down.as_deref()?));
+                let all: Vec<String> = missing.iter().filter_map(why).collect();
+                return Err(OpenError::Unreachable(all.join("; ")));
+            }
+            status = self.calls.next_status(&status, left);
+        }
+    }
+
+    /// Returns true if the array can be used without these.
+    fn is_enough(&self, missing: &[&Connection]) -> bool {
+        let mut groups = std::collections::BTreeSet::new();
+        missing.iter().all(|connection| match connection.peer {
+            Peer::Server => false,
+            Peer::Device(device) if device.0 >= self.layout.devices() => true,
+            // One of each group may be gone.
+            Peer::Device(device) => groups.insert(device.0 / self.layout.group_size()),
+        })
+    }
+
+    /// How the array is laid out.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Bytes per block.
+    pub fn block_size(&self) -> u32 {
+        self.layout.block_size
+    }
+
+    /// The array's length in blocks.
+    pub fn blocks(&self) -> u64 {
+        self.layout.blocks()
+    }
+
+    /// Starts a piece of work. The array's thread calls `done` with the result; `done` must not wait for anything. The call
+    /// waits only while [`IN_FLIGHT`] others are under way.
+    pub fn submit(&self, work: Work, done: Done) {
+        self.calls.submit(work, done);
+    }
+
+    /// Does a piece of work.
+    ///
+    /// # Errors
+    /// [`OpError`].
+    pub fn perform(&self, work: Work) -> Result<HostAnswer, OpError> {
+        let (to, from) = std::sync::mpsc::sync_channel(1);
+        // The receiver waits until it was called.
+        self.submit(work, Box::new(move |result| drop(to.send(result))));
+        from.recv().unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Reads blocks.
+    ///
+    /// # Errors
+    /// [`OpError`].
+    pub fn read(&self, span: Span) -> Result<Bytes, OpError> {
+        match self.perform(Work::Read { span })? {
+            HostAnswer::Read { data } => Ok(data),
+            other => Err(OpError::State(format!("a read was answered by {other:?}"))),
+        }
+    }
+
+    /// Writes blocks: all of `span`. They are as durable as the array's devices make them before this returns.
+    ///
+    /// # Errors
+    /// [`OpError`].
+    pub fn write(&self, span: Span, data: Bytes) -> Result<(), OpError> {
+        self.perform(Work::Write { span, data }).map(drop)
+    }
+
+    /// Makes earlier writes durable, of any host.
+    ///
+    /// # Errors
+    /// [`OpError`].
+    pub fn flush(&self) -> Result<(), OpError> {
+        self.perform(Work::Flush).map(drop)
+    }
+
+    /// Checks a stripe, and repairs its parity if `repair`.
+    ///
+    /// # Errors
+    /// [`OpError`].
+    pub fn scrub(&self, stripe: u64, repair: bool) -> Result<Scrubbed, OpError> {
+        match self.perform(Work::Scrub { stripe, repair })? {
+            HostAnswer::Scrubbed { mismatches, lost } => Ok(Scrubbed { mismatches, lost }),
+            other => Err(OpError::State(format!("a scrub was answered by {other:?}"))),
+        }
+    }
+
+    /// Writes a stripe's unit on a device that is being rebuilt. If content of it is lost, the stripe is to be scrubbed when the
+    /// device is in use again.
+    ///
+    /// # Errors
+    /// [`OpError`].
+    pub fn rebuild(&self, device: DeviceId, stripe: u64) -> Result<Scrubbed, OpError> {
+        match self.perform(Work::Rebuild { device, stripe })? {
+            HostAnswer::Scrubbed { mismatches, lost } => Ok(Scrubbed { mismatches, lost }),
+            // It is rebuilt already.
+            _ => Ok(Scrubbed::default()),
+        }
+    }
+
+    /// Changes the array's state.
+    ///
+    /// # Errors
+    /// [`OpError`].
+    pub fn change(&self, change: Change) -> Result<(), OpError> {
+        self.perform(Work::Change { change }).map(drop)
+    }
+
+    /// The present knowledge of the array.
+    pub fn status(&self) -> Status {
+        self.calls.status()
+    }
+
+    /// This host's counters at its last answer.
+    pub fn counts(&self) -> HostCounts {
+        self.calls.counts()
+    }
+
+    /// Ends this host, after the operations under way. Other clones find it closed.
+    pub fn close(&self) {
+        self.calls.close();
+    }
+
+    /// As [`Array::close`], and waits for the end, at most for this time. A process should call it before it ends. Reads and
+    /// writes are answered before their locks are returned, and others wait a lease for locks that nobody returns. It must not
+    /// be called on the array's thread.
+    pub fn leave(&self, patience: Duration) {
+        self.calls.close();
+        self.calls.wait_for_end(patience);
+    }
+}
+
+fn name(peer: Peer) -> String {
+    match peer {
+        Peer::Device(device) => format!("device {}", device.0),
+        Peer::Server => "the lock server".to_owned(),
+    }
+}
+
+fn closed() -> OpError {
+    OpError::State("the array was closed".into())
+}

@@ -1,0 +1,25 @@
+//! Shared arrays as users run them.
+//!
+//! An [`ArrayFile`] describes an array: its layout, and its devices with their addresses. [`host::Array`] is a host of it, as a
+//! library: many threads can read and write blocks. [`device::Server`] serves a device. [`lock_server::Server`] is the lock
+//! server of schemes that need one. The protocols are in `lockify-array`; this crate treats their messages as opaque.
+#![forbid(unsafe_code)]
+
+mod clock;
+pub mod device;
+mod file;
+mod history;
+pub mod host;
+pub mod lock_server;
+pub mod nbd;
+pub mod status;
+pub mod store;
+pub mod upkeep;
+mod wire;
+
+pub use file::{
+    ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, FileError, LockServerEntry, SECTOR,
+    SECTORS, Timing, WitnessEntry,
+};
+pub use history::HistoryError;
+pub use wire::Report;

@@ -1,0 +1,112 @@
+//! An array as a network block device, for the existing clients: Linux, QEMU, libnbd, fio.
+//!
+//! A [`Server`] listens on a Unix socket or by TCP and serves one [`Export`]. It speaks the fixed newstyle handshake and
+//! structured replies (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>). The published crates `nbd` and
+//! `tokio-nbd` have neither structured replies nor several requests under way.
+//!
+//! - **A request is one host operation**, isolated from those of all other clients of all hosts. Requests that are longer than
+//!   [`SPLIT`] are split at stripes, and each piece is isolated by itself.
+//! - **Requests are in whole blocks of the array** (4096 bytes), and the handshake says so. This server could not isolate the
+//!   edges of a partial block from other hosts. It refuses other requests.
+//! - **Replies come in the order in which operations end.** Nothing is cached, so a flush on any connection is one for all.
+//! - **Bounded**: there are limits of connections ([`CONNECTIONS`]), and of requests and bytes for each ([`REQUESTS`],
+//!   [`BYTES`]). A client that sends more, or does not read its replies, waits and delays nobody else.
+//! - **Half a request has no effect.** Work that was begun when a client disappears is finished.
+
+mod budget;
+mod error;
+mod handshake;
+mod server;
+mod session;
+mod stream;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod wire;
+
+use lockify_array::Work;
+
+use crate::host::{Array, Done};
+use crate::{ArrayFile, Durability};
+
+pub use error::ListenError;
+pub use server::{Ended, Server, Stopper};
+pub use stream::{Listen, OPEN_TO_NETWORK};
+
+/// The longest read or write, bytes: what clients assume that are told nothing.
+pub const MAX_REQUEST: u32 = 32 * 1024 * 1024;
+/// Requests longer than this are split, bytes; unless a stripe is longer.
+pub const SPLIT: u32 = 1024 * 1024;
+/// Connections at a time; further ones are closed at once.
+pub const CONNECTIONS: usize = 64;
+/// Requests of a connection that are under way, at most.
+pub const REQUESTS: usize = 128;
+/// Bytes of data that a connection's requests have, at most.
+pub const BYTES: usize = MAX_REQUEST as usize;
+
+/// The executor of requests.
+pub trait Backend: Send + Sync + 'static {
+    /// Does a read, write or flush. `done` may be called on any thread, also before this returns, and does not wait.
+    fn submit(&self, work: Work, done: Done);
+}
+
+impl Backend for Array {
+    fn submit(&self, work: Work, done: Done) {
+        Array::submit(self, work, done);
+    }
+}
+
+/// The exported array.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Export {
+    /// Its name; clients may also ask for the export without a name.
+    pub name: String,
+    /// A description for people.
+    pub description: String,
+    /// Bytes; whole blocks.
+    pub size: u64,
+    /// Bytes per block: the unit of requests. At most [`SPLIT`].
+    pub block_size: u32,
+    /// Bytes of data per stripe.
+    pub stripe: u64,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Writes are durable only after a flush, so that a write with FUA needs one.
+    pub volatile: bool,
+}
+
+impl Export {
+    /// An array, under this name.
+    pub fn of(array: &ArrayFile, name: String, description: String, read_only: bool) -> Export {
+        let layout = &array.layout;
+        let block = u64::from(layout.block_size);
+        Export {
+            name,
+            description,
+            size: layout.blocks() * block,
+            block_size: layout.block_size,
+            stripe: u64::from(layout.data) * u64::from(layout.unit) * block,
+            read_only,
+            volatile: array.durability == Durability::Flush,
+        }
+    }
+
+    fn is_named(&self, name: &[u8]) -> bool {
+        name.is_empty() || name == self.name.as_bytes()
+    }
+
+    /// The length of requests that serves best: writes of whole stripes read nothing.
+    fn preferred(&self) -> u32 {
+        // A power of two, as clients expect; at most what qemu takes for an optimum.
+        let stripe = u32::try_from(self.stripe).unwrap_or(u32::MAX).clamp(self.block_size, SPLIT);
+        if stripe.is_power_of_two() { stripe } else { self.block_size }
+    }
+
+    /// The length of the pieces that long requests are split into, bytes: whole stripes, if one fits.
+    fn piece(&self) -> u64 {
+        let whole = u64::from(SPLIT) / self.stripe.max(1) * self.stripe;
+        if whole > 0 { whole } else { self.stripe.min(MAX_REQUEST.into()) }
+    }
+}

@@ -1,0 +1,255 @@
+//! Accepts clients, and ends in order.
+
+use std::collections::HashMap;
+use std::io::{self, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockify_array::OpError;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::error::ListenError;
+use super::handshake::negotiate;
+use super::session::{self, Served};
+use super::stream::{Listen, Listener, Stream, Until};
+use super::{Backend, CONNECTIONS, Export, SPLIT};
+
+/// How long a client may take for its greeting.
+const GREETING: Duration = Duration::from_secs(10);
+/// How long clients' operations may take after the server was stopped.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long nobody is accepted after the system refused to.
+const RESPITE: Duration = Duration::from_millis(100);
+/// Failed operations that are reported, of each connection.
+const REPORTED: usize = 8;
+
+/// Why a server ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// It was stopped, and clients' operations are done.
+    Stopped,
+    /// It was stopped, and after ten seconds some of clients' operations were still under way.
+    Abandoned,
+    /// This host was fenced: another life of it, or a new process, has to be started.
+    Fenced,
+}
+
+/// Serves an export.
+pub struct Server {
+    listener: Listener,
+    export: Arc<Export>,
+    shared: Arc<Shared>,
+    wakes: UnixStream,
+}
+
+struct Shared {
+    clients: Mutex<Clients>,
+    left: Condvar,
+    stopper: Stopper,
+    fenced: AtomicBool,
+    log: fn(&str),
+}
+
+#[derive(Default)]
+struct Clients {
+    last: u64,
+    streams: HashMap<u64, Stream>,
+}
+
+impl Shared {
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Stops a server, from any thread.
+#[derive(Debug)]
+pub struct Stopper(UnixStream);
+
+impl Stopper {
+    /// Has [`Server::run`] end.
+    pub fn stop(&self) {
+        // Unread requests have the same effect.
+        let _ = (&self.0).write(&[0]);
+    }
+
+    /// A byte that is written into it stops the server: for signal handlers.
+    pub fn into_socket(self) -> UnixStream {
+        self.0
+    }
+}
+
+impl Server {
+    /// Listens. Clients are answered when it [runs](Server::run). `log` is told what an operator should know.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn listen(listen: &Listen, export: Export, log: fn(&str)) -> Result<Server, ListenError> {
+        let block = export.block_size;
+        if block == 0 || block > SPLIT || !export.size.is_multiple_of(block.into()) {
+            return Err(ListenError::Export("an export has whole blocks of at most a mebibyte"));
+        }
+        if !export.stripe.is_multiple_of(block.into()) || export.stripe == 0 {
+            return Err(ListenError::Export("stripes are whole blocks"));
+        }
+        if export.name.len() > 1024 || export.description.len() > 1024 {
+            return Err(ListenError::Export("a name or description has at most 1024 bytes"));
+        }
+        let listener = Listener::bind(listen)?;
+        let failed = |error| ListenError::Bind { place: listen.to_string(), error };
+        let (wakes, stops) = UnixStream::pair().map_err(failed)?;
+        stops.set_nonblocking(true).map_err(failed)?;
+        let shared = Shared {
+            clients: Mutex::default(),
+            left: Condvar::new(),
+            stopper: Stopper(stops),
+            fenced: AtomicBool::new(false),
+            log,
+        };
+        Ok(Server { listener, export: Arc::new(export), shared: Arc::new(shared), wakes })
+    }
+
+    /// How clients name the export.
+    ///
+    /// # Errors
+    /// The system does not say where it listens.
+    pub fn uri(&self) -> io::Result<String> {
+        self.listener.uri(&self.export.name)
+    }
+
+    /// The handle that stops it.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn stopper(&self) -> io::Result<Stopper> {
+        self.shared.stopper.0.try_clone().map(Stopper)
+    }
+
+    /// Serves until it is stopped, or the backend was fenced. Then it accepts no client and reads no further requests. It
+    /// finishes and answers those under way.
+    ///
+    /// # Errors
+    /// The system does not let it wait for clients.
+    pub fn run(self, backend: Arc<dyn Backend>) -> io::Result<Ended> {
+        let Server { listener, export, shared, wakes } = self;
+        while !stopped(&listener, &wakes)? {
+            let accepted = listener.accept().and_then(|stream| {
+                let served = (Arc::clone(&export), Arc::clone(&backend));
+                welcome(stream, served, &shared)
+            });
+            if let Err(error) = accepted {
+                (shared.log)(&format!("cannot serve a client: {error}"));
+                std::thread::sleep(RESPITE);
+            }
+        }
+        // Nobody finds the socket any more.
+        drop(listener);
+        let clients = shared.clients();
+        clients.streams.values().for_each(|stream| stream.shutdown(Shutdown::Read));
+        let (clients, timeout) = shared
+            .left
+            .wait_timeout_while(clients, PATIENCE, |clients| !clients.streams.is_empty())
+            .unwrap_or_else(PoisonError::into_inner);
+        clients.streams.values().for_each(|stream| stream.shutdown(Shutdown::Both));
+        Ok(match shared.fenced.load(Relaxed) {
+            true => Ended::Fenced,
+            false if timeout.timed_out() => Ended::Abandoned,
+            false => Ended::Stopped,
+        })
+    }
+}
+
+/// Waits for a client, or for being stopped.
+fn stopped(listener: &Listener, wakes: &UnixStream) -> io::Result<bool> {
+    let mut fds = [PollFd::new(wakes, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+    loop {
+        match poll(&mut fds, None) {
+            Ok(_) => return Ok(!fds[0].revents().is_empty()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Serves a client on a thread of its own.
+fn welcome(
+    stream: Stream,
+    (export, backend): (Arc<Export>, Arc<dyn Backend>),
+    shared: &Arc<Shared>,
+) -> io::Result<()> {
+    let mut clients = shared.clients();
+    if clients.streams.len() >= CONNECTIONS {
+        (shared.log)(&format!("a client was turned away: there are {CONNECTIONS} connections"));
+        return Ok(());
+    }
+    clients.last += 1;
+    let number = clients.last;
+    clients.streams.insert(number, stream.try_clone()?);
+    drop(clients);
+    let guest = Guest { number, shared: Arc::clone(shared) };
+    let reports = Arc::new(Mutex::new(0));
+    let failed = {
+        let shared = Arc::clone(shared);
+        move |error: &OpError| report(&shared, &reports, number, error)
+    };
+    let served = Served { export, backend, failed: Arc::new(failed) };
+    let work = move || {
+        if let Err(error) = attend(&stream, &served) {
+            guest.log_end(&error);
+        }
+        stream.shutdown(Shutdown::Both);
+    };
+    std::thread::Builder::new().name("nbd-client".into()).spawn(work)?;
+    Ok(())
+}
+
+fn attend(stream: &Stream, served: &Served) -> io::Result<()> {
+    let mut patient = Until::new(stream, GREETING);
+    let agreed = negotiate(&mut patient, &served.export)?;
+    patient.forever()?;
+    agreed.map_or(Ok(()), |agreed| session::serve(stream, served, agreed))
+}
+
+fn report(shared: &Shared, reports: &Mutex<usize>, client: u64, error: &OpError) {
+    if *error == OpError::Fenced && !shared.fenced.swap(true, Relaxed) {
+        shared.stopper.stop();
+    }
+    let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
+    *reports += 1;
+    if *reports <= REPORTED {
+        let last = if *reports == REPORTED { " (further ones are not reported)" } else { "" };
+        (shared.log)(&format!("client {client}: an operation failed: {error}{last}"));
+    }
+}
+
+/// A client's place, until its thread ends in whatever way.
+struct Guest {
+    number: u64,
+    shared: Arc<Shared>,
+}
+
+impl Guest {
+    /// Reports a connection's end that an operator should know. Clients often just hang up.
+    fn log_end(&self, error: &io::Error) {
+        let what = match error.kind() {
+            io::ErrorKind::InvalidData => error.to_string(),
+            io::ErrorKind::UnexpectedEof => "hung up in the middle of a message".to_owned(),
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                format!("said nothing for {} s: does it speak NBD?", GREETING.as_secs())
+            }
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => return,
+            _ => error.to_string(),
+        };
+        (self.shared.log)(&format!("client {} {what}", self.number));
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.shared.clients().streams.remove(&self.number);
+        self.shared.left.notify_all();
+    }
+}

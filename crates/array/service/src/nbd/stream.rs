@@ -1,0 +1,266 @@
+//! Where clients connect.
+
+use std::fmt;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::error::ListenError;
+
+/// The words that allow addresses which other machines reach: the protocol, as it is served here, has no passwords.
+pub const OPEN_TO_NETWORK: &str = "anybody who reaches the network may read and write the array";
+
+/// Where a server listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Listen {
+    /// A Unix socket, for users of this machine who may write to the file: only its owner.
+    Unix(PathBuf),
+    /// A TCP address; port 0 is a free one.
+    Tcp {
+        /// The address.
+        address: SocketAddr,
+        /// It may be one that other machines reach: somebody gave the words [`OPEN_TO_NETWORK`].
+        open: bool,
+    },
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Unix(UnixListener, PathBuf),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    pub fn bind(listen: &Listen) -> Result<Listener, ListenError> {
+        match listen {
+            Listen::Unix(path) => {
+                let failed = |error| ListenError::Bind { place: path.display().to_string(), error };
+                remove_stale(path)?;
+                let listener = UnixListener::bind(path).map_err(failed)?;
+                let owner_only = std::fs::Permissions::from_mode(0o600);
+                std::fs::set_permissions(path, owner_only).map_err(failed)?;
+                Ok(Listener::Unix(listener, path.clone()))
+            }
+            Listen::Tcp { address, open } => {
+                if !open && !address.ip().to_canonical().is_loopback() {
+                    return Err(ListenError::Exposed(*address));
+                }
+                let failed = |error| ListenError::Bind { place: address.to_string(), error };
+                Ok(Listener::Tcp(TcpListener::bind(address).map_err(failed)?))
+            }
+        }
+    }
+
+    pub fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Listener::Unix(listener, _) => Ok(Stream::Unix(listener.accept()?.0)),
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                // So that a machine that vanished does not keep its place for ever.
+                rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+                Ok(Stream::Tcp(stream))
+            }
+        }
+    }
+
+    /// How clients name this place and this export.
+    pub fn uri(&self, export: &str) -> io::Result<String> {
+        let export = encoded(export.as_bytes());
+        Ok(match self {
+            Listener::Unix(_, path) => {
+                let path = std::path::absolute(path)?;
+                format!(
+                    "nbd+unix:///{export}?socket={}",
+                    encoded(path.as_os_str().as_encoded_bytes())
+                )
+            }
+            Listener::Tcp(listener) => format!("nbd://{}/{export}", listener.local_addr()?),
+        })
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Unix(listener, _) => listener.as_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listener::Unix(_, path) = self {
+            // Somebody may have removed it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Removes the socket of a server that was killed; another one's, or something else, is left.
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
+    let Ok(there) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    let taken = || ListenError::Taken(path.to_owned());
+    if !there.file_type().is_socket() || UnixStream::connect(path).is_ok() {
+        return Err(taken());
+    }
+    std::fs::remove_file(path).map_err(|_| taken())
+}
+
+/// Percent-encodes what means something in a URI.
+fn encoded(bytes: &[u8]) -> String {
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"-._~/".contains(b);
+    let one = |b: &u8| if plain(b) { char::from(*b).to_string() } else { format!("%{b:02X}") };
+    bytes.iter().map(one).collect()
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    pub fn try_clone(&self) -> io::Result<Stream> {
+        Ok(match self {
+            Stream::Unix(stream) => Stream::Unix(stream.try_clone()?),
+            Stream::Tcp(stream) => Stream::Tcp(stream.try_clone()?),
+        })
+    }
+
+    /// Ends one direction, or both.
+    pub fn shutdown(&self, how: Shutdown) {
+        // Fails only if the other side was faster.
+        let _ = match self {
+            Stream::Unix(stream) => stream.shutdown(how),
+            Stream::Tcp(stream) => stream.shutdown(how),
+        };
+    }
+
+    fn patience(&self, time: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time))
+            }
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time))
+            }
+        }
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => (&*stream).read(buffer),
+            Stream::Tcp(stream) => (&*stream).read(buffer),
+        }
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => (&*stream).write_vectored(slices),
+            Stream::Tcp(stream) => (&*stream).write_vectored(slices),
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A connection with a time at which its patience ends.
+pub(crate) struct Until<'a> {
+    stream: &'a Stream,
+    end: Instant,
+}
+
+impl<'a> Until<'a> {
+    pub fn new(stream: &'a Stream, patience: Duration) -> Until<'a> {
+        Until { stream, end: Instant::now() + patience }
+    }
+
+    /// From now on without end.
+    pub fn forever(self) -> io::Result<()> {
+        self.stream.patience(None)
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.patience(Some(left))
+    }
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.prepare()?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Until<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.prepare()?;
+        self.stream.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Unix(path) => path.display().fmt(f),
+            Listen::Tcp { address, .. } => address.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_a_dead_server_left_is_replaced_and_others_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket with a space");
+        let listen = Listen::Unix(path.clone());
+        // Bound without our listener, nothing removes its file.
+        drop(UnixListener::bind(&path).unwrap());
+        let alive = Listener::bind(&listen).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(alive.uri("a b").unwrap().starts_with("nbd+unix:///a%20b?socket=/"));
+        assert!(alive.uri("").unwrap().ends_with("socket%20with%20a%20space"));
+        assert!(matches!(Listener::bind(&listen), Err(ListenError::Taken(_))));
+        drop(alive);
+        assert!(!path.exists());
+        std::fs::write(&path, "precious").unwrap();
+        assert!(matches!(Listener::bind(&listen), Err(ListenError::Taken(_))));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn addresses_that_others_reach_need_words() {
+        let tcp = |address: &str, open| Listen::Tcp { address: address.parse().unwrap(), open };
+        assert!(matches!(Listener::bind(&tcp("0.0.0.0:0", false)), Err(ListenError::Exposed(_))));
+        assert!(matches!(Listener::bind(&tcp("[::]:0", false)), Err(ListenError::Exposed(_))));
+        assert!(Listener::bind(&tcp("0.0.0.0:0", true)).is_ok());
+        let loopback = Listener::bind(&tcp("127.0.0.1:0", false)).unwrap();
+        assert!(loopback.uri("x").unwrap().starts_with("nbd://127.0.0.1:"));
+    }
+}

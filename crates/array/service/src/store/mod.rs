@@ -1,0 +1,537 @@
+//! A device's file, or block device (docs/design/array.md 6).
+//!
+//! ```text
+//! 0       superblock, 4 KiB      which device of which array, its layout
+//! 4096    superblock, the copy
+//! 8192      record, 768 KiB      what the protocol keeps (epoch, fenced lives, ...), in turn here and 1 MiB further on
+//! + 768 KiB membership, 256 KiB  what devices have agreed on, lives and views, in turn here and 1 MiB further on
+//! 8192 + 2 MiB blocks, each 4096 bytes of content, then a sector with linkage record, CRC32C of both, and of it
+//! ```
+//! Earlier releases had records of 1 MiB in the place of both. Such a record is read. Its last quarter is empty, because
+//! an earlier release does not write it for shorter records.
+//!
+//! A sector has 512 bytes, or 4096 where the medium writes no smaller pieces. Blocks are written in multiples of a sector at
+//! multiples of it. All else is written in multiples of 4096, with O_DIRECT. A write is durable after an fdatasync(2) that
+//! began after it. Several writes share one ([`Disk`]).
+
+mod block;
+mod buffer;
+mod disk;
+mod error;
+mod slots;
+mod superblock;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+use bytes::Bytes;
+use lockify_array::{BadBlock, Block, BlockError, Extent};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+
+use crate::{ArrayFile, BLOCK, SECTOR};
+use block::Owner;
+use buffer::Buffer;
+pub use disk::{Answered, Disk};
+pub use error::{StoreError, Why};
+use slots::Place;
+use superblock::{Bad, Superblock};
+
+/// Superblocks and records are read and written in multiples of it, which all common media take.
+const PIECE: usize = 4096;
+/// Where the copies of the superblock are.
+const SUPERBLOCKS: [u64; 2] = [0, 4096];
+/// The distance in bytes between the two slots of a place. The protocol's record and the
+/// membership's state share it.
+const SLOT: u64 = 1 << 20;
+/// The size of a slot of the membership's state, bytes.
+const KEPT_SLOT: u64 = 256 << 10;
+/// Where the blocks begin.
+const BLOCKS: u64 = 8192 + 2 * SLOT;
+/// The protocol's record.
+const RECORD: Place =
+    Place { at: [8192, 8192 + SLOT], size: (SLOT - KEPT_SLOT) as usize, magic: *b"LkRecord" };
+/// The record of an earlier release.
+const OLD_RECORD: Place = Place { size: SLOT as usize, ..RECORD };
+/// The membership's state.
+const KEPT: Place = Place {
+    at: [8192 + SLOT - KEPT_SLOT, 8192 + 2 * SLOT - KEPT_SLOT],
+    size: KEPT_SLOT as usize,
+    magic: *b"LkMember",
+};
+/// The longest record, bytes.
+pub const LONGEST_RECORD: usize = RECORD.longest();
+/// The longest state of the membership, bytes.
+pub const LONGEST_KEPT: usize = KEPT.longest();
+/// The piece that is zeroed at once where the system cannot do it, in bytes.
+const ZEROS: usize = 1 << 20;
+/// The size of the area that must be zeros on a block device to be taken for empty. File systems, partition tables, swap and
+/// volume managers all have a signature in it.
+const SIGNATURES: usize = 128 * 1024;
+
+/// How a device's file is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Access {
+    /// Past the system's cache (O_DIRECT).
+    #[default]
+    Direct,
+    /// Through it: slower to sync, and read errors may be found late.
+    Buffered,
+}
+
+/// Returns true if all bytes are zero. It compares memory in pieces. A comparison byte by byte takes longer than reading them.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(512).all(|piece| *piece == [0; 512][..piece.len()])
+}
+
+/// Bytes of a block with its sector.
+fn record_size(sector: u32) -> u64 {
+    u64::from(BLOCK + sector)
+}
+
+/// Bytes that a device's file needs whose sectors have so many.
+pub fn file_size(device_blocks: u64, sector: u32) -> u64 {
+    BLOCKS + device_blocks * record_size(sector)
+}
+
+/// How many blocks fit a file of so many bytes.
+pub fn blocks_in(bytes: u64, sector: u32) -> u64 {
+    bytes.saturating_sub(BLOCKS) / record_size(sector)
+}
+
+/// A device's file that this process alone uses.
+pub struct Store {
+    path: PathBuf,
+    file: File,
+    owner: Owner,
+    blocks: u64,
+    sector: u32,
+    superblock: Mutex<Superblock>,
+    /// The sequence number of the record saved last.
+    record_seq: AtomicU64,
+    record: Option<Bytes>,
+    /// The same of the membership's state.
+    kept_seq: AtomicU64,
+    kept: Option<Bytes>,
+    kept_damaged: bool,
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Closing it would not do while a process that another thread is just starting has it, too.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+impl Store {
+    /// Makes a new device of the array: its blocks read as never written. Then opens it.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the former content is not lost then.
+    pub fn create(
+        path: &Path,
+        array: &ArrayFile,
+        device: u16,
+        access: Access,
+    ) -> Result<Store, StoreError> {
+        let at = StoreError::at(path);
+        let system = |what| move |error| Why::System { what, error };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let opened = match is_block_device(path) {
+            true => claim(&options, OFlags::CLOEXEC, path),
+            false => {
+                options.create(true).truncate(false).mode(0o600);
+                options.custom_flags(OFlags::CLOEXEC.bits() as i32).open(path)
+            }
+        };
+        let file = opened.map_err(refusal("make")).map_err(&at)?;
+        lock(&file).map_err(&at)?;
+        let kind = file.metadata().map_err(system("look at")).map_err(&at)?;
+        let blocks = blocks_of(array, device);
+        let needed = file_size(blocks, array.sector);
+        if kind.file_type().is_block_device() {
+            let found = length(&file).map_err(system("measure")).map_err(&at)?;
+            if found < needed {
+                return Err(at(Why::TooSmall { found, needed }));
+            }
+            if let Ok(found) = read_superblock(&file) {
+                return Err(at(Why::IsDevice(found.array)));
+            }
+            let mut first = Buffer::new(SIGNATURES);
+            file.read_exact_at(&mut first, 0).map_err(system("read")).map_err(&at)?;
+            if !is_zero(&first) {
+                return Err(at(Why::InUse));
+            }
+            try_access(path, access, array.sector).map_err(&at)?;
+            zero(&file, needed).map_err(system("zero")).map_err(&at)?;
+        } else if kind.is_file() {
+            if kind.len() > 0 {
+                let found = read_superblock(&file);
+                return Err(at(found.map_or(Why::NotEmpty, |found| Why::IsDevice(found.array))));
+            }
+            file.set_len(needed).map_err(system("lengthen")).map_err(&at)?;
+            if let Err(why) = try_access(path, access, array.sector) {
+                // As it was, for the next attempt.
+                file.set_len(0).map_err(system("empty")).map_err(&at)?;
+                return Err(at(why));
+            }
+        } else {
+            return Err(at(Why::Kind));
+        }
+        let first = Superblock {
+            seq: 1,
+            array: array.id,
+            device,
+            in_service: false,
+            layout: array.layout,
+            blocks,
+            sector: array.sector,
+        };
+        write_superblock(&file, &first).map_err(system("write")).map_err(&at)?;
+        // Its name, too.
+        file.sync_all().map_err(system("sync")).map_err(&at)?;
+        if kind.is_file() {
+            sync_folder_of(path).map_err(system("sync the folder of")).map_err(&at)?;
+        }
+        drop(file);
+        Store::open(path, array, device, access)
+    }
+
+    /// Opens a device of the array.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn open(
+        path: &Path,
+        array: &ArrayFile,
+        device: u16,
+        access: Access,
+    ) -> Result<Store, StoreError> {
+        let at = StoreError::at(path);
+        let system = |what| move |error| Why::System { what, error };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let opened = match is_block_device(path) {
+            true => claim(&options, flags(access), path),
+            false => options.custom_flags(flags(access).bits() as i32).open(path),
+        };
+        let file = opened.map_err(|error| match (access, error.kind()) {
+            (Access::Direct, ErrorKind::InvalidInput) => at(Why::Direct(error)),
+            _ => at(refusal("open")(error)),
+        })?;
+        lock(&file).map_err(&at)?;
+        let found = read_superblock(&file).map_err(&at)?;
+        let blocks = blocks_of(array, device);
+        if found.array != array.id {
+            return Err(at(Why::OtherArray { found: found.array, wanted: array.id }));
+        }
+        if found.device != device {
+            return Err(at(Why::OtherDevice { found: found.device, wanted: device }));
+        }
+        if (found.layout, found.blocks, found.sector) != (array.layout, blocks, array.sector) {
+            return Err(at(Why::OtherLayout));
+        }
+        let length = length(&file).map_err(system("measure")).map_err(&at)?;
+        let needed = file_size(blocks, array.sector);
+        if length < needed {
+            return Err(at(Why::TooSmall { found: length, needed }));
+        }
+        match try_sector(&file, array.sector) {
+            // A medium that fails there is no reason: one copy of the superblock is enough.
+            Ok(()) | Err(Why::System { .. }) => {}
+            Err(why) => return Err(at(why)),
+        }
+        let (seq, record) = read_record(&file).map_err(&at)?;
+        let kept = KEPT.read(&file).map_err(system("read")).map_err(&at)?;
+        Ok(Store {
+            path: path.to_owned(),
+            file,
+            owner: Owner { array: array.id, device },
+            blocks,
+            sector: array.sector,
+            superblock: Mutex::new(found),
+            record_seq: AtomicU64::new(seq),
+            record,
+            kept_seq: AtomicU64::new(kept.seq),
+            kept_damaged: kept.held.is_none() && kept.damaged > 1,
+            kept: kept.held,
+        })
+    }
+
+    /// Which file it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many blocks it has.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// The record that was there when it was opened.
+    pub fn record(&self) -> Option<Bytes> {
+        self.record.clone()
+    }
+
+    /// The membership's state when the store was opened. A new medium, one of an earlier release, and a damaged state have
+    /// none.
+    pub fn kept(&self) -> Option<Bytes> {
+        self.kept.clone()
+    }
+
+    /// Returns true if the medium has a state of the membership, and no copy of it is whole.
+    pub fn is_kept_damaged(&self) -> bool {
+        self.kept_damaged
+    }
+
+    /// Returns true if the device has ever served. Until then its blocks are not the array's.
+    pub fn is_in_service(&self) -> bool {
+        self.superblock.lock().unwrap_or_else(|e| e.into_inner()).in_service
+    }
+
+    /// From now on its blocks are the array's. Durable when this returns.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn put_in_service(&self) -> io::Result<()> {
+        let mut superblock = self.superblock.lock().unwrap_or_else(|e| e.into_inner());
+        let next = Superblock { seq: superblock.seq + 1, in_service: true, ..*superblock };
+        write_superblock(&self.file, &next)?;
+        *superblock = next;
+        Ok(())
+    }
+
+    fn offset(&self, start: u64, count: u64) -> io::Result<u64> {
+        let end = start.checked_add(count).filter(|&end| end <= self.blocks);
+        end.map(|_| file_size(start, self.sector)).ok_or_else(|| {
+            io::Error::new(ErrorKind::InvalidInput, "blocks behind the device's end")
+        })
+    }
+
+    /// Bytes of a block with its sector.
+    fn record_size(&self) -> usize {
+        record_size(self.sector) as usize
+    }
+
+    /// Reads blocks.
+    ///
+    /// # Errors
+    /// The system's, if the medium does not work at all. A single block that cannot be read is torn.
+    pub fn read(&self, extent: Extent) -> io::Result<Vec<Result<Block, BadBlock>>> {
+        let (offset, size) = (self.offset(extent.start, extent.count.into())?, self.record_size());
+        let mut buffer = Buffer::new(extent.count as usize * size);
+        if self.file.read_exact_at(&mut buffer, offset).is_err() {
+            return self.read_singly(extent);
+        }
+        let all = buffer.freeze();
+        let blocks = (0..extent.count as usize).map(|i| {
+            let record = all.slice(i * size..(i + 1) * size);
+            self.owner.decode(extent.start + i as u64, &record)
+        });
+        Ok(blocks.collect())
+    }
+
+    /// Somewhere in the extent the medium fails: which blocks are affected?
+    fn read_singly(&self, extent: Extent) -> io::Result<Vec<Result<Block, BadBlock>>> {
+        // If not even this can be read, it is not a matter of some blocks.
+        self.file.read_exact_at(&mut Buffer::new(PIECE), SUPERBLOCKS[0])?;
+        let blocks = (extent.start..extent.start + u64::from(extent.count)).map(|number| {
+            let mut buffer = Buffer::new(self.record_size());
+            let read = self.file.read_exact_at(&mut buffer, file_size(number, self.sector));
+            read.map_err(|_| BlockError::Torn.into())
+                .and_then(|()| self.owner.decode(number, &buffer.freeze()))
+        });
+        Ok(blocks.collect())
+    }
+
+    /// Writes blocks, each with its header. They are durable after the next [`sync`](Store::sync).
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, start: u64, blocks: &[Block]) -> io::Result<()> {
+        let offset = self.offset(start, blocks.len() as u64)?;
+        if blocks.iter().any(|block| block.data.len() != BLOCK as usize) {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "a block of another size"));
+        }
+        let size = self.record_size();
+        let mut buffer = Buffer::new(blocks.len() * size);
+        let records = buffer.chunks_exact_mut(size);
+        for ((number, block), record) in (start..).zip(blocks).zip(records) {
+            self.owner.encode(number, block, record);
+        }
+        self.file.write_all_at(&buffer, offset)
+    }
+
+    /// Makes earlier writes durable.
+    ///
+    /// # Errors
+    /// The system's. Earlier writes may be lost then, even if a later call succeeds.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// Replaces the record, durably. A process that opens the file finds the old or the new one. Two threads must not
+    /// call it at once.
+    ///
+    /// # Errors
+    /// The system's, or the record is too long.
+    pub fn save(&self, record: &[u8]) -> io::Result<()> {
+        RECORD.write(&self.file, &self.record_seq, record)
+    }
+
+    /// Replaces the membership's state, durably. After a crash, the file has the old or the new one. Two threads must not
+    /// call it at once.
+    ///
+    /// # Errors
+    /// The system's, or the state is longer than [`LONGEST_KEPT`].
+    pub fn keep(&self, image: &[u8]) -> io::Result<()> {
+        KEPT.write(&self.file, &self.kept_seq, image)
+    }
+}
+
+fn blocks_of(array: &ArrayFile, device: u16) -> u64 {
+    // Witnesses have none.
+    if device < array.layout.devices() { array.layout.device_blocks() } else { 0 }
+}
+
+fn flags(access: Access) -> OFlags {
+    match access {
+        Access::Direct => OFlags::CLOEXEC | OFlags::DIRECT,
+        Access::Buffered => OFlags::CLOEXEC,
+    }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// Opens a block device that nobody has claimed, and claims it. O_EXCL without O_CREAT does that (open(2)). A mount, swap, or
+/// use as a part of another device is a claim as well. A file lock does not show these claims.
+fn claim(options: &OpenOptions, flags: OFlags, path: &Path) -> io::Result<File> {
+    options.clone().custom_flags((flags | OFlags::EXCL).bits() as i32).open(path)
+}
+
+fn refusal(what: &'static str) -> impl FnOnce(io::Error) -> Why {
+    move |error| match error.kind() {
+        ErrorKind::ResourceBusy => Why::Claimed,
+        _ => Why::System { what, error },
+    }
+}
+
+/// Checks, before anything is written to a file, that it will be readable in this way.
+fn try_access(path: &Path, access: Access, sector: u32) -> Result<(), Why> {
+    if access == Access::Buffered {
+        return Ok(());
+    }
+    let opened = OpenOptions::new().read(true).custom_flags(flags(access).bits() as i32).open(path);
+    try_sector(&opened.map_err(unreadable)?, sector)
+}
+
+/// Checks that single sectors can be read. File systems and media may refuse that without the cache.
+fn try_sector(file: &File, sector: u32) -> Result<(), Why> {
+    let read = file.read_exact_at(&mut Buffer::new(sector as usize), sector.into());
+    read.map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput if sector == SECTOR => Why::DirectSectors(error),
+        _ => unreadable(error),
+    })
+}
+
+fn unreadable(error: io::Error) -> Why {
+    match error.kind() {
+        ErrorKind::InvalidInput => Why::Direct(error),
+        _ => Why::System { what: "read", error },
+    }
+}
+
+fn lock(file: &File) -> Result<(), Why> {
+    flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
+        rustix::io::Errno::WOULDBLOCK => Why::Locked,
+        e => Why::System { what: "lock", error: e.into() },
+    })
+}
+
+/// Makes a file's name durable.
+pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
+}
+
+/// The length of a file or block device.
+fn length(file: &File) -> io::Result<u64> {
+    use std::io::{Seek as _, SeekFrom};
+    let mut file = file;
+    file.seek(SeekFrom::End(0))
+}
+
+/// Makes the first bytes of a block device read as zeros.
+fn zero(file: &File, length: u64) -> io::Result<()> {
+    let length = length.next_multiple_of(SECTOR.into());
+    if fallocate(file, FallocateFlags::ZERO_RANGE, 0, length).is_ok() {
+        return Ok(());
+    }
+    let zeros = Buffer::new(ZEROS);
+    for offset in (0..length).step_by(ZEROS) {
+        let count = (length - offset).min(ZEROS as u64) as usize;
+        file.write_all_at(&zeros[..count], offset)?;
+    }
+    Ok(())
+}
+
+fn write_superblock(file: &File, superblock: &Superblock) -> io::Result<()> {
+    let mut buffer = Buffer::new(PIECE);
+    buffer[..superblock::SIZE].copy_from_slice(&superblock.encode());
+    // One after the other, so that one of both is whole at any time.
+    for offset in SUPERBLOCKS {
+        file.write_all_at(&buffer, offset)?;
+        file.sync_data()?;
+    }
+    Ok(())
+}
+
+fn read_superblock(file: &File) -> Result<Superblock, Why> {
+    let (mut best, mut bad) = (None::<Superblock>, Bad::Foreign);
+    for offset in SUPERBLOCKS {
+        let mut buffer = Buffer::new(PIECE);
+        match file.read_exact_at(&mut buffer, offset) {
+            Ok(()) => {}
+            // Shorter than a device's file.
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => continue,
+            Err(e) if e.kind() == ErrorKind::InvalidInput => return Err(Why::Direct(e)),
+            // The other copy may be readable.
+            Err(_) => {
+                bad = Bad::Torn;
+                continue;
+            }
+        }
+        match Superblock::decode(&buffer) {
+            Ok(found) => best = best.filter(|best| best.seq >= found.seq).or(Some(found)),
+            Err(Bad::Foreign) => {}
+            Err(worse) => bad = worse,
+        }
+    }
+    best.ok_or(match bad {
+        Bad::Foreign => Why::Foreign,
+        Bad::Torn => Why::Torn,
+        Bad::Version(version) => Why::Version(version),
+    })
+}
+
+/// The newer record that is whole, and its sequence number.
+fn read_record(file: &File) -> Result<(u64, Option<Bytes>), Why> {
+    // It reads records of the present length, too.
+    let read = OLD_RECORD.read(file);
+    let found = read.map_err(|error| Why::System { what: "read", error })?;
+    match found.held {
+        Some(record) if record.len() > LONGEST_RECORD => Err(Why::LongRecord(record.len())),
+        // One slot may be a write that was cut short. Then the former one counts. The very first write had none before.
+        None if found.damaged == 2 => Err(Why::Record),
+        record => Ok((found.seq, record)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! Hosts and devices of an array, with real files and connections, in one process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use crate::common::{PATIENCE, Site};
+use bytes::Bytes;
+use lockify_array::{Condition, DeviceId, Scheme, Span};
+use lockify_volume::{BLOCK, Durability, Timing, upkeep};
+
+struct Farm {
+    site: Site,
+    servers: Vec<Option<Running>>,
+    lock_server: Option<Running>,
+}
+
+struct Running {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<(), String>>,
+}
+
+impl Running {
+    fn start<E: ToString>(
+        run: impl FnOnce(&AtomicBool) -> Result<(), E> + Send + 'static,
+    ) -> Running {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let stop = stop.clone();
+            move || run(&stop).map_err(|e| e.to_string())
+        });
+        Running { stop, thread }
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Relaxed);
+        self.thread.join().unwrap().unwrap();
+    }
+}
+
+impl Farm {
+    fn new(scheme: Scheme, data: u16) -> Farm {
+        let timing = Timing { lease_ms: 1000, ..Timing::default() };
+        let site = Site::new(scheme, data, 20, Durability::Write, timing);
+        let mut farm = Farm { site, servers: Vec::new(), lock_server: None };
+        if scheme.has_server() {
+            farm.start_lock_server(true);
+        }
+        for id in 0..=data {
+            farm.servers.push(None);
+            farm.start(id, true);
+        }
+        farm
+    }
+
+    fn start(&mut self, id: u16, create: bool) {
+        let server = self.site.device(id, create);
+        self.servers[usize::from(id)] = Some(Running::start(move |stop| server.run(stop)));
+    }
+
+    fn stop(&mut self, id: u16) {
+        self.servers[usize::from(id)].take().into_iter().for_each(Running::stop);
+    }
+
+    fn start_lock_server(&mut self, create: bool) {
+        let server = self.site.lock_server(create);
+        self.lock_server = Some(Running::start(move |stop| server.run(stop)));
+    }
+
+    fn stop_lock_server(&mut self) {
+        self.lock_server.take().into_iter().for_each(Running::stop);
+    }
+}
+
+impl Drop for Farm {
+    fn drop(&mut self) {
+        for server in self.servers.iter().flatten().chain(&self.lock_server) {
+            server.stop.store(true, Relaxed);
+        }
+    }
+}
+
+fn data(blocks: u64, byte: u8) -> Bytes {
+    vec![byte; blocks as usize * BLOCK as usize].into()
+}
+
+fn span(start: u64, count: u64) -> Span {
+    Span { start, count }
+}
+
+#[test]
+fn what_one_host_writes_another_reads() {
+    let farm = Farm::new(Scheme::TimestampOrdering, 4);
+    let (one, two) = (farm.site.open(1), farm.site.open(2));
+    assert_eq!(one.blocks(), 20 * 4 * 4);
+    assert_eq!(two.read(span(0, 320)).unwrap(), data(320, 0));
+    for (i, part) in [span(0, 1), span(3, 2), span(16, 16), span(40, 100)].into_iter().enumerate() {
+        one.write(part, data(part.count, i as u8 + 1)).unwrap();
+        assert_eq!(two.read(part).unwrap(), data(part.count, i as u8 + 1));
+    }
+    two.flush().unwrap();
+    assert!(one.read(span(320, 1)).is_err());
+    assert!(one.write(span(0, 2), data(1, 0)).is_err());
+    one.close();
+    assert!(one.read(span(0, 1)).is_err());
+    assert_eq!(two.read(span(16, 16)).unwrap(), data(16, 3));
+}
+
+/// Each write is of one value; a reader must never see two.
+#[test]
+fn hosts_that_write_the_same_stripes_do_not_mix() {
+    for scheme in Scheme::ALL.into_iter().filter(|scheme| *scheme != Scheme::ZeroOverhead) {
+        let farm = Farm::new(scheme, 2);
+        std::thread::scope(|scope| {
+            for host in 1..=2_u32 {
+                let array = farm.site.open(host);
+                for thread in 0..2_u8 {
+                    let array = array.clone();
+                    scope.spawn(move || {
+                        for i in 0..15_u8 {
+                            let byte = host as u8 * 80 + thread * 40 + i;
+                            array.write(span(2, 9), data(9, byte)).unwrap();
+                            let found = array.read(span(2, 9)).unwrap();
+                            assert!(found.iter().all(|b| *b == found[0]), "{scheme}: mixed");
+                        }
+                    });
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_device_that_ends_for_a_moment_is_waited_for() {
+    let mut farm = Farm::new(Scheme::TimestampOrdering, 2);
+    let host = farm.site.open(1);
+    host.write(span(0, 20), data(20, 7)).unwrap();
+    farm.stop(1);
+    farm.start(1, false);
+    host.write(span(5, 3), data(3, 8)).unwrap();
+    assert_eq!(host.read(span(4, 1)).unwrap(), data(1, 7));
+    assert_eq!(host.read(span(5, 3)).unwrap(), data(3, 8));
+    assert!(host.status().state.devices.iter().all(|c| *c == Condition::Good));
+}
+
+#[test]
+fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
+    let mut farm = Farm::new(Scheme::TimestampOrdering, 2);
+    let host = farm.site.open(1);
+    let all = span(0, host.blocks());
+    host.write(all, data(all.count, 7)).unwrap();
+    farm.stop(1);
+    // One at a time, so that the host waits for nobody but the device that is gone.
+    for block in 0..12 {
+        assert_eq!(host.read(span(block, 1)).unwrap(), data(1, 7));
+    }
+    assert_eq!(host.status().state.devices[1], Condition::Failed);
+    host.write(span(3, 30), data(30, 8)).unwrap();
+    std::fs::remove_file(farm.site.path(1)).unwrap();
+    farm.start(1, true);
+    // On a busy machine it may not be there within a lease, and is given up again.
+    assert!((0..5).any(|_| upkeep::rebuild(&host, DeviceId(1), 4, &|_| {}).is_ok()));
+    assert!(host.status().state.devices.iter().all(|c| *c == Condition::Good));
+    let found = upkeep::scrub(&host, 0..host.layout().stripes, false, 4, &|| {}).unwrap();
+    assert_eq!(found, upkeep::Found { stripes: host.layout().stripes, unfit: 0, lost: 0 });
+    // The new device has its part: another one may end now.
+    farm.stop(0);
+    assert_eq!(host.read(span(3, 30)).unwrap(), data(30, 8));
+    assert_eq!(host.read(span(33, 40)).unwrap(), data(40, 7));
+}
+
+/// Hosts wait for the server, and continue with their locks when it is back.
+#[test]
+fn a_lock_server_that_ends_is_waited_for() {
+    for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
+        let mut farm = Farm::new(scheme, 2);
+        let (one, two) = (farm.site.open(1), farm.site.open(2));
+        one.write(span(0, 20), data(20, 1)).unwrap();
+        for round in 2..6 {
+            farm.stop_lock_server();
+            std::thread::scope(|scope| {
+                let writers = [&one, &two].map(|array| {
+                    scope.spawn(move || array.write(span(3, 9), data(9, round)).unwrap())
+                });
+                farm.start_lock_server(false);
+                writers.into_iter().for_each(|writer| writer.join().unwrap());
+            });
+            assert_eq!(two.read(span(3, 9)).unwrap(), data(9, round), "{scheme}");
+            assert_eq!(one.read(span(0, 3)).unwrap(), data(3, 1), "{scheme}");
+        }
+    }
+}
+
+/// Otherwise the next host would have to wait for its lease.
+#[test]
+fn a_host_that_leaves_keeps_no_locks() {
+    let farm = Farm::new(Scheme::CallbackLocking, 2);
+    let one = farm.site.open(1);
+    one.write(span(0, 20), data(20, 1)).unwrap();
+    one.leave(PATIENCE);
+    let two = farm.site.open(2);
+    two.write(span(0, 20), data(20, 2)).unwrap();
+    assert_eq!(two.counts().delayed, 0);
+}

@@ -1,0 +1,5 @@
+//! Arrays with real files and connections.
+
+mod array;
+mod common;
+mod nbd;

@@ -1,0 +1,229 @@
+//! Several hosts export one array, and fio uses all of these block devices at the same time. It is run where `LOCKIFY_TEST_NBD` is
+//! set, and fails there if it is missing.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use crate::common::{Site, log};
+use lockify_array::{Extent, Scheme, Span};
+use lockify_volume::host::Array;
+use lockify_volume::nbd::{Ended, Export, Listen, Server, Stopper};
+use lockify_volume::store::{Access, Store};
+use lockify_volume::{BLOCK, Durability, Timing};
+
+/// Bytes per stripe: four units of 16 KiB.
+const STRIPE: u64 = 64 * 1024;
+const STRIPES: u64 = 64;
+
+/// Five devices, and hosts that export their array.
+struct Farm {
+    site: Site,
+    stop: Arc<AtomicBool>,
+    /// Devices and lock server.
+    devices: Vec<JoinHandle<()>>,
+    exports: Vec<Exported>,
+}
+
+struct Exported {
+    array: Array,
+    uri: String,
+    stopper: Stopper,
+    thread: JoinHandle<Ended>,
+}
+
+impl Farm {
+    fn new(scheme: Scheme, hosts: u32) -> Farm {
+        let site = Site::new(scheme, 4, STRIPES, Durability::Flush, Timing::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut farm = Farm { site, stop, devices: Vec::new(), exports: Vec::new() };
+        for id in 0..=4 {
+            let device = farm.site.device(id, true);
+            let stop = Arc::clone(&farm.stop);
+            farm.devices.push(std::thread::spawn(move || device.run(&stop).unwrap()));
+        }
+        if scheme.has_server() {
+            let server = farm.site.lock_server(true);
+            let stop = Arc::clone(&farm.stop);
+            farm.devices.push(std::thread::spawn(move || server.run(&stop).unwrap()));
+        }
+        for host in 1..=hosts {
+            farm.export(host);
+        }
+        farm
+    }
+
+    fn export(&mut self, host: u32) {
+        let array = self.site.open(host);
+        let socket = self.site.folder.path().join(format!("host{host}"));
+        let export = Export::of(&self.site.file, "array".into(), String::new(), false);
+        let server = Server::listen(&Listen::Unix(socket), export, log).unwrap();
+        let (uri, stopper) = (server.uri().unwrap(), server.stopper().unwrap());
+        let backend = array.clone();
+        let thread = std::thread::spawn(move || server.run(Arc::new(backend)).unwrap());
+        self.exports.push(Exported { array, uri, stopper, thread });
+    }
+
+    /// Runs fio on every export at once, with additional options for each.
+    fn fio_on_all(&self, own: impl Fn(u64, &Path) -> Vec<String>) {
+        let start = |(number, export): (usize, &Exported)| {
+            let aux = self.site.folder.path().join(format!("fio{number}"));
+            std::fs::create_dir(&aux).unwrap();
+            let mut args = own(number as u64, &aux);
+            args.push(format!("--uri={}", export.uri));
+            std::thread::spawn(move || fio(&args))
+        };
+        let running: Vec<_> = self.exports.iter().enumerate().map(start).collect();
+        running.into_iter().for_each(|fio| fio.join().unwrap());
+    }
+
+    /// Every server ends in order, and then the devices' files have no stripe whose parity is wrong.
+    fn end(mut self) {
+        for export in self.exports.drain(..) {
+            export.stopper.stop();
+            assert_eq!(export.thread.join().unwrap(), Ended::Stopped);
+            export.array.close();
+        }
+        self.stop.store(true, Relaxed);
+        self.devices.drain(..).for_each(|device| device.join().unwrap());
+        let open = |id: u16| {
+            Store::open(&self.site.path(id), &self.site.file, id, Access::Direct).unwrap()
+        };
+        let stores: Vec<Store> = (0..self.site.file.layout.devices()).map(open).collect();
+        for start in 0..self.site.file.layout.device_blocks() {
+            let mut parity = vec![0; BLOCK as usize];
+            for store in &stores {
+                let blocks = store.read(Extent { start, count: 1 }).unwrap();
+                let block = blocks[0].as_ref().unwrap();
+                parity.iter_mut().zip(&block.data[..]).for_each(|(sum, byte)| *sum ^= byte);
+            }
+            assert!(parity.iter().all(|byte| *byte == 0), "parity of the devices' block {start}");
+        }
+    }
+}
+
+impl Drop for Farm {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+    }
+}
+
+/// Returns true if fio is to be run.
+fn wanted() -> bool {
+    let wanted = std::env::var_os("LOCKIFY_TEST_NBD").is_some();
+    if !wanted {
+        eprintln!(
+            "not run: fio is not everywhere; apt-get install fio, and LOCKIFY_TEST_NBD=1 runs it"
+        );
+    }
+    wanted
+}
+
+fn fio(args: &[String]) {
+    let common = ["--name=test", "--ioengine=nbd", "--iodepth=8"];
+    let output = Command::new("fio").args(common).args(args).stdin(Stdio::null()).output();
+    let Output { status, stdout, stderr } = output
+        .unwrap_or_else(|e| panic!("fio cannot be started ({e}); install it: apt-get install fio"));
+    let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
+    assert!(status.success() && !text.contains("verify:"), "fio {args:?}: {status}\n{text}");
+}
+
+fn strings(args: &[&str]) -> Vec<String> {
+    args.iter().map(|arg| (*arg).to_owned()).collect()
+}
+
+/// Each host writes its own units of every stripe, and verifies them.
+fn neighbours(scheme: Scheme, hosts: u32) {
+    if !wanted() {
+        return;
+    }
+    let farm = Farm::new(scheme, hosts);
+    let unit = STRIPE / u64::from(hosts);
+    farm.fio_on_all(|number, aux| {
+        let mut args = strings(&[
+            "--rw=write",
+            "--bs=4k",
+            "--zonemode=strided",
+            "--verify=crc32c",
+            "--verify_state_save=0",
+        ]);
+        args.push(format!("--offset={}", number * unit));
+        args.push(format!("--size={}", STRIPE * STRIPES - number * unit));
+        args.push(format!("--io_size={}", unit * STRIPES));
+        args.push(format!("--zonesize={unit}"));
+        args.push(format!("--zonerange={STRIPE}"));
+        args.push(format!("--aux-path={}", aux.display()));
+        args
+    });
+    farm.end();
+}
+
+/// All hosts write everything; afterwards each request's blocks are all of one host.
+fn rivals(scheme: Scheme, hosts: u32) {
+    if !wanted() {
+        return;
+    }
+    const REQUEST: u64 = 32 * 1024;
+    let farm = Farm::new(scheme, hosts);
+    farm.fio_on_all(|number, aux| {
+        let mut args = strings(&["--rw=randwrite", "--loops=3"]);
+        args.push(format!("--bs={REQUEST}"));
+        args.push(format!("--size={}", STRIPE * STRIPES));
+        args.push(format!("--randseed={}", number + 1));
+        args.push(format!("--buffer_pattern=0x{:02x}", number + 1));
+        args.push(format!("--aux-path={}", aux.display()));
+        args
+    });
+    let count = REQUEST / u64::from(BLOCK);
+    let mut last = vec![0; hosts as usize + 1];
+    for start in (0..farm.site.file.layout.blocks()).step_by(count as usize) {
+        let data = farm.exports[0].array.read(Span { start, count }).unwrap();
+        assert!(data.iter().all(|byte| *byte == data[0]), "the request at block {start} is mixed");
+        last[usize::from(data[0])] += 1;
+    }
+    println!("who wrote last, by host: {:?}", &last[1..]);
+    assert_eq!(last[0], 0);
+    farm.end();
+}
+
+#[test]
+fn two_hosts_on_the_same_stripes() {
+    neighbours(Scheme::TimestampOrdering, 2);
+}
+
+#[test]
+fn four_hosts_on_the_same_stripes() {
+    neighbours(Scheme::TimestampOrdering, 4);
+}
+
+#[test]
+fn two_hosts_on_the_same_stripes_with_device_locking() {
+    neighbours(Scheme::DeviceLocking, 2);
+}
+
+#[test]
+fn two_hosts_on_the_same_stripes_with_server_locking() {
+    neighbours(Scheme::ServerLocking, 2);
+}
+
+#[test]
+fn two_hosts_on_the_same_stripes_with_callback_locking() {
+    neighbours(Scheme::CallbackLocking, 2);
+}
+
+#[test]
+fn four_hosts_on_the_same_blocks() {
+    rivals(Scheme::TimestampOrdering, 4);
+}
+
+#[test]
+fn two_hosts_on_the_same_blocks_with_device_locking() {
+    rivals(Scheme::DeviceLocking, 2);
+}
+
+#[test]
+fn two_hosts_on_the_same_blocks_with_callback_locking() {
+    rivals(Scheme::CallbackLocking, 2);
+}

@@ -1,0 +1,4 @@
+//! Writing, reading and merging histories.
+
+mod history;
+mod merge;

@@ -1,0 +1,522 @@
+//! One connection: TCP, perhaps TLS in it, and frames in that.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::marker::PhantomData;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::sockopt;
+
+use crate::frame::{
+    FrameError, Framed, HEAD, PREFIX, decode, decode_head, encode, encode_head, length,
+};
+use crate::secured::{Reading, Secured};
+
+/// A buffer that has become larger than this is given back when it is empty.
+const KEPT: usize = 4 << 20;
+
+/// Why nothing more can be heard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The connection is closed, or broke.
+    Closed(Option<ErrorKind>),
+    /// The other side has not proved who it is; why, and what to do.
+    Distrusted(String),
+    /// It speaks something else.
+    Foreign(FrameError),
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            End::Closed(None) => f.write_str("it closed the connection"),
+            End::Closed(Some(kind)) => write!(f, "{kind}"),
+            End::Distrusted(why) => f.write_str(why),
+            End::Foreign(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+/// A connection between two processes that say `F` to each other. Nothing waits but [`Line::wait`].
+#[derive(Debug)]
+pub struct Line<F> {
+    stream: TcpStream,
+    secured: Option<Box<Secured>>,
+    /// Bytes that came and were not understood yet: `input[start..end]`.
+    input: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// The other side's version, once its head is there.
+    version: Option<u16>,
+    /// It has introduced itself, and may say more at once.
+    greeted: bool,
+    /// The last read took all that the socket had.
+    drained: bool,
+    /// The socket's end has been seen: a read that takes all there is does not mean that nothing is left.
+    closing: bool,
+    ended: Option<End>,
+    /// Why nothing more can be written, of which the system tells only once.
+    broke: Option<ErrorKind>,
+    /// Bytes for the socket: those from `sent` on it has not taken.
+    out: Vec<u8>,
+    sent: usize,
+    /// When it took some, or there were none.
+    progress: Instant,
+    frames: PhantomData<fn(F) -> F>,
+}
+
+impl<F: Framed> Line<F> {
+    /// A connection that does not block. Its head is the first thing to be written. `silence`: how long the other machine may
+    /// not answer.
+    pub fn new(
+        stream: TcpStream,
+        session: Option<rustls::Connection>,
+        silence: Duration,
+    ) -> Line<F> {
+        // Without these a machine that vanishes is noticed late, which is no reason not to talk.
+        let _ = watch(&stream, silence);
+        let secured = session.map(|session| Box::new(Secured::new(session)));
+        let mut out = Vec::new();
+        encode_head::<F>(&mut out);
+        Line {
+            stream,
+            secured,
+            input: Vec::new(),
+            start: 0,
+            end: 0,
+            version: None,
+            greeted: false,
+            drained: false,
+            closing: false,
+            ended: None,
+            broke: None,
+            out,
+            sent: 0,
+            progress: Instant::now(),
+            frames: PhantomData,
+        }
+    }
+
+    /// Returns true if the other side has proved to be this node; without keys none has to.
+    pub fn proves(&self, cluster: &str, node: u32) -> bool {
+        self.secured.as_ref().is_none_or(|secured| secured.proves(cluster, node))
+    }
+
+    /// The other side has introduced itself.
+    pub fn greeted(&mut self) {
+        self.greeted = true;
+    }
+
+    /// Adds a frame to what is to be written.
+    pub fn say(&mut self, frame: &F) {
+        if self.unsent() == 0 {
+            self.progress = Instant::now();
+        }
+        encode(&mut self.out, frame);
+    }
+
+    /// Bytes that were said and not written.
+    pub fn unsent(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Returns true if there is something to write, of TLS's handshake if nothing was sent.
+    pub fn wants_write(&self) -> bool {
+        self.unsent() > 0 || self.secured.as_ref().is_some_and(|s| s.wants_write())
+    }
+
+    /// How long the socket has taken nothing of what is there for it.
+    pub fn stuck_for(&self) -> Duration {
+        if self.unsent() == 0 { Duration::ZERO } else { self.progress.elapsed() }
+    }
+
+    /// Writes what the socket takes; whether that was something. If it breaks, `hear` tells, after what came before.
+    pub fn flush(&mut self) -> bool {
+        if !self.wants_write() {
+            return false;
+        }
+        let (taken, result) = match &mut self.secured {
+            Some(secured) => secured.write(&mut self.stream, &self.out[self.sent..]),
+            None => write(&mut self.stream, &self.out[self.sent..]),
+        };
+        self.sent += taken;
+        if taken > 0 {
+            self.progress = Instant::now();
+        }
+        if let Err(kind) = &result {
+            // The received bytes may say more: a refusal, for example. The socket may not tell of it again.
+            self.broke = Some(*kind);
+            self.woken(true);
+        }
+        // If it broke, nobody will read the rest.
+        if result.is_err() || self.unsent() == 0 {
+            self.sent = 0;
+            self.out.clear();
+            self.out.shrink_to(KEPT);
+        } else if self.sent > self.unsent() {
+            // No more is moved than was written.
+            self.out.drain(..self.sent);
+            self.sent = 0;
+        }
+        taken > 0
+    }
+
+    /// Nothing more will be said.
+    pub fn finish(&mut self) {
+        self.flush();
+        // Fails if it is closed already.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// The socket has told that there is something to read. A caller that is told only once (epoll(7), "edge-triggered")
+    /// has to pass it on each time. `closing`: it has told of its end, too, which may come with data before it, as one
+    /// event.
+    pub fn woken(&mut self, closing: bool) {
+        self.drained = false;
+        self.closing |= closing;
+    }
+
+    /// The next frame; `None` if it is not there yet, and everything that is has been read.
+    ///
+    /// # Errors
+    /// Nothing more can be heard.
+    pub fn hear(&mut self) -> Result<Option<F>, End> {
+        loop {
+            if let Some(frame) = self.frame().map_err(End::Foreign)? {
+                return Ok(Some(frame));
+            }
+            if let Some(end) = &self.ended {
+                return Err(end.clone());
+            }
+            // That nothing is left need not be asked of the socket.
+            if std::mem::take(&mut self.drained) || !self.read() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn frame(&mut self) -> Result<Option<F>, FrameError> {
+        let theirs = match self.version {
+            Some(version) => version,
+            None => {
+                let head = decode_head::<F>(&self.input[self.start..self.end])?;
+                let Some(version) = head else { return Ok(None) };
+                self.start += HEAD;
+                *self.version.insert(version)
+            }
+        };
+        let found = decode::<F>(&self.input[self.start..self.end], self.greeted);
+        // Of another version, a refusal is all that can be understood.
+        let refusal = |(frame, _): &(F, usize)| frame.refused().is_some();
+        let understood = found.as_ref().is_ok_and(|found| found.as_ref().is_none_or(refusal));
+        if theirs != F::VERSION && !understood {
+            return Err(FrameError::Version { subject: F::SUBJECT, theirs, ours: F::VERSION });
+        }
+        let Some((frame, used)) = found? else { return Ok(None) };
+        self.start += used;
+        Ok(Some(frame))
+    }
+
+    /// Discards the other side's further input; returns true if it has closed. A side that closes with unread input may
+    /// discard its own last output (RFC 1122, 4.2.2.13).
+    pub fn discard(&mut self) -> bool {
+        let mut room = [0; 4096];
+        loop {
+            match read(&mut self.stream, &mut room) {
+                (0, Reading::Drained) => return false,
+                (_, Reading::More | Reading::Drained) => {}
+                _ => return true,
+            }
+        }
+    }
+
+    /// Reads once; whether there may be something new.
+    fn read(&mut self) -> bool {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+            if self.input.len() > KEPT {
+                self.input = Vec::new();
+            }
+        } else if self.start > 0 && self.end + F::READ > self.input.len() {
+            self.input.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        // The bytes may be the beginning of a long frame, whose length was looked at.
+        let frame = length(&self.input[self.start..self.end]).filter(|_| self.greeted);
+        let needed = frame.map_or(0, |frame| self.start + PREFIX + frame);
+        let room = needed.max(self.end + F::READ);
+        if self.input.len() < room {
+            self.input.resize(room, 0);
+        }
+        let (came, reading) = match &mut self.secured {
+            Some(secured) => secured.read(&mut self.stream, &mut self.input[self.end..]),
+            None => read(&mut self.stream, &mut self.input[self.end..]),
+        };
+        self.end += came;
+        self.ended = match reading {
+            Reading::Drained => {
+                self.drained = came > 0 && !self.closing;
+                return came > 0;
+            }
+            Reading::More => return true,
+            Reading::Closed(error) => {
+                // A peer that was introduced has gone, whatever could not be written to it.
+                let first = self.broke.filter(|_| self.version.is_none());
+                Some(End::Closed(first.or(error)))
+            }
+            Reading::Distrusted(why) => Some(End::Distrusted(why)),
+        };
+        true
+    }
+
+    /// Waits until it can be written, if there is something to write, or read, if that is wanted; a signal ends it, too.
+    pub fn wait(&self, read: bool, most: Duration) {
+        let mut flags = if read { PollFlags::IN } else { PollFlags::empty() };
+        if self.wants_write() {
+            flags |= PollFlags::OUT;
+        }
+        let mut fds = [PollFd::new(&self.stream, flags)];
+        let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+        // Whoever waits looks again anyway.
+        let _ = rustix::event::poll(&mut fds, Some(&most));
+    }
+}
+
+/// For who waits for other things, too.
+impl<F> AsFd for Line<F> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// As [`Secured::read`].
+fn read(stream: &mut TcpStream, room: &mut [u8]) -> (usize, Reading) {
+    loop {
+        match stream.read(room) {
+            Ok(0) => return (0, Reading::Closed(None)),
+            Ok(n) if n < room.len() => return (n, Reading::Drained),
+            Ok(n) => return (n, Reading::More),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return (0, Reading::Drained),
+            Err(e) => return (0, Reading::Closed(Some(e.kind()))),
+        }
+    }
+}
+
+/// As [`Secured::write`].
+fn write(stream: &mut TcpStream, out: &[u8]) -> (usize, Result<bool, ErrorKind>) {
+    let mut taken = 0;
+    while taken < out.len() {
+        match stream.write(&out[taken..]) {
+            Ok(n) => taken += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return (taken, Ok(true)),
+            Err(e) => return (taken, Err(e.kind())),
+        }
+    }
+    (taken, Ok(false))
+}
+
+/// Has the system ask whether the other side is there, and end a connection whose other side does not answer (tcp(7)).
+fn watch(stream: &TcpStream, silence: Duration) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(stream, true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    // Whole seconds are all that it takes.
+    let third = (silence / 3).max(Duration::from_secs(1));
+    sockopt::set_tcp_keepidle(stream, third)?;
+    sockopt::set_tcp_keepintvl(stream, (third / 2).max(Duration::from_secs(1)))?;
+    sockopt::set_tcp_keepcnt(stream, 4)?;
+    sockopt::set_tcp_user_timeout(stream, silence.as_millis() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream as Socket};
+
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+    use crate::frame::{MAX_TEXT, printable};
+
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    enum Word {
+        No(String),
+        Yes(Vec<u8>),
+    }
+
+    impl Framed for Word {
+        const MAGIC: [u8; 8] = *b"LOCKIFY?";
+        const VERSION: u16 = 3;
+        const SPEAKER: &'static str = "test";
+        const SUBJECT: &'static str = "tests";
+        const MAX_GREETING: usize = 64;
+        const MAX_FRAME: usize = 8 << 20;
+        const READ: usize = 32;
+
+        fn refusal(why: String) -> Word {
+            Word::No(why)
+        }
+
+        fn refused(&self) -> Option<&str> {
+            match self {
+                Word::No(why) => Some(why),
+                Word::Yes(_) => None,
+            }
+        }
+
+        fn received(self) -> Result<Word, &'static str> {
+            match self {
+                Word::No(why) => Ok(Word::No(printable(&why))),
+                Word::Yes(bytes) if bytes.first() == Some(&13) => Err("an unlucky word"),
+                yes => Ok(yes),
+            }
+        }
+    }
+
+    /// Much longer than anything takes.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Both ends of a connection on loopback.
+    fn connected() -> (Socket, Line<Word>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let there = Socket::connect(listener.local_addr().unwrap()).unwrap();
+        (there, line(listener.accept().unwrap().0))
+    }
+
+    fn line(socket: Socket) -> Line<Word> {
+        socket.set_nonblocking(true).unwrap();
+        Line::new(TcpStream::from_std(socket), None, Duration::from_secs(10))
+    }
+
+    fn head(version: u16) -> Vec<u8> {
+        let mut bytes = Word::MAGIC.to_vec();
+        bytes.extend_from_slice(&version.to_le_bytes());
+        bytes
+    }
+
+    fn framed(word: &Word) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(&mut bytes, word);
+        bytes
+    }
+
+    /// Hears until there is a word, or the end.
+    fn word(line: &mut Line<Word>) -> Result<Word, End> {
+        let end = Instant::now() + LONG;
+        loop {
+            assert!(Instant::now() < end, "in vain waited for a word");
+            if let Some(word) = line.hear()? {
+                return Ok(word);
+            }
+            line.wait(true, Duration::from_secs(1));
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_heard_however_the_network_cuts_it() {
+        let (mut there, mut here) = connected();
+        let words = [Word::Yes(vec![7; 40]), Word::No("later".into()), Word::Yes(vec![])];
+        let bytes: Vec<u8> = head(3).into_iter().chain(words.iter().flat_map(framed)).collect();
+        let before_the_first = HEAD + framed(&words[0]).len() - 1;
+        for &byte in &bytes[..before_the_first] {
+            there.write_all(&[byte]).unwrap();
+            assert_eq!(here.hear(), Ok(None));
+        }
+        there.write_all(&bytes[before_the_first..]).unwrap();
+        words.iter().for_each(|said| assert_eq!(word(&mut here).as_ref(), Ok(said)));
+        drop(there);
+        assert_eq!(word(&mut here), Err(End::Closed(None)));
+    }
+
+    /// A caller that is told only once (epoll's edges) gets the data that came with the end, as one event, and then the
+    /// end.
+    #[test]
+    fn the_end_is_heard_that_came_with_the_last_word() {
+        let (mut there, mut here) = connected();
+        let mut poll = mio::Poll::new().unwrap();
+        let both = mio::Interest::READABLE | mio::Interest::WRITABLE;
+        poll.registry().register(&mut here.stream, mio::Token(0), both).unwrap();
+        let mut events = mio::Events::with_capacity(8);
+        let mut woken = |here: &mut Line<Word>, wanted: fn(&mio::event::Event) -> bool| {
+            while !events.iter().any(wanted) {
+                poll.poll(&mut events, Some(LONG)).unwrap();
+                assert!(!events.is_empty(), "in vain waited for an event");
+            }
+            here.woken(events.iter().any(|event| event.is_read_closed()));
+            events.clear();
+        };
+        there.write_all(&[head(3), framed(&Word::Yes(vec![1]))].concat()).unwrap();
+        woken(&mut here, |event| event.is_readable());
+        assert_eq!(here.hear(), Ok(Some(Word::Yes(vec![1]))));
+        assert_eq!(here.hear(), Ok(None));
+        there.write_all(&framed(&Word::Yes(vec![2]))).unwrap();
+        drop(there);
+        woken(&mut here, |event| event.is_read_closed());
+        assert_eq!(here.hear(), Ok(Some(Word::Yes(vec![2]))));
+        assert_eq!(here.hear(), Err(End::Closed(None)));
+    }
+
+    /// More than a socket takes at once, and more than is kept: both sides have to go on by turns.
+    #[test]
+    fn a_long_word_passes_in_pieces() {
+        let (there, mut here) = connected();
+        let mut there = line(there);
+        let long = Word::Yes(vec![5; 7 << 20]);
+        here.greeted();
+        there.say(&Word::Yes(vec![1]));
+        there.say(&long);
+        there.say(&Word::Yes(vec![2]));
+        let (mut heard, end) = (Vec::new(), Instant::now() + LONG);
+        while heard.len() < 3 {
+            assert!(Instant::now() < end, "in vain waited for the word's last piece");
+            there.flush();
+            heard.extend(here.hear().unwrap());
+        }
+        assert_eq!(heard, [Word::Yes(vec![1]), long, Word::Yes(vec![2])]);
+        assert_eq!((there.unsent(), there.stuck_for()), (0, Duration::ZERO));
+    }
+
+    #[test]
+    fn strangers_are_not_given_memory_and_another_version_is_heard_only_when_it_refuses() {
+        let ends = |version, bytes: &[u8]| {
+            let (mut there, mut here) = connected();
+            there.write_all(&[&head(version), bytes].concat()).unwrap();
+            word(&mut here)
+        };
+        let malformed = |what| Err(End::Foreign(FrameError::Malformed(what)));
+        let longer_than_a_refusal = MAX_TEXT as u32 + 17;
+        let too_long = malformed("a frame that is too long");
+        assert_eq!(ends(3, &longer_than_a_refusal.to_le_bytes()), too_long);
+        assert_eq!(ends(3, &framed(&Word::Yes(vec![13]))), malformed("an unlucky word"));
+        let other = FrameError::Version { subject: "tests", theirs: 4, ours: 3 };
+        assert_eq!(ends(4, &framed(&Word::Yes(vec![1]))), Err(End::Foreign(other)));
+        assert_eq!(
+            ends(4, &framed(&Word::No("too\nold".into()))),
+            Ok(Word::No("too\\nold".into()))
+        );
+        // A greeting has at most 64 bytes here, and yet the longest refusal is no frame that is too long.
+        let long = Word::No("x".repeat(MAX_TEXT));
+        assert_eq!(ends(4, &framed(&long)), Ok(long));
+    }
+
+    /// A refusing side hangs up. Further output of this side is answered with a reset, and the refusal has come before.
+    #[test]
+    fn a_refusal_is_heard_although_nothing_can_be_written_any_more() {
+        let (mut there, mut here) = connected();
+        there.write_all(&[head(3), framed(&Word::No("not you".into()))].concat()).unwrap();
+        drop(there);
+        here.say(&Word::Yes(vec![1; 64]));
+        let broke = std::iter::repeat_with(|| {
+            here.flush();
+            here.say(&Word::Yes(vec![1; 64]));
+            here.broke
+        });
+        broke.take(1 << 20).find(Option::is_some).expect("the socket takes bytes for ever");
+        assert_eq!(word(&mut here), Ok(Word::No("not you".into())));
+        assert!(matches!(word(&mut here), Err(End::Closed(_))));
+    }
+}

@@ -1,0 +1,298 @@
+//! Arrays under every scheme with a process for each device, host and lock server, some of which are killed or stopped.
+//! The processes' histories are the evidence.
+
+use std::time::Duration;
+
+use crate::common::array::{Array, BLOCK, Export};
+use crate::common::relay::Place;
+use crate::common::traffic::{
+    SHARED, a_device_comes_back, a_host_is_fenced, array, content, device, judge, pile, work,
+};
+use crate::common::{code, stderr, stdout, wait_for};
+use rustix::process::Signal;
+
+/// Three hosts on the same stripes, and the fate of one of them while the others work. Its locks are free then, wherever
+/// they were.
+fn one_of_three(scheme: &str, becomes: impl FnOnce(&mut Array, &mut Export)) {
+    let mut array = array(scheme);
+    let mut hosts: Vec<Export> = (1..=3).map(|number| array.export(number)).collect();
+    let mut doomed = hosts.pop().unwrap();
+    std::thread::scope(|scope| {
+        for (seed, host) in (1..).zip(&hosts) {
+            scope.spawn(move || work(host, seed, 40));
+        }
+        becomes(&mut array, &mut doomed);
+    });
+    hosts[0].connect().write(0, &content(SHARED));
+    judge(array, hosts);
+}
+
+/// It is killed with writes under way.
+fn a_killed_host(scheme: &str) {
+    one_of_three(scheme, |_, doomed| {
+        work(doomed, 9, 5);
+        pile(&mut doomed.connect(), 10, 24);
+        doomed.process.kill();
+    });
+}
+
+#[test]
+fn a_killed_host_under_timestamp_ordering() {
+    a_killed_host("timestamp-ordering");
+}
+
+#[test]
+fn a_killed_host_under_device_locking() {
+    a_killed_host("device-locking");
+}
+
+#[test]
+fn a_killed_host_under_server_locking() {
+    a_killed_host("server-locking");
+}
+
+#[test]
+fn a_killed_host_under_callback_locking() {
+    a_killed_host("callback-locking");
+}
+
+/// Hosts wait for the server; a host that died while it was away is found, by what the log says that it held.
+fn a_killed_lock_server(scheme: &str) {
+    one_of_three(scheme, |array, doomed| {
+        for _ in 0..3 {
+            work(doomed, 9, 3);
+            array.lock_server.take().unwrap().kill();
+            array.start_lock_server(&[]);
+        }
+        pile(&mut doomed.connect(), 10, 24);
+        array.lock_server.take().unwrap().kill();
+        doomed.process.kill();
+        array.start_lock_server(&[]);
+    });
+}
+
+#[test]
+fn a_killed_lock_server_under_server_locking() {
+    a_killed_lock_server("server-locking");
+}
+
+#[test]
+fn a_killed_lock_server_under_callback_locking() {
+    a_killed_lock_server("callback-locking");
+}
+
+/// A host that is stopped for longer than a lease, in the middle of writes.
+fn a_stopped_host(scheme: &str) {
+    let stop = |_: &Array, host: &Export| host.process.signal(Signal::STOP);
+    a_host_is_fenced(array(scheme), stop, |_, host| host.process.signal(Signal::CONT));
+}
+
+#[test]
+fn a_stopped_host_under_timestamp_ordering() {
+    a_stopped_host("timestamp-ordering");
+}
+
+#[test]
+fn a_stopped_host_under_device_locking() {
+    a_stopped_host("device-locking");
+}
+
+#[test]
+fn a_stopped_host_under_server_locking() {
+    a_stopped_host("server-locking");
+}
+
+#[test]
+fn a_stopped_host_under_callback_locking() {
+    a_stopped_host("callback-locking");
+}
+
+/// The array goes on without a device that stands still; when it moves again, it is not read before it has been rebuilt.
+fn a_stopped_device(scheme: &str) {
+    let mut array = array(scheme);
+    let host = array.export(1);
+    let mut blocks = host.connect();
+    blocks.write(0, &content(SHARED));
+    array.devices[1].as_ref().unwrap().signal(Signal::STOP);
+    blocks.write(3, &content(9));
+    let before = blocks.read(0, SHARED);
+    assert_eq!(device(&array, 1)["condition"], "failed");
+    array.devices[1].as_ref().unwrap().signal(Signal::CONT);
+    assert!(blocks.read(0, SHARED) == before);
+    a_device_comes_back(&mut array, &mut blocks, 1);
+    judge(array, vec![host]);
+}
+
+#[test]
+fn a_stopped_device_under_timestamp_ordering() {
+    a_stopped_device("timestamp-ordering");
+}
+
+#[test]
+fn a_stopped_device_under_callback_locking() {
+    a_stopped_device("callback-locking");
+}
+
+/// Writes that were under way when all devices were killed are checked, even in unused stripes.
+fn killed_devices(scheme: &str) {
+    let mut array = array(scheme);
+    let host = array.export(1);
+    let mut blocks = host.connect();
+    blocks.write(0, &content(SHARED));
+    pile(&mut blocks, 11, 24);
+    array.devices.iter_mut().for_each(|device| device.take().unwrap().kill());
+    for id in 0..3 {
+        array.start(id, &format!("disk{id}"), &[]);
+    }
+    assert_ne!(device(&array, 0)["unchecked"], 0);
+    for _ in 0..24 {
+        assert_eq!(blocks.0.reply().0, 0);
+    }
+    wait_for(|| (0..3).all(|id| device(&array, id)["unchecked"] == 0));
+    wait_for(|| {
+        let logs = (0..3).map(|id| array.log(Place::Device(id)));
+        logs.into_iter().all(|log| log.contains("all these stripes have been checked"))
+    });
+    blocks.read(0, SHARED);
+    judge(array, vec![host]);
+}
+
+#[test]
+fn killed_devices_under_timestamp_ordering() {
+    killed_devices("timestamp-ordering");
+}
+
+#[test]
+fn killed_devices_under_callback_locking() {
+    killed_devices("callback-locking");
+}
+
+/// A device is killed with a host that has writes under way there, and is back when another device is gone. Only that one
+/// may have what the host has written, so that nobody gives it up.
+fn one_is_gone_beside_an_unsettled_one(array: &mut Array) -> Export {
+    let host = array.export(1);
+    host.connect().write(0, &content(SHARED));
+    let mut lost = array.export(2);
+    pile(&mut lost.connect(), 12, 24);
+    lost.process.kill();
+    array.devices[1].take().unwrap().kill();
+    array.devices[2].take().unwrap().kill();
+    array.start(1, "disk1", &[]);
+    wait_for(|| array.log(Place::Device(0)).contains("the array waits for device 2, since device"));
+    assert_eq!(device(array, 1)["unsettled"], true);
+    // As long as it takes to give one up beside settled ones, and twice that.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(device(array, 2)["condition"], "good");
+    host
+}
+
+#[test]
+fn no_device_is_given_up_beside_an_unsettled_one() {
+    let mut array = array("device-locking");
+    let host = one_is_gone_beside_an_unsettled_one(&mut array);
+    array.start(2, "disk2", &[]);
+    array.wait_until_healthy();
+    host.connect().write(0, &content(SHARED));
+    host.connect().read(0, SHARED);
+    judge(array, vec![host]);
+}
+
+#[test]
+fn a_device_beside_an_unsettled_one_is_replaced_when_an_operator_says_so() {
+    let mut array = Array::create(3, &[]);
+    array.start_all();
+    let _host = one_is_gone_beside_an_unsettled_one(&mut array);
+    array.start(2, "disk2-new", &["--create"]);
+    let refused = array.lockify("replace", &["--id", "2"]);
+    assert_eq!(code(&refused), 3);
+    assert!(stderr(&refused).contains("or give --accept-loss"), "{}", stderr(&refused));
+    assert_eq!(device(&array, 2)["condition"], "good");
+    let replaced = array.lockify("replace", &["--id", "2", "--accept-loss"]);
+    assert_eq!(code(&replaced), 0, "{}", stderr(&replaced));
+    array.wait_until_healthy();
+}
+
+/// A device is ended, and its first four blocks are torn.
+fn tear(array: &mut Array, id: usize) {
+    array.devices[id].take().unwrap().end();
+    let name = format!("disk{id}");
+    let disk = array.disk(&name);
+    let mut bytes = std::fs::read(&disk).unwrap();
+    // They are in front of all others behind two superblocks and two records.
+    let first = 8192 + (2 << 20);
+    for block in 0..4 {
+        bytes[first + block * (BLOCK + 512) + 100] ^= 1;
+    }
+    std::fs::write(&disk, bytes).unwrap();
+    array.start(id, &name, &[]);
+}
+
+/// Two units of a stripe are torn: nobody knows what was there. Reading it is an error, a scrub says so and ends with 1, and
+/// what is written anew is there again.
+#[test]
+fn content_that_cannot_be_known_is_an_error_and_not_data() {
+    let mut array = array("timestamp-ordering");
+    let host = array.export(1);
+    let mut blocks = host.connect();
+    let written = content(SHARED);
+    blocks.write(0, &written);
+    tear(&mut array, 0);
+    array.wait_until_healthy();
+    tear(&mut array, 1);
+    array.wait_until_healthy();
+    let mut lost = Vec::new();
+    for block in 0..SHARED {
+        blocks.0.request((0, 0), 9, (block * BLOCK) as u64, BLOCK as u32);
+        match blocks.0.reply() {
+            (0, 9) => assert!(blocks.0.get(BLOCK) == written[block * BLOCK..][..BLOCK]),
+            (error, _) => {
+                assert_eq!(error, 5, "EIO");
+                lost.push(block);
+            }
+        }
+    }
+    assert!(!lost.is_empty() && lost.iter().all(|block| *block < 8), "{lost:?}");
+    let scrub = array.lockify("scrub", &["--repair"]);
+    assert_eq!(code(&scrub), 1, "{}", stderr(&scrub));
+    assert!(stdout(&scrub).contains("lost"), "{}", stdout(&scrub));
+    let anew = content(SHARED);
+    blocks.write(0, &anew);
+    assert!(blocks.read(0, SHARED) == anew);
+    array.assert_clean();
+}
+
+/// A block whose checksum is wrong is not returned: its content comes from the others, and a scrub writes it anew.
+#[test]
+fn a_torn_block_is_read_from_the_others() {
+    let mut array = array("timestamp-ordering");
+    let host = array.export(1);
+    let mut blocks = host.connect();
+    blocks.write(0, &content(SHARED));
+    let before = blocks.read(0, SHARED);
+    tear(&mut array, 1);
+    array.wait_until_healthy();
+    assert!(blocks.read(0, SHARED) == before);
+    let scrub = array.lockify("scrub", &["--repair"]);
+    assert!(code(&scrub) <= 1, "{}", stderr(&scrub));
+    assert!(blocks.read(0, SHARED) == before);
+    judge(array, vec![host]);
+}
+
+/// Wrong files for histories, before anything is served.
+#[test]
+fn a_history_that_cannot_be_written_is_refused_with_a_reason() {
+    let mut array = Array::create(3, &[]);
+    array.start_all();
+    let file = array.file();
+    let socket = array.user.dir().join("socket");
+    for (path, words) in [
+        ("/nowhere/history", "leave --history away"),
+        ("/dev/full", "is full"),
+        (file.as_str(), "name another file"),
+    ] {
+        let args = ["array", "export", &file, "--host", "1", "--history", path, "--socket"];
+        let refused = array.user.lockify(&[&args[..], &[socket.to_str().unwrap()]].concat());
+        assert_eq!(code(&refused), 3);
+        assert!(stderr(&refused).contains(words), "{}", stderr(&refused));
+    }
+}

@@ -1,0 +1,32 @@
+//! The command `lockify`, as a process.
+
+mod array;
+mod array_block_devices;
+mod array_clocks;
+mod array_keys;
+mod array_members;
+mod array_partitions;
+mod array_processes;
+mod array_shapes;
+mod array_steps;
+mod bench_array;
+mod bench_onesided;
+mod bench_relock;
+mod common;
+mod demo;
+mod doctor;
+mod domain;
+mod first_cluster;
+mod inspect;
+mod logs;
+mod memory_server;
+mod reload;
+mod restart;
+mod run;
+mod run_terminal;
+mod run_tree;
+mod run_waits;
+mod status;
+mod timeout;
+mod top;
+mod waiting;

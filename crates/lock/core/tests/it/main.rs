@@ -1,0 +1,13 @@
+//! The lock manager, by its inputs and outputs alone. `allocation.rs` is beside it.
+
+mod bulk;
+mod common;
+mod crowd;
+mod deadlock;
+mod differential;
+mod expiry;
+mod golden;
+mod image;
+mod oracle;
+mod semantics;
+mod smoke;

@@ -1,0 +1,6 @@
+//! libdlm's interface, as programs in C use it.
+
+mod abi;
+mod common;
+mod lvmlockd;
+mod programs;

@@ -1,0 +1,125 @@
+//! Seeds of hosts that share an array, with faults: `lockify sim array`.
+
+use std::ops::Range;
+
+use lockify_array::Scheme;
+use lockify_sim::{Failure, MILLISECOND, Seeds};
+
+use crate::scenario::{Faults, Scenario};
+use crate::setting::Variants;
+use crate::trial::{Outcome, Trial};
+
+/// Lines of a failing seed's trace that are kept.
+const TRACE_LINES: usize = 1_000_000;
+
+/// Schemes that keep operations apart, as far as hosts have them.
+pub const CONTROLLED: [Scheme; 4] = [
+    Scheme::DeviceLocking,
+    Scheme::TimestampOrdering,
+    Scheme::ServerLocking,
+    Scheme::CallbackLocking,
+];
+
+/// The options of a run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The seeds.
+    pub seeds: Range<u64>,
+    /// Which faults happen.
+    pub faults: Faults,
+    /// The choices that the schemes leave open.
+    pub variants: Variants,
+    /// Keep the trace of a failing seed.
+    pub trace: bool,
+    /// Threads; 0 for as many as there are cores.
+    pub threads: usize,
+    /// A rule to leave out.
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<lockify_array::mutation::Mutation>,
+}
+
+impl Run {
+    /// These seeds, with faults.
+    pub fn new(scheme: Scheme, seeds: Range<u64>) -> Run {
+        Run {
+            scheme,
+            seeds,
+            faults: Faults::All,
+            variants: Variants::default(),
+            trace: false,
+            threads: 0,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+
+    fn scenario(&self, seed: u64) -> Scenario {
+        Scenario {
+            variants: self.variants,
+            #[cfg(feature = "mutations")]
+            mutation: self.mutation,
+            ..Scenario::draw(seed, self.scheme, self.faults)
+        }
+    }
+
+    fn replay(&self) -> String {
+        let Run { scheme, faults, variants: Variants { basic, delta_at_half }, .. } = self;
+        let basic = if *basic { " --basic" } else { "" };
+        let half = if *delta_at_half { " --half-stripe read-modify-write" } else { "" };
+        let faults = faults.name();
+        format!(
+            "lockify sim array --scheme {scheme} --faults {faults}{basic}{half} --replay {{seed}}"
+        )
+    }
+}
+
+/// The results of all seeds.
+pub type Summary = lockify_sim::summary::Summary<Outcome>;
+
+impl lockify_sim::summary::Outcome for Outcome {
+    fn add(&mut self, other: &Outcome) {
+        Outcome::add(self, other);
+    }
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Outcome {
+            operations, failed, restarts, repairs, lost, faults, events, longest, ..
+        } = self;
+        write!(
+            f,
+            "{operations} operations, {failed} failed, {restarts} restarts, {repairs} repairs, {lost} blocks lost, \
+             {faults} faults, {events} events, at most {} ms for an operation afterwards",
+            longest / MILLISECOND
+        )
+    }
+}
+
+/// Runs all seeds; `progress` is told how many are done.
+pub fn run(run: &Run, progress: impl Fn(u64) + Sync) -> Summary {
+    let seeds = Seeds { threads: run.threads, ..Seeds::new(run.seeds.clone(), run.replay()) };
+    let name = format!("{:<18}", run.scheme);
+    lockify_sim::summary::run(
+        name,
+        &seeds,
+        run.trace,
+        |seed, trace| run_one(run, seed, trace),
+        progress,
+    )
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// The violation, with the trace if it was kept.
+pub fn run_one(run: &Run, seed: u64, trace: bool) -> Result<Outcome, Failure> {
+    let scenario = run.scenario(seed);
+    let mut trial = Trial::new(&scenario, if trace { TRACE_LINES } else { 0 });
+    trial.run().map_err(|message| Failure {
+        message: format!("{message}\n{scenario:?}"),
+        trace: trial.sim.trace().to_string(),
+    })
+}

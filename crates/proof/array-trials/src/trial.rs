@@ -1,0 +1,667 @@
+//! One run of a scenario. Hosts work, things break and are repaired. When all is quiet, everything is checked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockify_array::{ArrayState, Change, DeviceId, HostAnswer, Life, OpError, Span, Ticket, Work};
+use lockify_history::array::{Kind, Tag};
+use lockify_sim::{
+    Fault, FaultPlan, MILLISECOND, Nanos, NodeId, NodeStatus, Random, ReportEvent, SECOND, Sim,
+};
+use rand::{RngExt as _, SeedableRng as _};
+
+use crate::caretaker::{Caretaker, Repair};
+use crate::content;
+use crate::host::{LEASE, MESSAGE_LIFE, Node, Note, cluster};
+use crate::places::{Places, Role};
+use crate::recorder::{Recorder, by};
+use crate::scenario::{Faults, Scenario};
+
+/// By then, after the end of all faults, everything must be done.
+const PATIENCE: Nanos = 60 * SECOND;
+/// How often the caretaker looks for repairs.
+const ROUND: Nanos = 2 * MILLISECOND;
+/// How long a machine may keep state after the end. The lock server remembers ended locks for a message's life, and hosts
+/// keep unused locks for a lease.
+const REST: Nanos = MESSAGE_LIFE + 2 * LEASE;
+/// Before this time hosts do nothing: all have found each other.
+const BEGIN: Nanos = 2 * MILLISECOND;
+/// The host that sees to everything in the end.
+const LAST: u32 = 0;
+
+/// The events of one run, counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Outcome {
+    /// Host operations answered.
+    pub operations: u64,
+    /// Those that failed.
+    pub failed: u64,
+    /// Tries beyond the first.
+    pub restarts: u64,
+    /// Blocks of which the content was lost, and reported as lost.
+    pub lost: u64,
+    /// Repairs: hosts fenced, devices taken out, stripes rebuilt.
+    pub repairs: u64,
+    /// Faults injected.
+    pub faults: u64,
+    /// Events that the engine handled.
+    pub events: u64,
+    /// The longest time that an operation took after the end of all faults.
+    pub longest: Nanos,
+    /// All that happened, in a number.
+    pub digest: u64,
+}
+
+impl Outcome {
+    /// Adds what happened in another run.
+    pub fn add(&mut self, other: &Outcome) {
+        self.operations += other.operations;
+        self.failed += other.failed;
+        self.restarts += other.restarts;
+        self.lost += other.lost;
+        self.repairs += other.repairs;
+        self.faults += other.faults;
+        self.events += other.events;
+        self.longest = self.longest.max(other.longest);
+        self.digest ^= other.digest;
+    }
+}
+
+/// The reason for a request, which decides about its answer.
+#[derive(Clone, Debug)]
+enum Asked {
+    /// A host's own work.
+    Client,
+    /// A repair.
+    Repair(Repair),
+    /// A test that the host for the final checks is not fenced.
+    Probe,
+    /// A stripe is looked at, in the end.
+    Scrub(u64),
+    /// A block is read, in the end.
+    Look(u64),
+    /// A lost block is written anew, in the end.
+    Mend(u64),
+}
+
+/// An event at a given time.
+#[derive(Clone, Copy, Debug)]
+enum Timed {
+    Issue(NodeId, u32),
+    Round,
+    Rested,
+}
+
+/// The remaining steps at the end.
+#[derive(Debug)]
+enum End {
+    /// Work and repairs are still under way.
+    NotYet,
+    /// These stripes, then these blocks.
+    Sweep(Vec<u64>, Vec<u64>),
+    /// The devices' content is requested from these nodes.
+    Dump(BTreeSet<NodeId>),
+    /// Nothing happens, until nobody needs to remember anything.
+    Rest,
+    /// Nothing remains to be done.
+    Over,
+}
+
+/// One run.
+pub struct Trial<'a> {
+    scenario: &'a Scenario,
+    places: Places,
+    /// The simulated array.
+    pub sim: Sim<Node>,
+    recorder: Recorder,
+    caretaker: Caretaker,
+    random: Random,
+    next_ticket: u64,
+    next_tag: Tag,
+    next_wake: u64,
+    asked: BTreeMap<(NodeId, Ticket), (Life, Nanos, Asked)>,
+    /// The life of each host that has begun to work.
+    working: BTreeMap<NodeId, u32>,
+    /// Operations given to each host, in all its lives.
+    issued: BTreeMap<NodeId, u32>,
+    timed: BTreeMap<u64, Timed>,
+    /// The life of the last host that could read when all was quiet.
+    probed: Option<Life>,
+    end: End,
+    outcome: Outcome,
+}
+
+impl<'a> Trial<'a> {
+    /// A run that has not begun.
+    pub fn new(scenario: &'a Scenario, trace_lines: usize) -> Trial<'a> {
+        let setting = scenario.setting(trace_lines);
+        let places = setting.places;
+        let sim = cluster(scenario.seed, setting);
+        let state = ArrayState::new(scenario.layout.devices());
+        Trial {
+            scenario,
+            places,
+            sim,
+            recorder: Recorder::new(&scenario.layout, scenario.scheme),
+            caretaker: Caretaker::new(scenario.layout, state, scenario.detection),
+            random: Random::seed_from_u64(scenario.seed ^ 0x0a11_0c8e),
+            next_ticket: 1,
+            next_tag: 1,
+            next_wake: 1,
+            asked: BTreeMap::new(),
+            working: BTreeMap::new(),
+            issued: BTreeMap::new(),
+            timed: BTreeMap::new(),
+            probed: None,
+            end: End::NotYet,
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Which node is what.
+    pub fn places(&self) -> Places {
+        self.places
+    }
+
+    /// Runs it to its end, with the faults that the seed decides.
+    ///
+    /// # Errors
+    /// Which rule was broken, or what did not end.
+    pub fn run(&mut self) -> Result<Outcome, String> {
+        let plan = self.scenario.plan(&self.places, self.sim.fault_random());
+        self.run_with(&plan)
+    }
+
+    /// Runs it to its end, with these faults.
+    ///
+    /// # Errors
+    /// As for [`Trial::run`].
+    pub fn run_with(&mut self, plan: &FaultPlan) -> Result<Outcome, String> {
+        self.sim.apply_plan(plan);
+        let hosts: Vec<NodeId> = self.places.all_hosts().collect();
+        for node in hosts {
+            self.begin(node, BEGIN);
+        }
+        self.wake(self.scenario.quiet_at.min(ROUND), Timed::Round);
+        let last = self.scenario.quiet_at + PATIENCE;
+        let mut verdict = Ok(());
+        while !matches!(self.end, End::Over) && verdict.is_ok() {
+            let Ok(report) = self.sim.next_report(last) else { break };
+            verdict = self.report(report.at, report.event);
+        }
+        let at = self.sim.now();
+        let over = matches!(self.end, End::Over);
+        let recorder = std::mem::replace(
+            &mut self.recorder,
+            Recorder::new(&self.scenario.layout, self.scenario.scheme),
+        );
+        let (report, events) = recorder.finish(at);
+        for event in &events {
+            self.sim.trace_line(|| serde_json::to_string(event).unwrap_or_default());
+        }
+        let rest = || format!("at {} ms it is not over: {}", at / MILLISECOND, self.rest());
+        if !report.is_clean() {
+            let rest = if over || verdict.is_err() { String::new() } else { rest() };
+            return Err(format!("{report}\n{rest}"));
+        }
+        verdict?;
+        if !over {
+            return Err(rest());
+        }
+        self.outcome.restarts = report.counts.restarts;
+        self.outcome.repairs = self.caretaker.done;
+        let faults = self.sim.fault_counts();
+        self.outcome.faults = faults.iter().map(|(_, count)| count).sum();
+        self.outcome.events = self.sim.stats().events;
+        self.outcome.digest = self.sim.digest();
+        Ok(self.outcome)
+    }
+
+    fn rest(&self) -> String {
+        let asked = self
+            .asked
+            .iter()
+            .map(|((node, _), (life, _, what))| format!("{node} {life:?} {what:?}"));
+        let asked: Vec<String> = asked.collect();
+        let (end, caretaker) = (&self.end, self.caretaker.rest());
+        let waits = self.under_way().join("\n  ");
+        format!("{end:?}; unanswered: {}; {caretaker}\n  {waits}", asked.join(", "))
+    }
+
+    /// The operations under way at each node, and the nodes that do not run.
+    fn under_way(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for node in (0..self.places.nodes()).map(NodeId) {
+            let name = match self.places.role(node) {
+                Role::Device(device) => device.to_string(),
+                Role::Server => "the lock server".to_owned(),
+                Role::Host(host) => host.to_string(),
+            };
+            let status = self.sim.status(node);
+            if status != Some(NodeStatus::Running) {
+                lines.push(format!("{name}: {status:?}"));
+            }
+            let Some(machine) = self.sim.machine(node) else { continue };
+            let host = machine.host().map(lockify_array::ArrayHost::under_way);
+            let device = machine.device().map(lockify_array::Device::under_way);
+            let all = host.into_iter().chain(device).flatten();
+            lines.extend(all.map(|line| format!("{name}: {line}")));
+        }
+        lines
+    }
+
+    fn report(&mut self, at: Nanos, event: ReportEvent<Note>) -> Result<(), String> {
+        match event {
+            ReportEvent::Note { node, note, .. } => return self.note(at, node, note),
+            ReportEvent::Node { node, status, .. } => self.status(at, node, status),
+            ReportEvent::Fault(fault) => {
+                self.recorder.note(at, Kind::Fault { note: Some(format!("{fault:?}")) });
+            }
+            ReportEvent::Wake(token) => match self.timed.remove(&token) {
+                Some(Timed::Issue(node, incarnation)) => self.issue(at, node, incarnation),
+                Some(Timed::Round) => {
+                    self.round(at)?;
+                    if !matches!(self.end, End::Rest) {
+                        self.wake(at + ROUND, Timed::Round);
+                    }
+                }
+                Some(Timed::Rested) => self.rested(at),
+                None => {}
+            },
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, at: Nanos, node: NodeId, note: Note) -> Result<(), String> {
+        match (self.places.role(node), note) {
+            (_, Note::Begun { ticket, op, stamp }) => self.recorder.tries(at, ticket, op, stamp),
+            (_, Note::Done { ticket, op, result }) => {
+                if let Some((op, stamp)) = op {
+                    self.recorder.tries(at, ticket, op, stamp);
+                }
+                return self.answered(at, node, ticket, result);
+            }
+            (Role::Device(device), Note::Event(event)) => self.recorder.device(at, device, event),
+            (Role::Device(device), Note::Dump(blocks)) => {
+                self.recorder.lies(at, device, &blocks);
+                if let End::Dump(missing) = &mut self.end {
+                    missing.remove(&node);
+                    if missing.is_empty() {
+                        self.end = End::Rest;
+                        self.wake(at + REST, Timed::Rested);
+                    }
+                }
+            }
+            (_, Note::State(state)) => self.caretaker.learn(&state),
+            (_, Note::Suspect(life) | Note::Silent(life)) => self.taken_for_dead(at, life),
+            (_, Note::Broken(_) | Note::Dump(_) | Note::Event(_)) => {}
+            (_, Note::Failed(why)) => return Err(format!("{node} could not start: {why}")),
+        }
+        Ok(())
+    }
+
+    /// A host was silent for too long: it is fenced, and has to start again when it notices.
+    fn taken_for_dead(&mut self, at: Nanos, life: Life) {
+        if self.repairs() {
+            self.caretaker.host_died(at, life);
+        }
+    }
+
+    fn status(&mut self, at: Nanos, node: NodeId, status: NodeStatus) {
+        match (self.places.role(node), status) {
+            (Role::Host(_), NodeStatus::Crashed | NodeStatus::Left) => {
+                let life = self.life(node);
+                self.recorder.note(at, Kind::Crash { by: by(life) });
+                self.caretaker.host_died(at, life);
+                let gone: Vec<_> = self.asked.keys().filter(|(n, _)| *n == node).copied().collect();
+                for key in gone {
+                    if let Some((.., Asked::Repair(repair))) = self.asked.remove(&key) {
+                        self.caretaker.ended(at, repair, None);
+                    }
+                }
+            }
+            // Else it is resumed, and its work goes on.
+            (Role::Host(_), NodeStatus::Running)
+                if self.working.get(&node) != Some(&self.sim.incarnation(node)) =>
+            {
+                self.begin(node, at + BEGIN);
+            }
+            (Role::Device(device), NodeStatus::Running) => {
+                let late = self.caretaker.device_runs(at, device) && self.repairs();
+                // It has stood still for longer than its lease.
+                if late && self.sim.machine(node).is_some_and(|node| node.device().is_some()) {
+                    self.sim.with(node, |device, _| device.halt());
+                    self.start_again(at, node);
+                }
+            }
+            (Role::Device(device), stopped) => {
+                if stopped != NodeStatus::Paused {
+                    self.recorder.note(at, Kind::Down { device: device.0 });
+                }
+                self.caretaker.device_stopped(at, device);
+            }
+            _ => {}
+        }
+    }
+
+    /// Records the state that is kept for hosts without operations.
+    fn rested(&mut self, at: Nanos) {
+        for node in (0..self.places.nodes()).map(NodeId) {
+            // An event drops entries that are too old.
+            self.sim.with(node, |machine, cx| machine.tick(cx));
+            let Some(machine) = self.sim.machine(node) else { continue };
+            let server =
+                machine.server().map(|server| ("the lock server".to_owned(), server.kept()));
+            let device = machine.device().map(|device| (device.id().to_string(), device.kept()));
+            if let Some((whom, kept)) = server.or(device) {
+                self.recorder.keeps(at, &whom, kept);
+            }
+        }
+        self.end = End::Over;
+    }
+
+    fn life(&self, node: NodeId) -> Life {
+        let Role::Host(host) = self.places.role(node) else { unreachable!("{node} is no host") };
+        Life { host, incarnation: self.sim.incarnation(node).into() }
+    }
+
+    fn wake(&mut self, at: Nanos, what: Timed) {
+        self.timed.insert(self.next_wake, what);
+        self.sim.wake_at(at, self.next_wake);
+        self.next_wake += 1;
+    }
+
+    /// A life of a host begins to work.
+    fn begin(&mut self, node: NodeId, at: Nanos) {
+        let incarnation = self.sim.incarnation(node);
+        self.working.insert(node, incarnation);
+        for _ in 0..self.scenario.depth {
+            let at = at + self.random.random_range(0..=self.scenario.think);
+            self.wake(at, Timed::Issue(node, incarnation));
+        }
+    }
+
+    /// The next operation of a host.
+    fn issue(&mut self, at: Nanos, node: NodeId, incarnation: u32) {
+        if at >= self.scenario.quiet_at || self.sim.incarnation(node) != incarnation {
+            return;
+        }
+        match self.sim.status(node) {
+            Some(NodeStatus::Running) => {}
+            Some(NodeStatus::Paused) => {
+                return self.wake(at + ROUND, Timed::Issue(node, incarnation));
+            }
+            _ => return,
+        }
+        let issued = self.issued.entry(node).or_default();
+        if self.scenario.operations.is_some_and(|most| *issued >= most) {
+            return;
+        }
+        *issued += 1;
+        let span = self.span();
+        if self.random.random_bool(self.scenario.reads) {
+            self.read(at, node, span, Asked::Client);
+        } else {
+            self.write(at, node, span, Asked::Client);
+        }
+    }
+
+    fn span(&mut self) -> Span {
+        let layout = &self.scenario.layout;
+        let hot = self.random.random_bool(self.scenario.hot);
+        let stripe = u64::from(layout.data) * u64::from(layout.unit);
+        let start = self.random.random_range(0..if hot { stripe } else { layout.blocks() });
+        let most = self.scenario.longest.min(layout.blocks() - start);
+        Span { start, count: self.random.random_range(1..=most) }
+    }
+
+    fn ticket(&mut self, at: Nanos, node: NodeId, asked: Asked) -> (Life, Ticket) {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let life = self.life(node);
+        self.asked.insert((node, ticket), (life, at, asked));
+        (life, ticket)
+    }
+
+    fn read(&mut self, at: Nanos, node: NodeId, span: Span, asked: Asked) {
+        let (life, ticket) = self.ticket(at, node, asked);
+        self.recorder.reads(at, life, ticket, span);
+        self.submit(node, ticket, Work::Read { span });
+    }
+
+    fn write(&mut self, at: Nanos, node: NodeId, span: Span, asked: Asked) {
+        let (life, ticket) = self.ticket(at, node, asked);
+        let tags = vec![self.next_tag; span.count as usize];
+        self.next_tag += 1;
+        self.recorder.writes(at, life, ticket, span.start, &tags);
+        self.submit(node, ticket, Work::Write { span, data: content::write(span.start, &tags) });
+    }
+
+    fn repair(&mut self, at: Nanos, node: NodeId, work: Work, asked: Asked) {
+        let (life, ticket) = self.ticket(at, node, asked);
+        self.recorder.repairs(at, life, ticket, format!("{work:?}"));
+        self.submit(node, ticket, work);
+    }
+
+    fn submit(&mut self, node: NodeId, ticket: Ticket, work: Work) {
+        self.sim.with(node, |host, cx| host.submit(ticket, work, cx));
+    }
+
+    fn answered(
+        &mut self,
+        at: Nanos,
+        node: NodeId,
+        ticket: Ticket,
+        result: Result<HostAnswer, OpError>,
+    ) -> Result<(), String> {
+        let Some((life, since, asked)) = self.asked.remove(&(node, ticket)) else {
+            return Err(format!("{node} answers what it was not asked: {ticket:?}"));
+        };
+        self.recorder.answers(at, life, ticket, &result);
+        self.took(at.saturating_sub(since.max(self.scenario.quiet_at)), life, &asked)?;
+        match asked {
+            Asked::Client => self.client(at, node, life, result),
+            Asked::Repair(repair) => {
+                self.caretaker.ended(at, repair, Some(&result));
+                if matches!(result, Err(OpError::Fenced)) {
+                    self.start_again(at, node);
+                }
+                Ok(())
+            }
+            // A host that was taken for dead while it had nothing to do learns it now.
+            Asked::Probe => {
+                match result {
+                    Ok(_) | Err(OpError::Lost { .. }) => self.probed = Some(life),
+                    Err(OpError::Fenced) => self.start_again(at, node),
+                    Err(error) => {
+                        return Err(format!("block 0 cannot be read in the end: {error}"));
+                    }
+                }
+                Ok(())
+            }
+            Asked::Scrub(stripe) => match result {
+                Ok(HostAnswer::Scrubbed { mismatches: 0, .. }) => self.sweep(at),
+                other => Err(format!("a scrub of stripe {stripe} in the end: {other:?}")),
+            },
+            Asked::Look(block) => match result {
+                Ok(_) => self.sweep(at),
+                Err(OpError::Lost { .. }) if self.repairs() => {
+                    self.outcome.lost += 1;
+                    let span = Span { start: block, count: 1 };
+                    self.write(at, node, span, Asked::Mend(block));
+                    Ok(())
+                }
+                Err(error) => Err(format!("block {block} cannot be read in the end: {error}")),
+            },
+            Asked::Mend(block) => match result {
+                Ok(_) => {
+                    let span = Span { start: block, count: 1 };
+                    self.read(at, node, span, Asked::Look(block));
+                    Ok(())
+                }
+                Err(error) => Err(format!("lost block {block} cannot be written anew: {error}")),
+            },
+        }
+    }
+
+    /// An operation was answered this long after it was asked for, or after the end of all faults. Repairs are not judged: they
+    /// are many, and some wait for others.
+    fn took(&mut self, time: Nanos, life: Life, asked: &Asked) -> Result<(), String> {
+        if matches!(asked, Asked::Repair(_)) {
+            return Ok(());
+        }
+        self.outcome.longest = self.outcome.longest.max(time);
+        let most = self.scenario.longest_wait();
+        if time <= most {
+            return Ok(());
+        }
+        let [time, most] = [time, most].map(|time| time / MILLISECOND);
+        Err(format!(
+            "{life:?}: {asked:?} took {time} ms after the end of all faults, and {most} ms are the most"
+        ))
+    }
+
+    /// Returns true if a repair remains to be done.
+    fn repairs(&self) -> bool {
+        self.scenario.faults == Faults::All
+    }
+
+    fn client(
+        &mut self,
+        at: Nanos,
+        node: NodeId,
+        life: Life,
+        result: Result<HostAnswer, OpError>,
+    ) -> Result<(), String> {
+        self.outcome.operations += 1;
+        self.outcome.failed += u64::from(result.is_err());
+        if let Err(error) = &result {
+            let expected = match error {
+                OpError::Fenced => true,
+                OpError::Lost { .. } | OpError::Unavailable(_) | OpError::Clock { .. } => {
+                    self.repairs()
+                }
+                OpError::Range | OpError::State(_) => false,
+            };
+            if !expected {
+                return Err(format!("an operation of {life:?} failed: {error}"));
+            }
+        }
+        if matches!(result, Err(OpError::Fenced)) {
+            self.start_again(at, node);
+            return Ok(());
+        }
+        let pause = self.random.random_range(0..=self.scenario.think);
+        self.wake(at + pause, Timed::Issue(node, self.sim.incarnation(node)));
+        Ok(())
+    }
+
+    /// A host that was fenced starts again, as it is told to; or a device that has lost its lease.
+    fn start_again(&mut self, at: Nanos, node: NodeId) {
+        let crash = Fault::Crash { node, power_loss: false };
+        self.sim.inject_at(at, crash);
+        self.sim.inject_at(at + MILLISECOND, Fault::Restart(node));
+    }
+
+    /// Looks for repairs, and checks if all is quiet.
+    fn round(&mut self, at: Nanos) -> Result<(), String> {
+        if !matches!(self.end, End::NotYet) {
+            return Ok(());
+        }
+        let hosts: Vec<NodeId> = self.places.all_hosts().collect();
+        let running: Vec<NodeId> = hosts
+            .iter()
+            .copied()
+            .filter(|n| self.sim.status(*n) == Some(NodeStatus::Running))
+            // A node that starts at this very time takes no work yet.
+            .filter(|n| self.sim.machine(*n).is_some_and(|node| node.host().is_some()))
+            .collect();
+        if running.is_empty() {
+            return Ok(());
+        }
+        let settled = |device| {
+            let node = self.places.device(device);
+            let runs = self.sim.status(node) == Some(NodeStatus::Running);
+            let machine = self.sim.machine(node).and_then(Node::device);
+            runs && machine.is_some_and(|device| !device.is_unsettled())
+        };
+        let mut due = if self.repairs() { self.caretaker.due(at, settled) } else { Vec::new() };
+        let away = self.away();
+        let suspects = self.suspects(at);
+        let wanted = away.iter().chain(&suspects).copied();
+        due.extend(wanted.filter(|repair| self.caretaker.begins(at, *repair)));
+        for repair in due {
+            let node = running[self.random.random_range(0..running.len())];
+            self.repair(at, node, repair.work(), Asked::Repair(repair));
+        }
+        let quiet = at > self.scenario.quiet_at
+            && running.len() == hosts.len()
+            && self.asked.is_empty()
+            && away.is_empty()
+            && suspects.is_empty()
+            && self.caretaker.is_idle();
+        let last = self.places.host(lockify_array::HostId(LAST));
+        if quiet && self.probed != Some(self.life(last)) {
+            self.read(at, last, Span { start: 0, count: 1 }, Asked::Probe);
+            return Ok(());
+        }
+        if quiet {
+            let layout = &self.scenario.layout;
+            // The checker judges all parity; a scrub shows that hosts find the same.
+            let scrubs = if self.repairs() { layout.stripes } else { 0 };
+            self.end = End::Sweep((0..scrubs).collect(), (0..layout.blocks()).collect());
+            return self.sweep(at);
+        }
+        Ok(())
+    }
+
+    /// Devices that run and want to be let in. On real arrays each asks by itself.
+    fn away(&self) -> Vec<Repair> {
+        let devices = self.places.all_devices();
+        let running = devices.filter(|node| self.sim.status(*node) == Some(NodeStatus::Running));
+        let wanted = running.filter_map(|node| self.sim.machine(node)?.device()?.wants_in());
+        let repair = |change| match change {
+            Change::LetIn(device, term) => Some(Repair::LetIn(device, term)),
+            _ => None,
+        };
+        wanted.filter_map(repair).collect()
+    }
+
+    /// Checks stripes for the devices in the background, from time to time while there is work. Hosts should have to
+    /// repair some of them in use. On real arrays each device checks its own.
+    fn suspects(&mut self, at: Nanos) -> Vec<Repair> {
+        let mut next = Vec::new();
+        let devices = self.places.all_devices();
+        for node in devices.filter(|node| self.sim.status(*node) == Some(NodeStatus::Running)) {
+            let Some(device) = self.sim.machine(node).and_then(Node::device) else { continue };
+            let Some(stripe) = device.next_suspects().first().copied() else { continue };
+            let quiet = at > self.scenario.quiet_at;
+            let mut now = || self.scenario.checks && self.random.random_bool(0.1);
+            if device.is_let_in() && (quiet || now()) {
+                next.push(Repair::Check(stripe));
+            }
+        }
+        next
+    }
+
+    /// The next step of the end: each stripe's parity, then each block, then what lies on the devices.
+    fn sweep(&mut self, at: Nanos) -> Result<(), String> {
+        let End::Sweep(stripes, blocks) = &mut self.end else { return Ok(()) };
+        let node = self.places.host(lockify_array::HostId(LAST));
+        if let Some(stripe) = stripes.pop() {
+            let work = Work::Scrub { stripe, repair: false };
+            self.repair(at, node, work, Asked::Scrub(stripe));
+        } else if let Some(block) = blocks.pop() {
+            self.read(at, node, Span { start: block, count: 1 }, Asked::Look(block));
+        } else {
+            let devices = 0..self.scenario.layout.devices();
+            let nodes = devices.map(|device| self.places.device(DeviceId(device))).collect();
+            self.end = End::Dump(nodes);
+            if let End::Dump(nodes) = &self.end {
+                for node in nodes.clone() {
+                    self.sim.with(node, |device, cx| device.dump(cx));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Each block of the array by itself, as applications see it: a register that is written and read.
+//!
+//! Each value has a time: from the first answer that shows it to the last call that still finds it. If the times of two
+//! values overlap, each was seen after the other. If a value's time is within another value's time, it was seen between
+//! two sights of that. See Gibbons and Korach, *Testing shared memories*, for values that are written once. The check
+//! needs no devices. It holds across crashes of hosts, of devices, and of power.
+
+use std::collections::BTreeMap;
+
+use lockify_history::array::Tag;
+
+use crate::array::run::{Op, Run, What};
+
+/// Why a block is no register.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The kind of fault.
+    pub fault: Fault,
+    /// The block of the array.
+    pub block: u64,
+    /// The operation that shows it, by index.
+    pub shown_by: usize,
+    /// Lines that led to it.
+    pub lines: Vec<u64>,
+    /// The value that was read.
+    pub tag: Tag,
+    /// The value that was there, or should have been.
+    pub other: Tag,
+}
+
+/// The kind of a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// A value that nobody wrote there, or only afterwards.
+    Unwritten,
+    /// A write was answered, and the value before it is read after that.
+    Undone,
+    /// A write that was not answered was seen, and the value before it is read after that.
+    Back,
+}
+
+/// A value of a block.
+#[derive(Default, Debug)]
+struct Value {
+    /// Line of the call of its write, and of its answer if it was answered well.
+    written: Option<(u64, Option<u64>)>,
+    /// More than one operation writes it: nothing can be told.
+    ambiguous: bool,
+    /// The first line that shows that it was there.
+    first_seen: Option<u64>,
+    /// The last call that finds it, and whose it is.
+    last_call: (u64, usize),
+}
+
+/// All blocks' findings, and how many values were judged.
+pub fn judge(run: &Run) -> (Vec<Finding>, u64) {
+    let mut blocks: BTreeMap<u64, BTreeMap<Tag, Value>> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for (index, op) in run.ops.iter().enumerate() {
+        let What::Write(tags) = &op.what else { continue };
+        for (block, tag) in (op.start..).zip(tags) {
+            let values = blocks.entry(block).or_default();
+            let value = values.entry(*tag).or_default();
+            value.ambiguous |= value.written.is_some() || *tag == 0;
+            let done = op.answer.as_ref().filter(|answer| answer.error.is_none());
+            value.written = Some((op.line, done.map(|answer| answer.line)));
+            value.first_seen = done.map(|answer| answer.line);
+            value.last_call = (op.line, index);
+        }
+    }
+    for (index, op) in run.ops.iter().enumerate().filter(|(_, op)| op.is_done()) {
+        let Some(answer) = op.answer.as_ref().filter(|_| op.what == What::Read) else { continue };
+        for (block, &tag) in (op.start..).zip(&answer.tags) {
+            let values = blocks.entry(block).or_default();
+            if tag == 0 {
+                // The first content, as if it had been written before everything.
+                values.entry(0).or_default().written.get_or_insert((0, Some(0)));
+            }
+            findings.extend(read(values.entry(tag).or_default(), index, op, block, tag));
+        }
+    }
+    let mut judged = 0;
+    for (&block, values) in &mut blocks {
+        if let Some(first) = values.get_mut(&0) {
+            first.first_seen = Some(0);
+        }
+        judged += values.len() as u64;
+        findings.extend(overlaps(block, values));
+    }
+    (findings, judged)
+}
+
+fn read(value: &mut Value, index: usize, op: &Op, block: u64, tag: Tag) -> Option<Finding> {
+    let answered = op.answer.as_ref().map_or(op.line, |answer| answer.line);
+    let unwritten = match value.written {
+        None => true,
+        Some((called, _)) => called > answered && !value.ambiguous,
+    };
+    if unwritten {
+        let lines = vec![op.line, answered];
+        let fault = Fault::Unwritten;
+        return Some(Finding { fault, block, shown_by: index, lines, tag, other: 0 });
+    }
+    value.first_seen = Some(value.first_seen.map_or(answered, |line| line.min(answered)));
+    value.last_call = value.last_call.max((op.line, index));
+    None
+}
+
+/// A value, from the first line that shows it to the last call that finds it.
+struct Zone<'a> {
+    from: u64,
+    to: u64,
+    tag: Tag,
+    value: &'a Value,
+}
+
+fn overlaps(block: u64, values: &BTreeMap<Tag, Value>) -> Vec<Finding> {
+    let seen = values.iter().filter(|(_, value)| !value.ambiguous && value.written.is_some());
+    // Writes that were neither answered nor seen may never have happened.
+    let zones = seen.filter_map(|(&tag, value)| {
+        let from = value.first_seen?;
+        Some(Zone { from, to: value.last_call.0, tag, value })
+    });
+    let (mut long, brief): (Vec<_>, Vec<_>) = zones.partition(|zone| zone.from < zone.to);
+    long.sort_by_key(|zone| zone.from);
+    let mut findings = Vec::new();
+    let mut longest: Option<&Zone<'_>> = None;
+    for zone in &long {
+        if let Some(before) = longest.filter(|before| zone.from < before.to) {
+            findings.push(finding(block, before, zone));
+        }
+        if longest.is_none_or(|before| before.to < zone.to) {
+            longest = Some(zone);
+        }
+    }
+    for zone in &brief {
+        // All that shows or finds it lies between `to` and `from`.
+        let place = long.partition_point(|other| other.from < zone.to);
+        let around = place.checked_sub(1).map(|i| &long[i]).filter(|other| zone.from < other.to);
+        findings.extend(around.map(|around| finding(block, around, zone)));
+    }
+    findings
+}
+
+/// Of two values that were each seen after the other, the one that was found last came back.
+fn finding(block: u64, a: &Zone<'_>, b: &Zone<'_>) -> Finding {
+    let (back, gone) = if a.to > b.to { (a, b) } else { (b, a) };
+    let answered = gone.value.written.and_then(|(_, answered)| answered);
+    let undone = answered.is_some_and(|answered| answered < back.to);
+    let mut lines = vec![back.from, gone.from, back.to];
+    lines.retain(|line| *line != 0);
+    Finding {
+        fault: if undone { Fault::Undone } else { Fault::Back },
+        block,
+        shown_by: back.value.last_call.1,
+        lines,
+        tag: back.tag,
+        other: gone.tag,
+    }
+}

@@ -1,0 +1,6 @@
+//! Histories and their rules.
+
+mod array;
+mod history;
+mod merge;
+mod rules;
