@@ -152,8 +152,11 @@ pub struct Claims {
 }
 
 impl Claims {
+    /// A claim that is made again, because the master that refused it has left, keeps its age if it has not ended here.
     fn open(&mut self, id: u64, claim: Claim) {
-        self.settle(id);
+        if self.by_id.contains_key(&id) {
+            return;
+        }
         *self.by_resource.entry(claim.resource.clone()).or_default() += 1;
         self.by_age.insert(claim.seq, id);
         self.by_id.insert(id, claim);

@@ -714,7 +714,7 @@ impl Cluster {
 
     fn enter(&mut self, phase: Phase) {
         for node in 0..self.scenario.nodes as u32 {
-            self.with_member(NodeId(node), |machine, cx| machine.enter(cx, phase));
+            self.sim.with(sim_id(NodeId(node)), |machine, cx| machine.enter(cx, phase));
         }
     }
 

@@ -93,6 +93,8 @@ pub struct LockNode {
     /// None where views are given from outside.
     member: Option<Member>,
     life: Life,
+    /// That of all clients, those of lives to come included.
+    phase: Phase,
     /// Never goes back, whatever the node's clock does: the lock manager is promised a monotonic one.
     now: Time,
     timer: Option<(Time, TimerId)>,
@@ -123,6 +125,7 @@ impl LockNode {
             clients_of: 0,
             member,
             life: Life::Outside,
+            phase: Phase::Run,
             now: 0,
             timer: None,
             works: false,
@@ -163,7 +166,11 @@ impl LockNode {
         self.feed(cx, Input::View(view));
         if first {
             self.life = Life::Member;
-            self.each_client(cx, |client, port| client.start(port));
+            let phase = self.phase;
+            self.each_client(cx, |client, port| {
+                // In the end of a trial, clients of a new life begin nothing, either.
+                if phase == Phase::Run { client.start(port) } else { client.enter(port, phase) }
+            });
         }
     }
 
@@ -181,6 +188,7 @@ impl LockNode {
 
     /// Tells the clients what to do from now on.
     pub fn enter(&mut self, cx: &mut HostContext<'_>, phase: Phase) {
+        self.phase = phase;
         self.each_client(cx, |client, port| client.enter(port, phase));
     }
 

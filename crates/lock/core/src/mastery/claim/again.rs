@@ -31,6 +31,8 @@ impl Lockspace {
                     if let Some(claim) = self.claims.open.get_mut(ordinal) {
                         claim.state = State::Pending;
                     }
+                    // It was refused: who follows the claim from outside may have taken that for its end.
+                    self.trace_of(claim.resource, |name| Trace::Claim { name, claim: ordinal });
                     self.become_master(claim.resource);
                 }
                 State::Conflict(master) if departed.contains(&master) => {
