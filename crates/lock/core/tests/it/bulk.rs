@@ -91,25 +91,35 @@ fn name(i: u32) -> Name {
     Name::new(i.to_be_bytes()).unwrap()
 }
 
-/// Node 1's client has all locks; with `Home` each third of them has another master.
-fn many_locks(policy: Policy) -> Links {
+/// A call for a name, in a mode that excludes everybody else.
+fn exclusive(client: u32, i: u32) -> Input {
+    Input::Lock(LockArgs {
+        client: ClientId(u64::from(client)),
+        tag: 0,
+        name: name(i),
+        mode: Mode::EX,
+        flags: LockFlags::empty(),
+        lvb: None,
+        bast: false,
+        timeout: None,
+        transaction: 0,
+    })
+}
+
+/// Three nodes in their first view.
+fn three(policy: Policy) -> Links {
     let space = |n| (NodeId(n), Lockspace::new(Config::new(NodeId(n), 1, policy)));
     let spaces = (1..=3).map(space).collect();
     let mut links = Links { spaces, wires: BTreeMap::new(), most_sent: 0, most_carried: 0 };
     links.view(1);
+    links
+}
+
+/// Node 1's client has all locks; with `Home` each third of them has another master.
+fn many_locks(policy: Policy) -> Links {
+    let mut links = three(policy);
     for i in 0..LOCKS {
-        let args = LockArgs {
-            client: ClientId(1),
-            tag: 0,
-            name: name(i),
-            mode: Mode::EX,
-            flags: LockFlags::empty(),
-            lvb: None,
-            bast: false,
-            timeout: None,
-            transaction: 0,
-        };
-        links.feed(NodeId(1), Input::Lock(args));
+        links.feed(NodeId(1), exclusive(1, i));
         if i % 512 == 0 {
             links.settle();
         }
@@ -139,25 +149,11 @@ fn a_recovery_of_many_locks_is_done_in_pieces() {
 fn many_waiters_of_one_name_move_to_another_master() {
     const NAMES: u32 = 16;
     const WAITERS: u32 = 1500;
-    let space = |n| (NodeId(n), Lockspace::new(Config::new(NodeId(n), 1, Policy::Home)));
-    let spaces = (1..=3).map(space).collect();
-    let mut links = Links { spaces, wires: BTreeMap::new(), most_sent: 0, most_carried: 0 };
-    links.view(1);
+    let mut links = three(Policy::Home);
     // Of these names some get another master when the number of nodes changes.
     for client in 0..WAITERS {
         for i in 0..NAMES {
-            let args = LockArgs {
-                client: ClientId(u64::from(client)),
-                tag: 0,
-                name: name(i),
-                mode: Mode::EX,
-                flags: LockFlags::empty(),
-                lvb: None,
-                bast: false,
-                timeout: None,
-                transaction: 0,
-            };
-            links.feed(NodeId(1), Input::Lock(args));
+            links.feed(NodeId(1), exclusive(client, i));
         }
         if client % 64 == 0 {
             links.settle();
