@@ -534,7 +534,7 @@ impl Cluster {
         self.log.trouble(Trouble::Leave, now, now + 20 * MILLISECOND);
         // An orderly unmount first, or a leave in the middle of everything.
         if self.random.random_bool(0.5) {
-            self.with_member(node, |machine, cx| machine.enter(cx, Phase::Drain));
+            self.with_member(node, |machine, cx| machine.drain(cx));
             self.soon(20 * MILLISECOND, Action::Leave(node, incarnation));
         } else {
             self.leave(node, incarnation);

@@ -192,6 +192,11 @@ impl LockNode {
         self.each_client(cx, |client, port| client.enter(port, phase));
     }
 
+    /// Clients give back what they have, before the node leaves in order. Those of its next life work again.
+    pub fn drain(&mut self, cx: &mut HostContext<'_>) {
+        self.each_client(cx, |client, port| client.enter(port, Phase::Drain));
+    }
+
     /// Asks to be told when all claims made so far are settled.
     pub fn await_claims(&mut self, cx: &mut HostContext<'_>) {
         self.next_claim_wait += 1;
