@@ -3,7 +3,7 @@
 
 mod access;
 mod departed;
-mod elsewhere;
+mod external;
 mod handover;
 mod hosted;
 mod lounge;
@@ -33,7 +33,7 @@ use crate::meter::{Figures, Meter};
 pub use access::{Access, Rights, Who};
 use departed::Departed;
 pub use departed::DepartedImage;
-pub use elsewhere::{ExternalEvent, ExternalLockspace};
+pub use external::{ExternalEvent, ExternalLockspace};
 pub use handover::{ClientImage, HostImage};
 pub use hosted::{HostedClient, Quota};
 use lounge::Lounge;
