@@ -4,7 +4,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
 
-use crate::common::array::{Array, Blocks};
+use crate::common::array::{Array, Blocks, Export};
 use crate::common::relay::Place;
 use crate::common::traffic::{SHARED, content, device};
 use crate::common::wall::Wall;
@@ -73,6 +73,30 @@ fn older(array: &Array, id: usize) -> u64 {
     KEPT.into_iter().min_by_key(sequence).unwrap()
 }
 
+/// Three devices, and a host whose blocks have been written.
+fn of_three() -> (Array, Export, Blocks, Vec<u8>) {
+    let mut array = Array::create(3, &[]);
+    array.start_all();
+    let host = array.export(1);
+    let mut blocks = host.connect();
+    let written = content(SHARED);
+    blocks.write(0, &written);
+    (array, host, blocks, written)
+}
+
+/// The same after a stop of all, without a state of the membership: earlier releases have zeros in its places. Devices 0 and
+/// 2 have started.
+fn of_an_earlier_release() -> (Array, Export, Blocks, Vec<u8>) {
+    let (mut array, host, blocks, written) = of_three();
+    for id in 0..3 {
+        kill(&mut array, id);
+        KEPT.into_iter().for_each(|at| zero(&array, id, at, KEPT_BYTES));
+    }
+    start(&mut array, 0);
+    start(&mut array, 2);
+    (array, host, blocks, written)
+}
+
 fn assert_content(blocks: &mut Blocks, written: &[u8]) {
     assert!(blocks.read(0, SHARED) == written);
 }
@@ -130,12 +154,7 @@ fn views_grow_while_devices_restart_one_after_the_other() {
 /// The new medium votes: with it, and without another one, there is a majority.
 #[test]
 fn a_lost_medium_is_replaced_by_one_that_votes() {
-    let mut array = Array::create(3, &[]);
-    array.start_all();
-    let host = array.export(1);
-    let mut blocks = host.connect();
-    let written = content(SHARED);
-    blocks.write(0, &written);
+    let (mut array, _host, mut blocks, written) = of_three();
     let (view, _) = next_view(&array, 0);
     kill(&mut array, 1);
     std::fs::remove_file(array.disk("disk1")).unwrap();
@@ -187,21 +206,9 @@ fn a_lost_majority_is_waited_for_until_an_operator_begins_a_new_era() {
     assert_content(&mut blocks, &written);
 }
 
-/// Earlier releases have zeros in this place.
 #[test]
 fn an_array_of_an_earlier_release_is_taken_over() {
-    let mut array = Array::create(3, &[]);
-    array.start_all();
-    let host = array.export(1);
-    let mut blocks = host.connect();
-    let written = content(SHARED);
-    blocks.write(0, &written);
-    for id in 0..3 {
-        kill(&mut array, id);
-        KEPT.into_iter().for_each(|at| zero(&array, id, at, KEPT_BYTES));
-    }
-    start(&mut array, 0);
-    start(&mut array, 2);
+    let (mut array, _host, mut blocks, written) = of_an_earlier_release();
     let why = |id| device(&array, id)["why"].to_string();
     wait_for(|| why(2).contains("(device 1 is not reached); to begin without one"));
     start(&mut array, 1);
@@ -212,18 +219,7 @@ fn an_array_of_an_earlier_release_is_taken_over() {
 /// One of its devices is lost for good.
 #[test]
 fn an_array_of_an_earlier_release_begins_without_a_device_when_an_operator_says_so() {
-    let mut array = Array::create(3, &[]);
-    array.start_all();
-    let host = array.export(1);
-    let mut blocks = host.connect();
-    let written = content(SHARED);
-    blocks.write(0, &written);
-    for id in 0..3 {
-        kill(&mut array, id);
-        KEPT.into_iter().for_each(|at| zero(&array, id, at, KEPT_BYTES));
-    }
-    start(&mut array, 0);
-    start(&mut array, 2);
+    let (array, _host, mut blocks, written) = of_an_earlier_release();
     wait_for(|| device(&array, 0)["why"].to_string().contains("lockify array recover --id 0"));
     let begun = array.lockify("recover", &["--id", "0"]);
     assert_eq!(code(&begun), 0, "{}", stderr(&begun));
@@ -236,12 +232,7 @@ fn an_array_of_an_earlier_release_begins_without_a_device_when_an_operator_says_
 /// there.
 #[test]
 fn what_is_damaged_on_a_minority_of_the_media_is_learnt_again() {
-    let mut array = Array::create(3, &[]);
-    array.start_all();
-    let host = array.export(1);
-    let mut blocks = host.connect();
-    let written = content(SHARED);
-    blocks.write(0, &written);
+    let (mut array, _host, mut blocks, written) = of_three();
     let (view, _) = next_view(&array, 0);
     (0..3).for_each(|id| kill(&mut array, id));
     // The newer one alone would be missed: a medium that goes back to an older state has lost its vote.
