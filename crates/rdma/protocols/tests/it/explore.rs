@@ -1,8 +1,9 @@
 //! Small clusters, every interleaving. Prints how many states each search visited.
 
-use crate::common::{self, S, X, options, show, timed};
+use crate::common::{self, S, X, options, timed};
 use lockify_onesided::explore::{Fault, Scenario, search};
 use lockify_onesided::{MAX_TURNOVER, Mode, Options, Protocol};
+use lockify_sim::harness::{alone, show};
 
 /// Up to this many states are visited where a search may not come to its end, or as many as `EXPLORE_STATES` says.
 const BOUND: usize = 240_000;
@@ -148,7 +149,7 @@ fn with_faults() -> Vec<Scenario> {
 /// `EXPLORE=n-cosed cargo test …` searches the scenarios only whose names contain that.
 #[test]
 fn no_interleaving_is_wrong() {
-    let _alone = common::alone();
+    let _alone = alone();
     let groups = [
         ("no faults", without_faults()),
         ("counters run out", turnovers()),

@@ -1,10 +1,11 @@
 //! Every hole of the published protocols, opened, is found by the search; closed, the same searches find nothing. Prints
 //! what was found after how many steps.
 
-use crate::common::{self, S, X, options, show, timed};
+use crate::common::{S, X, options, timed};
 use lockify_onesided::explore::{Fault, Scenario, search};
 use lockify_onesided::mutation::Mutation;
 use lockify_onesided::{Mode, Options, Protocol};
+use lockify_sim::harness::{alone, show};
 
 /// Where the hole shows.
 fn scenario(hole: Mutation) -> Option<Scenario> {
@@ -68,7 +69,7 @@ fn scenario(hole: Mutation) -> Option<Scenario> {
 
 #[test]
 fn every_hole_is_found() {
-    let _alone = common::alone();
+    let _alone = alone();
     show("\nhole                          found");
     let mut missed = Vec::new();
     for hole in Mutation::ALL {

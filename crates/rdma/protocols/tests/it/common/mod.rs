@@ -1,11 +1,8 @@
 //! The common parts of the searches.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lockify_onesided::{Mode, Options, Protocol};
 
@@ -26,17 +23,6 @@ pub fn timed(protocol: Protocol) -> Options {
 pub fn tickets(drawn: u16) -> u64 {
     let drawn = u64::from(drawn);
     drawn << 45 | drawn << 31 | drawn << 16 | drawn
-}
-
-/// Prints a line even if the test passes: the harness keeps to itself only what `println!` prints.
-pub fn show(line: impl Display) {
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
-/// Tests that print tables run one after the other: each uses all processors, and their lines would mix.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Works on all processors; results come in the order of `items`.
