@@ -12,7 +12,7 @@
 //! A [`Keyring`] holds the credentials in use; they can be replaced while a node runs.
 //!
 //! Processes that only have to tell each other [frames](frame) do it over a [`Line`], which does not say what about. Other
-//! threads of a process put letters to its event loop into a [`Mailbox`].
+//! threads of a process put letters to its event loop into a [`Mailbox`]. A file that only one of them may use is a [`LockedFile`].
 #![forbid(unsafe_code)]
 
 mod anchors;
@@ -26,6 +26,7 @@ pub mod frame;
 mod identity;
 mod keyring;
 mod line;
+mod locked;
 mod mailbox;
 mod name;
 mod secured;
@@ -40,6 +41,7 @@ pub use folder::{CA, CA_KEY, CaFolder, IDENTITY, NodeFiles};
 pub use identity::Identity;
 pub use keyring::{Keyring, PLAIN_TEXT, Security, Source};
 pub use line::{End, Line};
+pub use locked::LockedFile;
 pub use mailbox::Mailbox;
 pub use name::{LONGEST_CLUSTER, node_name};
 pub use rustls;

@@ -1,6 +1,6 @@
 //! The Unix socket that clients connect to: a file, or a name in the abstract namespace.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,7 +9,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use lockify_session::{is_abstract, socket_address};
-use rustix::fs::{FlockOperation, Mode, flock};
+use lockify_trust::LockedFile;
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -84,7 +85,8 @@ impl Listener {
     /// Goes on listening with another listener's descriptors.
     pub(crate) fn resume(path: &Path, socket: OwnedFd, lock: OwnedFd) -> Listener {
         let socket = mio::net::UnixListener::from_std(UnixListener::from(socket));
-        let reserved = || Reserved { path: path.to_owned(), lock: lock.into() };
+        let reserved =
+            || Reserved { path: path.to_owned(), lock: LockedFile::inherited(lock.into()) };
         let path = (!is_abstract(path)).then(reserved);
         Listener { socket, path, before: None }
     }
@@ -118,7 +120,7 @@ fn new_socket() -> Result<OwnedFd, Errno> {
 pub(crate) struct Reserved {
     path: PathBuf,
     /// Locked as long as this daemon lives: its holder may replace a socket left behind.
-    lock: File,
+    lock: LockedFile,
 }
 
 impl Reserved {
@@ -135,15 +137,13 @@ impl Drop for Reserved {
     fn drop(&mut self) {
         // The lock file stays: removing it would let two daemons lock two files of one name.
         let _ = std::fs::remove_file(&self.path);
-        // Closing it would not do while a process that another thread is just starting has it, too.
-        let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
 /// Permissions of the file that is locked.
 const LOCK_MODE: u32 = 0o600;
 
-fn lock(path: &Path) -> Result<File, SocketError> {
+fn lock(path: &Path) -> Result<LockedFile, SocketError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let system = |error: io::Error| SocketError::System { path: path.to_owned(), error };
@@ -153,11 +153,7 @@ fn lock(path: &Path) -> Result<File, SocketError> {
     options.write(true).create(true).truncate(false).mode(LOCK_MODE);
     let file = options.open(PathBuf::from(name)).map_err(system)?;
     let _ = file.set_permissions(Permissions::from_mode(LOCK_MODE));
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(SocketError::InUse(path.to_owned())),
-        Err(e) => Err(system(e.into())),
-    }
+    LockedFile::try_lock(file).map_err(system)?.ok_or_else(|| SocketError::InUse(path.to_owned()))
 }
 
 /// Removes the socket that a killed daemon has left.

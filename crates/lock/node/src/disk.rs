@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 
 use lockify_membership::log::highest_view;
-use lockify_trust::Mailbox;
-use rustix::fs::{FlockOperation, flock};
+use lockify_trust::{LockedFile, Mailbox};
 
 use crate::error::NodeError;
 use crate::news::News;
@@ -25,7 +24,7 @@ const LONGEST: u64 = 64 << 20;
 pub(crate) struct Disk {
     file: PathBuf,
     /// Held while the process runs.
-    lock: File,
+    _lock: LockedFile,
     work: Option<Sender<(u64, Vec<u8>)>>,
 }
 
@@ -49,18 +48,15 @@ impl Disk {
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
         let lock = lock.map_err(|e| failed(&path, "open", &e))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(NodeError::Config(format!(
-                    "state_dir {}: another process of this node uses it: stop that one, or give each \
-                     node a directory of its own",
-                    dir.display()
-                )));
-            }
-            Err(e) => return Err(failed(&path, "lock", &e.into())),
-        }
-        Ok(Disk { file: dir.join(format!("membership.{shard}")), lock, work: None })
+        let lock = LockedFile::try_lock(lock).map_err(|e| failed(&path, "lock", &e))?;
+        let lock = lock.ok_or_else(|| {
+            NodeError::Config(format!(
+                "state_dir {}: another process of this node uses it: stop that one, or give each \
+                 node a directory of its own",
+                dir.display()
+            ))
+        })?;
+        Ok(Disk { file: dir.join(format!("membership.{shard}")), _lock: lock, work: None })
     }
 
     /// The state that was written last; `None`: none ever was.
@@ -104,13 +100,6 @@ impl Disk {
             self.work = None;
             mailbox.post(News::Persisted { number, success: false });
         }
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // Closing it would not do while a process that another thread is just starting has it, too.
-        let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
@@ -199,7 +188,7 @@ mod tests {
     fn a_node_that_has_ended_can_start_again_beside_a_process_that_is_just_starting() {
         let dir = tempfile::tempdir().unwrap();
         let first = Disk::open(dir.path(), 0).unwrap();
-        let child = first.lock.try_clone().unwrap();
+        let child = first._lock.try_clone().unwrap();
         drop(first);
         Disk::open(dir.path(), 0).unwrap();
         drop(child);

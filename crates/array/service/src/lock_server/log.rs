@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use lockify_array::LogAsk;
-use rustix::fs::{FlockOperation, flock};
+use lockify_trust::LockedFile;
 
 use crate::ArrayId;
 use crate::store::sync_folder_of;
@@ -71,18 +71,11 @@ enum Why {
 pub(super) struct Log {
     path: PathBuf,
     array: ArrayId,
-    file: File,
+    file: LockedFile,
     /// Where the next record goes.
     end: u64,
     /// The number of the next record.
     number: u32,
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        // Closing it would not do while a process that another thread is just starting has it, too.
-        let _ = flock(&self.file, FlockOperation::Unlock);
-    }
 }
 
 impl Log {
@@ -93,7 +86,7 @@ impl Log {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => return Err(at(Why::Exists)),
             made => made.map_err(|e| at(Why::System("make", e)))?,
         };
-        lock(&file).map_err(at)?;
+        let file = lock(file).map_err(at)?;
         let head = head(array);
         let written = file.write_all_at(&head, 0).and_then(|()| file.sync_all());
         written.and_then(|()| sync_folder_of(path)).map_err(|e| at(Why::System("write", e)))?;
@@ -104,11 +97,11 @@ impl Log {
     pub fn open(path: &Path, array: ArrayId, log: fn(&str)) -> Result<(Log, Vec<Bytes>), LogError> {
         let at = |why| LogError { path: path.to_owned(), why };
         let system = |what| move |e| at(Why::System(what, e));
-        let mut file = match OpenOptions::new().read(true).write(true).open(path) {
+        let file = match OpenOptions::new().read(true).write(true).open(path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Err(at(Why::Missing)),
             opened => opened.map_err(system("open"))?,
         };
-        lock(&file).map_err(at)?;
+        let file = lock(file).map_err(at)?;
         // A log is replaced by another file of its name: this one may have been, between the two calls.
         let (mine, there) = (file.metadata(), std::fs::metadata(path));
         let (mine, there) = (mine.map_err(system("look at"))?, there.map_err(system("look at"))?);
@@ -119,7 +112,7 @@ impl Log {
             return Err(at(Why::Foreign));
         }
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(system("read"))?;
+        (&*file).read_to_end(&mut bytes).map_err(system("read"))?;
         check_head(&bytes, array).map_err(at)?;
         let Records { records, end } = records(&bytes).map_err(|byte| at(Why::Damaged(byte)))?;
         if end < bytes.len() {
@@ -160,7 +153,7 @@ impl Log {
         }
         let file = new_file(&path)?;
         // Before it has the log's name, so that nobody else can have it.
-        lock(&file).map_err(|why| io::Error::other(why.to_string()))?;
+        let file = lock(file).map_err(|why| io::Error::other(why.to_string()))?;
         let bytes = [head(self.array).to_vec(), record_of(0, record)?].concat();
         file.write_all_at(&bytes, 0)?;
         file.sync_all()?;
@@ -175,11 +168,8 @@ fn new_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-fn lock(file: &File) -> Result<(), Why> {
-    flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
-        rustix::io::Errno::WOULDBLOCK => Why::Locked,
-        e => Why::System("lock", e.into()),
-    })
+fn lock(file: File) -> Result<LockedFile, Why> {
+    LockedFile::try_lock(file).map_err(|e| Why::System("lock", e))?.ok_or(Why::Locked)
 }
 
 fn head(array: ArrayId) -> [u8; HEAD] {

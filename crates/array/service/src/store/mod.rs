@@ -30,7 +30,8 @@ use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use lockify_array::{BadBlock, Block, BlockError, Extent};
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+use lockify_trust::LockedFile;
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
 use crate::{ArrayFile, BLOCK, SECTOR};
 use block::Owner;
@@ -105,7 +106,7 @@ pub fn blocks_in(bytes: u64, sector: u32) -> u64 {
 /// A device's file that this process alone uses.
 pub struct Store {
     path: PathBuf,
-    file: File,
+    file: LockedFile,
     owner: Owner,
     blocks: u64,
     sector: u32,
@@ -117,13 +118,6 @@ pub struct Store {
     kept_seq: AtomicU64,
     kept: Option<Bytes>,
     kept_damaged: bool,
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        // Closing it would not do while a process that another thread is just starting has it, too.
-        let _ = flock(&self.file, FlockOperation::Unlock);
-    }
 }
 
 impl Store {
@@ -149,7 +143,7 @@ impl Store {
             }
         };
         let file = opened.map_err(refusal("make")).map_err(&at)?;
-        lock(&file).map_err(&at)?;
+        let file = lock(file).map_err(&at)?;
         let kind = file.metadata().map_err(system("look at")).map_err(&at)?;
         let blocks = blocks_of(array, device);
         let needed = file_size(blocks, array.sector);
@@ -223,7 +217,7 @@ impl Store {
             (Access::Direct, ErrorKind::InvalidInput) => at(Why::Direct(error)),
             _ => at(refusal("open")(error)),
         })?;
-        lock(&file).map_err(&at)?;
+        let file = lock(file).map_err(&at)?;
         let found = read_superblock(&file).map_err(&at)?;
         let blocks = blocks_of(array, device);
         if found.array != array.id {
@@ -447,11 +441,9 @@ fn unreadable(error: io::Error) -> Why {
     }
 }
 
-fn lock(file: &File) -> Result<(), Why> {
-    flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
-        rustix::io::Errno::WOULDBLOCK => Why::Locked,
-        e => Why::System { what: "lock", error: e.into() },
-    })
+fn lock(file: File) -> Result<LockedFile, Why> {
+    let locked = LockedFile::try_lock(file);
+    locked.map_err(|error| Why::System { what: "lock", error })?.ok_or(Why::Locked)
 }
 
 /// Makes a file's name durable.
