@@ -6,7 +6,7 @@
 use lockify_core::NodeId;
 use omnipaxos::messages::Message;
 use omnipaxos::messages::sequence_paxos::PaxosMsg;
-use omnipaxos::util::LogEntry;
+use omnipaxos::util::{LogEntry, LogSync};
 use omnipaxos::{ClusterConfig, OmniPaxos, ServerConfig};
 
 use super::state::{ClusterState, Command};
@@ -161,12 +161,15 @@ impl Agreement {
 
     /// Another voter says something. The caller has checked who says it.
     pub(super) fn handle(&mut self, message: Paxos) {
-        if let Voter::Group(group) = &mut self.voter {
-            // Only hosts that use the consensus's own compaction and reconfiguration send these.
-            let foreign = matches!(&message, Message::SequencePaxos(m) if is_foreign(&m.msg));
-            if !foreign {
-                group.handle_incoming(message);
-            }
+        let (decided, accepted) = self.memory.look(|r| (r.decided, r.log.len()));
+        let fits = match &message {
+            Message::SequencePaxos(m) => fits(&m.msg, decided, accepted, self.leads()),
+            Message::BLE(_) => true,
+        };
+        if let Voter::Group(group) = &mut self.voter
+            && fits
+        {
+            group.handle_incoming(message);
         }
     }
 
@@ -205,6 +208,17 @@ impl Agreement {
         self.memory.look(|r| r.log.iter().skip(self.taken).any(like))
     }
 
+    /// Notes that the leader of the term in which this voter accepted last had accepted all of it before.
+    pub(super) fn note_leader(&self, from: NodeId, witness: &mut Witness) {
+        let (round, accepted) =
+            self.memory.look(|r| (r.accepted_round.unwrap_or_default(), r.len()));
+        if round.pid == pid(from) && round >= witness.round {
+            let before = if round == witness.round { witness.accepted } else { 0 };
+            (witness.round, witness.accepted) = (round, accepted.max(before));
+            witness.promise = witness.promise.max(round);
+        }
+    }
+
     /// This voter's record of its own disk.
     pub(super) fn witness(&self, state: &ClusterState, disk: u64) -> Witness {
         self.memory.look(|r| Witness {
@@ -217,11 +231,36 @@ impl Agreement {
     }
 }
 
-fn is_foreign(message: &PaxosMsg<Command>) -> bool {
-    matches!(
-        message,
-        PaxosMsg::Compaction(_) | PaxosMsg::AcceptStopSign(_) | PaxosMsg::ForwardStopSign(_)
-    )
+/// Returns true if a log with so many entries, the first of them decided, can do as the message says. The consensus
+/// itself believes each index that it reads. It asks again for what is not answered.
+fn fits(message: &PaxosMsg<Command>, decided: usize, accepted: usize, leads: bool) -> bool {
+    // No host here has the consensus compact or stop its log.
+    let joins = |sync: &LogSync<Command>, from: usize| {
+        sync.decided_snapshot.is_none()
+            && sync.stopsign.is_none()
+            && (from..=accepted).contains(&sync.sync_idx)
+    };
+    // A leader takes no entries from promises that come after a majority's.
+    let from = if leads { 0 } else { decided };
+    match message {
+        PaxosMsg::Promise(p) => {
+            p.decided_idx <= p.accepted_idx && p.log_sync.as_ref().is_none_or(|s| joins(s, from))
+        }
+        PaxosMsg::AcceptSync(a) => {
+            joins(&a.log_sync, decided)
+                && a.decided_idx <= a.log_sync.sync_idx + a.log_sync.suffix.len()
+        }
+        PaxosMsg::AcceptDecide(a) => a.decided_idx <= accepted + a.entries.len(),
+        PaxosMsg::Accepted(a) => a.accepted_idx <= accepted,
+        PaxosMsg::Decide(d) => d.decided_idx <= accepted,
+        PaxosMsg::Compaction(_) | PaxosMsg::AcceptStopSign(_) | PaxosMsg::ForwardStopSign(_) => {
+            false
+        }
+        PaxosMsg::PrepareReq(_)
+        | PaxosMsg::Prepare(_)
+        | PaxosMsg::NotAccepted(_)
+        | PaxosMsg::ProposalForward(_) => true,
+    }
 }
 
 fn command(entry: LogEntry<Command>) -> Option<Command> {
@@ -236,6 +275,8 @@ fn command(entry: LogEntry<Command>) -> Option<Command> {
 pub(super) fn note(witness: &mut Witness, message: &Paxos) {
     let Message::SequencePaxos(m) = message else { return };
     match &m.msg {
+        // A leader has promised its own term.
+        PaxosMsg::Prepare(p) => witness.promise = witness.promise.max(p.n),
         PaxosMsg::Promise(p) => {
             witness.promise = witness.promise.max(p.n);
             if p.n_accepted >= witness.round {

@@ -9,12 +9,17 @@ use super::*;
 use crate::joined_spaces;
 use lockify_core::Member;
 
-/// After this many losses of a link its trial grows no longer: a returning node waits two leases at
-/// most.
-const MOST_FLAPS: u32 = 1;
+/// After this many losses of a link its trial grows no longer: a returning node waits three leases at most. A link that
+/// works for a lease at a time seems to work for two, since a lease's silence is what shows that it does not.
+const MOST_FLAPS: u32 = 2;
 
 /// A link that has held for so many leases is as good as one that never broke.
 const FORGIVEN: Time = 64;
+
+/// A break of a link that lasts this long costs a member its place, and counts as a flap.
+fn patience(lease: Time) -> Time {
+    lease / 4
+}
 
 /// The leader's memory between two turns.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +73,7 @@ impl Conduct {
                 } else if !up
                     && !link.counted
                     && alive
-                    && now >= link.since.saturating_add(lease / 2)
+                    && now >= link.since.saturating_add(patience(lease))
                 {
                     (link.flaps, link.counted) = ((link.flaps + 1).min(MOST_FLAPS), true);
                 } else if up && now >= link.since.saturating_add(FORGIVEN * lease) {
@@ -81,7 +86,8 @@ impl Conduct {
     /// Returns true if a repaired link has worked long enough to rely on it.
     fn is_steady(&self, a: NodeId, b: NodeId, now: Time, lease: Time) -> bool {
         let Some(link) = self.links.get(&(a.min(b), a.max(b))) else { return true };
-        link.flaps == 0 || now >= link.since.saturating_add(lease << link.flaps)
+        let trial = u64::from(link.flaps + 1) * lease;
+        link.flaps == 0 || now >= link.since.saturating_add(trial)
     }
 
     /// Returns true if this was proposed just now.
@@ -94,6 +100,12 @@ impl Conduct {
 impl LogMembership {
     /// The leader's next step, if this node leads.
     pub(super) fn lead(&mut self, now: Time) {
+        let matrix = self.matrix();
+        if self.is_voter() {
+            // The next leader knows which links do not hold.
+            let nodes = set(self.state.nodes.keys().copied());
+            self.conduct.note_links(&matrix, &nodes, now, self.state.lease_to_wait());
+        }
         if !self.agreement.as_ref().is_some_and(Agreement::leads) || !self.has_begun() {
             self.conduct.asked.clear();
             self.fences.clear();
@@ -104,8 +116,8 @@ impl LogMembership {
         }
         self.hand_out_lives(now);
         self.settle_lease(now);
-        let wanted = self.choose(now);
-        self.exclude(now, &wanted);
+        let wanted = self.choose(&matrix, now);
+        self.exclude(now, &matrix, &wanted);
         self.end_excluded(now);
         self.enter_view(now, &wanted);
         self.change_voters(now);
@@ -188,11 +200,8 @@ impl LogMembership {
     }
 
     /// The members of the next view.
-    fn choose(&mut self, now: Time) -> Vec<NodeId> {
-        let matrix = self.matrix();
+    fn choose(&self, matrix: &Matrix, now: Time) -> Vec<NodeId> {
         let lease = self.state.lease_to_wait();
-        let nodes = set(self.state.nodes.keys().copied());
-        self.conduct.note_links(&matrix, &nodes, now, lease);
         let present = self.present();
         let voters = |node: NodeId| {
             let own = usize::from(self.state.voters.contains_key(&node));
@@ -221,10 +230,11 @@ impl LogMembership {
     }
 
     /// Begins to part from members that the next view is without.
-    fn exclude(&mut self, now: Time, wanted: &[NodeId]) {
+    fn exclude(&mut self, now: Time, matrix: &Matrix, wanted: &[NodeId]) {
         let members = self.state.view.members.clone();
         let lease = self.state.lease_to_wait();
-        let deaf = now < (self.conduct.listens_from + lease).max(self.conduct.changed + lease / 4);
+        let deaf =
+            now < (self.conduct.listens_from + lease).max(self.conduct.changed + patience(lease));
         for m in members {
             let (node, life) = (m.node, m.incarnation);
             if self.state.is_excluded(node, life) || self.state.is_over(node, life) {
@@ -240,19 +250,9 @@ impl LogMembership {
             } else if stays || deaf || wanted.is_empty() {
                 continue;
             } else {
-                self.blame(node, wanted)
+                blame(matrix, node, wanted)
             };
             self.ask(now, Command::Exclude { node, life, why });
-        }
-    }
-
-    /// Why a member that lives cannot stay.
-    fn blame(&self, node: NodeId, wanted: &[NodeId]) -> Why {
-        let matrix = self.matrix();
-        let unlinked = wanted.iter().find(|n| **n != node && !matrix.linked(**n, node));
-        match unlinked {
-            Some(other) if wanted.iter().any(|n| matrix.linked(*n, node)) => Why::Link(*other),
-            _ => Why::Silent,
         }
     }
 
@@ -394,5 +394,14 @@ impl LogMembership {
             self.state.nodes.keys().filter(joins).find_map(|n| Some((*n, disk(n)?)))?;
         voters.insert(node, disk);
         Some(voters)
+    }
+}
+
+/// Why a member that lives cannot stay.
+fn blame(matrix: &Matrix, node: NodeId, wanted: &[NodeId]) -> Why {
+    let unlinked = wanted.iter().find(|n| **n != node && !matrix.linked(**n, node));
+    match unlinked {
+        Some(other) if wanted.iter().any(|n| matrix.linked(*n, node)) => Why::Link(*other),
+        _ => Why::Silent,
     }
 }

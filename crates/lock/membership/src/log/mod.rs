@@ -172,6 +172,8 @@ pub struct LogMembership {
     reports: BTreeMap<NodeId, Known>,
     /// The number of this node's newest report.
     reported: u64,
+    /// When the report is repeated.
+    next_report: Time,
     proofs: BTreeMap<NodeId, u64>,
 
     leases: Leases,
@@ -337,6 +339,7 @@ impl LogMembership {
             peers: BTreeMap::new(),
             reports: BTreeMap::new(),
             reported: 0,
+            next_report: 0,
             proofs: BTreeMap::new(),
             leases: Leases::new(config.lease.unwrap_or(DEFAULT_LEASE), now),
             installed: None,
@@ -456,7 +459,7 @@ impl LogMembership {
         if sole {
             self.prove_before(node, id);
         }
-        self.disk_writes.held.retain(|(to, _)| *to != node);
+        self.forget_messages(node);
         let peer = self.peers.entry(node).or_default();
         *peer = Peer { connected: Some(id), heard: now, parted: 0, id, ..Peer::default() };
         self.hello(node);
@@ -472,12 +475,19 @@ impl LogMembership {
 
     fn on_disconnected(&mut self, now: Time, node: NodeId) {
         self.leases.disconnected(node);
-        // Messages for this connection would be out of date on the next.
-        self.disk_writes.greets.remove(&node);
-        self.disk_writes.held.retain(|(to, _)| *to != node);
+        self.forget_messages(node);
         if let Some(peer) = self.peers.get_mut(&node) {
             (peer.connected, peer.parted, peer.hello) = (None, now, None);
         }
+    }
+
+    /// Forgets the messages from and for a connection that is over. On the next one they would be out of date: the
+    /// consensus takes messages of one connection for a sequence without gaps, and starts anew with each.
+    fn forget_messages(&mut self, node: NodeId) {
+        self.collect();
+        self.disk_writes.greets.remove(&node);
+        self.disk_writes.held.retain(|(to, _)| *to != node);
+        self.disk_writes.inbox.retain(|(from, _)| *from != node);
     }
 
     /// No process of the node runs: every life handed out so far is over.
@@ -643,8 +653,14 @@ impl LogMembership {
         let newer = match self.reports.get(&report.node) {
             None => true,
             Some(k) if k.report.visit == report.visit => report.number > k.report.number,
-            // A node speaks for itself; others may repeat an older state.
-            Some(k) => direct || !k.former.contains(&report.visit),
+            // A node speaks for itself; others may repeat an older state, of a visit before this node began, too.
+            Some(_) if direct => true,
+            Some(Known { report: Report { life: Some(known), .. }, .. })
+                if report.life.is_some() =>
+            {
+                report.life > Some(*known)
+            }
+            Some(k) => !k.former.contains(&report.visit),
         };
         if !newer {
             return;
@@ -808,9 +824,9 @@ impl LogMembership {
                 break;
             }
             let Some((from, message)) = self.disk_writes.inbox.pop_front() else { break };
-            if let Some(disk) =
-                self.peers.get(&from).and_then(|p| p.hello.as_ref()).map(|h| h.witness.disk)
-            {
+            let hello = self.peers.get(&from).and_then(|p| p.hello.as_ref());
+            let disk = hello.map(|h| h.witness.disk);
+            if let Some(disk) = disk {
                 let config = self.state.config;
                 let witness = self.witnesses.entry(from).or_default();
                 if (witness.disk, witness.config) != (disk, config) {
@@ -820,6 +836,11 @@ impl LogMembership {
             }
             if let Some(agreement) = &mut self.agreement {
                 agreement.handle(message);
+                if let Some(witness) =
+                    self.witnesses.get_mut(&from).filter(|w| Some(w.disk) == disk)
+                {
+                    agreement.note_leader(from, witness);
+                }
             }
         }
         self.write(now);
@@ -1077,10 +1098,14 @@ impl LogMembership {
             config: self.state.config,
             keys: self.state.keys_version,
         };
-        if self.reports.get(&self.me()).is_some_and(|k| k.report.says(&report)) {
+        let known = self.reports.get(&self.me()).filter(|k| k.report.says(&report));
+        if known.is_some() && now < self.next_report {
             return;
         }
-        self.reported += 1;
+        // It is repeated: a node may have taken an older one for it, which a third node passed on.
+        self.next_report = now + self.lease();
+        let report = known.map_or(report, |k| k.report.clone());
+        self.reported = report.number;
         let word = LogWord::Report(Box::new(report.clone()));
         self.reports.insert(self.me(), Known { report, former: VecDeque::new() });
         self.send_all(&word);

@@ -201,7 +201,7 @@ impl LvbContent {
         if unlocked || seen.op.is_some_and(|op| op.kind == OpKind::Request) {
             block.release(key);
             block.locks.remove(&key);
-            if block.locks.is_empty() {
+            if !block.is_known() {
                 self.blocks.remove(resource);
             }
         }
@@ -247,7 +247,7 @@ impl LvbContent {
             // lock keeps the resource; `release` has noted that.
             block.locks.remove(&key);
         }
-        self.blocks.retain(|_, block| !block.locks.is_empty());
+        self.blocks.retain(|_, block| block.is_known());
     }
 
     fn crash(&mut self, seen: &Seen<'_>) {
@@ -261,7 +261,7 @@ impl LvbContent {
                 block.doubt();
                 block.locks.retain(|key, _| key.life != seen.life);
             }
-            !block.locks.is_empty()
+            block.is_known()
         });
     }
 }
@@ -280,6 +280,11 @@ impl Block {
             faults,
             locks: HashMap::new(),
         }
+    }
+
+    /// Its locks may all have ended; a request that nobody waits for may still come, and invalidate the next block.
+    fn is_known(&self) -> bool {
+        self.haunted || !self.locks.is_empty()
     }
 
     fn doubt(&mut self) {

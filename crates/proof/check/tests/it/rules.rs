@@ -558,6 +558,23 @@ fn a_client_that_dies_while_it_waits_to_write_may_invalidate_the_value_block_lat
 }
 
 #[test]
+fn a_dead_clients_request_may_reach_the_resource_after_all_other_locks_have_gone() {
+    let alive = r#"
+        e:"begin"
+        e:"request",n:1,l:1,r:1,m:"PW","client":"c"
+        e:"GONE"
+        e:"request",n:2,l:1,r:1,m:"EX"
+        e:"grant",n:2,l:1,m:"EX"
+        e:"convert",n:2,l:1,m:"NL","flags":["valblk"],"lvb":"07"
+        e:"grant",n:2,l:1,m:"NL"
+        e:"convert",n:2,l:1,m:"PR","flags":["valblk"]
+        e:"grant",n:2,l:1,m:"PR","lvb":"07","sb_flags":["valnotvalid"]"#;
+    clean("lvb", &alive.replace("e:\"GONE\"", "e:\"gone\",n:1,\"client\":\"c\""));
+    let nobody = alive.replace("e:\"GONE\"", "e:\"fault\"");
+    assert_eq!(broken(&nobody), ("lvb", vec![6, 8, 9]));
+}
+
+#[test]
 fn a_client_that_dies_with_a_writing_lock_invalidates_the_value_block() {
     let history = r#"
         e:"request",n:2,l:1,r:1,m:"NL"
