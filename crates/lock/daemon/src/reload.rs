@@ -1,7 +1,8 @@
 //! Reading the configuration again while the daemon runs: all that is different, or nothing.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use lockify_core::ClientId;
@@ -45,6 +46,8 @@ pub(crate) enum ReloadLetter {
 pub(crate) struct Reloader {
     /// As the file says it.
     running: Mutex<Config>,
+    /// Somebody waits to read the file after the reading that is under way.
+    follows: AtomicBool,
     keys: Keys,
     shards: Vec<Mailbox<ReloadLetter>>,
     log: Log,
@@ -59,7 +62,14 @@ impl Reloader {
         log: Log,
         manager: Manager,
     ) -> Reloader {
-        Reloader { running: Mutex::new(config), keys, shards, log, manager }
+        Reloader {
+            running: Mutex::new(config),
+            follows: AtomicBool::new(false),
+            keys,
+            shards,
+            log,
+            manager,
+        }
     }
 
     /// Reads the configuration and the keys; returns the changes, or the reason why there are none.
@@ -106,9 +116,7 @@ impl Reloader {
         let mut running = match self.running.try_lock() {
             Ok(running) => running,
             Err(TryLockError::Poisoned(running)) => running.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return Err("it is being read already: try again when that has ended".into());
-            }
+            Err(TryLockError::WouldBlock) => self.follow()?,
         };
         let Some(path) = running.file() else {
             return Err("this daemon was started without a configuration file".into());
@@ -138,6 +146,17 @@ impl Reloader {
             busy => told += &format!("; {busy} busy shards will follow"),
         }
         Ok(told)
+    }
+
+    /// Waits for the end of the reading that is under way: the file may have changed since it was opened. One waits at
+    /// most, for that one reads what all others want to be read.
+    fn follow(&self) -> Result<MutexGuard<'_, Config>, String> {
+        if self.follows.swap(true, Ordering::SeqCst) {
+            return Err("it is being read already, and is read once more after that".into());
+        }
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        self.follows.store(false, Ordering::SeqCst);
+        Ok(running)
     }
 
     /// Returns how many have not said in time that they use them.

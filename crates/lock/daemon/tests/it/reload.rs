@@ -1,5 +1,7 @@
 //! The configuration is read again while the daemon runs.
 
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::common::{PATIENCE, as_user, eventually, may_be_others, open_to_all, recording};
@@ -104,6 +106,39 @@ fn a_broken_file_changes_nothing_and_says_why() {
     assert!(why.contains("nothing was changed: cannot read"), "{why}");
     // One that is mended works.
     assert_eq!(filed.change("idle_exit = \"1h\"").unwrap(), "changed idle_exit");
+}
+
+#[test]
+fn a_reading_asked_for_during_another_one_follows_it_and_sees_the_newest_file() {
+    let filed = Filed::start("");
+    let (file, slow) = (filed.dir.path().join("lockify.toml"), filed.dir.path().join("slow"));
+    let before = std::fs::read(&file).unwrap();
+    nix::unistd::mkfifo(&slow, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    std::fs::hard_link(&slow, &file).unwrap();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| filed.daemon.reload());
+        // The first one has the file open when its other end can be opened.
+        let (mut options, mut end) = (std::fs::OpenOptions::new(), None);
+        options.write(true).custom_flags(nix::libc::O_NONBLOCK);
+        eventually("the file is being read", || {
+            end = options.open(&slow).ok();
+            end.is_some()
+        });
+        let others = [(); 2].map(|()| scope.spawn(|| filed.daemon.reload()));
+        eventually("one of them is told that one follows", || {
+            others.iter().any(|o| o.is_finished())
+        });
+        std::fs::remove_file(&file).unwrap();
+        write(filed.dir.path(), "limits.max_locks = 30");
+        end.as_mut().unwrap().write_all(&before).unwrap();
+        drop(end);
+        assert_eq!(first.join().unwrap().unwrap(), "nothing in it has changed");
+        let [a, b] = others.map(|o| o.join().unwrap());
+        let (follows, told) = if a.is_ok() { (a, b) } else { (b, a) };
+        assert_eq!(follows.unwrap(), "changed limits.max_locks");
+        assert!(told.unwrap_err().contains("read once more after that"));
+    });
 }
 
 #[test]
