@@ -146,19 +146,24 @@ impl Leases {
 
     /// When this node's lease ends: a majority of `votes` has echoed nothing newer. `None`: its
     /// own votes are a majority.
-    pub(super) fn end(&self, me: NodeId, votes: &BTreeMap<NodeId, u32>) -> Option<Time> {
-        let all: u64 = votes.values().map(|v| u64::from(*v)).sum();
-        let of = |node: &NodeId| u64::from(votes.get(node).copied().unwrap_or(0));
-        let mut have = of(&me);
+    pub(super) fn end(
+        &self,
+        me: NodeId,
+        votes: impl Iterator<Item = (NodeId, u32)>,
+    ) -> Option<Time> {
+        let (mut all, mut have, mut stamps) = (0, 0, Vec::with_capacity(8));
+        for (node, votes) in votes {
+            let votes = u64::from(votes);
+            all += votes;
+            if node == me {
+                have = votes;
+            } else if let Some(stamp) = self.peers.get(&node).and_then(|p| p.renewed) {
+                stamps.push((stamp, votes));
+            }
+        }
         if 2 * have > all {
             return None;
         }
-        let mut stamps: Vec<(Time, u64)> = self
-            .peers
-            .iter()
-            .filter(|(node, _)| **node != me)
-            .filter_map(|(node, p)| Some((p.renewed?, of(node))))
-            .collect();
         stamps.sort_unstable_by(|a, b| b.cmp(a));
         for (stamp, votes) in stamps {
             have += votes;

@@ -697,7 +697,10 @@ impl Membership for CorosyncMembership {
     fn lease_end(&self) -> Option<Time> {
         self.kept.installed.as_ref()?;
         match self.config.fence {
-            FenceKind::Lease => self.kept.leases.end(self.config.node, &self.config.votes),
+            FenceKind::Lease => {
+                let votes = self.config.votes.iter().map(|(n, v)| (*n, *v));
+                self.kept.leases.end(self.config.node, votes)
+            }
             FenceKind::Command | FenceKind::None => None,
         }
     }

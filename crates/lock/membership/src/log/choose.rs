@@ -13,7 +13,7 @@ use lockify_core::NodeId;
 const MOST: usize = 20_000;
 
 /// The nodes that may be members, and which of them reach which, both ways.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Matrix {
     links: BTreeMap<NodeId, BTreeSet<NodeId>>,
 }

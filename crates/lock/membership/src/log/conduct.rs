@@ -28,6 +28,8 @@ pub(super) struct Conduct {
     asked: Vec<(Command, Time)>,
     /// Before, no silence is held against anybody: this process has not listened long enough.
     listens_from: Time,
+    /// Which nodes reach which, until a report or the list of nodes changes.
+    matrix: Option<Matrix>,
     links: BTreeMap<(NodeId, NodeId), Link>,
     /// When a link last broke or came up: several that break at once are judged together.
     changed: Time,
@@ -38,6 +40,8 @@ pub(super) struct Conduct {
 struct Link {
     up: bool,
     since: Time,
+    /// Both ends are reached by somebody. A node that nobody reaches has died or is alone: that says nothing of this link.
+    alive: bool,
     flaps: u32,
     /// This break is among the flaps, or is none: the link has never worked.
     counted: bool,
@@ -53,32 +57,37 @@ impl Conduct {
         self.asked.clear();
     }
 
+    /// A report has changed, or the list of nodes.
+    pub(super) fn links_may_differ(&mut self) {
+        self.matrix = None;
+    }
+
     /// Notes which links work now.
-    fn note_links(&mut self, matrix: &Matrix, nodes: &BTreeSet<NodeId>, now: Time, lease: Time) {
+    fn note_links(&mut self, matrix: &Matrix, nodes: &BTreeSet<NodeId>, now: Time) {
         self.links.retain(|(a, b), _| nodes.contains(a) && nodes.contains(b));
+        let reached = set(nodes.iter().copied().filter(|n| matrix.neighbours(*n).next().is_some()));
         for (i, a) in nodes.iter().enumerate() {
             for b in nodes.iter().skip(i + 1) {
                 let up = matrix.linked(*a, *b);
-                let link = self.links.entry((*a, *b)).or_insert(Link {
-                    up,
-                    since: now,
-                    flaps: 0,
-                    counted: !up,
-                });
-                // Whom nobody else reaches has died or is alone: that says nothing of this link.
-                let alive = [a, b].iter().all(|n| matrix.neighbours(**n).next().is_some());
+                let new = Link { up, since: now, alive: true, flaps: 0, counted: !up };
+                let link = self.links.entry((*a, *b)).or_insert(new);
+                link.alive = reached.contains(a) && reached.contains(b);
                 if link.up != up {
                     (link.up, link.since, link.counted) = (up, now, false);
                     self.changed = now;
-                } else if !up
-                    && !link.counted
-                    && alive
-                    && now >= link.since.saturating_add(patience(lease))
-                {
-                    (link.flaps, link.counted) = ((link.flaps + 1).min(MOST_FLAPS), true);
-                } else if up && now >= link.since.saturating_add(FORGIVEN * lease) {
-                    link.flaps = 0;
                 }
+            }
+        }
+    }
+
+    /// Counts the links that have been broken for long, and forgives those that have held.
+    fn judge_links(&mut self, now: Time, lease: Time) {
+        for link in self.links.values_mut() {
+            let lasts = |time: Time| now >= link.since.saturating_add(time);
+            if !link.up && !link.counted && link.alive && lasts(patience(lease)) {
+                (link.flaps, link.counted) = ((link.flaps + 1).min(MOST_FLAPS), true);
+            } else if link.up && lasts(FORGIVEN * lease) {
+                link.flaps = 0;
             }
         }
     }
@@ -100,11 +109,8 @@ impl Conduct {
 impl LogMembership {
     /// The leader's next step, if this node leads.
     pub(super) fn lead(&mut self, now: Time) {
-        let matrix = self.matrix();
         if self.is_voter() {
-            // The next leader knows which links do not hold.
-            let nodes = set(self.state.nodes.keys().copied());
-            self.conduct.note_links(&matrix, &nodes, now, self.state.lease_to_wait());
+            self.watch_links(now);
         }
         if !self.agreement.as_ref().is_some_and(Agreement::leads) || !self.has_begun() {
             self.conduct.asked.clear();
@@ -116,11 +122,23 @@ impl LogMembership {
         }
         self.hand_out_lives(now);
         self.settle_lease(now);
+        let Some(matrix) = self.conduct.matrix.take() else { return };
         let wanted = self.choose(&matrix, now);
         self.exclude(now, &matrix, &wanted);
+        self.conduct.matrix = Some(matrix);
         self.end_excluded(now);
         self.enter_view(now, &wanted);
         self.change_voters(now);
+    }
+
+    /// Every voter watches: the next leader has to know which links do not hold.
+    fn watch_links(&mut self, now: Time) {
+        if self.conduct.matrix.is_none() {
+            let (matrix, nodes) = (self.matrix(), set(self.state.nodes.keys().copied()));
+            self.conduct.note_links(&matrix, &nodes, now);
+            self.conduct.matrix = Some(matrix);
+        }
+        self.conduct.judge_links(now, self.state.lease_to_wait());
     }
 
     /// Proposes a command, unless it was proposed just now.

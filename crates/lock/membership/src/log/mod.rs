@@ -679,6 +679,7 @@ impl LogMembership {
         let word = LogWord::Report(Box::new(report.clone()));
         let node = report.node;
         self.reports.insert(node, Known { report, former });
+        self.conduct.links_may_differ();
         self.changes += 1;
         let to: Vec<NodeId> = self.connected().filter(|n| *n != from && *n != node).collect();
         to.into_iter().for_each(|n| self.send(n, word.clone()));
@@ -971,6 +972,7 @@ impl LogMembership {
         let own = self.config.lease.unwrap_or(DEFAULT_LEASE);
         let lease = if mutated!(self, OwnLease) { own } else { self.state.lease_to_hold() };
         self.leases.set_lease(lease);
+        self.conduct.links_may_differ();
         self.note_exclusions(now);
         let me = self.me();
         if let Some(life) = self.life {
@@ -1030,13 +1032,9 @@ impl LogMembership {
         (!self.state.view.members.is_empty()).then(|| self.state.view.clone())
     }
 
-    fn votes(&self) -> BTreeMap<NodeId, u32> {
-        self.state.voters.keys().map(|n| (*n, 1)).collect()
-    }
-
     /// When the lease ends that a member has; `None`: it needs nobody.
     fn end_of_lease(&self) -> Option<Time> {
-        self.leases.end(self.me(), &self.votes())
+        self.leases.end(self.me(), self.state.voters.keys().map(|n| (*n, 1)))
     }
 
     fn try_install(&mut self, now: Time) {
@@ -1071,44 +1069,80 @@ impl LogMembership {
         }
     }
 
-    /// Whom this node reaches now.
-    fn reach(&self, now: Time) -> BTreeMap<NodeId, u64> {
+    /// Whom this node reaches now, by the life or the visit.
+    fn reaches(&self, now: Time) -> impl Iterator<Item = (NodeId, u64)> + '_ {
         let lease = self.lease();
         // A broken connection is made again at once, if it can be.
-        let reaches = |p: &Peer| {
+        let reaches = move |p: &Peer| {
             let silent = now >= p.heard.saturating_add(lease);
             let parted = p.connected.is_none() && now >= p.parted.saturating_add(lease / 4);
             p.id != 0 && !silent && !parted
         };
-        self.peers.iter().filter(|(_, p)| reaches(p)).map(|(n, p)| (*n, p.id)).collect()
+        self.peers.iter().filter(move |(_, p)| reaches(p)).map(|(n, p)| (*n, p.id))
+    }
+
+    fn reach(&self, now: Time) -> BTreeMap<NodeId, u64> {
+        self.reaches(now).collect()
     }
 
     /// Reports this node's state to all, if it has changed.
     fn report(&mut self, now: Time) {
-        let report = Report {
-            node: self.me(),
-            visit: self.visit,
-            number: self.reported + 1,
-            life: self.life,
-            asks: self.asks(),
-            weight: self.weight,
-            spaces: self.spaces.clone(),
-            reach: self.reach(now),
-            proofs: self.proofs.clone(),
-            config: self.state.config,
-            keys: self.state.keys_version,
-        };
-        let known = self.reports.get(&self.me()).filter(|k| k.report.says(&report));
+        let known = self.reports.get(&self.me()).filter(|k| self.is_true_of(&k.report, now));
         if known.is_some() && now < self.next_report {
             return;
         }
         // It is repeated: a node may have taken an older one for it, which a third node passed on.
         self.next_report = now + self.lease();
-        let report = known.map_or(report, |k| k.report.clone());
-        self.reported = report.number;
+        let report = match known {
+            Some(known) => known.report.clone(),
+            None => {
+                self.reported += 1;
+                self.conduct.links_may_differ();
+                self.new_report(now)
+            }
+        };
         let word = LogWord::Report(Box::new(report.clone()));
         self.reports.insert(self.me(), Known { report, former: VecDeque::new() });
         self.send_all(&word);
+    }
+
+    fn new_report(&self, now: Time) -> Report {
+        Report {
+            node: self.me(),
+            visit: self.visit,
+            number: self.reported,
+            life: self.life,
+            asks: self.asks(),
+            weight: self.weight,
+            spaces: self.spaces.clone(),
+            reach: self.reaches(now).collect(),
+            proofs: self.proofs.clone(),
+            config: self.state.config,
+            keys: self.state.keys_version,
+        }
+    }
+
+    /// Returns true if this node would report the same now.
+    fn is_true_of(&self, report: &Report, now: Time) -> bool {
+        let Report {
+            node,
+            visit,
+            number: _,
+            life,
+            asks,
+            weight,
+            spaces,
+            reach,
+            proofs,
+            config,
+            keys,
+        } = report;
+        (*node, *visit, *life) == (self.me(), self.visit, self.life)
+            && (*weight, *config, *keys)
+                == (self.weight, self.state.config, self.state.keys_version)
+            && (spaces, proofs) == (&self.spaces, &self.proofs)
+            && *asks == self.asks()
+            && reach.iter().map(|(node, id)| (*node, *id)).eq(self.reaches(now))
     }
 
     /// Returns true if this node wants a life. A node whose file contradicts the cluster does not

@@ -100,9 +100,4 @@ impl Report {
     pub(super) fn id(&self) -> u64 {
         self.life.unwrap_or(self.visit)
     }
-
-    /// Returns true if both have the same content.
-    pub(super) fn says(&self, other: &Report) -> bool {
-        Report { number: 0, ..self.clone() } == Report { number: 0, ..other.clone() }
-    }
 }
