@@ -14,8 +14,11 @@ pub(super) struct Fences {
 
 #[derive(Clone, Copy, Debug)]
 struct Fence {
-    /// Lives below are over when the agent has succeeded; the highest number: none is known.
+    /// Lives below have to end; the highest number: none is known.
     below: u64,
+    /// Lives below have ended if the agent that was started last has succeeded. It ends whatever runs on the node then, the
+    /// lives that came after those that have to end included.
+    proves: u64,
     since: Time,
     running: bool,
     failures: u32,
@@ -31,6 +34,7 @@ impl Fences {
         for (node, below) in wanted {
             self.all.entry(*node).or_insert(Fence {
                 below: *below,
+                proves: *below,
                 since: now,
                 running: false,
                 failures: 0,
@@ -40,12 +44,15 @@ impl Fences {
         }
     }
 
-    /// The nodes whose agents have to run now.
-    pub(super) fn start(&mut self, now: Time) -> Vec<NodeId> {
-        let due = |f: &Fence| !f.running && !f.succeeded && f.next <= now;
-        let due: Vec<NodeId> = self.all.iter().filter(|(_, f)| due(f)).map(|(n, _)| *n).collect();
-        for node in &due {
-            self.all.entry(*node).and_modify(|f| f.running = true);
+    /// The nodes whose agents have to run now. `newest` is the newest life of a node that is known.
+    pub(super) fn start(&mut self, now: Time, newest: impl Fn(NodeId) -> u64) -> Vec<NodeId> {
+        let mut due = Vec::new();
+        for (node, f) in &mut self.all {
+            if !f.running && !f.succeeded && f.next <= now {
+                f.running = true;
+                f.proves = f.below.max(newest(*node).saturating_add(1));
+                due.push(*node);
+            }
         }
         due
     }
@@ -69,7 +76,7 @@ impl Fences {
         let due = self.all.iter_mut().filter(|(_, f)| f.succeeded && f.next <= now);
         due.map(|(node, f)| {
             f.next = now + pause;
-            (*node, f.below)
+            (*node, f.proves)
         })
         .collect()
     }

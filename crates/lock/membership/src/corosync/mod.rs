@@ -625,7 +625,7 @@ impl CorosyncMembership {
         if !self.is_quorate() {
             return;
         }
-        for node in self.fences.start(now) {
+        for node in self.fences.start(now, |node| self.kept.memory.life(node)) {
             let born = self.kept.origins.get(&node).map_or(0, |(born, _)| *born);
             self.actions.push_back(Action::Fence { node, born });
         }

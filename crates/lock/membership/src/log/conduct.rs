@@ -179,10 +179,17 @@ impl LogMembership {
         for (node, visit) in waiting {
             // Only a process that is there: a report may be an old one's.
             let here = node == self.me() || self.is_reached(node, visit);
-            if here {
+            if here && !self.may_be_ended(node) {
                 self.ask(now, Command::Live { node, visit });
             }
         }
+    }
+
+    /// Returns true if an agent may be ending what runs on the node, some leader's.
+    fn may_be_ended(&self, node: NodeId) -> bool {
+        let excluded = self.state.excluded.get(&node);
+        self.state.fence() == FenceKind::Command
+            && excluded.is_some_and(|e| !self.state.is_over(node, e.life))
     }
 
     /// Returns true if a present node reaches the node under this number.
@@ -312,7 +319,7 @@ impl LogMembership {
 
     fn run_agents(&mut self, now: Time, left: &BTreeMap<NodeId, u64>, keys: u64) {
         self.fences.set(left, now);
-        for node in self.fences.start(now) {
+        for node in self.fences.start(now, |node| self.state.life(node).unwrap_or(0)) {
             let born = left.get(&node).map_or(0, |below| below.saturating_sub(1));
             self.actions.push_back(Action::Fence { node, born });
         }

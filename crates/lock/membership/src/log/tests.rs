@@ -38,6 +38,10 @@ struct World {
     views: HashMap<u64, BTreeMap<NodeId, u64>>,
     lives: BTreeSet<u64>,
     fenced: Vec<NodeId>,
+    /// The agents wait for [`World::agents_act`].
+    slow_agents: bool,
+    /// Whose agents have been started, and for whom.
+    agents: Vec<(NodeId, NodeId)>,
 }
 
 fn file(node: u32, nodes: u32, voters: u32) -> LogConfig {
@@ -68,6 +72,8 @@ impl World {
             views: HashMap::new(),
             lives: BTreeSet::new(),
             fenced: Vec::new(),
+            slow_agents: false,
+            agents: Vec::new(),
         };
         for n in 1..=nodes {
             world.add(file(n, nodes, voters));
@@ -203,6 +209,9 @@ impl World {
                 Action::Answer { result, .. } => {
                     self.places.get_mut(&node).unwrap().answers.push(result);
                 }
+                Action::Fence { node: whom, .. } if self.slow_agents => {
+                    self.agents.push((node, whom));
+                }
                 Action::Fence { node: whom, .. } => {
                     self.fenced.push(whom);
                     self.kill(whom.0);
@@ -210,6 +219,16 @@ impl World {
                 }
                 Action::Nodes(_) | Action::Cast(_) => {}
             }
+        }
+    }
+
+    /// The agents switch machines off and on again.
+    fn agents_act(&mut self) {
+        for (by, whom) in std::mem::take(&mut self.agents) {
+            self.fenced.push(whom);
+            self.kill(whom.0);
+            self.start(whom.0);
+            self.event(by, Event::Fenced { node: whom, success: true });
         }
     }
 
@@ -974,4 +993,55 @@ fn a_message_of_the_consensus_that_no_log_can_hold_is_dropped() {
         assert!(agreement.take_decided().is_empty());
     }
     w.settle(&[1, 2, 3], 100 * LEASE);
+}
+
+/// Three nodes with agents that wait, of which the third was cut off and is back.
+fn cut_off_where_agents_are_slow(seed: u64) -> World {
+    let mut w = World::new(3, 3, seed);
+    for n in 1..=3 {
+        w.kill(n);
+        (w.place(n).file.fence, w.place(n).disk) = (Some(FenceKind::Command), None);
+    }
+    (1..=3).for_each(|n| w.start(n));
+    w.slow_agents = true;
+    w.settle(&[1, 2, 3], 20 * LEASE);
+    for up in [false, true] {
+        w.link(1, 3, up);
+        w.link(2, 3, up);
+        w.run(8 * LEASE);
+    }
+    // A leader that has come since starts another one.
+    assert!((1..=2).contains(&w.agents.len()), "seed {seed}");
+    w
+}
+
+#[test]
+fn a_node_gets_no_life_while_an_agent_is_about_to_end_it() {
+    for seed in 0..8 {
+        let mut w = cut_off_where_agents_are_slow(seed);
+        assert_eq!(w.service(3).life, None, "seed {seed}");
+        // Who leads after that may start another one.
+        for _ in 0..8 {
+            w.agents_act();
+            w.run(LEASE);
+        }
+        w.settle(&[1, 2, 3], 20 * LEASE);
+        w.run(20 * LEASE);
+        assert!(w.agents.is_empty() && w.service(3).standing().waits.is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
+fn an_agent_that_succeeds_late_has_ended_the_lives_that_came_before_it_was_started() {
+    let node = NodeId(3);
+    let mut fences = Fences::default();
+    fences.set(&BTreeMap::from([(node, 4)]), 0);
+    assert_eq!(fences.start(0, |_| 3), [node]);
+    fences.ended(node, false, 1);
+    let again = fences.next(1);
+    assert_eq!(fences.start(again, |_| 7), [node]);
+    // A life that came after the start may have begun when the agent was done.
+    fences.set(&BTreeMap::from([(node, 4)]), again + 1);
+    fences.ended(node, true, again + 2);
+    assert_eq!(fences.reports_due(again + 2, 1), [(node, 8)]);
 }
