@@ -53,7 +53,7 @@ device() {
 # A host's process, which exports the array on a Unix socket.
 host() {
     rm -f "host$1.log"
-    "$lockify" array export array.toml --host "$1" --socket "$PWD/host$1" >"host$1.log" 2>&1 &
+    "$lockify" array export array.toml --state "host$1.state" --socket "$PWD/host$1" >"host$1.log" 2>&1 &
     process[host$1]=$!
     until_ok grep -q "serves the array" "host$1.log"
 }

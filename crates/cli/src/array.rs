@@ -13,9 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lockify_array::HostId;
 use lockify_volume::ArrayFile;
-use lockify_volume::host::{Array, Joining, visitor};
+use lockify_volume::host::{Array, Joining, Standing};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
@@ -75,12 +74,12 @@ impl Which {
         ArrayFile::read(&self.array).or_fail(Code::Unreadable)
     }
 
-    /// Opens the array for a short time, or as a host that people have given a number.
-    fn open(&self, file: &ArrayFile, host: Option<HostId>) -> Result<Array, Failure> {
-        let host = host.map_or_else(visitor, Ok).or_fail(Code::Failed)?;
+    /// Opens the array for a short time.
+    fn open(&self, file: &ArrayFile) -> Result<Array, Failure> {
         let identity = self.secure.identity()?;
-        let joining = Joining { host, identity, patience: PATIENCE, log: say };
-        Array::open(file, joining).or_fail(Code::Failed)
+        let standing = Standing::Attached { memory: None };
+        let joining = Joining { standing, identity, patience: PATIENCE, log: say };
+        Array::open(file, &joining).or_fail(Code::Failed)
     }
 }
 

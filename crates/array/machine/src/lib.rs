@@ -37,4 +37,4 @@ pub use server::{
     Held, LockMode, LockRange, LockServer, LogAsk, LogToken, PartId, ServerConfig, ServerError,
     ServerInput, ServerOutput, ServerReply, ServerRequest,
 };
-pub use state::{ArrayState, Change, Condition};
+pub use state::{ArrayState, Change, Condition, Term};

@@ -257,7 +257,7 @@ pub enum Answer {
     /// Which lives are fenced: of each host, the last one that is.
     Fences(Vec<Life>),
     /// A voter's answer.
-    Agreed(Agreed),
+    Agreed(Box<Agreed>),
     /// The stripe must be checked before it is used (docs/design/array.md 3.1.4).
     Suspect {
         /// The stripe.

@@ -19,6 +19,8 @@ pub enum Mutation {
     /// A restarted device serves blocks by its remembered state of the array. It does not ask to be let in again. At
     /// devices.
     ServesBeforeLetIn,
+    /// A device serves from a medium that was put back to an older copy. At devices.
+    TrustsOldCopies,
     /// A device is given up although another one of its group has restarted and does not know a host's writes. At devices,
     /// which do not report it.
     GivesUpBesideUnsettled,
@@ -28,13 +30,14 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 8] = [
+    pub const ALL: [Mutation; 9] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
         Mutation::UnlockLeavesNoTombstone,
         Mutation::ServesBeforeSettled,
         Mutation::ServesBeforeLetIn,
+        Mutation::TrustsOldCopies,
         Mutation::GivesUpBesideUnsettled,
         Mutation::UnlockBeforeWritten,
     ];

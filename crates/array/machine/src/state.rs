@@ -42,25 +42,55 @@ pub struct ArrayState {
     pub devices: Vec<Condition>,
     /// The term of each device: it serves blocks only in the one that it has been let in for. By device id.
     pub terms: Vec<u64>,
+    /// The random number that each device's medium had last. One with another number is an older copy. 0: any medium will do,
+    /// because the device was left out. By device id.
+    pub keys: Vec<u64>,
+    /// How many hosts have attached; this is the number of the newest one.
+    pub hosts: u64,
+    /// The random number under which the newest one asked for that.
+    pub newest_host: u64,
+}
+
+/// The entry of a device, for which the array's state is changed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Term {
+    /// Grows with every time that the device asks.
+    pub number: u64,
+    /// The random number that its medium has.
+    pub follows: u64,
+    /// The one that it has from then on.
+    pub key: u64,
 }
 
 impl ArrayState {
     /// That of a new array.
     pub fn new(devices: u16) -> Self {
         let devices = usize::from(devices);
-        let (devices, terms) = (vec![Condition::Good; devices], vec![0; devices]);
-        ArrayState { epoch: Epoch(1), since: Epoch(1), devices, terms }
+        ArrayState {
+            epoch: Epoch(1),
+            since: Epoch(1),
+            devices: vec![Condition::Good; devices],
+            terms: vec![0; devices],
+            keys: vec![0; devices],
+            hosts: 0,
+            newest_host: 0,
+        }
     }
 
     /// Returns true if the state has an entry for each device of the other one, and no further entries.
     pub fn fits(&self, other: &ArrayState) -> bool {
         let devices = other.devices.len();
-        self.devices.len() == devices && self.terms.len() == devices
+        [self.devices.len(), self.terms.len(), self.keys.len()] == [devices; 3]
     }
 
     /// The term of a device; 0 for one that the array does not have.
     pub fn term(&self, device: DeviceId) -> u64 {
         self.terms.get(usize::from(device.0)).copied().unwrap_or(0)
+    }
+
+    /// The random number that a device's medium had last; 0 for one that the array does not have.
+    pub fn key(&self, device: DeviceId) -> u64 {
+        self.keys.get(usize::from(device.0)).copied().unwrap_or(0)
     }
 
     /// That a device is to be left out which was found to be gone by this state.
@@ -87,22 +117,51 @@ impl ArrayState {
     /// The state after a change; `None` if it is already so. An invalid change is refused, with the reason. The proposer
     /// checks whether the redundancy bears another failure: the state does not know the layout.
     pub fn changed(&self, change: Change) -> Result<Option<ArrayState>, String> {
-        let (Change::Fail(device, _)
-        | Change::LetIn(device, _)
-        | Change::Rebuild(device)
-        | Change::Rebuilt(device, _)) = change;
+        match change {
+            Change::Attach { after, by } => self.attached(after, by),
+            Change::Fail(device, _)
+            | Change::LetIn(device, _)
+            | Change::Rebuild(device)
+            | Change::Rebuilt(device, _) => self.device_changed(device, change),
+        }
+    }
+
+    /// Two hosts that ask at the same time get different numbers: who does not come next asks again.
+    fn attached(&self, after: u64, by: u64) -> Result<Option<ArrayState>, String> {
+        if (self.hosts, self.newest_host) == (after + 1, by) {
+            return Ok(None);
+        }
+        if self.hosts != after {
+            return Err("another host has attached at the same time".into());
+        }
+        let epoch = Epoch(self.epoch.0 + 1);
+        Ok(Some(ArrayState { epoch, hosts: after + 1, newest_host: by, ..self.clone() }))
+    }
+
+    fn device_changed(
+        &self,
+        device: DeviceId,
+        change: Change,
+    ) -> Result<Option<ArrayState>, String> {
         let index = usize::from(device.0);
-        let (Some(&now), Some(&term)) = (self.devices.get(index), self.terms.get(index)) else {
+        let (Some(&now), Some(&term), Some(&key)) =
+            (self.devices.get(index), self.terms.get(index), self.keys.get(index))
+        else {
             return Err(format!("the array has no device {device}"));
         };
         let mut next = self.clone();
         next.epoch.0 += 1;
         let then = match (change, now) {
-            (Change::LetIn(_, to), _) if to <= term => return Ok(None),
+            (Change::LetIn(_, to), _) if to.number < term => return Ok(None),
+            (Change::LetIn(_, to), _) if (to.number, to.key) == (term, key) => return Ok(None),
+            (Change::LetIn(_, to), _) if ![0, to.follows, to.key].contains(&key) => {
+                return Err(format!("{device} has an older copy of its content"));
+            }
             (Change::LetIn(_, to), _) => {
-                next.terms[index] = to;
+                (next.terms[index], next.keys[index]) = (to.number, to.key);
                 return Ok(Some(next));
             }
+            (Change::Attach { .. }, _) => return Ok(None),
             (Change::Fail(..), Condition::Failed) => return Ok(None),
             (Change::Fail(_, seen), _) if seen != term => {
                 return Err(format!("{device} has come back"));
@@ -123,6 +182,10 @@ impl ArrayState {
                 return Err(format!("{device} has failed again"));
             }
         };
+        if then == Condition::Failed {
+            // Any medium will do now: nobody reads what it has. Late requests to let it in do not count any more.
+            (next.keys[index], next.terms[index]) = (0, term + 1);
+        }
         next.since = next.epoch;
         next.devices[index] = then;
         Ok(Some(next))
@@ -134,10 +197,17 @@ impl ArrayState {
 pub enum Change {
     /// A device is gone that was last let in for this term.
     Fail(DeviceId, u64),
-    /// A device that was away serves again, for this term.
-    LetIn(DeviceId, u64),
+    /// A device that was away serves again, for this term. One that serves gets another random number.
+    LetIn(DeviceId, Term),
     /// A device, new or returned, is to be rebuilt from the first stripe.
     Rebuild(DeviceId),
     /// It has been rebuilt up to this stripe; with `u64::MAX`, all of it.
     Rebuilt(DeviceId, u64),
+    /// A host attaches, and gets the number after this one.
+    Attach {
+        /// How many had attached.
+        after: u64,
+        /// Its random number.
+        by: u64,
+    },
 }

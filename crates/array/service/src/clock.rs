@@ -80,11 +80,6 @@ pub(crate) fn monotonic() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// A number that is larger in every later life of a host, unless the clock was set back between two lives.
-pub(crate) fn incarnation() -> u64 {
-    wall()
-}
-
 /// From `now` until a timer.
 pub(crate) fn until(timer: Option<Time>, now: Time) -> Duration {
     timer.map_or(Duration::from_secs(3600), |timer| Duration::from_nanos(timer.saturating_sub(now)))

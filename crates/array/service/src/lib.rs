@@ -23,3 +23,10 @@ pub use file::{
 };
 pub use history::HistoryError;
 pub use wire::Report;
+
+/// A random number.
+fn random() -> std::io::Result<u64> {
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(seed))
+}

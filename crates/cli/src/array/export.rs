@@ -6,9 +6,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockify_array::HostId;
 use lockify_volume::ArrayFile;
-use lockify_volume::host::{Array, Joining};
+use lockify_volume::host::{Array, Joining, Standing};
 use lockify_volume::nbd::{Ended as ServerEnded, Export, Listen, OPEN_TO_NETWORK, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -28,9 +27,13 @@ pub struct Args {
     /// The array's file (`lockify array create`)
     #[arg(value_name = "ARRAY.toml")]
     array: PathBuf,
-    /// This host's number; no two hosts at a time may have the same
-    #[arg(long, value_name = "N")]
-    host: u32,
+    /// Remember in this file which host of the array this process is. If the last process with the file has not ended in
+    /// order, it is fenced before this one serves. Two processes at a time cannot have the same file
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Of no use any more: the array gives each host its number
+    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u32).range(..0x8000_0000))]
+    host: Option<u32>,
     /// Serve on a Unix socket, for this user
     #[arg(long, value_name = "PATH", group = "where")]
     socket: Option<PathBuf>,
@@ -77,7 +80,7 @@ impl Args {
     fn export(&self, file: &ArrayFile) -> Export {
         let stem = || self.array.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let name = self.name.clone().or_else(stem).unwrap_or_default();
-        let description = format!("array {} at host {}", file.id, self.host);
+        let description = format!("array {}", file.id);
         Export::of(file, name, description, self.read_only)
     }
 }
@@ -91,19 +94,22 @@ pub fn run(args: &Args) -> Ended {
         let stop = server.stopper().or_fail(Code::Failed)?.into_socket();
         signal_hook::low_level::pipe::register(signal, stop).or_fail(Code::Failed)?;
     }
+    if let Some(host) = args.host {
+        say(&format!("--host {host} is of no use any more: the array gives each host its number"));
+    }
     let joining = Joining {
-        host: HostId(args.host),
+        standing: Standing::Attached { memory: args.state.clone() },
         identity: args.secure.renewed_identity(say)?,
         patience: args.patience,
         log: say,
     };
     let opened = match &args.history {
-        Some(history) => Array::open_recorded(&file, joining, history),
-        None => Array::open(&file, joining),
+        Some(history) => Array::open_recorded(&file, &joining, history),
+        None => Array::open(&file, &joining),
     };
     let array = opened.or_fail(Code::Failed)?;
     let uri = server.uri().or_fail(Code::Failed)?;
-    print(&format!("host {} serves the array: {uri}\n", args.host))?;
+    print(&format!("host {} serves the array: {uri}\n", array.number()))?;
     let ended = server.run(Arc::new(array.clone())).or_fail(Code::Failed)?;
     array.leave(FAREWELL);
     match ended {

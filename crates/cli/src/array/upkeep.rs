@@ -64,7 +64,7 @@ pub struct ReplaceArgs {
 /// Checks all stripes.
 pub fn scrub(args: &ScrubArgs) -> Ended {
     let file = args.which.file()?;
-    let array = args.which.open(&file, None)?;
+    let array = args.which.open(&file)?;
     let stripes = array.layout().stripes;
     let bar = bar(stripes, "stripes checked");
     let found = upkeep::scrub(&array, 0..stripes, args.repair, args.jobs.into(), &|| bar.inc(1));
@@ -87,7 +87,7 @@ pub fn scrub(args: &ScrubArgs) -> Ended {
 pub fn rebuild(args: &RebuildArgs) -> Ended {
     let file = args.which.file()?;
     let device = existing(args, file.layout.devices())?;
-    let array = args.which.open(&file, None)?;
+    let array = args.which.open(&file)?;
     rebuild_device(&array, device, args.jobs)
 }
 
@@ -96,7 +96,7 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
     let ReplaceArgs { rebuild: args, accept_loss } = args;
     let file = args.which.file()?;
     let device = existing(args, file.layout.devices())?;
-    let array = args.which.open(&file, None)?;
+    let array = args.which.open(&file)?;
     let end = Instant::now() + PATIENCE;
     loop {
         let identity = args.which.secure.identity()?;

@@ -178,14 +178,13 @@ fn is_kept_out(array: &Array, words: &str) {
     refused(&array.lockify("scrub", &["--repair"]));
     refused(&array.lockify("rebuild", &["--id", "1"]));
     refused(&array.lockify("replace", &["--id", "1", "--accept-loss"]));
-    refused(&export(array, &array.file(), 7));
+    refused(&export(array, &array.file()));
 }
 
 /// A host that is not to begin.
-fn export(array: &Array, file: &str, number: u32) -> Output {
+fn export(array: &Array, file: &str) -> Output {
     let socket = array.user.dir().join("refused");
-    let (number, socket) = (number.to_string(), socket.to_str().unwrap());
-    let mut args = vec!["array", "export", file, "--host", &number, "--socket", socket];
+    let mut args = vec!["array", "export", file, "--socket", socket.to_str().unwrap()];
     args.extend(array.security.iter().map(String::as_str));
     array.user.lockify(&args)
 }
@@ -396,7 +395,7 @@ fn a_node_does_not_pass_for_the_lock_server_of_another_one() {
             .log(Place::Host(1))
             .contains("the lock server: its certificate is that of another node")
     });
-    let refused = export(&array, &array.file(), 2);
+    let refused = export(&array, &array.file());
     assert_eq!(code(&refused), 3, "{}", stderr(&refused));
     assert!(stderr(&refused).contains("another node"), "{}", stderr(&refused));
     false_one.kill();
@@ -498,6 +497,7 @@ fn without_keys_only_loopback_is_served_and_used() {
     for (args, status) in [
         (&["device", path, "--create", "--id", "0", "--array", file][..], 2),
         (&["lock-server", path, "--create", "--array", file], 2),
+        (&["export", file, "--socket", path], 3),
         (&["export", file, "--host", "1", "--socket", path], 3),
         (&["status", "--array", file], 3),
         (&["scrub", "--array", file], 3),

@@ -173,7 +173,10 @@ fn one_is_gone_beside_an_unsettled_one(array: &mut Array) -> Export {
     let host = array.export(1);
     host.connect().write(0, &content(SHARED));
     let mut lost = array.export(2);
-    pile(&mut lost.connect(), 12, 24);
+    let mut blocks = lost.connect();
+    pile(&mut blocks, 12, 24);
+    // The others are under way.
+    blocks.0.reply();
     lost.process.kill();
     array.devices[1].take().unwrap().kill();
     array.devices[2].take().unwrap().kill();
@@ -290,7 +293,7 @@ fn a_history_that_cannot_be_written_is_refused_with_a_reason() {
         ("/dev/full", "is full"),
         (file.as_str(), "name another file"),
     ] {
-        let args = ["array", "export", &file, "--host", "1", "--history", path, "--socket"];
+        let args = ["array", "export", &file, "--history", path, "--socket"];
         let refused = array.user.lockify(&[&args[..], &[socket.to_str().unwrap()]].concat());
         assert_eq!(code(&refused), 3);
         assert!(stderr(&refused).contains(words), "{}", stderr(&refused));

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockify_array::{
-    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, Life, OpError, Work,
+    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, Life, OpError, Term, Work,
 };
 use lockify_sim::Nanos;
 
@@ -17,7 +17,7 @@ pub enum Repair {
     /// Take out a device that was last let in for this term.
     Fail(DeviceId, u64),
     /// Let in a device that was away.
-    LetIn(DeviceId, u64),
+    LetIn(DeviceId, Term),
     /// Begin to rebuild a device.
     Begin(DeviceId),
     /// Rebuild a stripe of it.
@@ -56,6 +56,9 @@ pub struct Caretaker {
     down: BTreeMap<DeviceId, Nanos>,
     /// The next stripe of devices that are being rebuilt.
     next: BTreeMap<DeviceId, u64>,
+    /// Devices of which a stripe could not be rebuilt. They may have been taken out, or only a host that died knew of the
+    /// rebuild.
+    unsure: BTreeSet<DeviceId>,
     under_way: BTreeSet<Repair>,
     /// Failed repairs, each with the time of the next attempt.
     again: BTreeMap<Repair, Nanos>,
@@ -75,6 +78,7 @@ impl Caretaker {
             dead: BTreeMap::new(),
             down: BTreeMap::new(),
             next: BTreeMap::new(),
+            unsure: BTreeSet::new(),
             under_way: BTreeSet::new(),
             again: BTreeMap::new(),
             trouble: None,
@@ -117,9 +121,20 @@ impl Caretaker {
         good && self.dead.is_empty() && self.down.is_empty() && self.under_way.is_empty()
     }
 
+    /// Returns true if a device is being given up.
+    pub fn gives_up(&self) -> bool {
+        self.under_way.iter().any(|repair| matches!(repair, Repair::Fail(..)))
+    }
+
     /// The repairs to begin now. Each is under way until [`Caretaker::ended`]. `settled` names the present devices that
-    /// know hosts' writes. Beside a device that is not settled, no other of its group is given up.
-    pub fn due(&mut self, at: Nanos, settled: impl Fn(DeviceId) -> bool) -> Vec<Repair> {
+    /// know hosts' writes. Beside a device that is not settled, no other of its group is given up. `old` names the devices
+    /// that have an older copy of their medium.
+    pub fn due(
+        &mut self,
+        at: Nanos,
+        settled: impl Fn(DeviceId) -> bool,
+        old: impl Fn(DeviceId) -> bool,
+    ) -> Vec<Repair> {
         let mut due = Vec::new();
         let fences = self.dead.iter().filter(|(_, from)| **from <= at);
         due.extend(fences.map(|(life, _)| Repair::Fence(*life)));
@@ -130,10 +145,14 @@ impl Caretaker {
                 Condition::Good => {
                     let late = since.is_some_and(|since| since + self.detection <= at);
                     let beside = self.layout.beside(device).all(&settled);
-                    (late && beside).then(|| Repair::Fail(device, self.state.term(device)))
+                    ((late || old(device)) && beside)
+                        .then(|| Repair::Fail(device, self.state.term(device)))
                 }
                 _ if since.is_some() => None,
                 Condition::Failed => Some(Repair::Begin(device)),
+                Condition::Rebuilding { .. } if self.unsure.contains(&device) => {
+                    Some(Repair::Begin(device))
+                }
                 Condition::Rebuilding { done } => {
                     let next = self.next.entry(device).or_insert(done);
                     Some(if *next < self.layout.stripes {
@@ -168,8 +187,8 @@ impl Caretaker {
             }
             self.again.insert(repair, at + self.detection / 4);
             if let Repair::Rebuild(device, _) = repair {
-                // It may have been taken out meanwhile.
                 self.next.remove(&device);
+                self.unsure.insert(device);
             }
             return;
         };
@@ -177,7 +196,10 @@ impl Caretaker {
         self.again.remove(&repair);
         match repair {
             Repair::Fence(life) => drop(self.dead.remove(&life)),
-            Repair::Begin(device) | Repair::Rebuilt(device, _) => drop(self.next.remove(&device)),
+            Repair::Begin(device) | Repair::Rebuilt(device, _) => {
+                self.next.remove(&device);
+                self.unsure.remove(&device);
+            }
             Repair::Rebuild(device, stripe) => {
                 self.next.entry(device).and_modify(|next| *next = (*next).max(stripe + 1));
             }

@@ -142,6 +142,7 @@ pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
         quiet_at: 60 * MILLISECOND,
         faults,
         // Ten times the usual number.
+        old_copy: None,
         checks: true,
         variants: Variants::default(),
         most_events: 30_000,

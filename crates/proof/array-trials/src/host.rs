@@ -98,7 +98,7 @@ pub enum Note {
 
 /// An arrival at a node; a node handles them in order.
 enum Arrival {
-    Packet(NodeId, Packet),
+    Packet(NodeId, Box<Packet>),
     Link(NodeId, LinkState),
 }
 
@@ -195,6 +195,15 @@ impl Node {
         self.hosted = Hosted::Starting(Vec::new());
     }
 
+    /// A device's medium gets another number.
+    pub fn change_key(&mut self, cx: &mut Context<'_, Node>) {
+        let now = self.now(cx);
+        if let Hosted::Device(device) = &mut self.hosted {
+            device.change_key(now);
+        }
+        self.run(cx);
+    }
+
     /// Reads all that is on a device's disk, past the device; [`Note::Dump`] answers.
     pub fn dump(&mut self, cx: &mut Context<'_, Node>) {
         if let Some(medium) = &mut self.medium {
@@ -245,7 +254,9 @@ impl Node {
         let mut config = DeviceConfig::new(id, setting.scheme, setting.layout);
         (setting.device)(&mut config);
         let state = ArrayState::new(setting.layout.devices());
-        match Device::new(config, DeviceBoot { now: self.now(cx), record, state }) {
+        // Unique among its starts; a drawn one would change every seed's run.
+        let random = self.now(cx).rotate_left(20);
+        match Device::new(config, DeviceBoot { now: self.now(cx), record, state, random }) {
             Ok(device) => self.started(Hosted::Device(Box::new(device)), cx),
             Err(error) => cx.note(Note::Failed(error.to_string())),
         }
@@ -301,7 +312,7 @@ impl Node {
             return early.push(arrival);
         }
         match arrival {
-            Arrival::Packet(from, packet) => self.packet(from, packet, cx),
+            Arrival::Packet(from, packet) => self.packet(from, *packet, cx),
             Arrival::Link(peer, state) => self.link(peer, state, cx),
         }
         self.run(cx);
@@ -563,7 +574,7 @@ impl Machine for Node {
     fn handle(&mut self, input: Input<Self>, cx: &mut Context<'_, Self>) {
         match input {
             Input::Start => self.start(cx),
-            Input::Message { from, msg } => self.arrive(Arrival::Packet(from, msg), cx),
+            Input::Message { from, msg } => self.arrive(Arrival::Packet(from, Box::new(msg)), cx),
             Input::Link { peer, state } => self.arrive(Arrival::Link(peer, state), cx),
             Input::Disk(done) => self.disk(done, cx),
             Input::Timer(Alarm::Tick) => self.tick(cx),

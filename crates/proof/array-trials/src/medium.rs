@@ -16,6 +16,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const DATA: DiskId = DiskId(0);
 const RECORD: DiskId = DiskId(1);
+/// A device's disks.
+pub const DISKS: [DiskId; 2] = [DATA, RECORD];
 
 /// Bytes of a checksum.
 const CHECKSUM: usize = 8;

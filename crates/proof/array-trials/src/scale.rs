@@ -56,6 +56,7 @@ fn scenario(scheme: Scheme, hosts: u32, layout: Layout, seed: u64) -> Scenario {
         detection: 20 * MILLISECOND,
         quiet_at: 2 * SECOND,
         faults: Faults::Interruptions,
+        old_copy: None,
         checks: false,
         variants: Variants::default(),
         most_events: u64::MAX,

@@ -87,6 +87,8 @@ pub struct Scenario {
     pub quiet_at: Nanos,
     /// The faults of the run.
     pub faults: Faults,
+    /// When a copy of a device's medium is taken, and when it is put back, if it is.
+    pub old_copy: Option<(Nanos, Nanos)>,
     /// Devices check their suspect stripes in the background; otherwise the users of these stripes
     /// check them.
     pub checks: bool,
@@ -115,7 +117,7 @@ impl Scenario {
         };
         let per_stripe = u64::from(layout.data) * u64::from(layout.unit);
         let latency = random.random_range(20..200) * MICROSECOND;
-        Scenario {
+        let scenario = Scenario {
             seed,
             scheme,
             layout,
@@ -132,12 +134,24 @@ impl Scenario {
             detection: random.random_range(10..60) * MILLISECOND,
             quiet_at: random.random_range(150..400) * MILLISECOND,
             faults,
+            old_copy: None,
             checks: random.random_bool(0.5),
             variants: Variants::default(),
             most_events: u64::MAX,
             #[cfg(feature = "mutations")]
             mutation: None,
+        };
+        Scenario { old_copy: scenario.draw_old_copy(), ..scenario }
+    }
+
+    /// One run in three has a device that is put back to an older copy.
+    fn draw_old_copy(&self) -> Option<(Nanos, Nanos)> {
+        let mut random = Random::seed_from_u64(self.seed ^ 0x01dc_0b1e);
+        if self.faults != Faults::All || !random.random_ratio(1, 3) {
+            return None;
         }
+        let copied = random.random_range(START..self.quiet_at / 2);
+        Some((copied, random.random_range(copied..self.quiet_at)))
     }
 
     /// The array that it is about.

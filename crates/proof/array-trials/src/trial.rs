@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockify_array::{ArrayState, Change, DeviceId, HostAnswer, Life, OpError, Span, Ticket, Work};
 use lockify_history::array::{Kind, Tag};
 use lockify_sim::{
-    Fault, FaultPlan, MILLISECOND, Nanos, NodeId, NodeStatus, Random, ReportEvent, SECOND, Sim,
+    DiskCopy, Fault, FaultPlan, MILLISECOND, Nanos, NodeId, NodeStatus, Random, ReportEvent,
+    SECOND, Sim,
 };
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::caretaker::{Caretaker, Repair};
 use crate::content;
 use crate::host::{LEASE, MESSAGE_LIFE, Node, Note, cluster};
+use crate::medium::DISKS;
 use crate::places::{Places, Role};
 use crate::recorder::{Recorder, by};
 use crate::scenario::{Faults, Scenario};
@@ -89,6 +91,8 @@ enum Timed {
     Issue(NodeId, u32),
     Round,
     Rested,
+    Copy,
+    PutBack,
 }
 
 /// The remaining steps at the end.
@@ -104,6 +108,16 @@ enum End {
     Rest,
     /// Nothing remains to be done.
     Over,
+}
+
+/// A copy of a device's medium.
+struct OldCopy {
+    device: DeviceId,
+    disks: Vec<DiskCopy>,
+    /// The number that the array had of the medium, as it was seen last.
+    key: u64,
+    /// How often that has changed since.
+    changes: u32,
 }
 
 /// One run.
@@ -124,6 +138,8 @@ pub struct Trial<'a> {
     /// Operations given to each host, in all its lives.
     issued: BTreeMap<NodeId, u32>,
     timed: BTreeMap<u64, Timed>,
+    /// A device's medium as it was once.
+    old_copy: Option<OldCopy>,
     /// The life of the last host that could read when all was quiet.
     probed: Option<Life>,
     end: End,
@@ -151,6 +167,7 @@ impl<'a> Trial<'a> {
             working: BTreeMap::new(),
             issued: BTreeMap::new(),
             timed: BTreeMap::new(),
+            old_copy: None,
             probed: None,
             end: End::NotYet,
             outcome: Outcome::default(),
@@ -182,6 +199,10 @@ impl<'a> Trial<'a> {
             self.begin(node, BEGIN);
         }
         self.wake(self.scenario.quiet_at.min(ROUND), Timed::Round);
+        if let Some((copied, put_back)) = self.scenario.old_copy {
+            self.wake(copied, Timed::Copy);
+            self.wake(put_back.max(self.end_of_device_faults(plan)), Timed::PutBack);
+        }
         let last = self.scenario.quiet_at + PATIENCE;
         let mut verdict = Ok(());
         while !matches!(self.end, End::Over) && verdict.is_ok() {
@@ -214,6 +235,19 @@ impl<'a> Trial<'a> {
         self.outcome.events = self.sim.stats().events;
         self.outcome.digest = self.sim.digest();
         Ok(self.outcome)
+    }
+
+    /// When devices have come back from all faults of a plan, as a rule.
+    fn end_of_device_faults(&self, plan: &FaultPlan) -> Nanos {
+        let of_device = |fault: &Fault| match fault {
+            Fault::Crash { node, .. }
+            | Fault::Restart(node)
+            | Fault::Pause(node)
+            | Fault::Resume(node) => matches!(self.places.role(*node), Role::Device(_)),
+            _ => false,
+        };
+        let times = plan.entries().iter().filter(|(_, fault)| of_device(fault)).map(|(at, _)| *at);
+        times.max().unwrap_or(0) + 100 * MILLISECOND
     }
 
     fn rest(&self) -> String {
@@ -265,6 +299,8 @@ impl<'a> Trial<'a> {
                     }
                 }
                 Some(Timed::Rested) => self.rested(at),
+                Some(Timed::Copy) => self.copy(),
+                Some(Timed::PutBack) => self.put_back(at),
                 None => {}
             },
         }
@@ -584,7 +620,15 @@ impl<'a> Trial<'a> {
             let machine = self.sim.machine(node).and_then(Node::device);
             runs && machine.is_some_and(|device| !device.is_unsettled())
         };
-        let mut due = if self.repairs() { self.caretaker.due(at, settled) } else { Vec::new() };
+        let old = |device| {
+            let machine = self.sim.machine(self.places.device(device));
+            machine.and_then(Node::device).is_some_and(lockify_array::Device::is_out_of_date)
+        };
+        let mut due = match self.repairs() {
+            true => self.caretaker.due(at, settled, old),
+            false => Vec::new(),
+        };
+        self.age_copy();
         let away = self.away();
         let suspects = self.suspects(at);
         let wanted = away.iter().chain(&suspects).copied();
@@ -594,6 +638,7 @@ impl<'a> Trial<'a> {
             self.repair(at, node, repair.work(), Asked::Repair(repair));
         }
         let quiet = at > self.scenario.quiet_at
+            && self.old_copy.is_none()
             && running.len() == hosts.len()
             && self.asked.is_empty()
             && away.is_empty()
@@ -612,6 +657,48 @@ impl<'a> Trial<'a> {
             return self.sweep(at);
         }
         Ok(())
+    }
+
+    /// A backup copies a device's medium, whether its process runs or not.
+    fn copy(&mut self) {
+        let device =
+            DeviceId((self.scenario.seed % u64::from(self.scenario.layout.devices())) as u16);
+        let node = self.places.device(device);
+        let disks = DISKS.iter().filter_map(|disk| self.sim.copy_disk(node, *disk)).collect();
+        let key = self.caretaker.state().key(device);
+        self.old_copy = Some(OldCopy { device, disks, key, changes: 0 });
+    }
+
+    /// The medium gets other numbers in the course of time. Two make the copy older than whatever it has asked for.
+    fn age_copy(&mut self) {
+        let Some(copy) = &mut self.old_copy else { return };
+        let key = self.caretaker.state().key(copy.device);
+        copy.changes += u32::from(std::mem::replace(&mut copy.key, key) != key);
+        let node = self.places.device(copy.device);
+        if copy.changes < 2 && self.sim.status(node) == Some(NodeStatus::Running) {
+            self.sim.with(node, |device, cx| device.change_key(cx));
+        }
+    }
+
+    /// The device comes back with the copy. That is a failure of a device: the others of its group are whole.
+    fn put_back(&mut self, at: Nanos) {
+        let Some(copy) = self.old_copy.take().filter(|copy| copy.changes >= 2) else { return };
+        let whole = |device| {
+            let machine = self.sim.machine(self.places.device(device)).and_then(Node::device);
+            let runs = self.sim.status(self.places.device(device)) == Some(NodeStatus::Running);
+            runs && self.caretaker.state().is_good(device)
+                && machine.is_some_and(|device| device.is_let_in() && !device.is_unsettled())
+        };
+        let mut group = self.scenario.layout.beside(copy.device).chain([copy.device]);
+        if !group.all(whole) || self.caretaker.gives_up() {
+            return;
+        }
+        let node = self.places.device(copy.device);
+        self.sim.inject(Fault::Crash { node, power_loss: true });
+        for (disk, copy) in DISKS.into_iter().zip(copy.disks) {
+            self.sim.replace_disk(node, disk, copy);
+        }
+        self.sim.inject_at(at + MILLISECOND, Fault::Restart(node));
     }
 
     /// Devices that run and want to be let in. On real arrays each asks by itself.

@@ -20,6 +20,15 @@ impl Acceptor {
         Acceptor { state, promised: Ballot::default(), accepted: None }
     }
 
+    /// One that has voted before.
+    pub fn resume(
+        state: ArrayState,
+        promised: Ballot,
+        accepted: Option<(Ballot, ArrayState)>,
+    ) -> Self {
+        Acceptor { state, promised, accepted }
+    }
+
     pub fn state(&self) -> &ArrayState {
         &self.state
     }

@@ -4,7 +4,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
-use crate::{Change, DeviceId, HostId};
+use crate::{Change, DeviceId, HostId, Term};
 
 fn life(host: u32) -> Life {
     Life { host: HostId(host), incarnation: 1 }
@@ -183,15 +183,55 @@ fn a_device_that_has_come_back_is_not_left_out_by_what_was_seen_before() {
     let device = DeviceId(1);
     let state = ArrayState::new(3);
     let gone = state.without(device);
-    let back = state.changed(Change::LetIn(device, 1)).unwrap().unwrap();
+    let term = |number| Term { number, follows: 0, key: 0 };
+    let back = state.changed(Change::LetIn(device, term(1))).unwrap().unwrap();
     assert!(back.changed(gone).is_err());
-    assert_eq!(back.changed(Change::LetIn(device, 1)), Ok(None));
+    assert_eq!(back.changed(Change::LetIn(device, term(1))), Ok(None));
     // An earlier life's question comes late.
-    let again = back.changed(Change::LetIn(device, 3)).unwrap().unwrap();
-    assert_eq!(again.changed(Change::LetIn(device, 2)), Ok(None));
+    let again = back.changed(Change::LetIn(device, term(3))).unwrap().unwrap();
+    assert_eq!(again.changed(Change::LetIn(device, term(2))), Ok(None));
     // Plans from before it is let in still fit.
     assert_eq!((again.epoch, again.since), (Epoch(3), Epoch(1)));
     let failed = again.changed(again.without(device)).unwrap().unwrap();
     assert_eq!((failed.epoch, failed.since), (Epoch(4), Epoch(4)));
     assert_eq!(failed.devices[1], crate::Condition::Failed);
+}
+
+#[test]
+fn an_older_copy_of_a_medium_is_let_in_only_when_nobody_reads_it() {
+    let device = DeviceId(1);
+    let entry = |number, follows, key| Change::LetIn(device, Term { number, follows, key });
+    let state = ArrayState::new(3).changed(entry(1, 0, 10)).unwrap().unwrap();
+    // It asked, and did not hear that it has been let in.
+    assert_eq!(state.changed(entry(1, 0, 10)), Ok(None));
+    assert!(state.changed(entry(2, 0, 10)).unwrap().is_some());
+    // It serves, and its medium gets another number.
+    let state = state.changed(entry(1, 10, 11)).unwrap().unwrap();
+    assert_eq!((state.term(device), state.key(device)), (1, 11));
+    let why = state.changed(entry(2, 10, 12)).unwrap_err();
+    assert!(why.contains("an older copy"), "{why}");
+    let failed = state.changed(state.without(device)).unwrap().unwrap();
+    let back = failed.changed(entry(2, 10, 12)).unwrap().unwrap();
+    assert_eq!((back.term(device), back.key(device)), (2, 12));
+    assert_eq!(back.devices[1], crate::Condition::Failed);
+    // It was gone while it was given up, and its rebuild has begun.
+    let begun = failed.changed(Change::Rebuild(device)).unwrap().unwrap();
+    assert!(begun.changed(entry(2, 10, 12)).unwrap().is_some());
+    // From now on it has a number again.
+    let begun = begun.changed(entry(2, 10, 12)).unwrap().unwrap();
+    assert!(begun.changed(entry(3, 10, 13)).is_err());
+}
+
+#[test]
+fn hosts_that_attach_at_the_same_time_get_different_numbers() {
+    let state = ArrayState::new(3);
+    let (one, other) = (Change::Attach { after: 0, by: 7 }, Change::Attach { after: 0, by: 8 });
+    let first = state.changed(one).unwrap().unwrap();
+    assert_eq!((first.hosts, first.since), (1, state.since));
+    assert_eq!(first.changed(one), Ok(None));
+    assert!(first.changed(other).is_err());
+    let second = first.changed(Change::Attach { after: 1, by: 8 }).unwrap().unwrap();
+    assert_eq!(second.hosts, 2);
+    // Its number was taken, if not used.
+    assert!(second.changed(one).is_err());
 }

@@ -1,63 +1,16 @@
-//! The array's state at a device, and the device's durable record.
-
-use std::collections::BTreeSet;
+//! The array's state at a device, and when the device's record is durable.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
 use super::disk::{Job, Purpose};
-use super::fence::Fences;
-use super::{Device, DeviceBoot, DeviceOutput, Effect};
-use crate::agreement::Acceptor;
+use super::{Device, DeviceOutput, Effect};
 use crate::message::{Answer, Call};
-use crate::{Agree, ArrayState, Condition, DeviceEvent, DeviceId, Life, Time};
+use crate::{Agree, ArrayState, Condition, DeviceEvent, Life, Time};
 
 /// A device's record makes no sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the device's record cannot be read; replace the device, so that it is rebuilt")]
 pub struct BootError;
-
-/// The state that a device keeps durably beside its blocks.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Record {
-    /// The array's state, and this device's votes on the next.
-    pub acceptor: Acceptor,
-    /// The fenced lives.
-    pub fenced: Fences,
-    /// Regions in which a write may be under way (docs/design/array.md 3.1.3).
-    pub dirty: BTreeSet<u64>,
-    /// Lives that may have locks or pre-writes here.
-    pub holders: BTreeSet<Life>,
-    /// The device's own term (`term.rs`).
-    pub term: u64,
-}
-
-impl Record {
-    pub(super) fn state(&self) -> &ArrayState {
-        self.acceptor.state()
-    }
-
-    /// The record that a device starts with, and whether it has run before.
-    pub(super) fn at_start(device: DeviceId, boot: &DeviceBoot) -> Result<(Self, bool), BootError> {
-        match &boot.record {
-            None => {
-                let record = Record {
-                    acceptor: Acceptor::new(boot.state.clone()),
-                    fenced: Fences::default(),
-                    dirty: BTreeSet::new(),
-                    holders: BTreeSet::new(),
-                    term: boot.state.term(device),
-                };
-                Ok((record, false))
-            }
-            Some(record) => {
-                let mut record: Record = postcard::from_bytes(record).map_err(|_| BootError)?;
-                record.begin_term(device);
-                Ok((record, true))
-            }
-        }
-    }
-}
 
 /// Saves under way, and the requests that are answered when they are done.
 #[derive(Debug, Default)]
@@ -91,8 +44,7 @@ impl Device {
 
     /// The record that another life of this device goes on with.
     pub fn record(&self) -> Bytes {
-        // Serialization to memory fails only for types that have no length; a record has.
-        Bytes::from(postcard::to_allocvec(&self.record).unwrap_or_default())
+        self.record.encode()
     }
 
     pub(super) fn saved(&mut self, number: u64) {
@@ -151,8 +103,12 @@ impl Device {
 
     /// A vote: kept before it is given.
     pub(super) fn vote(&mut self, call: Call, ask: Agree, effects: &mut Vec<Effect>) {
+        // A medium that was put back has forgotten votes of later epochs. The others are a majority without it.
+        if self.is_out_of_date() {
+            return;
+        }
         let (answer, changed) = self.record.acceptor.handle(ask);
-        let answer = Answer::Agreed(answer);
+        let answer = Answer::Agreed(Box::new(answer));
         // A vote that was asked for again may not be saved yet either; saves are in order.
         if changed || self.is_saving() {
             self.save(Some((call, answer)));
@@ -178,6 +134,7 @@ impl Device {
         if !self.record.acceptor.install(&state) {
             return effects.push(Effect::answer(call, Answer::Invalid));
         }
+        self.record.learn_key(self.config.id);
         let now_is = state.devices.get(own).copied();
         self.output.push_back(DeviceOutput::State(state));
         if before.zip(now_is).is_some_and(|(before, now_is)| was_out(before, now_is)) {
@@ -189,7 +146,9 @@ impl Device {
         if self.is_let_in() && !served {
             self.serve_waiting(now, effects);
         } else if self.record.state().term(self.config.id) > self.record.term {
-            self.record.begin_term(self.config.id);
+            self.record.begin_term(self.config.id, self.random);
+        } else if !self.is_let_in() {
+            self.record.ask_for_key(self.random);
         }
         self.save(Some((call, Answer::Done)));
     }

@@ -24,6 +24,7 @@ mod locks;
 mod marks;
 mod memory;
 mod readmission;
+mod record;
 mod report;
 mod requests;
 mod suspect;
@@ -43,11 +44,11 @@ use crate::{
 };
 
 use disk::{Begin, Disk, Job, Purpose};
-use epoch::Record;
 use locks::Locks;
 use marks::Marks;
 use memory::Memory;
 use readmission::Readmission;
+use record::Record;
 use suspect::Suspects;
 use tso::Tso;
 
@@ -109,6 +110,8 @@ pub struct DeviceBoot {
     pub record: Option<Bytes>,
     /// The array's state, for its first start.
     pub state: ArrayState,
+    /// A random number, another one at each start.
+    pub random: u64,
 }
 
 /// An input of a device.
@@ -246,6 +249,8 @@ fn ahead(now: Time, allowed: Time, stamp: Stamp) -> Option<Answer> {
 pub struct Device {
     config: DeviceConfig,
     record: Record,
+    /// Of this start: the numbers of the medium are made of it.
+    random: u64,
     saving: epoch::Saving,
     /// Serves nothing of timestamp ordering before (docs/design/array.md 2.4).
     starting_until: Time,
@@ -288,6 +293,7 @@ impl Device {
         let newest = if again { floor.saturating_add(config.ahead) } else { 0 };
         let mut device = Device {
             record,
+            random: boot.random,
             saving: epoch::Saving::default(),
             starting_until: if starting { floor.saturating_add(1) } else { 0 },
             tso: Tso::new(config.remember, config.ahead, config.basic, floor),

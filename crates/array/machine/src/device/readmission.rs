@@ -104,12 +104,15 @@ impl Device {
     /// The host's fence does not settle this: a device that has also restarted, or is new, has nothing to repair. The
     /// group's other devices fit each other. So if a device of the group is given up now, the old content of its blocks
     /// comes back from them. So devices are given up only after this one is settled, or when an operator insists.
+    ///
+    /// A device that has not been let in yet may turn out to have an older copy of its content.
     pub fn is_unsettled(&self) -> bool {
         #[cfg(feature = "mutations")]
         if self.config.mutation == Some(Mutation::GivesUpBesideUnsettled) {
             return false;
         }
-        !self.readmission.unsure.is_empty() && self.suspects().next().is_some()
+        let unsure = !self.readmission.unsure.is_empty() && self.suspects().next().is_some();
+        unsure || !self.is_let_in()
     }
 
     /// Returns true if the record must name a life as long as stripes are suspect. After another restart, the life's writes

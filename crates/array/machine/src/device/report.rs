@@ -8,7 +8,15 @@ impl Device {
         let mut lines: Vec<String> = self.tso.under_way().chain(self.locks.under_way()).collect();
         if !self.is_let_in() {
             let waiting = self.readmission.waiting();
-            lines.push(format!("waits to be let in, {waiting} requests behind that"));
+            let (record, state) = (&self.record, self.record.state());
+            lines.push(format!(
+                "waits to be let in, {waiting} requests behind that; its epoch is {}, its medium has number {:x} and asks \
+                 for {:x}, and the array has {:x}",
+                state.epoch.0,
+                record.key,
+                record.asked,
+                state.key(self.config.id)
+            ));
         }
         if !self.readmission.is_over() {
             let awaited: Vec<_> = self.readmission.awaited().collect();

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::epoch::Record;
+use super::record::Record;
 use super::{Device, DeviceConfig};
 use crate::message::{Action, Answer};
 use crate::{Extent, OpId, Time};

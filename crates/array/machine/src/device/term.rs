@@ -19,37 +19,91 @@
 //! have known of the term and have not heard the device for as long. Only reads and writes of blocks wait for a term. The
 //! device may vote, learn states and fences, and give up what hosts give up at any time.
 //!
+//! A medium may also be put back to an older copy of itself, by a backup. With each term it gets a random number, which the array's
+//! state remembers ([`crate::ArrayState::keys`]). A device that serves for long gets others. A device whose medium has neither the array's
+//! number nor asks for it has old blocks: it is given up and rebuilt.
+//!
 //! Letting a device in changes no device's condition, so operations under way continue ([`crate::ArrayState::since`]).
 
 use super::Device;
-use super::epoch::Record;
+use super::record::Record;
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
-use crate::{Change, DeviceId};
+use crate::{Change, DeviceId, Term, Time};
 
 impl Record {
     /// A term that nobody has asked for. Durable before it is asked for, so that the next one is another.
-    pub(super) fn begin_term(&mut self, device: DeviceId) {
+    pub(super) fn begin_term(&mut self, device: DeviceId, random: u64) {
+        self.learn_key(device);
         self.term = self.term.max(self.state().term(device)) + 1;
+        self.ask_for_key(random);
+    }
+
+    /// Asks for a random number that the medium did not have before; never 0. The array may have taken the one that was asked
+    /// for last: that one is asked for until it is known.
+    pub(super) fn ask_for_key(&mut self, random: u64) {
+        if self.asked == 0 {
+            self.asked = (random ^ self.key.rotate_left(32) ^ self.term).max(1);
+        }
+    }
+
+    /// The array's state is a newer one.
+    pub(super) fn learn_key(&mut self, device: DeviceId) {
+        let key = self.state().key(device);
+        if key == self.asked {
+            (self.key, self.asked) = (key, 0);
+        }
     }
 }
 
 impl Device {
-    /// Returns true if the device has been let in for its term. Devices without blocks need not be.
+    /// Returns true if the device has been let in for its term. Devices without blocks need not be. An older copy of the medium
+    /// may ask for a term that the medium has had since.
     pub fn is_let_in(&self) -> bool {
-        let state = self.record.state();
-        let has_blocks = usize::from(self.config.id.0) < state.terms.len();
-        !has_blocks || state.term(self.config.id) == self.record.term
+        let term = self.record.state().term(self.config.id);
+        !self.has_blocks() || term == self.record.term && !self.is_out_of_date()
     }
 
-    /// The change of the array's state by which it would serve; none if it does, or cannot ask yet.
+    fn has_blocks(&self) -> bool {
+        usize::from(self.config.id.0) < self.record.state().terms.len()
+    }
+
+    /// Returns true if the array has had another medium of this device since, or a newer copy of it. Then its blocks may be
+    /// old. It serves when it has been given up, and is rebuilt.
+    pub fn is_out_of_date(&self) -> bool {
+        #[cfg(feature = "mutations")]
+        if self.config.mutation == Some(Mutation::TrustsOldCopies) {
+            return false;
+        }
+        let Record { key, asked, .. } = self.record;
+        self.has_blocks() && ![0, key, asked].contains(&self.record.state().key(self.config.id))
+    }
+
+    /// The medium gets another random number, by which a copy of it that was taken before is known to be older.
+    pub fn change_key(&mut self, now: Time) {
+        if self.has_blocks() && self.is_let_in() && self.record.asked == 0 && !self.is_saving() {
+            self.record.ask_for_key(self.random.wrapping_add(now));
+            self.save(None);
+            self.use_disk(now);
+        }
+    }
+
+    /// The change of the array's state by which it would serve, or get another number; none if it has both, or cannot ask yet.
+    /// A device that is out of date is refused, and learns the array's state from that.
     pub fn wants_in(&self) -> Option<Change> {
         #[cfg(feature = "mutations")]
         if self.config.mutation == Some(Mutation::ServesBeforeLetIn) {
             return None;
         }
-        let asks = self.started && !self.is_let_in() && !self.is_saving();
-        asks.then_some(Change::LetIn(self.config.id, self.record.term))
+        let Record { term: number, key: follows, asked: key, .. } = self.record;
+        #[cfg(feature = "mutations")]
+        let follows = match self.config.mutation {
+            Some(Mutation::TrustsOldCopies) => self.record.state().key(self.config.id),
+            _ => follows,
+        };
+        let lacks = self.has_blocks() && (!self.is_let_in() || key != 0);
+        let asks = self.started && lacks && !self.is_saving();
+        asks.then_some(Change::LetIn(self.config.id, Term { number, follows, key }))
     }
 
     pub(super) fn may_serve(&self) -> bool {

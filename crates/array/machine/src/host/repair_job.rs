@@ -503,20 +503,28 @@ impl ArrayHost {
                 let wait = self.backoff(attempts);
                 self.at(now.saturating_add(wait), Later::Propose { job: id });
             }
-            Step::Refused(why) => self.over(now, id, Err(OpError::State(why))),
+            Step::Refused(why) => {
+                self.adopt(now, known.clone());
+                self.tell_entering_device(now, &work);
+                self.over(now, id, Err(OpError::State(why)));
+            }
             Step::Chosen(state) => {
                 if let Some(job) = self.repair_jobs.get_mut(&id) {
                     job.stage = RepairStage::Installing;
                 }
                 self.adopt(now, state);
-                // A device that is out is not informed with the others. It asks to be let in until it knows.
-                if let Work::Change { change: Change::LetIn(device, _) } = work {
-                    self.install_at(now, Peer::Device(device));
-                }
+                self.tell_entering_device(now, &work);
                 self.go_on(now, id);
             }
         }
         self.adopt(now, known);
+    }
+
+    /// A device that is out is not informed with the others. It asks to be let in until it knows; or until it knows why not.
+    fn tell_entering_device(&mut self, now: Time, work: &Work) {
+        if let Work::Change { change: Change::LetIn(device, _) } = work {
+            self.install_at(now, Peer::Device(*device));
+        }
     }
 
     /// A peer has answered what a repair told it.
@@ -532,6 +540,7 @@ impl ArrayHost {
         let Some(Task { role: Role::Tell { answers, .. }, .. }) = &mut this.task else { return };
         let Some((peer, answer)) = answers.pop() else { return };
         let (Peer::Device(voter), Answer::Agreed(answer)) = (peer, answer) else { return };
+        let answer = *answer;
         if let Agreed::Missing(_) = answer {
             return self.teach(now, peer, seq);
         }

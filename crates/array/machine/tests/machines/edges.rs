@@ -22,7 +22,7 @@ struct Rig {
 
 impl Rig {
     fn new(scheme: Scheme) -> Self {
-        let boot = DeviceBoot { now: START, record: None, state: ArrayState::new(5) };
+        let boot = DeviceBoot { now: START, record: None, state: ArrayState::new(5), random: 1 };
         Rig::boot(scheme, boot)
     }
 
@@ -126,8 +126,12 @@ fn what_a_device_does_not_have_is_refused() {
 #[test]
 fn a_device_that_starts_again_serves_nothing_that_could_be_older_than_what_it_forgot() {
     let first = Rig::new(Scheme::TimestampOrdering);
-    let boot =
-        DeviceBoot { now: START, record: Some(first.record.clone()), state: ArrayState::new(5) };
+    let boot = DeviceBoot {
+        now: START,
+        record: Some(first.record.clone()),
+        state: ArrayState::new(5),
+        random: 1,
+    };
     let mut rig = Rig::boot(Scheme::TimestampOrdering, boot.clone());
     rig.let_in();
     let wait = 100 * MS + 1;
@@ -164,8 +168,12 @@ fn an_older_write_is_not_taken_up_over_what_a_newer_one_has_torn() {
     for (found, writes) in cases {
         let mut rig = Rig::new(Scheme::TimestampOrdering);
         assert_eq!(rig.ask_at(START, 1, own, prepare(B)), [Answer::Done]);
-        let boot =
-            DeviceBoot { now: START, record: Some(rig.record.clone()), state: ArrayState::new(5) };
+        let boot = DeviceBoot {
+            now: START,
+            record: Some(rig.record.clone()),
+            state: ArrayState::new(5),
+            random: 1,
+        };
         let mut rig = Rig::boot(Scheme::TimestampOrdering, boot);
         rig.let_in();
         let what = format!("{found:?}");
@@ -190,7 +198,8 @@ fn older_and_newer_states_are_told_apart() {
     let [DeviceOutput::Send { reply, .. }] = &rig.outputs(START)[..] else { panic!() };
     assert_eq!(reply.answer, Answer::Behind(Epoch(3)));
     // It is there after a restart.
-    let boot = DeviceBoot { now: START, record: Some(rig.record), state: ArrayState::new(5) };
+    let boot =
+        DeviceBoot { now: START, record: Some(rig.record), state: ArrayState::new(5), random: 1 };
     assert_eq!(Rig::boot(Scheme::ZeroOverhead, boot).device.state(), &newer);
     // An older one changes nothing, one of another array is refused.
     let mut rig = Rig::new(Scheme::ZeroOverhead);

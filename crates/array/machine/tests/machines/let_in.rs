@@ -50,3 +50,61 @@ fn a_device_that_is_back_serves_nothing_of_what_the_others_went_on_without() {
         assert!(!reads_the_newest(scheme, Some(Mutation::ServesBeforeLetIn)), "{scheme}");
     }
 }
+
+/// Returns what a host reads after a device's medium was put back to a copy, and whether the device knows.
+fn after_an_old_copy(scheme: Scheme, running: bool, mutation: Option<Mutation>) -> (bool, bool) {
+    let layout = raid5();
+    let state = ArrayState::new(layout.devices());
+    let host = |id| HostConfig::new(life(id), scheme, layout, state.clone());
+    let device = |id| DeviceConfig { mutation, ..DeviceConfig::new(DeviceId(id), scheme, layout) };
+    let devices = (0..layout.devices()).map(device).collect();
+    let mut world = World::of((0..3).map(host).collect(), devices, 1);
+    let span = Span { start: 0, count: 1 };
+    let put_back = layout.place(0).device;
+    let index = usize::from(put_back.0);
+    world.run();
+    let first = world.write(span);
+    world.submit(1, first);
+    world.run();
+    let copy = world.disks[index].clone();
+    // The copy was made while the device did not run, or it was given another number since.
+    if running {
+        let now = world.now;
+        world.devices[index].change_key(now);
+    } else {
+        world.restart_device(put_back);
+    }
+    world.run();
+    let write = world.write(span);
+    let Work::Write { data: newest, .. } = write.clone() else { unreachable!() };
+    world.submit(2, write);
+    world.run();
+    world.disks[index] = copy;
+    world.restart_device(put_back);
+    world.run();
+    let knows = world.devices[index].is_out_of_date();
+    if knows {
+        let fail = world.hosts[2].state().without(put_back);
+        world.submit(2, Work::Change { change: fail });
+        world.run();
+        world.let_in_again(put_back);
+        world.run();
+        assert!(!world.devices[index].is_out_of_date(), "it is rebuilt now");
+        assert!(world.devices[index].is_let_in());
+    }
+    world.submit(0, Work::Read { span });
+    world.run();
+    let answer = world.done.pop().expect("it was answered").result;
+    (matches!(answer, Ok(HostAnswer::Read { data }) if data == newest), knows)
+}
+
+#[test]
+fn a_medium_that_was_put_back_to_an_older_copy_serves_nothing_of_it() {
+    for scheme in SCHEMES {
+        for running in [false, true] {
+            assert_eq!(after_an_old_copy(scheme, running, None), (true, true), "{scheme}");
+            let mutation = Some(Mutation::TrustsOldCopies);
+            assert_eq!(after_an_old_copy(scheme, running, mutation), (false, false), "{scheme}");
+        }
+    }
+}

@@ -36,6 +36,7 @@ pub fn life(host: u32) -> Life {
 }
 
 /// A device's disk.
+#[derive(Clone)]
 pub struct DiskInMemory {
     pub blocks: Vec<Block>,
     pub record: Option<Bytes>,
@@ -138,7 +139,9 @@ pub struct World {
     /// How often devices were started.
     boots: u64,
     /// The last request to let each device in, with its term.
-    asked_in: BTreeMap<DeviceId, (Ticket, Change)>,
+    asked_in: BTreeMap<DeviceId, Change>,
+    /// The requests to let devices in that are not answered.
+    letting_in: BTreeSet<Ticket>,
 }
 
 impl World {
@@ -162,7 +165,7 @@ impl World {
 
     pub fn of(hosts: Vec<HostConfig>, configs: Vec<DeviceConfig>, seed: u64) -> Self {
         let (layout, state) = (hosts[0].layout, hosts[0].state.clone());
-        let boot = || DeviceBoot { now: START, record: None, state: state.clone() };
+        let boot = || DeviceBoot { now: START, record: None, state: state.clone(), random: 1 };
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut world = World {
             layout,
@@ -190,6 +193,7 @@ impl World {
             next_tag: 0,
             boots: 0,
             asked_in: BTreeMap::new(),
+            letting_in: BTreeSet::new(),
         };
         world.connections.resize_with(world.hosts.len(), Connection::default);
         for host in 0..world.hosts.len() {
@@ -292,8 +296,7 @@ impl World {
                         self.connections[index].to.push_back(request);
                         self.flights.push(Flight::ToServer(index));
                     }
-                    HostOutput::Done { ticket, .. }
-                        if self.asked_in.values().any(|(asked, _)| *asked == ticket) => {}
+                    HostOutput::Done { ticket, .. } if self.letting_in.remove(&ticket) => {}
                     HostOutput::Done { ticket, op, result } => {
                         let work = self.submitted.remove(&(index, ticket)).expect("answered twice");
                         self.done.push(Done { host: index, work, op, result });
@@ -352,11 +355,11 @@ impl World {
         for index in 0..self.devices.len() {
             let id = DeviceId(index as u16);
             let Some(change) = self.devices[index].wants_in() else { continue };
-            let asked = self.asked_in.get(&id).is_some_and(|(_, before)| *before == change);
-            if !asked && !self.dead.contains(&id) {
+            if self.asked_in.get(&id) != Some(&change) && !self.dead.contains(&id) {
                 self.next_ticket += 1;
                 let ticket = Ticket(self.next_ticket);
-                self.asked_in.insert(id, (ticket, change));
+                self.asked_in.insert(id, change);
+                self.letting_in.insert(ticket);
                 let now = self.host_now(host);
                 let work = Work::Change { change };
                 self.hosts[host].handle(now, HostInput::Submit { ticket, work });
@@ -514,6 +517,12 @@ impl World {
         self.boot_device(index, state);
     }
 
+    /// A device that was refused asks once more.
+    pub fn let_in_again(&mut self, device: DeviceId) {
+        self.asked_in.remove(&device);
+        self.let_in();
+    }
+
     /// A new device in the place of another: it has nothing.
     pub fn replace(&mut self, device: DeviceId) {
         let index = usize::from(device.0);
@@ -525,10 +534,11 @@ impl World {
 
     /// Starts a device with what its disk has.
     fn boot_device(&mut self, index: usize, state: ArrayState) {
-        let boot = DeviceBoot { now: self.now, record: self.disks[index].record.clone(), state };
+        self.boots += 1;
+        let (record, random) = (self.disks[index].record.clone(), self.boots << 32);
+        let boot = DeviceBoot { now: self.now, record, state, random };
         self.devices[index] = Device::new(self.configs[index].clone(), boot).unwrap();
         let peer = Peer::Device(DeviceId(index as u16));
-        self.boots += 1;
         for host in (0..self.hosts.len()).filter(|h| !self.dead_hosts.contains(h)) {
             let now = self.skew[host] + self.now;
             self.hosts[host].handle(now, HostInput::Connected { peer, boot: self.boots });

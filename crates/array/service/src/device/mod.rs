@@ -27,7 +27,6 @@ use lockify_trust::{Identity, PLAIN_TEXT};
 
 use crate::store::{Access, Store, StoreError};
 use crate::{ArrayFile, HistoryError};
-pub use repairs::OWN_HOSTS;
 pub(crate) use repairs::{Job, Repairs};
 
 /// How a device is served.

@@ -25,12 +25,16 @@ use crate::clock::{Clock, monotonic, until};
 use crate::history::DeviceHistory;
 use crate::store::{Disk, LONGEST_KEPT, Store};
 use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Welcome, Whom, Why};
-use crate::{ArrayFile, DeviceEntry, Durability, HistoryError};
+use crate::{ArrayFile, DeviceEntry, Durability, HistoryError, random};
 
 /// How often signals and silent peers are checked.
 const TICK: Duration = Duration::from_millis(100);
 /// How long after a host could not be fenced it is tried again.
 const FENCE_AGAIN: Duration = Duration::from_secs(1);
+/// How long after this device was refused it asks again to be let in.
+const LET_IN_AGAIN: Duration = Duration::from_secs(1);
+/// How often the medium of a device that serves gets another number ([`Device::change_key`]).
+const KEY_AGE: Duration = Duration::from_secs(60);
 /// More disk operations under way than this, and hosts are not heard until there are fewer.
 const DISK_OPERATIONS: usize = 512;
 
@@ -71,6 +75,10 @@ pub(super) struct Process {
     settled: Settled,
     /// Hosts that the state machine has found silent, and when something is done about it.
     silent: BTreeMap<Life, Instant>,
+    /// When this device may ask to be let in.
+    let_in_at: Instant,
+    /// When the medium gets another number, and the number of requests that had come when it got the last one.
+    key_due: (Instant, u64),
     requests: u64,
     /// The device begins anew when its disk has done the earlier requests.
     anew: bool,
@@ -124,7 +132,7 @@ impl Process {
         let post = answered.clone();
         let disk = Disk::start(store, Box::new(move |token, result| post.post((token, result))))?;
         let identity = serving.identity.clone();
-        let repairs = Repairs::start(file, identity, me.0, net.waker(), log)?;
+        let repairs = Repairs::start(file, identity, net.waker(), log)?;
         let terms = device.state().terms.clone();
         Ok(Process {
             file: file.clone(),
@@ -149,6 +157,8 @@ impl Process {
             in_service: BTreeMap::new(),
             settled: Settled::new(file.layout, me, log),
             silent: BTreeMap::new(),
+            let_in_at: Instant::now(),
+            key_due: (Instant::now(), 0),
             requests: 0,
             anew: false,
             terms,
@@ -557,6 +567,8 @@ impl Process {
         if !self.disk.store().is_in_service() {
             return;
         }
+        self.give_up_old_copy();
+        self.change_key(now);
         self.ask_to_be_let_in();
         self.check_next_stripe();
         self.excuse_failed_devices();
@@ -574,6 +586,7 @@ impl Process {
                     self.silent.insert(life, Instant::now() + FENCE_AGAIN);
                 }
                 (Job::Check(stripe), result) => self.checks.ended(stripe, result),
+                (Job::LetIn(..), Err(_)) => self.let_in_at = Instant::now() + LET_IN_AGAIN,
                 _ => {}
             }
         }
@@ -599,8 +612,41 @@ impl Process {
     }
 
     fn ask_to_be_let_in(&mut self) {
-        if let Some(Change::LetIn(device, term)) = self.device.wants_in() {
+        if Instant::now() >= self.let_in_at
+            && let Some(Change::LetIn(device, term)) = self.device.wants_in()
+        {
             self.repairs.ask(Job::LetIn(device, term));
+        }
+    }
+
+    /// An older copy of the medium counts as a new medium. It serves nobody, the array continues without it, and it is rebuilt.
+    fn give_up_old_copy(&mut self) {
+        if !self.device.is_out_of_date() || !self.disk.store().is_in_service() {
+            return;
+        }
+        (self.log)(
+            "the medium of this device is an older copy of what the array has: it is left out until it has been rebuilt \
+             (`lockify array rebuild`)",
+        );
+        match self.disk.store().put_out_of_service() {
+            Ok(()) => {
+                self.put_hosts_out("this device has an older copy of its content");
+                self.net.part_from_devices();
+                self.members.parted();
+                self.introduce();
+            }
+            Err(e) => self.broken = Some(format!("writing the superblock failed: {e}")),
+        }
+    }
+
+    /// A copy of the medium that is taken now is known to be older a minute later, if something was written since.
+    fn change_key(&mut self, now: Instant) {
+        let (due, requests) = self.key_due;
+        if now >= due && self.requests != requests && self.device.is_let_in() {
+            self.key_due = (now + KEY_AGE, self.requests);
+            let time = self.clock.now();
+            self.device.change_key(time);
+            self.act();
         }
     }
 
@@ -732,12 +778,6 @@ impl Process {
     }
 }
 
-fn random() -> std::io::Result<u64> {
-    let mut seed = [0; 8];
-    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u64::from_le_bytes(seed))
-}
-
 /// A device that begins, with its last record if it has one.
 fn boot(
     file: &ArrayFile,
@@ -751,7 +791,9 @@ fn boot(
     config.remember = file.timing.forget_ms * 1_000_000;
     config.ahead = file.timing.clock_ms * 1_000_000;
     let state = ArrayState::new(file.layout.devices());
-    Device::new(config, DeviceBoot { now, record, state })
+    // Without random numbers a copy may pass for the newest one; the system has them.
+    let random = random().unwrap_or(now);
+    Device::new(config, DeviceBoot { now, record, state, random })
 }
 
 fn is_of_blocks(action: &Action) -> bool {

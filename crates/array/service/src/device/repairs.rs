@@ -7,14 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use lockify_array::{Change, DeviceId, HostAnswer, HostId, Life, OpError, Work};
+use lockify_array::{Change, DeviceId, HostAnswer, Life, OpError, Term, Work};
 use lockify_trust::{Identity, Mailbox};
 
 use crate::ArrayFile;
-use crate::host::{Array, Joining};
+use crate::host::{Array, Joining, Standing};
 
-/// Hosts' numbers from this one on are those of processes of the array itself.
-pub const OWN_HOSTS: u32 = 0xffff_0000;
 /// How long it may take until devices can be reached; then it is tried again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -25,7 +23,7 @@ pub(crate) enum Job {
     /// That was last let in for this term.
     Fail(DeviceId, u64),
     /// For this term.
-    LetIn(DeviceId, u64),
+    LetIn(DeviceId, Term),
     /// A stripe, and repair it.
     Check(u64),
 }
@@ -39,6 +37,8 @@ pub(crate) struct Repairs {
     jobs: Sender<Job>,
     under_way: BTreeSet<Job>,
     ended: Mailbox<Ended>,
+    /// The reason why this device was not let in, as it was logged last.
+    not_let_in: String,
     log: fn(&str),
 }
 
@@ -51,22 +51,20 @@ struct Worker {
 }
 
 impl Repairs {
-    /// Begins with nothing. `number`: which of the array's own hosts this is.
+    /// Begins with nothing.
     pub fn start(
         file: &ArrayFile,
         identity: Identity,
-        number: u16,
         waker: Arc<mio::Waker>,
         log: fn(&str),
     ) -> std::io::Result<Repairs> {
         let (jobs, next) = channel();
         let ended = Mailbox::new(waker);
-        let host = HostId(OWN_HOSTS + u32::from(number));
-        let joining = Joining { host, identity, patience: PATIENCE, log };
+        let joining = Joining { standing: Standing::Visitor, identity, patience: PATIENCE, log };
         let worker =
             Worker { file: file.clone(), joining, ended: ended.clone(), fenced: Arc::default() };
         std::thread::Builder::new().name("repairs".into()).spawn(move || worker.run(&next))?;
-        Ok(Repairs { jobs, under_way: BTreeSet::new(), ended, log })
+        Ok(Repairs { jobs, under_way: BTreeSet::new(), ended, not_let_in: String::new(), log })
     }
 
     /// Has something done, unless it is being done.
@@ -95,7 +93,12 @@ impl Repairs {
                 let what = match job {
                     Job::Fence(life) => format!("fence host {}", life.host.0),
                     Job::Fail(device, _) => format!("go on without device {}", device.0),
-                    Job::LetIn(..) => "have this device serve again".to_owned(),
+                    // It asks every second. The log has each reason once.
+                    Job::LetIn(..) if *why == self.not_let_in => continue,
+                    Job::LetIn(..) => {
+                        self.not_let_in.clone_from(why);
+                        "have this device serve again".to_owned()
+                    }
                     // There may be many: who asked says it once.
                     Job::Check(_) => continue,
                 };
@@ -110,9 +113,10 @@ impl Worker {
     fn run(&self, jobs: &Receiver<Job>) {
         let mut array = None;
         while let Ok(job) = jobs.recv() {
-            let own = matches!(job, Job::Fence(life) if life.host == self.joining.host);
-            // As another life: nobody fences himself.
-            if self.fenced.swap(false, Relaxed) || own {
+            let own =
+                |array: &Array| matches!(job, Job::Fence(life) if life.host.0 == array.number());
+            // As another host: nobody fences himself.
+            if self.fenced.swap(false, Relaxed) || array.as_ref().is_some_and(own) {
                 array = None;
             }
             if let Err(why) = self.begin(&mut array, job) {
@@ -124,8 +128,7 @@ impl Worker {
     fn begin(&self, array: &mut Option<Array>, job: Job) -> Result<(), String> {
         let open = match array.take() {
             Some(open) => open,
-            None => Array::open_to_repair(&self.file, self.joining.clone())
-                .map_err(|e| e.to_string())?,
+            None => Array::open_to_repair(&self.file, &self.joining).map_err(|e| e.to_string())?,
         };
         let open = array.insert(open);
         let work = match job {

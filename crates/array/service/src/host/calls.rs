@@ -114,10 +114,11 @@ impl Calls {
         state.closing && state.under_way == 0
     }
 
-    /// Waits so long until the host's thread has ended.
-    pub fn wait_for_end(&self, patience: Duration) {
+    /// Waits so long until the host's thread has ended; returns whether it has.
+    pub fn wait_for_end(&self, patience: Duration) -> bool {
         let lives = |state: &mut State| !state.ended;
-        drop(self.changed.wait_timeout_while(self.state(), patience, lives));
+        let waited = self.changed.wait_timeout_while(self.state(), patience, lives);
+        waited.unwrap_or_else(PoisonError::into_inner).0.ended
     }
 
     /// The host's thread has ended: nothing more will be done.

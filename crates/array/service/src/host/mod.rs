@@ -9,17 +9,19 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lockify_array::{
-    ArrayHost, ArrayState, Change, DeviceId, HostAnswer, HostConfig, HostCounts, HostId, Layout,
-    Life, OpError, Peer, Span, Work,
+    ArrayHost, ArrayState, Change, DeviceId, HostAnswer, HostConfig, HostCounts, Layout, Life,
+    OpError, Peer, Span, Work,
 };
 use lockify_trust::Identity;
 
+mod attach;
 mod calls;
 mod engine;
 
 use crate::history::HostHistory;
 use crate::wire::{Me, Net, Role, Target, Whom};
-use crate::{ArrayFile, HistoryError, clock};
+use crate::{ArrayFile, HistoryError};
+pub use attach::{MemoryError, Standing};
 use calls::Calls;
 pub use calls::Done;
 use engine::HostEngine;
@@ -27,25 +29,11 @@ use engine::HostEngine;
 /// Pieces of work that are under way at most. A caller that submits more waits.
 pub const IN_FLIGHT: usize = 256;
 
-/// Numbers of hosts that people choose are below this one; [`visitor`] gives others.
-pub const VISITORS: u32 = 0x8000_0000;
-
-/// A number for a process that is a host for a short time, at random.
-///
-/// # Errors
-/// The system has no random numbers.
-pub fn visitor() -> std::io::Result<HostId> {
-    let random = crate::ArrayId::random()?.0;
-    let number = u32::from_le_bytes([random[0], random[1], random[2], random[3]]);
-    // Below the numbers of the array's own processes.
-    Ok(HostId(VISITORS + number % (crate::device::OWN_HOSTS - VISITORS)))
-}
-
 /// The identity and options of a program that opens an array.
 #[derive(Clone, Debug)]
 pub struct Joining {
-    /// The host's number. Two processes at a time must not have the same: the newer one fences the older.
-    pub host: HostId,
+    /// Where the host's number comes from.
+    pub standing: Standing,
     /// How it proves who it is.
     pub identity: Identity,
     /// How long devices may take to become ready.
@@ -66,6 +54,9 @@ pub enum OpenError {
     /// Too few devices can be reached, or they refuse.
     #[error("cannot open the array: {0}")]
     Unreachable(String),
+    /// The host's own memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
     /// Its history.
     #[error(transparent)]
     History(#[from] HistoryError),
@@ -107,8 +98,20 @@ pub struct Scrubbed {
 #[derive(Clone)]
 pub struct Array {
     layout: Layout,
+    life: Life,
     calls: Arc<Calls>,
+    /// Held until the last handle is gone.
+    memory: Option<Arc<attach::Memory>>,
     _end: Arc<End>,
+}
+
+/// The uses that an array is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To read and write.
+    Use,
+    /// To repair, or to change the array's state. The array can continue without a device while the lock server is away.
+    Repair,
 }
 
 /// Ends the host with the last handle.
@@ -121,12 +124,12 @@ impl Drop for End {
 }
 
 impl Array {
-    /// Connects to the array's devices, as a new life of this host. Comes back when it can read and write.
+    /// Connects to the array's devices, as a host that no process was before. Comes back when it can read and write.
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn open(file: &ArrayFile, joining: Joining) -> Result<Array, OpenError> {
-        Array::open_with(file, joining, None, true)
+    pub fn open(file: &ArrayFile, joining: &Joining) -> Result<Array, OpenError> {
+        Array::open_with(file, joining, None)
     }
 
     /// As [`Array::open`], and records its requests and answers in a new file, for `lockify check`.
@@ -135,29 +138,41 @@ impl Array {
     /// [`OpenError`].
     pub fn open_recorded(
         file: &ArrayFile,
-        joining: Joining,
+        joining: &Joining,
         history: &Path,
     ) -> Result<Array, OpenError> {
-        Array::open_with(file, joining, Some(history), true)
+        Array::open_with(file, joining, Some(history))
     }
 
-    /// As [`Array::open`], but does not wait for the lock server. The array can continue without a device while that server is
-    /// away.
-    pub(crate) fn open_to_repair(file: &ArrayFile, joining: Joining) -> Result<Array, OpenError> {
-        Array::open_with(file, joining, None, false)
+    /// As a visitor, for the array's own processes.
+    pub(crate) fn open_to_repair(file: &ArrayFile, joining: &Joining) -> Result<Array, OpenError> {
+        Array::open_as(file, joining, attach::visitor()?, None, Purpose::Repair)
     }
 
     fn open_with(
         file: &ArrayFile,
-        joining: Joining,
+        joining: &Joining,
         history: Option<&Path>,
-        with_server: bool,
+    ) -> Result<Array, OpenError> {
+        let (life, memory) = match &joining.standing {
+            Standing::Attached { memory } => attach::attach(file, joining, memory.as_deref())?,
+            Standing::Visitor => (attach::visitor()?, None),
+        };
+        let array = Array::open_as(file, joining, life, history, Purpose::Use)?;
+        Ok(Array { memory: memory.map(Arc::new), ..array })
+    }
+
+    fn open_as(
+        file: &ArrayFile,
+        joining: &Joining,
+        life: Life,
+        history: Option<&Path>,
+        purpose: Purpose,
     ) -> Result<Array, OpenError> {
         let targets = Target::all(file);
         if let Some(target) = targets.iter().find(|t| !joining.identity.allows(t.address)) {
             return Err(OpenError::Exposed(target.address));
         }
-        let life = Life { host: joining.host, incarnation: clock::incarnation() };
         let me = Me::new(file, joining.identity.clone(), Role::Host(life));
         let net = Net::new(me, &targets, joining.log)?;
         let calls = Arc::new(Calls::new(net.waker()));
@@ -172,18 +187,19 @@ impl Array {
         let engine = HostEngine::new(host, file.layout, net, calls.clone(), history, log, &peers);
         std::thread::Builder::new().name("array".into()).spawn(move || engine.run())?;
         let _end = Arc::new(End(calls.clone()));
-        let array = Array { layout: file.layout, calls, _end };
-        array.wait(joining.patience, with_server)?;
+        let array = Array { layout: file.layout, life, calls, memory: None, _end };
+        array.wait(joining.patience, purpose)?;
         Ok(array)
     }
 
     /// Until enough is connected.
-    fn wait(&self, patience: Duration, with_server: bool) -> Result<(), OpenError> {
+    fn wait(&self, patience: Duration, purpose: Purpose) -> Result<(), OpenError> {
         let end = Instant::now() + patience;
         let mut status = self.status();
         loop {
-            let down =
-                |c: &&Connection| c.down.is_some() && (with_server || c.peer != Peer::Server);
+            let down = |c: &&Connection| {
+                c.down.is_some() && (purpose == Purpose::Use || c.peer != Peer::Server)
+            };
             let missing: Vec<&Connection> = status.connections.iter().filter(down).collect();
             if self.is_enough(&missing) {
                 return Ok(());
@@ -210,6 +226,11 @@ impl Array {
             // One of each group may be gone.
             Peer::Device(device) => groups.insert(device.0 / self.layout.group_size()),
         })
+    }
+
+    /// This host's number.
+    pub fn number(&self) -> u32 {
+        self.life.host.0
     }
 
     /// How the array is laid out.
@@ -323,7 +344,12 @@ impl Array {
     /// be called on the array's thread.
     pub fn leave(&self, patience: Duration) {
         self.calls.close();
-        self.calls.wait_for_end(patience);
+        if self.calls.wait_for_end(patience)
+            && let Some(memory) = &self.memory
+        {
+            // The next process would fence this one, which does no harm.
+            let _ = memory.ended();
+        }
     }
 }
 

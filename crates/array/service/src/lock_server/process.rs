@@ -22,8 +22,6 @@ use crate::wire::{Event, Frame, Me, Net, Report, Role};
 
 /// How often signals are looked at.
 const TICK: Duration = Duration::from_millis(100);
-/// The number of this process as a host of the array, behind those of the voters.
-const OWN_NUMBER: u16 = 256;
 
 type Written = (LogToken, io::Result<()>);
 
@@ -68,7 +66,7 @@ impl Process {
         let written = Mailbox::new(net.waker());
         let log = LogThread::start(log, written.clone())?;
         let identity = serving.identity.clone();
-        let repairs = Repairs::start(file, identity, OWN_NUMBER, net.waker(), serving.log)?;
+        let repairs = Repairs::start(file, identity, net.waker(), serving.log)?;
         Ok(Process {
             net,
             server,

@@ -292,8 +292,20 @@ impl Store {
     /// # Errors
     /// The system's.
     pub fn put_in_service(&self) -> io::Result<()> {
+        self.set_in_service(true)
+    }
+
+    /// From now on its blocks are not the array's any more. Durable when this returns.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn put_out_of_service(&self) -> io::Result<()> {
+        self.set_in_service(false)
+    }
+
+    fn set_in_service(&self, in_service: bool) -> io::Result<()> {
         let mut superblock = self.superblock.lock().unwrap_or_else(|e| e.into_inner());
-        let next = Superblock { seq: superblock.seq + 1, in_service: true, ..*superblock };
+        let next = Superblock { seq: superblock.seq + 1, in_service, ..*superblock };
         write_superblock(&self.file, &next)?;
         *superblock = next;
         Ok(())

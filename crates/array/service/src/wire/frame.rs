@@ -119,7 +119,7 @@ impl Frame {
 
 impl Framed for Frame {
     const MAGIC: [u8; 8] = *b"LOCKIFYA";
-    const VERSION: u16 = 5;
+    const VERSION: u16 = 6;
     const SPEAKER: &'static str = "process of an array";
     const SUBJECT: &'static str = "arrays";
     const MAX_GREETING: usize = 4096;
@@ -150,7 +150,7 @@ mod tests {
     use lockify_array::message::{Action, Answer, Call, Past};
     use lockify_array::{
         Agree, Agreed, Ballot, Change, Extent, Held, HostId, LockMode, LockRange, OpId, PartId,
-        Stamp,
+        Stamp, Term,
     };
     use lockify_trust::frame::{FrameError, MAX_TEXT, decode, decode_head, encode, encode_head};
 
@@ -183,7 +183,13 @@ mod tests {
     /// The messages that agree on the array's state and report it.
     fn of_state(life: Life) -> impl Iterator<Item = Frame> {
         let state = ArrayState::new(3);
-        let state = state.changed(Change::LetIn(DeviceId(1), 1 << 33)).unwrap().unwrap();
+        let state = state
+            .changed(Change::LetIn(
+                DeviceId(1),
+                Term { number: 1 << 33, follows: 0, key: u64::MAX },
+            ))
+            .unwrap()
+            .unwrap();
         let state = state.changed(state.without(DeviceId(2))).unwrap().unwrap();
         let call = Call { op: OpId { life, seq: 300 }, sibling: 1, step: 2 };
         let ballot = Ballot { round: 2, by: Some(life), change: 9 };
@@ -192,14 +198,15 @@ mod tests {
             Action::Agree(Agree::Promise { epoch: state.epoch, ballot }),
             Action::Agree(Agree::Accept { ballot, state: state.clone() }),
         ];
+        let agreed = |agreed| Answer::Agreed(Box::new(agreed));
         let answers = [
             Answer::Stale(state.clone()),
             Answer::Behind(state.since),
-            Answer::Agreed(Agreed::Promised { accepted: Some((ballot, state.clone())) }),
-            Answer::Agreed(Agreed::Accepted),
-            Answer::Agreed(Agreed::Outbid { ballot }),
-            Answer::Agreed(Agreed::Chosen(state.clone())),
-            Answer::Agreed(Agreed::Missing(state.epoch)),
+            agreed(Agreed::Promised { accepted: Some((ballot, state.clone())) }),
+            agreed(Agreed::Accepted),
+            agreed(Agreed::Outbid { ballot }),
+            agreed(Agreed::Chosen(state.clone())),
+            agreed(Agreed::Missing(state.epoch)),
         ];
         let (stamp, epoch) = (Stamp { time: 1 << 60, host: 3 }, state.since);
         let ask = move |action| Frame::Request(Request { call, stamp, epoch, action });
@@ -261,7 +268,7 @@ mod tests {
         let mut all = Vec::new();
         encode_head::<Frame>(&mut all);
         encode(&mut all, &Frame::Refused("no".into()));
-        assert_eq!(all, b"LOCKIFYA\x05\0\x04\0\0\0\0\x02no");
+        assert_eq!(all, b"LOCKIFYA\x06\0\x04\0\0\0\0\x02no");
         assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::VERSION)));
         assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(FrameError::Tls));
         let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();

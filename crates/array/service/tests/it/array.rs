@@ -1,12 +1,15 @@
 //! Hosts and devices of an array, with real files and connections, in one process.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use crate::common::{PATIENCE, Site};
 use bytes::Bytes;
-use lockify_array::{Condition, DeviceId, Scheme, Span};
+use lockify_array::{Condition, DeviceId, OpError, Scheme, Span};
+use lockify_volume::host::Array;
 use lockify_volume::{BLOCK, Durability, Timing, upkeep};
 
 struct Farm {
@@ -91,7 +94,7 @@ fn span(start: u64, count: u64) -> Span {
 #[test]
 fn what_one_host_writes_another_reads() {
     let farm = Farm::new(Scheme::TimestampOrdering, 4);
-    let (one, two) = (farm.site.open(1), farm.site.open(2));
+    let (one, two) = (farm.site.open(), farm.site.open());
     assert_eq!(one.blocks(), 20 * 4 * 4);
     assert_eq!(two.read(span(0, 320)).unwrap(), data(320, 0));
     for (i, part) in [span(0, 1), span(3, 2), span(16, 16), span(40, 100)].into_iter().enumerate() {
@@ -113,7 +116,7 @@ fn hosts_that_write_the_same_stripes_do_not_mix() {
         let farm = Farm::new(scheme, 2);
         std::thread::scope(|scope| {
             for host in 1..=2_u32 {
-                let array = farm.site.open(host);
+                let array = farm.site.open();
                 for thread in 0..2_u8 {
                     let array = array.clone();
                     scope.spawn(move || {
@@ -133,7 +136,7 @@ fn hosts_that_write_the_same_stripes_do_not_mix() {
 #[test]
 fn a_device_that_ends_for_a_moment_is_waited_for() {
     let mut farm = Farm::new(Scheme::TimestampOrdering, 2);
-    let host = farm.site.open(1);
+    let host = farm.site.open();
     host.write(span(0, 20), data(20, 7)).unwrap();
     farm.stop(1);
     farm.start(1, false);
@@ -146,7 +149,7 @@ fn a_device_that_ends_for_a_moment_is_waited_for() {
 #[test]
 fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
     let mut farm = Farm::new(Scheme::TimestampOrdering, 2);
-    let host = farm.site.open(1);
+    let host = farm.site.open();
     let all = span(0, host.blocks());
     host.write(all, data(all.count, 7)).unwrap();
     farm.stop(1);
@@ -174,7 +177,7 @@ fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
 fn a_lock_server_that_ends_is_waited_for() {
     for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
         let mut farm = Farm::new(scheme, 2);
-        let (one, two) = (farm.site.open(1), farm.site.open(2));
+        let (one, two) = (farm.site.open(), farm.site.open());
         one.write(span(0, 20), data(20, 1)).unwrap();
         for round in 2..6 {
             farm.stop_lock_server();
@@ -195,10 +198,80 @@ fn a_lock_server_that_ends_is_waited_for() {
 #[test]
 fn a_host_that_leaves_keeps_no_locks() {
     let farm = Farm::new(Scheme::CallbackLocking, 2);
-    let one = farm.site.open(1);
+    let one = farm.site.open();
     one.write(span(0, 20), data(20, 1)).unwrap();
     one.leave(PATIENCE);
-    let two = farm.site.open(2);
+    let two = farm.site.open();
     two.write(span(0, 20), data(20, 2)).unwrap();
     assert_eq!(two.counts().delayed, 0);
+}
+
+/// Two command lines that are the same, also with the same number, as releases before had it.
+#[test]
+fn hosts_never_have_the_same_number() {
+    let farm = Farm::new(Scheme::TimestampOrdering, 2);
+    let hosts: Vec<_> = (0..6).map(|_| farm.site.open()).collect();
+    let numbers: BTreeSet<u32> = hosts.iter().map(Array::number).collect();
+    assert_eq!(numbers.len(), hosts.len(), "{numbers:?}");
+    let last = *numbers.last().unwrap();
+    drop(hosts);
+    std::thread::scope(|scope| {
+        let later: Vec<_> = (0..4).map(|_| scope.spawn(|| farm.site.open().number())).collect();
+        let later: BTreeSet<u32> = later.into_iter().map(|host| host.join().unwrap()).collect();
+        assert!(later.len() == 4 && later.iter().all(|number| *number > last), "{later:?}");
+    });
+}
+
+/// A machine is restored from a backup while it runs elsewhere, or its files are copied.
+#[test]
+fn a_host_fences_the_process_that_it_was_before_and_that_did_not_end() {
+    for scheme in [Scheme::TimestampOrdering, Scheme::CallbackLocking] {
+        let farm = Farm::new(scheme, 2);
+        let (memory, copy) =
+            (farm.site.folder.path().join("host"), farm.site.folder.path().join("copy"));
+        let former = Array::open(&farm.site.file, &farm.site.joining(Some(&memory))).unwrap();
+        former.write(span(0, 20), data(20, 1)).unwrap();
+        let second = Array::open(&farm.site.file, &farm.site.joining(Some(&memory)));
+        let why = second.err().unwrap().to_string();
+        assert!(why.contains("in use by another process"), "{why}");
+        std::fs::copy(&memory, &copy).unwrap();
+        let host = Array::open(&farm.site.file, &farm.site.joining(Some(&copy))).unwrap();
+        host.write(span(0, 20), data(20, 2)).unwrap();
+        assert_eq!(former.write(span(0, 20), data(20, 3)), Err(OpError::Fenced), "{scheme}");
+        assert_eq!(host.read(span(0, 20)).unwrap(), data(20, 2), "{scheme}");
+        // One that ends in order leaves nobody to fence.
+        host.leave(PATIENCE);
+        drop(host);
+        let next = Array::open(&farm.site.file, &farm.site.joining(Some(&copy))).unwrap();
+        next.write(span(0, 20), data(20, 4)).unwrap();
+    }
+}
+
+#[test]
+fn a_device_file_that_is_put_back_to_an_older_copy_is_left_out_until_it_is_rebuilt() {
+    for scheme in [Scheme::TimestampOrdering, Scheme::DeviceLocking] {
+        let mut farm = Farm::new(scheme, 2);
+        let host = farm.site.open();
+        host.write(span(0, 160), data(160, 1)).unwrap();
+        farm.stop(1);
+        let (file, copy) = (farm.site.path(1), farm.site.folder.path().join("copy"));
+        std::fs::copy(&file, &copy).unwrap();
+        farm.start(1, false);
+        host.write(span(0, 160), data(160, 2)).unwrap();
+        farm.stop(1);
+        std::fs::copy(&copy, &file).unwrap();
+        farm.start(1, false);
+        let failed = || host.status().state.devices[1] == Condition::Failed;
+        let end = Instant::now() + PATIENCE;
+        while !failed() {
+            assert_eq!(host.read(span(0, 160)).unwrap(), data(160, 2), "{scheme}");
+            assert!(Instant::now() < end, "{scheme}: {:?}", host.status());
+        }
+        assert_eq!(host.read(span(0, 160)).unwrap(), data(160, 2), "{scheme}");
+        upkeep::rebuild(&host, DeviceId(1), 4, &|_| {}).unwrap();
+        assert_eq!(host.status().state.devices[1], Condition::Good);
+        // Its content counts again.
+        farm.stop(0);
+        assert_eq!(host.read(span(0, 160)).unwrap(), data(160, 2), "{scheme}");
+    }
 }

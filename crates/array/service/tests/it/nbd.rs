@@ -56,7 +56,7 @@ impl Farm {
     }
 
     fn export(&mut self, host: u32) {
-        let array = self.site.open(host);
+        let array = self.site.open();
         let socket = self.site.folder.path().join(format!("host{host}"));
         let export = Export::of(&self.site.file, "array".into(), String::new(), false);
         let server = Server::listen(&Listen::Unix(socket), export, log).unwrap();

@@ -185,7 +185,7 @@ fn once(
     let file = fleet::file(scheme, settings).map_err(|e| BenchError::Array(e.to_string()))?;
     let fleet = Fleet::start(&file, dir.path(), settings, how)?;
     let start = |host: u32| {
-        let role = Role::Host { id: host, load: load(host) };
+        let role = Role::Host { load: load(host) };
         Worker::start(how, format!("host {host}"), &Job { array: fleet.array.clone(), role })
     };
     let mut hosts = (1..=workload.hosts).map(start).collect::<Result<Vec<_>, _>>()?;

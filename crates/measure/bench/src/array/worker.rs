@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockify_array::{DeviceId, HostId, OpError, Work};
+use lockify_array::{DeviceId, OpError, Work};
 use lockify_report::crew::{self, Failure};
 use lockify_trust::Identity;
-use lockify_volume::host::{Array, Joining};
+use lockify_volume::host::{Array, Joining, Standing};
 use lockify_volume::store::Access;
 use lockify_volume::{ArrayFile, device, lock_server, nbd};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub(super) enum Role {
     /// A lock server with a new log.
     LockServer { log: PathBuf },
     /// A host that puts a load on the array.
-    Host { id: u32, load: Load },
+    Host { load: Load },
     /// A host that exports the array, when it has filled it.
     Export { id: u32, socket: PathBuf },
 }
@@ -65,7 +65,7 @@ fn become_it(job: &Job) -> Result<Option<Reply>, Failure> {
     match &job.role {
         Role::Device { id, path, direct } => be_device(&file, *id, path, *direct)?,
         Role::LockServer { log } => be_lock_server(&file, log)?,
-        Role::Host { id, load } => return Ok(Some(Reply::Done(be_host(&file, *id, load)?))),
+        Role::Host { load } => return Ok(Some(Reply::Done(be_host(&file, load)?))),
         Role::Export { id, socket } => be_export(&file, *id, socket)?,
     }
     Ok(None)
@@ -107,14 +107,14 @@ fn be_lock_server(file: &ArrayFile, log_file: &std::path::Path) -> Result<(), Fa
     Ok(server.run(&*serves()?)?)
 }
 
-fn open(file: &ArrayFile, id: u32) -> Result<Array, Failure> {
+fn open(file: &ArrayFile) -> Result<Array, Failure> {
     let joining = Joining {
-        host: HostId(id),
+        standing: Standing::Attached { memory: None },
         identity: Identity::loopback("bench", 0),
         patience: PATIENCE,
         log,
     };
-    Ok(Array::open(file, joining)?)
+    Ok(Array::open(file, &joining)?)
 }
 
 impl Doer for Array {
@@ -123,8 +123,8 @@ impl Doer for Array {
     }
 }
 
-fn be_host(file: &ArrayFile, id: u32, load: &Load) -> Result<Done, Failure> {
-    let array = open(file, id)?;
+fn be_host(file: &ArrayFile, load: &Load) -> Result<Done, Failure> {
+    let array = open(file)?;
     crew::reply(&Reply::Ready)?;
     crew::line()?;
     let before = array.counts();
@@ -138,7 +138,7 @@ fn be_host(file: &ArrayFile, id: u32, load: &Load) -> Result<Done, Failure> {
 }
 
 fn be_export(file: &ArrayFile, id: u32, socket: &std::path::Path) -> Result<(), Failure> {
-    let array = open(file, id)?;
+    let array = open(file)?;
     let export = nbd::Export::of(file, "bench".into(), format!("host {id}"), false);
     // Blocks that were never written are not read from the disk.
     let stripe = vec![0x5a; export.stripe as usize];

@@ -32,7 +32,7 @@ const fn hole(name: &'static str, mutation: Mutation, faults: Faults, rule: &'st
     Hole { name, open: (scheme, Some(mutation)), closed: scheme, faults, rule, seeds: 0..SEEDS }
 }
 
-const HOLES: [Hole; 7] = [
+const HOLES: [Hole; 8] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -45,6 +45,7 @@ const HOLES: [Hole; 7] = [
     hole("keep queued reads", Mutation::TsoKeepsQueuedReads, Faults::None, "timestamp_order"),
     hole("delta after partial write", Mutation::DeltaAfterPartialWrite, Faults::Restarts, "parity"),
     hole("serve before settled", Mutation::ServesBeforeSettled, Faults::Restarts, "reads"),
+    hole("trust old copies", Mutation::TrustsOldCopies, Faults::All, "reads"),
     Hole {
         name: "unlock before written",
         open: (Scheme::ServerLocking, Some(Mutation::UnlockBeforeWritten)),

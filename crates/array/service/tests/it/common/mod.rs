@@ -1,13 +1,13 @@
 //! An array's file, a folder for its devices' files, and who serves and opens it, all in this process.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockify_array::{DeviceId, HostId, Layout, Redundancy, Scheme};
+use lockify_array::{DeviceId, Layout, Redundancy, Scheme};
 use lockify_trust::Identity;
 use lockify_volume::device::{Server, Serving};
-use lockify_volume::host::{Array, Joining};
+use lockify_volume::host::{Array, Joining, Standing};
 use lockify_volume::store::Access;
 use lockify_volume::{
     ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, SECTOR, Timing,
@@ -94,8 +94,12 @@ impl Site {
         lock_server::Server::start(&self.file, &serving).unwrap()
     }
 
-    pub fn open(&self, host: u32) -> Array {
-        let joining = Joining { host: HostId(host), identity: identity(), patience: PATIENCE, log };
-        Array::open(&self.file, joining).unwrap()
+    pub fn open(&self) -> Array {
+        Array::open(&self.file, &self.joining(None)).unwrap()
+    }
+
+    pub fn joining(&self, memory: Option<&Path>) -> Joining {
+        let standing = Standing::Attached { memory: memory.map(Path::to_owned) };
+        Joining { standing, identity: identity(), patience: PATIENCE, log }
     }
 }
