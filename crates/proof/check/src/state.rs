@@ -86,7 +86,7 @@ pub struct Lock {
     pub line: u64,
     /// VALBLK on the last request or conversion.
     pub valblk: bool,
-    /// It was requested with PERSISTENT.
+    /// PERSISTENT on the last request or conversion.
     pub persistent: bool,
     /// The grant is provisional.
     pub provisional: bool,
@@ -341,6 +341,7 @@ impl Lock {
             }
         } else {
             self.valblk = event.flags.contains(Flags::VALBLK);
+            self.persistent = event.flags.contains(Flags::PERSISTENT);
         }
         if let (OpKind::Convert, Some(held), Some(to)) = (kind, self.held, event.mode) {
             self.held = Some(held_during(held, to, event.flags));

@@ -3,6 +3,9 @@
 //!
 //! O2CB counts references so that a master knows who remembers it. Here a master without locks may
 //! forget the resource: a node that remembered it is told "not the master" and asks again.
+//!
+//! A node that waits for a lower one to become the master would wait for ever if that one finds another master, since it then
+//! tells nobody. So it says that it no longer tries, and those that waited for it ask again.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -15,6 +18,9 @@ use crate::message::{Body, Mastering};
 use crate::name::Name;
 use crate::resource::{Finding, Master, ResourceKey};
 use crate::space::Lockspace;
+
+/// In the place of a round's number: the sender no longer tries to become the master.
+const NO_LONGER: u64 = 0;
 
 /// One attempt to find or become the master.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -35,10 +41,15 @@ impl Lockspace {
 
     pub(crate) fn ask_everybody(&mut self, key: ResourceKey, id: LockId) {
         self.store[id].stage = OpStage::AwaitsMaster;
+        self.begin_search(key, BTreeSet::new());
+    }
+
+    /// `rivals` wait for this node already.
+    fn begin_search(&mut self, key: ResourceKey, rivals: BTreeSet<NodeId>) {
         let others = self.others();
         let number = self.directory.new_id();
         let missing = others.iter().copied().collect();
-        self.rounds.insert(key, Round { number, missing, ..Round::default() });
+        self.rounds.insert(key, Round { number, missing, rivals, master: None });
         self.store[key].finding = Finding::Asking;
         let name = self.name_of(key);
         for node in others {
@@ -72,6 +83,9 @@ impl Lockspace {
         answer: Mastering,
     ) {
         let Some(key) = self.store.find(&name, name.hash64()) else { return };
+        if number == NO_LONGER {
+            return self.rival_gives_up(key, from);
+        }
         let Some(round) = self.rounds.get_mut(&key).filter(|r| r.number == number) else { return };
         round.missing.remove(&from);
         match answer {
@@ -91,6 +105,8 @@ impl Lockspace {
         };
         self.stats.round_trips += u64::from(self.view.members.len() > 1);
         if let Some(master) = round.master {
+            let rivals = core::mem::take(&mut round.rivals);
+            self.tell_rivals(key, &rivals);
             return self.mastered_at(key, master);
         }
         if round.rivals.first().is_some_and(|&lowest| lowest < self.config.node) {
@@ -108,6 +124,27 @@ impl Lockspace {
             self.send(node, Body::Assert { name, round: number });
         }
         self.asserted(key);
+    }
+
+    /// Those above this node wait for it.
+    fn tell_rivals(&mut self, key: ResourceKey, rivals: &BTreeSet<NodeId>) {
+        let (name, me) = (self.name_of(key), self.config.node);
+        for rival in rivals.iter().copied().filter(|rival| *rival > me) {
+            let body = Body::Masters { name, round: NO_LONGER, answer: Mastering::No };
+            self.send(rival, body);
+        }
+    }
+
+    /// A node that tried to become the master has found one, which may have forgotten the resource since.
+    fn rival_gives_up(&mut self, key: ResourceKey, from: NodeId) {
+        let (me, finding) = (self.config.node, self.store[key].finding);
+        let Some(round) = self.rounds.get_mut(&key) else { return };
+        round.rivals.remove(&from);
+        let waits = round.rivals.first().is_some_and(|lowest| *lowest < me);
+        if finding == Finding::Awaiting && !waits {
+            let rivals = core::mem::take(&mut round.rivals);
+            self.begin_search(key, rivals);
+        }
     }
 
     pub(crate) fn receive_assert(&mut self, from: NodeId, name: Name, round: u64) {

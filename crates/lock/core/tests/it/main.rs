@@ -1,5 +1,6 @@
 //! The lock manager, by its inputs and outputs alone. `allocation.rs` is beside it.
 
+mod broadcast;
 mod bulk;
 mod common;
 mod crowd;

@@ -558,6 +558,27 @@ fn a_client_that_dies_while_it_waits_to_write_may_invalidate_the_value_block_lat
 }
 
 #[test]
+fn a_conversion_makes_a_lock_persistent_or_ends_that() {
+    let orphaned = r#"
+        e:"begin"
+        e:"request",n:2,l:1,r:1,m:"NL"
+        e:"grant",n:2,l:1,m:"NL"
+        e:"request",n:1,l:1,r:1,m:"CR","client":"c"FIRST
+        e:"grant",n:1,l:1,m:"CR"
+        e:"convert",n:1,l:1,m:"PW","flags":["valblk"THEN]
+        e:"grant",n:1,l:1,m:"PW"
+        e:"convert",n:1,l:1,m:"PW","flags":["valblk"THEN],"lvb":"07"
+        e:"grant",n:1,l:1,m:"PW"
+        e:"gone",n:1,"client":"c"
+        e:"convert",n:2,l:1,m:"PR","flags":["valblk"]
+        e:"grant",n:2,l:1,m:"PR","lvb":"07""#;
+    let becomes = orphaned.replace("FIRST", "").replace("THEN", r#","persistent""#);
+    clean("lvb", &becomes);
+    let ends = orphaned.replace("FIRST", r#","flags":["persistent"]"#).replace("THEN", "");
+    assert_eq!(broken(&ends).0, "lvb");
+}
+
+#[test]
 fn a_dead_clients_request_may_reach_the_resource_after_all_other_locks_have_gone() {
     let alive = r#"
         e:"begin"
