@@ -28,7 +28,7 @@ ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:")
 def pages() -> list[Path]:
     own = [path for path in DOCS.rglob("*.md") if path != SUMMARY]
     top = [*ROOT.glob("*.md"), *ROOT.glob("crates/**/README.md")]
-    others = [path for part in ("kernel", "lab", "netns", "labs", "python") for path in (ROOT / part).glob("**/*.md")]
+    others = [path for part in ("kernel", "labs", "python") for path in (ROOT / part).glob("**/*.md")]
     return sorted({*own, *top, *others})
 
 
