@@ -32,6 +32,9 @@ def test_published_crates_say_what_they_are() -> None:
             assert package[key], f"{package['name']} has no {key}"
         words = package["keywords"]
         assert len(words) <= 5 and all(re.fullmatch(r"[a-z][a-z0-9-]{,19}", word) for word in words)
+        for licence in ("LICENSE-APACHE", "LICENSE-MIT"):
+            text = Path(package["manifest_path"]).with_name(licence)
+            assert text.is_file() and text.samefile(ROOT / licence), f"{package['name']} has no link to {licence}"
         # Its parts have to be published, too.
         needed = {need["name"] for need in package["dependencies"] if need["kind"] is None and need.get("path")}
         assert needed <= {other["name"] for other in published}, f"{package['name']} needs {needed}"
