@@ -11,7 +11,7 @@ run: release
 
 # What is known within minutes, without root: formatting, lints, documentation, unit tests, and the pages' tests that need
 # no program.
-PAGES = figures links packages prose readme sections
+PAGES = commands configuration figures links packages prose readme sections wings
 check: lint
 	$(CARGO) test --workspace --lib --bins --locked $(FEATURES)
 	$(PYTHON) -B -m pytest -q -p no:cacheprovider $(PAGES:%=docs/test_%.py)

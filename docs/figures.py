@@ -5,8 +5,9 @@
                                              keeps the report of a run that has just ended, and writes the page
 
 A run is NAME.json: the command, the date, the machine, and, as `show`, the rows that the page has. The figures are
-in NAME.jsonl, the report that `lockify bench`, `lockify demo`, `lockify sim` or `lab/lab bench` wrote (crates/measure/report).
-Runs without a report were recorded by hand: their figures are in NAME.json itself, and the page says so.
+in NAME.jsonl, the report that `lockify bench`, `lockify demo`, `lockify sim` or `labs/kernels/lab bench` wrote
+(crates/measure/report). Runs without a report were recorded by hand: their figures are in NAME.json itself, and the
+page says so.
 """
 
 from __future__ import annotations

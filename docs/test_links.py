@@ -1,4 +1,5 @@
-"""Every page is in the book's table of contents. Every link from one text of the repository to another leads somewhere.
+"""Every page is in the book's table of contents, and two clicks from README.md. Every link from one text of the repository
+to another leads somewhere, and so does every name of a page in a comment or a message.
 
 Anchors follow GitHub's rules: a heading in lower case, without punctuation, with hyphens for spaces. The second heading
 of the same text gets `-1`.
@@ -7,6 +8,7 @@ of the same text gets `-1`.
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -23,12 +25,15 @@ NAMED = re.compile(r'<a (?:id|name)="([^"]+)">')
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target><[^>]*>|[^)\s]*)(?: +\"[^\"]*\")?\)")
 CODE = re.compile(r"(`+)(?:(?!\1).)+?\1(?!`)")
 ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:")
+# docs/test_sections.py has the sections of docs/design.
+NAMED_PAGE = re.compile(r"(?<![\w./-])docs/[\w/-]+\.md\b")
+SOURCES = (".c", ".h", ".py", ".rs", ".sh", ".toml")
 
 
 def pages() -> list[Path]:
     own = [path for path in DOCS.rglob("*.md") if path != SUMMARY]
     top = [*ROOT.glob("*.md"), *ROOT.glob("crates/**/README.md")]
-    others = [path for part in ("kernel", "lab", "netns", "labs", "python") for path in (ROOT / part).glob("**/*.md")]
+    others = [path for part in ("kernel", "labs", "python") for path in (ROOT / part).glob("**/*.md")]
     return sorted({*own, *top, *others})
 
 
@@ -103,6 +108,43 @@ def test_every_page_is_in_the_table_of_contents_once() -> None:
     listed = sorted((DOCS / target).resolve() for _, target in links(SUMMARY.read_text()))
     there = sorted(path for path in DOCS.rglob("*.md") if path != SUMMARY)
     assert listed == there, f"SUMMARY.md differs from docs/ by {sorted(map(str, set(listed) ^ set(there)))}"
+
+
+def linked(page: Path) -> set[Path]:
+    """The texts that a page links to."""
+    targets = (target.partition("#")[0] for _, target in links(page.read_text()) if not ELSEWHERE.match(target))
+    return {there for target in targets if (there := (page.parent / target).resolve()).suffix == ".md"}
+
+
+def test_every_page_is_two_clicks_from_the_readme() -> None:
+    first = linked(ROOT / "README.md")
+    found = first.union(*(linked(page) for page in first))
+    sought = [page for folder in ("docs", "kernel", "labs") for page in (ROOT / folder).rglob("*.md") if page != SUMMARY]
+    far = [str(page.relative_to(ROOT)) for page in sorted(sought) if page not in found]
+    assert not far, "docs/README.md names all pages"
+
+
+def sources() -> list[Path]:
+    """The programs that are committed, and texts of CI and of packages."""
+    git = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
+    names = subprocess.run(git, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    kept = (name for name in names if Path(name).suffix in SOURCES or name.startswith((".ci/", "debian/", "packaging/")))
+    return [ROOT / name for name in kept if (ROOT / name).is_file()]
+
+
+def unknown_pages(text: str) -> list[str]:
+    return [name for name in NAMED_PAGE.findall(text) if not (ROOT / name).exists()]
+
+
+def test_every_page_that_a_source_names_is_there() -> None:
+    # Some tests name pages that are not there, to see that they are missed.
+    read = (path for path in sources() if not path.is_relative_to(DOCS))
+    wrong = [f"{path.relative_to(ROOT)}: {name}" for path in read for name in unknown_pages(path.read_text())]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_a_page_that_is_not_there_is_missed() -> None:
+    assert unknown_pages("//! See docs/run.md and docs/runs.md; a/docs/there.md is another's.") == ["docs/runs.md"]
 
 
 def test_every_page_begins_with_its_title() -> None:

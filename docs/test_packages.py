@@ -32,13 +32,16 @@ def test_published_crates_say_what_they_are() -> None:
             assert package[key], f"{package['name']} has no {key}"
         words = package["keywords"]
         assert len(words) <= 5 and all(re.fullmatch(r"[a-z][a-z0-9-]{,19}", word) for word in words)
+        for licence in ("LICENSE-APACHE", "LICENSE-MIT"):
+            text = Path(package["manifest_path"]).with_name(licence)
+            assert text.is_file() and text.samefile(ROOT / licence), f"{package['name']} has no link to {licence}"
         # Its parts have to be published, too.
         needed = {need["name"] for need in package["dependencies"] if need["kind"] is None and need.get("path")}
         assert needed <= {other["name"] for other in published}, f"{package['name']} needs {needed}"
 
 
 def test_every_file_of_the_kernel_that_can_say_so_is_gpl() -> None:
-    sources = [*(ROOT / "kernel" / "src").glob("*.[ch]"), *(ROOT / "kernel" / "guest").glob("*.c")]
+    sources = [*(ROOT / "kernel" / "src").glob("*.[ch]"), *(ROOT / "labs" / "qemu" / "guest").glob("*.c")]
     assert len(sources) > 5
     for source in sources:
         assert "GPL-2.0-only" in source.read_text().splitlines()[0], source

@@ -177,7 +177,7 @@ WRONG = [
     ("README.md", "[it](docs/design/kernel-claim.md#d12)", "has no section #d12"),
     ("README.md", "[claim](docs/design/claims.md)", "there is no docs/design/claims.md"),
     ("docs/design/claim.md", "See section 99.", "has no section 99"),
-    ("lab/README.md", "the hole D12", "defines no D12"),
+    ("labs/kernels/README.md", "the hole D12", "defines no D12"),
 ]
 
 

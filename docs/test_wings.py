@@ -170,7 +170,10 @@ def expanded(path: str) -> list[str]:
     return [found for choice in choices.split(",") for found in expanded(head + choice + tail)]
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "crates").glob("*/README.md")), ids=lambda page: page.parent.name)
+WINGS = [*sorted((ROOT / "crates").glob("*/README.md")), ROOT / "labs" / "README.md"]
+
+
+@pytest.mark.parametrize("page", WINGS, ids=lambda page: page.parent.name)
 def test_a_wings_page_names_places_that_are_there(page: Path) -> None:
     """The first path of each row of "To change X, go to Y"."""
     rows = [line.split("|") for line in page.read_text().splitlines() if line.startswith("| ") and line.count("|") == 3]

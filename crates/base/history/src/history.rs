@@ -325,8 +325,13 @@ impl<L: Line> LineWriter<File, L> {
 impl<W: Sink, L> LineWriter<W, L> {
     /// Writes to an empty sink.
     pub fn new(sink: W) -> Self {
+        Self::behind(sink, 0)
+    }
+
+    /// Writes behind `bytes` of whole lines that the sink has already. They stay, whatever fails.
+    pub fn behind(sink: W, bytes: u64) -> Self {
         let batch = Vec::with_capacity(BATCH + 4096);
-        LineWriter { sink, batch, batched: 0, written: 0, bytes: 0, failed: None, of: PhantomData }
+        LineWriter { sink, batch, batched: 0, written: 0, bytes, failed: None, of: PhantomData }
     }
 
     /// Appends an event.
@@ -377,7 +382,7 @@ impl<W: Sink, L> LineWriter<W, L> {
         Ok(())
     }
 
-    /// Events that the operating system has.
+    /// Events of this writer that the operating system has.
     pub fn written(&self) -> u64 {
         self.written
     }

@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "quick")]
     smoke: bool,
     /// Also measure the kernel's lock manager, through libdlm, in nodes of the lab: as root, in a
-    /// checkout, after `lab/lab setup`, `lab/lab build` and `make lib`
+    /// checkout, after `labs/kernels/lab setup`, `labs/kernels/lab build` and `make lib`
     #[arg(long)]
     kernel: bool,
     /// Fail if one of them is not installed
@@ -42,7 +42,7 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// Re-lock on an embedded node: what `lab/lab bench locks` runs beside the kernel's lock manager.
+/// Re-lock on an embedded node: what `labs/kernels/lab bench locks` runs beside the kernel's lock manager.
 #[derive(clap::Args)]
 pub struct Relock {
     /// How long
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Ended {
     // `make lib` puts libraries beside the program.
     let libraries = lockify.with_file_name("lib");
     let options = Options {
-        kernel: args.kernel.then(|| Kernel { lab: "lab/lab".into(), libraries }),
+        kernel: args.kernel.then(|| Kernel { lab: "labs/kernels/lab".into(), libraries }),
         lockify,
         effort: Effort { rounds, turn: Duration::from_millis(turn) },
         limit: Duration::from_secs(60 * minutes),

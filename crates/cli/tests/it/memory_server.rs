@@ -268,7 +268,7 @@ fn nonsense_is_refused() {
     assert!(code(&out) == 125 && stderr(&out).contains("is no segment"), "{out:?}");
 }
 
-/// Without a device; with one, `lab/tests/rdma` has it serve.
+/// Without a device; with one, `labs/kernels/tests/rdma` has it serve.
 #[test]
 fn rdma_that_cannot_be_is_refused() {
     let user = User::new();

@@ -99,7 +99,9 @@ impl History {
         let HistoryImage { path, node, life, clients, adoptions, leaving } = image;
         check_that_it_cannot_block(&path).map_err(WriteError::Create)?;
         let file = File::options().append(true).open(&path).map_err(WriteError::Create)?;
-        let writer = Writer::new(file);
+        // A full disk later takes back no event that this file had before.
+        let bytes = file.metadata().map_err(WriteError::Create)?.len();
+        let writer = Writer::behind(file, bytes);
         Ok(History { writer, path, node, life, clients, adoptions, leaving })
     }
 

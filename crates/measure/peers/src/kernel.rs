@@ -24,7 +24,7 @@ pub struct Kernel {
 /// The benchmark's name in the lab's rows.
 pub const BENCH: &str = "locks";
 
-/// The result rows of `lab/lab bench locks`.
+/// The result rows of `labs/kernels/lab bench locks`.
 ///
 /// # Errors
 /// The lab or the libraries are not there, or it fails: its last output.

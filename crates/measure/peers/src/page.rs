@@ -99,7 +99,7 @@ mod tests {
 
     use super::{Found, html, kernel};
 
-    /// Rows as `lab/lab bench locks` writes them.
+    /// Rows as `labs/kernels/lab bench locks` writes them.
     fn in_lab(task: &str, service: &str) -> [Row; 2] {
         let row = |metric| {
             Row::of(kernel::BENCH, metric, &[20.0, 30.0])

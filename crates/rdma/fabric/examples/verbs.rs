@@ -1,5 +1,5 @@
 //! The behaviour of the fabric over libibverbs on a real device, or on Soft-RoCE: results, order, messages, and every
-//! way in which a connection can end. All ends are threads of this process. `lab/tests/rdma` runs it on a node; by
+//! way in which a connection can end. All ends are threads of this process. `labs/kernels/tests/rdma` runs it on a node; by
 //! hand:
 //!
 //! ```text

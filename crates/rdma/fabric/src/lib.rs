@@ -3,7 +3,7 @@
 //! | module | carries verbs by | messages by | tested on |
 //! |---|---|---|---|
 //! | [`shm`] | the processor's atomics, in a file that all processes of a machine map | rings in that file, and futexes | this machine |
-//! | [`verbs`] | RDMA: reliable connections of libibverbs, loaded at run time | the same connections | Soft-RoCE between kernels (`lab/tests/rdma`) |
+//! | [`verbs`] | RDMA: reliable connections of libibverbs, loaded at run time | the same connections | Soft-RoCE between kernels (`labs/kernels/tests/rdma`) |
 //!
 //! A fabric has an executor of its own, that waits the way its messages arrive: [`FabricExecutor`].
 #![deny(unsafe_code)]

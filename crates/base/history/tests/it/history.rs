@@ -186,6 +186,22 @@ fn a_full_disk_is_named_and_leaves_whole_lines() {
 }
 
 #[test]
+fn a_full_disk_takes_back_nothing_that_another_writer_wrote() {
+    let event = Event::new(1, 1, Kind::Crash);
+    let line = serde_json::to_string(&event).unwrap().len() + 1;
+    for room in 2 * line..5 * line {
+        let mut disk = Disk { content: Vec::new(), room };
+        let mut first = Writer::new(&mut disk);
+        (0..2).try_for_each(|_| first.write(&event)).and_then(|()| first.flush()).unwrap();
+        drop(first);
+        let mut second = Writer::behind(&mut disk, 2 * line as u64);
+        (0..3).try_for_each(|_| second.write(&event)).and_then(|()| second.flush()).unwrap_err();
+        drop(second);
+        assert_eq!(read(&disk.content).unwrap().len(), room / line);
+    }
+}
+
+#[test]
 fn a_device_without_room_is_named() {
     let Ok(mut writer) = Writer::create("/dev/full") else {
         return; // Not everywhere there is such a device.

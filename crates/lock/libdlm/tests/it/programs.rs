@@ -1,7 +1,7 @@
 //! C programs that use every call, run with our libraries.
 //!
 //! `programs/*.expected` is their output with the kernel's lock manager and Debian's libdlm
-//! (`lab/tests/test_libdlm.py` runs them there); that of `own.c` is Lockify's alone.
+//! (`labs/kernels/tests/test_libdlm.py` runs them there); that of `own.c` is Lockify's alone.
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read};

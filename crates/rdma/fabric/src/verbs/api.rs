@@ -397,7 +397,7 @@ mod tests {
 
     use super::*;
 
-    /// `lab/tests/rdma` compares the same file with the C compiler's view of the header.
+    /// `labs/kernels/tests/rdma` compares the same file with the C compiler's view of the header.
     #[test]
     fn declarations_have_the_layout_that_the_compiler_gives_the_header() {
         let mut said = String::new();

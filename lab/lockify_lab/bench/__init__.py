@@ -1,1 +1,0 @@
-"""Benchmarks on labs: `lab/lab bench paper` reproduces the Lockify paper's evaluation."""

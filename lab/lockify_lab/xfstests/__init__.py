@@ -1,1 +1,0 @@
-"""xfstests on labs: the same list with the claim off and on, and what differs (`lab/lab test --xfstests`)."""

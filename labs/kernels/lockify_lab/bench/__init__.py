@@ -1,0 +1,1 @@
+"""Benchmarks on labs: `lab bench paper` reproduces the Lockify paper's evaluation."""

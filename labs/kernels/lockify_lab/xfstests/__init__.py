@@ -1,0 +1,1 @@
+"""xfstests on labs: the same list with the claim off and on, and what differs (`labs/kernels/lab test --xfstests`)."""
