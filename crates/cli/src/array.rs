@@ -3,6 +3,7 @@
 mod create;
 mod device;
 mod export;
+mod fence;
 mod lock_server;
 mod recover;
 mod status;
@@ -37,6 +38,7 @@ enum Command {
     Device(device::Args),
     LockServer(lock_server::Args),
     Export(export::Args),
+    Fence(fence::Args),
     Status(status::Args),
     Scrub(upkeep::ScrubArgs),
     Rebuild(upkeep::RebuildArgs),
@@ -51,6 +53,7 @@ pub fn run(args: &Args) -> Ended {
         Command::Device(args) => device::run(args),
         Command::LockServer(args) => lock_server::run(args),
         Command::Export(args) => export::run(args),
+        Command::Fence(args) => fence::run(args),
         Command::Status(args) => status::run(args),
         Command::Scrub(args) => upkeep::scrub(args),
         Command::Rebuild(args) => upkeep::rebuild(args),

@@ -299,3 +299,25 @@ fn a_history_that_cannot_be_written_is_refused_with_a_reason() {
         assert!(stderr(&refused).contains(words), "{}", stderr(&refused));
     }
 }
+
+/// A cluster manager cuts a host off: from then on no write of it takes effect, and nobody waits for it.
+#[test]
+fn a_host_is_fenced_when_an_operator_says_so() {
+    let mut array = array("device-locking");
+    let (one, two) = (array.export(1), array.export(2));
+    let (mut blocks, mut others) = (one.connect(), two.connect());
+    blocks.write(0, &content(SHARED));
+    let hosts = device(&array, 0)["hosts"].as_array().unwrap().clone();
+    let number = |host: &serde_json::Value| host.as_u64().unwrap();
+    let first = hosts.iter().map(number).min().unwrap().to_string();
+    let fenced = array.lockify("fence", &["--host", &first]);
+    assert_eq!(code(&fenced), 0, "{}", stderr(&fenced));
+    others.write(0, &content(SHARED));
+    blocks.begin_write(1, 0, &content(1));
+    assert_ne!(blocks.0.reply().0, 0, "EIO");
+    for unknown in ["0", "4000000"] {
+        let refused = array.lockify("fence", &["--host", unknown]);
+        assert_eq!(code(&refused), 2);
+        assert!(stderr(&refused).contains("hosts so far are 1 to"), "{}", stderr(&refused));
+    }
+}
