@@ -50,7 +50,7 @@ pub use locked::LockedFile;
 pub use mailbox::Mailbox;
 pub use name::{LONGEST_CLUSTER, node_name};
 pub use rustls;
-pub use secured::{Reading, Secured};
+pub use secured::Reading;
 pub use shared_key::{SharedKey, generate_key_file};
 pub use socket::Socket;
 pub use text::{cut, printable, printable_json, printable_lines, printable_start};
