@@ -1,140 +1,92 @@
-//! The messages of the two ends of a [`Line`](crate::Line), as bytes. Encoding and decoding are pure functions.
+//! Values as frames: a length (`u32`, little-endian) and that many bytes, one value in postcard's encoding.
 //!
-//! Each side begins with a head: `magic (8 bytes) | version (u16)`. Frames follow: a length (`u32`) and that many bytes,
-//! one frame in postcard's encoding; integers are little-endian. The head and a refusal are the same in every version, so
-//! that two versions can report the error to each other.
+//! Every protocol on a socket has these frames, and each has a longest one. Encoding and decoding are pure functions.
 
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
-use crate::text::cut;
-
-/// Bytes of a head.
-pub const HEAD: usize = 10;
 /// Bytes of a frame's length.
 pub const PREFIX: usize = 4;
-/// The longest text that is shown to somebody, bytes.
-pub const MAX_TEXT: usize = 1024;
 
-/// Bytes of the longest refusal: its text, with the kind of the frame and the length of the text before it.
-const LONGEST_REFUSAL: usize = MAX_TEXT + 16;
-
-/// How a TLS record of a handshake begins, and that of an alert (RFC 8446, 5.1).
-const TLS: [[u8; 2]; 2] = [[22, 3], [21, 3]];
-
-/// Frames of one kind of processes.
-pub trait Framed: Serialize + DeserializeOwned {
-    /// How each side begins.
-    const MAGIC: [u8; 8];
-    /// The version of all this. No other is understood: both sides are of one release.
-    const VERSION: u16;
-    /// The kind of speaker, in an error: "this is no SPEAKER".
-    const SPEAKER: &'static str;
-    /// The subject of the version, in an error: "version 2 of SUBJECT".
-    const SUBJECT: &'static str;
-    /// The longest frame of somebody who has not introduced himself, in bytes without its length: strangers are not given
-    /// memory. A refusal of [`MAX_TEXT`] bytes is heard in any case.
-    const MAX_GREETING: usize;
-    /// The longest frame.
-    const MAX_FRAME: usize;
-    /// The bytes that are read at once.
-    const READ: usize;
-
-    /// No, because. In every version the first kind of frame.
-    fn refusal(why: String) -> Self;
-
-    /// Why not, if it is a refusal.
-    fn refused(&self) -> Option<&str>;
-
-    /// Checks a received frame, and makes its texts [`printable`].
-    ///
-    /// # Errors
-    /// The error of a frame that can be decoded, but that no peer of this version sends.
-    fn received(self) -> Result<Self, &'static str>;
-}
-
-/// Bytes that nobody of this version says.
+/// Bytes that are no frame, or a value that has none.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum FrameError {
-    /// The head is another one.
-    #[error("this is no {0}: is the address right?")]
-    Magic(&'static str),
-    /// TLS, where plain text is spoken.
-    #[error("it speaks TLS and this side does not: give both the same keys")]
-    Tls,
-    /// Another version.
-    #[error(
-        "it speaks version {theirs} of {subject} and this side {ours}: use the same release on both sides"
-    )]
-    Version {
-        /// Of what.
-        subject: &'static str,
-        /// The other side's.
-        theirs: u16,
-        /// This side's.
-        ours: u16,
+pub enum BadFrame {
+    /// Longer than the protocol's longest frame.
+    #[error("a frame of {length} bytes, where at most {longest} are allowed")]
+    TooLong {
+        /// The frame's length, in bytes without its prefix.
+        length: usize,
+        /// The longest frame's.
+        longest: usize,
     },
-    /// No frame.
-    #[error("it sent what makes no sense ({0}): use the same release on both sides")]
-    Malformed(&'static str),
+    /// The content is no value of the expected type.
+    #[error("a frame of {length} bytes that is not understood ({reason})")]
+    NoValue {
+        /// The frame's length.
+        length: usize,
+        /// The decoder's error.
+        reason: postcard::Error,
+    },
+    /// The value ends before the frame does.
+    #[error("a frame of {length} bytes with {extra} bytes too many")]
+    Extra {
+        /// The frame's length.
+        length: usize,
+        /// How many are too many.
+        extra: usize,
+    },
 }
 
-/// Appends a head.
-pub fn encode_head<F: Framed>(out: &mut Vec<u8>) {
-    out.extend_from_slice(&F::MAGIC);
-    out.extend_from_slice(&F::VERSION.to_le_bytes());
+/// Lets postcard append to a buffer that keeps its capacity.
+struct Append<'a>(&'a mut Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Append<'_> {
+    type Output = ();
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
 }
 
-/// The version in the head at the start of `bytes`; `None` if it is not complete yet.
+/// Appends a value as one frame of at most `longest` bytes, without its prefix.
 ///
 /// # Errors
-/// It is no head.
-pub fn decode_head<F: Framed>(bytes: &[u8]) -> Result<Option<u16>, FrameError> {
-    let magic = bytes.len().min(F::MAGIC.len());
-    if bytes[..magic] != F::MAGIC[..magic] {
-        let tls = TLS.iter().any(|start| bytes.starts_with(start));
-        return Err(if tls { FrameError::Tls } else { FrameError::Magic(F::SPEAKER) });
-    }
-    let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
-    Ok(Some(u16::from_le_bytes([head[8], head[9]])))
-}
-
-/// Appends a frame. A refusal's text is cut; whoever says anything else has measured it.
-pub fn encode<F: Framed>(out: &mut Vec<u8>, frame: &F) {
-    let cut;
-    let frame = match frame.refused() {
-        Some(why) if why.len() > MAX_TEXT => {
-            cut = F::refusal(printable(why));
-            &cut
-        }
-        _ => frame,
-    };
+/// The value is too long, or postcard cannot encode it; `out` is then as before.
+pub fn encode<T: Serialize>(out: &mut Vec<u8>, value: &T, longest: usize) -> Result<(), BadFrame> {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX]);
-    // Only a serializer of unknown lengths could fail, and a frame has none.
-    *out = postcard::to_extend(frame, std::mem::take(out)).unwrap_or_default();
+    let written = postcard::serialize_with_flavor(value, Append(out));
     let length = out.len() - start - PREFIX;
-    debug_assert!(length <= F::MAX_FRAME);
-    out[start..start + PREFIX].copy_from_slice(&(length as u32).to_le_bytes());
+    let written = written.map_err(|reason| BadFrame::NoValue { length, reason });
+    let result = written.and_then(|()| permit(length, longest));
+    match result {
+        Ok(()) => out[start..start + PREFIX].copy_from_slice(&(length as u32).to_le_bytes()),
+        Err(_) => out.truncate(start),
+    }
+    result
 }
 
-/// The frame at the start of `bytes` and its length with its prefix; `None` if it is not complete yet. `greeted`: the other
-/// side has introduced itself.
+/// The value in the frame at the start of `bytes`, and the frame's length with its prefix. `None` if the frame is not complete.
 ///
 /// # Errors
-/// It is no frame of this version.
-pub fn decode<F: Framed>(bytes: &[u8], greeted: bool) -> Result<Option<(F, usize)>, FrameError> {
+/// These bytes cannot become such a frame, whatever follows.
+pub fn decode<'a, T: Deserialize<'a>>(
+    bytes: &'a [u8],
+    longest: usize,
+) -> Result<Option<(T, usize)>, BadFrame> {
     let Some(length) = length(bytes) else { return Ok(None) };
-    if length > if greeted { F::MAX_FRAME } else { F::MAX_GREETING.max(LONGEST_REFUSAL) } {
-        return Err(FrameError::Malformed("a frame that is too long"));
-    }
-    let Some(body) = bytes.get(PREFIX..PREFIX + length) else { return Ok(None) };
-    match postcard::take_from_bytes::<F>(body) {
-        Ok((frame, [])) => {
-            let frame = frame.received().map_err(FrameError::Malformed)?;
-            Ok(Some((frame, PREFIX + length)))
-        }
-        Ok(_) => Err(FrameError::Malformed("a frame with something after it")),
-        Err(_) => Err(FrameError::Malformed("a frame of an unknown kind")),
+    permit(length, longest)?;
+    let Some(content) = bytes.get(PREFIX..PREFIX + length) else { return Ok(None) };
+    match postcard::take_from_bytes(content) {
+        Ok((value, [])) => Ok(Some((value, PREFIX + length))),
+        Ok((_, rest)) => Err(BadFrame::Extra { length, extra: rest.len() }),
+        Err(reason) => Err(BadFrame::NoValue { length, reason }),
     }
 }
 
@@ -143,9 +95,47 @@ pub(crate) fn length(bytes: &[u8]) -> Option<usize> {
     bytes.first_chunk::<PREFIX>().map(|prefix| u32::from_le_bytes(*prefix) as usize)
 }
 
-/// A stranger's text, fit for a terminal ([`crate::printable`]), and at most [`MAX_TEXT`] bytes.
-pub fn printable(text: &str) -> String {
-    let mut shown = crate::printable(cut(text, MAX_TEXT));
-    shown.truncate(cut(&shown, MAX_TEXT).len());
-    shown
+fn permit(length: usize, longest: usize) -> Result<(), BadFrame> {
+    if length > longest { Err(BadFrame::TooLong { length, longest }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames of at most eight bytes.
+    fn value(bytes: &[u8]) -> Result<Option<(String, usize)>, BadFrame> {
+        decode(bytes, 8)
+    }
+
+    #[test]
+    fn a_value_comes_back_when_its_last_byte_has_come() {
+        let mut bytes = vec![7];
+        encode(&mut bytes, &"frames", 8).unwrap();
+        assert_eq!(bytes, b"\x07\x07\0\0\0\x06frames");
+        let frame = &bytes[1..];
+        (0..frame.len()).for_each(|cut| assert_eq!(value(&frame[..cut]), Ok(None)));
+        assert_eq!(value(&[frame, b"more"].concat()), Ok(Some(("frames".into(), frame.len()))));
+    }
+
+    #[test]
+    fn a_value_that_is_too_long_is_not_written() {
+        let mut bytes = vec![7];
+        let too_long = BadFrame::TooLong { length: 9, longest: 8 };
+        assert_eq!(encode(&mut bytes, &"too long", 8), Err(too_long.clone()));
+        assert_eq!(bytes, [7]);
+        // It is refused before it has come.
+        assert_eq!(value(&[9, 0, 0, 0]), Err(too_long.clone()));
+        assert_eq!(too_long.to_string(), "a frame of 9 bytes, where at most 8 are allowed");
+    }
+
+    #[test]
+    fn a_frame_is_one_value() {
+        let extra = BadFrame::Extra { length: 3, extra: 1 };
+        assert_eq!(value(b"\x03\0\0\0\x01ab"), Err(extra.clone()));
+        assert_eq!(extra.to_string(), "a frame of 3 bytes with 1 bytes too many");
+        for bytes in [&b"\0\0\0\0"[..], b"\x02\0\0\0\x05a", b"\x02\0\0\0\x01\xff"] {
+            assert!(matches!(value(bytes), Err(BadFrame::NoValue { .. })), "{bytes:?}");
+        }
+    }
 }

@@ -11,8 +11,9 @@
 //!
 //! A [`Keyring`] holds the credentials in use; they can be replaced while a node runs.
 //!
-//! Processes that only have to tell each other [frames](frame) do it over a [`Line`], which does not say what about. Other
-//! threads of a process put letters to its event loop into a [`Mailbox`]. A file that only one of them may use is a [`LockedFile`].
+//! Programs tell each other values as [frames](frame), over a [`Socket`] or another connection with an [`Inbox`]. Processes
+//! of one release do it over a [`Line`], which knows how they begin ([`speech`]) but not what they talk about. Other threads
+//! of a process put letters to its event loop into a [`Mailbox`]. A file that only one of them may use is a [`LockedFile`].
 #![forbid(unsafe_code)]
 
 mod anchors;
@@ -24,6 +25,7 @@ mod files;
 mod folder;
 pub mod frame;
 mod identity;
+mod inbox;
 mod keyring;
 mod line;
 mod locked;
@@ -31,6 +33,8 @@ mod mailbox;
 mod name;
 mod secured;
 mod shared_key;
+mod socket;
+pub mod speech;
 mod text;
 
 pub use authority::{Authority, Lifetime};
@@ -39,12 +43,14 @@ pub use error::TrustError;
 pub use explain::explain;
 pub use folder::{CA, CA_KEY, CaFolder, IDENTITY, NodeFiles};
 pub use identity::Identity;
+pub use inbox::Inbox;
 pub use keyring::{Keyring, PLAIN_TEXT, Security, Source};
 pub use line::{End, Line};
 pub use locked::LockedFile;
 pub use mailbox::Mailbox;
 pub use name::{LONGEST_CLUSTER, node_name};
 pub use rustls;
-pub use secured::{Reading, Secured};
+pub use secured::Reading;
 pub use shared_key::{SharedKey, generate_key_file};
+pub use socket::Socket;
 pub use text::{cut, printable, printable_json, printable_lines, printable_start};

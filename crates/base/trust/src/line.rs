@@ -1,6 +1,6 @@
-//! One connection: TCP, perhaps TLS in it, and frames in that.
+//! One connection: a socket, and frames of one kind of processes in it.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::ErrorKind;
 use std::marker::PhantomData;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,13 +10,10 @@ use mio::net::TcpStream;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
 
-use crate::frame::{
-    FrameError, Framed, HEAD, PREFIX, decode, decode_head, encode, encode_head, length,
-};
-use crate::secured::{Reading, Secured};
-
-/// A buffer that has become larger than this is given back when it is empty.
-const KEPT: usize = 4 << 20;
+use crate::inbox::KEPT;
+use crate::secured::Reading;
+use crate::socket::Socket;
+use crate::speech::{Framed, HEAD, SpeechError, decode, decode_head, encode, encode_head};
 
 /// Why nothing more can be heard.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,7 +23,7 @@ pub enum End {
     /// The other side has not proved who it is; why, and what to do.
     Distrusted(String),
     /// It speaks something else.
-    Foreign(FrameError),
+    Foreign(SpeechError),
 }
 
 impl std::fmt::Display for End {
@@ -43,12 +40,7 @@ impl std::fmt::Display for End {
 /// A connection between two processes that say `F` to each other. Nothing waits but [`Line::wait`].
 #[derive(Debug)]
 pub struct Line<F> {
-    stream: TcpStream,
-    secured: Option<Box<Secured>>,
-    /// Bytes that came and were not understood yet: `input[start..end]`.
-    input: Vec<u8>,
-    start: usize,
-    end: usize,
+    socket: Socket,
     /// The other side's version, once its head is there.
     version: Option<u16>,
     /// It has introduced itself, and may say more at once.
@@ -78,15 +70,14 @@ impl<F: Framed> Line<F> {
     ) -> Line<F> {
         // Without these a machine that vanishes is noticed late, which is no reason not to talk.
         let _ = watch(&stream, silence);
-        let secured = session.map(|session| Box::new(Secured::new(session)));
+        let mut socket = Socket::new(stream);
+        if let Some(session) = session {
+            socket.secure(session);
+        }
         let mut out = Vec::new();
         encode_head::<F>(&mut out);
         Line {
-            stream,
-            secured,
-            input: Vec::new(),
-            start: 0,
-            end: 0,
+            socket,
             version: None,
             greeted: false,
             drained: false,
@@ -102,7 +93,7 @@ impl<F: Framed> Line<F> {
 
     /// Returns true if the other side has proved to be this node; without keys none has to.
     pub fn proves(&self, cluster: &str, node: u32) -> bool {
-        self.secured.as_ref().is_none_or(|secured| secured.proves(cluster, node))
+        self.socket.proves(cluster, node)
     }
 
     /// The other side has introduced itself.
@@ -125,7 +116,7 @@ impl<F: Framed> Line<F> {
 
     /// Returns true if there is something to write, of TLS's handshake if nothing was sent.
     pub fn wants_write(&self) -> bool {
-        self.unsent() > 0 || self.secured.as_ref().is_some_and(|s| s.wants_write())
+        self.unsent() > 0 || self.socket.wants_write()
     }
 
     /// How long the socket has taken nothing of what is there for it.
@@ -138,10 +129,7 @@ impl<F: Framed> Line<F> {
         if !self.wants_write() {
             return false;
         }
-        let (taken, result) = match &mut self.secured {
-            Some(secured) => secured.write(&mut self.stream, &self.out[self.sent..]),
-            None => write(&mut self.stream, &self.out[self.sent..]),
-        };
+        let (taken, result) = self.socket.write(&self.out[self.sent..]);
         self.sent += taken;
         if taken > 0 {
             self.progress = Instant::now();
@@ -168,7 +156,7 @@ impl<F: Framed> Line<F> {
     pub fn finish(&mut self) {
         self.flush();
         // Fails if it is closed already.
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.socket.stream().shutdown(Shutdown::Write);
     }
 
     /// The socket has told that there is something to read. A caller that is told only once (epoll(7), "edge-triggered")
@@ -198,64 +186,38 @@ impl<F: Framed> Line<F> {
         }
     }
 
-    fn frame(&mut self) -> Result<Option<F>, FrameError> {
+    fn frame(&mut self) -> Result<Option<F>, SpeechError> {
+        let inbox = &mut self.socket.inbox;
         let theirs = match self.version {
             Some(version) => version,
             None => {
-                let head = decode_head::<F>(&self.input[self.start..self.end])?;
-                let Some(version) = head else { return Ok(None) };
-                self.start += HEAD;
+                let Some(version) = decode_head::<F>(inbox.rest())? else { return Ok(None) };
+                inbox.skip(HEAD);
                 *self.version.insert(version)
             }
         };
-        let found = decode::<F>(&self.input[self.start..self.end], self.greeted);
+        let found = decode::<F>(inbox.rest(), self.greeted);
         // Of another version, a refusal is all that can be understood.
         let refusal = |(frame, _): &(F, usize)| frame.refused().is_some();
         let understood = found.as_ref().is_ok_and(|found| found.as_ref().is_none_or(refusal));
         if theirs != F::VERSION && !understood {
-            return Err(FrameError::Version { subject: F::SUBJECT, theirs, ours: F::VERSION });
+            return Err(SpeechError::Version { subject: F::SUBJECT, theirs, ours: F::VERSION });
         }
         let Some((frame, used)) = found? else { return Ok(None) };
-        self.start += used;
+        inbox.skip(used);
         Ok(Some(frame))
     }
 
-    /// Discards the other side's further input; returns true if it has closed. A side that closes with unread input may
-    /// discard its own last output (RFC 1122, 4.2.2.13).
+    /// As [`Socket::discard`].
     pub fn discard(&mut self) -> bool {
-        let mut room = [0; 4096];
-        loop {
-            match read(&mut self.stream, &mut room) {
-                (0, Reading::Drained) => return false,
-                (_, Reading::More | Reading::Drained) => {}
-                _ => return true,
-            }
-        }
+        self.socket.discard()
     }
 
     /// Reads once; whether there may be something new.
     fn read(&mut self) -> bool {
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-            if self.input.len() > KEPT {
-                self.input = Vec::new();
-            }
-        } else if self.start > 0 && self.end + F::READ > self.input.len() {
-            self.input.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        // The bytes may be the beginning of a long frame, whose length was looked at.
-        let frame = length(&self.input[self.start..self.end]).filter(|_| self.greeted);
-        let needed = frame.map_or(0, |frame| self.start + PREFIX + frame);
-        let room = needed.max(self.end + F::READ);
-        if self.input.len() < room {
-            self.input.resize(room, 0);
-        }
-        let (came, reading) = match &mut self.secured {
-            Some(secured) => secured.read(&mut self.stream, &mut self.input[self.end..]),
-            None => read(&mut self.stream, &mut self.input[self.end..]),
-        };
-        self.end += came;
+        // A stranger's length gets no memory.
+        let longest = if self.greeted { F::MAX_FRAME } else { 0 };
+        let (came, reading) = self.socket.read(F::READ, longest);
         self.ended = match reading {
             Reading::Drained => {
                 self.drained = came > 0 && !self.closing;
@@ -278,7 +240,7 @@ impl<F: Framed> Line<F> {
         if self.wants_write() {
             flags |= PollFlags::OUT;
         }
-        let mut fds = [PollFd::new(&self.stream, flags)];
+        let mut fds = [PollFd::new(self.socket.stream(), flags)];
         let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
         // Whoever waits looks again anyway.
         let _ = rustix::event::poll(&mut fds, Some(&most));
@@ -288,36 +250,8 @@ impl<F: Framed> Line<F> {
 /// For who waits for other things, too.
 impl<F> AsFd for Line<F> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.socket.stream().as_fd()
     }
-}
-
-/// As [`Secured::read`].
-fn read(stream: &mut TcpStream, room: &mut [u8]) -> (usize, Reading) {
-    loop {
-        match stream.read(room) {
-            Ok(0) => return (0, Reading::Closed(None)),
-            Ok(n) if n < room.len() => return (n, Reading::Drained),
-            Ok(n) => return (n, Reading::More),
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return (0, Reading::Drained),
-            Err(e) => return (0, Reading::Closed(Some(e.kind()))),
-        }
-    }
-}
-
-/// As [`Secured::write`].
-fn write(stream: &mut TcpStream, out: &[u8]) -> (usize, Result<bool, ErrorKind>) {
-    let mut taken = 0;
-    while taken < out.len() {
-        match stream.write(&out[taken..]) {
-            Ok(n) => taken += n,
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return (taken, Ok(true)),
-            Err(e) => return (taken, Err(e.kind())),
-        }
-    }
-    (taken, Ok(false))
 }
 
 /// Has the system ask whether the other side is there, and end a connection whose other side does not answer (tcp(7)).
@@ -335,12 +269,13 @@ fn watch(stream: &TcpStream, silence: Duration) -> rustix::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
-    use std::net::{Ipv4Addr, TcpListener, TcpStream as Socket};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream as Plain};
 
     use serde::{Deserialize, Serialize};
 
     use super::*;
-    use crate::frame::{MAX_TEXT, printable};
+    use crate::frame::BadFrame;
+    use crate::speech::{MAX_TEXT, printable};
 
     #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
     enum Word {
@@ -381,13 +316,13 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     /// Both ends of a connection on loopback.
-    fn connected() -> (Socket, Line<Word>) {
+    fn connected() -> (Plain, Line<Word>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let there = Socket::connect(listener.local_addr().unwrap()).unwrap();
+        let there = Plain::connect(listener.local_addr().unwrap()).unwrap();
         (there, line(listener.accept().unwrap().0))
     }
 
-    fn line(socket: Socket) -> Line<Word> {
+    fn line(socket: Plain) -> Line<Word> {
         socket.set_nonblocking(true).unwrap();
         Line::new(TcpStream::from_std(socket), None, Duration::from_secs(10))
     }
@@ -439,7 +374,7 @@ mod tests {
         let (mut there, mut here) = connected();
         let mut poll = mio::Poll::new().unwrap();
         let both = mio::Interest::READABLE | mio::Interest::WRITABLE;
-        poll.registry().register(&mut here.stream, mio::Token(0), both).unwrap();
+        poll.registry().register(&mut here.socket, mio::Token(0), both).unwrap();
         let mut events = mio::Events::with_capacity(8);
         let mut woken = |here: &mut Line<Word>, wanted: fn(&mio::event::Event) -> bool| {
             while !events.iter().any(wanted) {
@@ -487,12 +422,13 @@ mod tests {
             there.write_all(&[&head(version), bytes].concat()).unwrap();
             word(&mut here)
         };
-        let malformed = |what| Err(End::Foreign(FrameError::Malformed(what)));
-        let longer_than_a_refusal = MAX_TEXT as u32 + 17;
-        let too_long = malformed("a frame that is too long");
-        assert_eq!(ends(3, &longer_than_a_refusal.to_le_bytes()), too_long);
-        assert_eq!(ends(3, &framed(&Word::Yes(vec![13]))), malformed("an unlucky word"));
-        let other = FrameError::Version { subject: "tests", theirs: 4, ours: 3 };
+        let foreign = |why| Err(End::Foreign(why));
+        let (longest, length) = (MAX_TEXT + 16, MAX_TEXT + 17);
+        let too_long = foreign(BadFrame::TooLong { length, longest }.into());
+        assert_eq!(ends(3, &(length as u32).to_le_bytes()), too_long);
+        let unlucky = foreign(SpeechError::Malformed("an unlucky word"));
+        assert_eq!(ends(3, &framed(&Word::Yes(vec![13]))), unlucky);
+        let other = SpeechError::Version { subject: "tests", theirs: 4, ours: 3 };
         assert_eq!(ends(4, &framed(&Word::Yes(vec![1]))), Err(End::Foreign(other)));
         assert_eq!(
             ends(4, &framed(&Word::No("too\nold".into()))),

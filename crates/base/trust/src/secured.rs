@@ -26,7 +26,7 @@ pub enum Reading {
 
 /// The state of TLS on one connection.
 #[derive(Debug)]
-pub struct Secured {
+pub(crate) struct Secured {
     session: Connection,
     /// Bytes from the socket: `raw[start..end]` has not been given to the session yet, which takes
     /// no more while it holds much that has not been read from it.
@@ -36,32 +36,35 @@ pub struct Secured {
 }
 
 impl Secured {
-    /// At a connection's begin ([`Credentials::dial`](crate::Credentials::dial),
-    /// [`accept`](crate::Credentials::accept)).
-    pub fn new(session: Connection) -> Secured {
+    /// At a connection's begin.
+    pub(crate) fn new(session: Connection) -> Secured {
         Secured { session, raw: Vec::new(), start: 0, end: 0 }
     }
 
     /// Returns true if the other side has not proved its identity yet.
-    pub fn is_handshaking(&self) -> bool {
+    pub(crate) fn is_handshaking(&self) -> bool {
         self.session.is_handshaking()
     }
 
     /// Returns true if it has something to send by itself: `write` sends it, even with nothing to
     /// write.
-    pub fn wants_write(&self) -> bool {
+    pub(crate) fn wants_write(&self) -> bool {
         self.session.wants_write()
     }
 
     /// Returns true if the peer has proved to be this node of this cluster.
-    pub fn proves(&self, cluster: &str, node: u32) -> bool {
+    pub(crate) fn proves(&self, cluster: &str, node: u32) -> bool {
         proves(&self.session, cluster, node)
     }
 
     /// Reads at most once from the socket, and puts what it says into `room`, which is not empty;
     /// returns how many bytes. As for a plain socket, `Drained` says that a later event will tell
     /// of more, and nothing else of what was sent remains.
-    pub fn read(&mut self, stream: &mut (impl Read + Write), room: &mut [u8]) -> (usize, Reading) {
+    pub(crate) fn read(
+        &mut self,
+        stream: &mut (impl Read + Write),
+        room: &mut [u8],
+    ) -> (usize, Reading) {
         let (mut came, mut after) = (0, None);
         loop {
             // First what the session has: it takes no more otherwise.
@@ -117,14 +120,14 @@ impl Secured {
     }
 
     /// When what the other side has shown ends ([`Credentials::end_of`]); `None` before it has shown anything.
-    pub fn shown_ends(&self, credentials: &Credentials) -> Option<i64> {
+    pub(crate) fn shown_ends(&self, credentials: &Credentials) -> Option<i64> {
         credentials.end_of(self.session.peer_certificates()?)
     }
 
     /// Encrypts and writes as much of `out` as the socket takes; returns how many bytes of it the
     /// session has taken, and whether the socket is full. Nothing is taken before the peer has
     /// proved who it is.
-    pub fn write(
+    pub(crate) fn write(
         &mut self,
         stream: &mut impl Write,
         out: &[u8],

@@ -3,8 +3,9 @@
 use std::io::{self, ErrorKind, Write};
 
 use lockify_host::{ClientImage, HostedClient};
-use lockify_session::codec::{self, CodecError, Inbox};
+use lockify_session::codec::{self, Inbox};
 use lockify_session::protocol::{Event, Goodbye, Greeting, OLDEST, Request, VERSION};
+use lockify_trust::frame::BadFrame;
 use mio::net::UnixStream;
 use serde::{Deserialize, Serialize};
 
@@ -183,7 +184,7 @@ impl Session {
 
     /// The next request; `None` until more bytes come.
     pub(crate) fn request(&mut self) -> Result<Option<Request>, End> {
-        let told = |e: CodecError| End::Told(Goodbye::BadRequest(e.to_string()));
+        let told = |e: BadFrame| End::Told(Goodbye::BadRequest(e.to_string()));
         self.inbox.next_frame().map_err(told)
     }
 

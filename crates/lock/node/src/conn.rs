@@ -1,19 +1,19 @@
-//! One connection: its buffers, and its progress.
+//! One connection: its socket, its output, and its progress.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use lockify_core::{ResourceInfo, Time};
-use lockify_trust::{Reading, Secured};
+use lockify_trust::{Reading, Socket};
 use mio::net::TcpStream;
 
 use crate::outbox::Outbox;
 use crate::page::Rest;
-use crate::wire::{MAX_FRAME, PREFIX};
+use crate::wire::MAX_FRAME;
 
 /// The bytes that are read at once.
-pub(crate) const READ: usize = 64 * 1024;
+const READ: usize = 64 * 1024;
 
 /// The progress of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,17 +44,11 @@ pub(crate) enum Origin {
 
 #[derive(Debug)]
 pub(crate) struct Conn {
-    pub(crate) stream: TcpStream,
-    /// Encryption and proof of identity, where there is any.
-    pub(crate) secured: Option<Box<Secured>>,
+    pub(crate) socket: Socket,
     pub(crate) address: SocketAddr,
     pub(crate) origin: Origin,
     pub(crate) stage: ConnStage,
     pub(crate) since: Time,
-    /// Bytes read: `input[start..end]` is not handled yet.
-    pub(crate) input: Vec<u8>,
-    pub(crate) start: usize,
-    pub(crate) end: usize,
     /// Frames to write.
     pub(crate) out: Outbox,
     /// The socket's buffer is full: wait until it is writable.
@@ -76,15 +70,11 @@ impl Conn {
         now: Time,
     ) -> Conn {
         Conn {
-            stream,
-            secured: None,
+            socket: Socket::new(stream),
             address,
             origin,
             stage,
             since: now,
-            input: Vec::new(),
-            start: 0,
-            end: 0,
             out: Outbox::default(),
             blocked: false,
             dirty: false,
@@ -93,100 +83,44 @@ impl Conn {
         }
     }
 
-    /// Reads once. A read that fills less than the buffer has drained the socket of data, which
-    /// saves the one that would say so (epoll(7), "edge-triggered"); an end may still follow.
-    pub(crate) fn read(&mut self) -> Reading {
-        self.make_room();
-        if let Some(secured) = &mut self.secured {
-            let (came, reading) = secured.read(&mut self.stream, &mut self.input[self.end..]);
-            self.end += came;
-            return reading;
-        }
-        loop {
-            match self.stream.read(&mut self.input[self.end..]) {
-                Ok(0) => return Reading::Closed(None),
-                Ok(n) => {
-                    self.end += n;
-                    let full = self.end == self.input.len();
-                    return if full { Reading::More } else { Reading::Drained };
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Reading::Drained,
-                Err(e) => return Reading::Closed(Some(e.kind())),
-            }
-        }
-    }
-
-    /// Moves what is left to the front and makes the buffer larger if one frame fills it; never
-    /// larger than the longest frame needs.
-    fn make_room(&mut self) {
-        if self.start > 0 {
-            self.input.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-        }
-        if self.input.len() < READ {
-            self.input.resize(READ, 0);
-        } else if self.end == self.input.len() {
-            let size = (2 * self.input.len()).min(READ + MAX_FRAME + PREFIX);
-            self.input.resize(size, 0);
-        }
+    /// Reads once, as [`Socket::read`].
+    pub(crate) fn read(&mut self) -> (usize, Reading) {
+        // A stranger's length gets no memory.
+        let up = matches!(self.stage, ConnStage::Up { .. });
+        self.socket.read(READ, if up { MAX_FRAME } else { 0 })
     }
 
     pub(crate) fn pending(&self) -> &[u8] {
-        &self.input[self.start..self.end]
+        self.socket.inbox.rest()
     }
 
     /// Writes as much as the socket takes, at most about `most` bytes.
     pub(crate) fn write(&mut self, most: usize) -> Result<(), ErrorKind> {
         let enough = self.out.len().saturating_sub(most);
-        loop {
-            let before = self.out.len();
-            self.write_once()?;
-            if self.blocked || self.out.len() <= enough || self.out.len() == before {
-                return Ok(());
-            }
-        }
-    }
-
-    fn write_once(&mut self) -> Result<(), ErrorKind> {
-        if self.blocked {
-            return Ok(());
-        }
-        if let Some(secured) = &mut self.secured {
-            let (taken, written) = secured.write(&mut self.stream, self.out.next());
+        while !self.blocked {
+            // Without output, a handshake may have something to say.
+            let (taken, written) = self.socket.write(self.out.next());
             self.out.advance(taken);
             self.blocked = written?;
-            return Ok(());
-        }
-        let bytes = self.out.next();
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        match self.stream.write(bytes) {
-            Ok(0) => return Err(ErrorKind::WriteZero),
-            Ok(n) => self.out.advance(n),
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) if e.kind() == ErrorKind::WouldBlock => self.blocked = true,
-            Err(e) => return Err(e.kind()),
+            if self.out.len() <= enough || taken == 0 {
+                break;
+            }
         }
         Ok(())
     }
 
     /// A read has led to something to write: answers of a handshake, or what waited for its end.
     pub(crate) fn wants_write(&self) -> bool {
-        let waits = |s: &Secured| s.wants_write() || !s.is_handshaking() && !self.out.is_empty();
-        !self.blocked && self.secured.as_deref().is_some_and(waits)
+        !self.blocked && self.socket.wants_write() || self.wants_turn()
     }
 
     /// There is more to write, and the socket may take it.
     pub(crate) fn wants_turn(&self) -> bool {
-        let shakes_hands = self.secured.as_deref().is_some_and(Secured::is_handshaking);
-        !self.blocked && !self.out.is_empty() && !shakes_hands
+        !self.blocked && !self.out.is_empty() && !self.socket.is_handshaking()
     }
 
     /// Everything has been written.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.out.is_empty() && self.secured.as_deref().is_none_or(|s| !s.wants_write())
+        self.out.is_empty() && !self.socket.wants_write()
     }
 }

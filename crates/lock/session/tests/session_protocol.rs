@@ -1,13 +1,14 @@
 //! The session protocol: decoding reverses encoding, and no input makes it panic.
 
 use lockify_core::{
-    LockFlags, LockId, LostReason, Mode, Name, NodeId, SbFlags, Status, UnlockFlags,
+    LockArgs, LockFlags, LockId, LostReason, Mode, Name, NodeId, SbFlags, Status, UnlockFlags,
 };
-use lockify_session::codec::{self, CodecError, Inbox, MAX_FRAME};
+use lockify_session::codec::{self, Inbox, MAX_FRAME};
 use lockify_session::protocol::{
     Answer, ConvertRequest, Done, Event, Goodbye, Greeting, LockRef, LockRequest, Query, Refusal,
     Request, Space, UnlockRequest, client_id, pid_of, sessions_of,
 };
+use lockify_trust::frame::BadFrame;
 
 fn lock() -> LockRef {
     LockRef { space: Space(3), life: 2, lock: LockId(0x7_0000_0001) }
@@ -18,14 +19,14 @@ fn requests() -> Vec<Request> {
     vec![
         Request::Lock(LockRequest {
             space: Space(0),
-            tag: u64::MAX,
-            name,
-            mode: Mode::EX,
-            flags: LockFlags::NOTIFY | LockFlags::VALBLK,
-            lvb: Some(vec![7; 32].into()),
-            bast: true,
-            timeout: Some(1_000_000),
-            transaction: 0,
+            args: LockArgs {
+                tag: u64::MAX,
+                flags: LockFlags::NOTIFY | LockFlags::VALBLK,
+                lvb: Some(vec![7; 32].into()),
+                bast: true,
+                timeout: Some(1_000_000),
+                ..LockArgs::new(name, Mode::EX)
+            },
         }),
         Request::Convert(ConvertRequest {
             lock: lock(),
@@ -231,16 +232,18 @@ fn an_inbox_joins_what_comes_in_pieces() {
 
 #[test]
 fn lengths_that_cannot_be_are_refused() {
-    for len in [0, MAX_FRAME as u32 + 1, u32::MAX] {
-        let frame = len.to_le_bytes();
-        assert_eq!(codec::decode::<Request>(&frame), Err(CodecError::Length(len)));
+    let decode = |bytes: &[u8]| codec::decode::<Request>(bytes);
+    for len in [MAX_FRAME as u32 + 1, u32::MAX] {
+        let too_long = BadFrame::TooLong { length: len as usize, longest: MAX_FRAME };
+        assert_eq!(decode(&len.to_le_bytes()), Err(too_long));
     }
+    assert!(matches!(decode(&[0; 4]), Err(BadFrame::NoValue { length: 0, .. })));
     let mut bytes = Vec::new();
     codec::encode(&Request::Cancel(lock()), &mut bytes).unwrap();
-    let len = bytes.len() - 4 + 3;
+    let length = bytes.len() - 4 + 3;
     bytes.extend_from_slice(&[0; 3]);
-    bytes[..4].copy_from_slice(&(len as u32).to_le_bytes());
-    assert_eq!(codec::decode::<Request>(&bytes), Err(CodecError::Trailing(3)));
+    bytes[..4].copy_from_slice(&(length as u32).to_le_bytes());
+    assert_eq!(decode(&bytes), Err(BadFrame::Extra { length, extra: 3 }));
 }
 
 #[test]
@@ -248,7 +251,7 @@ fn a_value_too_large_for_a_frame_leaves_the_buffer_as_it_was() {
     let mut bytes = vec![1, 2, 3];
     let query = Query::Open("x".repeat(MAX_FRAME));
     let encoded = codec::encode(&Request::Query { id: 1, query }, &mut bytes);
-    assert!(matches!(encoded, Err(CodecError::Length(_))), "{encoded:?}");
+    assert!(matches!(encoded, Err(BadFrame::TooLong { .. })), "{encoded:?}");
     assert_eq!(bytes, [1, 2, 3]);
 }
 

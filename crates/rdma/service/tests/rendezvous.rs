@@ -271,8 +271,8 @@ fn strangers_are_told_what_is_wrong_and_harm_nobody() {
         (b"LOCKIFYR\x02\0\x01\0\0\0\x07", "speaks version 2 of the set-up and this side 1"),
         (b"\x16\x03\x01\x02\0", "it speaks TLS and this side does not"),
         (b"LOCKIFYR\x01\0\x01\0\0\0\x07", "cannot be said now"),
-        (b"LOCKIFYR\x01\0\x01\0\0\0\x63", "a frame of an unknown kind"),
-        (&long, "a frame that is too long"),
+        (b"LOCKIFYR\x01\0\x01\0\0\0\x63", "a frame of 1 bytes that is not understood"),
+        (&long, "a frame of 4294967295 bytes, where at most"),
     ] {
         let answer = say(host.address(), bytes);
         let answer = String::from_utf8_lossy(&answer);

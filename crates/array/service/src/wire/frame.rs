@@ -3,7 +3,7 @@
 use lockify_array::message::{Reply, Request};
 use lockify_array::{ArrayState, DeviceId, Life, ServerReply, ServerRequest, Time};
 use lockify_membership::Vote;
-use lockify_trust::frame::{Framed, printable};
+use lockify_trust::speech::{Framed, printable};
 use serde::{Deserialize, Serialize};
 
 use super::report::Report;
@@ -152,7 +152,7 @@ mod tests {
         Agree, Agreed, Ballot, Change, Extent, Held, HostId, LockMode, LockRange, OpId, PartId,
         Stamp, Term,
     };
-    use lockify_trust::frame::{FrameError, MAX_TEXT, decode, decode_head, encode, encode_head};
+    use lockify_trust::speech::{MAX_TEXT, SpeechError, decode, decode_head, encode, encode_head};
 
     use super::*;
 
@@ -270,7 +270,7 @@ mod tests {
         encode(&mut all, &Frame::Refused("no".into()));
         assert_eq!(all, b"LOCKIFYA\x06\0\x04\0\0\0\0\x02no");
         assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::VERSION)));
-        assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(FrameError::Tls));
+        assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(SpeechError::Tls));
         let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();
         assert_eq!(other.to_string(), "this is no process of an array: is the address right?");
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use lockify_core::link::Frame;
 use lockify_core::{NodeId, Time};
-use lockify_trust::{Reading, Secured, Security};
+use lockify_trust::{Reading, Security};
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use serde::Serialize;
@@ -111,8 +111,8 @@ impl NodeEngine {
         let token = Token(FIRST_CONN + entry.key());
         let both = Interest::READABLE | Interest::WRITABLE;
         // Without it, more waits in the kernel; that is all.
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&conn.stream, IN_KERNEL);
-        self.poll.registry().register(&mut conn.stream, token, both).ok()?;
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(conn.socket.stream(), IN_KERNEL);
+        self.poll.registry().register(&mut conn.socket, token, both).ok()?;
         let key = entry.key();
         entry.insert(conn);
         self.stats.connections += 1;
@@ -175,7 +175,7 @@ impl NodeEngine {
         let mut conn = Conn::new(stream, address, origin, ConnStage::Accepted, now);
         if let Security::Tls(keyring) = &self.security {
             match keyring.current().accept() {
-                Ok(session) => conn.secured = Some(Box::new(Secured::new(session))),
+                Ok(session) => conn.socket.secure(session),
                 Err(e) => return self.complain(format!("{address}: dropped: {e}")),
             }
         }
@@ -204,7 +204,8 @@ impl NodeEngine {
     /// A connection that was dialled is there, or failed, or neither yet.
     fn dialled(&mut self, at: usize, peer: usize, probe: bool, now: Time) {
         let conn = &mut self.conns[at];
-        let failed = match (conn.stream.take_error(), conn.stream.peer_addr()) {
+        let stream = conn.socket.stream();
+        let failed = match (stream.take_error(), stream.peer_addr()) {
             (Ok(Some(e)) | Err(e), _) => Some(e.kind()),
             (_, Err(e)) if e.kind() == ErrorKind::NotConnected => return,
             (_, Err(e)) => Some(e.kind()),
@@ -218,12 +219,12 @@ impl NodeEngine {
             self.peers[peer].dialing = None;
             self.peers[peer].back_off(now);
         } else {
-            let _ = conn.stream.set_nodelay(true);
+            let _ = stream.set_nodelay(true);
             conn.stage = ConnStage::Introduced { peer };
             conn.since = now;
             if let Security::Tls(keyring) = &self.security {
                 match keyring.current().dial(self.peers[peer].node.0) {
-                    Ok(session) => conn.secured = Some(Box::new(Secured::new(session))),
+                    Ok(session) => conn.socket.secure(session),
                     Err(e) => return self.close(at, e.to_string(), now),
                 }
             }
@@ -242,10 +243,8 @@ impl NodeEngine {
             if matches!(conn.stage, ConnStage::Dialing { .. }) {
                 return;
             }
-            let before = conn.end - conn.start;
-            let reading = conn.read();
+            let (came, reading) = conn.read();
             self.stats.reads += 1;
-            let came = conn.end - conn.start - before;
             self.stats.bytes_received += came as u64;
             self.handle_input(at, now);
             if self.conns.get(at).is_some_and(Conn::wants_write) {
@@ -358,7 +357,7 @@ impl NodeEngine {
                 // The other side closes when it has read that. A side that closes with unread input discards its own
                 // last output (RFC 1122, 4.2.2.13).
                 Ok(()) if flushed && stage == ConnStage::Closing => {
-                    let _ = conn.stream.shutdown(std::net::Shutdown::Write);
+                    let _ = conn.socket.stream().shutdown(std::net::Shutdown::Write);
                 }
                 Ok(()) if flushed => self.next_answer(at),
                 Ok(()) => {}

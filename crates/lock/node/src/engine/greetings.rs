@@ -37,7 +37,7 @@ impl NodeEngine {
                     }
                 }
                 ConnStage::Closing | ConnStage::Dialing { .. } => {
-                    conn.start = conn.end;
+                    conn.socket.inbox.clear();
                     return;
                 }
             }
@@ -51,7 +51,7 @@ impl NodeEngine {
         match decode_greeting(conn.pending()) {
             Ok(None) => return false,
             Ok(Some((greeting, used))) => {
-                conn.start += used;
+                conn.socket.inbox.skip(used);
                 self.greeted(at, stage, greeting, now);
             }
             Err(e) => {
@@ -103,8 +103,8 @@ impl NodeEngine {
         let Some(conn) = self.conns.get_mut(at) else { return };
         let reading = loop {
             match conn.read() {
-                Reading::More if conn.pending().len() < MAX_GREETING => {}
-                reading => break reading,
+                (_, Reading::More) if conn.pending().len() < MAX_GREETING => {}
+                (_, reading) => break reading,
             }
         };
         let greeting = decode_greeting(conn.pending());
@@ -117,8 +117,7 @@ impl NodeEngine {
 
     /// A node that was refused when it came, for the status; not one that only says that it is it.
     fn note_refusal(&mut self, at: usize, i: &Introduction, why: &str) {
-        let secured = self.conns.get(at).and_then(|c| c.secured.as_deref());
-        let proved = secured.is_none_or(|s| s.proves(&i.cluster, i.node.0));
+        let proved = self.conns.get(at).is_none_or(|c| c.socket.proves(&i.cluster, i.node.0));
         let Some(peer) = self.peer_of(i.node) else { return };
         let p = &mut self.peers[peer];
         if proved && p.conn.is_none() {
@@ -189,7 +188,7 @@ impl NodeEngine {
         let Some(conn) = self.conns.get_mut(at) else { return };
         conn.stage = ConnStage::Closing;
         conn.since = now;
-        conn.start = conn.end;
+        conn.socket.inbox.clear();
         conn.out.append(|out| encode_greeting(out, &Greeting::Refusal(why)));
         self.mark(at);
     }
@@ -207,8 +206,7 @@ impl NodeEngine {
         let (me, it) = (&self.identity, format!("node {} of cluster \"{cluster}\"", i.node));
         let we = self.myself();
         // Before all else: an introduction is not worth anything without its proof.
-        let secured = self.conns.get(at).and_then(|c| c.secured.as_deref());
-        if secured.is_some_and(|s| !s.proves(&i.cluster, i.node.0)) {
+        if self.conns.get(at).is_some_and(|c| !c.socket.proves(&i.cluster, i.node.0)) {
             return Err(format!(
                 "what calls itself {it} showed {we} the certificate of another node or cluster: \
                  give every node its own"
@@ -342,7 +340,7 @@ impl NodeEngine {
         if self.peers[peer].links() > 1 {
             let limit = u32::try_from(self.lease / 3 / MS).unwrap_or(u32::MAX).max(1);
             // Without it, the lease has the same effect later.
-            let _ = sockopt::set_tcp_user_timeout(&self.conns[at].stream, limit);
+            let _ = sockopt::set_tcp_user_timeout(self.conns[at].socket.stream(), limit);
         }
     }
 
@@ -363,8 +361,8 @@ impl NodeEngine {
 
 /// When the certificate ends that the other side of a connection has shown.
 fn shown_ends(security: &Security, conn: &Conn) -> Option<i64> {
-    match (security, conn.secured.as_deref()) {
-        (Security::Tls(keyring), Some(secured)) => secured.shown_ends(&keyring.current()),
-        _ => None,
+    match security {
+        Security::Tls(keyring) => conn.socket.shown_ends(&keyring.current()),
+        Security::Loopback | Security::PlainText => None,
     }
 }

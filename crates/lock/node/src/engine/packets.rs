@@ -8,9 +8,7 @@ use super::work::WINDOW;
 use crate::conn::ConnStage;
 use crate::event::HostEvent;
 use crate::membership::Event;
-use crate::wire::{
-    Greeting, PREFIX, Packet, Payload, decode_greeting, decode_packet, first_frame, is_greeting,
-};
+use crate::wire::{Greeting, Packet, Payload, decode_greeting, decode_packet, is_greeting};
 
 /// Messages received after which an acknowledgement is sent that nothing else carried.
 const ACK_EVERY: u64 = 64;
@@ -22,14 +20,10 @@ impl NodeEngine {
         if is_greeting(conn.pending()) {
             return self.hear_refusal(at, peer, now);
         }
-        let decoded = match first_frame(conn.pending()) {
+        match decode_packet(conn.pending()) {
             Ok(None) => return false,
-            Ok(Some(frame)) => decode_packet(frame).map(|p| (p, frame.len() + PREFIX)),
-            Err(e) => Err(e),
-        };
-        match decoded {
-            Ok((packet, used)) => {
-                conn.start += used;
+            Ok(Some((packet, used))) => {
+                conn.socket.inbox.skip(used);
                 self.stats.frames_received += 1;
                 self.handle_packet(at, peer, packet, now);
             }

@@ -8,10 +8,11 @@
 
 use lockify_core::NodeId;
 use lockify_core::link::Hello;
+use lockify_trust::frame::{self, PREFIX};
 use lockify_trust::printable_start;
 use serde::{Deserialize, Serialize};
 
-use super::{PREFIX, Versions, append};
+use super::Versions;
 
 /// The value of a node with corosync's membership ([`Introduction::membership`]).
 pub const COROSYNC: u64 = u64::MAX;
@@ -103,16 +104,18 @@ pub fn encode_greeting(out: &mut Vec<u8>, greeting: &Greeting) {
     };
     out.extend_from_slice(&version.to_le_bytes());
     out.push(matches!(greeting, Greeting::Refusal(_)) as u8);
-    let at = out.len();
-    out.extend_from_slice(&[0; 4]);
     match greeting {
-        Greeting::Introduction(i) => append(out, i),
+        Greeting::Introduction(i) => {
+            // The length of a cluster's name is limited, and nothing else in it is long.
+            let written = frame::encode(out, i, MAX_GREETING);
+            debug_assert!(written.is_ok());
+        }
         Greeting::Refusal(text) => {
-            out.extend_from_slice(&text.as_bytes()[..text.len().min(MAX_GREETING)]);
+            let text = &text.as_bytes()[..text.len().min(MAX_GREETING)];
+            out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+            out.extend_from_slice(text);
         }
     }
-    let length = (out.len() - at - 4) as u32;
-    out[at..at + 4].copy_from_slice(&length.to_le_bytes());
 }
 
 /// Returns true if these bytes begin as a greeting does. No frame of [`super::MAX_FRAME`] bytes or less begins so,

@@ -1,15 +1,15 @@
 //! The messages between peers, as bytes. Encoding and decoding are pure functions.
 //!
-//! A connection begins with a [`Greeting`] in each direction; then come frames: a length (`u32`,
-//! little-endian, at most [`MAX_FRAME`]) and that many bytes, one [`Packet`] in postcard's
-//! encoding.
+//! A connection begins with a [`Greeting`] in each direction. Then come frames
+//! ([`lockify_trust::frame`]) of at most [`MAX_FRAME`] bytes, one [`Packet`] each.
 
 mod greeting;
 mod versions;
 
 use lockify_core::link::Weigh;
 use lockify_core::{Message, ResourceInfo};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use lockify_trust::frame::{self, BadFrame};
+use serde::{Deserialize, Serialize};
 
 use crate::membership::Vote;
 use crate::page::Rest;
@@ -23,9 +23,6 @@ pub use versions::{KNOWS_PAGES, TELLS_SOFTWARE, Versions};
 
 /// The longest frame, in bytes without its length.
 pub const MAX_FRAME: usize = 1 << 20;
-
-/// Bytes of a frame's length.
-pub const PREFIX: usize = 4;
 
 /// The content of a frame.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -105,98 +102,18 @@ pub enum Part {
     Rest(Rest),
 }
 
-/// Bytes that are no frame of this protocol: close the connection.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum WireError {
-    /// Longer than [`MAX_FRAME`].
-    #[error("a frame of {0} bytes, where at most {MAX_FRAME} are allowed")]
-    TooLong(usize),
-    /// The bytes are no packet.
-    #[error("a frame of {length} bytes that is no packet ({reason})")]
-    NoPacket {
-        /// The frame's length.
-        length: usize,
-        /// The decoder's error.
-        reason: postcard::Error,
-    },
-    /// A packet with something after it.
-    #[error("a frame of {length} bytes with {extra} bytes after its packet")]
-    Extra {
-        /// The frame's length.
-        length: usize,
-        /// How many are too many.
-        extra: usize,
-    },
-}
-
-/// The packet is longer than [`MAX_FRAME`] and was not written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a packet of {0} bytes, where at most {MAX_FRAME} are allowed")]
-pub struct TooLong(pub usize);
-
-/// Lets postcard append to a buffer that keeps its capacity.
-pub struct Append<'a>(pub &'a mut Vec<u8>);
-
-impl postcard::ser_flavors::Flavor for Append<'_> {
-    type Output = ();
-    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.push(byte);
-        Ok(())
-    }
-    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
-        Ok(())
-    }
-    fn finalize(self) -> postcard::Result<()> {
-        Ok(())
-    }
-}
-
-/// Appends a value in postcard's encoding.
-fn append<T: Serialize>(out: &mut Vec<u8>, value: &T) {
-    let end = out.len();
-    // Only a serializer of unknown lengths could fail, and these types have none.
-    if postcard::serialize_with_flavor(value, Append(out)).is_err() {
-        out.truncate(end);
-    }
-}
-
-/// Reads a value that must fill `bytes`.
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
-    let length = bytes.len();
-    match postcard::take_from_bytes(bytes) {
-        Ok((value, [])) => Ok(value),
-        Ok((_, rest)) => Err(WireError::Extra { length, extra: rest.len() }),
-        Err(reason) => Err(WireError::NoPacket { length, reason }),
-    }
-}
-
 /// Appends a frame.
-pub fn encode_packet<P: Serialize>(out: &mut Vec<u8>, packet: &Packet<P>) -> Result<(), TooLong> {
-    let start = out.len();
-    out.extend_from_slice(&[0; PREFIX]);
-    append(out, packet);
-    let length = out.len() - start - PREFIX;
-    if length > MAX_FRAME {
-        out.truncate(start);
-        return Err(TooLong(length));
-    }
-    out[start..start + PREFIX].copy_from_slice(&(length as u32).to_le_bytes());
-    Ok(())
+///
+/// # Errors
+/// As [`frame::encode`].
+pub fn encode_packet<P: Serialize>(out: &mut Vec<u8>, packet: &Packet<P>) -> Result<(), BadFrame> {
+    frame::encode(out, packet, MAX_FRAME)
 }
 
-/// The contents of the first frame in `bytes`; `None` if it is not complete yet. It ends
-/// [`PREFIX`] bytes after its length.
-pub fn first_frame(bytes: &[u8]) -> Result<Option<&[u8]>, WireError> {
-    let Some(prefix) = bytes.first_chunk::<PREFIX>() else { return Ok(None) };
-    let length = u32::from_le_bytes(*prefix) as usize;
-    if length > MAX_FRAME {
-        return Err(WireError::TooLong(length));
-    }
-    Ok(bytes.get(PREFIX..PREFIX + length))
-}
-
-/// Decodes a frame's contents.
-pub fn decode_packet(frame: &[u8]) -> Result<Packet, WireError> {
-    parse(frame)
+/// The packet in the first frame of `bytes`, and the frame's length with its prefix; `None` if it is not complete yet.
+///
+/// # Errors
+/// These bytes are no frame of this protocol: close the connection.
+pub fn decode_packet(bytes: &[u8]) -> Result<Option<(Packet, usize)>, BadFrame> {
+    frame::decode(bytes, MAX_FRAME)
 }

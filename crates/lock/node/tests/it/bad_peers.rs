@@ -268,12 +268,12 @@ fn oversized_frames_close_the_connection() {
 fn frames_that_are_no_packet_close_the_connection() {
     let mut bytes = 40u32.to_le_bytes().to_vec();
     bytes.extend([0xee; 40]);
-    rejected(&bytes, &["40 bytes", "no packet"]);
+    rejected(&bytes, &["40 bytes", "not understood"]);
     let mut long = Vec::new();
     encode_packet(&mut long, &Packet::<Payload>::Ack { ack: 0 }).unwrap();
     long[0] += 1;
     long.push(0);
-    rejected(&long, &["1 bytes after its packet"]);
+    rejected(&long, &["1 bytes too many"]);
 }
 
 #[test]

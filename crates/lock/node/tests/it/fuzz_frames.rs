@@ -16,10 +16,11 @@ use lockify_node::membership::{
     Vote,
 };
 use lockify_node::wire::{
-    Greeting, GreetingError, Introduction, MAX_FRAME, PREFIX, Packet, Part, Payload, Versions,
-    WireError, decode_greeting, decode_packet, encode_greeting, encode_packet, first_frame,
+    Greeting, GreetingError, Introduction, MAX_FRAME, Packet, Part, Payload, Versions,
+    decode_greeting, decode_packet, encode_greeting, encode_packet,
 };
 use lockify_node::{FenceKind, NodeView, PageOf, Query, Rest, Software, SpaceView};
+use lockify_trust::frame::{BadFrame, PREFIX};
 
 /// Pseudo-random numbers (xorshift64).
 struct Random(u64);
@@ -208,17 +209,22 @@ fn frames() -> Vec<Vec<u8>> {
     packets().iter().map(frame).collect()
 }
 
+/// A frame with these contents.
+fn framed(content: &[u8]) -> Vec<u8> {
+    [&(content.len() as u32).to_le_bytes(), content].concat()
+}
+
 #[test]
 fn packets_come_back_as_they_were() {
     for (packet, bytes) in packets().into_iter().zip(frames()) {
-        let frame = first_frame(&bytes).unwrap().unwrap();
-        assert_eq!(frame.len() + PREFIX, bytes.len());
-        assert_eq!(decode_packet(frame), Ok(packet));
+        assert_eq!(decode_packet(&bytes), Ok(Some((packet, bytes.len()))));
         for cut in 0..bytes.len() {
-            assert_eq!(first_frame(&bytes[..cut]), Ok(None), "cut at {cut}");
+            assert_eq!(decode_packet(&bytes[..cut]), Ok(None), "cut at {cut}");
         }
-        for cut in 0..frame.len() {
-            assert!(matches!(decode_packet(&frame[..cut]), Err(WireError::NoPacket { .. })));
+        let content = &bytes[PREFIX..];
+        for cut in 0..content.len() {
+            let decoded = decode_packet(&framed(&content[..cut]));
+            assert!(matches!(decoded, Err(BadFrame::NoValue { .. })));
         }
     }
 }
@@ -253,14 +259,16 @@ fn a_packet_that_is_too_long_is_not_written() {
 
 #[test]
 fn target_frames() {
-    fuzz(&frames(), |bytes| match first_frame(bytes) {
-        Ok(Some(frame)) => assert!(frame.len() <= MAX_FRAME && frame.len() + PREFIX <= bytes.len()),
-        Ok(None) => {
-            let length = bytes.first_chunk().map(|p| u32::from_le_bytes(*p) as usize);
-            assert!(length.is_none_or(|n| n <= MAX_FRAME && n + PREFIX > bytes.len()));
+    fuzz(&frames(), |bytes| {
+        let length = bytes.first_chunk().map(|p| u32::from_le_bytes(*p) as usize);
+        match decode_packet(bytes) {
+            Ok(Some((_, used))) => assert!(length == Some(used - PREFIX) && used <= bytes.len()),
+            Ok(None) => assert!(length.is_none_or(|n| n <= MAX_FRAME && n + PREFIX > bytes.len())),
+            Err(BadFrame::TooLong { length: n, .. }) => {
+                assert!(n > MAX_FRAME && length == Some(n));
+            }
+            Err(_) => {}
         }
-        Err(WireError::TooLong(n)) => assert!(n > MAX_FRAME),
-        Err(e) => panic!("{e}"),
     });
 }
 
@@ -269,10 +277,10 @@ fn target_packets() {
     let bodies: Vec<Vec<u8>> = frames().iter().map(|f| f[PREFIX..].to_vec()).collect();
     fuzz(&bodies, |bytes| {
         // Whatever is accepted means the same when it is said again.
-        if let Ok(packet) = decode_packet(bytes) {
+        if let Ok(Some((packet, _))) = decode_packet(&framed(bytes)) {
             let mut again = Vec::new();
             encode_packet(&mut again, &packet).unwrap();
-            assert_eq!(decode_packet(&again[PREFIX..]), Ok(packet));
+            assert_eq!(decode_packet(&again), Ok(Some((packet, again.len()))));
         }
     });
 }
@@ -446,7 +454,7 @@ fn target_votes() {
         if now % (200 * MS) == 0 {
             service = fresh(now);
         }
-        if let Ok(Packet::Vote(vote)) = decode_packet(bytes) {
+        if let Ok(Some((Packet::Vote(vote), _))) = decode_packet(&framed(bytes)) {
             let from = NodeId(2 + (now / MS % 2) as u32);
             service.handle(now, 1, Event::Vote { from, vote });
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use lockify_trust::frame::Framed as _;
+use lockify_trust::speech::Framed as _;
 use lockify_trust::{PLAIN_TEXT, TrustError};
 
 use super::frame::{Frame, MAX_BYTES};

@@ -1,6 +1,6 @@
 //! The messages between a host and a participant.
 
-use lockify_trust::frame::{Framed, printable};
+use lockify_trust::speech::{Framed, printable};
 use serde::{Deserialize, Serialize};
 
 /// The longest offer or message, bytes.
@@ -73,8 +73,9 @@ impl Framed for Frame {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use lockify_trust::frame::{
-        FrameError, HEAD, MAX_TEXT, decode, decode_head, encode, encode_head,
+    use lockify_trust::frame::BadFrame;
+    use lockify_trust::speech::{
+        HEAD, MAX_TEXT, SpeechError, decode, decode_head, encode, encode_head,
     };
     use rand::{Rng as _, RngExt as _, SeedableRng as _};
     use rand_xoshiro::Xoshiro256PlusPlus;
@@ -124,18 +125,18 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_before_it_is_read() {
         let long = Frame::Told { from: 0, bytes: vec![0; MAX_BYTES + 1] };
-        let refused = |bytes: &[u8], why| {
-            assert_eq!(decode::<Frame>(bytes, true), Err(FrameError::Malformed(why)));
-        };
-        refused(&bytes(&long), "a message that is too long");
-        refused(&(Frame::MAX_FRAME as u32 + 1).to_le_bytes(), "a frame that is too long");
+        let refused = |bytes: &[u8], why| assert_eq!(decode::<Frame>(bytes, true), Err(why));
+        refused(&bytes(&long), SpeechError::Malformed("a message that is too long"));
+        let (longest, length) = (Frame::MAX_FRAME, Frame::MAX_FRAME + 1);
+        let too_long = BadFrame::TooLong { length, longest };
+        refused(&(length as u32).to_le_bytes(), too_long.into());
         let Ok(Some((Frame::Refused(text), _))) =
             decode(&bytes(&Frame::Refused("ä\n".repeat(9999))), false)
         else {
             panic!("refusals are cut")
         };
         assert!(text.starts_with("ä\\nä\\n") && text.len() <= MAX_TEXT, "{text}");
-        assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(FrameError::Tls));
+        assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(SpeechError::Tls));
         let other = decode_head::<Frame>(b"SSH-2.0-OpenSSH").unwrap_err();
         assert_eq!(
             other.to_string(),

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use lockify_trust::frame::FrameError;
+use lockify_trust::speech::SpeechError;
 use lockify_trust::{End, Line, Security};
 
 use super::error::RendezvousError;
@@ -170,7 +170,7 @@ fn greet(line: &mut Line<Frame>, address: SocketAddr) -> Result<Welcome, Rendezv
             }
             Ok(Some(Frame::Refused(why))) => return Err(RendezvousError::Refused { address, why }),
             Ok(Some(_)) => {
-                let why = FrameError::Malformed("no welcome").to_string();
+                let why = SpeechError::Malformed("no welcome").to_string();
                 return Err(foreign(why));
             }
             Ok(None) => {}
