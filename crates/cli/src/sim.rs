@@ -35,7 +35,8 @@ enum What {
 /// Simulate clusters: each seed is a cluster, its work and its faults, and repeats exactly
 ///
 /// Prints how often each step of the claim protocol met each kind of fault. With two thousand
-/// seeds or more and no budget, a combination that never occurred is a failure. A failing seed
+/// seeds or more and no budget, a combination that never occurred is a failure, unless both sides
+/// are so rare that chance explains it. A failing seed
 /// prints the command that repeats it with a trace.
 #[derive(clap::Args)]
 struct LocksArgs {

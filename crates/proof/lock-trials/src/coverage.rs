@@ -168,7 +168,17 @@ impl Coverage {
         let steps = Transition::ALL.iter().filter(|step| step.impossible(policy).is_none());
         let kinds = || Trouble::ALL.iter().filter(|kind| kind.impossible(policy).is_none());
         let all = steps.flat_map(|step| kinds().map(move |kind| (*step, *kind)));
-        all.filter(|(step, kind)| self.cell(*step, *kind) == 0).collect()
+        all.filter(|(step, kind)| self.cell(*step, *kind) == 0 && !self.is_rare(*step, *kind))
+            .collect()
+    }
+
+    /// Returns true if chance alone may have left a cell empty: a step and a kind of trouble that both occur meet fewer than
+    /// eight times, if one has nothing to do with the other.
+    fn is_rare(&self, step: Transition, kind: Trouble) -> bool {
+        let near: u64 = self.cells.iter().filter(|((_, k), _)| *k == kind).map(|(_, n)| n).sum();
+        let all: u64 = self.steps.values().sum();
+        let occur = self.steps(step) > 0 && near > 0;
+        occur && u128::from(self.steps(step)) * u128::from(near) < 8 * u128::from(all)
     }
 
     /// The table as it is printed for a policy.
@@ -277,5 +287,34 @@ impl fmt::Display for Table<'_> {
             writeln!(f, "left out: {} ({reason})", names.join(", "))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_may_be_empty_by_chance_only_where_both_sides_are_rare() {
+        const MINUTE: Nanos = 60_000_000_000;
+        let policy = Policy::Claim(ClaimMode::Optimistic);
+        let sure = (Transition::Resent, Trouble::Crash);
+        let mut log = Log::default();
+        // Of two steps that are as frequent, only one meets the crashes.
+        for i in 1..=100 {
+            log.trouble(Trouble::Crash, i * MINUTE, i * MINUTE);
+            log.step(i * MINUTE, Transition::Confirmed);
+            log.step(i * MINUTE + MINUTE / 2, Transition::Resent);
+        }
+        log.step(MINUTE / 2, Transition::Healed);
+        let table = log.table();
+        let gaps = table.gaps(policy);
+        assert!(gaps.contains(&sure), "{gaps:?}");
+        assert!(
+            !gaps.contains(&(Transition::Healed, Trouble::Crash)),
+            "one step meets one at most"
+        );
+        assert!(gaps.contains(&(Transition::Healed, Trouble::Pause)), "there was no pause at all");
+        assert!(gaps.contains(&(Transition::Merged, Trouble::Crash)), "the step was never taken");
     }
 }
