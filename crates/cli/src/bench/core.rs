@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use lockify_core::{
-    ClientId, Config, Input, LockArgs, LockFlags, LockId, Lockspace, Member, Mode, Name, NodeId,
-    Policy, UnlockArgs, UnlockFlags, View,
+    ClientId, Config, Input, LockArgs, LockId, Lockspace, Member, Mode, Name, NodeId, Policy,
+    UnlockArgs, UnlockFlags, View,
 };
 use lockify_report::{Row, metric};
 
@@ -56,18 +56,8 @@ pub fn one_node() -> Result<Lockspace, Failure> {
 
 /// Makes a lock that is granted at once.
 pub fn lock(space: &mut Lockspace, name: Name, mode: Mode) -> Result<LockId, Failure> {
-    let args = LockArgs {
-        client: CLIENT,
-        tag: 0,
-        name,
-        mode,
-        flags: LockFlags::empty(),
-        lvb: None,
-        bast: true,
-        timeout: None,
-        transaction: 0,
-    };
-    let id = feed(space, Input::Lock(args))?;
+    let args = LockArgs { bast: true, ..LockArgs::new(name, mode) };
+    let id = feed(space, Input::Lock { client: CLIENT, args })?;
     id.ok_or_else(|| Failure::new(Code::Failed, "a new lock has no id: report this defect"))
 }
 

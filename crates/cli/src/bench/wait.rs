@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use lockify_bench::locks::{self as bench, WaitEffort};
 use lockify_core::{
-    ClientId, Input, LockArgs, LockFlags, LockId, Lockspace, Mode, Name, Output, Status,
-    UnlockArgs, UnlockFlags,
+    ClientId, Input, LockArgs, LockId, Lockspace, Mode, Name, Output, Status, UnlockArgs,
+    UnlockFlags,
 };
 use lockify_daemon::{Config, Daemon};
 use lockify_report::{Row, metric};
@@ -74,17 +74,8 @@ fn in_core(waiters: usize, rounds: usize) -> Result<Row, Failure> {
 }
 
 fn ask(space: &mut Lockspace, name: Name, client: u64) -> Result<LockId, Failure> {
-    let args = LockArgs {
-        client: ClientId(client),
-        tag: 0,
-        name,
-        mode: Mode::EX,
-        flags: LockFlags::empty(),
-        lvb: None,
-        bast: true,
-        timeout: None,
-        transaction: 0,
-    };
-    let id = space.handle(0, Input::Lock(args)).or_fail(Code::Failed)?;
+    let args = LockArgs { bast: true, ..LockArgs::new(name, Mode::EX) };
+    let id =
+        space.handle(0, Input::Lock { client: ClientId(client), args }).or_fail(Code::Failed)?;
     id.ok_or_else(|| Failure::new(Code::Failed, "a new lock has no id: report this defect"))
 }

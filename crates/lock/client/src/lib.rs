@@ -45,8 +45,8 @@ pub use error::Error;
 pub use guard::{Conversion, ConvertBuilder, Converted, Guard, UnlockBuilder};
 pub use interrupt::{Interrupt, interruptible};
 pub use lockify_core::{
-    ClientId, Clients, Error as CallRefusal, LockFlags, LockId, LostReason, Lvb, Mode, Name,
-    NodeId, ResourceInfo, SbFlags, Stats, Status, UnlockFlags,
+    ClientId, Clients, Error as CallRefusal, LockArgs, LockFlags, LockId, LostReason, Lvb, Mode,
+    Name, NodeId, ResourceInfo, SbFlags, Stats, Status, UnlockFlags,
 };
 pub use lockify_node::{
     FenceKind, NodeAddress, NodeConfig, NodeStatus, SpaceConfig, SpaceStatus, Standing, StateDir,

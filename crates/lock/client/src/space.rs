@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockify_core::{ClientId, Clients, LockFlags, Lvb, Mode, Name, NodeId, ResourceInfo};
+use lockify_core::{ClientId, Clients, LockArgs, LockFlags, Mode, Name, NodeId, ResourceInfo};
 use lockify_node::MOST_PER_PAGE;
 use lockify_session::protocol::{Answer, KNOWS_PAGES, LockRequest, Query, Request, Space};
 
@@ -137,12 +137,7 @@ impl Lockspace {
     pub fn request(&self, name: impl AsRef<[u8]>, mode: Mode) -> LockBuilder {
         LockBuilder {
             space: self.clone(),
-            name: Name::new(name).map_err(Error::from),
-            mode,
-            flags: LockFlags::empty(),
-            timeout: None,
-            transaction: 0,
-            lvb: None,
+            args: Name::new(name).map(|name| LockArgs::new(name, mode)).map_err(Error::from),
             on_block: None,
         }
     }
@@ -271,20 +266,22 @@ impl ClusterView {
 #[must_use = "nothing is locked until `lock` or `lock_async` is called"]
 pub struct LockBuilder {
     space: Lockspace,
-    name: Result<Name, Error>,
-    mode: Mode,
-    flags: LockFlags,
-    timeout: Option<Duration>,
-    transaction: u64,
-    lvb: Option<Lvb>,
+    /// All but the tag; the error is the name's.
+    args: Result<LockArgs, Error>,
     on_block: Option<OnBlock>,
 }
 
 impl LockBuilder {
-    /// Adds flags ([`LockFlags`]).
-    pub fn flags(mut self, flags: LockFlags) -> LockBuilder {
-        self.flags |= flags;
+    fn with(mut self, refine: impl FnOnce(&mut LockArgs)) -> LockBuilder {
+        if let Ok(args) = &mut self.args {
+            refine(args);
+        }
         self
+    }
+
+    /// Adds flags ([`LockFlags`]).
+    pub fn flags(self, flags: LockFlags) -> LockBuilder {
+        self.with(|args| args.flags |= flags)
     }
 
     /// NOTIFY: the caller is creating the locked object and excludes every other way to learn its
@@ -295,23 +292,21 @@ impl LockBuilder {
 
     /// Fail with [`Error::TimedOut`] after waiting this long, even while a needed node does not
     /// answer, or a recovery runs. A later grant is unlocked.
-    pub fn timeout(mut self, timeout: Duration) -> LockBuilder {
-        self.timeout = Some(timeout);
-        self
+    pub fn timeout(self, timeout: Duration) -> LockBuilder {
+        self.with(|args| args.timeout = Some(crate::nanoseconds(timeout)))
     }
 
     /// Makes the lock part of a transaction, for the search for deadlocks: the same number is the
     /// same transaction in all sessions and on all nodes. Without it (or with 0), the session is
     /// one transaction: programs whose threads lock independently of each other number them.
-    pub fn transaction(mut self, number: u64) -> LockBuilder {
-        self.transaction = number;
-        self
+    pub fn transaction(self, number: u64) -> LockBuilder {
+        self.with(|args| args.transaction = number)
     }
 
     /// Read the resource's lock value block ([`Guard::lvb`]).
-    pub fn read_lvb(mut self) -> LockBuilder {
-        self.lvb = Some(vec![0; self.space.lvb_len].into());
-        self.flags(LockFlags::VALBLK)
+    pub fn read_lvb(self) -> LockBuilder {
+        let lvb = vec![0; self.space.lvb_len].into();
+        self.with(|args| args.lvb = Some(lvb)).flags(LockFlags::VALBLK)
     }
 
     /// Calls `callback` with the mode wanted, on the client's callback thread, when the lock
@@ -343,22 +338,13 @@ impl LockBuilder {
     }
 
     fn start(self) -> Result<Pending, Error> {
-        let name = self.name?;
-        let (channel, space) = self.space.place(&name);
-        let bast = self.on_block.is_some();
-        let state = Arc::new(LockState::new(name, self.mode, self.on_block));
+        let mut args = self.args?;
+        let (channel, space) = self.space.place(&args.name);
+        args.bast = self.on_block.is_some();
+        let state = Arc::new(LockState::new(args.name, args.mode, self.on_block));
         let (tag, slot) = channel.table().add(space, state.clone())?;
-        channel.submit(Request::Lock(LockRequest {
-            space,
-            tag,
-            name,
-            mode: self.mode,
-            flags: self.flags,
-            lvb: self.lvb,
-            bast,
-            timeout: self.timeout.map(crate::nanoseconds),
-            transaction: self.transaction,
-        }));
+        args.tag = tag;
+        channel.submit(Request::Lock(LockRequest { space, args }));
         Ok(Pending::new(self.space.inner.clone(), channel.clone(), tag, slot, state))
     }
 }

@@ -11,7 +11,7 @@ use lockify_client::{
     Client, EmbeddedConfig, Error, Guard, Interrupt, Lockspace, Mode, Name, NodeAddress,
     NodeConfig, NodeId, SpaceConfig, StateDir, UnlockFlags, interruptible, protocol, raw,
 };
-use lockify_core::{ClaimMode, LockFlags, Policy};
+use lockify_core::{ClaimMode, LockArgs, LockFlags, Policy};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Much longer than anything takes; a test that waits this long has failed.
@@ -215,14 +215,12 @@ fn a_raw_session_needs_no_threads() {
     for tag in 0..100 {
         session.submit(Request::Lock(LockRequest {
             space,
-            tag,
-            name: name(tag),
-            mode: Mode::EX,
-            flags: LockFlags::NOTIFY,
-            lvb: None,
-            bast: true,
-            timeout: None,
-            transaction: 0,
+            args: LockArgs {
+                tag,
+                flags: LockFlags::NOTIFY,
+                bast: true,
+                ..LockArgs::new(name(tag), Mode::EX)
+            },
         }));
     }
     while locks.len() < 100 {

@@ -15,11 +15,9 @@ use crate::name::Name;
 /// A lock value block; its length is the lockspace's.
 pub type Lvb = Box<[u8]>;
 
-/// Arguments of a new lock.
+/// A request for a new lock, in all of its ways from a client to here.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct LockArgs {
-    /// The client that asks.
-    pub client: ClientId,
     /// Returned in the completion and in blocking notices (libdlm's AST argument).
     pub tag: u64,
     /// The resource.
@@ -37,6 +35,22 @@ pub struct LockArgs {
     /// The transaction that the lock belongs to, for the search for deadlocks (libdlm's xid): the
     /// same number is the same transaction on all nodes. 0: its client is one.
     pub transaction: u64,
+}
+
+impl LockArgs {
+    /// A request that says no more than this.
+    pub fn new(name: Name, mode: Mode) -> LockArgs {
+        LockArgs {
+            tag: 0,
+            name,
+            mode,
+            flags: LockFlags::empty(),
+            lvb: None,
+            bast: false,
+            timeout: None,
+            transaction: 0,
+        }
+    }
 }
 
 /// Arguments of a conversion.
@@ -77,7 +91,12 @@ pub struct UnlockArgs {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Input {
     /// A client asks for a new lock; answers with its id.
-    Lock(LockArgs),
+    Lock {
+        /// The client that asks.
+        client: ClientId,
+        /// The request.
+        args: LockArgs,
+    },
     /// A client converts a lock.
     Convert(ConvertArgs),
     /// A client unlocks.

@@ -23,7 +23,7 @@ use crate::space::Lockspace;
 use crate::timers::Timer;
 
 impl Lockspace {
-    pub(crate) fn lock(&mut self, args: LockArgs) -> Result<LockId, Error> {
+    pub(crate) fn lock(&mut self, client: ClientId, args: LockArgs) -> Result<LockId, Error> {
         self.check_open()?;
         let convert_only =
             LockFlags::QUECVT | LockFlags::CONVDEADLK | LockFlags::IVVALBLK | LockFlags::FREED;
@@ -36,11 +36,11 @@ impl Lockspace {
         }
         self.check_lvb(args.flags.contains(LockFlags::VALBLK), args.lvb.as_ref())?;
         if args.flags.contains(LockFlags::ORPHAN) {
-            return self.adopt(args);
+            return self.adopt(client, &args);
         }
         let key = self.store.find_or_insert(&args.name, args.name.hash64());
         self.store[key].idle_since = None;
-        let mut lock = Lock::new(key, Owner::Local(args.client), self.now);
+        let mut lock = Lock::new(key, Owner::Local(client), self.now);
         lock.begin(Op::Request, Some(args.mode), args.flags, args.lvb);
         lock.tag = args.tag;
         lock.bast = args.bast;
@@ -223,7 +223,7 @@ impl Lockspace {
         }
     }
 
-    fn adopt(&mut self, args: LockArgs) -> Result<LockId, Error> {
+    fn adopt(&mut self, client: ClientId, args: &LockArgs) -> Result<LockId, Error> {
         let key = self.store.find(&args.name, args.name.hash64()).ok_or(Error::NoEntry)?;
         let mut others = Error::NoEntry;
         let mut found = None;
@@ -239,7 +239,7 @@ impl Lockspace {
         }
         let id = found.ok_or(others)?;
         self.tell_orphan_gone(self.store[id].owner);
-        self.store.set_owner(id, Owner::Local(args.client));
+        self.store.set_owner(id, Owner::Local(client));
         let lock = &mut self.store[id];
         lock.tag = args.tag;
         lock.bast = args.bast;

@@ -131,7 +131,7 @@ impl Lockspace {
     pub fn handle(&mut self, now: Time, input: Input) -> Result<Option<LockId>, Error> {
         self.now = self.now.max(now);
         match input {
-            Input::Lock(args) => return self.lock(args).map(Some),
+            Input::Lock { client, args } => return self.lock(client, args).map(Some),
             Input::Convert(args) => self.convert(args)?,
             Input::Unlock(args) => self.unlock(args)?,
             Input::Cancel { client, lock } => self.cancel(client, lock, CancelCause::Asked)?,

@@ -98,18 +98,8 @@ fn exchange(space: &mut Lockspace, others: &mut [Lockspace]) {
 }
 
 fn request(space: &mut Lockspace, i: u32, mode: Mode) -> LockId {
-    let args = LockArgs {
-        client: CLIENT,
-        tag: 0,
-        name: Name::new(i.to_be_bytes()).unwrap(),
-        mode,
-        flags: LockFlags::empty(),
-        lvb: None,
-        bast: true,
-        timeout: None,
-        transaction: 0,
-    };
-    space.handle(0, Input::Lock(args)).unwrap().unwrap()
+    let args = LockArgs { bast: true, ..LockArgs::new(Name::new(i.to_be_bytes()).unwrap(), mode) };
+    space.handle(0, Input::Lock { client: CLIENT, args }).unwrap().unwrap()
 }
 
 fn convert(space: &mut Lockspace, lock: LockId, mode: Mode) {

@@ -1,8 +1,8 @@
 //! Lockspaces whose locks are not the engine's. For clients, and for the rest of the host, they are like others.
 
-use lockify_core::{Completion, Input, LockId, LostReason, Time};
+use lockify_core::{ClientId, Completion, Input, LockArgs, LockId, LostReason, Time};
 use lockify_node::{HostEvent, NodeEngine, Notice, SpaceId};
-use lockify_session::protocol::{LockRequest, Refusal};
+use lockify_session::protocol::Refusal;
 
 use super::spaces::Origin;
 use super::{ClientHost, HostedSpace};
@@ -14,7 +14,7 @@ pub trait ExternalLockspace: Send {
     ///
     /// # Errors
     /// The reason and the remedy.
-    fn check(&self, client: lockify_core::ClientId, request: &LockRequest) -> Result<(), String>;
+    fn check(&self, client: ClientId, args: &LockArgs) -> Result<(), String>;
 
     /// Handles a client's call, as [`NodeEngine::handle`] does.
     ///
@@ -37,7 +37,7 @@ pub enum ExternalEvent {
     /// A lock is no longer held.
     Lost {
         /// The client that owns the lock.
-        client: lockify_core::ClientId,
+        client: ClientId,
         /// The id of the lock.
         lock: LockId,
         /// Its tag.

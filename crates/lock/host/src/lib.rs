@@ -164,7 +164,7 @@ impl ClientHost {
     ) {
         let before = out.len();
         let measured = match &request {
-            Request::Lock(LockRequest { tag, .. })
+            Request::Lock(LockRequest { args: LockArgs { tag, .. }, .. })
             | Request::Convert(ConvertRequest { tag, .. }) => {
                 self.meter.is_some().then(|| (*tag, engine.now()))
             }
@@ -385,21 +385,21 @@ impl ClientHost {
         out: &mut Outbox,
     ) {
         let admitted = self.lockable(request.space, client).and_then(|space| {
-            check_flags(request.flags)?;
+            check_flags(request.args.flags)?;
             client.room()?;
             if let Some(external) = self.external(space.id) {
-                external.check(client.id, &request).map_err(Refusal::Failed)?;
+                external.check(client.id, &request.args).map_err(Refusal::Failed)?;
             }
-            Ok(space.member || request.flags.contains(LockFlags::NOQUEUE))
+            Ok(space.member || request.args.flags.contains(LockFlags::NOQUEUE))
         });
         match admitted {
             Err(why) => {
-                let tag = request.tag;
+                let tag = request.args.tag;
                 out.push((Recipient::Client(client.id), Event::Refused { tag, why }));
             }
             Ok(possible) => {
                 client.add(request.space);
-                let until = request.timeout.map(|t| engine.now().saturating_add(t));
+                let until = request.args.timeout.map(|t| engine.now().saturating_add(t));
                 let waiting = Waiting { client: client.id, request, until };
                 match possible {
                     true => self.make(engine, waiting, out),
@@ -411,23 +411,11 @@ impl ClientHost {
 
     /// Makes a lock that has been admitted.
     fn make(&mut self, engine: &mut NodeEngine, waiting: Waiting, out: &mut Outbox) {
-        let Waiting { client, request, .. } = waiting;
-        let (space, tag, to) = (request.space, request.tag, Recipient::Client(client));
-        let asked = requests_are_logged().then(|| Asked::of(&request));
-        let made = self.space(space).map(|space| space.id).and_then(|id| {
-            let args = LockArgs {
-                client,
-                tag,
-                name: request.name,
-                mode: request.mode,
-                flags: request.flags,
-                lvb: request.lvb,
-                bast: request.bast,
-                timeout: request.timeout,
-                transaction: request.transaction,
-            };
-            self.call(engine, id, Input::Lock(args))
-        });
+        let Waiting { client, request: LockRequest { space, args }, .. } = waiting;
+        let (tag, to) = (args.tag, Recipient::Client(client));
+        let asked = requests_are_logged().then(|| Asked::of(&args));
+        let id = self.space(space).map(|space| space.id);
+        let made = id.and_then(|id| self.call(engine, id, Input::Lock { client, args }));
         let lock = match made {
             Ok(Some(lock)) => lock,
             // The engine's contract is an id for every lock.
@@ -456,7 +444,7 @@ impl ClientHost {
     fn make_waiting(&mut self, engine: &mut NodeEngine, out: &mut Outbox) {
         let now = engine.now();
         while let Some(Waiting { client, request, .. }) = self.waiting.take_late(now) {
-            let done = ended(request.space, request.tag, Status::TimedOut);
+            let done = ended(request.space, request.args.tag, Status::TimedOut);
             out.push((Recipient::Client(client), Event::Completed(done)));
         }
         if !std::mem::take(&mut self.joined) {

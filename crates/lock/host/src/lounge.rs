@@ -85,7 +85,7 @@ impl FromIterator<Waiting> for Lounge {
 
 #[cfg(test)]
 mod tests {
-    use lockify_core::{LockFlags, Mode, Name};
+    use lockify_core::{LockArgs, Mode, Name};
 
     use super::*;
     use lockify_session::protocol::{LockRequest, Space};
@@ -93,14 +93,7 @@ mod tests {
     fn waiting(client: u64, tag: u64, until: Option<u64>) -> Waiting {
         let request = LockRequest {
             space: Space(0),
-            tag,
-            name: Name::new("r").unwrap(),
-            mode: Mode::EX,
-            flags: LockFlags::empty(),
-            lvb: None,
-            bast: false,
-            timeout: None,
-            transaction: 0,
+            args: LockArgs { tag, ..LockArgs::new(Name::new("r").unwrap(), Mode::EX) },
         };
         Waiting { client: ClientId(client), request, until }
     }
@@ -111,13 +104,13 @@ mod tests {
             [(1, 1, None), (2, 2, Some(20)), (1, 3, Some(10)), (3, 4, Some(30)), (2, 5, None)];
         let mut lounge: Lounge = requests.into_iter().map(|(c, t, u)| waiting(c, t, u)).collect();
         assert_eq!(lounge.next_deadline(), Some(10));
-        assert_eq!(lounge.take_late(15).map(|w| w.request.tag), Some(3));
+        assert_eq!(lounge.take_late(15).map(|w| w.request.args.tag), Some(3));
         assert!(lounge.take_late(15).is_none());
         lounge.forget(ClientId(2));
         assert_eq!(lounge.next_deadline(), Some(30));
         lounge.push(waiting(4, 6, None));
-        lounge.retain(|w| w.request.tag != 1);
-        assert_eq!(lounge.iter().map(|w| w.request.tag).collect::<Vec<_>>(), [4, 6]);
+        lounge.retain(|w| w.request.args.tag != 1);
+        assert_eq!(lounge.iter().map(|w| w.request.args.tag).collect::<Vec<_>>(), [4, 6]);
         assert_eq!(lounge.take_all().len(), 2);
         assert!(lounge.is_empty() && lounge.next_deadline().is_none());
     }

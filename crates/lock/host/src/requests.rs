@@ -1,9 +1,9 @@
 //! Clients' calls in the log, and how they end. The node's messages for them have the same `lock`
 //! (`lockify_node::lock_label`).
 
-use lockify_core::{ClientId, Completion, LockFlags, LockId, LostReason, Mode, Name};
+use lockify_core::{ClientId, Completion, LockArgs, LockFlags, LockId, LostReason, Mode, Name};
 use lockify_node::{REQUESTS, SpaceId, lock_label, requests_are_logged};
-use lockify_session::protocol::{LockRef, LockRequest, Space};
+use lockify_session::protocol::{LockRef, Space};
 use tracing::debug;
 
 use super::ClientHost;
@@ -16,8 +16,8 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn of(request: &LockRequest) -> Asked {
-        Asked { name: request.name, mode: request.mode, flags: request.flags }
+    pub(super) fn of(args: &LockArgs) -> Asked {
+        Asked { name: args.name, mode: args.mode, flags: args.flags }
     }
 
     fn detail(&self) -> String {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lockify_client::protocol::{
     ConvertRequest, LockRequest, Query, Request, UnlockRequest, sessions_of,
 };
-use lockify_client::{LockFlags, Lvb, Mode, Name, NodeId, Status, UnlockFlags};
+use lockify_client::{LockArgs, LockFlags, Lvb, Mode, Name, NodeId, Status, UnlockFlags};
 
 use crate::abi::{
     Ast, EINPROG, LKF_CANCEL, LKF_CONVERT, LKF_FORCEUNLOCK, LKF_IVVALBLK, LKF_ORPHAN, LKF_TIMEOUT,
@@ -167,8 +167,8 @@ impl Handle {
             let (space, _) = state.locks.spaces[shard];
             let (tag, bast) = (lkid.into(), call.bast.is_some());
             let transaction = call.xid;
-            let request =
-                LockRequest { space, tag, name, mode, flags, lvb, bast, timeout, transaction };
+            let args = LockArgs { tag, name, mode, flags, lvb, bast, timeout, transaction };
+            let request = LockRequest { space, args };
             (lkid, waiter, request)
         };
         self.submit(shard, Request::Lock(request));

@@ -133,8 +133,8 @@ impl History {
     /// It cannot be written.
     pub fn called(&mut self, input: &Input, id: Option<LockId>) -> Result<(), WriteError> {
         let event = match input {
-            Input::Lock(a) => {
-                self.clients.insert(a.client);
+            Input::Lock { client, args: a } => {
+                self.clients.insert(*client);
                 if a.flags.contains(LockFlags::ORPHAN) {
                     self.adoptions.insert(a.tag);
                 }
@@ -143,7 +143,7 @@ impl History {
                     mode: Some(mode(a.mode)),
                     flags: Flags::from_bits_truncate(a.flags.bits()),
                     lvb: a.lvb.as_deref().map(Lvb::new),
-                    ..self.of(Kind::Request, a.client).resource(a.name.as_bytes())
+                    ..self.of(Kind::Request, *client).resource(a.name.as_bytes())
                 }
             }
             Input::Convert(a) => Event {

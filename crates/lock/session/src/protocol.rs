@@ -9,8 +9,8 @@
 //! operation an event ends. Queries carry an `id` that their answer returns.
 
 use lockify_core::{
-    ClientId, Clients, Completion, LockFlags, LockId, LostReason, Lvb, Mode, Name, NodeId,
-    ResourceInfo, SbFlags, Status, UnlockFlags,
+    ClientId, Clients, Completion, LockArgs, LockFlags, LockId, LostReason, Lvb, Mode, Name,
+    NodeId, ResourceInfo, SbFlags, Status, UnlockFlags,
 };
 use lockify_node::{Certificate, NodeStatus, Software};
 use serde::{Deserialize, Serialize};
@@ -114,27 +114,13 @@ pub enum Request {
     },
 }
 
-/// A new lock (see [`lockify_core::LockArgs`]).
+/// A new lock. Its encoding has its fields as they stand here: one that is added to the arguments needs a new version.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockRequest {
     /// The lockspace.
     pub space: Space,
-    /// The lock's tag.
-    pub tag: u64,
-    /// The resource.
-    pub name: Name,
-    /// The mode asked for.
-    pub mode: Mode,
-    /// The flags of the request, as in libdlm.
-    pub flags: LockFlags,
-    /// The lock value block; required by VALBLK.
-    pub lvb: Option<Lvb>,
-    /// True if the client wants blocking notices.
-    pub bast: bool,
-    /// Give up after waiting this long, nanoseconds.
-    pub timeout: Option<u64>,
-    /// The transaction it belongs to, for the search for deadlocks; 0: the session is one.
-    pub transaction: u64,
+    /// The rest of the request. Its transaction 0 means the session's.
+    pub args: LockArgs,
 }
 
 /// A conversion (see [`lockify_core::ConvertArgs`]).

@@ -1,7 +1,7 @@
 //! The session protocol: decoding reverses encoding, and no input makes it panic.
 
 use lockify_core::{
-    LockFlags, LockId, LostReason, Mode, Name, NodeId, SbFlags, Status, UnlockFlags,
+    LockArgs, LockFlags, LockId, LostReason, Mode, Name, NodeId, SbFlags, Status, UnlockFlags,
 };
 use lockify_session::codec::{self, Inbox, MAX_FRAME};
 use lockify_session::protocol::{
@@ -19,14 +19,14 @@ fn requests() -> Vec<Request> {
     vec![
         Request::Lock(LockRequest {
             space: Space(0),
-            tag: u64::MAX,
-            name,
-            mode: Mode::EX,
-            flags: LockFlags::NOTIFY | LockFlags::VALBLK,
-            lvb: Some(vec![7; 32].into()),
-            bast: true,
-            timeout: Some(1_000_000),
-            transaction: 0,
+            args: LockArgs {
+                tag: u64::MAX,
+                flags: LockFlags::NOTIFY | LockFlags::VALBLK,
+                lvb: Some(vec![7; 32].into()),
+                bast: true,
+                timeout: Some(1_000_000),
+                ..LockArgs::new(name, Mode::EX)
+            },
         }),
         Request::Convert(ConvertRequest {
             lock: lock(),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockify_core::{
-    ClientId, Input, LockArgs, LockFlags, Mode, Name, NodeId, Policy, UnlockArgs, UnlockFlags,
+    ClientId, Input, LockArgs, Mode, Name, NodeId, Policy, UnlockArgs, UnlockFlags,
 };
 use lockify_node::{
     HostEvent, NodeAddress, NodeConfig, NodeEngine, SpaceConfig, SpaceId, StateDir,
@@ -43,20 +43,7 @@ fn done(engine: &mut NodeEngine, events: &mut Vec<HostEvent>) {
 fn pair(engine: &mut NodeEngine, space: SpaceId, name: Name, events: &mut Vec<HostEvent>) {
     let client = ClientId(1);
     let lock = engine
-        .handle(
-            space,
-            Input::Lock(LockArgs {
-                client,
-                tag: 0,
-                name,
-                mode: Mode::EX,
-                flags: LockFlags::empty(),
-                lvb: None,
-                bast: false,
-                timeout: None,
-                transaction: 0,
-            }),
-        )
+        .handle(space, Input::Lock { client, args: LockArgs::new(name, Mode::EX) })
         .expect("a lock")
         .expect("its id");
     done(engine, events);

@@ -97,20 +97,11 @@ impl Locks {
     /// [`LockError`].
     pub fn lock(&mut self, glock: Glock, mode: Mode, flags: LockFlags) -> Result<Held, LockError> {
         let tag = self.tag();
-        let args = LockArgs {
-            client: CLIENT,
-            tag,
-            name: glock.name(),
-            mode,
-            flags,
-            lvb: None,
-            bast: true,
-            timeout: None,
-            transaction: 0,
-        };
+        let args = LockArgs { tag, flags, bast: true, ..LockArgs::new(glock.name(), mode) };
         let t = now();
         let lock = loop {
-            match self.engine.handle(self.space, Input::Lock(args.clone())) {
+            match self.engine.handle(self.space, Input::Lock { client: CLIENT, args: args.clone() })
+            {
                 Ok(lock) => break lock,
                 Err(CallError::WouldBlock(_)) => self.wait()?,
                 Err(e) => return Err(e.into()),

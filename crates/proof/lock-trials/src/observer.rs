@@ -178,17 +178,17 @@ impl Observer {
     ) -> Result<(), String> {
         self.calls += 1;
         let Ok(id) = result else { return Ok(()) };
-        if let Input::Lock(args) = input {
-            self.clients.entry((place.node, place.incarnation)).or_default().insert(args.client);
+        if let Input::Lock { client, .. } = input {
+            self.clients.entry((place.node, place.incarnation)).or_default().insert(*client);
         }
-        if let Input::Lock(args) = input
+        if let Input::Lock { args, .. } = input
             && args.flags.contains(lockify_core::LockFlags::ORPHAN)
         {
             self.adoptions.insert((place.node, args.tag));
         }
         let event = match input {
-            Input::Lock(args) => Event {
-                client: Some(args.client.0.to_string()),
+            Input::Lock { client, args } => Event {
+                client: Some(client.0.to_string()),
                 lock: id.map(|id| id.0),
                 mode: Some(mode(args.mode)),
                 flags: Flags::from_bits_truncate(args.flags.bits()),

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::common::Cluster;
 use lockify_core::link::Weigh;
 use lockify_core::{
-    ClientId, Config, Input, LockArgs, LockFlags, Lockspace, Member, Message, Mode, Name, NodeId,
-    Output, Policy, View,
+    ClientId, Config, Input, LockArgs, Lockspace, Member, Message, Mode, Name, NodeId, Output,
+    Policy, View,
 };
 
 const LOCKS: u32 = 100_000;
@@ -93,17 +93,8 @@ fn name(i: u32) -> Name {
 
 /// A call for a name, in a mode that excludes everybody else.
 fn exclusive(client: u32, i: u32) -> Input {
-    Input::Lock(LockArgs {
-        client: ClientId(u64::from(client)),
-        tag: 0,
-        name: name(i),
-        mode: Mode::EX,
-        flags: LockFlags::empty(),
-        lvb: None,
-        bast: false,
-        timeout: None,
-        transaction: 0,
-    })
+    let client = ClientId(u64::from(client));
+    Input::Lock { client, args: LockArgs::new(name(i), Mode::EX) }
 }
 
 /// Three nodes in their first view.
@@ -269,18 +260,8 @@ fn what_waited_for_the_gate_is_served_in_pieces() {
     let view = View { seq: 50, members: c.nodes[&NodeId(1)].view().members.clone() };
     c.input(NodeId(1), Input::View(view.clone())).unwrap();
     for i in 0..10_000_u32 {
-        let args = LockArgs {
-            client: ClientId(7),
-            tag: u64::from(i),
-            name: name(i % 5_000),
-            mode: Mode::EX,
-            flags: LockFlags::empty(),
-            lvb: None,
-            bast: false,
-            timeout: None,
-            transaction: 0,
-        };
-        c.input(NodeId(1), Input::Lock(args)).unwrap();
+        let args = LockArgs { tag: u64::from(i), ..LockArgs::new(name(i % 5_000), Mode::EX) };
+        c.input(NodeId(1), Input::Lock { client: ClientId(7), args }).unwrap();
     }
     c.input(NodeId(2), Input::View(view)).unwrap();
     c.run();

@@ -58,17 +58,13 @@ impl Node {
         timeout: Option<Time>,
     ) -> LockId {
         let args = LockArgs {
-            client: ClientId(client),
             tag: client,
-            name: Name::new(name).unwrap(),
-            mode,
             flags,
-            lvb: None,
             bast: true,
             timeout,
-            transaction: 0,
+            ..LockArgs::new(Name::new(name).unwrap(), mode)
         };
-        self.handle(Input::Lock(args)).unwrap()
+        self.handle(Input::Lock { client: ClientId(client), args }).unwrap()
     }
 
     fn unlock(&mut self, client: u64, lock: LockId) {

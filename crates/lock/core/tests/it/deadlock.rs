@@ -165,18 +165,8 @@ fn a_circle_of_three_nodes_is_found() {
 }
 
 fn lock(c: &mut Cluster, n: u32, client: u64, what: &str, transaction: u64) -> LockId {
-    let args = LockArgs {
-        client: ClientId(client),
-        tag: 0,
-        name: name(what),
-        mode: Mode::EX,
-        flags: NONE,
-        lvb: None,
-        bast: false,
-        timeout: None,
-        transaction,
-    };
-    let id = c.input(node(n), Input::Lock(args)).unwrap().unwrap();
+    let args = LockArgs { transaction, ..LockArgs::new(name(what), Mode::EX) };
+    let id = c.input(node(n), Input::Lock { client: ClientId(client), args }).unwrap().unwrap();
     c.run();
     id
 }

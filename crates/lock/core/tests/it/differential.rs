@@ -301,10 +301,9 @@ impl Run {
                 let lvb = block(flags.bits(), value).map(Into::into);
                 let name = name(&self.resource);
                 let bast = true;
-                let args =
-                    LockArgs { client, tag, name, mode, flags, lvb, bast, timeout, transaction: 0 };
+                let args = LockArgs { flags, lvb, bast, ..LockArgs::new(name, mode) };
                 let nodes = self.cluster.nodes.len();
-                (node((self.numbers % nodes) as u32 + 1), Input::Lock(args))
+                (node((self.numbers % nodes) as u32 + 1), Input::Lock { client, args })
             }
             Call::Convert { lock, mode, flags, value } => {
                 let (at, lock) = self.ids[&lock];

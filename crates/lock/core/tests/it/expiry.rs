@@ -11,19 +11,9 @@ const CLIENT: ClientId = ClientId(1);
 
 /// Asks for `r` at a node, with a time-out; messages stay on their wires.
 fn ask(cluster: &mut Cluster, at: NodeId, tag: u64, mode: Mode) -> LockId {
-    let args = LockArgs {
-        client: ClientId(9),
-        tag,
-        name: name("r"),
-        mode,
-        flags: LockFlags::empty(),
-        lvb: None,
-        // Otherwise, policy `claim` would grant it here and now.
-        bast: false,
-        timeout: Some(TIMEOUT),
-        transaction: 0,
-    };
-    cluster.input(at, Input::Lock(args)).unwrap().unwrap()
+    // Without blocking notices: with them, policy `claim` would grant it here and now.
+    let args = LockArgs { tag, timeout: Some(TIMEOUT), ..LockArgs::new(name("r"), mode) };
+    cluster.input(at, Input::Lock { client: ClientId(9), args }).unwrap().unwrap()
 }
 
 /// Lets time pass at a node without any message arriving anywhere.

@@ -962,17 +962,12 @@ fn gone(s: &mut Stage, node: NodeId) {
 
 fn adopt(s: &mut Stage, node: NodeId, client: u64, mode: Mode) -> Result<At, Error> {
     let args = LockArgs {
-        client: ClientId(client),
-        tag: 0,
-        name: common::name(&s.resource),
-        mode,
         flags: LockFlags::ORPHAN,
-        lvb: None,
         bast: true,
-        timeout: None,
-        transaction: 0,
+        ..LockArgs::new(common::name(&s.resource), mode)
     };
-    let lock = s.cluster.input(node, Input::Lock(args))?.expect("an id");
+    let lock =
+        s.cluster.input(node, Input::Lock { client: ClientId(client), args })?.expect("an id");
     s.cluster.run();
     Ok(At { node, lock })
 }
@@ -1005,7 +1000,7 @@ fn exit_keeps_persistent_locks_and_drops_the_others() {
 fn exit_cancels_what_is_pending() {
     for place in ONE_OWNER {
         let mut s = Stage::new(place);
-        let other = s.call(Mode::PR, NONE, |a| a.client = ClientId(2)).unwrap();
+        let other = s.call_of(ClientId(2), Mode::PR, NONE, |_| ()).unwrap();
         s.cluster.run();
         let converter = s.request(Mode::CR, LockFlags::PERSISTENT);
         s.convert(converter, Mode::EX, LockFlags::PERSISTENT).unwrap();
@@ -1059,7 +1054,7 @@ fn orphans_stay_in_force_until_purged() {
         let kept = s.request(Mode::EX, LockFlags::PERSISTENT);
         assert_eq!(s.granted(kept), Mode::EX);
         gone(&mut s, node(1));
-        let waiter = s.call(Mode::PR, NONE, |a| a.client = ClientId(2)).unwrap();
+        let waiter = s.call_of(ClientId(2), Mode::PR, NONE, |_| ()).unwrap();
         s.cluster.run();
         s.waits(waiter);
         assert_eq!(s.notices(kept), []);

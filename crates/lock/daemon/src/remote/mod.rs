@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use lockify_core::{
-    ClientId, Error, Input, LockFlags, LockId, Mode, Output, Status, Time, UnlockArgs, UnlockFlags,
+    ClientId, Error, Input, LockArgs, LockFlags, LockId, Mode, Output, Status, Time, UnlockArgs,
+    UnlockFlags,
 };
 use lockify_history::{Kind, WriteError};
 use lockify_host::{ExternalEvent, ExternalLockspace};
 use lockify_node::{History, Level, Notice, history_file};
 use lockify_remote::lock_of;
-use lockify_session::protocol::{LockRequest, Refusal};
+use lockify_session::protocol::Refusal;
 use lockify_trust::Mailbox;
 
 use crate::config::RemoteTable;
@@ -216,8 +217,8 @@ impl RemoteSpace {
 }
 
 impl ExternalLockspace for RemoteSpace {
-    fn check(&self, client: ClientId, request: &LockRequest) -> Result<(), String> {
-        let LockRequest { mode, flags, bast, lvb, name, .. } = request;
+    fn check(&self, client: ClientId, args: &LockArgs) -> Result<(), String> {
+        let LockArgs { mode, flags, bast, lvb, name, .. } = args;
         let refuse =
             |what: &str| Err(format!("lockspace {:?} is in remote memory: {what}", self.name));
         if matches!(mode, Mode::CR | Mode::CW) {
@@ -248,11 +249,11 @@ impl ExternalLockspace for RemoteSpace {
     fn handle(&mut self, input: Input, now: Time) -> Result<Option<LockId>, Refusal> {
         let Some(up) = &self.up else { return Err(Refusal::Core(Error::NotMember)) };
         match &input {
-            Input::Lock(args) => {
+            Input::Lock { client, args } => {
                 let spot = lock_of(&up.standing.table, args.name.as_bytes()).0;
                 let next = LockId(up.queue.last() + 1);
                 self.record(|history| history.called(&input, Some(next)));
-                return Ok(self.decide(|queue| queue.lock(args, spot, now)));
+                return Ok(self.decide(|queue| queue.lock(*client, args, spot, now)));
             }
             Input::Convert(_) => {
                 let why = "locks in remote memory are not converted: unlock, and lock again";

@@ -163,10 +163,10 @@ impl Queue {
     }
 
     /// A request, for NL, PR, PW or EX; names are mapped to the table's locks.
-    pub fn lock(&mut self, args: &LockArgs, spot: u64, now: Time) -> LockId {
+    pub fn lock(&mut self, client: ClientId, args: &LockArgs, spot: u64, now: Time) -> LockId {
         self.last += 1;
         let id = LockId(self.last);
-        let LockArgs { client, tag, name, mode, .. } = *args;
+        let LockArgs { tag, name, mode, .. } = *args;
         let lock =
             Lock { client, tag, name, mode, spot: None, state: State::Granted, deadline: None };
         if mode == Mode::NL {
@@ -538,11 +538,8 @@ mod tests {
             .collect()
     }
 
-    fn args(client: u64, name: &str, mode: Mode) -> LockArgs {
-        let (name, flags) = (Name::new(name).unwrap(), LockFlags::empty());
-        let (client, tag) = (ClientId(client), 0);
-        let (lvb, bast, timeout, transaction) = (None, false, None, 0);
-        LockArgs { client, tag, name, mode, flags, lvb, bast, timeout, transaction }
+    fn args(name: &str, mode: Mode) -> LockArgs {
+        LockArgs::new(Name::new(name).unwrap(), mode)
     }
 
     fn queue() -> Queue {
@@ -557,16 +554,16 @@ mod tests {
     #[test]
     fn readers_share_a_hold_and_writers_do_not_inherit_one() {
         let mut q = queue();
-        let first = q.lock(&args(1, "a", Mode::PR), 7, 0);
-        let second = q.lock(&args(2, "a", Mode::PR), 7, 0);
+        let first = q.lock(ClientId(1), &args("a", Mode::PR), 7, 0);
+        let second = q.lock(ClientId(2), &args("a", Mode::PR), 7, 0);
         assert_eq!(seen(&mut q), [Take(0, 7, false)]);
         q.taken(0, false, LEASE, 5, 0);
         assert_eq!(seen(&mut q), [Granted(1, 0), Granted(2, 0)]);
-        let third = q.lock(&args(3, "a", Mode::PR), 7, LEASE / 4);
+        let third = q.lock(ClientId(3), &args("a", Mode::PR), 7, LEASE / 4);
         assert_eq!(seen(&mut q), [Granted(3, 0)]);
         // Too late for this hold; and a request after a writer waits behind it.
-        q.lock(&args(4, "a", Mode::PR), 7, LEASE * 3 / 4);
-        q.lock(&args(5, "a", Mode::EX), 7, LEASE * 3 / 4);
+        q.lock(ClientId(4), &args("a", Mode::PR), 7, LEASE * 3 / 4);
+        q.lock(ClientId(5), &args("a", Mode::EX), 7, LEASE * 3 / 4);
         assert_eq!(seen(&mut q), []);
         for (client, lock) in [(1, first), (2, second)] {
             assert_eq!(unlock(&mut q, client, lock, LEASE), [Ended(lock.0, Status::Unlocked)]);
@@ -579,7 +576,7 @@ mod tests {
         assert_eq!(ended, [Ended(4, Status::Unlocked), Give(0)]);
         q.given(0, 9);
         assert_eq!(seen(&mut q), [Take(0, 7, true)]);
-        q.lock(&args(6, "a", Mode::PW), 7, 9);
+        q.lock(ClientId(6), &args("a", Mode::PW), 7, 9);
         q.taken(0, true, LEASE, 6, 9);
         assert_eq!(seen(&mut q), [Granted(5, 6)]);
         // The next writer has a hold, and a token, of its own.
@@ -593,10 +590,10 @@ mod tests {
     #[test]
     fn a_batch_of_readers_ends() {
         let mut q = queue();
-        q.lock(&args(1, "a", Mode::PR), 7, 0);
+        q.lock(ClientId(1), &args("a", Mode::PR), 7, 0);
         q.taken(0, false, LEASE, 1, 0);
         for n in 1..u64::from(BATCH) + 5 {
-            q.lock(&args(n, "a", Mode::PR), 7, 0);
+            q.lock(ClientId(n), &args("a", Mode::PR), 7, 0);
         }
         let granted = seen(&mut q).iter().filter(|s| matches!(s, Granted(..))).count();
         assert_eq!(granted, BATCH as usize);
@@ -605,7 +602,7 @@ mod tests {
     #[test]
     fn a_lease_ends_holds_whatever_clients_do() {
         let mut q = queue();
-        let lock = q.lock(&args(1, "a", Mode::EX), 7, 0);
+        let lock = q.lock(ClientId(1), &args("a", Mode::EX), 7, 0);
         q.taken(0, true, LEASE, 1, 0);
         assert_eq!(q.next_timer(), Some(LEASE));
         seen(&mut q);
@@ -617,7 +614,7 @@ mod tests {
         q.given(0, LEASE);
         assert_eq!((q.spots.len(), q.locks.len(), q.next_timer()), (0, 0, None));
         // A grant that is too late is none.
-        q.lock(&args(1, "a", Mode::EX), 7, LEASE);
+        q.lock(ClientId(1), &args("a", Mode::EX), 7, LEASE);
         q.taken(0, true, 2 * LEASE, 2, 3 * LEASE);
         assert_eq!(seen(&mut q), [Take(0, 7, true), Give(0)]);
         q.given(0, 3 * LEASE);
@@ -627,14 +624,14 @@ mod tests {
     #[test]
     fn who_gives_up_is_told_and_what_comes_for_it_goes_back() {
         let mut q = queue();
-        let timeout = |mode| LockArgs { timeout: Some(10), ..args(1, "a", mode) };
-        q.lock(&timeout(Mode::EX), 7, 0);
+        let timeout = |mode| LockArgs { timeout: Some(10), ..args("a", mode) };
+        q.lock(ClientId(1), &timeout(Mode::EX), 7, 0);
         q.tick(10);
         assert_eq!(seen(&mut q), [Take(0, 7, true), Ended(1, Status::TimedOut)]);
-        let attempt = LockArgs { flags: LockFlags::NOQUEUE, ..args(1, "a", Mode::EX) };
-        q.lock(&attempt, 7, 10);
+        let attempt = LockArgs { flags: LockFlags::NOQUEUE, ..args("a", Mode::EX) };
+        q.lock(ClientId(1), &attempt, 7, 10);
         q.tick(10 + ATTEMPT);
-        q.lock(&args(2, "a", Mode::EX), 7, 11);
+        q.lock(ClientId(2), &args("a", Mode::EX), 7, 11);
         q.cancel(ClientId(2), LockId(3), Status::Canceled, 12);
         assert_eq!(q.unlock(ClientId(2), LockId(3), 0, 12), Err(Error::NoEntry));
         q.taken(0, true, LEASE, 1, 12);
@@ -648,7 +645,7 @@ mod tests {
     fn hands_are_given_to_those_who_have_waited_longest() {
         let mut q = queue();
         for (client, name, spot) in [(1, "a", 1), (2, "b", 2), (3, "c", 3), (4, "d", 4)] {
-            q.lock(&args(client, name, Mode::EX), spot, 0);
+            q.lock(ClientId(client), &args(name, Mode::EX), spot, 0);
         }
         assert_eq!(seen(&mut q), [Take(0, 1, true), Take(1, 2, true)]);
         // Client 1 holds, and only a hand that is busy could have more for it.
@@ -667,26 +664,26 @@ mod tests {
     #[test]
     fn names_that_share_a_lock_do_not_make_a_client_wait_for_itself() {
         let mut q = queue();
-        q.lock(&args(1, "a", Mode::EX), 7, 0);
+        q.lock(ClientId(1), &args("a", Mode::EX), 7, 0);
         q.taken(0, true, LEASE, 1, 0);
         seen(&mut q);
-        q.lock(&args(1, "b", Mode::PR), 7, 0);
+        q.lock(ClientId(1), &args("b", Mode::PR), 7, 0);
         assert_eq!(seen(&mut q), [Ended(2, Status::Deadlock)]);
         // Somebody else waits.
-        q.lock(&args(2, "b", Mode::PR), 7, 0);
+        q.lock(ClientId(2), &args("b", Mode::PR), 7, 0);
         assert_eq!(seen(&mut q), []);
     }
 
     #[test]
     fn a_halt_forgets_everything() {
         let mut q = queue();
-        q.lock(&args(1, "a", Mode::EX), 7, 0);
+        q.lock(ClientId(1), &args("a", Mode::EX), 7, 0);
         q.taken(0, true, LEASE, 1, 0);
-        q.lock(&args(2, "a", Mode::EX), 7, 0);
+        q.lock(ClientId(2), &args("a", Mode::EX), 7, 0);
         seen(&mut q);
         q.halt();
         assert_eq!(seen(&mut q), [Lost(1)]);
         assert_eq!((q.spots.len(), q.locks.len(), q.next_timer()), (0, 0, None));
-        assert_eq!(q.lock(&args(1, "a", Mode::NL), 7, 0), LockId(3));
+        assert_eq!(q.lock(ClientId(1), &args("a", Mode::NL), 7, 0), LockId(3));
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::common::{Alone, as_user, eventually, may_be_others, open_to_all};
-use lockify_client::{Client, Error, Guard, LockFlags, Mode, Name, NodeId};
+use lockify_client::{Client, Error, Guard, LockArgs, LockFlags, Mode, Name, NodeId};
 use lockify_session::codec;
 use lockify_session::protocol::{Event, LockRequest, Query, Refusal, Request, Space, pid_of};
 
@@ -33,9 +33,8 @@ fn open(extra: &str) -> Alone {
 
 /// A request for a lock in the first lockspace.
 fn request(name: &str, mode: Mode) -> LockRequest {
-    let (name, flags) = (Name::new(name).unwrap(), LockFlags::empty());
-    let (space, tag, lvb, bast, timeout) = (Space(0), 5, None, false, None);
-    LockRequest { space, tag, name, mode, flags, lvb, bast, timeout, transaction: 0 }
+    let args = LockArgs { tag: 5, ..LockArgs::new(Name::new(name).unwrap(), mode) };
+    LockRequest { space: Space(0), args }
 }
 
 /// A user's rights in each lockspace: nothing, look (r), lock (rw).
@@ -126,7 +125,7 @@ fn a_lockspace_that_was_not_opened_is_not_used_either() {
     as_user(BOB, 1, &[], || {
         let mut stream = alone.session(1);
         let lock = request("secret", Mode::PR);
-        let (space, name) = (lock.space, lock.name);
+        let (space, name) = (lock.space, lock.args.name);
         let asked = [
             Request::Lock(lock),
             Request::Query { id: 1, query: Query::Locks(space) },

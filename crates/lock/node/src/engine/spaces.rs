@@ -147,7 +147,7 @@ impl NodeEngine {
         }
         let at = self.find(space)?;
         match &input {
-            Input::Lock(_) => self.check_congestion()?,
+            Input::Lock { .. } => self.check_congestion()?,
             Input::Convert(_)
             | Input::Unlock(_)
             | Input::Cancel { .. }

@@ -10,8 +10,11 @@ use lockify_history::{Reader, merge};
 use lockify_node::{HostEvent, NodeConfig, NodeEngine, SpaceConfig};
 
 fn create(resource: &str) -> lockify_core::Input {
-    let lockify_core::Input::Lock(args) = lock(resource, Mode::EX) else { unreachable!() };
-    lockify_core::Input::Lock(LockArgs { flags: LockFlags::NOTIFY, ..args })
+    let lockify_core::Input::Lock { client, args } = lock(resource, Mode::EX) else {
+        unreachable!()
+    };
+    let args = LockArgs { flags: LockFlags::NOTIFY, ..args };
+    lockify_core::Input::Lock { client, args }
 }
 
 #[test]

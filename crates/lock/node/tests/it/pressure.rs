@@ -189,9 +189,11 @@ fn an_unlock_waits_for_the_claims_of_the_other_shards() {
     // Claims in shard 0 of node 1, whose directory does not answer: shard 0 of node 2 stands still.
     let (engine, other) = &mut engines[0][0];
     for k in 0..16 {
-        let Input::Lock(args) = lock(&format!("new{k}"), Mode::EX) else { unreachable!() };
+        let Input::Lock { client, args } = lock(&format!("new{k}"), Mode::EX) else {
+            unreachable!()
+        };
         let args = LockArgs { tag: 9, flags: LockFlags::NOTIFY, ..args };
-        engine.handle(*other, Input::Lock(args)).unwrap();
+        engine.handle(*other, Input::Lock { client, args }).unwrap();
     }
     assert!(engine.status().spaces[0].unsettled_claims > 0);
     engines[0][1].0.handle(space, unlock(parent)).unwrap();

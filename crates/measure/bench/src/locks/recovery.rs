@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use lockify_core::{ClientId, Input, LockArgs, LockFlags, Mode, Name, NodeId, Policy, Status};
+use lockify_core::{ClientId, Input, LockArgs, Mode, Name, NodeId, Policy, Status};
 use lockify_node::{
     CallError, HostEvent, NodeAddress, NodeConfig, NodeEngine, SpaceConfig, SpaceId, StateDir,
 };
@@ -265,17 +265,10 @@ impl Node {
     /// False if the node takes no more for now.
     fn ask(&mut self, number: u32) -> Result<bool, Failure> {
         let args = LockArgs {
-            client: ClientId(1),
             tag: u64::from(number),
-            name: Name::new(format!("lock-{number:08}"))?,
-            mode: Mode::EX,
-            flags: LockFlags::empty(),
-            lvb: None,
-            bast: false,
-            timeout: None,
-            transaction: 0,
+            ..LockArgs::new(Name::new(format!("lock-{number:08}"))?, Mode::EX)
         };
-        match self.engine.handle(self.space, Input::Lock(args)) {
+        match self.engine.handle(self.space, Input::Lock { client: ClientId(1), args }) {
             Ok(_) => Ok(true),
             Err(CallError::WouldBlock(_)) => Ok(false),
             Err(e) => Err(e.into()),

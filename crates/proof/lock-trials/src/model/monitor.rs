@@ -40,7 +40,7 @@ impl Monitor {
     /// A call was accepted.
     pub fn called(&mut self, input: &Input, id: Option<LockId>) {
         match input {
-            Input::Lock(args) => {
+            Input::Lock { args, .. } => {
                 if let Some(id) = id {
                     self.locks.insert(
                         id,

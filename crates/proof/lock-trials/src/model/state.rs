@@ -354,18 +354,8 @@ impl State {
             ClientStep::Await(_) => Ok(()),
             ClientStep::Exit => self.feed(index, Input::ClientGone(CLIENT)).map(|_| ()),
             ClientStep::Lock(slot, name, mode, flags) => {
-                let args = LockArgs {
-                    client: CLIENT,
-                    tag: 0,
-                    name,
-                    mode,
-                    flags,
-                    lvb: None,
-                    bast: true,
-                    timeout: None,
-                    transaction: 0,
-                };
-                if let Some(id) = self.feed(index, Input::Lock(args))?
+                let args = LockArgs { flags, bast: true, ..LockArgs::new(name, mode) };
+                if let Some(id) = self.feed(index, Input::Lock { client: CLIENT, args })?
                     && let Some(node) = &mut self.nodes[index]
                 {
                     node.slots.insert(slot, id);
@@ -401,7 +391,8 @@ impl State {
     fn feed(&mut self, index: usize, input: Input) -> Result<Option<LockId>, String> {
         let now = self.now;
         let Some(node) = &mut self.nodes[index] else { return Ok(None) };
-        let from_client = matches!(input, Input::Lock(_) | Input::Convert(_) | Input::Unlock(_));
+        let from_client =
+            matches!(input, Input::Lock { .. } | Input::Convert(_) | Input::Unlock(_));
         let result = node.space.handle(now, input.clone());
         let id = match result {
             Ok(id) => id,

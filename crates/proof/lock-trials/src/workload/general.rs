@@ -126,19 +126,17 @@ impl GeneralClient {
     }
 
     fn lock(&mut self, port: &mut Port<'_>, mode: Mode, flags: LockFlags) {
+        // Draws keep their order, on which the meaning of a seed depends.
+        let (tag, name) = (port.unique(), self.name(port.random));
         let args = LockArgs {
-            client: self.id,
-            tag: port.unique(),
-            name: self.name(port.random),
-            mode,
+            tag,
             flags,
             lvb: flags.contains(LockFlags::VALBLK).then(|| self.value(port)),
             bast: port.random.random_bool(0.8),
             timeout: timeout(port.random),
-            transaction: 0,
+            ..LockArgs::new(name, mode)
         };
-        let tag = args.tag;
-        match port.call(Input::Lock(args)) {
+        match port.call(Input::Lock { client: self.id, args }) {
             Ok(Some(lock)) => {
                 let op = Some(Op { tag, stubborn: false, canceled: false });
                 self.locks.insert(lock, Held { mode: None, op, wanted: false, timed_out: false });

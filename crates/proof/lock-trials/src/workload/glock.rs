@@ -92,18 +92,8 @@ impl Glock {
             None => {
                 let flags = if claim { LockFlags::NOTIFY } else { LockFlags::empty() };
                 let name = self.name;
-                let args = LockArgs {
-                    client,
-                    tag,
-                    name,
-                    mode,
-                    flags,
-                    lvb: None,
-                    bast: true,
-                    timeout: None,
-                    transaction: 0,
-                };
-                self.lock = port.call(Input::Lock(args))?;
+                let args = LockArgs { tag, flags, bast: true, ..LockArgs::new(name, mode) };
+                self.lock = port.call(Input::Lock { client, args })?;
             }
         }
         self.op = Some((tag, Op::Acquire));

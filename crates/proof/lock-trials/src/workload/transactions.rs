@@ -104,18 +104,13 @@ impl TransactionClient {
         };
         let yields = port.random.random_bool(0.05);
         let args = LockArgs {
-            client: self.id,
             tag: port.unique(),
-            name,
-            mode,
             flags: if yields { LockFlags::NODLCKBLK } else { LockFlags::empty() },
-            lvb: None,
             bast: true,
-            timeout: None,
-            transaction: 0,
+            ..LockArgs::new(name, mode)
         };
         let op = Some(args.tag);
-        match port.call(Input::Lock(args)) {
+        match port.call(Input::Lock { client: self.id, args }) {
             Ok(Some(lock)) => {
                 self.locks.insert(lock, Held { mode: None, op, yields });
             }

@@ -143,17 +143,12 @@ impl Cluster {
 
     pub fn request_with(&mut self, n: NodeId, what: &str, mode: Mode, flags: LockFlags) -> LockId {
         let args = LockArgs {
-            client: ClientId(1),
-            tag: 0,
-            name: name(what),
-            mode,
             flags,
             lvb: flags.contains(LockFlags::VALBLK).then(|| vec![0; 32].into()),
             bast: true,
-            timeout: None,
-            transaction: 0,
+            ..LockArgs::new(name(what), mode)
         };
-        self.input(n, Input::Lock(args)).unwrap().unwrap()
+        self.input(n, Input::Lock { client: ClientId(1), args }).unwrap().unwrap()
     }
 
     pub fn convert(&mut self, n: NodeId, lock: LockId, mode: Mode) -> Result<(), Error> {

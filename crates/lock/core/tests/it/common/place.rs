@@ -72,20 +72,26 @@ impl Stage {
         flags: LockFlags,
         adjust: impl Fn(&mut LockArgs),
     ) -> Result<At, Error> {
+        self.call_of(ClientId(1), mode, flags, adjust)
+    }
+
+    /// As `call`, of any client.
+    pub fn call_of(
+        &mut self,
+        client: ClientId,
+        mode: Mode,
+        flags: LockFlags,
+        adjust: impl Fn(&mut LockArgs),
+    ) -> Result<At, Error> {
         let mut args = LockArgs {
-            client: ClientId(1),
-            tag: 0,
-            name: super::name(&self.resource),
-            mode,
             flags,
             lvb: flags.contains(LockFlags::VALBLK).then(|| vec![0; 32].into()),
             bast: true,
-            timeout: None,
-            transaction: 0,
+            ..LockArgs::new(super::name(&self.resource), mode)
         };
         adjust(&mut args);
         let node = self.next_node();
-        let lock = self.cluster.input(node, Input::Lock(args))?.expect("an id");
+        let lock = self.cluster.input(node, Input::Lock { client, args })?.expect("an id");
         Ok(At { node, lock })
     }
 

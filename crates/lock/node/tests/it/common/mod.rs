@@ -43,17 +43,8 @@ pub fn name(text: &str) -> Name {
 }
 
 pub fn lock(resource: &str, mode: Mode) -> Input {
-    Input::Lock(LockArgs {
-        client: CLIENT,
-        tag: 1,
-        name: name(resource),
-        mode,
-        flags: LockFlags::empty(),
-        lvb: None,
-        bast: true,
-        timeout: None,
-        transaction: 0,
-    })
+    let args = LockArgs { tag: 1, bast: true, ..LockArgs::new(name(resource), mode) };
+    Input::Lock { client: CLIENT, args }
 }
 
 pub fn unlock(lock: LockId) -> Input {
