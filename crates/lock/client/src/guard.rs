@@ -64,8 +64,8 @@ impl Pending {
             channel: self.channel.clone(),
             tag: self.tag,
             state: self.state.clone(),
-            lvb: done.lvb,
-            status_flags: done.status_flags,
+            lvb: done.ended.lvb,
+            status_flags: done.ended.status_flags,
             freed: false,
             released: false,
         }
@@ -385,7 +385,7 @@ impl Guard {
         let Converted(done) = converted;
         self.status_flags = done.status_flags;
         if done.lvb.is_some() {
-            self.lvb = done.lvb;
+            self.lvb = done.ended.lvb;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
@@ -158,7 +159,7 @@ pub enum Input {
     },
 }
 
-/// A completion AST.
+/// A completion AST. It reads as if [`Ended`]'s fields were its own.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Completion {
     /// The client that owns the lock.
@@ -168,6 +169,20 @@ pub struct Completion {
     /// The tag of the operation that ends.
     pub tag: u64,
     /// How it ended.
+    pub ended: Ended,
+}
+
+impl Deref for Completion {
+    type Target = Ended;
+    fn deref(&self) -> &Ended {
+        &self.ended
+    }
+}
+
+/// How an operation ended, in all of its ways from here to a client.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Ended {
+    /// The status with which it ended.
     pub status: Status,
     /// The mode now granted; `None` if the lock is gone.
     pub mode: Option<Mode>,
@@ -180,6 +195,20 @@ pub struct Completion {
     pub token: u64,
     /// Granted on a claim that is not settled yet; [`Output::Settled`] follows.
     pub provisional: bool,
+}
+
+impl Ended {
+    /// An end after which the lock is gone.
+    pub fn new(status: Status) -> Ended {
+        Ended {
+            status,
+            mode: None,
+            status_flags: SbFlags::empty(),
+            lvb: None,
+            token: 0,
+            provisional: false,
+        }
+    }
 }
 
 /// Why a lock was lost.

@@ -56,8 +56,8 @@ pub use flags::{LockFlags, SbFlags, UnlockFlags};
 pub use ids::{ClientId, Clients, LockId, Member, NodeId, Time, View};
 pub use inspect::{Defect, Footprint, LockInfo, RecoveryInfo, ResourceInfo, Seen, Wait, footprint};
 pub use io::{
-    Completion, ConvertArgs, Input, LockArgs, LostReason, Lvb, Output, Stats, Trace, UnlockArgs,
-    WithdrawReason,
+    Completion, ConvertArgs, Ended, Input, LockArgs, LostReason, Lvb, Output, Stats, Trace,
+    UnlockArgs, WithdrawReason,
 };
 pub use message::Message;
 pub use mode::{Mode, UnknownMode};

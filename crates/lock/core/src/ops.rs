@@ -13,7 +13,7 @@ use crate::error::{Error, Invalid, Status};
 use crate::flags::{LockFlags, UnlockFlags};
 use crate::grant::{Effects, Outcome};
 use crate::ids::{ClientId, Clients, LockId, NodeId};
-use crate::io::{Completion, ConvertArgs, LockArgs, Lvb, Output, UnlockArgs};
+use crate::io::{Completion, ConvertArgs, Ended, LockArgs, Lvb, Output, UnlockArgs};
 use crate::lock::{CancelCause, Lock, Op, OpStage, Owner};
 use crate::message::Body;
 use crate::mode::Mode;
@@ -548,10 +548,7 @@ impl Lockspace {
         let lock = &self.store[id];
         let Owner::Local(client) = lock.owner else { return };
         let granted = status == Status::Granted;
-        let completion = Completion {
-            client,
-            lock: id,
-            tag: lock.tag,
+        let ended = Ended {
             status,
             mode: lock.granted.filter(|_| status != Status::Unlocked),
             status_flags: lock.status_flags,
@@ -559,6 +556,7 @@ impl Lockspace {
             token: if granted { lock.token } else { 0 },
             provisional: lock.provisional,
         };
+        let completion = Completion { client, lock: id, tag: lock.tag, ended };
         self.callback(Output::Complete(completion));
     }
 

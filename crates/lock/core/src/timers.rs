@@ -7,9 +7,9 @@ use core::hash::{Hash, Hasher};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Status;
-use crate::flags::{LockFlags, SbFlags, UnlockFlags};
+use crate::flags::{LockFlags, UnlockFlags};
 use crate::ids::{ClientId, LockId, Time};
-use crate::io::{Completion, Output, UnlockArgs};
+use crate::io::{Completion, Ended, Output, UnlockArgs};
 use crate::lock::{CancelCause, Lock, Op, OpStage, Owner};
 use crate::mode::Mode;
 use crate::resource::Master;
@@ -178,17 +178,9 @@ impl Lockspace {
 
     fn tell_timed_out(&mut self, id: LockId, client: ClientId, mode: Option<Mode>) {
         let lock = &mut self.store[id];
-        let completion = Completion {
-            client,
-            lock: id,
-            tag: lock.tag,
-            status: Status::TimedOut,
-            mode,
-            status_flags: SbFlags::empty(),
-            lvb: None,
-            token: 0,
-            provisional: mode.is_some() && lock.provisional,
-        };
+        let provisional = mode.is_some() && lock.provisional;
+        let ended = Ended { mode, provisional, ..Ended::new(Status::TimedOut) };
+        let completion = Completion { client, lock: id, tag: lock.tag, ended };
         if mode.is_some() {
             lock.mode_reported = mode;
             lock.cast_mode = mode;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lockify_core::ClientId;
+use lockify_core::{ClientId, Ended};
 use lockify_session::protocol::{Done, Event, Refusal, Space, VERSION};
 
 use super::{HostedSpace, Rights, Who};
@@ -83,7 +83,7 @@ impl HostedClient {
     /// Notes the client's events, to count its locks.
     pub fn told(&mut self, event: &Event) {
         match event {
-            Event::Completed(Done { space, mode: None, .. }) => {
+            Event::Completed(Done { space, ended: Ended { mode: None, .. }, .. }) => {
                 if let Some(count) = self.locks.get_mut(space.0 as usize)
                     && *count > 0
                 {

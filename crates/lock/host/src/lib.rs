@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use lockify_core::{
-    ClientId, ConvertArgs, Input, LockArgs, LockFlags, LockId, NodeId, SbFlags, Status, UnlockArgs,
+    ClientId, ConvertArgs, Ended, Input, LockArgs, LockFlags, LockId, NodeId, Status, UnlockArgs,
     UnlockFlags,
 };
 use lockify_node::{
@@ -593,15 +593,5 @@ fn check_unlock_flags(flags: UnlockFlags) -> Result<(), Refusal> {
 
 /// The end of a request that never became a lock.
 fn ended(space: Space, tag: u64, status: Status) -> Done {
-    Done {
-        space,
-        tag,
-        lock: LockId(0),
-        status,
-        mode: None,
-        status_flags: SbFlags::empty(),
-        lvb: None,
-        token: 0,
-        provisional: false,
-    }
+    Done { space, tag, lock: LockId(0), ended: Ended::new(status) }
 }

@@ -269,17 +269,17 @@ impl Locks {
             return;
         }
         let status = if lock.op == Op::Unlock { EUNLOCK } else { done.status.errno() };
-        let mut lvb = done.lvb;
+        let flags = done.status_flags.bits();
+        let mut lvb = done.ended.lvb;
         // The kernel's answer to a first request that read no value.
-        if lvb.is_none() && lock.valblk && lock.op == Op::Request && done.status == Status::Granted
+        if lvb.is_none()
+            && lock.valblk
+            && lock.op == Op::Request
+            && done.ended.status == Status::Granted
         {
             lvb = Some(vec![0; LVB_LEN].into());
         }
-        self.end(
-            lkid,
-            Ended { lkid, status, flags: done.status_flags.bits(), lvb, after: 0 },
-            gone,
-        );
+        self.end(lkid, Ended { lkid, status, flags, lvb, after: 0 }, gone);
     }
 
     /// An operation has ended: its waiter learns of it, or the program by a dispatch.

@@ -8,9 +8,11 @@
 //! a session: a lock has at most one operation outstanding besides a cancel, so the tag says which
 //! operation an event ends. Queries carry an `id` that their answer returns.
 
+use std::ops::Deref;
+
 use lockify_core::{
-    ClientId, Clients, Completion, LockArgs, LockFlags, LockId, LostReason, Lvb, Mode, Name,
-    NodeId, ResourceInfo, SbFlags, Status, UnlockFlags,
+    ClientId, Clients, Completion, Ended, LockArgs, LockFlags, LockId, LostReason, Lvb, Mode, Name,
+    NodeId, ResourceInfo, UnlockFlags,
 };
 use lockify_node::{Certificate, NodeStatus, Software};
 use serde::{Deserialize, Serialize};
@@ -103,7 +105,8 @@ pub enum Request {
     Unlock(UnlockRequest),
     /// Take the outstanding request or conversion back. Has no answer of its own.
     Cancel(LockRef),
-    /// As `Cancel`, for the victim of a deadlock: the operation ends with [`Status::Deadlock`].
+    /// As `Cancel`, for the victim of a deadlock: the operation ends with
+    /// [`lockify_core::Status::Deadlock`].
     BreakDeadlock(LockRef),
     /// Anything that is answered once, by [`Event::Answer`].
     Query {
@@ -294,7 +297,7 @@ pub enum Event {
     Goodbye(Goodbye),
 }
 
-/// How an operation ended (see [`lockify_core::Completion`]).
+/// How an operation ended. It reads as if [`Ended`]'s fields were its own, and its encoding has them as they stand here.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Done {
     /// The lockspace.
@@ -303,34 +306,22 @@ pub struct Done {
     pub tag: u64,
     /// The lock.
     pub lock: LockId,
-    /// The status with which the operation ended.
-    pub status: Status,
-    /// The mode now granted; `None` if the lock is gone.
-    pub mode: Option<Mode>,
-    /// The flags of the completion.
-    pub status_flags: SbFlags,
-    /// The lock value block, if asked for and read by this transition.
-    pub lvb: Option<Lvb>,
-    /// Fencing token of a grant of PW or EX, else 0.
-    pub token: u64,
-    /// Granted on a claim that is not settled yet.
-    pub provisional: bool,
+    /// The rest.
+    pub ended: Ended,
 }
 
 impl Done {
     /// The event that reports a completion to a client.
-    pub fn new(space: Space, c: Completion) -> Done {
-        Done {
-            space,
-            tag: c.tag,
-            lock: c.lock,
-            status: c.status,
-            mode: c.mode,
-            status_flags: c.status_flags,
-            lvb: c.lvb,
-            token: c.token,
-            provisional: c.provisional,
-        }
+    pub fn new(space: Space, completion: Completion) -> Done {
+        let Completion { client: _, lock, tag, ended } = completion;
+        Done { space, tag, lock, ended }
+    }
+}
+
+impl Deref for Done {
+    type Target = Ended;
+    fn deref(&self) -> &Ended {
+        &self.ended
     }
 }
 

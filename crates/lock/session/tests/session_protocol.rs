@@ -1,7 +1,8 @@
 //! The session protocol: decoding reverses encoding, and no input makes it panic.
 
 use lockify_core::{
-    LockArgs, LockFlags, LockId, LostReason, Mode, Name, NodeId, SbFlags, Status, UnlockFlags,
+    Ended, LockArgs, LockFlags, LockId, LostReason, Mode, Name, NodeId, SbFlags, Status,
+    UnlockFlags,
 };
 use lockify_session::codec::{self, Inbox, MAX_FRAME};
 use lockify_session::protocol::{
@@ -82,12 +83,14 @@ fn events() -> Vec<Event> {
             space: Space(0),
             tag: 1,
             lock: LockId(2),
-            status: Status::Granted,
-            mode: Some(Mode::PW),
-            status_flags: SbFlags::VALNOTVALID,
-            lvb: Some(vec![1, 2, 3].into()),
-            token: 1 << 60,
-            provisional: true,
+            ended: Ended {
+                status: Status::Granted,
+                mode: Some(Mode::PW),
+                status_flags: SbFlags::VALNOTVALID,
+                lvb: Some(vec![1, 2, 3].into()),
+                token: 1 << 60,
+                provisional: true,
+            },
         }),
         Event::Bast { tag: 1, mode: Mode::CW },
         Event::Lost { tag: 1, reason: LostReason::Halted },

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lockify_core::{
-    ClientId, Completion, ConvertArgs, Input, LockArgs, LockFlags, LockId, Mode, Status,
+    ClientId, Completion, ConvertArgs, Ended, Input, LockArgs, LockFlags, LockId, Mode, Status,
     UnlockArgs, UnlockFlags,
 };
 use lockify_node::{CallError, HostEvent, Level, NodeEngine, NodeError, SpaceId};
@@ -236,7 +236,7 @@ impl Locks {
         let t = now();
         match (completion.status, completion.mode) {
             (Status::Granted, Some(mode)) => {
-                let Completion { token, provisional, .. } = completion;
+                let Ended { token, provisional, .. } = completion.ended;
                 self.record(t, held, What::Grant { mode, token, provisional });
                 Ok(())
             }

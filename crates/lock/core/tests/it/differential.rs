@@ -346,7 +346,7 @@ impl Run {
                     known.mode = c.mode;
                     known.last_notice = None;
                     known.told &= c.status != Status::Granted;
-                    let lvb = c.lvb.map(|l| l.to_vec());
+                    let lvb = c.lvb.as_deref().map(<[u8]>::to_vec);
                     told.push(Told {
                         lock,
                         status: c.status,

@@ -224,7 +224,11 @@ fn lvb_with_valblk() {
         let (done, _) = transition(&mut stage, row, column, LockFlags::VALBLK);
         let context = format!("{place:?} {row} {column} {done:?}");
         let read = (cell == "R").then(|| RESOURCE.into());
-        assert_eq!((done.lvb, done.status_flags), (read, SbFlags::empty()), "{context}");
+        assert_eq!(
+            (done.ended.lvb, done.ended.status_flags),
+            (read, SbFlags::empty()),
+            "{context}"
+        );
         let value = if cell == "W" { (CALLER.to_vec(), 2) } else { (RESOURCE.to_vec(), 1) };
         assert_eq!(stage.info().lvb, Some(value), "{context}");
         assert!(!stage.info().lvb_invalid, "{context}");
@@ -238,7 +242,7 @@ fn lvb_without_valblk() {
         let mut stage = lvb_stage(place, Before::Valid);
         let (done, _) = transition(&mut stage, row, column, LockFlags::empty());
         assert_eq!(
-            (done.lvb, done.status_flags),
+            (done.ended.lvb, done.ended.status_flags),
             (None, SbFlags::empty()),
             "{place:?} {row} {column}"
         );
@@ -254,7 +258,7 @@ fn lvb_of_a_resource_without_one() {
         let mut stage = lvb_stage(place, Before::Absent);
         let (done, _) = transition(&mut stage, row, column, LockFlags::VALBLK);
         assert_eq!(
-            (done.lvb, done.status_flags),
+            (done.ended.lvb, done.ended.status_flags),
             (None, SbFlags::empty()),
             "{place:?} {row} {column}"
         );
@@ -318,7 +322,11 @@ fn lvb_goes_with_the_last_lock() {
             let [keeper] = stage.queue(Queue::Granted)[..] else { panic!("one keeper") };
             stage.unlock(keeper, UnlockFlags::empty()).unwrap();
             let (done, _) = transition(&mut stage, "no", "PR", LockFlags::VALBLK);
-            assert_eq!((done.lvb, done.status_flags), (None, SbFlags::empty()), "{place:?}");
+            assert_eq!(
+                (done.ended.lvb, done.ended.status_flags),
+                (None, SbFlags::empty()),
+                "{place:?}"
+            );
             assert_eq!((stage.info().lvb, stage.info().lvb_invalid), (None, false), "{place:?}");
         }
     }

@@ -12,7 +12,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use lockify_core::{
-    ClientId, Completion, Error, LockArgs, LockFlags, LockId, LostReason, Mode, Name, SbFlags,
+    ClientId, Completion, Ended, Error, LockArgs, LockFlags, LockId, LostReason, Mode, Name,
     Status, Time,
 };
 
@@ -492,18 +492,7 @@ fn completion(
     token: u64,
 ) -> Completion {
     let Lock { client, tag, .. } = *lock;
-    let status_flags = SbFlags::empty();
-    Completion {
-        client,
-        lock: id,
-        tag,
-        status,
-        mode,
-        status_flags,
-        lvb: None,
-        token,
-        provisional: false,
-    }
+    Completion { client, lock: id, tag, ended: Ended { mode, token, ..Ended::new(status) } }
 }
 
 #[cfg(test)]

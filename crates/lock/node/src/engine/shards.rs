@@ -7,7 +7,7 @@
 //! its conversion waits for the claims made before the call, not for those made while it waits.
 
 use lockify_core::{
-    ClientId, Completion, Input, LockFlags, LockId, SbFlags, Status, Time, UnlockFlags,
+    ClientId, Completion, Ended, Input, LockFlags, LockId, Status, Time, UnlockFlags,
 };
 use serde::{Deserialize, Serialize};
 
@@ -153,17 +153,8 @@ impl NodeEngine {
         error: lockify_core::Error,
     ) {
         let Some(space) = self.spaces[at].as_ref().map(|s| s.id) else { return };
-        let completion = Completion {
-            client,
-            lock,
-            tag,
-            status: Status::Refused(error),
-            mode: None,
-            status_flags: SbFlags::empty(),
-            lvb: None,
-            token: 0,
-            provisional: false,
-        };
+        let ended = Ended::new(Status::Refused(error));
+        let completion = Completion { client, lock, tag, ended };
         self.pending.push(HostEvent::Completed { space, completion });
     }
 
