@@ -150,13 +150,12 @@ impl ArrayHost {
                 }
             }
         }
-        for (index, blocks) in again {
-            let Some(this) = self.tries.get(&seq) else { return };
-            let second = self.control.second(&this.plan.accesses[index], Some(blocks));
-            if let Some(second) = second {
-                self.send(now, seq, index, second.action, second.hidden);
-            }
-        }
+        let again = again.into_iter().filter_map(|(index, blocks)| {
+            let second = self.control.second(&this.plan.accesses[index], Some(blocks))?;
+            Some(this.ask(index, second.action, second.hidden))
+        });
+        let requests = again.collect();
+        self.send(now, requests);
         self.phase_ends(now, seq);
     }
 

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use rand::RngExt as _;
 
-use super::control::{Context, Control, Second};
+use super::control::{Context, Control};
 use super::job::{self, Unfit};
 use super::repair::Pass;
 use super::{ArrayHost, HostOutput};
@@ -133,6 +133,9 @@ pub(super) struct Try {
     pub contents: Vec<Option<Content>>,
 }
 
+/// A request, and whom it is for.
+type Asked = (Peer, Request);
+
 impl Try {
     /// Returns true if the caller has nothing to wait for in this phase.
     pub fn phase_done(&self) -> bool {
@@ -155,19 +158,17 @@ impl Try {
         self.phase == Phase::Last && self.task.is_none() && self.quiet()
     }
 
-    /// The requests of phase 1, by sibling.
-    fn first_requests(&self, control: &dyn Control, context: &Context<'_>) -> Vec<(usize, Action)> {
-        let accesses = self.plan.accesses.iter().enumerate();
-        let ask = |(index, access)| control.first(context, access).map(|action| (index, action));
-        accesses.filter_map(ask).collect()
+    /// The requests of phase 1.
+    fn begin_first(&mut self, asked: Vec<(usize, Action)>) -> Vec<Asked> {
+        let asked = asked.into_iter().map(|(index, action)| {
+            self.siblings[index].held = Held::Unknown;
+            self.ask(index, action, false)
+        });
+        asked.collect()
     }
 
-    /// Begins phase 2: the requests that write these blocks, or that end what phase 1 has begun, by sibling.
-    fn begin_second(
-        &mut self,
-        control: &dyn Control,
-        writes: Vec<Option<Blocks>>,
-    ) -> Vec<(usize, Second)> {
+    /// Begins phase 2: the requests that write these blocks, or that end what phase 1 has begun.
+    fn begin_second(&mut self, control: &dyn Control, writes: Vec<Option<Blocks>>) -> Vec<Asked> {
         self.phase = Phase::Second;
         self.contents.clear();
         let mut requests = Vec::new();
@@ -178,21 +179,22 @@ impl Try {
             if second.hidden {
                 sibling.held = Held::Nothing;
             }
-            requests.push((index, second));
+            requests.push(self.ask(index, second.action, second.hidden));
         }
         requests
     }
 
-    /// Ends it early: the requests that tell devices so, by sibling. A failed device gets none: nobody would answer, and its
+    /// Ends it early: the requests that tell devices so. A failed device gets none: nobody would answer, and its
     /// locks are gone with it.
     fn take_back(
         &mut self,
         control: &dyn Control,
         has_failed: impl Fn(DeviceId) -> bool,
-    ) -> Vec<(usize, Action)> {
+    ) -> Vec<Asked> {
         self.phase = Phase::Last;
-        let mut actions = Vec::new();
-        for (index, sibling) in self.siblings.iter_mut().enumerate() {
+        let mut requests = Vec::new();
+        for index in 0..self.siblings.len() {
+            let sibling = &mut self.siblings[index];
             if sibling.held == Held::Nothing {
                 if sibling.out.as_ref().is_some_and(|out| !out.hidden) {
                     sibling.out = None;
@@ -207,26 +209,30 @@ impl Try {
                 continue;
             }
             if let Some(action) = control.give_up(access, answered) {
-                actions.push((index, action));
+                requests.push(self.ask(index, action, true));
             }
         }
-        actions
+        requests
     }
 
     /// Gives a sibling its next request.
-    fn put_out(&mut self, index: usize, action: Action, hidden: bool) {
+    pub fn ask(&mut self, index: usize, action: Action, hidden: bool) -> Asked {
         let sibling = &mut self.siblings[index];
         sibling.steps = sibling.steps.wrapping_add(1);
-        sibling.out = Some(Out { step: sibling.steps, action, hidden });
+        sibling.out = Some(Out { step: sibling.steps, action: action.clone(), hidden });
+        self.request(index, self.siblings[index].steps, action)
     }
 
-    /// A sibling's request that has no answer yet, and whom it is for.
-    fn request(&self, index: usize) -> Option<(Peer, Request)> {
-        let sibling = &self.siblings[index];
-        let Out { step, action, .. } = sibling.out.as_ref()?;
-        let call = Call { op: self.id, sibling: index as u32, step: *step };
-        let action = action.clone();
-        Some((sibling.peer, Request { call, stamp: self.stamp, epoch: self.epoch, action }))
+    /// A sibling's request that has no answer yet.
+    fn unanswered(&self, index: usize) -> Option<Asked> {
+        let Out { step, action, .. } = self.siblings[index].out.as_ref()?;
+        Some(self.request(index, *step, action.clone()))
+    }
+
+    fn request(&self, index: usize, step: u8, action: Action) -> Asked {
+        let call = Call { op: self.id, sibling: index as u32, step };
+        let request = Request { call, stamp: self.stamp, epoch: self.epoch, action };
+        (self.siblings[index].peer, request)
     }
 }
 
@@ -359,9 +365,9 @@ impl ArrayHost {
     fn start_second_phase(&mut self, now: Time, seq: u64, action: &Action) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
         this.phase = Phase::Second;
-        for index in 0..this.siblings.len() {
-            self.send(now, seq, index, action.clone(), false);
-        }
+        let all = 0..this.siblings.len();
+        let requests = all.map(|index| this.ask(index, action.clone(), false)).collect();
+        self.send(now, requests);
         self.phase_ends(now, seq);
     }
 
@@ -376,11 +382,11 @@ impl ArrayHost {
             starving: task.is_some_and(|t| t.rejections >= self.config.starving_after),
             patience: self.patience.current(),
         };
-        let requests = this.first_requests(&*self.control, &context);
-        requests.iter().for_each(|(index, _)| this.siblings[*index].held = Held::Unknown);
-        for (index, action) in requests {
-            self.send(now, seq, index, action, false);
-        }
+        let accesses = this.plan.accesses.iter().enumerate();
+        let ask = |(index, access)| Some((index, self.control.first(&context, access)?));
+        let asked = accesses.filter_map(ask).collect();
+        let requests = this.begin_first(asked);
+        self.send(now, requests);
         self.phase_ends(now, seq);
     }
 
@@ -449,9 +455,8 @@ impl ArrayHost {
         writes: Vec<Option<Blocks>>,
     ) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
-        for (index, Second { action, hidden }) in this.begin_second(&*self.control, writes) {
-            self.send(now, seq, index, action, hidden);
-        }
+        let requests = this.begin_second(&*self.control, writes);
+        self.send(now, requests);
         #[cfg(feature = "mutations")]
         if self.mutated(crate::mutation::Mutation::UnlockBeforeWritten) {
             self.release(now, seq);
@@ -537,10 +542,8 @@ impl ArrayHost {
         let Some(this) = self.tries.get_mut(&seq) else { return };
         let condition = |device: DeviceId| self.state.devices.get(usize::from(device.0));
         let has_failed = |device| condition(device) == Some(&Condition::Failed);
-        let actions = this.take_back(&*self.control, has_failed);
-        for (index, action) in actions {
-            self.send(now, seq, index, action, true);
-        }
+        let requests = this.take_back(&*self.control, has_failed);
+        self.send(now, requests);
         self.release(now, seq);
         self.tidy(seq);
     }
@@ -563,26 +566,21 @@ impl ArrayHost {
         self.later.insert((time, self.next_later), later);
     }
 
-    pub(super) fn send(&mut self, now: Time, seq: u64, index: usize, action: Action, hidden: bool) {
-        let Some(this) = self.tries.get_mut(&seq) else { return };
-        this.put_out(index, action, hidden);
-        let request = this.request(index);
-        self.pass_on(now, request);
-    }
-
-    /// Sends a sibling's request, for the first time or again.
+    /// Sends a sibling's request again.
     pub(super) fn transmit(&mut self, now: Time, seq: u64, index: usize) {
-        let request = self.tries.get(&seq).and_then(|this| this.request(index));
-        self.pass_on(now, request);
+        let request = self.tries.get(&seq).and_then(|this| this.unanswered(index));
+        self.send(now, request.into_iter().collect());
     }
 
-    fn pass_on(&mut self, now: Time, request: Option<(Peer, Request)>) {
-        let Some((peer, request)) = request else { return };
-        if peer == Peer::Server {
-            return self.tell_server(&request.action);
+    pub(super) fn send(&mut self, now: Time, requests: Vec<Asked>) {
+        for (peer, request) in requests {
+            if peer == Peer::Server {
+                self.tell_server(&request.action);
+                continue;
+            }
+            self.counts.requests += 1;
+            self.post(now, peer, request);
         }
-        self.counts.requests += 1;
-        self.post(now, peer, request);
     }
 
     pub(super) fn outstanding(&self, wanted: impl Fn(&Sibling) -> bool) -> Vec<(u64, usize)> {

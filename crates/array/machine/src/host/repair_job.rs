@@ -549,12 +549,12 @@ impl ArrayHost {
     /// A voter does not know the state that the next one is to follow: it is told, and asked again.
     fn teach(&mut self, now: Time, peer: Peer, seq: u64) {
         self.install_at(now, peer);
-        let Some(this) = self.tries.get(&seq) else { return };
+        let Some(this) = self.tries.get_mut(&seq) else { return };
         let Some(Task { role: Role::Tell { action, .. }, .. }) = &this.task else { return };
         let action = action.clone();
-        let index = this.siblings.iter().position(|sibling| sibling.peer == peer);
-        if let Some(index) = index {
-            self.send(now, seq, index, action, false);
+        if let Some(index) = this.siblings.iter().position(|sibling| sibling.peer == peer) {
+            let request = this.ask(index, action, false);
+            self.send(now, vec![request]);
         }
     }
 
