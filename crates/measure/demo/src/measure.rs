@@ -7,11 +7,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lockify_report::crew::Program;
 
 use crate::cluster::Cluster;
-use crate::relations::directory_round_trips;
 use crate::run::{Measured, RunError, Spec, ping, run, run_in_turn};
 
 /// Nodes of the larger cluster.
 pub const NODES: u32 = 5;
+
+/// Messages that a creation waits for under the directory policy: two new locks, each with its
+/// directory at another node with probability (N-1)/N, a round trip each (docs/design/claim.md 1.1).
+pub fn directory_round_trips(nodes: u32) -> f64 {
+    2.0 * f64::from(nodes - 1) / f64::from(nodes)
+}
 
 /// The least number of entries that a run creates: enough to see the share of new locks whose
 /// directory is at another node.

@@ -2,7 +2,7 @@
 
 use lockify_report::median;
 
-use crate::measure::{DelayResult, NODES, Pair, PolicyResult};
+use crate::measure::{DelayResult, NODES, Pair, PolicyResult, directory_round_trips};
 
 /// An expectation and the finding.
 #[derive(Clone, PartialEq, Debug)]
@@ -13,12 +13,6 @@ pub struct Relation {
     pub found: String,
     /// True if the expectation is met.
     pub met: bool,
-}
-
-/// Messages that a creation waits for under the directory policy: two new locks, each with its
-/// directory at another node with probability (N-1)/N, a round trip each (docs/design/claim.md 1.1).
-pub fn directory_round_trips(nodes: u32) -> f64 {
-    2.0 * f64::from(nodes - 1) / f64::from(nodes)
 }
 
 /// Every relation that can be judged with the policies measured.

@@ -1,88 +1,23 @@
 //! A home's end.
 
-use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::Waker;
 
 use super::error::RendezvousError;
-use super::frame::{MAX_BYTES, Who};
-use super::queue::Incoming;
-use super::relay::Relay;
-use super::{Event, HOME, Identity, LAST_RANK, PATIENCE, QUEUE, allow};
-
-/// The hosted table.
-#[derive(Clone, Debug)]
-pub struct Hosting {
-    /// Where it listens; port 0 for any.
-    pub address: SocketAddr,
-    /// The identity of this process.
-    pub identity: Identity,
-    /// How many can take part at a time, 1 to [`LAST_RANK`].
-    pub places: u16,
-    /// The offer for participants, at most [`MAX_BYTES`].
-    pub offer: Vec<u8>,
-    /// Is told of those who are turned away, and why: some lines a second at most. From another thread.
-    pub log: fn(&str),
-}
+use super::frame::MAX_BYTES;
+use super::relay::{Hosting, Relay};
+use super::shared::{Shared, State};
+use super::{Event, HOME, LAST_RANK, PATIENCE, QUEUE, allow};
 
 /// A rendezvous that is open until this is dropped. Its own thread relays what participants tell each other.
 pub struct RendezvousHost {
     shared: Arc<Shared>,
     address: SocketAddr,
     thread: Option<JoinHandle<()>>,
-}
-
-/// The common state of the home and its relay.
-pub(super) struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-    waker: Waker,
-}
-
-#[derive(Default)]
-pub(super) struct State {
-    pub incoming: Incoming,
-    /// The home's outgoing messages, and their bytes.
-    pub outgoing: VecDeque<(Who, Vec<u8>)>,
-    pub unsent: usize,
-    pub stop: bool,
-    /// Why the relay has ended by itself.
-    pub over: Option<String>,
-}
-
-impl Shared {
-    pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells the home that there is something for it.
-    pub fn ring(&self) {
-        self.changed.notify_all();
-    }
-
-    /// Waits for that; `None` if it is time.
-    fn wait<'a>(
-        &'a self,
-        state: MutexGuard<'a, State>,
-        end: Option<Instant>,
-    ) -> Option<MutexGuard<'a, State>> {
-        let left = end.map_or(PATIENCE, |end| end.saturating_duration_since(Instant::now()));
-        if left.is_zero() {
-            return None;
-        }
-        let (state, _) =
-            self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
-        Some(state)
-    }
-
-    fn wake(&self) {
-        // Fails only if the event queue is gone, and its reader with it.
-        let _ = self.waker.wake();
-    }
 }
 
 impl RendezvousHost {
@@ -105,8 +40,7 @@ impl RendezvousHost {
         let address = listener.local_addr().map_err(failed)?;
         let poll = mio::Poll::new().map_err(failed)?;
         let waker = Waker::new(poll.registry(), Relay::WAKER).map_err(failed)?;
-        let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { state, changed, waker });
+        let shared = Arc::new(Shared::new(waker));
         let relay = Relay::new(hosting, listener, poll, Arc::clone(&shared)).map_err(failed)?;
         let thread = std::thread::Builder::new().name("rendezvous".into());
         let thread = Some(thread.spawn(move || relay.run()).map_err(failed)?);

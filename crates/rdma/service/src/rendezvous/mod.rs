@@ -20,15 +20,17 @@ mod host;
 mod join;
 mod queue;
 mod relay;
+mod shared;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use error::RendezvousError;
 pub use frame::MAX_BYTES;
-pub use host::{Hosting, RendezvousHost};
+pub use host::RendezvousHost;
 pub use join::Rendezvous;
 pub use lockify_trust::Identity;
+pub use relay::Hosting;
 
 /// The home's rank.
 pub const HOME: u16 = 0;

@@ -11,8 +11,8 @@ use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 use super::frame::{Frame, Who};
-use super::host::{Hosting, Shared};
-use super::{GREETING, HOME, LAST_RANK, PATIENCE, QUEUE, SILENCE};
+use super::shared::Shared;
+use super::{GREETING, HOME, Identity, LAST_RANK, PATIENCE, QUEUE, SILENCE};
 
 /// Connections that have not introduced themselves.
 const STRANGERS: usize = 64;
@@ -24,6 +24,21 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(250);
 /// Complaints in a second.
 const COMPLAINTS: u32 = 8;
+
+/// The hosted table.
+#[derive(Clone, Debug)]
+pub struct Hosting {
+    /// Where it listens; port 0 for any.
+    pub address: SocketAddr,
+    /// The identity of this process.
+    pub identity: Identity,
+    /// How many can take part at a time, 1 to [`LAST_RANK`].
+    pub places: u16,
+    /// The offer for participants, at most [`MAX_BYTES`](super::MAX_BYTES).
+    pub offer: Vec<u8>,
+    /// Is told of those who are turned away, and why: some lines a second at most. From another thread.
+    pub log: fn(&str),
+}
 
 struct Member {
     line: Line<Frame>,
