@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use lockify_core::{
-    ClientId, Config, Input, LockArgs, LockFlags, LockId, Lockspace, Member, Mode, Name, NodeId,
-    Policy, UnlockArgs, UnlockFlags, View,
+    ClientId, Config, Input, LockArgs, LockId, Lockspace, Member, Mode, Name, NodeId, Policy,
+    UnlockArgs, UnlockFlags, View,
 };
 use lockify_report::{Row, metric};
 

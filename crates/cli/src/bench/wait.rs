@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use lockify_bench::locks::{self as bench, WaitEffort};
 use lockify_core::{
-    ClientId, Input, LockArgs, LockFlags, LockId, Lockspace, Mode, Name, Output, Status,
-    UnlockArgs, UnlockFlags,
+    ClientId, Input, LockArgs, LockId, Lockspace, Mode, Name, Output, Status, UnlockArgs,
+    UnlockFlags,
 };
 use lockify_daemon::{Config, Daemon};
 use lockify_report::{Row, metric};

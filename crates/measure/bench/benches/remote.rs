@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockify_core::{
-    ClientId, Input, LockArgs, LockFlags, Mode, Name, NodeId, Policy, UnlockArgs, UnlockFlags,
+    ClientId, Input, LockArgs, Mode, Name, NodeId, Policy, UnlockArgs, UnlockFlags,
 };
 use lockify_node::{
     HostEvent, NodeAddress, NodeConfig, NodeEngine, SpaceConfig, SpaceId, StateDir,
