@@ -24,11 +24,17 @@ pub enum Mutation {
     GivesUpBesideUnsettled,
     /// Locking: a host unlocks when it has sent its writes, not when they are answered. At hosts.
     UnlockBeforeWritten,
+    /// A repair takes a block without a record for one that was never written, whatever other records say, and makes parity
+    /// fit it (docs/design/array.md 3.1.5). At hosts.
+    ZerosAreData,
+    /// A block that cannot be read is repaired again and again, and its device stays in the array (docs/design/array.md 3.7).
+    /// At hosts and devices.
+    ReadErrorsAreForgotten,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 8] = [
+    pub const ALL: [Mutation; 10] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
@@ -37,5 +43,7 @@ impl Mutation {
         Mutation::ServesBeforeLetIn,
         Mutation::GivesUpBesideUnsettled,
         Mutation::UnlockBeforeWritten,
+        Mutation::ZerosAreData,
+        Mutation::ReadErrorsAreForgotten,
     ];
 }
