@@ -57,6 +57,8 @@ fn scenario(scheme: Scheme, hosts: u32, layout: Layout, seed: u64) -> Scenario {
         quiet_at: 2 * SECOND,
         faults: Faults::Interruptions,
         checks: false,
+        bad_sectors: Vec::new(),
+        losses: false,
         variants: Variants::default(),
         most_events: u64::MAX,
         #[cfg(feature = "mutations")]
