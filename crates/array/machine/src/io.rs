@@ -31,12 +31,18 @@ pub enum Work {
     },
     /// Make earlier answered writes durable, on all devices.
     Flush,
-    /// Check a stripe, and repair its parity if `repair`; the answer has the findings.
+    /// Check a stripe, and repair it if `repair`, as far as headers tell which block is right; the answer has the findings.
     Scrub {
         /// The stripe.
         stripe: u64,
-        /// True if wrong parity is to be written.
+        /// True if wrong blocks are to be written.
         repair: bool,
+    },
+    /// As a scrub that repairs. Where nobody knows which block is right, parity is made to fit the data: a good block may be
+    /// lost by that.
+    AcceptLoss {
+        /// The stripe.
+        stripe: u64,
     },
     /// Write a stripe's unit on a device in rebuilding, from the others. The answer has the losses. Scrub such a stripe
     /// when the device is in use again.
@@ -76,6 +82,15 @@ pub enum HostAnswer {
         /// Blocks of the stripe whose content is lost.
         lost: u32,
     },
+    /// The findings of a scrub that could not decide everything.
+    Undecided {
+        /// As in [`HostAnswer::Scrubbed`].
+        mismatches: u32,
+        /// As in [`HostAnswer::Scrubbed`].
+        lost: u32,
+        /// Columns that do not fit, and of which nobody knows which block is right. They are as they were.
+        undecided: u32,
+    },
 }
 
 /// Why a piece of work failed.
@@ -87,6 +102,15 @@ pub enum OpError {
     /// Content is lost: a device failed while a write was in progress, or two have failed (docs/design/array.md 3.5).
     #[error("block {block} of the array is lost; write it anew, or restore it from a backup")]
     Lost {
+        /// The first such block.
+        block: u64,
+    },
+    /// The medium of a device fails at a block, or does not have the newest content, and the redundancy does not replace it.
+    #[error(
+        "block {block} of the array cannot be had: a medium fails there or has lost a write, and the other devices do not tell \
+         what was there; `lockify array scrub` shows such stripes"
+    )]
+    Medium {
         /// The first such block.
         block: u64,
     },
@@ -162,6 +186,9 @@ pub enum BlockError {
     /// Its checksum is wrong: a write of it was cut short, or the medium is damaged.
     #[error("the checksum is wrong")]
     Torn,
+    /// The medium does not return it.
+    #[error("the medium does not return it")]
+    Unreadable,
 }
 
 /// A block that cannot be read, as its disk finds it.

@@ -24,7 +24,9 @@ mod server;
 mod state;
 
 pub use agreement::{Agree, Agreed, Ballot};
-pub use device::{BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput};
+pub use device::{
+    BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput, MediumCounts,
+};
 pub use host::{ArrayHost, HostConfig, HostCounts, HostInput, HostOutput};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
 pub use io::{

@@ -85,7 +85,7 @@ pub enum Action {
     Read {
         /// Which blocks.
         extent: Extent,
-        /// With their headers.
+        /// It is for a repair.
         headers: bool,
     },
     /// Write, with no control by the device.
@@ -97,7 +97,7 @@ pub enum Action {
         read: Option<Extent>,
         /// Blocks to pre-write.
         write: Option<Extent>,
-        /// With the headers of the read blocks.
+        /// It is for a repair.
         headers: bool,
         /// This read was rejected so often that newer writes have to wait for it.
         starving: bool,
@@ -116,7 +116,7 @@ pub enum Action {
         mode: Mode,
         /// Blocks to read when the lock is there; within `extent`.
         read: Option<Extent>,
-        /// With their headers.
+        /// It is for a repair.
         headers: bool,
         /// How long the request may wait for the lock, in nanoseconds; then it is denied.
         patience: Time,
@@ -192,8 +192,24 @@ pub struct Content {
     pub data: Bytes,
     /// Which of them, from 0, are not good.
     pub flaws: Vec<(u32, Flaw)>,
-    /// Their headers, if asked for; else none. That of an unreadable block is empty.
+    /// Their headers. That of an unreadable block is empty.
     pub headers: Vec<Header>,
+    /// If the device has restarted since the stripe was checked.
+    pub doubt: Doubt,
+}
+
+/// A restarted device's knowledge of a stripe that is to be checked (docs/design/array.md 3.1.4). A repair decides by it if
+/// parity may be made to fit the data.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub enum Doubt {
+    /// None: it has been checked.
+    #[default]
+    None,
+    /// A write may have been cut short there, and headers tell of it.
+    Suspect,
+    /// A write may have been cut short without a trace, by a host that died, or by a power loss of a device that does not make
+    /// each write durable.
+    Unsure,
 }
 
 /// The result of a request.
@@ -270,6 +286,9 @@ pub enum Answer {
     },
     /// The device's disk has failed.
     Broken,
+    /// The medium does not take these blocks, and the array cannot go on without the device. Nothing can be said of their
+    /// content.
+    Unwritable,
     /// The request makes no sense: blocks that the device does not have, or a length that does not fit.
     Invalid,
 }

@@ -26,11 +26,17 @@ pub enum Mutation {
     GivesUpBesideUnsettled,
     /// Locking: a host unlocks when it has sent its writes, not when they are answered. At hosts.
     UnlockBeforeWritten,
+    /// A repair takes a block without a record for one that was never written, whatever other records say, and makes parity
+    /// fit it (docs/design/array.md 3.1.5). At hosts.
+    ZerosAreData,
+    /// A block that cannot be read is repaired again and again, and its device stays in the array (docs/design/array.md 3.7).
+    /// At hosts and devices.
+    ReadErrorsAreForgotten,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 9] = [
+    pub const ALL: [Mutation; 11] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
@@ -40,5 +46,7 @@ impl Mutation {
         Mutation::TrustsOldCopies,
         Mutation::GivesUpBesideUnsettled,
         Mutation::UnlockBeforeWritten,
+        Mutation::ZerosAreData,
+        Mutation::ReadErrorsAreForgotten,
     ];
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use lockify_array::{Change, Condition, DeviceId, OpError};
 
-use crate::host::Array;
+use crate::host::{Array, Repair, Scrubbed};
 
 /// Stripes between two notes of how far a rebuild has come.
 const BATCH: u64 = 256;
@@ -19,18 +19,43 @@ const ALL: u64 = u64::MAX;
 pub struct Found {
     /// Stripes that were checked.
     pub stripes: u64,
-    /// Those whose parity did not fit.
+    /// Those whose blocks did not fit.
     pub unfit: u64,
+    /// Those of them that are as they were, because nobody knows which block is right.
+    pub undecided: u64,
     /// Blocks whose content is lost.
     pub lost: u64,
+    /// Stripes that could not be checked.
+    pub failed: u64,
+}
+
+/// What a scrub has found, and the first reason why a stripe could not be checked.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Scrub {
+    /// The findings.
+    pub found: Found,
+    /// The reason, with the stripe's number.
+    pub failure: Option<(u64, OpError)>,
 }
 
 impl Found {
     /// Counts one more stripe.
-    pub(crate) fn add(&mut self, mismatches: u32, lost: u32) {
+    pub(crate) fn add(&mut self, scrubbed: Scrubbed) {
         self.stripes += 1;
-        self.unfit += u64::from(mismatches > 0);
-        self.lost += u64::from(lost);
+        self.unfit += u64::from(scrubbed.mismatches > 0 || scrubbed.undecided > 0);
+        self.undecided += u64::from(scrubbed.undecided > 0);
+        self.lost += u64::from(scrubbed.lost);
+    }
+
+    /// The remedy for undecided stripes, for the end of a sentence; empty if there are none.
+    pub fn of_undecided(&self) -> String {
+        match self.undecided {
+            0 => String::new(),
+            n => format!(
+                "; {n} do not fit, and nothing tells which block is wrong, so that they are as they were: bring back the medium that \
+                 has lost something, or make parity fit by `lockify array scrub --repair --accept-loss`, and compare with a backup"
+            ),
+        }
     }
 
     /// The remedy for lost blocks, for the end of a sentence; empty if there are none.
@@ -44,24 +69,35 @@ impl Found {
 
 /// Checks stripes, `jobs` at a time; `progress` is called after each.
 ///
+/// A stripe that cannot be checked does not end it.
+///
 /// # Errors
-/// The first that occurred; the other stripes of the range may or may not have been checked then.
+/// This host is of no more use. The other stripes of the range may or may not have been checked then.
 pub fn scrub(
     array: &Array,
     stripes: Range<u64>,
-    repair: bool,
+    repair: Repair,
     jobs: usize,
     progress: &(dyn Fn() + Sync),
-) -> Result<Found, OpError> {
-    let found = Mutex::new(Found::default());
+) -> Result<Scrub, OpError> {
+    let all = Mutex::new(Scrub::default());
     each(stripes, jobs, |stripe| {
-        let scrubbed = array.scrub(stripe, repair)?;
-        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.add(scrubbed.mismatches, scrubbed.lost);
+        let scrubbed = array.scrub(stripe, repair);
+        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        match scrubbed {
+            Ok(scrubbed) => all.found.add(scrubbed),
+            Err(error @ (OpError::Fenced | OpError::Clock { .. } | OpError::Range)) => {
+                return Err(error);
+            }
+            Err(error) => {
+                all.found.failed += 1;
+                all.failure.get_or_insert((stripe, error));
+            }
+        }
         progress();
         Ok(())
     })?;
-    Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
+    Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Rebuilds a device that has failed, or continues a rebuild. `progress` gets the number of finished
@@ -105,7 +141,7 @@ pub fn rebuild(
     }
     // Parity is there again, also of what remains lost.
     for stripe in damaged.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        array.scrub(stripe, true)?;
+        array.scrub(stripe, Repair::Known)?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ const SCHEMA: u32 = 1;
 
 /// Show how an array stands
 ///
-/// Ends with 1 if a device is missing or not good, or the lock server is missing.
+/// Ends with 1 if a device is missing or not good, has unreadable blocks, or the lock server is missing.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -79,6 +79,14 @@ struct Device {
     requests: Option<u64>,
     /// Stripes that may have been written in when it stopped: it checks them in the background.
     unchecked: Option<u64>,
+    /// How often its medium has not returned a block, since its process began.
+    errors: Option<u64>,
+    /// Blocks that its medium does not return now.
+    unreadable: Option<u64>,
+    /// Blocks that were written anew after such an error or loss.
+    rewritten: Option<u64>,
+    /// How often its medium has returned an older state of a block than was written last.
+    lost_writes: Option<u64>,
     /// It has restarted and does not know hosts' unfinished writes yet: no other of its group is given up.
     unsettled: Option<bool>,
 }
@@ -140,6 +148,10 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
             hosts: hosts(answer),
             requests: report.map(|report| report.requests),
             unchecked: report.map(|report| report.unchecked),
+            errors: report.map(|report| report.errors),
+            unreadable: report.map(|report| report.unreadable),
+            rewritten: report.map(|report| report.rewritten),
+            lost_writes: report.map(|report| report.lost_writes),
             unsettled: report.map(|report| report.unsettled),
         }
     };
@@ -153,7 +165,8 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         requests: answer.as_ref().ok().map(|report| report.requests),
     });
     let lock_server = server.next();
-    let good = |d: &Device| d.serving && (d.witness || d.condition == Some("good"));
+    let readable = |d: &Device| d.unreadable.unwrap_or(0) == 0;
+    let good = |d: &Device| d.serving && readable(d) && (d.witness || d.condition == Some("good"));
     Status {
         schema: SCHEMA,
         array: file.id.to_string(),
@@ -165,6 +178,15 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         devices,
         lock_server,
     }
+}
+
+/// What a device's medium has done wrong, for the end of a sentence.
+fn of_medium(device: &Device) -> String {
+    let some = |count: Option<u64>| count.filter(|count| *count > 0);
+    let unreadable = some(device.unreadable).map(|n| format!("; {n} blocks are unreadable"));
+    let errors = some(device.errors).map(|n| format!("; {n} read errors"));
+    let lost = some(device.lost_writes).map(|n| format!("; {n} times a write was lost"));
+    [unreadable, errors, lost].into_iter().flatten().collect()
 }
 
 fn hosts(answer: &Answer) -> Vec<u32> {
@@ -193,8 +215,10 @@ fn text(status: &Status) -> String {
             count(hosts),
             count(d.requests),
             match (&d.why, d.unchecked) {
-                (None, Some(left @ 1..)) => format!("serves; {left} stripes to be checked"),
-                _ => with_others(stands(&d.why), d),
+                (None, Some(left @ 1..)) => {
+                    format!("serves; {left} stripes to be checked{}", of_medium(d))
+                }
+                _ => with_others(stands(&d.why) + &of_medium(d), d),
             },
         ]
     };

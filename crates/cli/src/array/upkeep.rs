@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lockify_array::{Change, Condition, DeviceId};
 use lockify_volume::ArrayFile;
-use lockify_volume::host::Array;
+use lockify_volume::host::{Array, Repair};
 use lockify_volume::status::{Answers, ask};
 use lockify_volume::upkeep::{self, stripes_of};
 
@@ -17,14 +17,21 @@ use crate::progress::bar;
 
 /// Check that all stripes of an array fit together
 ///
-/// Hosts may go on meanwhile. Ends with 1 if parity did not fit somewhere, or content is lost.
+/// Hosts may go on meanwhile. Ends with 1 if blocks did not fit somewhere, content is lost, or a stripe cannot be checked.
 #[derive(clap::Args)]
 pub struct ScrubArgs {
     #[command(flatten)]
     which: Which,
-    /// Write parity where it does not fit
+    /// Write blocks that do not fit, as far as their headers tell which one is older
+    ///
+    /// Where nobody knows which block is wrong, nothing is written.
     #[arg(long)]
     repair: bool,
+    /// Also write parity that fits the data where nobody knows which block is wrong
+    ///
+    /// That may overwrite the only good copy of a block.
+    #[arg(long, requires = "repair")]
+    accept_loss: bool,
     /// How many stripes at a time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
@@ -67,19 +74,28 @@ pub fn scrub(args: &ScrubArgs) -> Ended {
     let array = args.which.open(&file)?;
     let stripes = array.layout().stripes;
     let bar = bar(stripes, "stripes checked");
-    let found = upkeep::scrub(&array, 0..stripes, args.repair, args.jobs.into(), &|| bar.inc(1));
+    let repair = match (args.repair, args.accept_loss) {
+        (false, _) => Repair::None,
+        (true, false) => Repair::Known,
+        (true, true) => Repair::AcceptLoss,
+    };
+    let scrub = upkeep::scrub(&array, 0..stripes, repair, args.jobs.into(), &|| bar.inc(1));
     bar.finish_and_clear();
-    let found = found.or_fail(Code::Failed)?;
+    let upkeep::Scrub { found, failure } = scrub.or_fail(Code::Failed)?;
     array.leave(FAREWELL);
-    let upkeep::Found { stripes, unfit, lost } = found;
-    let fitted = match (unfit, args.repair) {
+    let upkeep::Found { stripes, unfit, undecided, lost, failed } = found;
+    let fitted = match (unfit - undecided, args.repair) {
+        (0, _) if undecided > 0 => "no others need a repair".to_owned(),
         (0, _) => "all fit".to_owned(),
         (n, true) => format!("{n} did not fit, and do now"),
         (n, false) => format!("{n} do not fit: give --repair"),
     };
-    let lost_text = found.of_lost();
-    print(&format!("{stripes} stripes: {fitted}{lost_text}\n"))?;
-    let clean = unfit == 0 && lost == 0;
+    let (left_text, lost_text) = (found.of_undecided(), found.of_lost());
+    let failed_text = failure.map_or_else(String::new, |(stripe, error)| {
+        format!("; {failed} more could not be checked, the first of them stripe {stripe}: {error}")
+    });
+    print(&format!("{stripes} stripes: {fitted}{left_text}{lost_text}{failed_text}\n"))?;
+    let clean = unfit == 0 && lost == 0 && failed == 0;
     Ok(if clean { ExitCode::SUCCESS } else { Code::Violated.into() })
 }
 

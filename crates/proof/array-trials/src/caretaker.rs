@@ -26,6 +26,8 @@ pub enum Repair {
     Rebuilt(DeviceId, u64),
     /// Check a stripe that a device suspects.
     Check(u64),
+    /// Repair a stripe with a block that its medium does not return, whatever is lost.
+    Settle(u64),
 }
 
 impl Repair {
@@ -39,6 +41,7 @@ impl Repair {
             Repair::Rebuild(device, stripe) => Work::Rebuild { device, stripe },
             Repair::Rebuilt(device, done) => Work::Change { change: Change::Rebuilt(device, done) },
             Repair::Check(stripe) => Work::Scrub { stripe, repair: true },
+            Repair::Settle(stripe) => Work::AcceptLoss { stripe },
         }
     }
 }
@@ -192,7 +195,8 @@ impl Caretaker {
             }
             return;
         };
-        self.done += u64::from(!matches!(repair, Repair::LetIn(..) | Repair::Check(_)));
+        self.done +=
+            u64::from(!matches!(repair, Repair::LetIn(..) | Repair::Check(_) | Repair::Settle(_)));
         self.again.remove(&repair);
         match repair {
             Repair::Fence(life) => drop(self.dead.remove(&life)),
@@ -203,7 +207,7 @@ impl Caretaker {
             Repair::Rebuild(device, stripe) => {
                 self.next.entry(device).and_modify(|next| *next = (*next).max(stripe + 1));
             }
-            Repair::Fail(..) | Repair::LetIn(..) | Repair::Check(_) => {}
+            Repair::Fail(..) | Repair::LetIn(..) | Repair::Check(_) | Repair::Settle(_) => {}
         }
     }
 

@@ -13,6 +13,7 @@ use lockify_sim::{
 
 use crate::content::BLOCK_SIZE;
 use crate::host::{Node, Note};
+use crate::medium::{BadSector, Failing};
 use crate::places::{Places, Role};
 use crate::scenario::{Faults, Scenario};
 use crate::setting::Variants;
@@ -38,12 +39,14 @@ pub enum Victim {
     Written,
     /// The same, with the disk's cache.
     WrittenPower,
+    /// A sector of a device, when it is used: it fails, in each way.
+    Sector,
 }
 
 /// There is no such victim.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "nobody crashes as \"{0}\"; there are host, server, device, writing, writing-power, written and written-power"
+    "nobody fails as \"{0}\"; there are host, server, device, writing, writing-power, written, written-power and sector"
 )]
 pub struct UnknownVictim(String);
 
@@ -58,7 +61,7 @@ impl FromStr for Victim {
 
 impl Victim {
     /// All victims, in the order of their runs.
-    pub const ALL: [Victim; 7] = [
+    pub const ALL: [Victim; 8] = [
         Victim::Host,
         Victim::Server,
         Victim::Device,
@@ -66,6 +69,7 @@ impl Victim {
         Victim::WritingPower,
         Victim::Written,
         Victim::WrittenPower,
+        Victim::Sector,
     ];
 
     /// Its name on command lines.
@@ -78,6 +82,7 @@ impl Victim {
             Victim::WritingPower => "writing-power",
             Victim::Written => "written",
             Victim::WrittenPower => "written-power",
+            Victim::Sector => "sector",
         }
     }
 
@@ -108,9 +113,25 @@ impl Victim {
                 Step::Note(Note::Event(DeviceEvent::Write { dropped: false, .. })),
             ) => true,
             (Victim::Written | Victim::WrittenPower, Step::Input(Input::Disk(_))) => true,
+            (Victim::Sector, step) => used(step).is_some(),
             _ => false,
         }
     }
+}
+
+/// The first block that a device uses in a step.
+fn used(step: &Step<'_, Node>) -> Option<u64> {
+    match step {
+        Step::Note(Note::Event(
+            DeviceEvent::Read { extent, .. } | DeviceEvent::Write { extent, dropped: false, .. },
+        )) => Some(extent.start),
+        _ => None,
+    }
+}
+
+/// The ways in which a sector fails. With less than [`Faults::All`], nobody takes a device out that has given up.
+fn ways(faults: Faults) -> &'static [Failing] {
+    if faults == Faults::All { &Failing::ALL } else { &Failing::ALL[..1] }
 }
 
 /// The piece of work: two hosts write and read the same two stripes. With [`Faults::All`] the victim is fenced or taken
@@ -144,6 +165,8 @@ pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
         // Ten times the usual number.
         old_copy: None,
         checks: true,
+        bad_sectors: Vec::new(),
+        losses: false,
         variants: Variants::default(),
         most_events: 30_000,
         #[cfg(feature = "mutations")]
@@ -173,7 +196,33 @@ pub fn steps(scenario: &Scenario, victim: Victim) -> Result<u64, String> {
         None
     }));
     trial.run_with(&return_of_all(scenario))?;
-    Ok(seen.get())
+    let ways = if victim == Victim::Sector { ways(scenario.faults).len() as u64 } else { 1 };
+    Ok(seen.get() * ways)
+}
+
+/// The sector that fails at the `nth` step of [`Victim::Sector`].
+fn bad_sector(scenario: &Scenario, nth: u64) -> Result<BadSector, String> {
+    let ways = ways(scenario.faults);
+    let (use_of_disk, way) = ((nth - 1) / ways.len() as u64, (nth - 1) % ways.len() as u64);
+    let mut trial = Trial::new(scenario, 0);
+    let (places, quiet_at) = (trial.places(), scenario.quiet_at);
+    let found = Rc::new(Cell::new((0, None)));
+    let seen = Rc::clone(&found);
+    trial.sim.add_hook(Box::new(move |observed: &Observed<'_, Node>| {
+        if let (Some(block), Role::Device(device)) =
+            (used(&observed.step), places.role(observed.node))
+            && observed.at < quiet_at
+        {
+            let (count, found) = seen.get();
+            let here = (count == use_of_disk).then_some((device, block, observed.at));
+            seen.set((count + 1, found.or(here)));
+        }
+        None
+    }));
+    trial.run_with(&return_of_all(scenario))?;
+    let (device, block, from) = found.get().1.ok_or("nobody crashed: there is no such step")?;
+    let failing = ways[way as usize];
+    Ok(BadSector { device, block, failing, from, until: quiet_at })
 }
 
 /// Crashes the victim at its `nth` step, counted from 1.
@@ -186,6 +235,17 @@ pub fn crash_at(
     nth: u64,
     trace: bool,
 ) -> Result<Outcome, Failure> {
+    if victim == Victim::Sector {
+        let bad_sectors = vec![
+            bad_sector(scenario, nth)
+                .map_err(|message| Failure { message, trace: String::new() })?,
+        ];
+        let scenario = Scenario { bad_sectors, ..scenario.clone() };
+        let mut trial = Trial::new(&scenario, if trace { TRACE_LINES } else { 0 });
+        let outcome = trial.run_with(&return_of_all(&scenario));
+        let trace = || trial.sim.trace().to_string();
+        return outcome.map_err(|message| Failure { message, trace: trace() });
+    }
     let mut trial = Trial::new(scenario, if trace { TRACE_LINES } else { 0 });
     let places = trial.places();
     let quiet_at = scenario.quiet_at;

@@ -18,7 +18,7 @@ use lockify_sim::{
 };
 
 use crate::inbox::Inbox;
-use crate::medium::{Ended, Medium, Shape};
+use crate::medium::{BadSectors, Ended, Medium, Shape};
 use crate::places::Role;
 use crate::profile::message_bytes;
 use crate::setting::{Setting, Turns};
@@ -92,6 +92,8 @@ pub enum Note {
     Suspect(Life),
     /// The whole content of a device, as [`Node::dump`] requests it.
     Dump(Vec<Result<Block, BadBlock>>),
+    /// A block was replaced past its device, as [`Node::lose`] and [`Node::give_back`] request it.
+    Replaced,
     /// A machine could not start.
     Failed(String),
 }
@@ -127,6 +129,10 @@ pub struct Node {
     setting: Setting,
     hosted: Hosted,
     medium: Option<Medium>,
+    /// A device's bad sectors: they survive a crash. None before its first start.
+    bad: Option<BadSectors>,
+    /// The device has given up its medium: there is another one at its next start, without bad sectors.
+    useless: bool,
     disk_counts: DiskCounts,
     /// The lock server's log: survives a crash.
     log: Vec<Bytes>,
@@ -211,13 +217,34 @@ impl Node {
         }
     }
 
+    /// The blocks of a device's medium that have failed and still do.
+    pub fn failing(&self) -> Vec<u64> {
+        self.medium.as_ref().map_or_else(Vec::new, |medium| medium.bad().failing().collect())
+    }
+
+    /// A device's medium loses a block: it returns zeros, or what was there before. [`Note::Replaced`] answers.
+    pub fn lose(&mut self, block: u64, zeros: bool, cx: &mut Context<'_, Node>) {
+        if let Some(medium) = &mut self.medium {
+            medium.lose(block, zeros, cx);
+        }
+    }
+
+    /// A block that a medium has lost is there again. [`Note::Replaced`] answers.
+    pub fn give_back(&mut self, block: u64, cx: &mut Context<'_, Node>) {
+        if let Some(medium) = &mut self.medium {
+            medium.give_back(block, cx);
+        }
+    }
+
     fn start(&mut self, cx: &mut Context<'_, Node>) {
         let setting = &self.setting;
         let places = setting.places;
         match places.role(cx.id()) {
-            Role::Device(_) => {
+            Role::Device(device) => {
                 let shape = Shape::new(&setting.layout, setting.sectors_per_block);
-                self.medium = Some(Medium::boot(shape, cx));
+                let first = || BadSectors::of(device, &setting.bad_sectors);
+                let bad = self.bad.take().unwrap_or_else(first);
+                self.medium = Some(Medium::boot(shape, bad, cx));
             }
             Role::Server => {
                 let mut config = ServerConfig {
@@ -458,6 +485,7 @@ impl Node {
                     cx.note(Note::State(state));
                 }
                 DeviceOutput::Broken(_) => {
+                    self.useless = true;
                     if let Role::Device(device) = places.role(cx.id()) {
                         cx.note(Note::Broken(device));
                     }
@@ -522,6 +550,7 @@ impl Node {
         match (ended, &mut self.hosted) {
             (Some(Ended::Booted(record)), _) => self.booted(record, cx),
             (Some(Ended::Dumped(blocks)), _) => cx.note(Note::Dump(blocks)),
+            (Some(Ended::Replaced), _) => cx.note(Note::Replaced),
             (Some(Ended::Answer(token, result)), Hosted::Device(device)) => {
                 device.handle(now, DeviceInput::Disk { token, result });
                 self.run(cx);
@@ -624,6 +653,11 @@ pub fn cluster(seed: u64, setting: Setting) -> Sim<Node> {
         setting: setting.clone(),
         hosted: Hosted::Starting(Vec::new()),
         medium: None,
+        bad: boot.previous.as_ref().and_then(|previous| match previous.useless {
+            true => Some(BadSectors::default()),
+            false => Some(previous.medium.as_ref()?.bad().clone()),
+        }),
+        useless: false,
         disk_counts: DiskCounts::default(),
         log: boot.previous.map_or_else(Vec::new, |previous| previous.log),
         inbox: Inbox::default(),

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use lockify_array::{
-    BadBlock, Block, BlockError, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent, Header, Layout,
+    BadBlock, Block, BlockError, DeviceId, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent,
+    Header, Layout,
 };
-use lockify_sim::{Context, Delay, DiskConfig, DiskDone, DiskId, Machine};
+use lockify_sim::{Context, Delay, DiskConfig, DiskDone, DiskId, Machine, Nanos};
 use xxhash_rust::xxh3::xxh3_64;
 
 const DATA: DiskId = DiskId(0);
@@ -120,11 +121,87 @@ impl Shape {
     }
 }
 
+/// How a sector fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failing {
+    /// It cannot be read until it is written: the disk puts it elsewhere then.
+    UntilWritten,
+    /// It takes writes, and cannot be read.
+    Unreadable,
+    /// It can neither be read nor written.
+    Dead,
+}
+
+impl Failing {
+    /// All kinds, the mildest first.
+    pub const ALL: [Failing; 3] = [Failing::UntilWritten, Failing::Unreadable, Failing::Dead];
+}
+
+/// A sector that fails when it is used in a time. From its first failure on it stays so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadSector {
+    /// On which device.
+    pub device: DeviceId,
+    /// The block that has it.
+    pub block: u64,
+    /// How it fails.
+    pub failing: Failing,
+    /// From then on.
+    pub from: Nanos,
+    /// It does not begin to fail any more.
+    pub until: Nanos,
+}
+
+/// The bad sectors of a medium, and which of them have failed.
+#[derive(Clone, Debug, Default)]
+pub struct BadSectors(Vec<(BadSector, bool)>);
+
+impl BadSectors {
+    /// Those of a device.
+    pub fn of(device: DeviceId, all: &[BadSector]) -> BadSectors {
+        let here = all.iter().filter(|bad| bad.device == device);
+        BadSectors(here.map(|bad| (*bad, false)).collect())
+    }
+
+    /// Blocks that have failed and still do.
+    pub fn failing(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().filter(|(_, failed)| *failed).map(|(bad, _)| bad.block)
+    }
+
+    fn fails(&mut self, now: Nanos, block: u64) -> Option<Failing> {
+        let (bad, failed) = self.0.iter_mut().find(|(bad, _)| bad.block == block)?;
+        *failed |= (bad.from..bad.until).contains(&now);
+        failed.then_some(bad.failing)
+    }
+
+    /// Returns true if blocks can be written, and thereby be read again if the disk puts them elsewhere.
+    fn write(&mut self, now: Nanos, start: u64, count: usize) -> bool {
+        let blocks = start..start + count as u64;
+        let failing: Vec<Option<Failing>> =
+            blocks.clone().map(|block| self.fails(now, block)).collect();
+        if failing.contains(&Some(Failing::Dead)) {
+            return false;
+        }
+        let over =
+            |bad: &BadSector| bad.failing == Failing::UntilWritten && blocks.contains(&bad.block);
+        self.0.retain(|(bad, failed)| !(*failed && over(bad)));
+        true
+    }
+}
+
 /// The purpose of a disk operation.
 #[derive(Debug)]
 enum Purpose {
-    Read,
+    /// From this block on.
+    Read(u64),
     Change,
+    /// A block is read that will be lost.
+    Lose {
+        block: u64,
+        zeros: bool,
+    },
+    /// Its content is replaced past the device.
+    Replace,
     Save,
     /// The slot of the record that is read at the start.
     Boot,
@@ -150,6 +227,8 @@ pub enum Ended {
     Booted(Option<Bytes>),
     /// All blocks, as [`Medium::dump`] asks for.
     Dumped(Vec<Result<Block, BadBlock>>),
+    /// A block has been replaced past the device.
+    Replaced,
 }
 
 /// A device's disks, as its machine uses them. It is lost in a crash, unlike their content.
@@ -164,11 +243,16 @@ pub struct Medium {
     /// One record is written at a time: two at once could tear both slots.
     saves: VecDeque<(DiskToken, Bytes)>,
     saving: bool,
+    bad: BadSectors,
+    /// The last two contents of each block that was written since the start, the older one first.
+    written: BTreeMap<u64, [Vec<u8>; 2]>,
+    /// The content of blocks that were lost.
+    lost: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Medium {
     /// Starts to read the record.
-    pub fn boot<M: Machine>(shape: Shape, cx: &mut Context<'_, M>) -> Medium {
+    pub fn boot<M: Machine>(shape: Shape, bad: BadSectors, cx: &mut Context<'_, M>) -> Medium {
         let mut medium = Medium {
             shape,
             asks: BTreeMap::new(),
@@ -177,12 +261,38 @@ impl Medium {
             slots: Vec::new(),
             saves: VecDeque::new(),
             saving: false,
+            bad,
+            written: BTreeMap::new(),
+            lost: BTreeMap::new(),
         };
         for slot in 0..2 {
             let tag = medium.begin(DiskToken(0), Purpose::Boot, 1);
             cx.read(RECORD, slot * RECORD_SECTORS, RECORD_SECTORS, tag);
         }
         medium
+    }
+
+    /// Its bad sectors.
+    pub fn bad(&self) -> &BadSectors {
+        &self.bad
+    }
+
+    /// The medium loses a block that the device has written: it returns zeros, or the content before.
+    pub fn lose<M: Machine>(&mut self, block: u64, zeros: bool, cx: &mut Context<'_, M>) {
+        let tag = self.begin(DiskToken(0), Purpose::Lose { block, zeros }, 1);
+        let sectors = self.shape.sectors_per_block as u64;
+        cx.read(DATA, block * sectors, sectors, tag);
+    }
+
+    /// A block that was lost is there again.
+    pub fn give_back<M: Machine>(&mut self, block: u64, cx: &mut Context<'_, M>) {
+        let stored = self.lost.remove(&block).unwrap_or_default();
+        self.replace(block, stored, cx);
+    }
+
+    fn replace<M: Machine>(&mut self, block: u64, stored: Vec<u8>, cx: &mut Context<'_, M>) {
+        let tag = self.begin(DiskToken(0), Purpose::Replace, 1);
+        cx.write(DATA, block * self.shape.sectors_per_block as u64, stored, tag);
     }
 
     /// Reads everything.
@@ -199,7 +309,7 @@ impl Medium {
 
     /// Returns true if blocks are being read or written.
     pub fn is_busy(&self) -> bool {
-        self.asks.values().any(|ask| matches!(ask.purpose, Purpose::Read | Purpose::Change))
+        self.asks.values().any(|ask| matches!(ask.purpose, Purpose::Read(_) | Purpose::Change))
     }
 
     /// Starts an operation; what cannot be started has ended at once.
@@ -207,16 +317,24 @@ impl Medium {
         let sectors = self.shape.sectors_per_block as u64;
         match ask {
             DiskAsk::Read { token, extent: Extent { start, count } } => {
-                let tag = self.begin(token, Purpose::Read, 1);
+                let tag = self.begin(token, Purpose::Read(start), 1);
                 cx.read(DATA, start.saturating_mul(sectors), u64::from(count) * sectors, tag);
             }
             DiskAsk::Write { token, start, blocks, durable } => {
                 let mut stored = Vec::new();
-                for block in &blocks {
+                for (number, block) in (start..).zip(&blocks) {
                     match self.shape.encode(block) {
-                        Ok(bytes) => stored.extend(bytes),
+                        Ok(bytes) => {
+                            let [_, last] = self.written.remove(&number).unwrap_or_default();
+                            self.written.insert(number, [last, bytes.clone()]);
+                            stored.extend(bytes);
+                        }
                         Err(why) => return Some(Ended::Answer(token, Err(DiskError(why)))),
                     }
+                }
+                if !self.bad.write(cx.now(), start, blocks.len()) {
+                    let why = "a sector cannot be written".to_owned();
+                    return Some(Ended::Answer(token, Err(DiskError(why))));
                 }
                 let tag = self.begin(token, Purpose::Change, 1 + u32::from(durable));
                 cx.write(DATA, start.saturating_mul(sectors), stored, tag);
@@ -281,7 +399,26 @@ impl Medium {
                 return self.booted();
             }
             Purpose::Dump => return result.ok().map(|bytes| Ended::Dumped(self.blocks(&bytes))),
-            Purpose::Read => result.map(|bytes| DiskAnswer::Read(self.blocks(&bytes))),
+            Purpose::Lose { block, zeros } => {
+                let Ok(stored) = result else { return Some(Ended::Replaced) };
+                let [older, _] = self.written.get(&block).cloned().unwrap_or_default();
+                let nothing = || vec![0; stored.len()];
+                let instead = if zeros || older.is_empty() { nothing() } else { older };
+                self.lost.insert(block, stored);
+                self.replace(block, instead, cx);
+                return None;
+            }
+            Purpose::Replace => return Some(Ended::Replaced),
+            Purpose::Read(start) => result.map(|bytes| {
+                let now = cx.now();
+                let mut blocks = self.blocks(&bytes);
+                for (number, block) in (start..).zip(&mut blocks) {
+                    if self.bad.fails(now, number).is_some() {
+                        *block = Err(BlockError::Unreadable.into());
+                    }
+                }
+                DiskAnswer::Read(blocks)
+            }),
             Purpose::Change => result.map(|_| DiskAnswer::Done),
             Purpose::Save => {
                 if result.is_err() {

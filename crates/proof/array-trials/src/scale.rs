@@ -58,6 +58,8 @@ fn scenario(scheme: Scheme, hosts: u32, layout: Layout, seed: u64) -> Scenario {
         faults: Faults::Interruptions,
         old_copy: None,
         checks: false,
+        bad_sectors: Vec::new(),
+        losses: false,
         variants: Variants::default(),
         most_events: u64::MAX,
         #[cfg(feature = "mutations")]

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use lockify_array::{Layout, Redundancy, Scheme, Time};
+use lockify_array::{DeviceId, Layout, Redundancy, Scheme, Time};
 use lockify_sim::{
     Delay, DiskConfig, Fault, FaultKind, FaultMix, FaultPlan, LinkProfile, MICROSECOND,
     MILLISECOND, Nanos, NetworkConfig, NodeId, Random,
@@ -11,6 +11,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::content::BLOCK_SIZE;
 use crate::host::LEASE as SERVER_LEASE;
+use crate::medium::{BadSector, Failing};
 use crate::places::Places;
 use crate::setting::{Setting, Variants};
 
@@ -32,7 +33,7 @@ pub enum Faults {
     Interruptions,
     /// Devices crash or lose their power, too, and start again. Nothing is left for others to repair.
     Restarts,
-    /// Hosts and the lock server crash, too, and devices stay away until the array goes on without them.
+    /// Hosts and the lock server crash, too, and devices stay away until the array goes on without them. Sectors fail.
     All,
 }
 
@@ -92,6 +93,10 @@ pub struct Scenario {
     /// Devices check their suspect stripes in the background; otherwise the users of these stripes
     /// check them.
     pub checks: bool,
+    /// Sectors that fail.
+    pub bad_sectors: Vec<BadSector>,
+    /// In the end, media lose what they have acknowledged, and a scrub repairs it.
+    pub losses: bool,
     /// The choices that the schemes leave open.
     pub variants: Variants,
     /// A run that has more events than this does not end: somebody tries again and again.
@@ -117,7 +122,7 @@ impl Scenario {
         };
         let per_stripe = u64::from(layout.data) * u64::from(layout.unit);
         let latency = random.random_range(20..200) * MICROSECOND;
-        let scenario = Scenario {
+        let mut scenario = Scenario {
             seed,
             scheme,
             layout,
@@ -136,22 +141,47 @@ impl Scenario {
             faults,
             old_copy: None,
             checks: random.random_bool(0.5),
+            bad_sectors: Vec::new(),
+            losses: false,
             variants: Variants::default(),
             most_events: u64::MAX,
             #[cfg(feature = "mutations")]
             mutation: None,
         };
-        Scenario { old_copy: scenario.draw_old_copy(), ..scenario }
+        scenario.draw_media();
+        scenario.old_copy = scenario.draw_old_copy();
+        scenario
     }
 
-    /// One run in three has a device that is put back to an older copy.
+    /// One run in three has a device that is put back to an older copy, unless it has another bad medium.
     fn draw_old_copy(&self) -> Option<(Nanos, Nanos)> {
         let mut random = Random::seed_from_u64(self.seed ^ 0x01dc_0b1e);
-        if self.faults != Faults::All || !random.random_ratio(1, 3) {
+        let sound = self.bad_sectors.is_empty();
+        if self.faults != Faults::All || !sound || !random.random_ratio(1, 3) {
             return None;
         }
         let copied = random.random_range(START..self.quiet_at / 2);
         Some((copied, random.random_range(copied..self.quiet_at)))
+    }
+
+    /// Draws what is wrong with the media. Its stream is its own, so that all else stays as it was.
+    fn draw_media(&mut self) {
+        let mut random = Random::seed_from_u64(self.seed ^ 0x0bad_5ec7);
+        if matches!(self.faults, Faults::None | Faults::Interruptions) {
+            return;
+        }
+        self.losses = random.random_bool(0.5);
+        // A bad sector beside a write that a restart has cut short may cost a block. Only with all faults may any be lost.
+        if random.random_bool(0.4) && self.faults == Faults::All {
+            // One per run. A block that it cost is marked lost, and the mark does not survive the loss of its device.
+            self.bad_sectors.push(BadSector {
+                device: DeviceId(random.random_range(0..self.layout.devices())),
+                block: random.random_range(0..self.layout.device_blocks()),
+                failing: Failing::ALL[random.random_range(0..Failing::ALL.len())],
+                from: random.random_range(START..self.quiet_at),
+                until: self.quiet_at,
+            });
+        }
     }
 
     /// The array that it is about.
@@ -171,6 +201,7 @@ impl Scenario {
             ..DiskConfig::default()
         };
         setting.sectors_per_block = self.sectors_per_block;
+        setting.bad_sectors = self.bad_sectors.clone().into();
         setting.trace_lines = trace_lines;
         setting.most_events = self.most_events;
         let Variants { basic, delta_at_half } = self.variants;

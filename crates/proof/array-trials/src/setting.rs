@@ -6,6 +6,7 @@ use std::rc::Rc;
 use lockify_array::{DeviceConfig, HostConfig, Layout, Scheme, ServerConfig};
 use lockify_sim::{Delay, DiskConfig, NetworkConfig};
 
+use crate::medium::BadSector;
 use crate::places::Places;
 
 /// When devices handle the requests that come.
@@ -61,6 +62,8 @@ pub struct Setting {
     pub disk: DiskConfig,
     /// Sectors that a block takes; from 2 on a crash can tear it.
     pub sectors_per_block: usize,
+    /// Sectors of devices that fail.
+    pub bad_sectors: Rc<[BadSector]>,
     /// A host's time for each message that it gets.
     pub handling: Delay,
     /// The lock server's time for each message.
@@ -93,6 +96,7 @@ impl Setting {
             network: NetworkConfig::default(),
             disk: DiskConfig::default(),
             sectors_per_block: 1,
+            bad_sectors: Rc::new([]),
             handling: Delay::ZERO,
             serving: Delay::ZERO,
             turns: Turns::AtOnce,

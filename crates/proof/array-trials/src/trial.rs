@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockify_array::{ArrayState, Change, DeviceId, HostAnswer, Life, OpError, Span, Ticket, Work};
+use lockify_array::{
+    ArrayState, Change, Condition, DeviceId, HostAnswer, Life, OpError, Span, Ticket, Work,
+};
 use lockify_history::array::{Kind, Tag};
 use lockify_sim::{
     DiskCopy, Fault, FaultPlan, MILLISECOND, Nanos, NodeId, NodeStatus, Random, ReportEvent,
@@ -83,6 +85,8 @@ enum Asked {
     Look(u64),
     /// A lost block is written anew, in the end.
     Mend(u64),
+    /// A stripe of which a medium has lost a block is repaired, in the end.
+    Recover(u64),
 }
 
 /// An event at a given time.
@@ -102,6 +106,12 @@ enum End {
     NotYet,
     /// These stripes, then these blocks.
     Sweep(Vec<u64>, Vec<u64>),
+    /// Media lose these blocks, one per stripe: so many are not lost yet.
+    Lose(usize),
+    /// These stripes are repaired.
+    Recover(Vec<u64>),
+    /// The lost block of a stripe that nobody could repair is there again; then these stripes are repaired.
+    GiveBack(Vec<u64>),
     /// The devices' content is requested from these nodes.
     Dump(BTreeSet<NodeId>),
     /// Nothing happens, until nobody needs to remember anything.
@@ -142,6 +152,10 @@ pub struct Trial<'a> {
     old_copy: Option<OldCopy>,
     /// The life of the last host that could read when all was quiet.
     probed: Option<Life>,
+    /// Devices that have given up their media, and since when.
+    given_up: BTreeMap<NodeId, Nanos>,
+    /// By stripe: the block that a medium has lost. None before media lose any.
+    lost: Option<BTreeMap<u64, (NodeId, u64)>>,
     end: End,
     outcome: Outcome,
 }
@@ -169,6 +183,8 @@ impl<'a> Trial<'a> {
             timed: BTreeMap::new(),
             old_copy: None,
             probed: None,
+            given_up: BTreeMap::new(),
+            lost: None,
             end: End::NotYet,
             outcome: Outcome::default(),
         }
@@ -221,7 +237,12 @@ impl<'a> Trial<'a> {
         }
         let rest = || format!("at {} ms it is not over: {}", at / MILLISECOND, self.rest());
         if !report.is_clean() {
-            let rest = if over || verdict.is_err() { String::new() } else { rest() };
+            // The reason why it was ended early comes before its consequences.
+            let rest = match &verdict {
+                Err(why) => why.clone(),
+                Ok(()) if over => String::new(),
+                Ok(()) => rest(),
+            };
             return Err(format!("{report}\n{rest}"));
         }
         verdict?;
@@ -329,6 +350,12 @@ impl<'a> Trial<'a> {
             }
             (_, Note::State(state)) => self.caretaker.learn(&state),
             (_, Note::Suspect(life) | Note::Silent(life)) => self.taken_for_dead(at, life),
+            // Its process ends.
+            (Role::Device(_), Note::Broken(_)) => {
+                self.given_up.insert(node, at);
+                self.sim.inject_at(at, Fault::Crash { node, power_loss: false });
+            }
+            (_, Note::Replaced) => return self.replaced(at),
             (_, Note::Broken(_) | Note::Dump(_) | Note::Event(_)) => {}
             (_, Note::Failed(why)) => return Err(format!("{node} could not start: {why}")),
         }
@@ -514,6 +541,7 @@ impl<'a> Trial<'a> {
                 }
                 Ok(())
             }
+            Asked::Recover(stripe) => self.recovered(at, stripe, result),
             Asked::Scrub(stripe) => match result {
                 Ok(HostAnswer::Scrubbed { mismatches: 0, .. }) => self.sweep(at),
                 other => Err(format!("a scrub of stripe {stripe} in the end: {other:?}")),
@@ -573,9 +601,10 @@ impl<'a> Trial<'a> {
         if let Err(error) = &result {
             let expected = match error {
                 OpError::Fenced => true,
-                OpError::Lost { .. } | OpError::Unavailable(_) | OpError::Clock { .. } => {
-                    self.repairs()
-                }
+                OpError::Lost { .. }
+                | OpError::Medium { .. }
+                | OpError::Unavailable(_)
+                | OpError::Clock { .. } => self.repairs(),
                 OpError::Range | OpError::State(_) => false,
             };
             if !expected {
@@ -629,8 +658,10 @@ impl<'a> Trial<'a> {
             false => Vec::new(),
         };
         self.age_copy();
+        self.replace_media(at);
         let away = self.away();
-        let suspects = self.suspects(at);
+        let mut suspects = self.suspects(at);
+        suspects.extend(self.failing(at));
         let wanted = away.iter().chain(&suspects).copied();
         due.extend(wanted.filter(|repair| self.caretaker.begins(at, *repair)));
         for repair in due {
@@ -643,6 +674,7 @@ impl<'a> Trial<'a> {
             && self.asked.is_empty()
             && away.is_empty()
             && suspects.is_empty()
+            && self.given_up.is_empty()
             && self.caretaker.is_idle();
         let last = self.places.host(lockify_array::HostId(LAST));
         if quiet && self.probed != Some(self.life(last)) {
@@ -652,7 +684,7 @@ impl<'a> Trial<'a> {
         if quiet {
             let layout = &self.scenario.layout;
             // The checker judges all parity; a scrub shows that hosts find the same.
-            let scrubs = if self.repairs() { layout.stripes } else { 0 };
+            let scrubs = if self.repairs() || self.scenario.losses { layout.stripes } else { 0 };
             self.end = End::Sweep((0..scrubs).collect(), (0..layout.blocks()).collect());
             return self.sweep(at);
         }
@@ -701,6 +733,132 @@ impl<'a> Trial<'a> {
         self.sim.inject_at(at + MILLISECOND, Fault::Restart(node));
     }
 
+    /// Devices that gave up their media get others when the array goes on without them. If another device was gone at the
+    /// time, it cannot: then they come back with their blocks.
+    fn replace_media(&mut self, at: Nanos) {
+        let is_out = |node: NodeId| match self.places.role(node) {
+            Role::Device(device) => {
+                let condition = self.caretaker.state().devices.get(usize::from(device.0));
+                condition.is_none_or(|condition| *condition != Condition::Good)
+            }
+            _ => true,
+        };
+        let late = 20 * self.scenario.detection;
+        let back =
+            self.given_up.iter().filter(|(node, since)| is_out(**node) || **since + late <= at);
+        for node in back.map(|(node, _)| *node).collect::<Vec<_>>() {
+            self.given_up.remove(&node);
+            if self.sim.status(node) == Some(NodeStatus::Crashed) {
+                self.sim.inject_at(at, Fault::Restart(node));
+            }
+        }
+    }
+
+    /// Stripes with blocks that have failed and still do. When all else is quiet somebody has to see to them.
+    fn failing(&self, at: Nanos) -> Vec<Repair> {
+        if at <= self.scenario.quiet_at {
+            return Vec::new();
+        }
+        let layout = &self.scenario.layout;
+        let devices = (0..layout.devices()).map(DeviceId);
+        let running = devices.filter_map(|device| {
+            let node = self.places.device(device);
+            let runs = self.sim.status(node) == Some(NodeStatus::Running);
+            Some((device, self.sim.machine(node).filter(|_| runs)?))
+        });
+        let failing = running.flat_map(|(device, machine)| {
+            let stripes = machine.failing().into_iter();
+            stripes.filter_map(move |block| layout.stripe_of(device, block)).collect::<Vec<_>>()
+        });
+        failing.map(Repair::Settle).collect()
+    }
+
+    /// Media lose a block of each stripe, or of most.
+    fn lose(&mut self, at: Nanos) -> Result<(), String> {
+        let layout = self.scenario.layout;
+        let mut random = Random::seed_from_u64(self.scenario.seed ^ 0x1057_b10c);
+        let mut all = BTreeMap::new();
+        for stripe in 0..layout.stripes {
+            if random.random_bool(0.2) {
+                continue;
+            }
+            let unit = random.random_range(0..=layout.data);
+            let device = match unit < layout.data {
+                true => layout.data(stripe, unit),
+                false => layout.parity(stripe),
+            };
+            let block = layout.unit_start(stripe) + u64::from(random.random_range(0..layout.unit));
+            let node = self.places.device(device);
+            let zeros = random.random_bool(0.5);
+            all.insert(stripe, (node, block));
+            let note = Some(format!("{device} loses block {block}, zeros: {zeros}"));
+            self.recorder.note(at, Kind::Fault { note });
+            self.sim.with(node, |device, cx| device.lose(block, zeros, cx));
+        }
+        self.end = End::Lose(all.len());
+        let none = all.is_empty();
+        self.lost = Some(all);
+        if none { self.replaced(at) } else { Ok(()) }
+    }
+
+    /// A medium has lost a block, or has it again.
+    fn replaced(&mut self, at: Nanos) -> Result<(), String> {
+        match &mut self.end {
+            End::Lose(left) if *left > 1 => {
+                *left -= 1;
+                return Ok(());
+            }
+            End::Lose(_) => {
+                let stripes = self.lost.iter().flat_map(BTreeMap::keys);
+                self.end = End::Recover(stripes.copied().collect());
+            }
+            End::GiveBack(stripes) => self.end = End::Recover(std::mem::take(stripes)),
+            _ => return Ok(()),
+        }
+        self.recover_next(at)
+    }
+
+    fn recover_next(&mut self, at: Nanos) -> Result<(), String> {
+        let End::Recover(stripes) = &mut self.end else { return Ok(()) };
+        let node = self.places.host(lockify_array::HostId(LAST));
+        match stripes.pop() {
+            Some(stripe) => {
+                let work = Work::Scrub { stripe, repair: true };
+                self.repair(at, node, work, Asked::Recover(stripe));
+                Ok(())
+            }
+            None => {
+                let layout = &self.scenario.layout;
+                self.end =
+                    End::Sweep((0..layout.stripes).collect(), (0..layout.blocks()).collect());
+                self.sweep(at)
+            }
+        }
+    }
+
+    /// A stripe was repaired. If nobody knows which block is right, nothing may have been overwritten. Then the lost block is put
+    /// back, and all has to be as before.
+    fn recovered(
+        &mut self,
+        at: Nanos,
+        stripe: u64,
+        result: Result<HostAnswer, OpError>,
+    ) -> Result<(), String> {
+        match result {
+            Ok(HostAnswer::Scrubbed { lost: 0, .. }) => self.recover_next(at),
+            Ok(HostAnswer::Undecided { lost: 0, .. }) => {
+                let End::Recover(stripes) = &mut self.end else { return Ok(()) };
+                self.end = End::GiveBack(std::mem::take(stripes));
+                let lost = self.lost.as_mut().and_then(|lost| lost.remove(&stripe));
+                if let Some((node, block)) = lost {
+                    self.sim.with(node, |device, cx| device.give_back(block, cx));
+                }
+                Ok(())
+            }
+            other => Err(format!("a repair of stripe {stripe} in the end: {other:?}")),
+        }
+    }
+
     /// Devices that run and want to be let in. On real arrays each asks by itself.
     fn away(&self) -> Vec<Repair> {
         let devices = self.places.all_devices();
@@ -739,6 +897,8 @@ impl<'a> Trial<'a> {
             self.repair(at, node, work, Asked::Scrub(stripe));
         } else if let Some(block) = blocks.pop() {
             self.read(at, node, Span { start: block, count: 1 }, Asked::Look(block));
+        } else if self.scenario.losses && self.lost.is_none() {
+            return self.lose(at);
         } else {
             let devices = 0..self.scenario.layout.devices();
             let nodes = devices.map(|device| self.places.device(DeviceId(device))).collect();

@@ -12,7 +12,7 @@ use crate::{Block, DeviceEvent, DiskAsk, DiskToken, Extent, Life, OpId, Stamp};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// The answer to this read.
-    Read { call: Call, waited: bool, headers: bool, locked: bool },
+    Read { call: Call, extent: Extent, waited: bool, locked: bool },
     /// A write that is taken up again (`readmission.rs`), when it is known what lies there.
     TakeUp { call: Call, stamp: Stamp, blocks: Blocks },
     /// The answer to this write is given when all of its parts are done.
@@ -137,8 +137,8 @@ impl Disk {
     }
 
     /// The disk is done with an operation.
-    pub(super) fn end(&mut self, token: DiskToken) -> Option<Purpose> {
-        self.running.remove(&token).map(|entry| entry.purpose)
+    pub(super) fn end(&mut self, token: DiskToken) -> Option<(Job, Purpose)> {
+        self.running.remove(&token).map(|entry| (entry.job, entry.purpose))
     }
 
     /// Returns true if a part of a write is still under way.

@@ -18,7 +18,6 @@ pub(super) struct Ask {
     pub extent: Extent,
     pub mode: Mode,
     pub read: Option<Extent>,
-    pub headers: bool,
     pub patience: Time,
     pub past: Past,
 }
@@ -69,7 +68,7 @@ impl Locks {
         }
         if let Some(index) = self.find(ask.call) {
             if self.queue[index].granted {
-                effects.push(Effect::locked(ask.call, ask.read, ask.headers, false, self.newest));
+                effects.push(Effect::locked(ask.call, ask.read, false, self.newest));
             }
             return;
         }
@@ -95,7 +94,7 @@ impl Locks {
         let lock = &mut self.queue[index];
         lock.granted = true;
         let ask = &lock.ask;
-        effects.push(Effect::locked(ask.call, ask.read, ask.headers, waited, self.newest));
+        effects.push(Effect::locked(ask.call, ask.read, waited, self.newest));
     }
 
     fn settle(&mut self, effects: &mut Vec<Effect>) {

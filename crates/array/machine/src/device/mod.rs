@@ -7,6 +7,7 @@
 //! | `locks.rs` | device-served locking |
 //! | `memory.rs` | siblings that have ended: tombstones, and requests that come twice |
 //! | `disk.rs` | the order in which the disk is used |
+//! | `medium.rs` | blocks that the medium does not return, and writes that it has lost |
 //! | `epoch.rs` | the array's state, and the durable record |
 //! | `report.rs` | operations under way, for people |
 //! | `fence.rs` | fenced lives and their unfinished writes |
@@ -22,6 +23,7 @@ mod epoch;
 mod fence;
 mod locks;
 mod marks;
+mod medium;
 mod memory;
 mod readmission;
 mod record;
@@ -46,13 +48,15 @@ use crate::{
 use disk::{Begin, Disk, Job, Purpose};
 use locks::Locks;
 use marks::Marks;
-use memory::Memory;
+use medium::Medium;
+use memory::{Ended, Memory};
 use readmission::Readmission;
 use record::Record;
 use suspect::Suspects;
 use tso::Tso;
 
 pub use epoch::BootError;
+pub use medium::MediumCounts;
 
 /// A device's configuration. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -194,7 +198,6 @@ enum Effect {
     Read {
         call: Call,
         extent: Extent,
-        headers: bool,
         waited: bool,
         /// The read of a lock that is there now.
         locked: bool,
@@ -222,17 +225,17 @@ impl Effect {
     }
 
     /// The pre-write exists; the requested blocks are read.
-    fn granted(call: Call, read: Option<Extent>, headers: bool, waited: bool) -> Self {
+    fn granted(call: Call, read: Option<Extent>, waited: bool) -> Self {
         match read {
-            Some(extent) => Effect::Read { call, extent, headers, waited, locked: false },
+            Some(extent) => Effect::Read { call, extent, waited, locked: false },
             None => Effect::Answer { call, waited, answer: Answer::Done },
         }
     }
 
     /// The lock exists; the requested blocks are read.
-    fn locked(call: Call, read: Option<Extent>, headers: bool, waited: bool, seen: Time) -> Self {
+    fn locked(call: Call, read: Option<Extent>, waited: bool, seen: Time) -> Self {
         match read {
-            Some(extent) => Effect::Read { call, extent, headers, waited, locked: true },
+            Some(extent) => Effect::Read { call, extent, waited, locked: true },
             None => Effect::Answer { call, waited, answer: Answer::Locked { seen, content: None } },
         }
     }
@@ -263,6 +266,7 @@ pub struct Device {
     /// Writes that were taken up again.
     taken: u64,
     disk: Disk,
+    medium: Medium,
     /// True once the disk's content from before the start is durable.
     started: bool,
     heard: BTreeMap<Life, Time>,
@@ -306,6 +310,7 @@ impl Device {
             readmission,
             taken: 0,
             disk: Disk::new(config.durable),
+            medium: Medium::default(),
             started: !again,
             reported: BTreeMap::new(),
             broken: false,
@@ -334,6 +339,7 @@ impl Device {
     /// Takes one step. `now` must not go back.
     pub fn handle(&mut self, now: Time, input: DeviceInput) {
         self.memory.expire(now);
+        self.medium.expire(now, self.config.remember);
         self.tso.forget(now);
         let mut effects = Vec::new();
         match input {
@@ -409,8 +415,8 @@ impl Device {
         for effect in effects {
             match effect {
                 Effect::Answer { call, waited, answer } => self.reply(call, waited, answer),
-                Effect::Read { call, extent, headers, waited, locked } => {
-                    let purpose = Purpose::Read { call, waited, headers, locked };
+                Effect::Read { call, extent, waited, locked } => {
+                    let purpose = Purpose::Read { call, extent, waited, locked };
                     self.disk.add(Some(call.op), Job::Read(extent), purpose);
                 }
                 Effect::Write { call, stamp, blocks, parts, waited } => {
@@ -462,13 +468,21 @@ impl Device {
     }
 
     fn disk_done(&mut self, now: Time, token: DiskToken, result: Result<DiskAnswer, DiskError>) {
-        let Some(purpose) = self.disk.end(token) else { return };
-        match result {
-            Ok(answer) => self.answer_for(now, purpose, answer),
-            Err(error) => {
-                if !std::mem::replace(&mut self.broken, true) {
-                    self.output.push_back(DeviceOutput::Broken(error));
+        let Some((job, purpose)) = self.disk.end(token) else { return };
+        match (result, purpose) {
+            (Ok(answer), purpose) => {
+                if let Job::Write { start, blocks, .. } = &job {
+                    self.note_written(now, *start, blocks);
                 }
+                self.answer_for(now, purpose, answer);
+            }
+            // The array cannot go on without this device, and needs its other blocks.
+            (Err(_), Purpose::Write { call, waited }) if !self.is_group_whole() => {
+                self.memory.put(now, call, Ended::GivenUp);
+                self.reply(call, waited, Answer::Unwritable);
+            }
+            (Err(error), purpose) => {
+                self.break_down(error);
                 match purpose {
                     Purpose::Read { call, .. }
                     | Purpose::TakeUp { call, .. }
@@ -482,8 +496,9 @@ impl Device {
 
     fn answer_for(&mut self, now: Time, purpose: Purpose, answer: DiskAnswer) {
         match (purpose, answer) {
-            (Purpose::Read { call, waited, headers, locked }, DiskAnswer::Read(blocks)) => {
-                let content = self.content(blocks, headers);
+            (Purpose::Read { call, extent, waited, locked }, DiskAnswer::Read(mut blocks)) => {
+                self.note_read(extent, &mut blocks);
+                let content = self.content(extent, blocks);
                 let answer = if locked {
                     let seen = self.locks.newest();
                     Answer::Locked { seen, content: Some(content) }
@@ -492,7 +507,8 @@ impl Device {
                 };
                 self.reply(call, waited, answer);
             }
-            (Purpose::TakeUp { call, stamp, blocks }, DiskAnswer::Read(found)) => {
+            (Purpose::TakeUp { call, stamp, blocks }, DiskAnswer::Read(mut found)) => {
+                self.note_read(blocks.extent, &mut found);
                 self.taken_up_after(call, stamp, blocks, &found);
             }
             // A disk that answers a read with nothing has not read.
@@ -500,7 +516,8 @@ impl Device {
                 self.reply(call, false, Answer::Broken);
             }
             (Purpose::Write { call, waited }, _) => {
-                if !self.disk.writes(call) && !self.broken {
+                let failed = self.broken || self.memory.get(call) == Some(Ended::GivenUp);
+                if !self.disk.writes(call) && !failed {
                     self.reply(call, waited, Answer::Written);
                 }
             }
@@ -516,10 +533,15 @@ impl Device {
         }
     }
 
-    fn content(&self, blocks: Vec<Result<Block, BadBlock>>, headers: bool) -> Content {
+    fn content(&self, extent: Extent, blocks: Vec<Result<Block, BadBlock>>) -> Content {
         let size = self.config.layout.block_size as usize;
         let mut data = BytesMut::with_capacity(blocks.len() * size);
-        let mut content = Content { data: Bytes::new(), flaws: Vec::new(), headers: Vec::new() };
+        let mut content = Content {
+            data: Bytes::new(),
+            flaws: Vec::new(),
+            headers: Vec::with_capacity(blocks.len()),
+            doubt: self.doubt(extent),
+        };
         for (index, block) in blocks.into_iter().enumerate() {
             let header = match block {
                 Ok(block) => {
@@ -535,9 +557,7 @@ impl Device {
                     Header::default()
                 }
             };
-            if headers {
-                content.headers.push(header);
-            }
+            content.headers.push(header);
         }
         content.data = data.freeze();
         content

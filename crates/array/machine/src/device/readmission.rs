@@ -115,6 +115,11 @@ impl Device {
         unsure || !self.is_let_in()
     }
 
+    /// Returns true if a host may have been writing here when the device stopped, and has not said what.
+    pub(super) fn has_forgotten_writes(&self) -> bool {
+        !self.readmission.unsure.is_empty()
+    }
+
     /// Returns true if the record must name a life as long as stripes are suspect. After another restart, the life's writes
     /// elsewhere are still unknown.
     pub(super) fn is_unsure_of(&self, life: Life) -> bool {

@@ -77,12 +77,12 @@ impl Device {
             self.readmission.give_up(call);
         }
         match request.action {
-            Action::Read { extent, headers } => {
-                effects.push(Effect::Read { call, extent, headers, waited: false, locked: false });
+            Action::Read { extent, .. } => {
+                effects.push(Effect::Read { call, extent, waited: false, locked: false });
             }
             Action::Write(blocks) => self.write(now, call, stamp, blocks, effects),
-            Action::Prepare { read, write, headers, starving, past } => {
-                let asked = Prepare { call, stamp, read, write, headers, starving, past };
+            Action::Prepare { read, write, starving, past, .. } => {
+                let asked = Prepare { call, stamp, read, write, starving, past };
                 self.tso.prepare(now, asked, &mut self.memory, effects);
             }
             // The device has forgotten this write's phase 1, so the scheme would not find it.
@@ -95,8 +95,8 @@ impl Device {
                 self.tso.commit(now, call, blocks, &mut self.memory, effects);
             }
             Action::Cancel => self.tso.cancel(now, call, &mut self.memory, effects),
-            Action::Lock { extent, mode, read, headers, patience, past } => {
-                let ask = Ask { call, stamp, extent, mode, read, headers, patience, past };
+            Action::Lock { extent, mode, read, patience, past, .. } => {
+                let ask = Ask { call, stamp, extent, mode, read, patience, past };
                 self.locks.lock(now, ask, &self.memory, effects);
             }
             Action::WriteUnlock(blocks) => {

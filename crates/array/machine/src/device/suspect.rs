@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::record::Record;
 use super::{Device, DeviceConfig};
-use crate::message::{Action, Answer};
+use crate::message::{Action, Answer, Doubt};
 use crate::{Extent, OpId, Time};
 
 /// As many passes over a stripe are remembered: more than hosts try at once.
@@ -131,6 +131,17 @@ impl Device {
     /// no repair reads them here.
     pub fn suspects_stripe(&self, stripe: u64) -> bool {
         self.suspects.is_suspect(stripe) && self.record.state().has(self.config.id, stripe)
+    }
+
+    /// What a repair has to know of a stripe here.
+    pub(super) fn doubt(&self, extent: Extent) -> Doubt {
+        let stripe = self.config.layout.stripe_of(self.config.id, extent.start);
+        match stripe.is_some_and(|stripe| self.suspects_stripe(stripe)) {
+            false => Doubt::None,
+            // A power loss may have cost any write.
+            true if !self.config.durable || self.has_forgotten_writes() => Doubt::Unsure,
+            true => Doubt::Suspect,
+        }
     }
 
     /// Refuses what touches a suspect stripe and does not repair it.

@@ -30,7 +30,6 @@ pub(super) struct Prepare {
     pub stamp: Stamp,
     pub read: Option<Extent>,
     pub write: Option<Extent>,
-    pub headers: bool,
     pub starving: bool,
     pub past: Past,
 }
@@ -129,7 +128,7 @@ impl Tso {
             // The first answer may be on its way, and the pre-write in use: it stays. But what would be read now is newer.
             return effects.push(match asked.read.and_then(|read| self.overtaken(stamp, read)) {
                 Some(seen) => Effect::answer(call, Answer::Overtaken { seen }),
-                None => Effect::granted(call, known.asked.read, asked.headers, false),
+                None => Effect::granted(call, known.asked.read, false),
             });
         }
         if let Some(answer) = super::ahead(now, self.ahead, stamp) {
@@ -142,13 +141,12 @@ impl Tso {
             memory.put(now, call, Ended::GivenUp);
             return effects.push(Effect::answer(call, Answer::Rejected { seen }));
         }
-        let read = asked.read.map(|extent| (extent, asked.headers));
-        let waiting = read.is_some_and(|(extent, _)| self.is_blocked(stamp, extent, &asked.past));
+        let waiting = asked.read.is_some_and(|extent| self.is_blocked(stamp, extent, &asked.past));
         if !waiting {
-            if let Some((extent, _)) = read {
+            if let Some(extent) = asked.read {
                 self.has_read(extent, stamp);
             }
-            effects.push(Effect::granted(call, asked.read, asked.headers, false));
+            effects.push(Effect::granted(call, asked.read, false));
         }
         if waiting || asked.write.is_some() {
             let sibling = Sibling { asked, waiting, held: None };
@@ -343,12 +341,12 @@ impl Tso {
         }
         let Some(sibling) = self.siblings.get_mut(&key) else { return };
         sibling.waiting = false;
-        let (stamp, headers) = (sibling.asked.stamp, sibling.asked.headers);
+        let stamp = sibling.asked.stamp;
         if sibling.asked.write.is_none() {
             self.siblings.remove(&key);
         }
         self.has_read(read, stamp);
-        effects.push(Effect::granted(call, Some(read), headers, true));
+        effects.push(Effect::granted(call, Some(read), true));
     }
 
     /// Forgets blocks that were not used for long, and moves the floor up. Blocks with a pre-write or a waiting read keep

@@ -1,7 +1,7 @@
 //! Operations under way when the array's state changes, or when devices have forgotten their locks and pre-writes
 //! (docs/design/array.md 3.3, 3.4).
 
-use super::engine::{Phase, Refused, Role, Task, Try};
+use super::engine::{Phase, Refused, Role, Sibling, Task, Try};
 use super::{ArrayHost, HostOutput};
 use crate::message::Action;
 use crate::plan;
@@ -28,6 +28,8 @@ fn torn_stripes(this: &Try, state: &ArrayState) -> impl Iterator<Item = u64> {
 enum Remedy {
     /// Redundancy replaces one unit of a stripe. With two missing, the write cannot be finished.
     None { stripe: u64 },
+    /// A medium has not taken its blocks, and the array cannot go on without that device.
+    Unwritable { block: u64 },
     /// A repair finds its own writes, and continues from there.
     Restart,
     /// Blocks may have changed since: the operation runs once more, after a repair of this stripe.
@@ -93,6 +95,7 @@ impl ArrayHost {
                 let what = format!("stripe {stripe} has lost more units than it can");
                 self.fail(now, seq, OpError::Unavailable(what));
             }
+            Remedy::Unwritable { block } => self.fail(now, seq, OpError::Medium { block }),
             Remedy::Restart => self.restart(now, seq, 0),
             Remedy::AnotherTry { suspect } => self.mend_by_another_try(now, seq, suspect),
             Remedy::SendAgain => self.send_writes_again(now, seq),
@@ -104,6 +107,18 @@ impl ArrayHost {
         let beyond = |s: &plan::StripePlan| plan::missing_units(&layout, &self.state, s.stripe) > 1;
         if let Some(part) = this.plan.stripes.iter().find(|part| beyond(part)) {
             return Remedy::None { stripe: part.stripe };
+        }
+        let unwritable =
+            |(_, sibling): &(_, &Sibling)| sibling.refused == Some(Refused::Unwritable);
+        let accesses = this.plan.accesses.iter().zip(&this.siblings);
+        if let Some((access, _)) = accesses.into_iter().find(unwritable) {
+            let offset = access.write.as_ref().map_or(0, |columns| columns.start);
+            let unit = match access.unit {
+                plan::Unit::Data(unit) => unit,
+                plan::Unit::Parity => 0,
+            };
+            let block = layout.logical(access.stripe, unit) + u64::from(offset);
+            return Remedy::Unwritable { block };
         }
         if matches!(this.task, Some(Task { role: Role::Pass(_), .. })) {
             return Remedy::Restart;

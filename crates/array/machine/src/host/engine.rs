@@ -20,7 +20,7 @@ use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Blocks, Call, Content, Past, Request};
 use crate::plan::{self, Plan, WriteRules};
 use crate::{
-    Condition, DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
+    Condition, DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Scheme, Stamp, Ticket, Time, Work,
 };
 
 /// Where a try is.
@@ -72,6 +72,10 @@ pub(super) struct Task {
     pub parity_unfit: BTreeSet<u64>,
     /// The tries that wrote them.
     pub superseded: Vec<u64>,
+    /// Repairs that it needed before it could go on.
+    pub repairs: u32,
+    /// Stripes that such a repair has left as they were, because nobody knows which block is right.
+    pub undecided: BTreeSet<u64>,
 }
 
 /// The known state of a sibling at its device.
@@ -96,6 +100,8 @@ pub(super) enum Refused {
     Suspect { stripe: u64 },
     /// The device is out of the array.
     Gone,
+    /// The device's medium does not take the blocks.
+    Unwritable,
 }
 
 /// A request without an answer yet.
@@ -240,6 +246,8 @@ impl Try {
 pub(super) enum Later {
     /// Start a task again.
     Start(Box<Task>),
+    /// Repair a stripe, then start a task again.
+    Repair { task: Box<Task>, stripe: u64 },
     /// Try again to have a change of the array's state accepted.
     Propose { job: u64 },
     /// Ask a sibling's device again, unless the step has been answered.
@@ -259,6 +267,8 @@ impl Task {
             delayed: false,
             parity_unfit: BTreeSet::new(),
             superseded: Vec::new(),
+            repairs: 0,
+            undecided: BTreeSet::new(),
         }
     }
 }
@@ -270,6 +280,7 @@ impl ArrayHost {
                 self.start(now, Task::new(now, Owner::Caller(ticket), work, Role::Work));
             }
             Work::Scrub { .. }
+            | Work::AcceptLoss { .. }
             | Work::Rebuild { .. }
             | Work::Fence { .. }
             | Work::Change { .. } => self.run_repair_job(now, ticket, work),
@@ -411,11 +422,13 @@ impl ArrayHost {
             return self.restart(now, seq, 0);
         }
         let Some(this) = self.tries.get_mut(&seq) else { return };
+        let passes = this.task.as_ref().is_some_and(|task| matches!(task.role, Role::Pass(_)));
         if self.config.scheme.locks() {
             // An operation's place in the order is the moment when it has all its locks. This stamp is newer than the stamps
             // that devices have reported and that repairs find. With the stamp of its beginning it would look older than writes
             // that were done while it waited.
-            let headers = this.contents.iter().flatten().flat_map(|content| &content.headers);
+            let contents = this.contents.iter().flatten().filter(|_| passes);
+            let headers = contents.flat_map(|content| &content.headers);
             headers.for_each(|header| self.clock.learn(header.stamp.time));
             this.stamp = self.clock.stamp(now);
         }
@@ -429,6 +442,13 @@ impl ArrayHost {
         if let Role::Pass(pass) = &mut task.role {
             let writes = pass.writes(layout, plan, contents, this.stamp);
             return self.write_all(now, seq, None, writes);
+        }
+        // A try that continues another one sees what that one has written in part. Without control, everybody sees such.
+        if task.superseded.is_empty()
+            && self.config.scheme != Scheme::ZeroOverhead
+            && let Err(unfit) = job::fits(layout, plan, contents)
+        {
+            return self.unfit(now, seq, unfit);
         }
         let (answer, writes) = match &task.work {
             Work::Read { .. } => match job::answer(layout, plan, contents) {
@@ -470,7 +490,13 @@ impl ArrayHost {
     fn unfit(&mut self, now: Time, seq: u64, unfit: Unfit) {
         match unfit {
             Unfit::Fail(error) => self.fail(now, seq, error),
-            Unfit::Repair { stripe } => self.repair_needed(now, seq, stripe),
+            Unfit::Repair { stripe, block } => {
+                let task = self.tries.get(&seq).and_then(|this| this.task.as_ref());
+                if task.is_some_and(|task| task.undecided.contains(&stripe)) {
+                    return self.fail(now, seq, OpError::Medium { block });
+                }
+                self.repair_needed(now, seq, stripe);
+            }
         }
     }
 
@@ -603,6 +629,7 @@ impl ArrayHost {
             }
             match entry.remove() {
                 Later::Start(task) => self.start(now, *task),
+                Later::Repair { task, stripe } => self.repair_first(now, *task, stripe),
                 Later::Propose { job } => self.propose(now, job),
                 Later::Again { seq, sibling, step } => {
                     let current =

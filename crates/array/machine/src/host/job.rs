@@ -4,17 +4,22 @@ use bytes::{Bytes, BytesMut};
 
 use crate::message::{Blocks, Content, Flaw};
 use crate::plan::{self, Columns, Method, Plan, StripePlan, Unit};
+use crate::recovery::column::{Column, Seen, older_of_any};
 use crate::{Header, Layout, OpError, Span, Stamp};
+
+use super::repair::seen;
 
 /// The reason why the read blocks cannot be used.
 #[derive(Debug)]
 pub(super) enum Unfit {
     /// The caller has to know.
     Fail(OpError),
-    /// A block could not be read: the stripe has to be repaired first.
+    /// A block could not be read, or is older than another block says: the stripe has to be repaired first.
     Repair {
         /// The stripe.
         stripe: u64,
+        /// The first block of the array that the operation does not get.
+        block: u64,
     },
 }
 
@@ -88,12 +93,70 @@ impl<'a> View<'a> {
 
     /// Fails if one of the blocks could not be read.
     fn check(&self) -> Result<(), Unfit> {
-        let flaws = self.contents[self.part.accesses.clone()].iter().flatten();
-        if flaws.flat_map(|c| &c.flaws).any(|(_, flaw)| matches!(flaw, Flaw::Unreadable(_))) {
-            return Err(Unfit::Repair { stripe: self.part.stripe });
-        }
-        Ok(())
+        let units = self.units().filter_map(|unit| Some((unit, self.content(unit)?)));
+        let flaws = units.flat_map(|(unit, (first, content))| {
+            content.flaws.iter().map(move |(index, flaw)| (unit, first + index, flaw))
+        });
+        let mut bad = flaws.filter(|(_, _, flaw)| matches!(flaw, Flaw::Unreadable(_)));
+        bad.next().map_or(Ok(()), |(unit, column, _)| Err(self.repair(unit, column)))
     }
+
+    /// Fails if one of the blocks is older than another one's record says. All that was read is of one time.
+    fn check_records(&self) -> Result<(), Unfit> {
+        let parity = usize::from(self.layout.data);
+        let column = |offset: u32| {
+            let mut units = vec![Seen::Absent; parity + 1];
+            for unit in self.units() {
+                let index = match unit {
+                    Unit::Data(unit) => usize::from(unit),
+                    Unit::Parity => parity,
+                };
+                if let Some((first, content)) = self.content(unit)
+                    && let Some(at) = offset.checked_sub(first)
+                    && (at as usize) < content.headers.len()
+                {
+                    units[index] = seen(self.layout, content, at as usize);
+                }
+            }
+            (Column { layout: self.layout, stripe: self.part.stripe, offset }, units)
+        };
+        let read = self.part.accesses.clone().filter_map(|i| self.plan.accesses[i].read.as_ref());
+        // One block has nothing beside it.
+        if read.clone().map(|columns| columns.end - columns.start).sum::<u32>() < 2 {
+            return Ok(());
+        }
+        let start = read.clone().map(|columns| columns.start).min().unwrap_or(0);
+        let end = read.map(|columns| columns.end).max().unwrap_or(0);
+        let columns: Vec<_> = (start..end).map(column).collect();
+        match older_of_any(&columns) {
+            Some((column, unit)) if unit < parity => {
+                Err(self.repair(Unit::Data(unit as u16), column))
+            }
+            Some((column, _)) => Err(self.repair(Unit::Parity, column)),
+            None => Ok(()),
+        }
+    }
+
+    /// That the stripe has to be repaired, because of a block. Parity's has no number: the first one that it stands for is
+    /// named.
+    fn repair(&self, unit: Unit, column: u32) -> Unfit {
+        let unit = match unit {
+            Unit::Data(unit) => unit,
+            Unit::Parity => self.part.covered.first().map_or(0, |(unit, _)| *unit),
+        };
+        let stripe = self.part.stripe;
+        Unfit::Repair { stripe, block: self.layout.logical(stripe, unit) + u64::from(column) }
+    }
+}
+
+/// Fails if records say that a block which was read is not the newest one. That can be known only if the operation reads
+/// several blocks of a stripe.
+pub(super) fn fits(
+    layout: &Layout,
+    plan: &Plan,
+    contents: &[Option<Content>],
+) -> Result<(), Unfit> {
+    plan.stripes.iter().try_for_each(|part| View { layout, plan, part, contents }.check_records())
 }
 
 /// Returns true if devices delivered all requested blocks, so that later code may rely on lengths.

@@ -3,16 +3,18 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::message::{Blocks, Content, Flaw, Past};
+use crate::message::{Blocks, Content, Doubt, Flaw, Past};
 use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
-use crate::recovery::column::{Column, Mend, Seen, Trace, examine, mended};
-use crate::{ArrayState, DeviceId, Header, Layout, Life, OpError, Stamp};
+use crate::recovery::column::{Column, Mend, Rule, Seen, Trace, examine, mended};
+use crate::{ArrayState, BlockError, DeviceId, Header, HostAnswer, Layout, Life, OpError, Stamp};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pass {
     pub stripe: u64,
     /// True if the pass may write.
     pub repair: bool,
+    /// What it does at least where headers do not tell which block is right. Devices may know more.
+    pub rule: Rule,
     /// The device that a rebuild is for. It gets its unit when there is nothing to repair, as does each that is being rebuilt.
     pub onto: Option<DeviceId>,
     /// The operations whose locks and pre-writes do not count.
@@ -27,15 +29,28 @@ pub(super) struct Pass {
 pub(super) struct Found {
     pub mismatches: u32,
     pub lost: u32,
+    /// Columns of which nobody knows which block is right.
+    pub undecided: u32,
     /// Something was mended: another pass is needed.
     pub wrote: bool,
+}
+
+impl Found {
+    /// The answer to who asked.
+    pub fn answer(self) -> HostAnswer {
+        let Found { mismatches, lost, undecided, .. } = self;
+        match undecided {
+            0 => HostAnswer::Scrubbed { mismatches, lost },
+            _ => HostAnswer::Undecided { mismatches, lost, undecided },
+        }
+    }
 }
 
 impl Pass {
     /// One that repairs after a fenced life.
     pub fn after(life: Life, stripe: u64, traces: Vec<Trace>) -> Pass {
-        let (past, found) = (Past::Life(life), Found::default());
-        Pass { stripe, repair: true, onto: None, past, traces, found }
+        let (past, found, rule) = (Past::Life(life), Found::default(), Rule::FitParity);
+        Pass { stripe, repair: true, rule, onto: None, past, traces, found }
     }
 
     pub fn plan(&self, layout: &Layout, state: &ArrayState) -> Result<Plan, OpError> {
@@ -72,6 +87,17 @@ impl Pass {
         Ok(Plan { stripes: vec![part], accesses })
     }
 
+    /// What the pass does where headers do not tell which block is right. A restarted device knows if a write may have been
+    /// cut short.
+    fn rule(&self, contents: &[Option<Content>]) -> Rule {
+        let doubts = contents.iter().flatten().map(|content| match content.doubt {
+            Doubt::None => Rule::Leave,
+            Doubt::Suspect => Rule::CutShort,
+            Doubt::Unsure => Rule::FitParity,
+        });
+        doubts.max().unwrap_or_default().max(self.rule)
+    }
+
     /// The blocks that each access writes.
     pub fn writes(
         &mut self,
@@ -99,16 +125,20 @@ impl Pass {
             stripe.push((Column { layout, stripe: self.stripe, offset }, units));
         }
         self.found = Found::default();
-        for ((column, units), finding) in stripe.iter().zip(examine(&stripe, &self.traces)) {
+        let rule = self.rule(contents);
+        for ((column, units), finding) in stripe.iter().zip(examine(&stripe, &self.traces, rule)) {
             self.found.mismatches += u32::from(finding.mismatch);
             self.found.lost += finding.lost;
+            self.found.undecided += u32::from(finding.undecided);
+            let undecided = finding.undecided;
             for mend in finding.mends {
                 let access = plan.accesses.iter().position(|a| index(a.unit) == mend.unit);
                 if let Some(access) = access {
                     mends[access].push((column.offset, mend));
                 }
             }
-            if let Some(access) = missing {
+            // The others do not yield a missing block of an undecided column.
+            if let Some(access) = missing.filter(|_| !undecided) {
                 let unit = index(plan.accesses[access].unit);
                 rebuilt.push((column.offset, column.rebuild(units, unit)));
             }
@@ -145,19 +175,21 @@ impl Pass {
     }
 }
 
-fn seen(layout: &Layout, content: &Content, at: usize) -> Seen {
+pub(super) fn seen(layout: &Layout, content: &Content, at: usize) -> Seen {
     let size = layout.block_size as usize;
-    let torn =
-        |(index, flaw): &(u32, Flaw)| *index as usize == at && matches!(flaw, Flaw::Unreadable(_));
-    let header = content.headers.get(at).filter(|_| !content.flaws.iter().any(torn));
-    match header {
-        Some(&header) => {
+    let flaw = content.flaws.iter().find_map(|(index, flaw)| match flaw {
+        Flaw::Unreadable(error) if *index as usize == at => Some(*error),
+        _ => None,
+    });
+    match (flaw, content.headers.get(at)) {
+        (Some(BlockError::Unreadable), _) => Seen::Unreadable,
+        (Some(BlockError::Torn), _) | (None, None) => Seen::Torn,
+        (None, Some(&header)) => {
             let from = (at * size).min(content.data.len());
             let to = (from + size).min(content.data.len());
             let data: Bytes = content.data.slice(from..to);
             Seen::There { header, data }
         }
-        None => Seen::Torn,
     }
 }
 
@@ -180,8 +212,8 @@ mod tests {
         let failed = ArrayState::new(3).changed(Change::Fail(device, 0)).unwrap().unwrap();
         let rebuilding = failed.changed(Change::Rebuild(device)).unwrap().unwrap();
         let (past, found) = (Past::Nobody, Found::default());
-        let traces = Vec::new();
-        let mut pass = Pass { stripe: 0, repair: true, onto: None, past, traces, found };
+        let (traces, rule) = (Vec::new(), Rule::Leave);
+        let mut pass = Pass { stripe: 0, repair: true, rule, onto: None, past, traces, found };
         assert_eq!(pass.plan(&layout, &failed).unwrap().accesses.len(), 2);
         let plan = pass.plan(&layout, &rebuilding).unwrap();
         assert_eq!(plan.accesses.len(), 3);
@@ -193,6 +225,7 @@ mod tests {
             data: vec![byte; 32].into(),
             flaws: Vec::new(),
             headers: vec![header; 2],
+            doubt: Doubt::None,
         };
         let bytes = plan.accesses.iter().zip([5, 6, 3]);
         let contents: Vec<_> =

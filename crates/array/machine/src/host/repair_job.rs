@@ -8,11 +8,21 @@ use super::repair::{Found, Pass};
 use super::{ArrayHost, HostOutput};
 use crate::agreement::{Proposer, Step};
 use crate::message::{Action, Answer, Past};
-use crate::recovery::column::Trace;
+use crate::recovery::column::{Rule, Trace};
 use crate::{
     Agreed, ArrayState, Change, Condition, DeviceId, Extent, Header, HostAnswer, HostId, Layout,
     Life, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
 };
+
+/// After this number of repairs for one operation, it waits before the next one.
+const REPAIRS_AT_ONCE: u32 = 4;
+/// After so many more, it fails: devices lose what repairs write, or start again and again.
+const MOST_REPAIRS: u32 = 20;
+
+/// A pass over a stripe of so many blocks per unit ends by itself after fewer passes, unless a medium loses what is written.
+fn most_passes(layout: &Layout) -> u32 {
+    layout.unit.saturating_mul(8).saturating_add(32)
+}
 
 pub(super) struct RepairJob {
     done: Then,
@@ -22,6 +32,8 @@ pub(super) struct RepairJob {
     /// The errors that the first pass found, and the losses of the last one.
     found: Found,
     passes: u32,
+    /// Passes over the present stripe.
+    in_a_row: u32,
     stage: RepairStage,
 }
 
@@ -185,22 +197,29 @@ impl ArrayHost {
 
     fn first_stage(&self, work: &Work) -> Result<Option<RepairStage>, OpError> {
         let layout = &self.config.layout;
-        let whole = |stripe: u64, repair: bool, onto: Option<DeviceId>| {
+        let whole = |stripe: u64, repair: bool, rule: Rule, onto: Option<DeviceId>| {
             if stripe >= layout.stripes {
                 return Err(OpError::Range);
             }
             let (past, traces, found) = (Past::Nobody, Vec::new(), Found::default());
-            Ok(Some(RepairStage::Stripe(Pass { stripe, repair, onto, past, traces, found })))
+            #[cfg(feature = "mutations")]
+            let rule = match self.mutated(crate::mutation::Mutation::ZerosAreData) {
+                true => Rule::ZerosAreData,
+                false => rule,
+            };
+            Ok(Some(RepairStage::Stripe(Pass { stripe, repair, rule, onto, past, traces, found })))
         };
         match *work {
-            Work::Scrub { stripe, repair } => whole(stripe, repair, None),
+            Work::Scrub { stripe, repair } => whole(stripe, repair, Rule::Leave, None),
+            Work::AcceptLoss { stripe } => whole(stripe, true, Rule::FitParity, None),
             Work::Rebuild { device, stripe } => {
                 match self.state.devices.get(usize::from(device.0)) {
                     Some(Condition::Failed) => {
                         Err(OpError::State(format!("{device} is not being rebuilt")))
                     }
                     // Also if it has the stripe: this host may know an old state only. Devices tell.
-                    Some(_) => whole(stripe, true, Some(device)),
+                    // A missing unit cannot wait for an operator: nothing else would have its content.
+                    Some(_) => whole(stripe, true, Rule::FitParity, Some(device)),
                     None => Err(OpError::State(format!("the array has no device {device}"))),
                 }
             }
@@ -223,8 +242,9 @@ impl ArrayHost {
     fn begin(&mut self, now: Time, done: Then, work: Work, stage: RepairStage) {
         self.next_repair_job += 1;
         let id = self.next_repair_job;
-        let found = Found::default();
-        self.repair_jobs.insert(id, RepairJob { done, work, op: None, found, passes: 0, stage });
+        let (found, op) = (Found::default(), None);
+        let job = RepairJob { done, work, op, found, passes: 0, in_a_row: 0, stage };
+        self.repair_jobs.insert(id, job);
         self.go_on(now, id);
     }
 
@@ -235,8 +255,19 @@ impl ArrayHost {
         self.give_up(now, seq);
         task.delayed = true;
         task.restarts += 1;
+        task.repairs += 1;
         self.counts.restarts += 1;
-        self.repair_first(now, task, stripe);
+        match task.repairs.checked_sub(REPAIRS_AT_ONCE) {
+            Some(MOST_REPAIRS..) => {
+                let what = format!("stripe {stripe} does not stay repaired");
+                self.fail_task(now, task, OpError::State(what));
+            }
+            Some(further) => {
+                let wait = self.backoff(further);
+                self.at(now.saturating_add(wait), Later::Repair { task: Box::new(task), stripe });
+            }
+            None => self.repair_first(now, task, stripe),
+        }
     }
 
     /// The stripe is repaired, then the task goes on.
@@ -296,7 +327,7 @@ impl ArrayHost {
                 Role::Pass(pass.clone())
             }
             RepairStage::Repaired => match (&job.work, job.op) {
-                (&Work::Scrub { stripe, .. }, Some((pass, _))) => {
+                (&(Work::Scrub { stripe, .. } | Work::AcceptLoss { stripe }), Some((pass, _))) => {
                     tell(Action::Repaired { stripe, pass })
                 }
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
@@ -355,18 +386,31 @@ impl ArrayHost {
         if job.passes == 0 {
             job.found.mismatches = pass.found.mismatches;
         }
-        job.found.lost = pass.found.lost;
+        (job.found.lost, job.found.undecided) = (pass.found.lost, pass.found.undecided);
         job.passes += 1;
+        job.in_a_row += 1;
+        let is_endless = job.in_a_row >= most_passes(&self.config.layout);
+        #[cfg(feature = "mutations")]
+        let is_endless = is_endless
+            && self.config.mutation != Some(crate::mutation::Mutation::ReadErrorsAreForgotten);
+        if pass.found.wrote && is_endless {
+            let stripe = pass.stripe;
+            let what = format!(
+                "stripe {stripe} does not stay repaired: a device loses what it has written"
+            );
+            return self.over(now, id, Err(OpError::State(what)));
+        }
         if pass.found.wrote {
             return self.go_on(now, id);
         }
+        job.in_a_row = 0;
         match &mut job.stage {
             RepairStage::Stripe(Pass { repair: true, onto: None, .. }) => {
                 job.stage = RepairStage::Repaired
             }
             RepairStage::Stripe(_) => {
-                let Found { mismatches, lost, .. } = job.found;
-                return self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
+                let answer = job.found.answer();
+                return self.over(now, id, Ok(answer));
             }
             _ => {}
         }
@@ -422,8 +466,8 @@ impl ArrayHost {
                 self.next_stripe(now, id);
             }
             RepairStage::Repaired => {
-                let Found { mismatches, lost, .. } = job.found;
-                self.over(now, id, Ok(HostAnswer::Scrubbed { mismatches, lost }));
+                let answer = job.found.answer();
+                self.over(now, id, Ok(answer));
             }
             RepairStage::Installing => match job.work {
                 Work::Change { change: Change::Rebuild(device) } => {
@@ -586,7 +630,14 @@ impl ArrayHost {
             (Then::Answer(ticket), result) => {
                 self.output.push_back(HostOutput::Done { ticket, op: job.op, result });
             }
-            (Then::Resume(task), Ok(_)) => self.start(now, *task),
+            (Then::Resume(mut task), Ok(answer)) => {
+                if let (HostAnswer::Undecided { .. }, Work::Scrub { stripe, .. }) =
+                    (answer, job.work)
+                {
+                    task.undecided.insert(stripe);
+                }
+                self.start(now, *task);
+            }
             (Then::Resume(task), Err(error)) => self.fail_task(now, *task, error),
         }
     }

@@ -42,6 +42,7 @@ impl ArrayHost {
             Answer::Broken => {
                 if let Peer::Device(device) = from {
                     self.output.push_back(HostOutput::Broken(device));
+                    self.give_up_if_alone(now, seq, device);
                 }
                 return;
             }
@@ -156,10 +157,26 @@ impl ArrayHost {
                 sibling.refused = Some(Refused::Suspect { stripe });
                 self.phase_ends(now, seq);
             }
+            Answer::Unwritable => {
+                sibling.refused = Some(Refused::Unwritable);
+                self.phase_ends(now, seq);
+            }
             _ => {
                 sibling.refused = Some(Refused::Forgotten);
                 self.phase_ends(now, seq);
             }
+        }
+    }
+
+    /// Fails an operation that needs a device whose disk has failed, if the array cannot go on without it. Else the operation
+    /// waits until the array does.
+    fn give_up_if_alone(&mut self, now: Time, seq: u64, device: DeviceId) {
+        let other = self.config.layout.beside(device).find(|other| !self.state.is_good(*other));
+        let Some(other) = other else { return };
+        let task = self.tries.get(&seq).and_then(|this| this.task.as_ref());
+        if task.is_some_and(|task| !matches!(task.role, Role::Tell { .. })) {
+            let what = format!("the disk of {device} has failed, and {other} is not whole");
+            self.fail(now, seq, OpError::Unavailable(what));
         }
     }
 
@@ -201,7 +218,7 @@ impl ArrayHost {
             }
         }
         for (_, later) in later {
-            if let Later::Start(task) = later {
+            if let Later::Start(task) | Later::Repair { task, .. } = later {
                 self.done(now, *task, None, Err(OpError::Fenced));
             }
         }

@@ -11,6 +11,9 @@ impl ArrayHost {
         let tries = self.tries.values().map(of_try);
         let later = self.later.iter().filter_map(|((at, _), later)| match later {
             Later::Start(task) => Some(format!("{} begins at {at}", of_work(&task.work))),
+            Later::Repair { task, stripe } => {
+                Some(format!("{} has stripe {stripe} repaired at {at}", of_work(&task.work)))
+            }
             Later::Propose { .. } => Some(format!("a proposal is made at {at}")),
             Later::Again { .. } => None,
         });

@@ -14,6 +14,13 @@
 //! reads, or writes anew, all data units of its columns. Each waits for writes under way there, and none reaches parity
 //! while a write is under way there. So a repair after a host also needs the host's [`Trace`]s.
 //!
+//! **Older blocks.** A medium may lose a write that it has acknowledged, or return zeros for a block. The block then has an
+//! older record than a record of the stripe says, as after a write that was cut short. If it is the only such block of its
+//! column, all other blocks of the column are as new as anybody knows. Their sum is its newest content, and a repair writes
+//! that. A cut short write is completed in this way. For parity has an operation's record only if it has the operation's
+//! effect. If several blocks are older, or parity does not fit and no record says why, nobody knows which block is right.
+//! The [`Rule`] then decides.
+//!
 //! **Lost blocks.** A lost data block says so itself. Its content is zeros, and parity fits these zeros. If the device of
 //! a data block is missing, parity records the loss: a *lost* parity block cannot reconstruct it. Lost parity is repaired
 //! as soon as all data blocks can be read.
@@ -21,15 +28,17 @@
 use bytes::Bytes;
 
 use crate::plan::Columns;
-use crate::{Header, Layout, Stamp};
+use crate::{Header, Layout, Redundancy, Stamp};
 
 /// A block of a column, as a repair finds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Seen {
     /// Its device is missing, or does not have it yet.
     Absent,
-    /// It cannot be read.
+    /// Its checksum is wrong: its content is gone.
     Torn,
+    /// Its medium does not return it. It may do so later.
+    Unreadable,
     /// It is there.
     There { header: Header, data: Bytes },
 }
@@ -47,6 +56,22 @@ impl Seen {
     }
 }
 
+/// What a pass does where headers do not tell which block of a column is right.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) enum Rule {
+    /// Nothing: any block may be the good one.
+    #[default]
+    Leave,
+    /// A device of the stripe has restarted, and no write of hosts is unknown there. What a header accuses was cut short:
+    /// parity is made to fit the data. The rest is left.
+    CutShort,
+    /// A write may have been cut short without a trace, or an operator accepts a loss: parity is made to fit the data.
+    FitParity,
+    /// As before there was a rule: a block without a record counts as never written, and parity is made to fit it.
+    #[cfg(feature = "mutations")]
+    ZerosAreData,
+}
+
 /// A block that a pass writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Mend {
@@ -61,6 +86,8 @@ pub(crate) struct Mend {
 pub(crate) struct Finding {
     /// Parity does not fit, or something cannot be read.
     pub mismatch: bool,
+    /// Nobody knows which block is right, and nothing is written.
+    pub undecided: bool,
     /// Data blocks that are lost, missing ones included.
     pub lost: u32,
     pub mends: Vec<Mend>,
@@ -96,18 +123,28 @@ pub(crate) fn mended(stamp: Stamp) -> Header {
 }
 
 /// One pass over columns of a stripe, in each of which at most one unit is absent. Units are the data units, then parity.
-pub(crate) fn examine(columns: &[(Column<'_>, Vec<Seen>)], traces: &[Trace]) -> Vec<Finding> {
+pub(crate) fn examine(
+    columns: &[(Column<'_>, Vec<Seen>)],
+    traces: &[Trace],
+    rule: Rule,
+) -> Vec<Finding> {
     let records = || columns.iter().flat_map(|(_, units)| units).filter_map(Seen::header);
     let missed = |column: &Column<'_>, units: &[Seen], unit: usize| {
         traces.iter().any(|trace| column.has_missed(units, unit, trace))
     };
     let one = |(column, units): &(Column<'_>, Vec<Seen>)| {
-        let accused = records().any(|record| column.is_accused(units, record));
-        let missed = (0..units.len()).any(|unit| missed(column, units, unit));
-        column.examine(units, accused || missed)
+        let accused = Accused {
+            older: (0..units.len())
+                .filter(|&unit| column.is_older(units, unit, records(), rule))
+                .collect(),
+            missed: (0..units.len()).any(|unit| missed(column, units, unit)),
+        };
+        column.examine(units, &accused, rule)
     };
     let mut findings: Vec<Finding> = columns.iter().map(one).collect();
-    if findings.iter().all(|finding| finding.mends.is_empty()) {
+    if findings.iter().any(|finding| !finding.mends.is_empty()) {
+        keep_evidence(columns, &mut findings);
+    } else if findings.iter().all(|finding| !finding.undecided) {
         // All is as it should be; now the records may say so. Not before: they are what tells that something is missing.
         for ((here, seen), finding) in columns.iter().zip(&mut findings) {
             for (unit, block) in seen.iter().enumerate() {
@@ -120,10 +157,50 @@ pub(crate) fn examine(columns: &[(Column<'_>, Vec<Seen>)], traces: &[Trace]) -> 
                 }
             }
         }
-    } else {
-        keep_evidence(columns, &mut findings);
     }
     findings
+}
+
+/// The first block of some columns that is older than a record of theirs says: its column's offset, and its unit. Blocks that
+/// were not read are absent.
+pub(crate) fn older_of_any(columns: &[(Column<'_>, Vec<Seen>)]) -> Option<(u32, usize)> {
+    // Most columns were written by few operations.
+    let mut records: Vec<Header> = Vec::new();
+    for header in columns.iter().flat_map(|(_, units)| units).filter_map(Seen::header) {
+        if records.last() != Some(header)
+            && header.first <= header.last
+            && !records.contains(header)
+        {
+            records.push(*header);
+        }
+    }
+    columns.iter().find_map(|(column, units)| {
+        let is_older =
+            |unit: &usize| records.iter().any(|record| column.is_behind(units, *unit, record));
+        (0..units.len()).find(is_older).map(|unit| (column.offset, unit))
+    })
+}
+
+/// What records say against a column.
+struct Accused {
+    /// Its units whose blocks are older than a record of the stripe says.
+    older: Vec<usize>,
+    /// A fenced life's trace does, too: parity may have that write, or not.
+    missed: bool,
+}
+
+impl Accused {
+    fn any(&self) -> bool {
+        self.missed || !self.older.is_empty()
+    }
+
+    /// The only older block.
+    fn only(&self) -> Option<usize> {
+        match self.older[..] {
+            [unit] if !self.missed => Some(unit),
+            _ => None,
+        }
+    }
 }
 
 /// Leaves out blocks that would destroy the only record by which another column can be repaired. A crash in the middle of the
@@ -206,6 +283,33 @@ impl Column<'_> {
         units[unit].header().is_some_and(|h| h.stamp < record.stamp) && self.names(record, unit)
     }
 
+    /// Returns true if a unit's block is older than records of its stripe say. Both blocks of a mirror have the same content,
+    /// so that the newer of two that differ is right, whoever wrote it.
+    fn is_older<'r>(
+        &self,
+        units: &[Seen],
+        unit: usize,
+        mut records: impl Iterator<Item = &'r Header>,
+        rule: Rule,
+    ) -> bool {
+        #[cfg(feature = "mutations")]
+        if rule == Rule::ZerosAreData
+            && units[unit].header().is_some_and(|header| header.stamp == Stamp::default())
+        {
+            return false;
+        }
+        #[cfg(not(feature = "mutations"))]
+        let _ = rule;
+        let beside = |other: &Seen| match (&units[unit], other) {
+            (Seen::There { header, data }, Seen::There { header: newer, data: theirs }) => {
+                header.stamp < newer.stamp && data != theirs
+            }
+            _ => false,
+        };
+        let in_mirror = self.layout.redundancy == Redundancy::Mirror && units.iter().any(beside);
+        in_mirror || records.any(|record| self.is_behind(units, unit, record))
+    }
+
     /// Returns true if a unit's block has missed a write that others of the column may have.
     fn has_missed(&self, units: &[Seen], unit: usize, trace: &Trace) -> bool {
         match trace {
@@ -238,17 +342,21 @@ impl Column<'_> {
         vec![0; self.layout.block_size as usize].into()
     }
 
-    /// One pass over it; `accused` says that a record of the stripe accuses it.
-    fn examine(&self, units: &[Seen], accused: bool) -> Finding {
+    /// One pass over it.
+    fn examine(&self, units: &[Seen], accused: &Accused, rule: Rule) -> Finding {
         let parity = self.parity();
         let absent = units.iter().position(|seen| *seen == Seen::Absent);
-        let torn: Vec<usize> = (0..=parity).filter(|unit| units[*unit] == Seen::Torn).collect();
+        let is_torn = |unit: &usize| matches!(units[*unit], Seen::Torn | Seen::Unreadable);
+        let torn: Vec<usize> = (0..=parity).filter(is_torn).collect();
         let torn_data: Vec<usize> = torn.iter().copied().filter(|unit| *unit < parity).collect();
         let parity_lost = units[parity].lost();
         let data_lost = (0..parity).filter(|unit| units[*unit].lost()).count() as u32;
         let absent_data = absent.filter(|unit| *unit < parity);
+        let whole = absent.is_none() && torn.is_empty();
+        let only = accused.only().filter(|_| whole);
         let mut finding = Finding {
             mismatch: !torn.is_empty(),
+            undecided: false,
             lost: data_lost + u32::from(absent_data.is_some() && parity_lost),
             mends: Vec::new(),
         };
@@ -257,34 +365,69 @@ impl Column<'_> {
         // One missing or torn data unit can be made of the others, if no record says that they do not fit.
         let holes = torn.len() + usize::from(absent.is_some());
         let hole_in_data = absent_data.is_some() || !torn_data.is_empty();
-        let fits = !accused && !parity_lost && units[parity].header().is_some();
+        let fits = !accused.any() && !parity_lost && units[parity].header().is_some();
+        // Overwriting is no loss where headers accuse nobody but torn blocks. A medium may yet return an unreadable one.
+        let unreadable = units.contains(&Seen::Unreadable);
+        let settles = rule >= Rule::FitParity || rule == Rule::CutShort && accused.any();
+        let may_lose = settles || !accused.any() && !unreadable;
         if hole_in_data && absent != Some(parity) && !parity_lost && !(fits && holes == 1) {
             // Parity first: once a torn block has been written anew, nothing else would tell.
-            finding.mends = vec![new_parity(true)];
             finding.mismatch = true;
-        } else if !torn_data.is_empty() {
-            finding.mends = if fits {
-                let unit = torn_data[0];
-                vec![Mend { unit, data: self.sum(units, unit), lost: false }]
+            if may_lose && absent.is_some() && units[parity] == Seen::Unreadable {
+                // As below: it stays, and says enough by that.
+                let lost = torn_data.iter().copied().filter(|unit| units[*unit] == Seen::Torn);
+                finding.mends = lost.map(lose).collect();
+            } else if may_lose {
+                finding.mends = vec![new_parity(true)];
             } else {
-                torn_data.iter().copied().map(lose).collect()
-            };
-        } else if absent.is_none() && torn.is_empty() {
-            finding.mismatch = self.sum(units, usize::MAX).iter().any(|byte| *byte != 0);
-            if finding.mismatch || parity_lost {
-                finding.mends = vec![new_parity(false)];
+                finding.undecided = true;
             }
-        } else if torn == [parity] {
+        } else if !torn_data.is_empty() {
+            if fits {
+                let unit = torn_data[0];
+                finding.mends = vec![Mend { unit, data: self.sum(units, unit), lost: false }];
+            } else if may_lose {
+                // A medium that does not return a block may not take one either. It stays as it is as long as the array could not
+                // go on without its device.
+                let stays = |unit: &usize| absent.is_some() && units[*unit] == Seen::Unreadable;
+                let lost = torn_data.iter().copied().filter(|unit| !stays(unit));
+                finding.mends = lost.map(lose).collect();
+            } else {
+                finding.undecided = true;
+            }
+        } else if torn == [parity] && (settles || !accused.any()) {
             finding.mends = vec![new_parity(false)];
+        } else if let Some(unit) = only.filter(|unit| *unit < parity && !parity_lost) {
+            let data = self.sum(units, unit);
+            let is_right = matches!(&units[unit], Seen::There { header, data: found } if *found == data && !header.lost);
+            if !is_right {
+                finding.mismatch = true;
+                finding.mends = vec![Mend { unit, data, lost: false }];
+            }
+        } else if whole {
+            finding.mismatch = self.sum(units, usize::MAX).iter().any(|byte| *byte != 0);
+            let known = only == Some(parity) || parity_lost && !accused.any();
+            if (finding.mismatch || parity_lost) && (settles || known) {
+                finding.mends = vec![new_parity(false)];
+            } else {
+                finding.undecided = finding.mismatch;
+            }
+        }
+        let is_known = only.is_some() && !parity_lost || !finding.mends.is_empty();
+        if accused.any() && !settles && !is_known {
+            (finding.mismatch, finding.undecided) = (true, true);
         }
         finding
     }
 
     /// The block of a unit that is absent, when [`examine`] has nothing left to mend.
     pub fn rebuild(&self, units: &[Seen], unit: usize) -> Mend {
-        if unit < self.parity() && units[self.parity()].lost() {
+        let parity = &units[self.parity()];
+        if unit < self.parity() && (parity.lost() || parity.header().is_none()) {
             return Mend { unit, data: self.zeros(), lost: true };
         }
-        Mend { unit, data: self.sum(units, unit), lost: false }
+        // Parity without a block that is still unreadable must not yield zeros for it.
+        let lost = unit == self.parity() && units.contains(&Seen::Unreadable);
+        Mend { unit, data: self.sum(units, unit), lost }
     }
 }

@@ -1,7 +1,7 @@
 //! Single situations: clocks that are wrong, devices that start, hosts that fall silent, requests that make no sense.
 
 use bytes::Bytes;
-use lockify_array::message::{Action, Answer, Blocks, Call, Past, Reply, Request};
+use lockify_array::message::{Action, Answer, Blocks, Call, Doubt, Past, Reply, Request};
 use lockify_array::{
     ArrayHost, ArrayState, BadBlock, Block, BlockError, Device, DeviceBoot, DeviceConfig, DeviceId,
     DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Epoch, Extent, Header, HostConfig, HostInput,
@@ -371,6 +371,7 @@ fn an_answer_of_the_wrong_length_is_an_error() {
         data: Bytes::from_static(b"short"),
         flaws: vec![],
         headers: vec![],
+        doubt: Doubt::None,
     };
     answer(&mut host, START, &sent[0], Answer::Content(content));
     let mut outputs = std::iter::from_fn(|| host.poll());

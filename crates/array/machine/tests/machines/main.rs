@@ -10,6 +10,7 @@ mod interleavings;
 mod let_in;
 mod lock_server;
 mod lost;
+mod media;
 mod messages;
 #[cfg(feature = "mutations")]
 mod mutations;

@@ -281,10 +281,14 @@ fn a_scrub_finds_what_is_wrong_and_repairs_it_only_if_it_may() {
         let block = world.layout.unit_start(2) as usize;
         world.disks[usize::from(parity.0)].blocks[block].data = vec![7; 16].into();
         let check = Work::Scrub { stripe: 2, repair: false };
-        let found = Ok(HostAnswer::Scrubbed { mismatches: 1, lost: 0 });
+        let found = Ok(HostAnswer::Undecided { mismatches: 1, lost: 0, undecided: 1 });
         assert_eq!(run(&mut world, 0, check.clone()), found);
         assert_eq!(run(&mut world, 0, check.clone()), found);
+        // All headers are of one operation: any of the blocks may be the wrong one.
         assert_eq!(run(&mut world, 0, Work::Scrub { stripe: 2, repair: true }), found);
+        assert_eq!(run(&mut world, 0, check.clone()), found);
+        let found = Ok(HostAnswer::Scrubbed { mismatches: 1, lost: 0 });
+        assert_eq!(run(&mut world, 0, Work::AcceptLoss { stripe: 2 }), found);
         assert_eq!(run(&mut world, 0, check), Ok(HostAnswer::Scrubbed { mismatches: 0, lost: 0 }));
         let span = Span { start: 0, count: world.layout.blocks() };
         assert_eq!(read(&mut world, span), Ok(data));

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use lockify_array::message::{Action, Reply, Request};
 use lockify_array::{
-    ArrayHost, ArrayState, Block, Change, Device, DeviceBoot, DeviceConfig, DeviceEvent, DeviceId,
-    DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Header, HostAnswer, HostConfig, HostId,
-    HostInput, HostOutput, Layout, Life, LockServer, LogAsk, OpError, OpId, Peer, Redundancy,
-    Scheme, ServerConfig, ServerInput, ServerOutput, ServerReply, ServerRequest, Span, Stamp,
-    Ticket, Time, Work,
+    ArrayHost, ArrayState, BadBlock, Block, BlockError, Change, Device, DeviceBoot, DeviceConfig,
+    DeviceEvent, DeviceId, DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, DiskError, Header,
+    HostAnswer, HostConfig, HostId, HostInput, HostOutput, Layout, Life, LockServer, LogAsk,
+    OpError, OpId, Peer, Redundancy, Scheme, ServerConfig, ServerInput, ServerOutput, ServerReply,
+    ServerRequest, Span, Stamp, Ticket, Time, Work,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -35,36 +35,65 @@ pub fn life(host: u32) -> Life {
     Life { host: HostId(host), incarnation: 1 }
 }
 
+/// How a sector fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bad {
+    /// It cannot be read until it is written: the disk puts it elsewhere then.
+    UntilWritten,
+    /// It takes writes, and cannot be read.
+    Unreadable,
+    /// It can neither be read nor written.
+    Dead,
+    /// It takes writes and loses them.
+    LosesWrites,
+}
+
 /// A device's disk.
 #[derive(Clone)]
 pub struct DiskInMemory {
     pub blocks: Vec<Block>,
     pub record: Option<Bytes>,
+    /// Its bad blocks.
+    pub bad: BTreeMap<u64, Bad>,
 }
 
 impl DiskInMemory {
     fn new(layout: &Layout) -> Self {
         let empty =
             Block { header: Header::default(), data: vec![0; layout.block_size as usize].into() };
-        DiskInMemory { blocks: vec![empty; layout.device_blocks() as usize], record: None }
+        let blocks = vec![empty; layout.device_blocks() as usize];
+        DiskInMemory { blocks, record: None, bad: BTreeMap::new() }
     }
 
-    fn apply(&mut self, ask: DiskAsk) -> DiskAnswer {
+    fn read(&self, number: u64) -> Result<Block, BadBlock> {
+        match self.bad.get(&number) {
+            None | Some(Bad::LosesWrites) => Ok(self.blocks[number as usize].clone()),
+            Some(_) => Err(BlockError::Unreadable.into()),
+        }
+    }
+
+    fn apply(&mut self, ask: DiskAsk) -> Result<DiskAnswer, DiskError> {
         match ask {
             DiskAsk::Read { extent, .. } => {
-                let blocks = extent.start as usize..extent.end() as usize;
-                DiskAnswer::Read(self.blocks[blocks].iter().cloned().map(Ok).collect())
+                let blocks = extent.start..extent.end();
+                Ok(DiskAnswer::Read(blocks.map(|number| self.read(number)).collect()))
             }
             DiskAsk::Write { start, blocks, .. } => {
-                for (index, block) in blocks.into_iter().enumerate() {
-                    self.blocks[start as usize + index] = block;
+                for (number, block) in (start..).zip(blocks) {
+                    match self.bad.get(&number) {
+                        Some(Bad::Dead) => return Err(DiskError("the sector is dead".to_owned())),
+                        Some(Bad::LosesWrites) => continue,
+                        Some(Bad::UntilWritten) => drop(self.bad.remove(&number)),
+                        Some(Bad::Unreadable) | None => {}
+                    }
+                    self.blocks[number as usize] = block;
                 }
-                DiskAnswer::Done
+                Ok(DiskAnswer::Done)
             }
-            DiskAsk::Flush { .. } => DiskAnswer::Done,
+            DiskAsk::Flush { .. } => Ok(DiskAnswer::Done),
             DiskAsk::Save { record, .. } => {
                 self.record = Some(record);
-                DiskAnswer::Done
+                Ok(DiskAnswer::Done)
             }
         }
     }
@@ -125,6 +154,8 @@ pub struct World {
     pub dead_hosts: BTreeSet<usize>,
     /// Devices that are no more.
     pub dead: BTreeSet<DeviceId>,
+    /// Devices that have given up their disks. Their processes have ended.
+    pub broken: BTreeSet<DeviceId>,
     pub flights: Vec<Flight>,
     pub random: Xoshiro256PlusPlus,
     /// Deliver messages twice now and then.
@@ -182,6 +213,7 @@ impl World {
             suspects: BTreeSet::new(),
             dead_hosts: BTreeSet::new(),
             dead: BTreeSet::new(),
+            broken: BTreeSet::new(),
             flights: Vec::new(),
             random,
             doubles: false,
@@ -331,7 +363,11 @@ impl World {
                     DeviceOutput::Disk(ask) => self.flights.push(Flight::Disk(id, ask)),
                     DeviceOutput::Event(event) => self.events.push((id, event)),
                     DeviceOutput::Silent { .. } | DeviceOutput::State(_) => {}
-                    DeviceOutput::Broken(error) => panic!("{error}"),
+                    DeviceOutput::Broken(error) => {
+                        assert!(!self.disks[index].bad.is_empty(), "{error}");
+                        self.broken.insert(id);
+                        self.dead.insert(id);
+                    }
                 }
             }
         }
@@ -430,7 +466,7 @@ impl World {
             Flight::Disk(device, ask) => {
                 let index = usize::from(device.0);
                 let token = token(&ask);
-                let result = Ok(self.disks[index].apply(ask));
+                let result = self.disks[index].apply(ask);
                 self.devices[index].handle(self.now, DeviceInput::Disk { token, result });
             }
         }
@@ -504,7 +540,7 @@ impl World {
             match flight {
                 Flight::Disk(d, ask) if d == device => {
                     if self.random.random_bool(0.5) {
-                        self.disks[index].apply(ask);
+                        drop(self.disks[index].apply(ask));
                     }
                 }
                 Flight::Reply(d, ..) if d == device => {}

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 
 use lockify_array::{Device, HostAnswer};
 
+use crate::host::Scrubbed;
 use crate::upkeep::Found;
 
 /// How long after a stripe could not be checked the next one is tried.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// The longest such time.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 pub(super) struct Checks {
     next: VecDeque<u64>,
@@ -20,6 +23,8 @@ pub(super) struct Checks {
     found: Option<Found>,
     /// It has been said that it does not work.
     failed: bool,
+    /// Failures without a success between them.
+    failures: u32,
     log: fn(&str),
 }
 
@@ -31,6 +36,7 @@ impl Checks {
             rests_until: Instant::now(),
             found: None,
             failed: false,
+            failures: 0,
             log,
         }
     }
@@ -74,14 +80,16 @@ impl Checks {
         match result {
             Ok(answer) => {
                 self.failed = false;
-                if let (Some(found), HostAnswer::Scrubbed { mismatches, lost }) =
-                    (&mut self.found, answer)
-                {
-                    found.add(mismatches, lost);
+                if let (Some(found), Some(scrubbed)) = (&mut self.found, Scrubbed::of(&answer)) {
+                    found.add(scrubbed);
                 }
+                self.failures = 0;
             }
             Err(why) => {
-                rest = AFTER_FAILURE;
+                // Each further failure doubles the pause: the reason may last.
+                let doubled = AFTER_FAILURE.saturating_mul(1 << self.failures.min(6));
+                rest = doubled.min(LONGEST_PAUSE);
+                self.failures += 1;
                 if !std::mem::replace(&mut self.failed, true) {
                     (self.log)(&format!("cannot check stripe {stripe}: {why}; it is tried again"));
                 }
@@ -98,10 +106,10 @@ impl Checks {
 
     fn all_checked(&mut self) {
         let Some(found) = self.found.take() else { return };
-        let Found { stripes, unfit, .. } = found;
-        let lost = found.of_lost();
+        let Found { stripes, unfit, undecided, .. } = found;
+        let (fitted, lost, left) = (unfit - undecided, found.of_lost(), found.of_undecided());
         (self.log)(&format!(
-            "all these stripes have been checked, {stripes} of them by this device: {unfit} did not fit, and do now{lost}"
+            "all these stripes have been checked, {stripes} of them by this device: {fitted} did not fit, and do now{left}{lost}"
         ));
     }
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use lockify_array::message::Action;
 use lockify_array::{
     ArrayState, BootError, Change, Condition, Device, DeviceBoot, DeviceConfig, DeviceId,
-    DeviceInput, DeviceOutput, DiskAnswer, DiskError, DiskToken, Life, Time,
+    DeviceInput, DeviceOutput, DiskAnswer, DiskError, DiskToken, Life, MediumCounts, Time,
 };
 use lockify_membership::Vote;
 use lockify_trust::Mailbox;
@@ -23,7 +23,7 @@ use super::settled::Settled;
 use super::{ServeError, Serving};
 use crate::clock::{Clock, monotonic, until};
 use crate::history::DeviceHistory;
-use crate::store::{Disk, LONGEST_KEPT, Store};
+use crate::store::{Disk, LONGEST_KEPT, Store, StoreError, Why as StoreWhy};
 use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Welcome, Whom, Why};
 use crate::{ArrayFile, DeviceEntry, Durability, HistoryError, random};
 
@@ -35,6 +35,8 @@ const FENCE_AGAIN: Duration = Duration::from_secs(1);
 const LET_IN_AGAIN: Duration = Duration::from_secs(1);
 /// How often the medium of a device that serves gets another number ([`Device::change_key`]).
 const KEY_AGE: Duration = Duration::from_secs(60);
+/// How often new errors of the medium are logged at most.
+const TELL_ERRORS: Duration = Duration::from_secs(10);
 /// More disk operations under way than this, and hosts are not heard until there are fewer.
 const DISK_OPERATIONS: usize = 512;
 
@@ -85,6 +87,10 @@ pub(super) struct Process {
     /// Of the array's state that others were told of last.
     terms: Vec<u64>,
     broken: Option<String>,
+    /// The errors of the medium that were logged, and when.
+    told_errors: (MediumCounts, Option<Instant>),
+    /// The errors of the medium of former lives of the device in this process.
+    former_errors: MediumCounts,
     history: Option<DeviceHistory>,
     log: fn(&str),
 }
@@ -102,6 +108,10 @@ impl Process {
         let (allowed, forget) =
             (file.timing.clock_ms * 1_000_000, file.timing.forget_ms * 1_000_000);
         let clocks = Clocks::new(file.voters().count(), allowed, forget);
+        // It has had a record before it was put in service. Without it, it would take part as a new one.
+        if store.is_in_service() && store.record().is_none() {
+            return Err(StoreError { path: path(), why: StoreWhy::Record }.into());
+        }
         let device = boot(file, me, clock.now(), store.record())
             .map_err(|error| ServeError::Boot { path: path(), error })?;
         if store.is_kept_damaged() {
@@ -163,6 +173,8 @@ impl Process {
             anew: false,
             terms,
             broken: None,
+            told_errors: Default::default(),
+            former_errors: MediumCounts::default(),
             history: None,
             log,
         })
@@ -446,6 +458,7 @@ impl Process {
         match boot(&self.file, self.me, self.clock.now(), Some(self.device.record())) {
             Ok(device) => {
                 self.anew = false;
+                self.former_errors = self.medium();
                 self.device = device;
                 self.act();
             }
@@ -556,6 +569,7 @@ impl Process {
         self.begin_anew();
         self.begin_service();
         let now = Instant::now();
+        self.tell_errors(now);
         self.open_or_close(now);
         // The rest acts on other processes. Only a device that has agreed with a majority may do
         // that.
@@ -661,6 +675,37 @@ impl Process {
         {
             self.repairs.ask(Job::Check(stripe));
         }
+    }
+
+    /// The errors of the medium since the process began.
+    fn medium(&self) -> MediumCounts {
+        let (now, before) = (self.device.medium(), self.former_errors);
+        MediumCounts {
+            errors: before.errors + now.errors,
+            unreadable: now.unreadable,
+            rewritten: before.rewritten + now.rewritten,
+            lost_writes: before.lost_writes + now.lost_writes,
+            last: now.last.or(before.last),
+        }
+    }
+
+    /// Logs new errors of the medium, now and then.
+    fn tell_errors(&mut self, now: Instant) {
+        let (told, last) = self.told_errors;
+        let all = self.medium();
+        let (errors, lost) = (all.errors - told.errors, all.lost_writes - told.lost_writes);
+        let rests = last.is_some_and(|last| now.duration_since(last) < TELL_ERRORS);
+        if errors + lost == 0 || rests {
+            return;
+        }
+        self.told_errors = (all, Some(now));
+        let block = all.last.unwrap_or_default();
+        let MediumCounts { unreadable, rewritten, .. } = all;
+        (self.log)(&format!(
+            "the medium has not returned blocks {errors} times, and has lost {lost} writes, the last of them at block {block}; hosts \
+             write such blocks anew from the other devices: {unreadable} are unreadable now, and {rewritten} were written anew since the \
+             start"
+        ));
     }
 
     /// A device that is out of the array is rebuilt before it is good again. Then its blocks are the array's.
@@ -773,6 +818,10 @@ impl Process {
             hosts: self.hosts.keys().map(|life| (life.host.0, life.incarnation)).collect(),
             requests: self.requests,
             unchecked: self.device.suspects().count() as u64,
+            errors: self.medium().errors,
+            unreadable: self.medium().unreadable,
+            rewritten: self.medium().rewritten,
+            lost_writes: self.medium().lost_writes,
             unsettled: self.device.is_unsettled(),
         }
     }

@@ -44,6 +44,7 @@ impl HostHistory {
             // They touch no block.
             Work::Read { .. } | Work::Write { .. } | Work::Flush => return,
             Work::Scrub { .. }
+            | Work::AcceptLoss { .. }
             | Work::Rebuild { .. }
             | Work::Fence { .. }
             | Work::Change { .. } => Kind::Repair { by, op, note: Some(format!("{work:?}")) },
@@ -76,7 +77,9 @@ impl HostHistory {
         }
         let (tags, error) = match result {
             Ok(HostAnswer::Read { data }) => (data.chunks(BLOCK as usize).map(tag).collect(), None),
-            Ok(HostAnswer::Done | HostAnswer::Scrubbed { .. }) => (Vec::new(), None),
+            Ok(HostAnswer::Done | HostAnswer::Scrubbed { .. } | HostAnswer::Undecided { .. }) => {
+                (Vec::new(), None)
+            }
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
         self.history.note(Kind::Done { by: by(self.life), op: ticket.0, tags, error });

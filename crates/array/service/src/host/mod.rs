@@ -92,6 +92,35 @@ pub struct Scrubbed {
     pub mismatches: u32,
     /// Blocks whose content is lost.
     pub lost: u32,
+    /// Columns of which nobody knows which block is right. They are as they were.
+    pub undecided: u32,
+}
+
+impl Scrubbed {
+    /// The findings of a scrub; none if it was something else.
+    pub(crate) fn of(answer: &HostAnswer) -> Option<Scrubbed> {
+        match *answer {
+            HostAnswer::Scrubbed { mismatches, lost } => {
+                Some(Scrubbed { mismatches, lost, undecided: 0 })
+            }
+            HostAnswer::Undecided { mismatches, lost, undecided } => {
+                Some(Scrubbed { mismatches, lost, undecided })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a scrub may write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Repair {
+    /// It only looks.
+    #[default]
+    None,
+    /// What headers tell.
+    Known,
+    /// That, and parity that fits the data where nobody knows which block is right.
+    AcceptLoss,
 }
 
 /// A host of an array. Clones are the same host; it ends with the last of them, or with [`Array::close`].
@@ -292,15 +321,18 @@ impl Array {
         self.perform(Work::Flush).map(drop)
     }
 
-    /// Checks a stripe, and repairs its parity if `repair`.
+    /// Checks a stripe, and repairs it as far as `repair` says.
     ///
     /// # Errors
     /// [`OpError`].
-    pub fn scrub(&self, stripe: u64, repair: bool) -> Result<Scrubbed, OpError> {
-        match self.perform(Work::Scrub { stripe, repair })? {
-            HostAnswer::Scrubbed { mismatches, lost } => Ok(Scrubbed { mismatches, lost }),
-            other => Err(OpError::State(format!("a scrub was answered by {other:?}"))),
-        }
+    pub fn scrub(&self, stripe: u64, repair: Repair) -> Result<Scrubbed, OpError> {
+        let answer = self.perform(match repair {
+            Repair::None => Work::Scrub { stripe, repair: false },
+            Repair::Known => Work::Scrub { stripe, repair: true },
+            Repair::AcceptLoss => Work::AcceptLoss { stripe },
+        })?;
+        let odd = || OpError::State(format!("a scrub was answered by {answer:?}"));
+        Scrubbed::of(&answer).ok_or_else(odd)
     }
 
     /// Writes a stripe's unit on a device that is being rebuilt. If content of it is lost, the stripe is to be scrubbed when the
@@ -309,11 +341,9 @@ impl Array {
     /// # Errors
     /// [`OpError`].
     pub fn rebuild(&self, device: DeviceId, stripe: u64) -> Result<Scrubbed, OpError> {
-        match self.perform(Work::Rebuild { device, stripe })? {
-            HostAnswer::Scrubbed { mismatches, lost } => Ok(Scrubbed { mismatches, lost }),
-            // It is rebuilt already.
-            _ => Ok(Scrubbed::default()),
-        }
+        // Another answer says that it is rebuilt already.
+        let answer = self.perform(Work::Rebuild { device, stripe })?;
+        Ok(Scrubbed::of(&answer).unwrap_or_default())
     }
 
     /// Changes the array's state.

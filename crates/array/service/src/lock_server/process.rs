@@ -178,6 +178,7 @@ impl Process {
             requests: self.requests,
             unchecked: 0,
             unsettled: false,
+            ..Report::default()
         }
     }
 }

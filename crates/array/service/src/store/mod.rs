@@ -118,6 +118,20 @@ pub struct Store {
     kept_seq: AtomicU64,
     kept: Option<Bytes>,
     kept_damaged: bool,
+    /// Where the medium fails, for tests.
+    #[cfg(test)]
+    bad: Mutex<Vec<BadRange>>,
+}
+
+/// A range of a file that fails, for tests.
+#[cfg(test)]
+#[derive(Clone, Debug)]
+struct BadRange {
+    bytes: std::ops::Range<u64>,
+    reads: bool,
+    writes: bool,
+    /// A write ends it: the medium has put the range elsewhere.
+    mends: bool,
 }
 
 impl Store {
@@ -239,7 +253,12 @@ impl Store {
             Ok(()) | Err(Why::System { .. }) => {}
             Err(why) => return Err(at(why)),
         }
-        let (seq, record) = read_record(&file).map_err(&at)?;
+        let (seq, record, zeroed) = read_record(&file).map_err(&at)?;
+        // Both slots are written in turn. Zeros in one of them are no write that was cut short: the newer record may have been
+        // there.
+        if found.in_service && zeroed && seq > 1 {
+            return Err(at(Why::Record));
+        }
         let kept = KEPT.read(&file).map_err(system("read")).map_err(&at)?;
         Ok(Store {
             path: path.to_owned(),
@@ -253,7 +272,35 @@ impl Store {
             kept_seq: AtomicU64::new(kept.seq),
             kept_damaged: kept.held.is_none() && kept.damaged > 1,
             kept: kept.held,
+            #[cfg(test)]
+            bad: Mutex::default(),
         })
+    }
+
+    /// Reads from the medium.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        #[cfg(test)]
+        self.fail_at(offset, buffer.len(), false)?;
+        self.file.read_exact_at(buffer, offset)
+    }
+
+    /// Writes to the medium.
+    fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
+        #[cfg(test)]
+        self.fail_at(offset, buffer.len(), true)?;
+        self.file.write_all_at(buffer, offset)
+    }
+
+    #[cfg(test)]
+    fn fail_at(&self, offset: u64, count: usize, writes: bool) -> io::Result<()> {
+        let end = offset + count as u64;
+        let mut bad = self.bad.lock().unwrap_or_else(|e| e.into_inner());
+        let here = |bad: &BadRange| bad.bytes.start < end && offset < bad.bytes.end;
+        if bad.iter().any(|bad| here(bad) && if writes { bad.writes } else { bad.reads }) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        bad.retain(|bad| !(writes && bad.mends && here(bad)));
+        Ok(())
     }
 
     /// Which file it is.
@@ -326,11 +373,12 @@ impl Store {
     /// Reads blocks.
     ///
     /// # Errors
-    /// The system's, if the medium does not work at all. A single block that cannot be read is torn.
+    /// The system's, if the medium does not work at all. A single block that cannot be read is one that is
+    /// [unreadable](BlockError::Unreadable).
     pub fn read(&self, extent: Extent) -> io::Result<Vec<Result<Block, BadBlock>>> {
         let (offset, size) = (self.offset(extent.start, extent.count.into())?, self.record_size());
         let mut buffer = Buffer::new(extent.count as usize * size);
-        if self.file.read_exact_at(&mut buffer, offset).is_err() {
+        if self.read_at(&mut buffer, offset).is_err() {
             return self.read_singly(extent);
         }
         let all = buffer.freeze();
@@ -343,12 +391,14 @@ impl Store {
 
     /// Somewhere in the extent the medium fails: which blocks are affected?
     fn read_singly(&self, extent: Extent) -> io::Result<Vec<Result<Block, BadBlock>>> {
-        // If not even this can be read, it is not a matter of some blocks.
-        self.file.read_exact_at(&mut Buffer::new(PIECE), SUPERBLOCKS[0])?;
+        // If no superblock can be read either, it is not a matter of some blocks.
+        let mut superblock = Buffer::new(PIECE);
+        let mut read = |offset| self.read_at(&mut superblock, offset);
+        read(SUPERBLOCKS[0]).or_else(|_| read(SUPERBLOCKS[1]))?;
         let blocks = (extent.start..extent.start + u64::from(extent.count)).map(|number| {
             let mut buffer = Buffer::new(self.record_size());
-            let read = self.file.read_exact_at(&mut buffer, file_size(number, self.sector));
-            read.map_err(|_| BlockError::Torn.into())
+            let read = self.read_at(&mut buffer, file_size(number, self.sector));
+            read.map_err(|_| BlockError::Unreadable.into())
                 .and_then(|()| self.owner.decode(number, &buffer.freeze()))
         });
         Ok(blocks.collect())
@@ -369,7 +419,7 @@ impl Store {
         for ((number, block), record) in (start..).zip(blocks).zip(records) {
             self.owner.encode(number, block, record);
         }
-        self.file.write_all_at(&buffer, offset)
+        self.write_at(&buffer, offset)
     }
 
     /// Makes earlier writes durable.
@@ -524,8 +574,8 @@ fn read_superblock(file: &File) -> Result<Superblock, Why> {
     })
 }
 
-/// The newer record that is whole, and its sequence number.
-fn read_record(file: &File) -> Result<(u64, Option<Bytes>), Why> {
+/// The newer record that is whole, and its sequence number; and if a slot is empty.
+fn read_record(file: &File) -> Result<(u64, Option<Bytes>, bool), Why> {
     // It reads records of the present length, too.
     let read = OLD_RECORD.read(file);
     let found = read.map_err(|error| Why::System { what: "read", error })?;
@@ -533,7 +583,7 @@ fn read_record(file: &File) -> Result<(u64, Option<Bytes>), Why> {
         Some(record) if record.len() > LONGEST_RECORD => Err(Why::LongRecord(record.len())),
         // One slot may be a write that was cut short. Then the former one counts. The very first write had none before.
         None if found.damaged == 2 => Err(Why::Record),
-        record => Ok((found.seq, record)),
+        record => Ok((found.seq, record, found.zeroed)),
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Found {
     pub held: Option<Bytes>,
     /// The number of slots with content that is not whole.
     pub damaged: usize,
+    /// A slot has no content.
+    pub zeroed: bool,
 }
 
 /// The content of a single slot.
@@ -57,9 +59,17 @@ impl Place {
         let mut found = Found::default();
         for offset in self.at {
             let mut buffer = Buffer::new(self.size);
-            file.read_exact_at(&mut buffer, offset)?;
+            match file.read_exact_at(&mut buffer, offset) {
+                Ok(()) => {}
+                Err(e) if is_of_medium(&e) => {
+                    // The other slot may be whole.
+                    found.damaged += 1;
+                    continue;
+                }
+                Err(e) => return Err(e),
+            }
             match self.decode(&buffer.freeze()) {
-                Slot::Empty => {}
+                Slot::Empty => found.zeroed = true,
                 Slot::Damaged => found.damaged += 1,
                 Slot::Whole(seq, held) if seq > found.seq => {
                     (found.seq, found.held) = (seq, Some(held));
@@ -112,6 +122,11 @@ impl Place {
             && checksum(slot, length) == field(20);
         if whole { Slot::Whole(seq, slot.slice(HEAD..HEAD + length)) } else { Slot::Damaged }
     }
+}
+
+/// Returns true if the medium fails there, rather than all of it or the request.
+fn is_of_medium(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 /// The checksum that a slot must have: of all its bytes but the checksum.

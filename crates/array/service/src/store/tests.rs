@@ -301,3 +301,113 @@ fn every_ask_of_a_disk_is_answered_once() {
     assert!(answers.try_recv().is_err());
     assert_eq!(folder.open(&array(), 1).unwrap().record().unwrap(), "kept");
 }
+
+/// The bytes of a block on the medium.
+fn bytes_of(block: u64) -> std::ops::Range<u64> {
+    file_size(block, SECTOR)..file_size(block + 1, SECTOR)
+}
+
+fn fails(store: &Store, bytes: std::ops::Range<u64>, reads: bool, writes: bool, mends: bool) {
+    store.bad.lock().unwrap().push(BadRange { bytes, reads, writes, mends });
+}
+
+const UNREADABLE: Result<Block, BadBlock> =
+    Err(BadBlock { error: BlockError::Unreadable, stamp: None });
+
+#[test]
+fn a_bad_sector_costs_its_block_and_no_neighbour() {
+    let folder = Folder::new();
+    let store = folder.create();
+    store.write(0, &[block(1), block(2), block(3)]).unwrap();
+    let all = Extent { start: 0, count: 3 };
+    // One sector of the block's content, and the one behind it.
+    for at in [512, u64::from(BLOCK)] {
+        let start = bytes_of(1).start + at;
+        fails(&store, start..start + 512, true, false, true);
+        assert_eq!(store.read(all).unwrap(), [Ok(block(1)), UNREADABLE, Ok(block(3))]);
+        // The medium puts it elsewhere when it is written.
+        store.write(1, &[block(2)]).unwrap();
+        assert_eq!(store.read(all).unwrap(), [Ok(block(1)), Ok(block(2)), Ok(block(3))]);
+    }
+    // A superblock beside it does not matter, and a medium that returns none of them does.
+    fails(&store, bytes_of(1), true, true, false);
+    fails(&store, SUPERBLOCKS[0]..SUPERBLOCKS[0] + 512, true, false, false);
+    assert_eq!(store.read(all).unwrap(), [Ok(block(1)), UNREADABLE, Ok(block(3))]);
+    assert!(store.write(0, &[block(1), block(2)]).is_err());
+    fails(&store, SUPERBLOCKS[1]..SUPERBLOCKS[1] + 512, true, false, false);
+    assert!(store.read(all).is_err());
+}
+
+/// The hole may be of any size.
+#[test]
+fn a_hole_in_the_file_is_blocks_without_records_or_torn_ones() {
+    let folder = Folder::new();
+    let store = folder.create();
+    store.write(0, &[block(1), block(2), block(3)]).unwrap();
+    let file = OpenOptions::new().write(true).open(folder.path()).unwrap();
+    let punch = |bytes: std::ops::Range<u64>| {
+        let zeros = vec![0; (bytes.end - bytes.start) as usize];
+        file.write_all_at(&zeros, bytes.start).unwrap();
+    };
+    let all = Extent { start: 0, count: 3 };
+    punch(bytes_of(1));
+    let found = store.read(all).unwrap();
+    let never = |found: &Result<Block, BadBlock>| {
+        found.as_ref().is_ok_and(|block| block.header == Header::default())
+    };
+    assert!(found[0] == Ok(block(1)) && never(&found[1]) && found[2] == Ok(block(3)));
+    // Parts of two blocks.
+    store.write(1, &[block(2)]).unwrap();
+    punch(bytes_of(1).start + 512..bytes_of(2).start + 512);
+    let found = store.read(all).unwrap();
+    assert!(found[0].is_ok() && found[1].is_err() && found[2].is_err());
+}
+
+/// A device that has served has had a record, and both slots have been written.
+#[test]
+fn a_record_that_has_become_zeros_is_no_new_device() {
+    let folder = Folder::new();
+    let store = folder.create();
+    for record in ["first", "second", "third"] {
+        store.save(record.as_bytes()).unwrap();
+    }
+    store.put_in_service().unwrap();
+    drop(store);
+    let file = OpenOptions::new().read(true).write(true).open(folder.path()).unwrap();
+    for slot in RECORD.at {
+        let mut held = vec![0; 4096];
+        file.read_exact_at(&mut held, slot).unwrap();
+        file.write_all_at(&[0; 4096], slot).unwrap();
+        assert!(matches!(folder.open(&array(), 1), Err(Why::Record)), "{slot}");
+        file.write_all_at(&held, slot).unwrap();
+        assert_eq!(folder.open(&array(), 1).unwrap().record().unwrap(), "third");
+    }
+}
+
+/// Asks of a disk whose medium fails at a block are answered, with the reason.
+#[test]
+fn a_disk_says_which_block_fails_and_goes_on() {
+    let folder = Folder::new();
+    let (disk, answers) = disk(&folder);
+    fails(disk.store(), bytes_of(4), true, true, false);
+    let next = || answers.recv_timeout(Duration::from_secs(60)).unwrap();
+    let read = |token, start| DiskAsk::Read {
+        token: DiskToken(token),
+        extent: Extent { start, count: 1 },
+    };
+    disk.ask(read(1, 4));
+    assert_eq!(next(), (DiskToken(1), Ok(DiskAnswer::Read(vec![UNREADABLE]))));
+    let write = |token, start| DiskAsk::Write {
+        token: DiskToken(token),
+        start,
+        blocks: vec![block(7)],
+        durable: true,
+    };
+    disk.ask(write(2, 4));
+    let (token, result) = next();
+    assert!(token == DiskToken(2) && result.is_err_and(|e| e.0.starts_with("writing failed")));
+    disk.ask(write(3, 5));
+    assert_eq!(next(), (DiskToken(3), Ok(DiskAnswer::Done)));
+    disk.ask(read(4, 5));
+    assert_eq!(next(), (DiskToken(4), Ok(DiskAnswer::Read(vec![Ok(block(7))]))));
+}

@@ -29,6 +29,14 @@ pub struct Report {
     pub requests: u64,
     /// Stripes that may have been written in when this device stopped, and have to be checked yet.
     pub unchecked: u64,
+    /// How often the medium has not returned a block, since the process began.
+    pub errors: u64,
+    /// Blocks that it does not return now.
+    pub unreadable: u64,
+    /// Blocks that were written anew after such an error or loss.
+    pub rewritten: u64,
+    /// How often the medium has returned an older state of a block than was written last.
+    pub lost_writes: u64,
     /// It has restarted, and hosts have not yet told it their unfinished writes. No other device of its group is given up
     /// meanwhile.
     pub unsettled: bool,

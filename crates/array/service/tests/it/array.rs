@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::common::{PATIENCE, Site};
 use bytes::Bytes;
 use lockify_array::{Condition, DeviceId, OpError, Scheme, Span};
-use lockify_volume::host::Array;
+use lockify_volume::host::{Array, Repair};
 use lockify_volume::{BLOCK, Durability, Timing, upkeep};
 
 struct Farm {
@@ -164,8 +164,9 @@ fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
     // On a busy machine it may not be there within a lease, and is given up again.
     assert!((0..5).any(|_| upkeep::rebuild(&host, DeviceId(1), 4, &|_| {}).is_ok()));
     assert!(host.status().state.devices.iter().all(|c| *c == Condition::Good));
-    let found = upkeep::scrub(&host, 0..host.layout().stripes, false, 4, &|| {}).unwrap();
-    assert_eq!(found, upkeep::Found { stripes: host.layout().stripes, unfit: 0, lost: 0 });
+    let scrub = upkeep::scrub(&host, 0..host.layout().stripes, Repair::None, 4, &|| {}).unwrap();
+    let found = upkeep::Found { stripes: host.layout().stripes, ..upkeep::Found::default() };
+    assert_eq!(scrub, upkeep::Scrub { found, failure: None });
     // The new device has its part: another one may end now.
     farm.stop(0);
     assert_eq!(host.read(span(3, 30)).unwrap(), data(30, 8));

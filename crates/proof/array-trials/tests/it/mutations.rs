@@ -32,7 +32,7 @@ const fn hole(name: &'static str, mutation: Mutation, faults: Faults, rule: &'st
     Hole { name, open: (scheme, Some(mutation)), closed: scheme, faults, rule, seeds: 0..SEEDS }
 }
 
-const HOLES: [Hole; 8] = [
+const HOLES: [Hole; 10] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -44,8 +44,7 @@ const HOLES: [Hole; 8] = [
     hole("write unconditionally", Mutation::TsoWritesUnconditionally, Faults::None, "serializable"),
     hole("keep queued reads", Mutation::TsoKeepsQueuedReads, Faults::None, "timestamp_order"),
     hole("delta after partial write", Mutation::DeltaAfterPartialWrite, Faults::Restarts, "parity"),
-    hole("serve before settled", Mutation::ServesBeforeSettled, Faults::Restarts, "reads"),
-    hole("trust old copies", Mutation::TrustsOldCopies, Faults::All, "reads"),
+const HOLES: [Hole; 10] = [
     Hole {
         name: "unlock before written",
         open: (Scheme::ServerLocking, Some(Mutation::UnlockBeforeWritten)),
@@ -54,6 +53,8 @@ const HOLES: [Hole; 8] = [
         rule: "serializable",
         seeds: 0..SEEDS,
     },
+    hole("zeros are data", Mutation::ZerosAreData, Faults::Restarts, "reads"),
+    hole("forget read errors", Mutation::ReadErrorsAreForgotten, Faults::All, "liveness"),
     // Takes three faults at once, which few seeds have.
     Hole {
         name: "give up beside unsettled",

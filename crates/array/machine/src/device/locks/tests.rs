@@ -22,11 +22,11 @@ fn done(op: u64) -> Effect {
 }
 
 fn locked(op: u64) -> Effect {
-    Effect::locked(call(op), None, false, false, 0)
+    Effect::locked(call(op), None, false, 0)
 }
 
 fn late(op: u64) -> Effect {
-    Effect::locked(call(op), None, false, true, 0)
+    Effect::locked(call(op), None, true, 0)
 }
 
 fn denied(op: u64, waited: bool) -> Effect {
@@ -40,7 +40,7 @@ impl Rig {
 
     fn ask(&mut self, op: u64, mode: Mode, past: Past) -> Vec<Effect> {
         let (call, extent, stamp) = (call(op), B, Stamp::default());
-        let ask = Ask { call, stamp, extent, mode, read: None, headers: false, patience: 10, past };
+        let ask = Ask { call, stamp, extent, mode, read: None, patience: 10, past };
         let mut effects = Vec::new();
         self.locks.lock(0, ask, &self.memory, &mut effects);
         effects
@@ -154,5 +154,5 @@ fn who_gets_a_lock_learns_what_was_written_last() {
     let blocks = Blocks { extent: B, data: Bytes::new(), header: Header::default(), lost: vec![] };
     let stamp = Stamp { time: 7, host: 1 };
     rig.locks.write_unlock(0, call(1), stamp, blocks, &mut rig.memory, &mut effects);
-    assert_eq!(rig.lock(2, X), [Effect::locked(call(2), None, false, false, 7)]);
+    assert_eq!(rig.lock(2, X), [Effect::locked(call(2), None, false, 7)]);
 }

@@ -30,7 +30,6 @@ fn asked(stamp: Time, read: Option<Extent>, write: Option<Extent>) -> Prepare {
         stamp: Stamp { time: stamp, host: 1 },
         read,
         write,
-        headers: false,
         starving: false,
         past: Past::Nobody,
     }
@@ -45,11 +44,11 @@ fn accepted(stamp: Time) -> Vec<Effect> {
 }
 
 fn data(stamp: Time, extent: Extent) -> Vec<Effect> {
-    vec![Effect::granted(call(stamp), Some(extent), false, false)]
+    vec![Effect::granted(call(stamp), Some(extent), false)]
 }
 
 fn data_late(stamp: Time, extent: Extent) -> Effect {
-    Effect::granted(call(stamp), Some(extent), false, true)
+    Effect::granted(call(stamp), Some(extent), true)
 }
 
 impl Rig {

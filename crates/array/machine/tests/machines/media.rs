@@ -1,0 +1,282 @@
+//! Media that lose what they have acknowledged, return zeros, or fail at single blocks.
+
+use bytes::Bytes;
+use lockify_array::{
+    ArrayState, Block, Change, DeviceConfig, DeviceId, Header, HostAnswer, HostConfig, Layout,
+    OpError, Redundancy, Scheme, Span, Work,
+};
+
+use crate::world::{Bad, MS, World, life, raid5};
+
+const SCHEMES: [Scheme; 4] = [
+    Scheme::TimestampOrdering,
+    Scheme::DeviceLocking,
+    Scheme::ServerLocking,
+    Scheme::CallbackLocking,
+];
+
+fn layouts() -> [Layout; 2] {
+    let mirror = Layout { redundancy: Redundancy::Mirror, data: 1, groups: 2, ..raid5() };
+    [raid5(), mirror]
+}
+
+fn run(world: &mut World, work: Work) -> Result<HostAnswer, OpError> {
+    world.submit(0, work);
+    world.run();
+    world.done.last().expect("it was answered").result.clone()
+}
+
+fn write(world: &mut World, start: u64, count: u64) {
+    let work = world.write(Span { start, count });
+    assert_eq!(run(world, work), Ok(HostAnswer::Done));
+}
+
+fn read(world: &mut World, start: u64, count: u64) -> Result<Bytes, OpError> {
+    match run(world, Work::Read { span: Span { start, count } })? {
+        HostAnswer::Read { data } => Ok(data),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An array in which each block has been written twice, by operations of several blocks and of one, and its content.
+fn filled(layout: Layout, scheme: Scheme, seed: u64) -> (World, Bytes) {
+    fill(World::new(layout, scheme, 2, seed))
+}
+
+fn fill(mut world: World) -> (World, Bytes) {
+    let layout = world.layout;
+    world.gossip = true;
+    write(&mut world, 0, layout.blocks());
+    for start in (0..layout.blocks()).step_by(3) {
+        write(&mut world, start, 2.min(layout.blocks() - start));
+    }
+    let content = read(&mut world, 0, layout.blocks()).unwrap();
+    forget(&mut world);
+    (world, content)
+}
+
+/// Devices forget what they have written.
+fn forget(world: &mut World) {
+    for _ in 0..3 {
+        world.now += world.configs[0].remember;
+        for device in 0..world.devices.len() {
+            let now = world.now;
+            world.devices[device].handle(now, lockify_array::DeviceInput::Tick);
+        }
+        world.collect();
+        world.run();
+    }
+}
+
+fn never_written(layout: &Layout) -> Block {
+    Block { header: Header::default(), data: vec![0; layout.block_size as usize].into() }
+}
+
+/// Each block of each device, one after the other, is zeros or what it was before. A scrub that repairs gives it back, or says
+/// that it cannot know, and leaves everything as it is.
+#[test]
+fn a_repair_goes_towards_the_newer_side_or_leaves_everything() {
+    let (mut given_back, mut left) = (0, 0);
+    for (scheme, layout) in SCHEMES.into_iter().flat_map(|s| layouts().map(|l| (s, l))) {
+        let (mut world, content) = filled(layout, scheme, 3);
+        let older = filled(layout, scheme, 4).0;
+        for (device, number) in (0..layout.devices())
+            .flat_map(|device| (0..layout.device_blocks()).map(move |number| (device, number)))
+        {
+            let old = older.disks[usize::from(device)].blocks[number as usize].clone();
+            let header = Header { stamp: lockify_array::Stamp { time: 1, host: 0 }, ..old.header };
+            let data: Bytes = vec![0x77; layout.block_size as usize].into();
+            for lost in [never_written(&layout), Block { header, data }] {
+                let before: Vec<_> = world.disks.iter().map(|disk| disk.blocks.clone()).collect();
+                world.disks[usize::from(device)].blocks[number as usize] = lost;
+                let stripe = layout.stripe_of(DeviceId(device), number).unwrap();
+                let damaged: Vec<_> = world.disks.iter().map(|disk| disk.blocks.clone()).collect();
+                match run(&mut world, Work::Scrub { stripe, repair: true }) {
+                    Ok(HostAnswer::Scrubbed { mismatches: 1, lost: 0 }) => given_back += 1,
+                    Ok(HostAnswer::Undecided { mismatches: 1, lost: 0, undecided: 1 }) => {
+                        left += 1;
+                        let now = world.disks.iter().map(|disk| disk.blocks.clone());
+                        assert!(now.eq(damaged), "{scheme} {device} {number}");
+                        for (disk, blocks) in world.disks.iter_mut().zip(before) {
+                            disk.blocks = blocks;
+                        }
+                    }
+                    other => panic!("{scheme} {device} {number}: {other:?}"),
+                }
+                let found = read(&mut world, 0, layout.blocks()).unwrap();
+                assert_eq!(found, content, "{scheme} {device} {number}");
+            }
+        }
+        let state = world.hosts[0].state().clone();
+        assert_eq!(world.inconsistent_stripes(&state), [0; 0], "{scheme}");
+    }
+    assert!(given_back > 200 && left > 10, "{given_back} {left}");
+}
+
+/// An operation that reads several blocks of a stripe sees that one of them is too old.
+#[test]
+fn an_operation_that_sees_a_newer_record_has_the_block_repaired() {
+    for scheme in SCHEMES {
+        let (mut world, content) = filled(raid5(), scheme, 5);
+        let layout = world.layout;
+        write(&mut world, 0, 8);
+        forget(&mut world);
+        let anew = read(&mut world, 0, 8).unwrap();
+        let place = layout.place(3);
+        world.disks[usize::from(place.device.0)].blocks[place.block as usize] =
+            never_written(&layout);
+        assert_eq!(read(&mut world, 0, 8).unwrap(), anew, "{scheme}");
+        // A read-modify-write would take the difference to the zeros along.
+        let place = layout.place(5);
+        world.disks[usize::from(place.device.0)].blocks[place.block as usize] =
+            never_written(&layout);
+        write(&mut world, 5, 1);
+        let found = read(&mut world, 0, layout.blocks()).unwrap();
+        let size = layout.block_size as usize;
+        assert_eq!(found[..5 * size], anew[..5 * size], "{scheme}");
+        assert_eq!(found[6 * size..8 * size], anew[6 * size..], "{scheme}");
+        assert_eq!(found[8 * size..], content[8 * size..], "{scheme}");
+        let state = world.hosts[0].state().clone();
+        assert_eq!(world.inconsistent_stripes(&state), [0; 0], "{scheme}");
+    }
+}
+
+/// A device knows what it has written of late, so that even a read of one block does not return anything else.
+#[test]
+fn a_read_of_one_block_that_was_just_written_does_not_return_an_older_one() {
+    for (scheme, layout) in SCHEMES.into_iter().flat_map(|s| layouts().map(|l| (s, l))) {
+        let host =
+            |id| HostConfig::new(life(id), scheme, layout, ArrayState::new(layout.devices()));
+        let device = |id| DeviceConfig {
+            remember: 600_000 * MS,
+            ..DeviceConfig::new(DeviceId(id), scheme, layout)
+        };
+        let devices = (0..layout.devices()).map(device).collect();
+        let (mut world, _) = fill(World::of(vec![host(0)], devices, 6));
+        let place = layout.place(1);
+        let disk = usize::from(place.device.0);
+        let before = world.disks[disk].blocks[place.block as usize].clone();
+        write(&mut world, 1, 1);
+        let written = read(&mut world, 1, 1).unwrap();
+        for lost in [before, never_written(&layout)] {
+            world.disks[disk].blocks[place.block as usize] = lost;
+            assert_eq!(read(&mut world, 1, 1).unwrap(), written, "{scheme}");
+        }
+        assert!(world.devices[disk].medium().lost_writes >= 2);
+    }
+}
+
+#[test]
+fn an_unreadable_block_is_written_anew() {
+    for (scheme, layout) in SCHEMES.into_iter().flat_map(|s| layouts().map(|l| (s, l))) {
+        for block in 0..layout.blocks() {
+            let (mut world, content) = filled(layout, scheme, block);
+            let place = layout.place(block);
+            let disk = usize::from(place.device.0);
+            world.disks[disk].bad.insert(place.block, Bad::UntilWritten);
+            let size = layout.block_size as usize;
+            let wanted = content.slice(block as usize * size..(block as usize + 1) * size);
+            assert_eq!(read(&mut world, block, 1).unwrap(), wanted, "{scheme} {block}");
+            assert!(world.disks[disk].bad.is_empty() && world.broken.is_empty());
+            let counts = world.devices[disk].medium();
+            assert_eq!((counts.errors, counts.unreadable, counts.rewritten), (2, 0, 1));
+        }
+    }
+}
+
+/// The array goes on without the device after a few attempts, and all is there.
+#[test]
+fn a_block_that_stays_bad_costs_the_device_and_nothing_else() {
+    for (scheme, layout) in SCHEMES.into_iter().flat_map(|s| layouts().map(|l| (s, l))) {
+        for bad in [Bad::Unreadable, Bad::Dead, Bad::LosesWrites] {
+            for writes in [false, true] {
+                let case = format!("{scheme} {bad:?} {writes} {:?}", layout.redundancy);
+                let (mut world, content) = filled(layout, scheme, 7);
+                let place = layout.place(2);
+                let device = place.device;
+                world.disks[usize::from(device.0)].bad.insert(place.block, bad);
+                let work = match writes {
+                    true => world.write(Span { start: 2, count: 1 }),
+                    false => Work::Read { span: Span { start: 2, count: 1 } },
+                };
+                let written = match &work {
+                    Work::Write { data, .. } => Some(data.clone()),
+                    _ => None,
+                };
+                world.submit(0, work);
+                // Not for ever: a device that has given up waits for the array to go on without it.
+                for _ in 0..20_000 {
+                    if world.broken.contains(&device) || world.submitted.is_empty() {
+                        break;
+                    }
+                    world.step();
+                }
+                // Later operations meet the bad block, if this one has not.
+                for _ in 0..4 {
+                    if world.submitted.is_empty() && !world.broken.contains(&device) {
+                        world.submit(0, Work::Scrub { stripe: place.stripe, repair: true });
+                        for _ in 0..20_000 {
+                            if world.broken.contains(&device) || world.submitted.is_empty() {
+                                break;
+                            }
+                            world.step();
+                        }
+                    }
+                }
+                if bad == Bad::LosesWrites && !writes {
+                    assert!(world.submitted.is_empty(), "{case}");
+                    continue;
+                }
+                assert!(world.broken.contains(&device), "{case}: {}", world.left());
+                world.submit(1, Work::Change { change: Change::Fail(device, 0) });
+                world.run();
+                let found = read(&mut world, 0, layout.blocks()).unwrap();
+                let size = layout.block_size as usize;
+                assert_eq!(found[..2 * size], content[..2 * size], "{case}");
+                assert_eq!(found[3 * size..], content[3 * size..], "{case}");
+                let wanted = written.unwrap_or_else(|| content.slice(2 * size..3 * size));
+                assert_eq!(found[2 * size..3 * size], wanted, "{case}");
+            }
+        }
+    }
+}
+
+/// Where redundancy is gone the operation is an error soon, and everything else goes on.
+#[test]
+fn a_bad_block_without_redundancy_is_an_error_in_bounded_time() {
+    for (scheme, layout) in SCHEMES.into_iter().flat_map(|s| layouts().map(|l| (s, l))) {
+        for bad in [Bad::UntilWritten, Bad::Unreadable, Bad::Dead] {
+            let case = format!("{scheme} {bad:?} {:?}", layout.redundancy);
+            let (mut world, content) = filled(layout, scheme, 8);
+            let place = layout.place(2);
+            let gone = layout.beside(place.device).next().unwrap();
+            world.dead.insert(gone);
+            assert_eq!(
+                run(&mut world, Work::Change { change: Change::Fail(gone, 0) }),
+                Ok(HostAnswer::Done)
+            );
+            forget(&mut world);
+            world.disks[usize::from(place.device.0)].bad.insert(place.block, bad);
+            for _ in 0..2 {
+                let found = read(&mut world, 2, 1);
+                assert_eq!(found, Err(OpError::Medium { block: 2 }), "{case}");
+            }
+            assert!(world.broken.is_empty(), "{case}");
+            if bad == Bad::Dead {
+                let work = world.write(Span { start: 2, count: 1 });
+                let found = run(&mut world, work);
+                assert!(matches!(found, Err(OpError::Medium { .. })), "{case}: {found:?}");
+            }
+            let size = layout.block_size as usize;
+            let block = layout.blocks() - 1;
+            let wanted = content.slice(block as usize * size..);
+            assert_eq!(read(&mut world, block, 1).unwrap(), wanted, "{case}");
+            // If the medium returns it after all, nothing is lost.
+            world.disks[usize::from(place.device.0)].bad.clear();
+            if bad != Bad::Dead {
+                let found = read(&mut world, 0, layout.blocks()).unwrap();
+                assert_eq!(found, content, "{case}");
+            }
+        }
+    }
+}
