@@ -44,7 +44,8 @@ const HOLES: [Hole; 10] = [
     hole("write unconditionally", Mutation::TsoWritesUnconditionally, Faults::None, "serializable"),
     hole("keep queued reads", Mutation::TsoKeepsQueuedReads, Faults::None, "timestamp_order"),
     hole("delta after partial write", Mutation::DeltaAfterPartialWrite, Faults::Restarts, "parity"),
-    hole("serve before settled", Mutation::ServesBeforeSettled, Faults::Restarts, "reads"),
+    // An operation that reads several blocks has the mix repaired, so that the end finds parity that does not fit.
+    hole("serve before settled", Mutation::ServesBeforeSettled, Faults::Restarts, "liveness"),
     hole("trust old copies", Mutation::TrustsOldCopies, Faults::All, "reads"),
     Hole {
         name: "unlock before written",
