@@ -183,8 +183,9 @@ impl ArrayState {
             }
         };
         if then == Condition::Failed {
-            // Any medium will do now: nobody reads what it has. Late requests to let it in do not count any more.
-            (next.keys[index], next.terms[index]) = (0, term + 1);
+            // Any medium will do now: nobody reads what it has. The next term is one that the device cannot have asked for, since it
+            // counts its own by one: late requests to let it in do not count, and no earlier one lets it in.
+            (next.keys[index], next.terms[index]) = (0, (term | u64::from(u32::MAX)) + 1);
         }
         next.since = next.epoch;
         next.devices[index] = then;
