@@ -29,6 +29,8 @@ pub struct Run {
     pub seeds: Range<u64>,
     /// Which faults happen.
     pub faults: Faults,
+    /// Media fail and lose blocks, as far as the faults have that.
+    pub media: bool,
     /// The choices that the schemes leave open.
     pub variants: Variants,
     /// Keep the trace of a failing seed.
@@ -47,6 +49,7 @@ impl Run {
             scheme,
             seeds,
             faults: Faults::All,
+            media: true,
             variants: Variants::default(),
             trace: false,
             threads: 0,
@@ -56,12 +59,16 @@ impl Run {
     }
 
     fn scenario(&self, seed: u64) -> Scenario {
-        Scenario {
+        let mut scenario = Scenario {
             variants: self.variants,
             #[cfg(feature = "mutations")]
             mutation: self.mutation,
             ..Scenario::draw(seed, self.scheme, self.faults)
+        };
+        if !self.media {
+            (scenario.bad_sectors, scenario.losses) = (Vec::new(), false);
         }
+        scenario
     }
 
     fn replay(&self) -> String {
