@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lockify_volume::ArrayFile;
-use lockify_volume::host::{Array, Joining, Standing};
+use lockify_volume::host::{Array, Joining};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
@@ -80,8 +80,7 @@ impl Which {
     /// Opens the array for a short time.
     fn open(&self, file: &ArrayFile) -> Result<Array, Failure> {
         let identity = self.secure.identity()?;
-        let standing = Standing::Attached { memory: None };
-        let joining = Joining { standing, identity, patience: PATIENCE, log: say };
+        let joining = Joining { memory: None, identity, patience: PATIENCE, log: say };
         Array::open(file, &joining).or_fail(Code::Failed)
     }
 }

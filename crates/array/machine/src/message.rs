@@ -86,7 +86,7 @@ pub enum Action {
         /// Which blocks.
         extent: Extent,
         /// It is for a repair.
-        headers: bool,
+        repairs: bool,
     },
     /// Write, with no control by the device.
     Write(Blocks),
@@ -98,7 +98,7 @@ pub enum Action {
         /// Blocks to pre-write.
         write: Option<Extent>,
         /// It is for a repair.
-        headers: bool,
+        repairs: bool,
         /// This read was rejected so often that newer writes have to wait for it.
         starving: bool,
         /// The operations whose pre-writes do not delay it.
@@ -117,7 +117,7 @@ pub enum Action {
         /// Blocks to read when the lock is there; within `extent`.
         read: Option<Extent>,
         /// It is for a repair.
-        headers: bool,
+        repairs: bool,
         /// How long the request may wait for the lock, in nanoseconds; then it is denied.
         patience: Time,
         /// The operations whose locks do not delay it.

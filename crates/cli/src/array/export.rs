@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockify_volume::ArrayFile;
-use lockify_volume::host::{Array, Joining, Standing};
+use lockify_volume::host::{Array, Joining};
 use lockify_volume::nbd::{Ended as ServerEnded, Export, Listen, OPEN_TO_NETWORK, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> Ended {
         say(&format!("--host {host} is of no use any more: the array gives each host its number"));
     }
     let joining = Joining {
-        standing: Standing::Attached { memory: args.state.clone() },
+        memory: args.state.clone(),
         identity: args.secure.renewed_identity(say)?,
         patience: args.patience,
         log: say,

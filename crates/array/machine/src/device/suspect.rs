@@ -98,12 +98,12 @@ impl Suspects {
     }
 }
 
-/// Repairs ask for headers, and the header of a repair's write names nothing.
+/// A request for a repair says so, and the header of a repair's write names nothing.
 fn repairs(action: &Action) -> bool {
     match action {
-        Action::Read { headers, .. }
-        | Action::Prepare { headers, .. }
-        | Action::Lock { headers, .. } => *headers,
+        Action::Read { repairs, .. }
+        | Action::Prepare { repairs, .. }
+        | Action::Lock { repairs, .. } => *repairs,
         Action::Write(blocks) => blocks.header.first > blocks.header.last,
         // They need a pre-write or a lock, and stripes were checked at that time.
         _ => true,

@@ -16,8 +16,8 @@ pub(super) struct Context<'a> {
     pub layout: &'a Layout,
     /// The operations whose locks and pre-writes do not count.
     pub past: &'a Past,
-    /// The operation wants headers with the blocks that it reads.
-    pub headers: bool,
+    /// The operation is a repair.
+    pub repairs: bool,
     /// A read that was rejected so often that writes have to wait for it.
     pub starving: bool,
     /// How long to wait for a lock.

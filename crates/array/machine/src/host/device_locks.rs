@@ -17,7 +17,7 @@ impl Control for DeviceLocks {
             extent: extent(&access.hull()),
             mode: if access.write.is_some() { Mode::Exclusive } else { Mode::Shared },
             read: access.read.as_ref().map(extent),
-            headers: context.headers,
+            repairs: context.repairs,
             patience: context.patience,
             past: context.past.clone(),
         })

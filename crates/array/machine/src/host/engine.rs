@@ -389,7 +389,7 @@ impl ArrayHost {
         let context = Context {
             layout: &self.config.layout,
             past: &this.past,
-            headers: task.is_some_and(|t| matches!(t.role, Role::Pass(_))),
+            repairs: task.is_some_and(|t| matches!(t.role, Role::Pass(_))),
             starving: task.is_some_and(|t| t.rejections >= self.config.starving_after),
             patience: self.patience.current(),
         };

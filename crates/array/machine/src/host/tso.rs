@@ -12,7 +12,7 @@ impl Control for Tso {
         Some(Action::Prepare {
             read: access.read.as_ref().map(extent),
             write: access.write.as_ref().map(extent),
-            headers: context.headers,
+            repairs: context.repairs,
             starving: context.starving && access.write.is_none(),
             past: context.past.clone(),
         })

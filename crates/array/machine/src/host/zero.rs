@@ -10,7 +10,7 @@ pub(super) struct Zero;
 impl Control for Zero {
     fn first(&self, context: &Context<'_>, access: &Access) -> Option<Action> {
         let extent = plan::extent(context.layout, access.stripe, access.read.as_ref()?);
-        Some(Action::Read { extent, headers: context.headers })
+        Some(Action::Read { extent, repairs: context.repairs })
     }
 
     fn second(&self, _access: &Access, blocks: Option<Blocks>) -> Option<Second> {

@@ -87,12 +87,12 @@ impl Rig {
 }
 
 fn read(extent: Extent) -> Action {
-    Action::Read { extent, headers: false }
+    Action::Read { extent, repairs: false }
 }
 
 fn prepare(extent: Extent) -> Action {
     let past = Past::Nobody;
-    Action::Prepare { read: None, write: Some(extent), headers: false, starving: false, past }
+    Action::Prepare { read: None, write: Some(extent), repairs: false, starving: false, past }
 }
 
 const B: Extent = Extent { start: 0, count: 1 };

@@ -27,7 +27,7 @@ fn refuses(world: &mut World, device: DeviceId, from: Life) -> bool {
         call: Call { op, sibling: 0, step: 0 },
         stamp: Stamp { time: world.now, host: from.host.0 },
         epoch: world.devices[usize::from(device.0)].state().epoch,
-        action: Action::Read { extent: Extent { start: 0, count: 1 }, headers: false },
+        action: Action::Read { extent: Extent { start: 0, count: 1 }, repairs: false },
     };
     let input = DeviceInput::Request { from, request };
     world.devices[usize::from(device.0)].handle(world.now, input);

@@ -15,16 +15,19 @@ const SCHEMES: [Scheme; 4] = [
     Scheme::TimestampOrdering,
 ];
 
-/// Returns true if a host without any news reads the newest write.
-fn reads_the_newest(scheme: Scheme, mutation: Option<Mutation>) -> bool {
+fn three_hosts(scheme: Scheme, mutation: Option<Mutation>) -> World {
     let layout = raid5();
     let state = ArrayState::new(layout.devices());
     let host = |id| HostConfig::new(life(id), scheme, layout, state.clone());
     let device = |id| DeviceConfig { mutation, ..DeviceConfig::new(DeviceId(id), scheme, layout) };
     let devices = (0..layout.devices()).map(device).collect();
-    let mut world = World::of((0..3).map(host).collect(), devices, 1);
-    let span = Span { start: 0, count: 1 };
-    let away = layout.place(0).device;
+    World::of((0..3).map(host).collect(), devices, 1)
+}
+
+/// Returns true if a host without any news reads the newest write.
+fn reads_the_newest(scheme: Scheme, mutation: Option<Mutation>) -> bool {
+    let (mut world, span) = (three_hosts(scheme, mutation), Span { start: 0, count: 1 });
+    let away = raid5().place(0).device;
     // Records are on their way to the disks.
     world.run();
     world.dead.insert(away);
@@ -53,14 +56,8 @@ fn a_device_that_is_back_serves_nothing_of_what_the_others_went_on_without() {
 
 /// Returns what a host reads after a device's medium was put back to a copy, and whether the device knows.
 fn after_an_old_copy(scheme: Scheme, running: bool, mutation: Option<Mutation>) -> (bool, bool) {
-    let layout = raid5();
-    let state = ArrayState::new(layout.devices());
-    let host = |id| HostConfig::new(life(id), scheme, layout, state.clone());
-    let device = |id| DeviceConfig { mutation, ..DeviceConfig::new(DeviceId(id), scheme, layout) };
-    let devices = (0..layout.devices()).map(device).collect();
-    let mut world = World::of((0..3).map(host).collect(), devices, 1);
-    let span = Span { start: 0, count: 1 };
-    let put_back = layout.place(0).device;
+    let (mut world, span) = (three_hosts(scheme, mutation), Span { start: 0, count: 1 });
+    let put_back = raid5().place(0).device;
     let index = usize::from(put_back.0);
     world.run();
     let first = world.write(span);

@@ -554,6 +554,7 @@ impl World {
     }
 
     /// A device that was refused asks once more.
+    #[cfg(feature = "mutations")]
     pub fn let_in_again(&mut self, device: DeviceId) {
         self.asked_in.remove(&device);
         self.let_in();

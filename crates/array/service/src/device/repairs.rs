@@ -11,7 +11,7 @@ use lockify_array::{Change, DeviceId, HostAnswer, Life, OpError, Term, Work};
 use lockify_trust::{Identity, Mailbox};
 
 use crate::ArrayFile;
-use crate::host::{Array, Joining, Standing};
+use crate::host::{Array, Joining};
 
 /// How long it may take until devices can be reached; then it is tried again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,7 +60,7 @@ impl Repairs {
     ) -> std::io::Result<Repairs> {
         let (jobs, next) = channel();
         let ended = Mailbox::new(waker);
-        let joining = Joining { standing: Standing::Visitor, identity, patience: PATIENCE, log };
+        let joining = Joining { memory: None, identity, patience: PATIENCE, log };
         let worker =
             Worker { file: file.clone(), joining, ended: ended.clone(), fenced: Arc::default() };
         std::thread::Builder::new().name("repairs".into()).spawn(move || worker.run(&next))?;

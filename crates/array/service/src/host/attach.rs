@@ -16,19 +16,6 @@ use crate::{ArrayFile, ArrayId, random};
 /// Numbers of hosts that have attached are below this one; visitors have others.
 const VISITORS: u32 = 0x8000_0000;
 
-/// Who a process is among an array's hosts.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// It gets the next number of the array.
-    Attached {
-        /// A file that names the last process of this host, and that is locked. If that process has not ended in order, it
-        /// is fenced before this one serves.
-        memory: Option<PathBuf>,
-    },
-    /// It has a number at random: it is a host for a short time, or works for the array itself.
-    Visitor,
-}
-
 /// Why a host's memory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
@@ -128,9 +115,8 @@ pub(super) fn visitor() -> io::Result<Life> {
 pub(super) fn attach(
     file: &ArrayFile,
     joining: &Joining,
-    memory: Option<&Path>,
 ) -> Result<(Life, Option<Memory>), OpenError> {
-    let memory = memory.map(|path| Memory::open(path, file.id)).transpose()?;
+    let memory = joining.memory.as_deref().map(|path| Memory::open(path, file.id)).transpose()?;
     let visitor = Array::open_as(file, joining, visitor()?, None, Purpose::Repair)?;
     let end = Instant::now() + joining.patience;
     let life = next_number(&visitor, end)?;

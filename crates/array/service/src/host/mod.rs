@@ -3,7 +3,7 @@
 //! [`Array::open`] connects to the array's devices and gives a handle that many threads may use at once. One thread runs the
 //! state machine of a host and does all their work. [`Array::submit`] does not wait for it; the other calls do.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ mod engine;
 use crate::history::HostHistory;
 use crate::wire::{Me, Net, Role, Target, Whom};
 use crate::{ArrayFile, HistoryError};
-pub use attach::{MemoryError, Standing};
+pub use attach::MemoryError;
 use calls::Calls;
 pub use calls::Done;
 use engine::HostEngine;
@@ -32,8 +32,9 @@ pub const IN_FLIGHT: usize = 256;
 /// The identity and options of a program that opens an array.
 #[derive(Clone, Debug)]
 pub struct Joining {
-    /// Where the host's number comes from.
-    pub standing: Standing,
+    /// A file that names the last process of this host, and that is locked. If that process has not ended in order, it is
+    /// fenced before this one serves.
+    pub memory: Option<PathBuf>,
     /// How it proves who it is.
     pub identity: Identity,
     /// How long devices may take to become ready.
@@ -183,10 +184,7 @@ impl Array {
         joining: &Joining,
         history: Option<&Path>,
     ) -> Result<Array, OpenError> {
-        let (life, memory) = match &joining.standing {
-            Standing::Attached { memory } => attach::attach(file, joining, memory.as_deref())?,
-            Standing::Visitor => (attach::visitor()?, None),
-        };
+        let (life, memory) = attach::attach(file, joining)?;
         let array = Array::open_as(file, joining, life, history, Purpose::Use)?;
         Ok(Array { memory: memory.map(Arc::new), ..array })
     }

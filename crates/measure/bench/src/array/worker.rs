@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockify_array::{DeviceId, OpError, Work};
 use lockify_report::crew::{self, Failure};
 use lockify_trust::Identity;
-use lockify_volume::host::{Array, Joining, Standing};
+use lockify_volume::host::{Array, Joining};
 use lockify_volume::store::Access;
 use lockify_volume::{ArrayFile, device, lock_server, nbd};
 use serde::{Deserialize, Serialize};
@@ -108,12 +108,8 @@ fn be_lock_server(file: &ArrayFile, log_file: &std::path::Path) -> Result<(), Fa
 }
 
 fn open(file: &ArrayFile) -> Result<Array, Failure> {
-    let joining = Joining {
-        standing: Standing::Attached { memory: None },
-        identity: Identity::loopback("bench", 0),
-        patience: PATIENCE,
-        log,
-    };
+    let joining =
+        Joining { memory: None, identity: Identity::loopback("bench", 0), patience: PATIENCE, log };
     Ok(Array::open(file, &joining)?)
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockify_array::{DeviceId, Layout, Redundancy, Scheme};
 use lockify_trust::Identity;
 use lockify_volume::device::{Server, Serving};
-use lockify_volume::host::{Array, Joining, Standing};
+use lockify_volume::host::{Array, Joining};
 use lockify_volume::store::Access;
 use lockify_volume::{
     ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, SECTOR, Timing,
@@ -99,7 +99,7 @@ impl Site {
     }
 
     pub fn joining(&self, memory: Option<&Path>) -> Joining {
-        let standing = Standing::Attached { memory: memory.map(Path::to_owned) };
-        Joining { standing, identity: identity(), patience: PATIENCE, log }
+        let memory = memory.map(Path::to_owned);
+        Joining { memory, identity: identity(), patience: PATIENCE, log }
     }
 }
