@@ -112,7 +112,7 @@ impl Process {
         if store.is_in_service() && store.record().is_none() {
             return Err(StoreError { path: path(), why: StoreWhy::Record }.into());
         }
-        let device = boot(file, me, clock.now(), store.record())
+        let device = boot(file, me, clock.now(), store.record(), random()?)
             .map_err(|error| ServeError::Boot { path: path(), error })?;
         if store.is_kept_damaged() {
             (serving.log)(
@@ -455,14 +455,19 @@ impl Process {
         if !self.anew || self.asked > 0 {
             return;
         }
-        match boot(&self.file, self.me, self.clock.now(), Some(self.device.record())) {
+        let (now, record) = (self.clock.now(), Some(self.device.record()));
+        let booted = random().map_err(|e| format!("the system has no random numbers: {e}"));
+        let booted = booted.and_then(|random| {
+            boot(&self.file, self.me, now, record, random).map_err(|e| e.to_string())
+        });
+        match booted {
             Ok(device) => {
                 self.anew = false;
                 self.former_errors = self.medium();
                 self.device = device;
                 self.act();
             }
-            Err(e) => self.broken = Some(e.to_string()),
+            Err(why) => self.broken = Some(why),
         }
     }
 
@@ -833,6 +838,7 @@ fn boot(
     me: DeviceId,
     now: Time,
     record: Option<Bytes>,
+    random: u64,
 ) -> Result<Device, BootError> {
     let mut config = DeviceConfig::new(me, file.scheme, file.layout);
     config.durable = file.durability == Durability::Write;
@@ -840,8 +846,6 @@ fn boot(
     config.remember = file.timing.forget_ms * 1_000_000;
     config.ahead = file.timing.clock_ms * 1_000_000;
     let state = ArrayState::new(file.layout.devices());
-    // Without random numbers a copy may pass for the newest one; the system has them.
-    let random = random().unwrap_or(now);
     Device::new(config, DeviceBoot { now, record, state, random })
 }
 
