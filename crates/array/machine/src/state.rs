@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceId, Epoch};
+use crate::{DeviceId, Epoch, Layout};
 
 /// The uses that a device permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -107,6 +107,11 @@ impl ArrayState {
     /// Returns true if a device has everything.
     pub fn is_good(&self, device: DeviceId) -> bool {
         self.devices.get(usize::from(device.0)) == Some(&Condition::Good)
+    }
+
+    /// A device of another one's group that does not have everything: the array cannot go on without that other one.
+    pub fn not_whole_beside(&self, layout: &Layout, device: DeviceId) -> Option<DeviceId> {
+        layout.beside(device).find(|other| !self.is_good(*other))
     }
 
     /// Returns true if a device has a stripe's unit.

@@ -636,18 +636,15 @@ impl<'a> Trial<'a> {
         let running: Vec<NodeId> = hosts
             .iter()
             .copied()
-            .filter(|n| self.sim.status(*n) == Some(NodeStatus::Running))
             // A node that starts at this very time takes no work yet.
-            .filter(|n| self.sim.machine(*n).is_some_and(|node| node.host().is_some()))
+            .filter(|n| self.sim.running(*n).is_some_and(|node| node.host().is_some()))
             .collect();
         if running.is_empty() {
             return Ok(());
         }
         let settled = |device| {
-            let node = self.places.device(device);
-            let runs = self.sim.status(node) == Some(NodeStatus::Running);
-            let machine = self.sim.machine(node).and_then(Node::device);
-            runs && machine.is_some_and(|device| !device.is_unsettled())
+            let machine = self.sim.running(self.places.device(device)).and_then(Node::device);
+            machine.is_some_and(|device| !device.is_unsettled())
         };
         let old = |device| {
             let machine = self.sim.machine(self.places.device(device));
@@ -707,7 +704,7 @@ impl<'a> Trial<'a> {
         let key = self.caretaker.state().key(copy.device);
         copy.changes += u32::from(std::mem::replace(&mut copy.key, key) != key);
         let node = self.places.device(copy.device);
-        if copy.changes < 2 && self.sim.status(node) == Some(NodeStatus::Running) {
+        if copy.changes < 2 {
             self.sim.with(node, |device, cx| device.change_key(cx));
         }
     }
@@ -716,9 +713,8 @@ impl<'a> Trial<'a> {
     fn put_back(&mut self, at: Nanos) {
         let Some(copy) = self.old_copy.take().filter(|copy| copy.changes >= 2) else { return };
         let whole = |device| {
-            let machine = self.sim.machine(self.places.device(device)).and_then(Node::device);
-            let runs = self.sim.status(self.places.device(device)) == Some(NodeStatus::Running);
-            runs && self.caretaker.state().is_good(device)
+            let machine = self.sim.running(self.places.device(device)).and_then(Node::device);
+            self.caretaker.state().is_good(device)
                 && machine.is_some_and(|device| device.is_let_in() && !device.is_unsettled())
         };
         let mut group = self.scenario.layout.beside(copy.device).chain([copy.device]);
@@ -761,11 +757,8 @@ impl<'a> Trial<'a> {
         }
         let layout = &self.scenario.layout;
         let devices = (0..layout.devices()).map(DeviceId);
-        let running = devices.filter_map(|device| {
-            let node = self.places.device(device);
-            let runs = self.sim.status(node) == Some(NodeStatus::Running);
-            Some((device, self.sim.machine(node).filter(|_| runs)?))
-        });
+        let running = devices
+            .filter_map(|device| Some((device, self.sim.running(self.places.device(device))?)));
         let failing = running.flat_map(|(device, machine)| {
             let stripes = machine.failing().into_iter();
             stripes.filter_map(move |block| layout.stripe_of(device, block)).collect::<Vec<_>>()
@@ -862,8 +855,7 @@ impl<'a> Trial<'a> {
     /// Devices that run and want to be let in. On real arrays each asks by itself.
     fn away(&self) -> Vec<Repair> {
         let devices = self.places.all_devices();
-        let running = devices.filter(|node| self.sim.status(*node) == Some(NodeStatus::Running));
-        let wanted = running.filter_map(|node| self.sim.machine(node)?.device()?.wants_in());
+        let wanted = devices.filter_map(|node| self.sim.running(node)?.device()?.wants_in());
         let repair = |change| match change {
             Change::LetIn(device, term) => Some(Repair::LetIn(device, term)),
             _ => None,
@@ -874,18 +866,14 @@ impl<'a> Trial<'a> {
     /// Checks stripes for the devices in the background, from time to time while there is work. Hosts should have to
     /// repair some of them in use. On real arrays each device checks its own.
     fn suspects(&mut self, at: Nanos) -> Vec<Repair> {
-        let mut next = Vec::new();
         let devices = self.places.all_devices();
-        for node in devices.filter(|node| self.sim.status(*node) == Some(NodeStatus::Running)) {
-            let Some(device) = self.sim.machine(node).and_then(Node::device) else { continue };
-            let Some(stripe) = device.next_suspects().first().copied() else { continue };
-            let quiet = at > self.scenario.quiet_at;
-            let mut now = || self.scenario.checks && self.random.random_bool(0.1);
-            if device.is_let_in() && (quiet || now()) {
-                next.push(Repair::Check(stripe));
-            }
-        }
-        next
+        let devices = devices.filter_map(|node| self.sim.running(node)?.device());
+        let in_use = devices.filter(|device| device.is_let_in());
+        let stripes = in_use.filter_map(|device| device.next_suspects().first().copied());
+        let stripes: Vec<u64> = stripes.collect();
+        let quiet = at > self.scenario.quiet_at;
+        let mut now = || quiet || self.scenario.checks && self.random.random_bool(0.1);
+        stripes.into_iter().filter(|_| now()).map(Repair::Check).collect()
     }
 
     /// The next step of the end: each stripe's parity, then each block, then what lies on the devices.

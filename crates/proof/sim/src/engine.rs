@@ -161,6 +161,11 @@ impl<M: Machine> Sim<M> {
         machine.filter(|_| self.world.is_alive(node))
     }
 
+    /// A node's machine, if the node is running.
+    pub fn running(&self, node: NodeId) -> Option<&M> {
+        self.machine(node).filter(|_| self.status(node) == Some(NodeStatus::Running))
+    }
+
     /// Calls a node's machine from outside, as a client on it would; none unless the node is running.
     pub fn with<R>(
         &mut self,

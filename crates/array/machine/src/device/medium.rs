@@ -156,8 +156,7 @@ impl Device {
 
     /// Returns true if the array can go on without this device, as far as it knows.
     pub(super) fn is_group_whole(&self) -> bool {
-        let state = self.record.state();
-        self.config.layout.beside(self.config.id).all(|other| state.is_good(other))
+        self.record.state().not_whole_beside(&self.config.layout, self.config.id).is_none()
     }
 
     /// The disk has failed, and nothing more is served.

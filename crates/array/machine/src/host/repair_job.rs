@@ -507,8 +507,7 @@ impl ArrayHost {
     /// Refuses a failure after which a stripe could not be reconstructed.
     fn bearable(&self, state: &ArrayState, change: Change) -> Result<(), OpError> {
         let Change::Fail(device, _) = change else { return Ok(()) };
-        let mut beside = self.config.layout.beside(device);
-        match beside.find(|other| !state.is_good(*other)) {
+        match state.not_whole_beside(&self.config.layout, device) {
             None => Ok(()),
             Some(other) => Err(OpError::Unavailable(format!(
                 "{device} cannot be given up, because {other} is not whole"

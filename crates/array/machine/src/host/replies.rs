@@ -171,8 +171,7 @@ impl ArrayHost {
     /// Fails an operation that needs a device whose disk has failed, if the array cannot go on without it. Else the operation
     /// waits until the array does.
     fn give_up_if_alone(&mut self, now: Time, seq: u64, device: DeviceId) {
-        let other = self.config.layout.beside(device).find(|other| !self.state.is_good(*other));
-        let Some(other) = other else { return };
+        let Some(other) = self.state.not_whole_beside(&self.config.layout, device) else { return };
         let task = self.tries.get(&seq).and_then(|this| this.task.as_ref());
         if task.is_some_and(|task| !matches!(task.role, Role::Tell { .. })) {
             let what = format!("the disk of {device} has failed, and {other} is not whole");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use lockify_core::NodeId;
 use lockify_corosync::Reason;
-use lockify_sim::{Cut, MICROSECOND, MILLISECOND, NodeStatus};
+use lockify_sim::{Cut, MICROSECOND, MILLISECOND};
 use rand::RngExt as _;
 
 use super::totem::Due;
@@ -39,9 +39,8 @@ impl Cluster {
     /// A process is told what is due, when it runs and has read its disk.
     pub(super) fn deliver_due(&mut self, node: NodeId) {
         let (now, id) = (self.sim.now(), sim_id(node));
-        let up = matches!(self.sim.status(id), Some(NodeStatus::Running | NodeStatus::Paused));
-        let ready = self.sim.status(id) == Some(NodeStatus::Running)
-            && self.sim.machine(id).is_some_and(|m| m.has_service());
+        let up = self.sim.machine(id).is_some();
+        let ready = self.sim.running(id).is_some_and(|m| m.has_service());
         if up && !ready {
             return self.at(now + MILLISECOND / 2, Action::DeliverDue(node));
         }

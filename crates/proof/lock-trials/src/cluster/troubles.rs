@@ -173,7 +173,7 @@ impl Cluster {
     /// The others find out that a process has died, where that can be seen.
     pub(super) fn dead(&mut self, node: NodeId, incarnation: u32) {
         let id = sim_id(node);
-        let gone = !matches!(self.sim.status(id), Some(NodeStatus::Running | NodeStatus::Paused));
+        let gone = self.sim.machine(id).is_none();
         if !gone || self.sim.incarnation(id) != incarnation {
             return;
         }
