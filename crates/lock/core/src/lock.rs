@@ -201,6 +201,12 @@ impl Lock {
     /// Operation numbers use these bits; the rest marks merges.
     pub const OP_MASK: u32 = 0x7fff_ffff;
 
+    /// Returns true if this is a request that no master has been sent: it may end here.
+    pub fn is_unsent(&self) -> bool {
+        let here = matches!(self.stage, OpStage::Barrier | OpStage::Gate | OpStage::AwaitsMaster);
+        self.op == Op::Request && here
+    }
+
     pub fn is_local(&self) -> bool {
         !matches!(self.owner, Owner::Remote { .. })
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
-use lockify_history::{EUNLOCK, Event, Flags, Kind, Mode, Resource, SbFlags};
+use lockify_history::{EUNLOCK, Event, Flags, Kind, Member, Mode, Resource, SbFlags};
 
 /// One life of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -12,6 +12,16 @@ pub struct Life {
     pub node: u32,
     /// Its incarnation.
     pub incarnation: u64,
+}
+
+impl Life {
+    /// Returns true if a view still has this life of the node. A view without a list of members has none.
+    pub fn is_among(self, members: Option<&[Member]>) -> bool {
+        members
+            .into_iter()
+            .flatten()
+            .any(|m| m.node == self.node && m.incarnation.is_none_or(|i| i == self.incarnation))
+    }
 }
 
 /// A lock.

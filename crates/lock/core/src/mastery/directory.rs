@@ -13,7 +13,7 @@ use crate::ids::{LockId, NodeId};
 use crate::lock::{Lock, OpStage};
 use crate::message::{Body, NewLock};
 use crate::name::Name;
-use crate::resource::{Finding, Master, ResourceKey};
+use crate::resource::{Finding, Master, Resource, ResourceKey};
 use crate::space::Lockspace;
 
 /// The master of a name, and the look-up or claim by which it became that.
@@ -181,18 +181,21 @@ impl Lockspace {
 
     /// As the directory node: the master's last lock has gone. Ignored while this node has locks
     /// on their way to that master (which then takes the resource up again), and if a later
-    /// look-up or claim is on record.
+    /// look-up or claim is on record. A request that has not been sent is not on its way: if it ended here,
+    /// the master would never hear of the name, and its record would stay for ever.
     pub(crate) fn receive_remove(&mut self, from: NodeId, name: Name, id: u64) {
         let Some(record) = self.directory.get(&name) else { return };
         if record.master != from || (record.id > id && !mutated!(self, RemoveWithoutId)) {
             return;
         }
         if let Some(key) = self.store.find(&name, name.hash64()) {
-            if self.store[key].has_locks() {
-                return;
-            }
-            if self.store[key].finding == Finding::Nothing && self.store[key].claim.is_none() {
-                self.forget(key);
+            let searching = |r: &Resource| r.finding != Finding::Nothing || r.claim.is_some();
+            match self.store[key].has_locks() {
+                true if searching(&self.store[key]) => return,
+                true if self.store.locks_of(key).any(|lock| !lock.is_unsent()) => return,
+                true => self.store[key].master = Master::Unknown,
+                false if searching(&self.store[key]) => {}
+                false => self.forget(key),
             }
         }
         self.directory.records.swap_remove(&name);

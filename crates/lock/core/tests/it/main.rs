@@ -6,6 +6,7 @@ mod common;
 mod crowd;
 mod deadlock;
 mod differential;
+mod directory;
 mod expiry;
 mod golden;
 mod image;

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use lockify_history::{Kind, Member, Mode, Resource};
 
 use crate::invariant::{Counts, End, Field, Invariant, Seen, Violation};
-use crate::state::{Life, LockKey, OpKind, held_during, mode_kept};
+use crate::state::{LockKey, OpKind, held_during, mode_kept};
 
 const NAME: &str = "compatible_grants";
 
@@ -230,7 +230,7 @@ impl CompatibleGrants {
         if self.dead == 0 {
             return;
         }
-        self.retain(|hold| hold.dead.is_none() || is_member(members, hold.key.life));
+        self.retain(|hold| hold.dead.is_none() || hold.key.life.is_among(members));
         self.dead = self.holds.values().flatten().filter(|h| h.dead.is_some()).count();
     }
 
@@ -240,15 +240,6 @@ impl CompatibleGrants {
             !holds.is_empty()
         });
     }
-}
-
-/// Returns true if the view still has this life of the node. A view without a list of members has
-/// none of the dead.
-fn is_member(members: Option<&[Member]>, life: Life) -> bool {
-    members
-        .into_iter()
-        .flatten()
-        .any(|m| m.node == life.node && m.incarnation.is_none_or(|i| i == life.incarnation))
 }
 
 fn judge(

@@ -47,7 +47,7 @@ struct Suspect {
 pub struct OneMaster {
     resources: HashMap<Resource, Entry>,
     suspects: Vec<Suspect>,
-    /// The newest view, and the nodes that begin to recover it and have not finished.
+    /// The newest view, and the nodes that recover it or an older one and have not finished.
     view: u64,
     recovering: Vec<Life>,
 }
@@ -190,7 +190,9 @@ impl OneMaster {
         let view = seen.event.view.unwrap_or(self.view + 1);
         if view > self.view {
             self.view = view;
-            self.recovering.clear();
+            // A member that still recovers an older view keeps what it has not looked at until it enters this one.
+            let members = seen.event.members.as_deref();
+            self.recovering.retain(|life| life.is_among(members));
             self.forget_records();
         }
         if view == self.view && !self.recovering.contains(&seen.life) {

@@ -280,6 +280,25 @@ fn masters_that_overlap_only_during_recovery_are_clean() {
 }
 
 #[test]
+fn a_member_that_has_not_entered_the_newest_view_recovers_still() {
+    let history = r#"
+        e:"master",n:1,r:1
+        e:"view",n:1,"view":2,"members":[{"node":1},{"node":2},{"node":3}]
+        e:"view",n:2,"view":2,"members":[{"node":1},{"node":2},{"node":3}]
+        e:"view",n:3,"view":2,"members":[{"node":1},{"node":2},{"node":3}]
+        e:"master",n:2,r:1
+        e:"view",n:3,"view":3,"members":[{"node":1},{"node":2},{"node":3}]
+        e:"crash",n:3
+        e:"fault"
+        "#;
+    clean("one_master", history);
+    // A view without a node does not wait for it.
+    let (before, after) =
+        history.split_once(r#""view":3,"members":[{"node":1},{"node":2},"#).unwrap();
+    assert_eq!(broken(&format!(r#"{before}"view":3,"members":[{after}"#)).0, "one_master");
+}
+
+#[test]
 fn claims_that_end_are_clean() {
     clean(
         "claims_end",

@@ -1,0 +1,56 @@
+//! Directory mastery with messages that cross a recovery.
+
+use lockify_core::{ClientId, Input, LockArgs, Mode, Policy, Status};
+
+use crate::common::{Cluster, MS, name, node};
+
+/// The master forgets a name while the directory node has a request for it that waits for the end of the recovery.
+/// If that request ends there, no other is sent to the master.
+#[test]
+fn a_request_that_is_never_sent_keeps_no_record() {
+    for ends in [false, true] {
+        let mut cluster = Cluster::with(3, Policy::Directory, |config| config.toss_after = 5);
+        let (one, two, three) = (node(1), node(2), node(3));
+        let what = cluster.name_at(three);
+        let held = cluster.request(two, &what, Mode::EX);
+        cluster.run();
+        assert_eq!(cluster.granted(two, held), Mode::EX);
+        cluster.view();
+        // Node 3 is the last to hear that the recovery is over.
+        while !cluster.nodes[&two].is_running() {
+            for (from, to) in [(one, two), (two, one), (three, one), (two, three), (three, two)] {
+                cluster.deliver(from, to);
+            }
+            if !cluster.nodes[&one].is_running() {
+                cluster.deliver(one, three);
+            }
+        }
+        assert!(!cluster.nodes[&three].is_running());
+        let timeout = ends.then_some(MS);
+        let args = LockArgs { timeout, ..LockArgs::new(name(&what), Mode::PR) };
+        let lock = Input::Lock { client: ClientId(1), args };
+        let waits = cluster.input(three, lock).unwrap().unwrap();
+        cluster.unlock(two, held).unwrap();
+        cluster.now += 10;
+        cluster.tick(two);
+        while cluster.deliver(two, three) {}
+        cluster.now += 2 * MS;
+        cluster.tick(three);
+        cluster.run();
+        match ends {
+            true => assert_eq!(cluster.status(three, waits), Status::TimedOut),
+            false => assert_eq!(cluster.granted(three, waits), Mode::PR),
+        }
+        let next = cluster.request(one, &what, Mode::PR);
+        // Each answer that sends a request elsewhere is one turn.
+        for _ in 0..20 {
+            for from in [one, two, three] {
+                for to in [one, two, three] {
+                    cluster.deliver(from, to);
+                }
+            }
+        }
+        assert_eq!(cluster.granted(one, next), Mode::PR, "ends: {ends}");
+        cluster.assert_sound();
+    }
+}
