@@ -3,7 +3,7 @@
 use crate::flags::{LockFlags, SbFlags};
 use crate::ids::LockId;
 use crate::io::Lvb;
-use crate::lock::Lock;
+use crate::lock::{Lock, Op};
 use crate::mode::Mode;
 use crate::resource::ResourceKey;
 use crate::store::Store;
@@ -41,6 +41,21 @@ impl Lock {
         self.lvb = Some(value);
         self.lvb_seq = seq;
         self.lvb_current = true;
+    }
+
+    /// A master elsewhere has granted a conversion that writes or invalidates the block.
+    pub fn lvb_granted_writing(&mut self, seq: u32) {
+        if self.op == Op::Unlock {
+            // The unlock has taken the conversion's place, and its value is still to be sent. The conversion's is
+            // not known any more.
+            self.lvb_current = false;
+            return;
+        }
+        match self.lvb_out.take() {
+            _ if self.flags.contains(LockFlags::IVVALBLK) => self.lvb_current = false,
+            Some(written) => self.lvb_written(written, seq),
+            None => {}
+        }
     }
 }
 

@@ -12,3 +12,4 @@ mod image;
 mod oracle;
 mod semantics;
 mod smoke;
+mod value_block;
