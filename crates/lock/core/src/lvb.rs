@@ -4,8 +4,9 @@ use crate::flags::{LockFlags, SbFlags};
 use crate::ids::LockId;
 use crate::io::Lvb;
 use crate::lock::{Lock, Op};
+use crate::message::Granted;
 use crate::mode::Mode;
-use crate::resource::ResourceKey;
+use crate::resource::{Resource, ResourceKey};
 use crate::store::Store;
 
 /// The effect of a transition on the lock value block.
@@ -56,6 +57,24 @@ impl Lock {
             Some(written) => self.lvb_written(written, seq),
             None => {}
         }
+    }
+
+    /// The lock is one of another master's now, which may have had a block already.
+    pub fn lvb_merged(&mut self, granted: Granted) {
+        self.lvb_current =
+            granted.lvb.is_some() && !granted.status_flags.contains(SbFlags::VALNOTVALID);
+        if let Some(block) = granted.lvb {
+            self.lvb = Some(block);
+            self.lvb_seq = granted.lvb_seq;
+        }
+    }
+}
+
+impl Resource {
+    /// The block is another master's affair.
+    pub fn forget_block(&mut self) {
+        self.lvb = None;
+        self.lvb_invalid = false;
     }
 }
 

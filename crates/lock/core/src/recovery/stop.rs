@@ -110,7 +110,7 @@ impl Lockspace {
         let known_there = self.is_known_at_master(key);
         let me = self.me();
         let resource = &mut self.store[key];
-        resource.lvb = None;
+        resource.forget_block();
         resource.moved = known_there;
         resource.master = match at_home && known_there && home != me {
             true => Master::At(home),

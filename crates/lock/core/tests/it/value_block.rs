@@ -3,10 +3,11 @@
 
 use lockify_core::*;
 
-use crate::common::{Cluster, node};
+use crate::common::{Cluster, MS, name, node};
 
 const SEVEN: [u8; 32] = [7; 32];
 const NINE: [u8; 32] = [9; 32];
+const BATCH_AGE: Time = 50 * MS;
 
 /// Node 1 holds a lock in `mode`. The master is node 2, which has no other lock of the name.
 fn held(policy: Policy, mode: Mode) -> (Cluster, String, LockId) {
@@ -30,16 +31,24 @@ fn convert(cluster: &mut Cluster, lock: LockId, mode: Mode, flags: LockFlags, va
 }
 
 fn master_dies(cluster: &mut Cluster) {
-    cluster.kill(node(2));
+    master_dies_at(cluster, node(2));
+}
+
+fn master_dies_at(cluster: &mut Cluster, master: NodeId) {
+    cluster.kill(master);
     cluster.view();
     cluster.run();
 }
 
 /// The block as node 3 reads it, and VALNOTVALID.
 fn read(cluster: &mut Cluster, resource: &str) -> (Option<Vec<u8>>, bool) {
-    let reader = cluster.request_with(node(3), resource, Mode::NL, LockFlags::VALBLK);
+    read_at(cluster, node(3), resource)
+}
+
+fn read_at(cluster: &mut Cluster, at: NodeId, resource: &str) -> (Option<Vec<u8>>, bool) {
+    let reader = cluster.request_with(at, resource, Mode::NL, LockFlags::VALBLK);
     cluster.run();
-    let done = cluster.completions(node(3), reader);
+    let done = cluster.completions(at, reader);
     assert_eq!((done.len(), done[0].status), (1, Status::Granted));
     let invalid = done[0].status_flags.contains(SbFlags::VALNOTVALID);
     (done[0].lvb.as_deref().map(<[u8]>::to_vec), invalid)
@@ -104,4 +113,104 @@ fn a_grant_does_not_use_up_the_value_of_an_unlock_that_waits() {
     assert_eq!(c.status(node(1), lock), Status::Unlocked);
     assert_eq!(c.granted(node(2), keeps), Mode::NL);
     assert_eq!(read(&mut c, &resource), (Some(NINE.to_vec()), false));
+}
+
+/// The home moves away and comes back. Somebody has written meanwhile.
+#[test]
+fn an_earlier_home_forgets_that_the_block_was_invalid() {
+    let mut c = Cluster::new(4, Policy::Home);
+    let resource = (0..).map(|i| format!("r{i}")).find(|r| home(r, 4) == 4 && home(r, 3) == 1);
+    let resource = resource.unwrap();
+    let absent = c.nodes.remove(&node(4)).unwrap();
+    c.view();
+    c.run();
+    c.request(node(1), &resource, Mode::NL);
+    let lock = c.request(node(2), &resource, Mode::EX);
+    c.run();
+    c.convert_with(node(2), lock, Mode::EX, LockFlags::VALBLK, Some(&SEVEN)).unwrap();
+    c.run();
+    c.convert_with(node(2), lock, Mode::EX, LockFlags::IVVALBLK, None).unwrap();
+    c.run();
+    assert_eq!(read(&mut c, &resource), (Some(SEVEN.to_vec()), true));
+    let config = Config::new(node(4), absent.config().incarnation + 1, Policy::Home);
+    c.nodes.insert(node(4), Lockspace::new(config));
+    c.view();
+    c.run();
+    c.convert_with(node(2), lock, Mode::EX, LockFlags::VALBLK, Some(&NINE)).unwrap();
+    c.run();
+    assert_eq!(read(&mut c, &resource), (Some(NINE.to_vec()), false));
+    master_dies_at(&mut c, node(4));
+    assert_eq!(read(&mut c, &resource), (Some(NINE.to_vec()), false));
+}
+
+/// The home of a name among nodes 1 to `nodes`.
+fn home(resource: &str, nodes: usize) -> usize {
+    (name(resource).hash64() >> 16) as usize % nodes + 1
+}
+
+/// The master that a claim was refused for has left already. So the claimer stays the master.
+#[test]
+fn a_merge_that_fails_leaves_the_block() {
+    let mut c = Cluster::new(3, Policy::Claim(ClaimMode::Optimistic));
+    let resource = c.name_at(node(2));
+    let first = c.request(node(3), &resource, Mode::NL);
+    c.run();
+    c.unlock(node(3), first).unwrap();
+    c.run();
+    c.now += 10_000 * MS;
+    c.tick(node(3));
+    let lock = c.request_with(node(1), &resource, Mode::EX, LockFlags::NOTIFY);
+    assert_eq!(c.granted(node(1), lock), Mode::EX);
+    c.convert_with(node(1), lock, Mode::EX, LockFlags::VALBLK, Some(&SEVEN)).unwrap();
+    assert_eq!(c.granted(node(1), lock), Mode::EX);
+    c.now += BATCH_AGE;
+    c.tick(node(1));
+    assert!(c.deliver(node(1), node(2)), "the claim, before the REMOVE");
+    c.run();
+    let stats = c.nodes[&node(1)].stats();
+    assert_eq!((stats.refusals, stats.merges, stats.confirmed), (1, 0, 1));
+    assert_eq!(read(&mut c, &resource), (Some(SEVEN.to_vec()), false));
+}
+
+/// The master had a block from the name's earlier life, and keeps it.
+#[test]
+fn a_merged_lock_has_no_other_block_than_its_master() {
+    for flags in [LockFlags::empty(), LockFlags::VALBLK] {
+        let mut c = Cluster::new(3, Policy::Claim(ClaimMode::Optimistic));
+        let resource = c.name_at(node(2));
+        let first = c.request(node(3), &resource, Mode::EX);
+        c.run();
+        c.convert_with(node(3), first, Mode::NL, LockFlags::VALBLK, Some(&NINE)).unwrap();
+        c.run();
+        let lock = c.request_with(node(1), &resource, Mode::EX, LockFlags::NOTIFY);
+        c.convert_with(node(1), lock, Mode::EX, LockFlags::VALBLK, Some(&SEVEN)).unwrap();
+        let value = flags.contains(LockFlags::VALBLK).then_some(&SEVEN[..]);
+        c.convert_with(node(1), lock, Mode::EX, flags, value).unwrap();
+        c.pass(BATCH_AGE);
+        assert_eq!(c.nodes[&node(1)].stats().merges, 1);
+        let before = read_at(&mut c, node(2), &resource);
+        assert_eq!(before, (Some(NINE.to_vec()), false));
+        master_dies_at(&mut c, node(3));
+        assert_eq!(read_at(&mut c, node(2), &resource), before, "{flags:?}");
+    }
+}
+
+/// The claimer had made its block invalid.
+#[test]
+fn a_merged_block_stays_invalid() {
+    let mut c = Cluster::new(3, Policy::Claim(ClaimMode::Optimistic));
+    let resource = c.name_at(node(2));
+    let first = c.request(node(3), &resource, Mode::NL);
+    c.run();
+    assert_eq!(c.granted(node(3), first), Mode::NL);
+    let lock = c.request_with(node(1), &resource, Mode::EX, LockFlags::NOTIFY);
+    for (flags, value) in [(LockFlags::VALBLK, Some(&SEVEN[..])), (LockFlags::IVVALBLK, None)] {
+        c.convert_with(node(1), lock, Mode::EX, flags, value).unwrap();
+    }
+    c.convert(node(1), lock, Mode::EX).unwrap();
+    c.pass(BATCH_AGE);
+    assert_eq!(c.nodes[&node(1)].stats().merges, 1);
+    assert_eq!(read(&mut c, &resource), (Some(SEVEN.to_vec()), true));
+    master_dies_at(&mut c, node(3));
+    assert_eq!(read_at(&mut c, node(2), &resource), (Some(SEVEN.to_vec()), true));
 }
