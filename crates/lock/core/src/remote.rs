@@ -303,9 +303,11 @@ impl Lockspace {
     }
 
     pub(crate) fn apply_grant(&mut self, id: LockId, granted: Granted) {
-        let Granted { mode, status_flags, lvb, lvb_seq, token } = granted;
+        let Granted { mode, mut status_flags, lvb, lvb_seq, token } = granted;
         let now = self.now;
         let lock = &mut self.store[id];
+        // A master to which the lock has moved does not know of it.
+        status_flags |= lock.status_flags & SbFlags::DEMOTED;
         let demoted = status_flags.contains(SbFlags::DEMOTED);
         let from = if demoted { Some(Mode::NL) } else { lock.granted };
         match lvb {
