@@ -146,6 +146,13 @@ impl Lockspace {
             (_, OpStage::Queued) if cancelling.is_some() => {
                 self.end_cancelled(id, cancelling.unwrap_or(CancelCause::Asked));
             }
+            // Granted in its alternative mode, it writes. The message that moves locks has no place for that value.
+            (Op::Convert, OpStage::Queued) if lock.lvb_out.is_some() && has_alternative(lock) => {
+                if let Some(held) = lock.granted {
+                    self.store.enqueue_granted(id, held);
+                }
+                self.ask_again(id);
+            }
             (Op::Convert, OpStage::Asked(_)) => {
                 let middle =
                     lock.granted.zip(lock.requested).is_some_and(|(gr, rq)| gr.is_middle(rq));
@@ -184,6 +191,10 @@ impl Lockspace {
             resource.regrant = true;
         }
     }
+}
+
+fn has_alternative(lock: &Lock) -> bool {
+    lock.flags.intersects(LockFlags::ALTPR | LockFlags::ALTCW)
 }
 
 fn is_directory_message(message: &Message) -> bool {

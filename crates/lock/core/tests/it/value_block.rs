@@ -214,3 +214,29 @@ fn a_merged_block_stays_invalid() {
     master_dies_at(&mut c, node(3));
     assert_eq!(read_at(&mut c, node(2), &resource), (Some(SEVEN.to_vec()), true));
 }
+
+/// Node 1's conversion waits when its master dies. Later it is granted in its alternative mode, which writes.
+#[test]
+fn a_conversion_that_moves_to_another_master_still_writes() {
+    let mut c = Cluster::new(3, Policy::Home);
+    let resource = (0..).map(|i| format!("r{i}")).find(|r| home(r, 3) == 2 && home(r, 2) == 2);
+    let resource = resource.unwrap();
+    let lock = c.request(node(1), &resource, Mode::PW);
+    c.run();
+    let in_the_way = c.request(node(3), &resource, Mode::CR);
+    let ahead = c.request(node(3), &resource, Mode::NL);
+    c.run();
+    assert_eq!(c.granted(node(3), in_the_way), Mode::CR);
+    c.convert(node(3), ahead, Mode::PR).unwrap();
+    c.run();
+    let flags = LockFlags::VALBLK | LockFlags::ALTCW | LockFlags::QUECVT | LockFlags::NODLCKWT;
+    c.completions(node(1), lock);
+    c.convert_with(node(1), lock, Mode::EX, flags, Some(&SEVEN)).unwrap();
+    c.run();
+    master_dies_at(&mut c, node(2));
+    assert_eq!(c.completions(node(1), lock), []);
+    c.input(node(3), Input::Cancel { client: ClientId(1), lock: ahead }).unwrap();
+    c.run();
+    assert_eq!(c.granted(node(1), lock), Mode::CW);
+    assert_eq!(read(&mut c, &resource), (Some(SEVEN.to_vec()), false));
+}
