@@ -169,7 +169,8 @@ impl LvbContent {
         let excludes = !mode.compatible(Mode::PW);
         // What goes down from PW or EX is granted where it is, before its master hears of it.
         let local = op.had.is_some_and(Mode::writes);
-        if excludes && !local {
+        // A provisional grant is none of the master's.
+        if excludes && !local && !seen.event.provisional {
             block.all_arrived(seen.line);
         }
         let reads = action(op.had, mode) == Action::Read && op.flags.contains(Flags::VALBLK);

@@ -575,6 +575,24 @@ fn the_write_of_a_client_that_dies_may_still_be_on_its_way() {
 }
 
 #[test]
+fn a_provisional_grant_does_not_prove_that_a_write_has_arrived() {
+    let claim = r#"e:"request",n:6,l:1,r:1,m:"EX","flags":["notify"],"client":"d"
+        e:"claim",n:6,r:1,"claim_id":1
+        e:"grant",n:6,l:1,m:"EX","provisional":true,"claim_id":1
+        e:"refuse",n:6,r:1,"claim_id":1,"master":2
+        e:"conflict",n:6,r:1,"claim_id":1
+        e:"lost",n:6,l:1"#;
+    let history = TWO_ON_THEIR_WAY.replace("NEXT", claim);
+    assert_eq!(clean("lvb", &history).counts.lvb_reads, 1);
+    let granted = r#"e:"request",n:6,l:1,r:1,m:"EX","client":"d"
+        e:"grant",n:6,l:1,m:"EX"
+        e:"unlock",n:6,l:1
+        e:"complete",n:6,l:1,"status":65538"#;
+    let history = TWO_ON_THEIR_WAY.replace("NEXT", granted);
+    assert_eq!(broken(&history), ("lvb", vec![14, 16, 19]));
+}
+
+#[test]
 fn an_unlock_proves_that_its_locks_earlier_write_has_arrived() {
     let under_way = r#"
         e:"begin"
