@@ -3,9 +3,10 @@
 use crate::flags::{LockFlags, SbFlags};
 use crate::ids::LockId;
 use crate::io::Lvb;
-use crate::lock::Lock;
+use crate::lock::{Lock, Op};
+use crate::message::Granted;
 use crate::mode::Mode;
-use crate::resource::ResourceKey;
+use crate::resource::{Resource, ResourceKey};
 use crate::store::Store;
 
 /// The effect of a transition on the lock value block.
@@ -41,6 +42,39 @@ impl Lock {
         self.lvb = Some(value);
         self.lvb_seq = seq;
         self.lvb_current = true;
+    }
+
+    /// A master elsewhere has granted a conversion that writes or invalidates the block.
+    pub fn lvb_granted_writing(&mut self, seq: u32) {
+        if self.op == Op::Unlock {
+            // The unlock has taken the conversion's place, and its value is still to be sent. The conversion's is
+            // not known any more.
+            self.lvb_current = false;
+            return;
+        }
+        match self.lvb_out.take() {
+            _ if self.flags.contains(LockFlags::IVVALBLK) => self.lvb_current = false,
+            Some(written) => self.lvb_written(written, seq),
+            None => {}
+        }
+    }
+
+    /// The lock is one of another master's now, which may have had a block already.
+    pub fn lvb_merged(&mut self, granted: Granted) {
+        self.lvb_current =
+            granted.lvb.is_some() && !granted.status_flags.contains(SbFlags::VALNOTVALID);
+        if let Some(block) = granted.lvb {
+            self.lvb = Some(block);
+            self.lvb_seq = granted.lvb_seq;
+        }
+    }
+}
+
+impl Resource {
+    /// The block is another master's affair.
+    pub fn forget_block(&mut self) {
+        self.lvb = None;
+        self.lvb_invalid = false;
     }
 }
 

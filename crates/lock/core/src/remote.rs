@@ -8,6 +8,7 @@ use crate::grant::{Effects, Outcome};
 use crate::ids::{LockId, NodeId};
 use crate::io::{Output, WithdrawReason};
 use crate::lock::{Lock, Op, OpStage, Overlap, Owner};
+use crate::lvb::{LvbAction, action};
 use crate::message::{Answer, Ask, Body, Granted, Message, NewLock};
 use crate::mode::Mode;
 use crate::queue::Queue;
@@ -302,19 +303,23 @@ impl Lockspace {
     }
 
     pub(crate) fn apply_grant(&mut self, id: LockId, granted: Granted) {
-        let Granted { mode, status_flags, lvb, lvb_seq, token } = granted;
+        let Granted { mode, mut status_flags, lvb, lvb_seq, token } = granted;
         let now = self.now;
         let lock = &mut self.store[id];
-        let invalidated = lock.flags.contains(LockFlags::IVVALBLK);
-        match (lvb, lock.lvb_out.take().filter(|_| !invalidated)) {
-            (Some(read), _) => {
+        // A master to which the lock has moved does not know of it.
+        status_flags |= lock.status_flags & SbFlags::DEMOTED;
+        let demoted = status_flags.contains(SbFlags::DEMOTED);
+        let from = if demoted { Some(Mode::NL) } else { lock.granted };
+        match lvb {
+            Some(read) => {
                 lock.lvb = Some(read);
                 lock.lvb_seq = lvb_seq;
                 lock.lvb_current = !status_flags.contains(SbFlags::VALNOTVALID);
                 lock.lvb_read = true;
             }
-            (None, Some(written)) => lock.lvb_written(written, lvb_seq),
-            (None, None) => lock.lvb_not_read(),
+            None if action(from, mode) == LvbAction::Write => lock.lvb_granted_writing(lvb_seq),
+            // A conversion that reads may bring a value, too. It is not the block, even if there is none.
+            None => lock.lvb_not_read(),
         }
         lock.granted = Some(mode);
         lock.granted_unknown = false;

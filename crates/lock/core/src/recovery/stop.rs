@@ -110,7 +110,7 @@ impl Lockspace {
         let known_there = self.is_known_at_master(key);
         let me = self.me();
         let resource = &mut self.store[key];
-        resource.lvb = None;
+        resource.forget_block();
         resource.moved = known_there;
         resource.master = match at_home && known_there && home != me {
             true => Master::At(home),
@@ -145,6 +145,13 @@ impl Lockspace {
             (Op::Unlock, OpStage::Asked(_)) => self.finish(id, Status::Unlocked),
             (_, OpStage::Queued) if cancelling.is_some() => {
                 self.end_cancelled(id, cancelling.unwrap_or(CancelCause::Asked));
+            }
+            // Granted in its alternative mode, it writes. The message that moves locks has no place for that value.
+            (Op::Convert, OpStage::Queued) if lock.lvb_out.is_some() && has_alternative(lock) => {
+                if let Some(held) = lock.granted {
+                    self.store.enqueue_granted(id, held);
+                }
+                self.ask_again(id);
             }
             (Op::Convert, OpStage::Asked(_)) => {
                 let middle =
@@ -184,6 +191,10 @@ impl Lockspace {
             resource.regrant = true;
         }
     }
+}
+
+fn has_alternative(lock: &Lock) -> bool {
+    lock.flags.intersects(LockFlags::ALTPR | LockFlags::ALTCW)
 }
 
 fn is_directory_message(message: &Message) -> bool {

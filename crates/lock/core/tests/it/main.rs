@@ -13,3 +13,4 @@ mod image;
 mod oracle;
 mod semantics;
 mod smoke;
+mod value_block;

@@ -2,7 +2,7 @@
 //! master here and elsewhere.
 
 use crate::common::place::{At, Place, Stage};
-use crate::common::{self, MS, node};
+use crate::common::{self, Cluster, MS, node};
 use lockify_core::*;
 
 const NONE: LockFlags = LockFlags::empty();
@@ -935,6 +935,36 @@ fn callbacks_wait_for_the_end_of_a_recovery() {
     s.cluster.run();
     assert_eq!(s.status(held), Status::Unlocked);
     assert_eq!(s.granted(waiter), Mode::PR);
+}
+
+/// A conversion that gave its mode up says so when it is granted, even by a later master.
+#[test]
+fn a_later_master_does_not_hide_a_demotion() {
+    for policy in Policy::ALL {
+        let mut c = Cluster::new(3, policy);
+        let resource = c.name_at(node(2));
+        let first = c.request(node(2), &resource, Mode::NL);
+        c.run();
+        let (one, three) = (c.request(node(1), &resource, Mode::PR), node(3));
+        let demoted = c.request(three, &resource, Mode::PR);
+        c.run();
+        c.unlock(node(2), first).unwrap();
+        c.convert(node(1), one, Mode::EX).unwrap();
+        c.run();
+        c.completions(three, demoted);
+        c.convert_with(three, demoted, Mode::EX, LockFlags::CONVDEADLK, None).unwrap();
+        c.run();
+        c.kill(node(2));
+        c.view();
+        c.run();
+        assert_eq!(c.completions(three, demoted), [], "{policy:?}");
+        c.unlock(node(1), one).unwrap();
+        c.run();
+        let done = c.completions(three, demoted);
+        assert_eq!(done.len(), 1, "{policy:?}");
+        assert_eq!(done[0].status, Status::Granted);
+        assert_eq!(done[0].status_flags, SbFlags::DEMOTED, "{policy:?}");
+    }
 }
 
 /// Ids are not used again: a new lock in a former one's place is another lock.

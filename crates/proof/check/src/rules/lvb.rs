@@ -54,8 +54,11 @@ struct Block {
     valid: Option<bool>,
     /// The line of the last write or invalidation.
     written: u64,
-    /// The line from which on it is known to have reached the master.
-    applied: Option<u64>,
+    /// Writes and invalidations that may still be on their way to the master: their locks, and the lines. A forced
+    /// unlock may write, even while another lock's write is on its way.
+    under_way: HashMap<LockKey, u64>,
+    /// The line from which on there is none.
+    applied: u64,
     /// For a moment, no lock was known to be granted: the resource may have vanished.
     maybe_gone: bool,
     /// A client has ended while its request to write was under way. It may still be granted, and then invalidates
@@ -146,9 +149,9 @@ impl LvbContent {
             || (forced_over && lock.ops.iter().any(|op| op.flags.intersects(block_flags)));
         if (forced_over || alternative) && touches {
             // The pending operation may have been granted in the meantime, or not.
-            block.may_write(seen.line);
+            block.may_write(key, seen.line);
         } else if does == Action::Write && !lock.lost {
-            block.write(seen.event, seen.line, faults);
+            block.write(key, seen.event, seen.line, faults);
         }
         if unlock {
             block.release(key);
@@ -166,11 +169,12 @@ impl LvbContent {
         let excludes = !mode.compatible(Mode::PW);
         // What goes down from PW or EX is granted where it is, before its master hears of it.
         let local = op.had.is_some_and(Mode::writes);
-        if excludes && !local && block.applied.is_none() {
-            block.applied = Some(seen.line);
+        // A provisional grant is none of the master's.
+        if excludes && !local && !seen.event.provisional {
+            block.all_arrived(seen.line);
         }
         let reads = action(op.had, mode) == Action::Read && op.flags.contains(Flags::VALBLK);
-        let still = block.applied.is_some_and(|at| at < op.line) && block.faults == faults;
+        let still = block.under_way.is_empty() && block.applied < op.line && block.faults == faults;
         let mut verdict = Ok(());
         if reads && !seen.event.provisional && (excludes || still) {
             verdict = block.judge(seen, op, faults, counts);
@@ -193,10 +197,10 @@ impl LvbContent {
         let unlocked = is_unlocked(seen.event);
         if !unlocked && seen.op.is_some_and(|op| op.line == block.written) {
             // Cancelled, timed out or refused before it could write.
-            block.may_write(seen.line);
+            block.may_write(key, seen.line);
         }
-        if unlocked && seen.op.is_some_and(|op| op.line == block.written) {
-            block.applied = Some(seen.line);
+        if unlocked {
+            block.arrived(key, seen.line);
         }
         if unlocked || seen.op.is_some_and(|op| op.kind == OpKind::Request) {
             block.release(key);
@@ -232,8 +236,7 @@ impl LvbContent {
             match lock.granted {
                 Some(mode) if mode.writes() && settled => {
                     block.invalidate(self.faults);
-                    block.written = seen.line;
-                    block.applied = None;
+                    block.sent(key, seen.line);
                     block.faults = self.faults;
                 }
                 Some(mode) if !mode.writes() && settled => {}
@@ -253,7 +256,7 @@ impl LvbContent {
     fn crash(&mut self, seen: &Seen<'_>) {
         self.faults += 1;
         self.blocks.retain(|_, block| {
-            if block.applied.is_none() && block.written != 0 {
+            if !block.under_way.is_empty() {
                 // The write may have died on its way to the master, or with it.
                 block.doubt();
             }
@@ -274,7 +277,8 @@ impl Block {
             content: if fresh { Content::Absent } else { Content::Unknown },
             valid: fresh.then_some(true),
             written: 0,
-            applied: Some(0),
+            under_way: HashMap::new(),
+            applied: 0,
             maybe_gone: false,
             haunted: false,
             faults,
@@ -301,13 +305,33 @@ impl Block {
     }
 
     /// A write may be under way: a read may return the former or the new value.
-    fn may_write(&mut self, line: u64) {
+    fn may_write(&mut self, key: LockKey, line: u64) {
         self.doubt();
-        self.written = line;
-        self.applied = None;
+        self.sent(key, line);
     }
 
-    fn write(&mut self, event: &Event, line: u64, faults: u64) {
+    /// A write or an invalidation is on its way to the master.
+    fn sent(&mut self, key: LockKey, line: u64) {
+        self.written = line;
+        self.under_way.insert(key, line);
+    }
+
+    /// The master has handled all of this lock's calls. Other locks' calls may still be on their way.
+    fn arrived(&mut self, key: LockKey, line: u64) {
+        if self.under_way.remove(&key).is_some() {
+            self.applied = line;
+        }
+    }
+
+    /// A lock is granted that excludes all writers: they have all been there.
+    fn all_arrived(&mut self, line: u64) {
+        if !self.under_way.is_empty() {
+            self.under_way.clear();
+            self.applied = line;
+        }
+    }
+
+    fn write(&mut self, key: LockKey, event: &Event, line: u64, faults: u64) {
         if event.flags.contains(Flags::IVVALBLK) {
             self.invalidate(faults);
         } else if event.flags.contains(Flags::VALBLK) {
@@ -317,8 +341,7 @@ impl Block {
         } else {
             return;
         }
-        self.written = line;
-        self.applied = None;
+        self.sent(key, line);
         self.faults = faults;
     }
 

@@ -559,6 +559,76 @@ fn a_lock_that_goes_down_where_it_is_does_not_prove_that_its_write_has_arrived()
     clean("lvb", history);
 }
 
+/// Node 1's write is on its way when node 2 gives a request up that could have written. Node 4's CR goes past
+/// the write, node 5's PR comes after it.
+const TWO_ON_THEIR_WAY: &str = r#"
+        e:"begin"
+        e:"request",n:3,l:1,r:1,m:"NL"
+        e:"grant",n:3,l:1,m:"NL"
+        e:"request",n:1,l:1,r:1,m:"EX","client":"c"
+        e:"grant",n:1,l:1,m:"EX"
+        e:"convert",n:1,l:1,m:"PW","flags":["valblk"],"lvb":"09"
+        e:"grant",n:1,l:1,m:"PW"
+        e:"request",n:2,l:1,r:1,m:"PR","flags":["valblk"]
+        e:"unlock",n:1,l:1,"flags":["valblk"],"lvb":"0a"
+        NEXT
+        e:"unlock",n:2,l:1,"flags":["force"]
+        e:"complete",n:2,l:1,"status":65538
+        e:"request",n:4,l:1,r:1,m:"CR","flags":["valblk"]
+        e:"request",n:5,l:1,r:1,m:"PR","flags":["valblk"]
+        e:"grant",n:5,l:1,m:"PR","lvb":"0a"
+        e:"grant",n:4,l:1,m:"CR","lvb":"09""#;
+
+#[test]
+fn the_end_of_one_unlock_does_not_prove_that_another_ones_write_has_arrived() {
+    let under_way = TWO_ON_THEIR_WAY.replace("NEXT", r#"e:"fault""#);
+    assert_eq!(clean("lvb", &under_way).counts.lvb_reads, 1);
+    let arrived = TWO_ON_THEIR_WAY.replace("NEXT", r#"e:"complete",n:1,l:1,"status":65538"#);
+    assert_eq!(broken(&arrived), ("lvb", vec![11, 13, 16]));
+}
+
+#[test]
+fn the_write_of_a_client_that_dies_may_still_be_on_its_way() {
+    let dies = TWO_ON_THEIR_WAY.replace("NEXT", r#"e:"gone",n:1,"client":"c""#);
+    assert_eq!(clean("lvb", &dies).counts.lvb_reads, 1);
+}
+
+#[test]
+fn a_provisional_grant_does_not_prove_that_a_write_has_arrived() {
+    let claim = r#"e:"request",n:6,l:1,r:1,m:"EX","flags":["notify"],"client":"d"
+        e:"claim",n:6,r:1,"claim_id":1
+        e:"grant",n:6,l:1,m:"EX","provisional":true,"claim_id":1
+        e:"refuse",n:6,r:1,"claim_id":1,"master":2
+        e:"conflict",n:6,r:1,"claim_id":1
+        e:"lost",n:6,l:1"#;
+    let history = TWO_ON_THEIR_WAY.replace("NEXT", claim);
+    assert_eq!(clean("lvb", &history).counts.lvb_reads, 1);
+    let granted = r#"e:"request",n:6,l:1,r:1,m:"EX","client":"d"
+        e:"grant",n:6,l:1,m:"EX"
+        e:"unlock",n:6,l:1
+        e:"complete",n:6,l:1,"status":65538"#;
+    let history = TWO_ON_THEIR_WAY.replace("NEXT", granted);
+    assert_eq!(broken(&history), ("lvb", vec![14, 16, 19]));
+}
+
+#[test]
+fn an_unlock_proves_that_its_locks_earlier_write_has_arrived() {
+    let under_way = r#"
+        e:"begin"
+        e:"request",n:2,l:1,r:1,m:"NL"
+        e:"grant",n:2,l:1,m:"NL"
+        e:"request",n:1,l:1,r:1,m:"EX"
+        e:"grant",n:1,l:1,m:"EX"
+        e:"convert",n:1,l:1,m:"NL","flags":["valblk"],"lvb":"0a"
+        e:"grant",n:1,l:1,m:"NL"
+        e:"unlock",n:1,l:1
+        e:"complete",n:1,l:1,"status":65538
+        e:"convert",n:2,l:1,m:"CR","flags":["valblk"]
+        e:"grant",n:2,l:1,m:"CR","lvb":"09""#;
+    assert_eq!(broken(under_way), ("lvb", vec![6, 10, 11]));
+    clean("lvb", &under_way.replace(r#"e:"complete",n:1,l:1,"status":65538"#, r#"e:"fault""#));
+}
+
 #[test]
 fn a_client_that_dies_while_it_waits_to_write_may_invalidate_the_value_block_later() {
     let alive = r#"

@@ -19,6 +19,7 @@ impl Lockspace {
         if let Some(claim) = self.claims.open.get_mut(ordinal) {
             claim.state = State::Conflict(master);
         }
+        self.store[claim.resource].forget_block();
         let id = claim.lock;
         let lock = &mut self.store[id];
         lock.lost = true;

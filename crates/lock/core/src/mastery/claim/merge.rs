@@ -25,9 +25,15 @@ impl Lockspace {
         let mut new = self.new_lock_of(lock);
         new.ask.op = op;
         new.ask.mode = self.store[lock].granted.unwrap_or(Mode::NL);
-        let resource = &mut self.store[key];
-        new.ask.lvb = resource.lvb.take();
+        // It stays here, too: the other node may be master no more.
+        let resource = &self.store[key];
         let lvb_seq = resource.lvb_seq;
+        new.ask.lvb = resource.lvb.clone();
+        new.ask.flags.set(LockFlags::IVVALBLK, resource.lvb_invalid);
+        if resource.lvb.is_some() {
+            // The answer says which block the master has then.
+            new.ask.flags |= LockFlags::VALBLK;
+        }
         let patience = self.config.merge_patience;
         self.send(master, Body::Merge { new, patience, lvb_seq });
     }
@@ -48,6 +54,7 @@ impl Lockspace {
         if resource.lvb.is_none() && ask.lvb.is_some() {
             resource.lvb = ask.lvb;
             resource.lvb_seq = lvb_seq;
+            resource.lvb_invalid = ask.flags.contains(LockFlags::IVVALBLK);
         }
         let mut lock =
             Lock::new(key, Owner::Remote { node: from, lkid: ask.lkid, client }, self.now);
@@ -108,7 +115,8 @@ impl Lockspace {
                 let lock = &mut self.store[lkid];
                 lock.remid = Some(remid);
                 lock.token = granted.token;
-                lock.lvb_seq = granted.lvb_seq;
+                lock.lvb_merged(granted);
+                self.store[claim.resource].forget_block();
                 self.settle(ordinal, claim);
             }
             Answer::Conflict => self.conflict(ordinal, claim, from),

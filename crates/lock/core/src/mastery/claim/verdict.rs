@@ -96,6 +96,7 @@ impl Lockspace {
         self.store[key].master = Master::At(master);
         if claim.strict || self.store.get(claim.lock).is_none() {
             // Nothing was granted (or nothing is left): the standard path from here on.
+            self.store[key].forget_block();
             return self.settle(ordinal, claim);
         }
         self.merge(ordinal, master);
