@@ -37,6 +37,12 @@ pub struct Args {
     /// Serve on a Unix socket, for this user
     #[arg(long, value_name = "PATH", group = "where")]
     socket: Option<PathBuf>,
+    /// The permissions of the socket's file, in octal [default: 600, or 660 with --socket-group]
+    #[arg(long, value_name = "MODE", requires = "socket", value_parser = parse_mode)]
+    socket_mode: Option<u32>,
+    /// The group of the socket's file: its name or number
+    #[arg(long, value_name = "GROUP", requires = "socket", value_parser = parse_group)]
+    socket_group: Option<u32>,
     /// Serve by TCP, on a loopback address; port 0 is a free one
     #[arg(long, value_name = "ADDR:PORT", group = "where")]
     listen: Option<SocketAddr>,
@@ -60,6 +66,22 @@ pub struct Args {
     secure: Secure,
 }
 
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "permissions are three octal digits, as 660".into())
+}
+
+fn parse_group(text: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    match nix::unistd::Group::from_name(text) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err("there is no such group on this machine: see `getent group`".into()),
+        Err(e) => Err(format!("the groups of this machine cannot be read: {e}")),
+    }
+}
+
 impl Args {
     fn place(&self) -> Result<Listen, Failure> {
         let open = match self.open_to_network.as_deref() {
@@ -71,7 +93,11 @@ impl Args {
             }
         };
         match (&self.socket, self.listen) {
-            (Some(path), _) => Ok(Listen::Unix(path.clone())),
+            (Some(path), _) => {
+                let group = self.socket_group;
+                let mode = self.socket_mode.unwrap_or(if group.is_some() { 0o660 } else { 0o600 });
+                Ok(Listen::Unix { path: path.clone(), mode, group })
+            }
             (None, Some(address)) => Ok(Listen::Tcp { address, open }),
             (None, None) => Err(Failure::new(Code::Unreadable, "give --socket or --listen")),
         }

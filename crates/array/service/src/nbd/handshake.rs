@@ -3,7 +3,8 @@
 use std::io::{self, Read, Write};
 
 use super::wire::{
-    self, InfoRequest, OptionHead, export_flag, handshake_flag, info, option, reply,
+    self, ALLOCATION, ALLOCATION_ID, ContextRequest, InfoRequest, OptionHead, export_flag,
+    handshake_flag, info, option, reply,
 };
 use super::{Export, MAX_REQUEST};
 
@@ -13,12 +14,16 @@ const MAX_OPTION: u32 = 8 * 1024;
 const ABSURD_OPTION: u32 = 1024 * 1024;
 /// Options of one client. Real clients send fewer than ten.
 const MAX_OPTIONS: u32 = 128;
+/// Options of a client that is turned away.
+const FAREWELLS: u32 = 4;
 
 /// The result of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Agreed {
     /// Reads are answered with structured replies.
     pub structured: bool,
+    /// The client may ask which bytes are allocated.
+    pub allocation: bool,
 }
 
 /// Negotiates; `None` if the client took its leave.
@@ -29,17 +34,10 @@ pub(crate) fn negotiate(
     stream: &mut (impl Read + Write),
     export: &Export,
 ) -> io::Result<Option<Agreed>> {
-    stream.write_all(&wire::greeting())?;
-    let flags = u32::from_be_bytes(array(stream)?);
-    let known = u32::from(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
-    if flags & !known != 0 {
-        return Err(misbehaves("sets handshake flags that there are not"));
-    }
-    let zeroes = flags & u32::from(handshake_flag::NO_ZEROES) == 0;
-    let mut agreed = Agreed { structured: false };
+    let zeroes = greet(stream)?;
+    let mut agreed = Agreed { structured: false, allocation: false };
     for _ in 0..MAX_OPTIONS {
-        let head = OptionHead::decode(&array(stream)?)
-            .ok_or_else(|| misbehaves("sends something that is no option: does it speak NBD?"))?;
+        let head = option_head(stream)?;
         let Some(data) = option_data(stream, head)? else {
             stream.write_all(&wire::option_reply(head.option, reply::TOO_BIG, &[]))?;
             continue;
@@ -80,18 +78,98 @@ pub(crate) fn negotiate(
                 agreed.structured = true;
                 stream.write_all(&wire::option_reply(head.option, reply::ACK, &[]))?;
             }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                let answer = answer_contexts(stream, head.option, &data, export, agreed)?;
+                if head.option == option::SET_META_CONTEXT {
+                    agreed.allocation = answer;
+                }
+            }
             _ => refuse(stream, head.option, reply::UNSUPPORTED, "not supported here")?,
         }
     }
     Err(misbehaves("sends options without end"))
 }
 
+/// Tells a client why it is not served, with its first few options.
+///
+/// # Errors
+/// As for [`negotiate`].
+pub(crate) fn turn_away(stream: &mut (impl Read + Write), why: &str) -> io::Result<()> {
+    greet(stream)?;
+    for _ in 0..FAREWELLS {
+        let head = option_head(stream)?;
+        option_data(stream, head)?;
+        match head.option {
+            // The one has no way to refuse but to hang up, and the other is a farewell.
+            option::EXPORT_NAME | option::ABORT => return Ok(()),
+            _ => refuse(stream, head.option, reply::POLICY, why)?,
+        }
+    }
+    Ok(())
+}
+
+/// The first words; whether the client wants the zeroes of old.
+fn greet(stream: &mut (impl Read + Write)) -> io::Result<bool> {
+    stream.write_all(&wire::greeting())?;
+    let flags = u32::from_be_bytes(array(stream)?);
+    let known = u32::from(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
+    if flags & !known != 0 {
+        return Err(misbehaves("sets handshake flags that there are not"));
+    }
+    Ok(flags & u32::from(handshake_flag::NO_ZEROES) == 0)
+}
+
+fn option_head(stream: &mut impl Read) -> io::Result<OptionHead> {
+    OptionHead::decode(&array(stream)?)
+        .ok_or_else(|| misbehaves("sends something that is no option: does it speak NBD?"))
+}
+
+/// Answers a question for meta contexts; whether the client has chosen the one that there is.
+fn answer_contexts(
+    stream: &mut impl Write,
+    option: u32,
+    data: &[u8],
+    export: &Export,
+    agreed: Agreed,
+) -> io::Result<bool> {
+    let Some(request) = ContextRequest::decode(data) else {
+        refuse(stream, option, reply::INVALID, "the lengths in this option contradict each other")?;
+        return Ok(false);
+    };
+    if !agreed.structured {
+        refuse(stream, option, reply::INVALID, "ask for structured replies first")?;
+        return Ok(false);
+    }
+    if !export.is_named(request.name) {
+        unknown_export(stream, option, export)?;
+        return Ok(false);
+    }
+    let lists = option == option::LIST_META_CONTEXT;
+    let named = request.queries.contains(&ALLOCATION);
+    let all = lists && (request.queries.is_empty() || request.queries.contains(&&b"base:"[..]));
+    if named || all {
+        // In a list, numbers mean nothing.
+        let id = if lists { 0 } else { ALLOCATION_ID };
+        let context = [&id.to_be_bytes()[..], ALLOCATION].concat();
+        stream.write_all(&wire::option_reply(option, reply::META_CONTEXT, &context))?;
+    }
+    stream.write_all(&wire::option_reply(option, reply::ACK, &[]))?;
+    Ok(named)
+}
+
+fn unknown_export(stream: &mut impl Write, option: u32, export: &Export) -> io::Result<()> {
+    let what = format!("there is no such export; there is \"{}\"", export.name);
+    refuse(stream, option, reply::UNKNOWN, &what)
+}
+
 /// The export's capabilities after this negotiation.
 fn flags_of(export: &Export, agreed: Agreed) -> u16 {
-    use export_flag::{DF, FLUSH, FUA, HAS_FLAGS, MULTI_CONN, READ_ONLY, WRITE_ZEROES};
+    use export_flag::{
+        CACHE, DF, FAST_ZERO, FLUSH, FUA, HAS_FLAGS, MULTI_CONN, READ_ONLY, WRITE_ZEROES,
+    };
     // Nothing is cached here, and a flush goes to all devices: connections need not know of each other.
-    let always = HAS_FLAGS | FLUSH | FUA | MULTI_CONN;
-    let writing = if export.read_only { READ_ONLY } else { WRITE_ZEROES };
+    let always = HAS_FLAGS | FLUSH | FUA | MULTI_CONN | CACHE;
+    let writing = if export.read_only { READ_ONLY } else { WRITE_ZEROES | FAST_ZERO };
     always | writing | if agreed.structured { DF } else { 0 }
 }
 
@@ -108,8 +186,7 @@ fn answer_info(
         return Ok(false);
     };
     if !export.is_named(request.name) {
-        let what = format!("there is no such export; there is \"{}\"", export.name);
-        refuse(stream, option, reply::UNKNOWN, &what)?;
+        unknown_export(stream, option, export)?;
         return Ok(false);
     }
     let mut tell = |kind: u16, value: &[u8]| {

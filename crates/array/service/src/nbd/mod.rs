@@ -9,7 +9,7 @@
 //! - **Requests are in whole blocks of the array** (4096 bytes), and the handshake says so. This server could not isolate the
 //!   edges of a partial block from other hosts. It refuses other requests.
 //! - **Replies come in the order in which operations end.** Nothing is cached, so a flush on any connection is one for all.
-//! - **Bounded**: there are limits of connections ([`CONNECTIONS`]), and of requests and bytes for each ([`REQUESTS`],
+//! - **Bounded**: there are limits of connections ([`CONNECTIONS`]; further clients are told why), and of requests and bytes for each ([`REQUESTS`],
 //!   [`BYTES`]). A client that sends more, or does not read its replies, waits and delays nobody else.
 //! - **Half a request has no effect.** Work that was begun when a client disappears is finished.
 
@@ -39,7 +39,7 @@ pub use stream::{Listen, OPEN_TO_NETWORK};
 pub const MAX_REQUEST: u32 = 32 * 1024 * 1024;
 /// Requests longer than this are split, bytes; unless a stripe is longer.
 pub const SPLIT: u32 = 1024 * 1024;
-/// Connections at a time; further ones are closed at once.
+/// Connections at a time; further clients are told so, and served nothing.
 pub const CONNECTIONS: usize = 64;
 /// Requests of a connection that are under way, at most.
 pub const REQUESTS: usize = 128;

@@ -12,7 +12,7 @@ use lockify_array::OpError;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::error::ListenError;
-use super::handshake::negotiate;
+use super::handshake::{negotiate, turn_away};
 use super::session::{self, Served};
 use super::stream::{Listen, Listener, Stream, Until};
 use super::{Backend, CONNECTIONS, Export, SPLIT};
@@ -23,6 +23,8 @@ const GREETING: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long nobody is accepted after the system refused to.
 const RESPITE: Duration = Duration::from_millis(100);
+/// Clients that are told at a time why they are not served; further ones are hung up on.
+const TURNED_AWAY: usize = 8;
 /// Failed operations that are reported, of each connection.
 const REPORTED: usize = 8;
 
@@ -57,6 +59,8 @@ struct Shared {
 struct Clients {
     last: u64,
     streams: HashMap<u64, Stream>,
+    /// Those that are being told why they are not served.
+    turned_away: usize,
 }
 
 impl Shared {
@@ -183,7 +187,12 @@ fn welcome(
     let mut clients = shared.clients();
     if clients.streams.len() >= CONNECTIONS {
         (shared.log)(&format!("a client was turned away: there are {CONNECTIONS} connections"));
-        return Ok(());
+        if clients.turned_away >= TURNED_AWAY {
+            return Ok(());
+        }
+        clients.turned_away += 1;
+        drop(clients);
+        return refuse(stream, Arc::clone(shared));
     }
     clients.last += 1;
     let number = clients.last;
@@ -203,6 +212,20 @@ fn welcome(
         stream.shutdown(Shutdown::Both);
     };
     std::thread::Builder::new().name("nbd-client".into()).spawn(work)?;
+    Ok(())
+}
+
+/// Tells a client on a thread of its own that there is no place for it.
+fn refuse(stream: Stream, shared: Arc<Shared>) -> io::Result<()> {
+    let place = Refused(shared);
+    let work = move || {
+        let why = format!("all {CONNECTIONS} connections are in use: try again when one has ended");
+        // It may hang up as it likes.
+        let _ = turn_away(&mut Until::new(&stream, GREETING), &why);
+        stream.shutdown(Shutdown::Both);
+        drop(place);
+    };
+    std::thread::Builder::new().name("nbd-refusal".into()).spawn(work)?;
     Ok(())
 }
 
@@ -244,6 +267,15 @@ impl Guest {
             _ => error.to_string(),
         };
         (self.shared.log)(&format!("client {} {what}", self.number));
+    }
+}
+
+/// One of the clients that are being turned away.
+struct Refused(Arc<Shared>);
+
+impl Drop for Refused {
+    fn drop(&mut self) {
+        self.0.clients().turned_away -= 1;
     }
 }
 

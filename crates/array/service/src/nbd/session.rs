@@ -61,6 +61,11 @@ impl Reader<'_> {
                 let _ = self.to.send(Finished { request, outcome, permit, to: self.to.clone() });
                 continue;
             }
+            if request.command == Command::BlockStatus {
+                let (outcome, permit) = (Outcome::Allocated, budget.take(0));
+                let _ = self.to.send(Finished { request, outcome, permit, to: self.to.clone() });
+                continue;
+            }
             let bytes = match request.command {
                 Command::Read | Command::Write => request.length as usize,
                 _ => 0,
@@ -96,7 +101,8 @@ fn check(request: &Request, export: &Export, agreed: Agreed) -> Result<(), Refus
     let flags = request_flag::FUA
         | match request.command {
             Command::Read if agreed.structured => request_flag::DF,
-            Command::WriteZeroes => request_flag::NO_HOLE,
+            Command::WriteZeroes => request_flag::NO_HOLE | request_flag::FAST_ZERO,
+            Command::BlockStatus => request_flag::REQ_ONE,
             _ => 0,
         };
     if request.flags & !flags != 0 {
@@ -105,6 +111,8 @@ fn check(request: &Request, export: &Export, agreed: Agreed) -> Result<(), Refus
     let writes = matches!(request.command, Command::Write | Command::WriteZeroes);
     match request.command {
         Command::Flush | Command::Disconnect => return Ok(()),
+        Command::BlockStatus if agreed.allocation => {}
+        Command::BlockStatus => return invalid("the handshake has chosen no meta context"),
         Command::Other(_) => return invalid("this export does not offer such requests"),
         _ if writes && export.read_only => {
             return Err((Errno::NotPermitted, "the export is read-only"));
@@ -112,7 +120,11 @@ fn check(request: &Request, export: &Export, agreed: Agreed) -> Result<(), Refus
         Command::Read | Command::Write if request.length > MAX_REQUEST => {
             return invalid("a request has at most 32 MiB");
         }
-        Command::Read | Command::Write | Command::WriteZeroes => {}
+        // Zeroes are written like any other data.
+        Command::WriteZeroes if request.flags & request_flag::FAST_ZERO != 0 => {
+            return Err((Errno::NotSupported, "zeroes are not faster than data"));
+        }
+        Command::Read | Command::Write | Command::Cache | Command::WriteZeroes => {}
     }
     if request.length == 0 {
         return invalid("the request has no length");
@@ -179,6 +191,7 @@ impl Writer<'_> {
                 return None;
             }
             Outcome::Done => (wire::done(request.cookie), Vec::new()),
+            Outcome::Allocated => (wire::allocated(&request), Vec::new()),
             Outcome::Refused(errno, why) => {
                 (wire::failed(request.cookie, errno, why, structured), Vec::new())
             }

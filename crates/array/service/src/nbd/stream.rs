@@ -17,8 +17,15 @@ pub const OPEN_TO_NETWORK: &str = "anybody who reaches the network may read and 
 /// Where a server listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Listen {
-    /// A Unix socket, for users of this machine who may write to the file: only its owner.
-    Unix(PathBuf),
+    /// A Unix socket, for users of this machine who may write to the file.
+    Unix {
+        /// Its file.
+        path: PathBuf,
+        /// The file's permissions: 0o600 is for the owner alone.
+        mode: u32,
+        /// The file's group, unless it is the process's.
+        group: Option<u32>,
+    },
     /// A TCP address; port 0 is a free one.
     Tcp {
         /// The address.
@@ -38,13 +45,16 @@ pub(crate) enum Listener {
 impl Listener {
     pub fn bind(listen: &Listen) -> Result<Listener, ListenError> {
         match listen {
-            Listen::Unix(path) => {
+            Listen::Unix { path, mode, group } => {
                 let failed = |error| ListenError::Bind { place: path.display().to_string(), error };
                 remove_stale(path)?;
                 let listener = UnixListener::bind(path).map_err(failed)?;
-                let owner_only = std::fs::Permissions::from_mode(0o600);
-                std::fs::set_permissions(path, owner_only).map_err(failed)?;
-                Ok(Listener::Unix(listener, path.clone()))
+                // From here on, the file is removed with the listener.
+                let listener = Listener::Unix(listener, path.clone());
+                std::os::unix::fs::chown(path, None, *group).map_err(failed)?;
+                let permissions = std::fs::Permissions::from_mode(*mode);
+                std::fs::set_permissions(path, permissions).map_err(failed)?;
+                Ok(listener)
             }
             Listen::Tcp { address, open } => {
                 if !open && !address.ip().to_canonical().is_loopback() {
@@ -225,7 +235,7 @@ impl Write for Until<'_> {
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Listen::Unix(path) => path.display().fmt(f),
+            Listen::Unix { path, .. } => path.display().fmt(f),
             Listen::Tcp { address, .. } => address.fmt(f),
         }
     }
@@ -239,7 +249,7 @@ mod tests {
     fn a_socket_that_a_dead_server_left_is_replaced_and_others_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket with a space");
-        let listen = Listen::Unix(path.clone());
+        let listen = Listen::Unix { path: path.clone(), mode: 0o600, group: None };
         // Bound without our listener, nothing removes its file.
         drop(UnixListener::bind(&path).unwrap());
         let alive = Listener::bind(&listen).unwrap();
@@ -252,6 +262,25 @@ mod tests {
         std::fs::write(&path, "precious").unwrap();
         assert!(matches!(Listener::bind(&listen), Err(ListenError::Taken(_))));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_socket_has_the_permissions_that_were_asked_for() {
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let own = std::fs::metadata(dir.path()).unwrap().gid();
+        let listen = Listen::Unix { path: path.clone(), mode: 0o660, group: Some(own) };
+        let listener = Listener::bind(&listen).unwrap();
+        let there = std::fs::metadata(&path).unwrap();
+        assert_eq!((there.permissions().mode() & 0o777, there.gid()), (0o660, own));
+        drop(listener);
+        // A group that the system does not give leaves nothing behind.
+        if !rustix::process::geteuid().is_root() {
+            let listen = Listen::Unix { path: path.clone(), mode: 0o660, group: Some(0) };
+            assert!(matches!(Listener::bind(&listen), Err(ListenError::Bind { .. })));
+            assert!(!path.exists());
+        }
     }
 
     #[test]

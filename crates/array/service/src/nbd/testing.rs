@@ -156,7 +156,8 @@ impl Running {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("nbd");
         let log = |what: &str| eprintln!("server: {what}");
-        let server = Server::listen(&Listen::Unix(socket.clone()), export, log).unwrap();
+        let listen = Listen::Unix { path: socket.clone(), mode: 0o600, group: None };
+        let server = Server::listen(&listen, export, log).unwrap();
         let (uri, stopper) = (server.uri().unwrap(), server.stopper().unwrap());
         let backend = Arc::clone(&memory);
         let thread = Some(std::thread::spawn(move || server.run(backend)));

@@ -42,6 +42,8 @@ impl Iterator for Pieces {
 pub(crate) enum Outcome {
     /// The data of a read, in order.
     Data(Vec<Bytes>),
+    /// The bytes of a request for block status have a place on devices.
+    Allocated,
     /// Anything else is done.
     Done,
     /// It was not tried.
@@ -140,9 +142,11 @@ pub(crate) fn start(
         let span = Span { start: offset / block, count: length / block };
         let from = (offset - request.offset) as usize;
         let transfer = Arc::clone(&transfer);
-        // Zeroes have no length that bounds their pieces, so these are counted.
+        // Some requests have no length that bounds their pieces, so these are counted.
         let (work, counted) = match request.command {
             Command::Read => (Work::Read { span }, None),
+            // Nothing is kept, but a stripe that needs a repair has had it before the client reads.
+            Command::Cache => (Work::Read { span }, Some(budget.take(length as usize))),
             Command::WriteZeroes => {
                 (Work::Write { span, data: zeroes.slice(..length as usize) }, Some(budget.take(0)))
             }

@@ -26,6 +26,8 @@ pub(crate) mod export_flag {
     pub const WRITE_ZEROES: u16 = 1 << 6;
     pub const DF: u16 = 1 << 7;
     pub const MULTI_CONN: u16 = 1 << 8;
+    pub const CACHE: u16 = 1 << 10;
+    pub const FAST_ZERO: u16 = 1 << 11;
 }
 
 /// Options that are known.
@@ -36,6 +38,8 @@ pub(crate) mod option {
     pub const INFO: u32 = 6;
     pub const GO: u32 = 7;
     pub const STRUCTURED_REPLY: u32 = 8;
+    pub const LIST_META_CONTEXT: u32 = 9;
+    pub const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Answers to options.
@@ -43,7 +47,9 @@ pub(crate) mod reply {
     pub const ACK: u32 = 1;
     pub const SERVER: u32 = 2;
     pub const INFO: u32 = 3;
+    pub const META_CONTEXT: u32 = 4;
     pub const UNSUPPORTED: u32 = 1 << 31 | 1;
+    pub const POLICY: u32 = 1 << 31 | 2;
     pub const INVALID: u32 = 1 << 31 | 3;
     pub const UNKNOWN: u32 = 1 << 31 | 6;
     pub const TOO_BIG: u32 = 1 << 31 | 9;
@@ -62,11 +68,18 @@ pub(crate) mod request_flag {
     pub const FUA: u16 = 1 << 0;
     pub const NO_HOLE: u16 = 1 << 1;
     pub const DF: u16 = 1 << 2;
+    pub const REQ_ONE: u16 = 1 << 3;
+    pub const FAST_ZERO: u16 = 1 << 4;
 }
+
+/// The one meta context that there is, and its number on a connection: which bytes have a place on devices.
+pub(crate) const ALLOCATION: &[u8] = b"base:allocation";
+pub(crate) const ALLOCATION_ID: u32 = 1;
 
 /// Types of a structured reply's chunks; it ends with the one that has [`CHUNK_DONE`].
 mod chunk {
     pub const OFFSET_DATA: u16 = 1;
+    pub const BLOCK_STATUS: u16 = 5;
     pub const ERROR: u16 = 1 << 15 | 1;
 }
 const CHUNK_DONE: u16 = 1;
@@ -83,6 +96,8 @@ pub enum Errno {
     Invalid = 22,
     /// A write beyond the end.
     NoSpace = 28,
+    /// A fast way was asked for, and there is none.
+    NotSupported = 95,
     /// The server is about to end.
     ShuttingDown = 108,
 }
@@ -148,6 +163,28 @@ impl InfoRequest<'_> {
     }
 }
 
+/// The content of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ContextRequest<'a> {
+    pub name: &'a [u8],
+    pub queries: Vec<&'a [u8]>,
+}
+
+impl ContextRequest<'_> {
+    /// `None` if lengths contradict each other.
+    pub fn decode(data: &[u8]) -> Option<ContextRequest<'_>> {
+        let mut fields = Fields(data);
+        let length = fields.u32()?;
+        let name = fields.bytes(length.try_into().ok()?)?;
+        let mut queries = Vec::new();
+        for _ in 0..fields.u32()? {
+            let length = fields.u32()?;
+            queries.push(fields.bytes(length.try_into().ok()?)?);
+        }
+        fields.0.is_empty().then_some(ContextRequest { name, queries })
+    }
+}
+
 /// The server's first message.
 pub(crate) fn greeting() -> [u8; 18] {
     let mut bytes = [0; 18];
@@ -176,7 +213,9 @@ pub(crate) enum Command {
     Write,
     Disconnect,
     Flush,
+    Cache,
     WriteZeroes,
+    BlockStatus,
     Other(u16),
 }
 
@@ -206,7 +245,9 @@ impl Request {
             1 => Command::Write,
             2 => Command::Disconnect,
             3 => Command::Flush,
+            5 => Command::Cache,
             6 => Command::WriteZeroes,
+            7 => Command::BlockStatus,
             other => Command::Other(other),
         };
         let (cookie, offset, length) = (fields.u64()?, fields.u64()?, fields.u32()?);
@@ -247,6 +288,15 @@ pub(crate) fn data_head(request: &Request, with_structure: bool) -> Vec<u8> {
     let mut bytes =
         structured(chunk::OFFSET_DATA, request.cookie, request.length.saturating_add(8));
     bytes.extend(request.offset.to_be_bytes());
+    bytes
+}
+
+/// The reply to a request for block status: all of it has a place on devices, and may be other than zero.
+pub(crate) fn allocated(request: &Request) -> Vec<u8> {
+    let mut bytes = structured(chunk::BLOCK_STATUS, request.cookie, 12);
+    for word in [ALLOCATION_ID, request.length, 0] {
+        bytes.extend(word.to_be_bytes());
+    }
     bytes
 }
 

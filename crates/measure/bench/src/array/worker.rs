@@ -144,7 +144,8 @@ fn be_export(file: &ArrayFile, id: u32, socket: &std::path::Path) -> Result<(), 
         let span = lockify_array::Span { start: number * count, count };
         array.write(span, stripe.clone())?;
     }
-    let server = nbd::Server::listen(&nbd::Listen::Unix(socket.to_owned()), export, log)?;
+    let listen = nbd::Listen::Unix { path: socket.to_owned(), mode: 0o600, group: None };
+    let server = nbd::Server::listen(&listen, export, log)?;
     let stopper = server.stopper()?;
     let stop = serves()?;
     let wait = move || {

@@ -57,10 +57,23 @@ fn nbdinfo_sees_what_the_export_can_do() {
     assert_eq!(export["export-size"], SIZE);
     assert_eq!(export["block_size_minimum"], 4096);
     assert_eq!(export["block_size_preferred"], 256 * 1024);
-    for can in ["can_multi_conn", "can_flush", "can_fua", "can_zero", "can_df"] {
+    let all = [
+        "can_multi_conn",
+        "can_flush",
+        "can_fua",
+        "can_zero",
+        "can_df",
+        "can_cache",
+        "can_fast_zero",
+    ];
+    for can in all {
         assert_eq!(export[can], true, "{can}");
     }
-    for cannot in ["is_read_only", "can_trim", "can_cache", "can_fast_zero", "is_rotational"] {
+    assert_eq!(export["contexts"], serde_json::json!(["base:allocation"]));
+    let map = run("libnbd-bin", "nbdinfo", &["--map", "--json", &running.uri]);
+    let map: serde_json::Value = serde_json::from_str(&map).unwrap();
+    assert_eq!((&map[0]["length"], &map[0]["type"]), (&SIZE.into(), &0.into()), "{map}");
+    for cannot in ["is_read_only", "can_trim", "is_rotational"] {
         assert_eq!(export[cannot], false, "{cannot}");
     }
     let list = run("libnbd-bin", "nbdinfo", &["--list", "--json", &running.uri]);

@@ -81,13 +81,13 @@ fn requests_that_cannot_be_done_are_refused_and_the_connection_goes_on() {
         // Its data is sent and has to be skipped.
         (WRITE, 0, MAX_REQUEST + block, INVALID),
         ((0, 6), SIZE - 4096, u32::MAX - 4095, NO_SPACE),
-        // Flags that are not offered: not to fragment, nor fast zeroes.
+        // Flags that are not offered: not to fragment, nor fast reads.
         ((4, 0), 0, block, INVALID),
-        ((16, 6), 0, block, INVALID),
+        ((16, 0), 0, block, INVALID),
         ((2, 1), 0, block, INVALID),
-        // Trim, cache, block status, and unknown commands.
+        // Trim, block status that was not chosen, and unknown commands.
         ((0, 4), 0, block, INVALID),
-        ((0, 5), 0, block, INVALID),
+        ((0, 5), SIZE, block, INVALID),
         ((0, 7), 0, block, INVALID),
         ((0, 999), 0, block, INVALID),
     ];
@@ -188,17 +188,29 @@ fn a_client_that_reads_no_replies_keeps_only_its_own_budget() {
 fn connections_are_bounded_and_places_are_free_again() {
     let running = Running::of(export(SIZE));
     let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| running.client(false)).collect();
-    assert!(running.stranger().is_over());
+    assert_eq!(asks_for_a_place(&running).unwrap().0, 0x8000_0002);
+    let why = asks_for_a_place(&running).unwrap().1;
+    assert!(String::from_utf8(why).unwrap().contains("64 connections are in use"));
+    // Those that say nothing do not keep others from being answered for ever; there are few of them.
+    let silent: Vec<_> = (0..20).map(|_| running.stranger()).collect();
+    drop(silent);
     let mut last = clients.pop().unwrap();
     last.request((0, 2), 0, 0, 0);
     assert!(last.is_over());
     // Its place is free when its thread has ended, which nothing tells.
-    loop {
-        let mut client = running.stranger();
-        if !client.is_over() {
-            break;
-        }
-    }
+    while asks_for_a_place(&running).is_none_or(|(kind, _)| kind != 3) {}
     clients.pop();
     drop(clients);
+}
+
+/// Kind and data of the first answer to GO, unless the server hangs up.
+fn asks_for_a_place(running: &Running) -> Option<(u32, Vec<u8>)> {
+    use std::io::{Read as _, Write as _};
+    let mut client = running.stranger();
+    client.0.read_exact(&mut [0; 18]).ok()?;
+    client.0.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0").ok()?;
+    let mut head = [0; 20];
+    client.0.read_exact(&mut head).ok()?;
+    let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+    Some((number(12), client.get(number(16) as usize)))
 }

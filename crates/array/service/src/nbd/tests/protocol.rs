@@ -18,8 +18,8 @@ fn options_are_answered_as_the_protocol_says() {
     let mut client = running.stranger();
     assert_eq!(client.get(18), b"NBDMAGICIHAVEOPT\0\x03");
     client.put(&3u32.to_be_bytes());
-    // One that nobody knows, TLS, and meta contexts.
-    for unknown in [77, 5, 10, 11] {
+    // One that nobody knows, TLS, and extended headers.
+    for unknown in [77, 5, 11] {
         client.option(unknown, b"whatever");
         let (option, kind, _) = client.answer();
         assert_eq!((option, kind), (unknown, 0x8000_0001));
@@ -38,7 +38,7 @@ fn options_are_answered_as_the_protocol_says() {
     let mut size = vec![0, 0];
     size.extend(SIZE.to_be_bytes());
     // All but the flags for rotational media, trimming and read-only exports.
-    size.extend(0b1_1100_1101u16.to_be_bytes());
+    size.extend(0b1101_1100_1101u16.to_be_bytes());
     assert_eq!(client.answer(), (6, 3, size.clone()));
     let sizes = [4096u32, 256 * 1024, 32 << 20].map(u32::to_be_bytes).concat();
     assert_eq!(client.answer(), (6, 3, [&[0, 3], &sizes[..]].concat()));
@@ -76,7 +76,7 @@ fn old_clients_get_their_zeroes() {
     client.option(1, b"");
     let mut expected = SIZE.to_be_bytes().to_vec();
     // No structured replies, and nothing to write.
-    expected.extend(0b1_0000_1111u16.to_be_bytes());
+    expected.extend(0b101_0000_1111u16.to_be_bytes());
     expected.resize(134, 0);
     assert_eq!(client.get(134), expected);
     client.request(WRITE, 1, 0, 4096);
@@ -112,6 +112,64 @@ fn what_is_written_is_read_also_in_pieces() {
     let (kind, cookie, payload) = client.chunk();
     assert_eq!((kind, cookie), (1, 13));
     assert_eq!(payload, [&(4096u64 * 3).to_be_bytes()[..], &data[..4096]].concat());
+}
+
+/// The data of an option for meta contexts.
+fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
+    let mut data = text(name);
+    data.extend((queries.len() as u32).to_be_bytes());
+    queries.iter().for_each(|query| data.extend(text(query)));
+    data
+}
+
+#[test]
+fn block_status_is_given_to_clients_that_have_chosen_it() {
+    let running = Running::of(export(SIZE));
+    let mut client = running.stranger();
+    client.get(18);
+    client.put(&3u32.to_be_bytes());
+    // Not before structured replies, not for another export, and not with wrong lengths.
+    client.option(10, &contexts("array", &["base:allocation"]));
+    assert_eq!(client.answer().1, 0x8000_0003);
+    client.option(8, &[]);
+    client.answer();
+    client.option(10, &contexts("other", &["base:allocation"]));
+    assert_eq!(client.answer().1, 0x8000_0006);
+    client.option(9, b"\0\0\0\x00\xff\xff\xff\xff");
+    assert_eq!(client.answer().1, 0x8000_0003);
+    for queries in [&[][..], &["base:"], &["qemu:dirty-bitmap:x", "base:allocation"]] {
+        client.option(9, &contexts("", queries));
+        assert_eq!(client.answer(), (9, 4, b"\0\0\0\0base:allocation".to_vec()));
+        assert_eq!(client.answer(), (9, 1, vec![]));
+    }
+    // The last choice counts; to choose, a name has to be whole.
+    client.option(10, &contexts("", &["base:"]));
+    assert_eq!(client.answer(), (10, 1, vec![]));
+    client.option(10, &contexts("array", &["base:allocation"]));
+    assert_eq!(client.answer(), (10, 4, b"\0\0\0\x01base:allocation".to_vec()));
+    assert_eq!(client.answer(), (10, 1, vec![]));
+    client.option(1, b"array");
+    client.get(10);
+    client.request((8, 7), 3, 4096, 3 << 20);
+    let status = [1u32, 3 << 20, 0].map(u32::to_be_bytes).concat();
+    assert_eq!(client.chunk(), (5, 3, status));
+    client.request((0, 7), 4, SIZE, 4096);
+    assert_eq!(client.chunk().0, 0x8001);
+}
+
+#[test]
+fn a_hint_to_cache_finds_errors_and_fast_zeroes_are_refused() {
+    let running = Running::of(export(SIZE));
+    let mut client = running.client(false);
+    // It has no limit but the export's end.
+    client.request((0, 5), 1, 0, SIZE as u32);
+    assert_eq!(client.reply(), (0, 1));
+    running.memory.break_block(700, OpError::Lost { block: 700 });
+    client.request((0, 5), 2, 0, SIZE as u32);
+    assert_eq!(client.reply(), (5, 2));
+    client.request((16, 6), 3, 0, 4096);
+    assert_eq!(client.reply(), (95, 3));
 }
 
 #[test]
