@@ -306,7 +306,7 @@ impl Lockspace {
         let Granted { mode, mut status_flags, lvb, lvb_seq, token } = granted;
         let now = self.now;
         let lock = &mut self.store[id];
-        // A master to which the lock has moved does not know of it.
+        // A master to which the lock has moved knows nothing of a demotion.
         status_flags |= lock.status_flags & SbFlags::DEMOTED;
         let demoted = status_flags.contains(SbFlags::DEMOTED);
         let from = if demoted { Some(Mode::NL) } else { lock.granted };
