@@ -142,6 +142,9 @@ impl Device {
             self.tso.clear(now, None, &mut self.memory, effects);
             self.locks.clear(None, effects);
             self.forget_readmission();
+            // Its blocks are made anew.
+            self.record.durable_to = 0;
+            self.durable.forget();
         }
         if self.is_let_in() && !served {
             self.serve_waiting(now, effects);

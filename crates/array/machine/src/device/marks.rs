@@ -28,8 +28,23 @@ pub(super) struct Marks {
     /// Marks that may not be durable yet, and the save that makes them so.
     fresh: BTreeMap<Mark, u64>,
     parked: Vec<Parked>,
+    /// The record's timestamp of durable writes before it was lowered, and the save that makes it so.
+    lowered: Option<(Time, u64)>,
     /// When a life that is in the record was heard of last.
     heard: BTreeMap<Life, Time>,
+}
+
+impl Marks {
+    /// The record's timestamp of durable writes becomes older than this.
+    pub(super) fn lower(&mut self, was: Time, save: u64) {
+        let was = self.lowered.map_or(was, |(before, _)| before.max(was));
+        self.lowered = Some((was, save));
+    }
+
+    /// The save that a write with this timestamp has to wait for.
+    pub(super) fn lowered_over(&self, time: Time) -> Option<u64> {
+        self.lowered.filter(|(was, _)| time <= *was).map(|(_, save)| save)
+    }
 }
 
 impl Device {
@@ -54,6 +69,9 @@ impl Device {
     pub(super) fn noted(&mut self, now: Time, from: Life, request: Request) -> Option<Request> {
         let marks = self.marks_for(from, &request);
         let mut wait = None;
+        if let [Some(_), _] = marks {
+            wait = self.admits_write(request.stamp.time);
+        }
         for mark in marks.into_iter().flatten() {
             let new = match mark {
                 Mark::Region(region) => {
@@ -83,6 +101,7 @@ impl Device {
     /// Serves what waited for this save.
     pub(super) fn unpark(&mut self, now: Time, saved: u64) {
         self.marks.fresh.retain(|_, save| *save > saved);
+        self.marks.lowered = self.marks.lowered.filter(|(_, save)| *save > saved);
         let parked = std::mem::take(&mut self.marks.parked);
         let (ready, rest): (Vec<_>, Vec<_>) = parked.into_iter().partition(|p| p.save <= saved);
         self.marks.parked = rest;
@@ -95,7 +114,7 @@ impl Device {
 
     /// Returns true if a mark is on its way to the disk.
     pub(super) fn is_marking(&self) -> bool {
-        !self.marks.fresh.is_empty()
+        !self.marks.fresh.is_empty() || self.marks.lowered.is_some()
     }
 
     /// Lives in the record that have no state here and were silent for as long as siblings are remembered. Their requests were

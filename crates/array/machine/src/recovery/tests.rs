@@ -91,7 +91,7 @@ fn read(units: &[Seen], unit: usize) -> Option<Bytes> {
 
 /// A column of which nothing is in others.
 fn alone(column: Column<'_>, units: &[Seen]) -> Finding {
-    examine(&[(column, units.to_vec())], &[], Rule::FitParity).remove(0)
+    examine(&[(column, units.to_vec())], &[vec![]], &[], Rule::FitParity).remove(0)
 }
 
 /// Repairs, and at every pass that writes several blocks tries every part of them being written before a crash, too.
@@ -211,7 +211,7 @@ fn repair_both(both: [Vec<Seen>; 2], pass: u64, visit: &mut dyn FnMut(&[Vec<Seen
     let column = |offset: u32| {
         (Column { layout: &layout, stripe: STRIPE, offset }, both[offset as usize].clone())
     };
-    let findings = examine(&[column(0), column(1)], &[], Rule::FitParity);
+    let findings = examine(&[column(0), column(1)], &[vec![], vec![]], &[], Rule::FitParity);
     let mends: Vec<(usize, Mend)> =
         (0..2).flat_map(|c| findings[c].mends.iter().map(move |mend| (c, mend.clone()))).collect();
     if mends.is_empty() {
@@ -365,11 +365,11 @@ fn a_block_that_lost_its_last_write_gets_it_back_wherever_a_record_names_it() {
             for (whole, named) in written().into_iter().zip([unit >= DATA - 1, true]) {
                 let mut units = whole.clone();
                 units[unit] = stale.clone();
-                let finding = examine(&[(column, units.clone())], &[], rule).remove(0);
+                let finding = examine(&[(column, units.clone())], &[vec![]], &[], rule).remove(0);
                 assert!(finding.mismatch);
                 if named {
                     let Seen::There { data, .. } = &whole[unit] else { panic!() };
-                    assert_eq!(finding.mends, [Mend { unit, data: data.clone(), lost: false }]);
+                    assert_eq!(finding.mends, [Mend::new(unit, data.clone(), false)]);
                     assert!(!finding.undecided);
                 } else {
                     // Nobody knows, so that only a loss that is accepted changes anything.
@@ -390,7 +390,7 @@ fn two_blocks_that_lost_their_last_writes_are_left_until_a_loss_is_accepted() {
         for other in [stale()[0].clone(), Seen::Torn, Seen::Unreadable, Seen::Absent] {
             let mut units = whole.clone();
             (units[a], units[b]) = (stale()[0].clone(), other);
-            let finding = examine(&[(column, units.clone())], &[], Rule::Leave).remove(0);
+            let finding = examine(&[(column, units.clone())], &[vec![]], &[], Rule::Leave).remove(0);
             assert_eq!((finding.undecided, &finding.mends[..]), (true, &[][..]), "{units:?}");
             repair(units, 0, &mut |_| ());
         }
@@ -410,14 +410,14 @@ fn an_unreadable_block_is_made_of_the_others_or_left() {
         let [whole, _] = written();
         let mut units = whole.clone();
         units[unit] = Seen::Unreadable;
-        let finding = examine(&[(column, units.clone())], &[], Rule::Leave).remove(0);
+        let finding = examine(&[(column, units.clone())], &[vec![]], &[], Rule::Leave).remove(0);
         let Seen::There { data, .. } = &whole[unit] else { panic!() };
-        assert_eq!(finding.mends, [Mend { unit, data: data.clone(), lost: false }]);
+        assert_eq!(finding.mends, [Mend::new(unit, data.clone(), false)]);
         for beside in (0..=DATA).filter(|beside| *beside != unit) {
             for other in [Seen::Absent, Seen::Unreadable, Seen::Torn] {
                 let mut units = units.clone();
                 units[beside] = other;
-                let finding = examine(&[(column, units.clone())], &[], Rule::Leave).remove(0);
+                let finding = examine(&[(column, units.clone())], &[vec![]], &[], Rule::Leave).remove(0);
                 let absent_parity = beside == DATA && units[DATA] == Seen::Absent;
                 assert!(finding.undecided && finding.mends.is_empty(), "{absent_parity} {units:?}");
                 repair(units, 0, &mut |after| {
@@ -445,12 +445,12 @@ fn the_newer_copy_of_a_mirror_is_the_right_one() {
             for unit in 0..2 {
                 let mut units = vec![copy(newer, 2), copy(newer, 2)];
                 units[unit] = old.clone();
-                let finding = examine(&[(column, units)], &[], rule).remove(0);
-                assert_eq!(finding.mends, [Mend { unit, data: new(2), lost: false }]);
+                let finding = examine(&[(column, units)], &[vec![]], &[], rule).remove(0);
+                assert_eq!(finding.mends, [Mend::new(unit, new(2), false)]);
             }
         }
     }
     let units = vec![copy(named, 0), copy(named, 1)];
-    let finding = examine(&[(column, units)], &[], Rule::Leave).remove(0);
+    let finding = examine(&[(column, units)], &[vec![]], &[], Rule::Leave).remove(0);
     assert!(finding.undecided && finding.mends.is_empty());
 }
