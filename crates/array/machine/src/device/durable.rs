@@ -15,12 +15,12 @@
 
 use std::collections::BTreeMap;
 
+use super::Device;
 use super::disk::{Job, Purpose};
 use super::record::Record;
-use super::Device;
+use crate::message::Call;
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
-use crate::message::Call;
 use crate::{Condition, Extent, Time};
 
 /// The record follows flushes at most so often, in parts of the time for which siblings are remembered.
@@ -56,9 +56,10 @@ impl Durable {
         self.flushing.values_mut().for_each(|(to, _)| *to = (*to).min(before));
     }
 
-    /// Nothing is known to be durable any more: the device's blocks are made anew.
+    /// The device's blocks are made anew. No older ones are left from before the start. But no flush has followed the new ones.
     pub(super) fn forget(&mut self) {
         self.will_come(0);
+        self.at_start = Time::MAX;
     }
 
     /// A write has been done.

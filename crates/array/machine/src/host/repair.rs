@@ -253,7 +253,8 @@ mod tests {
         let (past, found) = (Past::Nobody, Found::default());
         let (traces, rule) = (Vec::new(), Rule::Leave);
         let wanted = Vec::new();
-        let mut pass = Pass { stripe: 0, repair: true, rule, onto: None, past, traces, wanted, found };
+        let mut pass =
+            Pass { stripe: 0, repair: true, rule, onto: None, past, traces, wanted, found };
         assert_eq!(pass.plan(&layout, &failed).unwrap().accesses.len(), 2);
         let plan = pass.plan(&layout, &rebuilding).unwrap();
         assert_eq!(plan.accesses.len(), 3);

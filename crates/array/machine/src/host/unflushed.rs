@@ -10,9 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::ArrayHost;
 use super::engine::{Owner, Role, Sibling, Task};
 use super::repair::{Found, Pass, Wanted};
-use super::ArrayHost;
 use crate::message::Past;
 use crate::recovery::column::Rule;
 use crate::{ArrayState, DeviceId, HostAnswer, Layout, OpError, Peer, Span, Stamp, Time, Work};
@@ -148,7 +148,8 @@ impl Unflushed {
     /// The stripes of all remembered writes.
     fn stripes(&self, layout: &Layout) -> BTreeSet<u64> {
         let per_stripe = u64::from(layout.data) * u64::from(layout.unit);
-        let of = |(start, count): &(u64, u64)| start / per_stripe..=(start + count - 1) / per_stripe;
+        let of =
+            |(start, count): &(u64, u64)| start / per_stripe..=(start + count - 1) / per_stripe;
         self.writes.keys().flat_map(of).collect()
     }
 

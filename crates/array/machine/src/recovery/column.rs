@@ -143,7 +143,8 @@ pub(crate) fn doubtful(layout: &Layout, units: &[Seen], durable_to: &[Time]) -> 
         let beside = units.iter().enumerate().filter(|(other, _)| *other != unit);
         beside.filter_map(|(_, seen)| seen.header()).any(|header| header.stamp.time > time)
     };
-    let is_doubtful = |unit: &usize| units[*unit].header().is_some() && newer(*unit, durable_to[*unit]);
+    let is_doubtful =
+        |unit: &usize| units[*unit].header().is_some() && newer(*unit, durable_to[*unit]);
     match layout.redundancy {
         Redundancy::Mirror => Vec::new(),
         Redundancy::Raid5 => (0..units.len()).filter(is_doubtful).collect(),
@@ -413,8 +414,9 @@ impl Column<'_> {
             || !doubtful.is_empty();
         // The others yield a block only if none of them is doubtful.
         let yields = |unit: &usize| doubtful.iter().all(|doubtful| doubtful == unit);
+        let misfits = self.sum(units, usize::MAX).iter().any(|byte| *byte != 0);
         let stale = match doubtful {
-            [unit] if whole && !accused.any() => Some(*unit),
+            [unit] if whole && !accused.any() && misfits => Some(*unit),
             _ => None,
         };
         let may_lose = settles || !accused.any() && !unreadable;
@@ -455,7 +457,7 @@ impl Column<'_> {
                 finding.mends = vec![Mend::new(unit, data, false)];
             }
         } else if whole {
-            finding.mismatch = self.sum(units, usize::MAX).iter().any(|byte| *byte != 0);
+            finding.mismatch = misfits;
             let known = only == Some(parity) || parity_lost && !accused.any();
             if (finding.mismatch || parity_lost) && (settles || known) {
                 finding.mends = vec![new_parity(false)];

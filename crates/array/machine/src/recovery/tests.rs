@@ -390,7 +390,8 @@ fn two_blocks_that_lost_their_last_writes_are_left_until_a_loss_is_accepted() {
         for other in [stale()[0].clone(), Seen::Torn, Seen::Unreadable, Seen::Absent] {
             let mut units = whole.clone();
             (units[a], units[b]) = (stale()[0].clone(), other);
-            let finding = examine(&[(column, units.clone())], &[vec![]], &[], Rule::Leave).remove(0);
+            let finding =
+                examine(&[(column, units.clone())], &[vec![]], &[], Rule::Leave).remove(0);
             assert_eq!((finding.undecided, &finding.mends[..]), (true, &[][..]), "{units:?}");
             repair(units, 0, &mut |_| ());
         }
@@ -417,7 +418,8 @@ fn an_unreadable_block_is_made_of_the_others_or_left() {
             for other in [Seen::Absent, Seen::Unreadable, Seen::Torn] {
                 let mut units = units.clone();
                 units[beside] = other;
-                let finding = examine(&[(column, units.clone())], &[vec![]], &[], Rule::Leave).remove(0);
+                let finding =
+                    examine(&[(column, units.clone())], &[vec![]], &[], Rule::Leave).remove(0);
                 let absent_parity = beside == DATA && units[DATA] == Seen::Absent;
                 assert!(finding.undecided && finding.mends.is_empty(), "{absent_parity} {units:?}");
                 repair(units, 0, &mut |after| {
