@@ -128,7 +128,10 @@ pub enum Action {
     /// Device-served locking: U.
     Unlock,
     /// Make durable everything answered before.
-    Flush,
+    Flush {
+        /// The host's newest timestamp.
+        newest: Time,
+    },
     /// This life is alive, and keeps its locks. Every other request says so as well.
     Lease,
     /// Here is a newer state of the array.

@@ -87,7 +87,8 @@ pub struct Args {
     #[arg(long, value_name = "A..B", value_parser = span::<u64>, conflicts_with_all = LOAD)]
     seeds: Option<Span<u64>>,
     /// A crash after every message, and around every use of a disk, of everybody or of: host, server, device, writing,
-    /// writing-power, written, written-power; and a sector that fails at every use of a disk: sector
+    /// writing-power, written, written-power, cache (of a device that answers writes before they are durable); and a sector that
+    /// fails at every use of a disk: sector
     #[arg(long, value_name = "WHO", value_parser = victim, num_args = 0..=1, require_equals = true,
           conflicts_with_all = ["seeds", "basic", "half_stripe"], conflicts_with_all = LOAD)]
     every_step: Option<Option<Victim>>,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::message::{Blocks, Call};
-use crate::{Block, DeviceEvent, DiskAsk, DiskToken, Extent, Life, OpId, Stamp, Time};
+use crate::{Block, DeviceEvent, DiskAsk, DiskToken, Extent, Life, OpId, Stamp};
 
 /// Whom a disk operation is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -141,11 +141,11 @@ impl Disk {
         self.running.remove(&token).map(|entry| (entry.job, entry.purpose))
     }
 
-    /// The timestamps of writes that are not done.
-    pub(super) fn writes_under_way(&self) -> impl Iterator<Item = Time> {
+    /// The blocks of writes that are not done.
+    pub(super) fn writes_under_way(&self) -> impl Iterator<Item = Extent> {
         let all = self.waiting.iter().chain(self.running.values());
         all.filter_map(|entry| match (&entry.job, &entry.purpose) {
-            (Job::Write { stamp, .. }, _) | (_, Purpose::TakeUp { stamp, .. }) => Some(stamp.time),
+            (Job::Write { .. }, _) | (_, Purpose::TakeUp { .. }) => entry.job.extent(),
             _ => None,
         })
     }

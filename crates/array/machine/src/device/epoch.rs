@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::disk::{Job, Purpose};
+use super::durable::Covered;
 use super::{Device, DeviceOutput, Effect};
 use crate::message::{Answer, Call};
 use crate::{Agree, ArrayState, Condition, DeviceEvent, Life, Time};
@@ -143,7 +144,7 @@ impl Device {
             self.locks.clear(None, effects);
             self.forget_readmission();
             // Its blocks are made anew.
-            self.record.durable_to = 0;
+            self.record.durable = Covered::default();
             self.durable.forget();
         }
         if self.is_let_in() && !served {

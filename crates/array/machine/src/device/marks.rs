@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Device;
 use crate::message::{Action, Mode, Request};
-use crate::{Life, Time};
+use crate::{Extent, Life, Time};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Mark {
@@ -28,14 +28,24 @@ pub(super) struct Marks {
     /// Marks that may not be durable yet, and the save that makes them so.
     fresh: BTreeMap<Mark, u64>,
     parked: Vec<Parked>,
-    /// The record's timestamp of durable writes before it was lowered, and the save that makes it so.
+    /// The record's timestamp of durable writes when blocks were left out, and the save that makes it so.
     lowered: Option<(Time, u64)>,
     /// When a life that is in the record was heard of last.
     heard: BTreeMap<Life, Time>,
 }
 
+/// The blocks that a request may lead to a write of.
+fn written(action: &Action) -> Option<Extent> {
+    match action {
+        Action::Prepare { write, .. } => *write,
+        Action::Lock { extent, mode: Mode::Exclusive, .. } => Some(*extent),
+        Action::Write(blocks) => Some(blocks.extent),
+        _ => None,
+    }
+}
+
 impl Marks {
-    /// The record's timestamp of durable writes becomes older than this.
+    /// The record leaves out blocks of which older writes come.
     pub(super) fn lower(&mut self, was: Time, save: u64) {
         let was = self.lowered.map_or(was, |(before, _)| before.max(was));
         self.lowered = Some((was, save));
@@ -50,13 +60,12 @@ impl Marks {
 impl Device {
     /// The marks that a request needs; none if it leaves no state here.
     fn marks_for(&self, from: Life, request: &Request) -> [Option<Mark>; 2] {
-        let (written, holds) = match &request.action {
-            Action::Prepare { write, .. } => (*write, write.is_some()),
-            Action::Lock { extent, mode: Mode::Exclusive, .. } => (Some(*extent), true),
+        let written = written(&request.action);
+        let holds = match &request.action {
+            Action::Prepare { write, .. } => write.is_some(),
             // A host that only reads relies on its lock as well.
-            Action::Lock { .. } => (None, true),
-            Action::Write(blocks) => (Some(blocks.extent), false),
-            _ => (None, false),
+            Action::Lock { .. } => true,
+            _ => false,
         };
         let layout = self.config.layout;
         let stripe = written.and_then(|extent| layout.stripe_of(self.config.id, extent.start));
@@ -69,8 +78,8 @@ impl Device {
     pub(super) fn noted(&mut self, now: Time, from: Life, request: Request) -> Option<Request> {
         let marks = self.marks_for(from, &request);
         let mut wait = None;
-        if let [Some(_), _] = marks {
-            wait = self.admits_write(request.stamp.time);
+        if let Some(extent) = written(&request.action) {
+            wait = self.admits_write(request.stamp.time, extent);
         }
         for mark in marks.into_iter().flatten() {
             let new = match mark {

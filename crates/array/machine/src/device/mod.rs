@@ -530,10 +530,7 @@ impl Device {
             }
             (Purpose::Start, _) => self.started = true,
             (Purpose::Flush { call, number }, _) => {
-                self.flushed(now, number);
-                if let Some(call) = call {
-                    self.reply(call, false, Answer::Done);
-                }
+                self.flushed(number, call);
             }
             (Purpose::Save { number }, _) => {
                 self.saved(number);

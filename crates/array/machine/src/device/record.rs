@@ -6,15 +6,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::DeviceBoot;
+use super::durable::Covered;
 use super::epoch::BootError;
 use super::fence::Fences;
 use crate::agreement::{Acceptor, Ballot};
-use crate::{ArrayState, Condition, DeviceId, Epoch, Life, Time};
+use crate::{ArrayState, Condition, DeviceId, Epoch, Life};
 
 /// Begins a record of this format. No record of the first format begins so: it began with a number in the varint encoding,
 /// which has ten bytes at most, and one in the last.
 const SECOND: [u8; 11] = [0xff; 11];
-/// Begins a record of the format with [`Record::durable_to`].
+/// Begins a record of the format with [`Record::durable`].
 const THIRD: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe];
 
 /// The state that a device keeps durably beside its blocks.
@@ -34,8 +35,8 @@ pub(super) struct Record {
     pub key: u64,
     /// The one that it asks the array to take next; 0: none.
     pub asked: u64,
-    /// Writes with timestamps up to this are durable (`durable.rs`).
-    pub durable_to: Time,
+    /// Writes that are durable (`durable.rs`).
+    pub durable: Covered,
 }
 
 impl Record {
@@ -55,7 +56,7 @@ impl Record {
                     term: boot.state.term(device),
                     key: boot.state.key(device),
                     asked: 0,
-                    durable_to: 0,
+                    durable: Covered::default(),
                 };
                 Ok((record, false))
             }
@@ -83,7 +84,7 @@ impl Record {
     }
 }
 
-/// A record without [`Record::durable_to`].
+/// A record without [`Record::durable`].
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Serialize))]
 struct SecondRecord {
@@ -99,7 +100,7 @@ struct SecondRecord {
 impl From<SecondRecord> for Record {
     fn from(second: SecondRecord) -> Record {
         let SecondRecord { acceptor, fenced, dirty, holders, term, key, asked } = second;
-        Record { acceptor, fenced, dirty, holders, term, key, asked, durable_to: 0 }
+        Record { acceptor, fenced, dirty, holders, term, key, asked, durable: Covered::default() }
     }
 }
 
@@ -137,7 +138,16 @@ impl From<FirstRecord> for Record {
             first;
         let accepted = accepted.map(|(ballot, state)| (ballot, state.into()));
         let acceptor = Acceptor::resume(state.into(), promised, accepted);
-        Record { acceptor, fenced, dirty, holders, term, key: 0, asked: 0, durable_to: 0 }
+        Record {
+            acceptor,
+            fenced,
+            dirty,
+            holders,
+            term,
+            key: 0,
+            asked: 0,
+            durable: Covered::default(),
+        }
     }
 }
 
@@ -175,7 +185,7 @@ mod tests {
             let (key, asked) = (8, 9);
             let second = SecondRecord { acceptor, fenced, dirty, holders, term, key, asked };
             let bytes = postcard::to_extend(&second, SECOND.to_vec()).unwrap();
-            let wanted = Record { key, asked, durable_to: 0, ..record };
+            let wanted = Record { key, asked, durable: Covered::default(), ..record };
             assert_eq!(Record::decode(&bytes), Some(wanted));
         }
         assert_eq!(Record::decode(&SECOND), None);

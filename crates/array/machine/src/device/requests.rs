@@ -102,7 +102,10 @@ impl Device {
                 self.locks.write_unlock(now, call, stamp, blocks, &mut self.memory, effects);
             }
             Action::Unlock => self.locks.unlock(now, call, &mut self.memory, effects),
-            Action::Flush => self.flush_disk(now, Some(call)),
+            Action::Flush { newest } => {
+                let newest = newest.min(now.saturating_add(self.config.ahead));
+                self.flush_disk(now, newest, Some(call));
+            }
             Action::Lease => effects.push(Effect::answer(call, Answer::Done)),
             Action::Install(state) => self.install(now, call, state, effects),
             Action::Agree(ask) => self.vote(call, ask, effects),
@@ -204,7 +207,7 @@ fn extents(action: &Action) -> Option<[Option<Extent>; 2]> {
         Action::Fence { .. } | Action::ListFences => Some([None, None]),
         Action::Cancel
         | Action::Unlock
-        | Action::Flush
+        | Action::Flush { .. }
         | Action::Lease
         | Action::Install(_)
         | Action::Agree(_)

@@ -334,7 +334,8 @@ impl ArrayHost {
         let told = match (&task.role, &task.work) {
             (Role::Tell { to, action, .. }, _) => Some((to.clone(), action.clone())),
             (Role::Work, Work::Flush) => {
-                Some((self.serving_devices().map(Peer::Device).collect(), Action::Flush))
+                let newest = self.clock.newest();
+                Some((self.serving_devices().map(Peer::Device).collect(), Action::Flush { newest }))
             }
             _ => None,
         };

@@ -168,7 +168,8 @@ pub(crate) fn examine(
             older: (0..units.len())
                 .filter(|&unit| column.is_older(units, unit, records(), rule))
                 .collect(),
-            missed: (0..units.len()).any(|unit| missed(column, units, unit)),
+            missed: (0..units.len()).filter(|&unit| missed(column, units, unit)).collect(),
+            awaited: traces.iter().any(|trace| matches!(trace, Trace::Awaited { .. })),
         };
         column.examine(units, &accused, doubtful, rule)
     };
@@ -219,19 +220,27 @@ pub(crate) fn older_of_any(columns: &[(Column<'_>, Vec<Seen>)]) -> Option<(u32, 
 struct Accused {
     /// Its units whose blocks are older than a record of the stripe says.
     older: Vec<usize>,
-    /// A fenced life's trace does, too: parity may have that write, or not.
-    missed: bool,
+    /// Those of which a fenced life's trace says it: parity may have that write, or not.
+    missed: Vec<usize>,
+    /// Some traces are of writes that devices wait for.
+    awaited: bool,
 }
 
 impl Accused {
     fn any(&self) -> bool {
-        self.missed || !self.older.is_empty()
+        !self.missed.is_empty() || !self.older.is_empty()
+    }
+
+    /// Returns true if all that is said is that this block has missed writes which others of the column have got.
+    fn is_only(&self, unit: usize) -> bool {
+        let said = self.older.iter().chain(&self.missed);
+        !self.awaited && said.clone().all(|other| *other == unit)
     }
 
     /// The only older block.
     fn only(&self) -> Option<usize> {
         match self.older[..] {
-            [unit] if !self.missed => Some(unit),
+            [unit] if self.missed.is_empty() => Some(unit),
             _ => None,
         }
     }
@@ -416,7 +425,7 @@ impl Column<'_> {
         let yields = |unit: &usize| doubtful.iter().all(|doubtful| doubtful == unit);
         let misfits = self.sum(units, usize::MAX).iter().any(|byte| *byte != 0);
         let stale = match doubtful {
-            [unit] if whole && !accused.any() && misfits => Some(*unit),
+            [unit] if whole && accused.is_only(*unit) && misfits => Some(*unit),
             _ => None,
         };
         let may_lose = settles || !accused.any() && !unreadable;
