@@ -237,7 +237,7 @@ fn crash_at_every_step(args: &Args, victim: Option<Victim>) -> Ended {
             let what = "--replay of a step needs one --scheme, one --every-step=WHO and one of --faults restarts and all";
             return Err(Failure::new(Code::Unreadable, what));
         };
-        let scenario = every_step::scenario(*scheme, *faults);
+        let scenario = every_step::scenario(*scheme, *faults, *victim);
         return Ok(match every_step::crash_at(&scenario, *victim, nth, true) {
             Ok(outcome) => {
                 print(&format!("step {nth}: nothing is wrong after {} events\n", outcome.events))?;

@@ -141,7 +141,7 @@ fn ways(faults: Faults) -> &'static [Failing] {
 
 /// The piece of work: two hosts write and read the same two stripes. With [`Faults::All`] the victim is fenced or taken
 /// out before it comes back; with less it comes back first.
-pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
+pub fn scenario(scheme: Scheme, faults: Faults, victim: Victim) -> Scenario {
     let layout = Layout {
         redundancy: Redundancy::Raid5,
         data: 3,
@@ -172,19 +172,14 @@ pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
         checks: true,
         bad_sectors: Vec::new(),
         losses: false,
-        flushes: None,
+        // A cache is lost only if writes stay in it until they are flushed.
+        flushes: (victim == Victim::Cache).then_some(0.3),
         blackout: None,
         variants: Variants::default(),
         most_events: 30_000,
         #[cfg(feature = "mutations")]
         mutation: None,
     }
-}
-
-/// The piece of work of a victim. A cache is lost only if writes stay in it until they are flushed.
-fn scenario_of(scheme: Scheme, faults: Faults, victim: Victim) -> Scenario {
-    let flushes = (victim == Victim::Cache).then_some(0.3);
-    Scenario { flushes, ..scenario(scheme, faults) }
 }
 
 /// The victim comes back then. Before that time nothing counts as a step, so that every victim
@@ -330,7 +325,7 @@ pub fn run(
     victim: Victim,
     progress: impl Fn(u64) + Sync,
 ) -> Result<Summary, String> {
-    let scenario = || scenario_of(scheme, faults, victim);
+    let scenario = || scenario(scheme, faults, victim);
     let steps = steps(&scenario(), victim)?;
     let replay = format!(
         "lockify sim array --scheme {scheme} --faults {} --every-step={} --replay {{seed}}",

@@ -298,3 +298,89 @@ impl ArrayHost {
         self.fail_task(now, task, OpError::Unflushed(why));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Redundancy;
+
+    const DEVICE: DeviceId = DeviceId(0);
+
+    fn layout() -> Layout {
+        let redundancy = Redundancy::Raid5;
+        Layout { redundancy, data: 2, groups: 1, unit: 4, block_size: 16, stripes: 1 << 30 }
+    }
+
+    fn note(unflushed: &mut Unflushed, start: u64, count: u64, time: Time, boot: u64) {
+        let boots = [(DEVICE, boot)].into_iter();
+        unflushed.note(Span { start, count }, Stamp { time, host: 1 }, boots);
+    }
+
+    fn doubtful(unflushed: &Unflushed, boot: u64) -> Result<Vec<u64>, String> {
+        let now = BTreeMap::from([(DEVICE, boot), (DeviceId(1), 1), (DeviceId(2), 1)]);
+        let checked = BTreeMap::new();
+        let starts = Starts { now: &now, unflushed, checked: &checked };
+        unflushed.doubtful(&layout(), &ArrayState::new(3), &starts)
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_exceeds_it_makes_flushes_fail() {
+        for (writes, count) in [(MOST_WRITES as u64 + 10, 1), (40, MOST_BLOCKS / 32)] {
+            let mut unflushed = Unflushed::default();
+            for write in 0..writes {
+                note(&mut unflushed, write * count, count, 5, 7);
+            }
+            assert!(unflushed.writes.len() <= MOST_WRITES && unflushed.blocks <= MOST_BLOCKS);
+            assert!(unflushed.is_half_full());
+            assert_eq!(doubtful(&unflushed, 7), Ok(Vec::new()), "nobody has started anew");
+            let why = doubtful(&unflushed, 8).unwrap_err();
+            assert!(why.contains("more unflushed writes than this host remembers"), "{why}");
+            let up_to = unflushed.answered;
+            unflushed.flushed(up_to, &BTreeMap::from([(DEVICE, 7)]));
+            assert!(unflushed.writes.is_empty() && unflushed.boots.is_empty());
+            assert_eq!(doubtful(&unflushed, 8), Ok(Vec::new()));
+        }
+    }
+
+    #[test]
+    fn the_same_blocks_are_remembered_once_and_with_the_newest_timestamp() {
+        let mut unflushed = Unflushed::default();
+        for time in [5, 9, 7] {
+            note(&mut unflushed, 6, 4, time, 7);
+        }
+        note(&mut unflushed, 7, 1, 11, 7);
+        assert_eq!(unflushed.writes.len(), 2);
+        let of = |stripe| {
+            let wanted = unflushed.of_stripe(&layout(), stripe).into_iter();
+            wanted.map(|w| (w.unit, w.column, w.stamp.time)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(0), [(1, 2, 9), (1, 3, 11)]);
+        assert_eq!(of(1), [(0, 0, 9), (0, 1, 9)]);
+        assert_eq!(doubtful(&unflushed, 8), Ok(vec![0, 1]));
+    }
+
+    /// A write that was answered while devices flushed may have been lost before they did.
+    #[test]
+    fn a_flush_says_nothing_of_later_writes() {
+        let mut unflushed = Unflushed::default();
+        note(&mut unflushed, 0, 1, 5, 7);
+        let up_to = unflushed.answered;
+        note(&mut unflushed, 100, 1, 6, 7);
+        unflushed.flushed(up_to, &BTreeMap::from([(DEVICE, 8)]));
+        assert_eq!(doubtful(&unflushed, 8), Ok(vec![12]));
+    }
+
+    #[test]
+    fn a_missing_device_is_told_beside_one_that_has_started_anew() {
+        let mut unflushed = Unflushed::default();
+        note(&mut unflushed, 0, 8, 5, 7);
+        let now = BTreeMap::from([(DEVICE, 8), (DeviceId(2), 1)]);
+        let checked = BTreeMap::new();
+        let starts = Starts { now: &now, unflushed: &unflushed, checked: &checked };
+        let failed = ArrayState::new(3);
+        let failed = failed.changed(crate::Change::Fail(DeviceId(1), 0)).unwrap().unwrap();
+        let why = unflushed.doubtful(&layout(), &failed, &starts).unwrap_err();
+        assert!(why.contains("block 4") && why.contains("d1 is not whole"), "{why}");
+        assert!(why.contains("d0 started anew"), "{why}");
+    }
+}

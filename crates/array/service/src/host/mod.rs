@@ -20,7 +20,7 @@ mod engine;
 
 use crate::history::HostHistory;
 use crate::wire::{Me, Net, Role, Target, Whom};
-use crate::{ArrayFile, HistoryError};
+use crate::{ArrayFile, Durability, HistoryError};
 pub use attach::MemoryError;
 use calls::Calls;
 pub use calls::Done;
