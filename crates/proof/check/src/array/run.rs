@@ -200,6 +200,11 @@ impl Run {
         self.downs.get(&device)?.iter().copied().find(|down| *down > line)
     }
 
+    /// Returns true if devices may have lost writes that they had answered. A history does not tell which.
+    pub fn may_lose_writes(&self) -> bool {
+        self.volatile && !self.downs.is_empty()
+    }
+
     /// Returns true if a write's host was told that the write is durable, in an answer before this line.
     pub fn is_flushed(&self, write: usize, before: u64) -> bool {
         let write = &self.ops[write];

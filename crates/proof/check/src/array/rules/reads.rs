@@ -37,9 +37,8 @@ impl Rule for Reads {
         let mut violations = self.unwritten(seen);
         // Without an order, `serializable` says so. Without events of devices, the order is not known, and this is all.
         let Some(order) = seen.graph.serial_order() else { return Ok(violations) };
-        // Devices do not say which writes they have lost. `durability` judges each block by itself.
-        let may_lose = |block| seen.run.may_lose_unflushed(block, 0..u64::MAX);
-        if seen.run.volatile && (0..seen.run.layout.blocks()).any(may_lose) {
+        // `durability` judges each block by itself.
+        if seen.run.may_lose_writes() {
             return Ok(violations);
         }
         let mut model = Model::default();
