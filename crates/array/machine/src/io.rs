@@ -29,7 +29,7 @@ pub enum Work {
         /// `span.count` blocks.
         data: Bytes,
     },
-    /// Make earlier answered writes durable, on all devices.
+    /// Make earlier answered writes durable, on all devices. Fails if one of this host's is lost.
     Flush,
     /// Check a stripe, and repair it if `repair`, as far as headers tell which block is right; the answer has the findings.
     Scrub {
@@ -114,6 +114,11 @@ pub enum OpError {
         /// The first such block.
         block: u64,
     },
+    /// A write that was answered is lost, or may be: devices have lost their caches before the flush.
+    #[error(
+        "the flush fails: {0}; every flush fails until these blocks are written anew, or this host is started again"
+    )]
+    Unflushed(String),
     /// More devices are gone than the redundancy allows for.
     #[error("too many devices are gone: {0}")]
     Unavailable(String),

@@ -60,6 +60,8 @@ fn scenario(scheme: Scheme, hosts: u32, layout: Layout, seed: u64) -> Scenario {
         checks: false,
         bad_sectors: Vec::new(),
         losses: false,
+        flushes: None,
+        blackout: None,
         variants: Variants::default(),
         most_events: u64::MAX,
         #[cfg(feature = "mutations")]

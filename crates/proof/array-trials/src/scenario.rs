@@ -97,6 +97,10 @@ pub struct Scenario {
     pub bad_sectors: Vec<BadSector>,
     /// In the end, media lose what they have acknowledged, and a scrub repairs it.
     pub losses: bool,
+    /// If writes are durable only when they are flushed: the share of flushes among hosts' operations.
+    pub flushes: Option<f64>,
+    /// When all devices lose their power at once, if they do.
+    pub blackout: Option<Nanos>,
     /// The choices that the schemes leave open.
     pub variants: Variants,
     /// A run that has more events than this does not end: somebody tries again and again.
@@ -143,12 +147,15 @@ impl Scenario {
             checks: random.random_bool(0.5),
             bad_sectors: Vec::new(),
             losses: false,
+            flushes: None,
+            blackout: None,
             variants: Variants::default(),
             most_events: u64::MAX,
             #[cfg(feature = "mutations")]
             mutation: None,
         };
         scenario.draw_media();
+        scenario.draw_caches();
         scenario.old_copy = scenario.draw_old_copy();
         scenario
     }
@@ -184,6 +191,17 @@ impl Scenario {
         }
     }
 
+    /// Draws if writes stay in the devices' caches until they are flushed. Its stream is its own, too.
+    fn draw_caches(&mut self) {
+        let mut random = Random::seed_from_u64(self.seed ^ 0x000c_ac4e);
+        let volatile = random.random_bool(0.4);
+        self.flushes = Some(random.random_range(0.02..0.3)).filter(|_| volatile);
+        let at = random.random_range(START..self.quiet_at);
+        let blackout = volatile && random.random_bool(0.3);
+        let restarts = matches!(self.faults, Faults::Restarts | Faults::All);
+        self.blackout = Some(at).filter(|_| blackout && restarts);
+    }
+
     /// The array that it is about.
     pub fn setting(&self, trace_lines: usize) -> Setting {
         let mut setting = Setting::new(self.layout, self.scheme, self.hosts);
@@ -205,6 +223,7 @@ impl Scenario {
         setting.trace_lines = trace_lines;
         setting.most_events = self.most_events;
         let Variants { basic, delta_at_half } = self.variants;
+        let durable = self.flushes.is_none();
         #[cfg(feature = "mutations")]
         let mutation = self.mutation;
         setting.host = Rc::new(move |host| {
@@ -213,6 +232,7 @@ impl Scenario {
             host.first_patience = 5 * MILLISECOND;
             host.patience = MILLISECOND..=30 * MILLISECOND;
             host.delta_at_half = delta_at_half;
+            host.durable = durable;
             #[cfg(feature = "mutations")]
             {
                 host.mutation = mutation;
@@ -223,6 +243,7 @@ impl Scenario {
             device.remember = REMEMBER;
             device.ahead = AHEAD;
             device.basic = basic;
+            device.durable = durable;
             #[cfg(feature = "mutations")]
             {
                 device.mutation = mutation;
@@ -278,6 +299,13 @@ impl Scenario {
             let server = places.server();
             entries.push((at, Fault::Crash { node: server, power_loss: false }));
             entries.push((at + duration, Fault::Restart(server)));
+        }
+        if let Some(at) = self.blackout {
+            for node in places.all_devices() {
+                entries.push((at, Fault::Crash { node, power_loss: true }));
+                let back = at + random.random_range(1..8) * MILLISECOND;
+                entries.push((back, Fault::Restart(node)));
+            }
         }
         FaultPlan::new(entries)
     }

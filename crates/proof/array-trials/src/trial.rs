@@ -39,6 +39,8 @@ pub struct Outcome {
     pub operations: u64,
     /// Those that failed.
     pub failed: u64,
+    /// Flushes that failed because a write before them was lost, or may be.
+    pub unflushed: u64,
     /// Tries beyond the first.
     pub restarts: u64,
     /// Blocks of which the content was lost, and reported as lost.
@@ -60,6 +62,7 @@ impl Outcome {
     pub fn add(&mut self, other: &Outcome) {
         self.operations += other.operations;
         self.failed += other.failed;
+        self.unflushed += other.unflushed;
         self.restarts += other.restarts;
         self.lost += other.lost;
         self.repairs += other.repairs;
@@ -171,7 +174,7 @@ impl<'a> Trial<'a> {
             scenario,
             places,
             sim,
-            recorder: Recorder::new(&scenario.layout, scenario.scheme),
+            recorder: Recorder::new(&scenario.layout, scenario.scheme, scenario.flushes.is_some()),
             caretaker: Caretaker::new(scenario.layout, state, scenario.detection),
             random: Random::seed_from_u64(scenario.seed ^ 0x0a11_0c8e),
             next_ticket: 1,
@@ -229,7 +232,7 @@ impl<'a> Trial<'a> {
         let over = matches!(self.end, End::Over);
         let recorder = std::mem::replace(
             &mut self.recorder,
-            Recorder::new(&self.scenario.layout, self.scenario.scheme),
+            Recorder::new(&self.scenario.layout, self.scenario.scheme, false),
         );
         let (report, events) = recorder.finish(at);
         for event in &events {
@@ -460,6 +463,11 @@ impl<'a> Trial<'a> {
             return;
         }
         *issued += 1;
+        if let Some(flushes) = self.scenario.flushes
+            && self.random.random_bool(flushes)
+        {
+            return self.flush(at, node);
+        }
         let span = self.span();
         if self.random.random_bool(self.scenario.reads) {
             self.read(at, node, span, Asked::Client);
@@ -497,6 +505,12 @@ impl<'a> Trial<'a> {
         self.next_tag += 1;
         self.recorder.writes(at, life, ticket, span.start, &tags);
         self.submit(node, ticket, Work::Write { span, data: content::write(span.start, &tags) });
+    }
+
+    fn flush(&mut self, at: Nanos, node: NodeId) {
+        let (life, ticket) = self.ticket(at, node, Asked::Client);
+        self.recorder.flushes(at, life, ticket);
+        self.submit(node, ticket, Work::Flush);
     }
 
     fn repair(&mut self, at: Nanos, node: NodeId, work: Work, asked: Asked) {
@@ -548,7 +562,7 @@ impl<'a> Trial<'a> {
             },
             Asked::Look(block) => match result {
                 Ok(_) => self.sweep(at),
-                Err(OpError::Lost { .. }) if self.repairs() => {
+                Err(OpError::Lost { .. }) if self.may_lose() => {
                     self.outcome.lost += 1;
                     let span = Span { start: block, count: 1 };
                     self.write(at, node, span, Asked::Mend(block));
@@ -584,6 +598,11 @@ impl<'a> Trial<'a> {
         ))
     }
 
+    /// Returns true if more may be lost than redundancy replaces.
+    fn may_lose(&self) -> bool {
+        self.repairs() || self.scenario.flushes.is_some()
+    }
+
     /// Returns true if a repair remains to be done.
     fn repairs(&self) -> bool {
         self.scenario.faults == Faults::All
@@ -598,13 +617,15 @@ impl<'a> Trial<'a> {
     ) -> Result<(), String> {
         self.outcome.operations += 1;
         self.outcome.failed += u64::from(result.is_err());
+        self.outcome.unflushed += u64::from(matches!(result, Err(OpError::Unflushed(_))));
         if let Err(error) = &result {
             let expected = match error {
                 OpError::Fenced => true,
-                OpError::Lost { .. }
-                | OpError::Medium { .. }
-                | OpError::Unavailable(_)
-                | OpError::Clock { .. } => self.repairs(),
+                OpError::Unflushed(_) => self.scenario.flushes.is_some(),
+                OpError::Lost { .. } => self.may_lose(),
+                OpError::Medium { .. } | OpError::Unavailable(_) | OpError::Clock { .. } => {
+                    self.repairs()
+                }
                 OpError::Range | OpError::State(_) => false,
             };
             if !expected {

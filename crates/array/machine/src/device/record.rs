@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::DeviceBoot;
+use super::durable::Covered;
 use super::epoch::BootError;
 use super::fence::Fences;
 use crate::agreement::{Acceptor, Ballot};
@@ -14,6 +15,8 @@ use crate::{ArrayState, Condition, DeviceId, Epoch, Life};
 /// Begins a record of this format. No record of the first format begins so: it began with a number in the varint encoding,
 /// which has ten bytes at most, and one in the last.
 const SECOND: [u8; 11] = [0xff; 11];
+/// Begins a record of the format with [`Record::durable`].
+const THIRD: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe];
 
 /// The state that a device keeps durably beside its blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,6 +35,8 @@ pub(super) struct Record {
     pub key: u64,
     /// The one that it asks the array to take next; 0: none.
     pub asked: u64,
+    /// Writes that are durable (`durable.rs`).
+    pub durable: Covered,
 }
 
 impl Record {
@@ -51,6 +56,7 @@ impl Record {
                     term: boot.state.term(device),
                     key: boot.state.key(device),
                     asked: 0,
+                    durable: Covered::default(),
                 };
                 Ok((record, false))
             }
@@ -64,14 +70,37 @@ impl Record {
 
     pub(super) fn encode(&self) -> Bytes {
         // Serialization to memory fails only for types that have no length; a record has.
-        Bytes::from(postcard::to_extend(self, SECOND.to_vec()).unwrap_or_default())
+        Bytes::from(postcard::to_extend(self, THIRD.to_vec()).unwrap_or_default())
     }
 
     fn decode(bytes: &[u8]) -> Option<Record> {
+        if let Some(third) = bytes.strip_prefix(&THIRD) {
+            return postcard::from_bytes(third).ok();
+        }
         match bytes.strip_prefix(&SECOND) {
-            Some(second) => postcard::from_bytes(second).ok(),
+            Some(second) => postcard::from_bytes::<SecondRecord>(second).ok().map(Record::from),
             None => postcard::from_bytes::<FirstRecord>(bytes).ok().map(Record::from),
         }
+    }
+}
+
+/// A record without [`Record::durable`].
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+struct SecondRecord {
+    acceptor: Acceptor,
+    fenced: Fences,
+    dirty: BTreeSet<u64>,
+    holders: BTreeSet<Life>,
+    term: u64,
+    key: u64,
+    asked: u64,
+}
+
+impl From<SecondRecord> for Record {
+    fn from(second: SecondRecord) -> Record {
+        let SecondRecord { acceptor, fenced, dirty, holders, term, key, asked } = second;
+        Record { acceptor, fenced, dirty, holders, term, key, asked, durable: Covered::default() }
     }
 }
 
@@ -109,7 +138,16 @@ impl From<FirstRecord> for Record {
             first;
         let accepted = accepted.map(|(ballot, state)| (ballot, state.into()));
         let acceptor = Acceptor::resume(state.into(), promised, accepted);
-        Record { acceptor, fenced, dirty, holders, term, key: 0, asked: 0 }
+        Record {
+            acceptor,
+            fenced,
+            dirty,
+            holders,
+            term,
+            key: 0,
+            asked: 0,
+            durable: Covered::default(),
+        }
     }
 }
 
@@ -142,8 +180,15 @@ mod tests {
             let record = Record::decode(&postcard::to_allocvec(&first).unwrap()).unwrap();
             assert_eq!(record, Record::from(first));
             assert_eq!((record.term, record.state().keys.clone()), (5, vec![0, 0]));
-            assert_eq!(Record::decode(&record.encode()), Some(record));
+            assert_eq!(Record::decode(&record.encode()), Some(record.clone()));
+            let Record { acceptor, fenced, dirty, holders, term, .. } = record.clone();
+            let (key, asked) = (8, 9);
+            let second = SecondRecord { acceptor, fenced, dirty, holders, term, key, asked };
+            let bytes = postcard::to_extend(&second, SECOND.to_vec()).unwrap();
+            let wanted = Record { key, asked, durable: Covered::default(), ..record };
+            assert_eq!(Record::decode(&bytes), Some(wanted));
         }
         assert_eq!(Record::decode(&SECOND), None);
+        assert_eq!(Record::decode(&THIRD), None);
     }
 }

@@ -16,6 +16,7 @@ use rand::RngExt as _;
 use super::control::{Context, Control};
 use super::job::{self, Unfit};
 use super::repair::Pass;
+use super::unflushed::Flush;
 use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Blocks, Call, Content, Past, Request};
 use crate::plan::{self, Plan, WriteRules};
@@ -43,6 +44,8 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
     Caller(Ticket),
+    /// The host itself flushes.
+    Own,
     /// A repair that consists of several tasks.
     RepairJob(u64),
 }
@@ -76,6 +79,8 @@ pub(super) struct Task {
     pub repairs: u32,
     /// Stripes that such a repair has left as they were, because nobody knows which block is right.
     pub undecided: BTreeSet<u64>,
+    /// If it is a flush that has begun.
+    pub flush: Option<Flush>,
 }
 
 /// The known state of a sibling at its device.
@@ -120,6 +125,10 @@ pub(super) struct Sibling {
     pub steps: u8,
     pub held: Held,
     pub refused: Option<Refused>,
+    /// It has blocks to write.
+    pub writes: bool,
+    /// The device's start that has answered last.
+    pub boot: Option<u64>,
     /// The blocks that it writes, until that is done.
     pub blocks: Option<Blocks>,
 }
@@ -180,6 +189,7 @@ impl Try {
         let mut requests = Vec::new();
         for (index, blocks) in writes.into_iter().enumerate() {
             let sibling = &mut self.siblings[index];
+            sibling.writes = blocks.is_some();
             sibling.blocks.clone_from(&blocks);
             let Some(second) = control.second(&self.plan.accesses[index], blocks) else { continue };
             if second.hidden {
@@ -269,6 +279,7 @@ impl Task {
             superseded: Vec::new(),
             repairs: 0,
             undecided: BTreeSet::new(),
+            flush: None,
         }
     }
 }
@@ -288,9 +299,12 @@ impl ArrayHost {
     }
 
     /// Begins a try of a task.
-    pub(super) fn start(&mut self, now: Time, task: Task) {
+    pub(super) fn start(&mut self, now: Time, mut task: Task) {
         if self.fenced {
             return self.done(now, task, None, Err(OpError::Fenced));
+        }
+        if matches!((&task.role, &task.work), (Role::Work, Work::Flush)) {
+            task.flush.get_or_insert_with(|| self.begin_flush());
         }
         let plan = match self.plan(&task) {
             Ok(plan) => plan,
@@ -310,6 +324,8 @@ impl ArrayHost {
             steps: 0,
             held: Held::Nothing,
             refused: None,
+            writes: false,
+            boot: None,
             blocks: None,
         };
         let accesses =
@@ -318,7 +334,8 @@ impl ArrayHost {
         let told = match (&task.role, &task.work) {
             (Role::Tell { to, action, .. }, _) => Some((to.clone(), action.clone())),
             (Role::Work, Work::Flush) => {
-                Some((self.serving_devices().map(Peer::Device).collect(), Action::Flush))
+                let newest = self.clock.newest();
+                Some((self.serving_devices().map(Peer::Device).collect(), Action::Flush { newest }))
             }
             _ => None,
         };
@@ -411,6 +428,9 @@ impl ArrayHost {
             Phase::First => self.second(now, seq),
             Phase::Second if this.siblings.iter().any(|s| s.refused.is_some()) => {
                 self.mend(now, seq);
+            }
+            Phase::Second if this.task.as_ref().is_some_and(|task| task.flush.is_some()) => {
+                self.devices_flushed(now, seq);
             }
             Phase::Second => self.finish(now, seq, Ok(HostAnswer::Done)),
             Phase::Gate | Phase::Superseded | Phase::Last => self.tidy(seq),
@@ -508,9 +528,16 @@ impl ArrayHost {
         if result.is_ok() {
             self.patience.observe(now.saturating_sub(task.since));
         }
-        let op = Some((this.id, this.stamp));
+        let (id, stamp) = (this.id, this.stamp);
+        if let (Role::Work, Work::Write { span, .. }, Ok(_)) = (&task.role, &task.work, &result) {
+            let (span, siblings) = (*span, std::mem::take(&mut this.siblings));
+            self.note_unflushed(now, span, stamp, &siblings);
+            if let Some(this) = self.tries.get_mut(&seq) {
+                this.siblings = siblings;
+            }
+        }
         self.release(now, seq);
-        self.done(now, task, op, result);
+        self.done(now, task, Some((id, stamp)), result);
         self.tidy(seq);
     }
 
@@ -521,7 +548,7 @@ impl ArrayHost {
         op: Option<(OpId, Stamp)>,
         result: Result<HostAnswer, OpError>,
     ) {
-        let counted = matches!(task.role, Role::Work);
+        let counted = matches!(task.role, Role::Work) && task.owner != Owner::Own;
         self.counts.done += u64::from(counted);
         self.counts.delayed += u64::from(counted && task.delayed);
         self.counts.failed += u64::from(counted && result.is_err());
@@ -533,6 +560,7 @@ impl ArrayHost {
                 self.output.push_back(HostOutput::Done { ticket, op, result });
             }
             Owner::RepairJob(id) => self.repair_job_step(now, id, task, op, result.err()),
+            Owner::Own => self.own_flush_done(&result),
         }
     }
 

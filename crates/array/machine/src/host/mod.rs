@@ -9,6 +9,7 @@
 //! | `job.rs` | computation on the blocks of an operation: parity, answers |
 //! | `repair_job.rs` | repairs that consist of several transactions: scrub, rebuild, fence; changes of the array's state |
 //! | `repair.rs` | one pass of a repair over one stripe |
+//! | `unflushed.rs` | writes that no flush has followed, and what a flush does after a device's restart |
 //! | `report.rs` | operations under way, for people |
 //! | `control.rs` | the interface to the schemes |
 //! | `server_locks.rs` | locks from the lock server: requested, registered, returned |
@@ -28,6 +29,7 @@ mod replies;
 mod report;
 mod server_locks;
 mod tso;
+mod unflushed;
 mod zero;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -49,6 +51,7 @@ use device_locks::Patience;
 use engine::{Later, Owner, Try};
 use repair_job::RepairJob;
 use server_locks::ServerLocks;
+use unflushed::Unflushed;
 
 /// A host's configuration. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,6 +66,8 @@ pub struct HostConfig {
     pub witnesses: u16,
     /// The array's state as far as known; devices tell if it is newer.
     pub state: ArrayState,
+    /// Devices answer writes when they will survive a power loss. Otherwise only a flush makes them durable.
+    pub durable: bool,
     /// If half of a stripe's data units is written: read-modify-write rather than reconstruct-write (docs/design/array.md 1.2).
     pub delta_at_half: bool,
     /// How long a lock server or device trusts a silent host. The host renews long operations three times in this time.
@@ -96,6 +101,7 @@ impl HostConfig {
             layout,
             witnesses: 0,
             state,
+            durable: true,
             delta_at_half: false,
             lease: 4_000 * MS,
             starving_after: 8,
@@ -226,6 +232,7 @@ pub struct ArrayHost {
     installing: BTreeMap<Peer, Epoch>,
     /// By which of its starts a device was last connected.
     boots: BTreeMap<Peer, u64>,
+    unflushed: Unflushed,
     /// Devices that are to be told when the tries before this one have no unanswered writes there.
     settling: BTreeMap<Peer, u64>,
     fenced: bool,
@@ -282,6 +289,7 @@ impl ArrayHost {
             renewal: None,
             installing: BTreeMap::new(),
             boots: BTreeMap::new(),
+            unflushed: Unflushed::default(),
             settling: BTreeMap::new(),
             fenced: false,
             counts: HostCounts::default(),
@@ -335,7 +343,7 @@ impl ArrayHost {
         let this = self.tries.get(&op.seq).filter(|this| this.id == op)?;
         match this.task.as_ref()?.owner {
             Owner::Caller(ticket) => Some(ticket),
-            Owner::RepairJob(_) => None,
+            Owner::RepairJob(_) | Owner::Own => None,
         }
     }
 

@@ -29,6 +29,9 @@ impl ArrayHost {
         let unanswered = self.unanswered(peer);
         if self.boots.insert(peer, boot).is_some_and(|before| before != boot) {
             self.granted_in_vain(now, peer);
+            if let Peer::Device(device) = peer {
+                self.unflushed.restarted(device);
+            }
         }
         // Replacements have been sent on this connection already, so only older requests are repeated.
         for (seq, index, _) in self.unanswered(peer).intersection(&unanswered) {

@@ -5,8 +5,8 @@ use bytes::{Bytes, BytesMut};
 
 use crate::message::{Blocks, Content, Doubt, Flaw, Past};
 use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
-use crate::recovery::column::{Column, Mend, Rule, Seen, Trace, examine, mended};
-use crate::{ArrayState, BlockError, DeviceId, Header, HostAnswer, Layout, Life, OpError, Stamp};
+use crate::recovery::column::{Column, Mend, Rule, Seen, Trace, doubtful, examine, mended};
+use crate::{ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Stamp, Time};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pass {
@@ -21,7 +21,19 @@ pub(super) struct Pass {
     pub past: Past,
     /// The devices' records beside headers.
     pub traces: Vec<Trace>,
+    /// Blocks that should have a write of this host, or a newer one.
+    pub wanted: Vec<Wanted>,
     pub found: Found,
+}
+
+/// A write that has to be there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wanted {
+    /// The data unit.
+    pub unit: u16,
+    /// Its block.
+    pub column: u32,
+    pub stamp: Stamp,
 }
 
 /// The findings and actions of a pass.
@@ -31,6 +43,8 @@ pub(super) struct Found {
     pub lost: u32,
     /// Columns of which nobody knows which block is right.
     pub undecided: u32,
+    /// The first wanted write that is not there, by unit and column.
+    pub missing: Option<(u16, u32)>,
     /// Something was mended: another pass is needed.
     pub wrote: bool,
 }
@@ -50,7 +64,8 @@ impl Pass {
     /// One that repairs after a fenced life.
     pub fn after(life: Life, stripe: u64, traces: Vec<Trace>) -> Pass {
         let (past, found, rule) = (Past::Life(life), Found::default(), Rule::FitParity);
-        Pass { stripe, repair: true, rule, onto: None, past, traces, found }
+        let wanted = Vec::new();
+        Pass { stripe, repair: true, rule, onto: None, past, traces, wanted, found }
     }
 
     pub fn plan(&self, layout: &Layout, state: &ArrayState) -> Result<Plan, OpError> {
@@ -114,6 +129,10 @@ impl Pass {
         let mut mends: Vec<Vec<(u32, Mend)>> = vec![Vec::new(); plan.accesses.len()];
         let mut rebuilt: Vec<(u32, Mend)> = Vec::new();
         let missing = plan.accesses.iter().position(|access| access.read.is_none());
+        let mut durable_to = vec![Time::MAX; usize::from(layout.data) + 1];
+        for (access, content) in plan.accesses.iter().zip(contents) {
+            durable_to[index(access.unit)] = content.as_ref().map_or(Time::MAX, |c| c.durable_to);
+        }
         let mut stripe: Vec<(Column<'_>, Vec<Seen>)> = Vec::new();
         for offset in 0..layout.unit {
             let mut units = vec![Seen::Absent; usize::from(layout.data) + 1];
@@ -124,9 +143,12 @@ impl Pass {
             }
             stripe.push((Column { layout, stripe: self.stripe, offset }, units));
         }
-        self.found = Found::default();
+        self.found = Found { missing: self.missing(&stripe), ..Found::default() };
         let rule = self.rule(contents);
-        for ((column, units), finding) in stripe.iter().zip(examine(&stripe, &self.traces, rule)) {
+        let doubts: Vec<Vec<usize>> =
+            stripe.iter().map(|(_, units)| doubtful(layout, units, &durable_to)).collect();
+        let findings = examine(&stripe, &doubts, &self.traces, rule);
+        for ((column, units), finding) in stripe.iter().zip(findings) {
             self.found.mismatches += u32::from(finding.mismatch);
             self.found.lost += finding.lost;
             self.found.undecided += u32::from(finding.undecided);
@@ -152,14 +174,31 @@ impl Pass {
         {
             mends[access] = rebuilt;
         }
-        let header = mended(stamp);
-        mends.iter().map(|mends| self.blocks(layout, header, mends)).collect()
+        mends.iter().map(|mends| self.blocks(layout, stamp, mends)).collect()
+    }
+
+    /// The first wanted write that is not there. Blocks of missing devices are not judged.
+    fn missing(&self, stripe: &[(Column<'_>, Vec<Seen>)]) -> Option<(u16, u32)> {
+        let is_missing = |wanted: &&Wanted| {
+            let Some((_, units)) = stripe.get(wanted.column as usize) else { return true };
+            match &units[usize::from(wanted.unit)] {
+                Seen::Absent => false,
+                Seen::There { header, .. } => header.lost || header.stamp < wanted.stamp,
+                Seen::Torn | Seen::Unreadable => true,
+            }
+        };
+        self.wanted.iter().find(is_missing).map(|wanted| (wanted.unit, wanted.column))
     }
 
     /// The first run of columns; a later pass finds the others.
-    fn blocks(&self, layout: &Layout, header: Header, mends: &[(u32, Mend)]) -> Option<Blocks> {
-        let (first, _) = mends.first()?;
-        let run = mends.iter().zip(*first..).take_while(|((offset, _), next)| offset == next);
+    fn blocks(&self, layout: &Layout, stamp: Stamp, mends: &[(u32, Mend)]) -> Option<Blocks> {
+        let (first, mend) = mends.first()?;
+        let kept = mend.stamp;
+        let header = mended(kept.unwrap_or(stamp));
+        let run = mends
+            .iter()
+            .zip(*first..)
+            .take_while(|((offset, mend), next)| offset == next && mend.stamp == kept);
         let mut data = BytesMut::new();
         let mut lost = Vec::new();
         let mut count = 0;
@@ -213,7 +252,9 @@ mod tests {
         let rebuilding = failed.changed(Change::Rebuild(device)).unwrap().unwrap();
         let (past, found) = (Past::Nobody, Found::default());
         let (traces, rule) = (Vec::new(), Rule::Leave);
-        let mut pass = Pass { stripe: 0, repair: true, rule, onto: None, past, traces, found };
+        let wanted = Vec::new();
+        let mut pass =
+            Pass { stripe: 0, repair: true, rule, onto: None, past, traces, wanted, found };
         assert_eq!(pass.plan(&layout, &failed).unwrap().accesses.len(), 2);
         let plan = pass.plan(&layout, &rebuilding).unwrap();
         assert_eq!(plan.accesses.len(), 3);
@@ -226,6 +267,7 @@ mod tests {
             flaws: Vec::new(),
             headers: vec![header; 2],
             doubt: Doubt::None,
+            durable_to: Time::MAX,
         };
         let bytes = plan.accesses.iter().zip([5, 6, 3]);
         let contents: Vec<_> =

@@ -42,6 +42,8 @@ enum Then {
     Answer(Ticket),
     /// A host operation that could not go on before.
     Resume(Box<Task>),
+    /// A flush, which needs to know what the stripe has.
+    Flush(Box<Task>),
 }
 
 enum RepairStage {
@@ -202,12 +204,14 @@ impl ArrayHost {
                 return Err(OpError::Range);
             }
             let (past, traces, found) = (Past::Nobody, Vec::new(), Found::default());
+            let wanted = Vec::new();
             #[cfg(feature = "mutations")]
             let rule = match self.mutated(crate::mutation::Mutation::ZerosAreData) {
                 true => Rule::ZerosAreData,
                 false => rule,
             };
-            Ok(Some(RepairStage::Stripe(Pass { stripe, repair, rule, onto, past, traces, found })))
+            let pass = Pass { stripe, repair, rule, onto, past, traces, wanted, found };
+            Ok(Some(RepairStage::Stripe(pass)))
         };
         match *work {
             Work::Scrub { stripe, repair } => whole(stripe, repair, Rule::Leave, None),
@@ -283,6 +287,12 @@ impl ArrayHost {
             }
             _ => self.fail_task(now, task, OpError::Range),
         }
+    }
+
+    /// A stripe is repaired for a flush, which then looks what is there.
+    pub(super) fn look_at(&mut self, now: Time, task: Task, pass: Pass) {
+        let work = Work::Scrub { stripe: pass.stripe, repair: true };
+        self.begin(now, Then::Flush(Box::new(task)), work, RepairStage::Stripe(pass));
     }
 
     /// Running repairs, one line each, for people.
@@ -387,6 +397,7 @@ impl ArrayHost {
             job.found.mismatches = pass.found.mismatches;
         }
         (job.found.lost, job.found.undecided) = (pass.found.lost, pass.found.undecided);
+        job.found.missing = pass.found.missing;
         job.passes += 1;
         job.in_a_row += 1;
         let is_endless = job.in_a_row >= most_passes(&self.config.layout);
@@ -637,7 +648,14 @@ impl ArrayHost {
                 }
                 self.start(now, *task);
             }
-            (Then::Resume(task), Err(error)) => self.fail_task(now, *task, error),
+            (Then::Flush(task), Ok(_)) => {
+                if let Work::Scrub { stripe, .. } = job.work {
+                    self.looked_at(now, *task, stripe, job.found.missing);
+                }
+            }
+            (Then::Resume(task) | Then::Flush(task), Err(error)) => {
+                self.fail_task(now, *task, error);
+            }
         }
     }
 }

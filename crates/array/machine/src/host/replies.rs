@@ -49,6 +49,9 @@ impl ArrayHost {
             _ => {}
         }
         let Some(out) = sibling.out.take() else { return };
+        if !out.hidden {
+            sibling.boot = Some(reply.boot);
+        }
         if let Some(task) = &mut this.task {
             task.delayed |= reply.waited;
         }
@@ -139,7 +142,7 @@ impl ArrayHost {
             answers.push((sibling.peer, answer));
             return match *owner {
                 Owner::RepairJob(job) => self.repair_job_heard(now, job, seq),
-                Owner::Caller(_) => self.phase_ends(now, seq),
+                Owner::Caller(_) | Owner::Own => self.phase_ends(now, seq),
             };
         }
         match answer {

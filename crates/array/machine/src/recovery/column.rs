@@ -21,6 +21,12 @@
 //! effect. If several blocks are older, or parity does not fit and no record says why, nobody knows which block is right.
 //! The [`Rule`] then decides.
 //!
+//! **Doubtful blocks.** A device that loses its cache in a power loss may return older blocks although it had answered the
+//! writes. It names the timestamp up to which its writes are durable. If another block of the column is newer than that, the
+//! device's block is doubtful. If it is the only one, and the column does not fit, the others yield its newest content. If there are
+//! more, or one is missing, more is lost than redundancy replaces. Then nothing is made of them: each data block stays as it is, old
+//! or new, and parity is made to fit. What only they could yield is lost.
+//!
 //! **Lost blocks.** A lost data block says so itself. Its content is zeros, and parity fits these zeros. If the device of
 //! a data block is missing, parity records the loss: a *lost* parity block cannot reconstruct it. Lost parity is repaired
 //! as soon as all data blocks can be read.
@@ -28,7 +34,7 @@
 use bytes::Bytes;
 
 use crate::plan::Columns;
-use crate::{Header, Layout, Redundancy, Stamp};
+use crate::{Header, Layout, Redundancy, Stamp, Time};
 
 /// A block of a column, as a repair finds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,6 +85,14 @@ pub(crate) struct Mend {
     pub unit: usize,
     pub data: Bytes,
     pub lost: bool,
+    /// Its timestamp, if its content stays as it is: hosts know by that which write it is of.
+    pub stamp: Option<Stamp>,
+}
+
+impl Mend {
+    pub fn new(unit: usize, data: Bytes, lost: bool) -> Mend {
+        Mend { unit, data, lost, stamp: None }
+    }
 }
 
 /// A pass's findings, and the blocks that it has to write.
@@ -122,9 +136,26 @@ pub(crate) fn mended(stamp: Stamp) -> Header {
     Header { stamp, first: 1, last: 0, ..Header::default() }
 }
 
+/// The units of a column whose blocks may have missed writes that their devices answered. `durable_to` has each device's
+/// timestamp of durable writes; later ones are beside it. Both blocks of a mirror have all content, so none is doubtful there.
+pub(crate) fn doubtful(layout: &Layout, units: &[Seen], durable_to: &[Time]) -> Vec<usize> {
+    let newer = |unit: usize, time: Time| {
+        let beside = units.iter().enumerate().filter(|(other, _)| *other != unit);
+        beside.filter_map(|(_, seen)| seen.header()).any(|header| header.stamp.time > time)
+    };
+    let is_doubtful =
+        |unit: &usize| units[*unit].header().is_some() && newer(*unit, durable_to[*unit]);
+    match layout.redundancy {
+        Redundancy::Mirror => Vec::new(),
+        Redundancy::Raid5 => (0..units.len()).filter(is_doubtful).collect(),
+    }
+}
+
 /// One pass over columns of a stripe, in each of which at most one unit is absent. Units are the data units, then parity.
+/// `doubts` has the doubtful units of each column.
 pub(crate) fn examine(
     columns: &[(Column<'_>, Vec<Seen>)],
+    doubts: &[Vec<usize>],
     traces: &[Trace],
     rule: Rule,
 ) -> Vec<Finding> {
@@ -132,16 +163,17 @@ pub(crate) fn examine(
     let missed = |column: &Column<'_>, units: &[Seen], unit: usize| {
         traces.iter().any(|trace| column.has_missed(units, unit, trace))
     };
-    let one = |(column, units): &(Column<'_>, Vec<Seen>)| {
+    let one = |((column, units), doubtful): (&(Column<'_>, Vec<Seen>), &Vec<usize>)| {
         let accused = Accused {
             older: (0..units.len())
                 .filter(|&unit| column.is_older(units, unit, records(), rule))
                 .collect(),
-            missed: (0..units.len()).any(|unit| missed(column, units, unit)),
+            missed: (0..units.len()).filter(|&unit| missed(column, units, unit)).collect(),
+            awaited: traces.iter().any(|trace| matches!(trace, Trace::Awaited { .. })),
         };
-        column.examine(units, &accused, rule)
+        column.examine(units, &accused, doubtful, rule)
     };
-    let mut findings: Vec<Finding> = columns.iter().map(one).collect();
+    let mut findings: Vec<Finding> = columns.iter().zip(doubts).map(one).collect();
     if findings.iter().any(|finding| !finding.mends.is_empty()) {
         keep_evidence(columns, &mut findings);
     } else if findings.iter().all(|finding| !finding.undecided) {
@@ -150,10 +182,13 @@ pub(crate) fn examine(
             for (unit, block) in seen.iter().enumerate() {
                 let accuses =
                     |header| columns.iter().any(|(column, units)| column.is_accused(units, header));
-                if let Seen::There { header, data } = block
-                    && (accuses(header) || missed(here, seen, unit))
-                {
-                    finding.mends.push(Mend { unit, data: data.clone(), lost: header.lost });
+                let Seen::There { header, data } = block else { continue };
+                let missed = missed(here, seen, unit);
+                if accuses(header) || missed {
+                    // One that has missed a write has to look newer than that.
+                    let stamp = Some(header.stamp).filter(|_| !missed);
+                    let (data, lost) = (data.clone(), header.lost);
+                    finding.mends.push(Mend { unit, data, lost, stamp });
                 }
             }
         }
@@ -185,19 +220,27 @@ pub(crate) fn older_of_any(columns: &[(Column<'_>, Vec<Seen>)]) -> Option<(u32, 
 struct Accused {
     /// Its units whose blocks are older than a record of the stripe says.
     older: Vec<usize>,
-    /// A fenced life's trace does, too: parity may have that write, or not.
-    missed: bool,
+    /// Those of which a fenced life's trace says it: parity may have that write, or not.
+    missed: Vec<usize>,
+    /// Some traces are of writes that devices wait for.
+    awaited: bool,
 }
 
 impl Accused {
     fn any(&self) -> bool {
-        self.missed || !self.older.is_empty()
+        !self.missed.is_empty() || !self.older.is_empty()
+    }
+
+    /// Returns true if all that is said is that this block has missed writes which others of the column have got.
+    fn is_only(&self, unit: usize) -> bool {
+        let said = self.older.iter().chain(&self.missed);
+        !self.awaited && said.clone().all(|other| *other == unit)
     }
 
     /// The only older block.
     fn only(&self) -> Option<usize> {
         match self.older[..] {
-            [unit] if !self.missed => Some(unit),
+            [unit] if self.missed.is_empty() => Some(unit),
             _ => None,
         }
     }
@@ -343,7 +386,13 @@ impl Column<'_> {
     }
 
     /// One pass over it.
-    fn examine(&self, units: &[Seen], accused: &Accused, rule: Rule) -> Finding {
+    fn examine(
+        &self,
+        units: &[Seen],
+        accused: &Accused,
+        doubtful: &[usize],
+        rule: Rule,
+    ) -> Finding {
         let parity = self.parity();
         let absent = units.iter().position(|seen| *seen == Seen::Absent);
         let is_torn = |unit: &usize| matches!(units[*unit], Seen::Torn | Seen::Unreadable);
@@ -360,15 +409,25 @@ impl Column<'_> {
             lost: data_lost + u32::from(absent_data.is_some() && parity_lost),
             mends: Vec::new(),
         };
-        let lose = |unit: usize| Mend { unit, data: self.zeros(), lost: true };
-        let new_parity = |lost: bool| Mend { unit: parity, data: self.sum(units, parity), lost };
+        let lose = |unit: usize| Mend::new(unit, self.zeros(), true);
+        let new_parity = |lost: bool| Mend::new(parity, self.sum(units, parity), lost);
         // One missing or torn data unit can be made of the others, if no record says that they do not fit.
         let holes = torn.len() + usize::from(absent.is_some());
         let hole_in_data = absent_data.is_some() || !torn_data.is_empty();
-        let fits = !accused.any() && !parity_lost && units[parity].header().is_some();
+        let parity_is_there = !parity_lost && units[parity].header().is_some();
+        let fits = !accused.any() && doubtful.is_empty() && parity_is_there;
         // Overwriting is no loss where headers accuse nobody but torn blocks. A medium may yet return an unreadable one.
         let unreadable = units.contains(&Seen::Unreadable);
-        let settles = rule >= Rule::FitParity || rule == Rule::CutShort && accused.any();
+        let settles = rule >= Rule::FitParity
+            || rule == Rule::CutShort && accused.any()
+            || !doubtful.is_empty();
+        // The others yield a block only if none of them is doubtful.
+        let yields = |unit: &usize| doubtful.iter().all(|doubtful| doubtful == unit);
+        let misfits = self.sum(units, usize::MAX).iter().any(|byte| *byte != 0);
+        let stale = match doubtful {
+            [unit] if whole && accused.is_only(*unit) && misfits => Some(*unit),
+            _ => None,
+        };
         let may_lose = settles || !accused.any() && !unreadable;
         if hole_in_data && absent != Some(parity) && !parity_lost && !(fits && holes == 1) {
             // Parity first: once a torn block has been written anew, nothing else would tell.
@@ -385,7 +444,7 @@ impl Column<'_> {
         } else if !torn_data.is_empty() {
             if fits {
                 let unit = torn_data[0];
-                finding.mends = vec![Mend { unit, data: self.sum(units, unit), lost: false }];
+                finding.mends = vec![Mend::new(unit, self.sum(units, unit), false)];
             } else if may_lose {
                 // A medium that does not return a block may not take one either. It stays as it is as long as the array could not
                 // go on without its device.
@@ -397,15 +456,17 @@ impl Column<'_> {
             }
         } else if torn == [parity] && (settles || !accused.any()) {
             finding.mends = vec![new_parity(false)];
-        } else if let Some(unit) = only.filter(|unit| *unit < parity && !parity_lost) {
+        } else if let Some(unit) =
+            only.or(stale).filter(|unit| *unit < parity && !parity_lost && yields(unit))
+        {
             let data = self.sum(units, unit);
             let is_right = matches!(&units[unit], Seen::There { header, data: found } if *found == data && !header.lost);
             if !is_right {
                 finding.mismatch = true;
-                finding.mends = vec![Mend { unit, data, lost: false }];
+                finding.mends = vec![Mend::new(unit, data, false)];
             }
         } else if whole {
-            finding.mismatch = self.sum(units, usize::MAX).iter().any(|byte| *byte != 0);
+            finding.mismatch = misfits;
             let known = only == Some(parity) || parity_lost && !accused.any();
             if (finding.mismatch || parity_lost) && (settles || known) {
                 finding.mends = vec![new_parity(false)];
@@ -424,10 +485,10 @@ impl Column<'_> {
     pub fn rebuild(&self, units: &[Seen], unit: usize) -> Mend {
         let parity = &units[self.parity()];
         if unit < self.parity() && (parity.lost() || parity.header().is_none()) {
-            return Mend { unit, data: self.zeros(), lost: true };
+            return Mend::new(unit, self.zeros(), true);
         }
         // Parity without a block that is still unreadable must not yield zeros for it.
         let lost = unit == self.parity() && units.contains(&Seen::Unreadable);
-        Mend { unit, data: self.sum(units, unit), lost }
+        Mend::new(unit, self.sum(units, unit), lost)
     }
 }

@@ -858,7 +858,7 @@ fn is_of_blocks(action: &Action) -> bool {
             | Action::Commit(_)
             | Action::Lock { .. }
             | Action::WriteUnlock(_)
-            | Action::Flush
+            | Action::Flush { .. }
     )
 }
 

@@ -42,7 +42,8 @@ impl HostHistory {
                 Kind::Write { by, op, start: span.start, tags }
             }
             // They touch no block.
-            Work::Read { .. } | Work::Write { .. } | Work::Flush => return,
+            Work::Read { .. } | Work::Write { .. } => return,
+            Work::Flush => Kind::Flush { by, op },
             Work::Scrub { .. }
             | Work::AcceptLoss { .. }
             | Work::Rebuild { .. }

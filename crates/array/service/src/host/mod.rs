@@ -20,7 +20,7 @@ mod engine;
 
 use crate::history::HostHistory;
 use crate::wire::{Me, Net, Role, Target, Whom};
-use crate::{ArrayFile, HistoryError};
+use crate::{ArrayFile, Durability, HistoryError};
 pub use attach::MemoryError;
 use calls::Calls;
 pub use calls::Done;
@@ -205,6 +205,7 @@ impl Array {
         let calls = Arc::new(Calls::new(net.waker()));
         let state = ArrayState::new(file.layout.devices());
         let mut config = HostConfig::new(life, file.scheme, file.layout, state);
+        config.durable = file.durability == Durability::Write;
         config.witnesses = file.witnesses.len() as u16;
         config.lease = file.timing.lease_ms * 1_000_000;
         let peers: Vec<Whom> = targets.iter().map(|target| target.whom).collect();

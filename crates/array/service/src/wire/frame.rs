@@ -210,7 +210,8 @@ mod tests {
         ];
         let (stamp, epoch) = (Stamp { time: 1 << 60, host: 3 }, state.since);
         let ask = move |action| Frame::Request(Request { call, stamp, epoch, action });
-        let answer = move |answer| Frame::Reply(Reply { call, waited: true, answer });
+        let answer =
+            move |answer| Frame::Reply(Reply { call, waited: true, boot: u64::MAX, answer });
         let news = [Frame::State(state)];
         asks.into_iter().map(ask).chain(answers.into_iter().map(answer)).chain(news)
     }
