@@ -4,6 +4,7 @@ mod array;
 mod array_block_devices;
 mod array_clocks;
 mod array_keys;
+mod array_losses;
 mod array_members;
 mod array_partitions;
 mod array_processes;

@@ -164,6 +164,7 @@ pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
         faults,
         // Ten times the usual number.
         old_copy: None,
+        outage: None,
         checks: true,
         bad_sectors: Vec::new(),
         losses: false,
