@@ -9,6 +9,7 @@
 //! | `disk.rs` | the order in which the disk is used |
 //! | `medium.rs` | blocks that the medium does not return, and writes that it has lost |
 //! | `epoch.rs` | the array's state, and the durable record |
+//! | `view.rs` | the record, for people who look at a medium |
 //! | `report.rs` | operations under way, for people |
 //! | `fence.rs` | fenced lives and their unfinished writes |
 //! | `marks.rs` | marks in the record, made before a request is served |
@@ -32,6 +33,7 @@ mod requests;
 mod suspect;
 mod term;
 mod tso;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -57,6 +59,7 @@ use tso::Tso;
 
 pub use epoch::BootError;
 pub use medium::MediumCounts;
+pub use view::RecordView;
 
 /// A device's configuration. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]

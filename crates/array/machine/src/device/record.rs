@@ -67,7 +67,12 @@ impl Record {
         Bytes::from(postcard::to_extend(self, SECOND.to_vec()).unwrap_or_default())
     }
 
-    fn decode(bytes: &[u8]) -> Option<Record> {
+    /// The version of a record's format.
+    pub(super) fn format(bytes: &[u8]) -> u32 {
+        if bytes.starts_with(&SECOND) { 2 } else { 1 }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Record> {
         match bytes.strip_prefix(&SECOND) {
             Some(second) => postcard::from_bytes(second).ok(),
             None => postcard::from_bytes::<FirstRecord>(bytes).ok().map(Record::from),
