@@ -2,6 +2,7 @@
 
 mod create;
 mod device;
+mod examine;
 mod export;
 mod fence;
 mod lock_server;
@@ -44,6 +45,7 @@ enum Command {
     Rebuild(upkeep::RebuildArgs),
     Replace(upkeep::ReplaceArgs),
     Recover(recover::Args),
+    Examine(examine::Args),
 }
 
 /// Runs the subcommand.
@@ -59,6 +61,7 @@ pub fn run(args: &Args) -> Ended {
         Command::Rebuild(args) => upkeep::rebuild(args),
         Command::Replace(args) => upkeep::replace(args),
         Command::Recover(args) => recover::run(args),
+        Command::Examine(args) => examine::run(args),
     }
 }
 

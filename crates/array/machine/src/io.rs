@@ -82,6 +82,13 @@ pub enum HostAnswer {
         /// Blocks of the stripe whose content is lost.
         lost: u32,
     },
+    /// A stripe's unit is rebuilt.
+    Rebuilt {
+        /// Blocks of the stripe whose content is lost.
+        lost: u32,
+        /// Those of them that this rebuild has marked.
+        marked: u32,
+    },
     /// The findings of a scrub that could not decide everything.
     Undecided {
         /// As in [`HostAnswer::Scrubbed`].
@@ -122,6 +129,9 @@ pub enum OpError {
     /// More devices are gone than the redundancy allows for.
     #[error("too many devices are gone: {0}")]
     Unavailable(String),
+    /// Devices do not answer, and the array does not go on without them. A write may or may not take effect.
+    #[error("the array does not answer: {0}")]
+    Unreachable(String),
     /// This life of the host was fenced: it was taken for dead. No unanswered operation can be relied on.
     #[error("this host was taken for dead and fenced; start it again")]
     Fenced,

@@ -26,6 +26,7 @@ mod state;
 pub use agreement::{Agree, Agreed, Ballot};
 pub use device::{
     BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput, MediumCounts,
+    RecordView,
 };
 pub use host::{ArrayHost, HostConfig, HostCounts, HostInput, HostOutput};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};

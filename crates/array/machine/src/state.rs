@@ -98,10 +98,20 @@ impl ArrayState {
         Change::Fail(device, self.term(device))
     }
 
+    /// That a device is to be left out whatever is lost by that.
+    pub fn without_at_a_loss(&self, device: DeviceId) -> Change {
+        Change::Lose(device, self.term(device))
+    }
+
     /// Returns true if a device is being rebuilt.
     pub fn is_rebuilding(&self, device: DeviceId) -> bool {
         let condition = self.devices.get(usize::from(device.0));
         matches!(condition, Some(Condition::Rebuilding { .. }))
+    }
+
+    /// Returns true if the array goes on without a device.
+    pub fn is_failed(&self, device: DeviceId) -> bool {
+        self.devices.get(usize::from(device.0)) == Some(&Condition::Failed)
     }
 
     /// Returns true if a device has everything.
@@ -125,6 +135,7 @@ impl ArrayState {
         match change {
             Change::Attach { after, by } => self.attached(after, by),
             Change::Fail(device, _)
+            | Change::Lose(device, _)
             | Change::LetIn(device, _)
             | Change::Rebuild(device)
             | Change::Rebuilt(device, _) => self.device_changed(device, change),
@@ -167,11 +178,11 @@ impl ArrayState {
                 return Ok(Some(next));
             }
             (Change::Attach { .. }, _) => return Ok(None),
-            (Change::Fail(..), Condition::Failed) => return Ok(None),
-            (Change::Fail(_, seen), _) if seen != term => {
+            (Change::Fail(..) | Change::Lose(..), Condition::Failed) => return Ok(None),
+            (Change::Fail(_, seen) | Change::Lose(_, seen), _) if seen != term => {
                 return Err(format!("{device} has come back"));
             }
-            (Change::Fail(..), _) => Condition::Failed,
+            (Change::Fail(..) | Change::Lose(..), _) => Condition::Failed,
             (Change::Rebuild(_), Condition::Failed) => Condition::Rebuilding { done: 0 },
             (Change::Rebuild(_), Condition::Rebuilding { .. }) => return Ok(None),
             (Change::Rebuild(_), Condition::Good) => {
@@ -216,4 +227,7 @@ pub enum Change {
         /// Its random number.
         by: u64,
     },
+    /// As [`Change::Fail`], beside a device that is not whole: an operator accepts that stripes lose more than their redundancy
+    /// replaces.
+    Lose(DeviceId, u64),
 }

@@ -61,9 +61,16 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy)]
-struct Member {
+pub(super) struct Member {
     address: SocketAddr,
     node: u32,
+}
+
+impl Member {
+    /// Its entry in the array's file.
+    pub(super) fn entry(self, id: u16) -> DeviceEntry {
+        DeviceEntry { id, address: self.address, node: self.node }
+    }
 }
 
 impl std::str::FromStr for Member {
@@ -174,11 +181,7 @@ fn describe(args: &Args) -> Result<ArrayFile, String> {
     if stripes == 0 {
         return Err("--device-size is too small for a single stripe; two MiB are for the device's own records".into());
     }
-    let entry = |(id, member): (u16, &Member)| DeviceEntry {
-        id,
-        address: member.address,
-        node: member.node,
-    };
+    let entry = |(id, member): (u16, &Member)| member.entry(id);
     let file = ArrayFile {
         id: ArrayId::random().map_err(|e| format!("no random numbers: {e}"))?,
         scheme: args.scheme,

@@ -62,7 +62,7 @@ struct Device {
     id: u16,
     address: String,
     witness: bool,
-    /// `good`, `failed`, `rebuilding`; nothing for a witness.
+    /// `good`, `failed`, `rebuilding`; `new` if its medium has nothing of the array; nothing for a witness.
     condition: Option<&'static str>,
     /// Of a device that is being rebuilt: stripes that are done, of all groups.
     done: Option<u64>,
@@ -105,6 +105,17 @@ pub fn run(args: &Args) -> Ended {
     Ok(if status.healthy { ExitCode::SUCCESS } else { Code::Violated.into() })
 }
 
+/// The condition of a device whose medium has nothing of the array.
+const NEW: &str = "new";
+
+/// Why such a device does not serve, beside others with content.
+fn is_empty(id: u16) -> String {
+    format!(
+        "its medium is empty: it is out until it is rebuilt (`lockify array replace --id {id}`); the old medium is better if it is \
+         whole"
+    )
+}
+
 /// The newest state that anybody knows.
 pub(super) fn newest(answers: &[Answer]) -> Option<&ArrayState> {
     answers.iter().flatten().map(|report| &report.state).max_by_key(|state| state.epoch)
@@ -124,7 +135,9 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
     };
     let device = |(entry, answer): (&lockify_volume::DeviceEntry, &Answer)| {
         let condition = state.and_then(|state| state.devices.get(usize::from(entry.id)));
+        let is_new = answer.as_ref().is_ok_and(|report| !report.in_service);
         let (word, done) = match condition {
+            Some(Condition::Good) if is_new => (Some(NEW), None),
             None => (None, None),
             Some(Condition::Good) => (Some("good"), None),
             Some(Condition::Failed) => (Some("failed"), None),
@@ -132,6 +145,7 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         };
         let report = answer.as_ref().ok();
         let why = match answer {
+            Ok(report) if word == Some(NEW) && report.waits.is_none() => Some(is_empty(entry.id)),
             Ok(report) => report.waits.clone(),
             Err(why) => Some(why.clone()),
         };
@@ -141,7 +155,7 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
             witness: entry.id >= file.layout.devices(),
             condition: word,
             done,
-            serving: report.is_some_and(|report| report.serving),
+            serving: word != Some(NEW) && report.is_some_and(|report| report.serving),
             why,
             out: out(entry.id),
             life: report.map(|report| report.life),

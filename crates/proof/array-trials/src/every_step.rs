@@ -169,6 +169,7 @@ pub fn scenario(scheme: Scheme, faults: Faults, victim: Victim) -> Scenario {
         faults,
         // Ten times the usual number.
         old_copy: None,
+        outage: None,
         checks: true,
         bad_sectors: Vec::new(),
         losses: false,

@@ -53,6 +53,29 @@ impl Faults {
     }
 }
 
+/// Two devices of a group are gone at the same time. The array cannot go on without them, and operations that need them fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outage {
+    /// Which devices.
+    pub devices: [DeviceId; 2],
+    /// They lose their power; otherwise only their processes end.
+    pub power_loss: bool,
+    /// When they stop.
+    pub from: Nanos,
+    /// When they are back.
+    pub until: Nanos,
+}
+
+impl Outage {
+    /// How long hosts wait for a device.
+    pub const PATIENCE: Time = 8 * LEASE;
+
+    /// The longest that an operation may take, with the time for which its host may stand still.
+    pub fn longest(self) -> Nanos {
+        3 * Outage::PATIENCE + 500 * MILLISECOND
+    }
+}
+
 /// Everything about one run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -95,6 +118,8 @@ pub struct Scenario {
     pub checks: bool,
     /// Sectors that fail.
     pub bad_sectors: Vec<BadSector>,
+    /// When two devices of a group are gone, if they are.
+    pub outage: Option<Outage>,
     /// In the end, media lose what they have acknowledged, and a scrub repairs it.
     pub losses: bool,
     /// If writes are durable only when they are flushed: the share of flushes among hosts' operations.
@@ -146,6 +171,7 @@ impl Scenario {
             old_copy: None,
             checks: random.random_bool(0.5),
             bad_sectors: Vec::new(),
+            outage: None,
             losses: false,
             flushes: None,
             blackout: None,
@@ -157,6 +183,7 @@ impl Scenario {
         scenario.draw_media();
         scenario.draw_caches();
         scenario.old_copy = scenario.draw_old_copy();
+        scenario.draw_outage();
         scenario
     }
 
@@ -169,6 +196,26 @@ impl Scenario {
         }
         let copied = random.random_range(START..self.quiet_at / 2);
         Some((copied, random.random_range(copied..self.quiet_at)))
+    }
+
+    /// One run in three has two devices of a group that are gone for long. No other device fails in it.
+    fn draw_outage(&mut self) {
+        let mut random = Random::seed_from_u64(self.seed ^ 0x2006_0e00);
+        let sound = self.bad_sectors.is_empty() && self.old_copy.is_none();
+        if self.faults != Faults::All || !sound || !random.random_ratio(1, 3) {
+            return;
+        }
+        let size = self.layout.group_size();
+        let first = random.random_range(0..self.layout.groups) * size;
+        let one = random.random_range(0..size);
+        let other = (one + random.random_range(1..size)) % size;
+        let from = random.random_range(START..self.quiet_at);
+        let until = from + random.random_range(Outage::PATIENCE..4 * Outage::PATIENCE);
+        let devices = [one, other].map(|index| DeviceId(first + index));
+        let power_loss = random.random_bool(0.5);
+        self.outage = Some(Outage { devices, power_loss, from, until });
+        // Hosts go on for a while when they are back.
+        self.quiet_at = self.quiet_at.max(until + random.random_range(1..100) * MILLISECOND);
     }
 
     /// Draws what is wrong with the media. Its stream is its own, so that all else stays as it was.
@@ -223,11 +270,14 @@ impl Scenario {
         setting.trace_lines = trace_lines;
         setting.most_events = self.most_events;
         let Variants { basic, delta_at_half } = self.variants;
-        let durable = self.flushes.is_none();
+        let (durable, outage) = (self.flushes.is_none(), self.outage.is_some());
         #[cfg(feature = "mutations")]
         let mutation = self.mutation;
         setting.host = Rc::new(move |host| {
             host.lease = LEASE;
+            if outage {
+                host.patience_with_devices = Outage::PATIENCE;
+            }
             host.backoff = MILLISECOND;
             host.first_patience = 5 * MILLISECOND;
             host.patience = MILLISECOND..=30 * MILLISECOND;
@@ -294,6 +344,14 @@ impl Scenario {
             let plan = FaultPlan::generate(&mix, &nodes, 0, random);
             entries.extend(plan.entries().iter().cloned());
         }
+        if let Some(Outage { devices, power_loss, from, until }) = self.outage {
+            let device = |node: &NodeId| places.all_devices().any(|device| device == *node);
+            entries.retain(|(_, fault)| !concerns(fault, device));
+            for node in devices.map(|device| places.device(device)) {
+                entries.push((from, Fault::Crash { node, power_loss }));
+                entries.push((until, Fault::Restart(node)));
+            }
+        }
         if self.faults == Faults::All && places.server && random.random_bool(0.5) {
             let at = random.random_range(START..self.quiet_at);
             let server = places.server();
@@ -308,5 +366,16 @@ impl Scenario {
             }
         }
         FaultPlan::new(entries)
+    }
+}
+
+/// Returns true if a fault stops a node of these, or starts it.
+fn concerns(fault: &Fault, is_one: impl Fn(&NodeId) -> bool) -> bool {
+    match fault {
+        Fault::Crash { node, .. }
+        | Fault::Restart(node)
+        | Fault::Pause(node)
+        | Fault::Resume(node) => is_one(node),
+        _ => false,
     }
 }

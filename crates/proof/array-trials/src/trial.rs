@@ -535,6 +535,10 @@ impl<'a> Trial<'a> {
         };
         self.recorder.answers(at, life, ticket, &result);
         self.took(at.saturating_sub(since.max(self.scenario.quiet_at)), life, &asked)?;
+        self.in_time(at.saturating_sub(since), life, &asked)?;
+        if matches!(result, Err(OpError::Unreachable(_))) && self.asks_again(at, node, &asked) {
+            return Ok(());
+        }
         match asked {
             Asked::Client => self.client(at, node, life, result),
             Asked::Repair(repair) => {
@@ -549,6 +553,8 @@ impl<'a> Trial<'a> {
                 match result {
                     Ok(_) | Err(OpError::Lost { .. }) => self.probed = Some(life),
                     Err(OpError::Fenced) => self.start_again(at, node),
+                    // Devices that are back may not serve yet: it is asked again.
+                    Err(OpError::Unreachable(_)) if self.scenario.outage.is_some() => {}
                     Err(error) => {
                         return Err(format!("block 0 cannot be read in the end: {error}"));
                     }
@@ -603,6 +609,36 @@ impl<'a> Trial<'a> {
         self.repairs() || self.scenario.flushes.is_some()
     }
 
+    /// After an outage, devices that are back may not serve yet when everything is looked at.
+    fn asks_again(&mut self, at: Nanos, node: NodeId, asked: &Asked) -> bool {
+        let span = |block: u64| Span { start: block, count: 1 };
+        match *asked {
+            _ if self.scenario.outage.is_none() => return false,
+            Asked::Scrub(stripe) => {
+                let work = Work::Scrub { stripe, repair: false };
+                self.repair(at, node, work, Asked::Scrub(stripe));
+            }
+            Asked::Recover(stripe) => {
+                let work = Work::Scrub { stripe, repair: true };
+                self.repair(at, node, work, Asked::Recover(stripe));
+            }
+            Asked::Look(block) => self.read(at, node, span(block), Asked::Look(block)),
+            Asked::Mend(block) => self.write(at, node, span(block), Asked::Mend(block)),
+            Asked::Client | Asked::Repair(_) | Asked::Probe => return false,
+        }
+        true
+    }
+
+    /// Clients have an answer in time, whatever is gone.
+    fn in_time(&self, time: Nanos, life: Life, asked: &Asked) -> Result<(), String> {
+        let most = self.scenario.outage.map_or(Nanos::MAX, |outage| outage.longest());
+        if time <= most || !matches!(asked, Asked::Client) {
+            return Ok(());
+        }
+        let [time, most] = [time, most].map(|time| time / MILLISECOND);
+        Err(format!("{life:?}: {asked:?} took {time} ms, and {most} ms are the most"))
+    }
+
     /// Returns true if a repair remains to be done.
     fn repairs(&self) -> bool {
         self.scenario.faults == Faults::All
@@ -622,6 +658,7 @@ impl<'a> Trial<'a> {
             let expected = match error {
                 OpError::Fenced => true,
                 OpError::Unflushed(_) => self.scenario.flushes.is_some(),
+                OpError::Unreachable(_) => self.scenario.outage.is_some(),
                 OpError::Lost { .. } => self.may_lose(),
                 OpError::Medium { .. } | OpError::Unavailable(_) | OpError::Clock { .. } => {
                     self.repairs()
@@ -695,6 +732,11 @@ impl<'a> Trial<'a> {
             && self.given_up.is_empty()
             && self.caretaker.is_idle();
         let last = self.places.host(lockify_array::HostId(LAST));
+        if quiet {
+            // Who had the newest state chosen may have died before anybody else heard of it.
+            let state = self.caretaker.state().clone();
+            self.sim.with(last, |host, cx| host.learn(state, cx));
+        }
         if quiet && self.probed != Some(self.life(last)) {
             self.read(at, last, Span { start: 0, count: 1 }, Asked::Probe);
             return Ok(());

@@ -9,6 +9,7 @@
 //! | `disk.rs` | the order in which the disk is used |
 //! | `medium.rs` | blocks that the medium does not return, and writes that it has lost |
 //! | `epoch.rs` | the array's state, and the durable record |
+//! | `view.rs` | the record, for people who look at a medium |
 //! | `report.rs` | operations under way, for people |
 //! | `fence.rs` | fenced lives and their unfinished writes |
 //! | `durable.rs` | which writes a power loss does not undo |
@@ -34,6 +35,7 @@ mod requests;
 mod suspect;
 mod term;
 mod tso;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -60,6 +62,7 @@ use tso::Tso;
 
 pub use epoch::BootError;
 pub use medium::MediumCounts;
+pub use view::RecordView;
 
 /// A device's configuration. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]

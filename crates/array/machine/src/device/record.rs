@@ -73,7 +73,16 @@ impl Record {
         Bytes::from(postcard::to_extend(self, THIRD.to_vec()).unwrap_or_default())
     }
 
-    fn decode(bytes: &[u8]) -> Option<Record> {
+    /// The version of a record's format.
+    pub(super) fn format(bytes: &[u8]) -> u32 {
+        match bytes {
+            _ if bytes.starts_with(&THIRD) => 3,
+            _ if bytes.starts_with(&SECOND) => 2,
+            _ => 1,
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Record> {
         if let Some(third) = bytes.strip_prefix(&THIRD) {
             return postcard::from_bytes(third).ok();
         }

@@ -15,6 +15,7 @@ use rand::RngExt as _;
 
 use super::control::{Context, Control};
 use super::job::{self, Unfit};
+use super::overdue;
 use super::repair::Pass;
 use super::unflushed::Flush;
 use super::{ArrayHost, HostOutput};
@@ -46,6 +47,8 @@ pub(super) enum Owner {
     Caller(Ticket),
     /// The host itself flushes.
     Own,
+    /// The caller has had an error already. What is written in part goes on (`overdue.rs`).
+    Answered(Ticket),
     /// A repair that consists of several tasks.
     RepairJob(u64),
 }
@@ -286,6 +289,7 @@ impl Task {
 
 impl ArrayHost {
     pub(super) fn submit(&mut self, now: Time, ticket: Ticket, work: Work) {
+        self.watch(now);
         match work {
             Work::Read { .. } | Work::Write { .. } | Work::Flush => {
                 self.start(now, Task::new(now, Owner::Caller(ticket), work, Role::Work));
@@ -310,6 +314,9 @@ impl ArrayHost {
             Ok(plan) => plan,
             Err(error) => return self.fail_task(now, task, error),
         };
+        if let Some(error) = self.is_hopeless(now, &task, &self.peers_of(&task, &plan)) {
+            return self.fail_task(now, task, error);
+        }
         let id = OpId { life: self.config.life, seq: self.next_seq };
         self.next_seq += 1;
         let stamp = self.clock.stamp(now);
@@ -350,6 +357,14 @@ impl ArrayHost {
         match told {
             Some((_, action)) => self.start_second_phase(now, id.seq, &action),
             None => self.gate(now, id.seq),
+        }
+    }
+
+    /// The peers that a task needs.
+    fn peers_of(&self, task: &Task, plan: &Plan) -> Vec<Peer> {
+        match task.work {
+            Work::Flush => self.serving_devices().map(Peer::Device).collect(),
+            _ => plan.accesses.iter().map(|access| Peer::Device(access.device)).collect(),
         }
     }
 
@@ -548,7 +563,7 @@ impl ArrayHost {
         op: Option<(OpId, Stamp)>,
         result: Result<HostAnswer, OpError>,
     ) {
-        let counted = matches!(task.role, Role::Work) && task.owner != Owner::Own;
+        let counted = matches!((task.owner, &task.role), (Owner::Caller(_), Role::Work));
         self.counts.done += u64::from(counted);
         self.counts.delayed += u64::from(counted && task.delayed);
         self.counts.failed += u64::from(counted && result.is_err());
@@ -559,6 +574,7 @@ impl ArrayHost {
             Owner::Caller(ticket) => {
                 self.output.push_back(HostOutput::Done { ticket, op, result });
             }
+            Owner::Answered(_) => {}
             Owner::RepairJob(id) => self.repair_job_step(now, id, task, op, result.err()),
             Owner::Own => self.own_flush_done(&result),
         }
@@ -633,6 +649,12 @@ impl ArrayHost {
                 continue;
             }
             self.counts.requests += 1;
+            let Call { op, sibling, .. } = request.call;
+            let this = self.tries.get(&op.seq);
+            let sibling = this.and_then(|this| this.siblings.get(sibling as usize));
+            if sibling.is_some_and(overdue::is_about_blocks) {
+                self.owed.asked(now, peer);
+            }
             self.post(now, peer, request);
         }
     }
@@ -668,6 +690,7 @@ impl ArrayHost {
                 }
             }
         }
+        self.end_waiting(now);
         self.settle(now);
         self.renew(now);
         self.keep_locks(now);

@@ -1,6 +1,8 @@
 //! One pass of a repair over one stripe. It is a storage transaction that reads all columns of the stripe from all devices
 //! that have them. It writes the blocks that [`crate::recovery::column`] decides.
 
+use std::collections::BTreeSet;
+
 use bytes::{Bytes, BytesMut};
 
 use crate::message::{Blocks, Content, Doubt, Flaw, Past};
@@ -23,6 +25,8 @@ pub(super) struct Pass {
     pub traces: Vec<Trace>,
     /// Blocks that should have a write of this host, or a newer one.
     pub wanted: Vec<Wanted>,
+    /// Blocks that passes of this repair have marked as lost, by unit and offset, and that were not marked before.
+    pub marked: BTreeSet<(usize, u32)>,
     pub found: Found,
 }
 
@@ -45,6 +49,8 @@ pub(super) struct Found {
     pub undecided: u32,
     /// The first wanted write that is not there, by unit and column.
     pub missing: Option<(u16, u32)>,
+    /// Blocks that this repair has marked as lost.
+    pub marked: u32,
     /// Something was mended: another pass is needed.
     pub wrote: bool,
 }
@@ -64,13 +70,14 @@ impl Pass {
     /// One that repairs after a fenced life.
     pub fn after(life: Life, stripe: u64, traces: Vec<Trace>) -> Pass {
         let (past, found, rule) = (Past::Life(life), Found::default(), Rule::FitParity);
-        let wanted = Vec::new();
-        Pass { stripe, repair: true, rule, onto: None, past, traces, wanted, found }
+        let (wanted, marked) = (Vec::new(), BTreeSet::new());
+        Pass { stripe, repair: true, rule, onto: None, past, traces, wanted, marked, found }
     }
 
     pub fn plan(&self, layout: &Layout, state: &ArrayState) -> Result<Plan, OpError> {
         let columns = 0..layout.unit;
-        if plan::missing_units(layout, state, self.stripe) > 1 {
+        // Two devices of a group are out only if an operator has accepted the loss: a rebuild makes the best of it.
+        if self.onto.is_none() && plan::missing_units(layout, state, self.stripe) > 1 {
             let what = format!("stripe {} has lost more units than it can", self.stripe);
             return Err(OpError::Unavailable(what));
         }
@@ -144,7 +151,12 @@ impl Pass {
             stripe.push((Column { layout, stripe: self.stripe, offset }, units));
         }
         self.found = Found { missing: self.missing(&stripe), ..Found::default() };
-        let rule = self.rule(contents);
+        let read = plan.accesses.iter().filter(|access| access.read.is_some()).count();
+        let onto = plan.accesses.iter().find(|access| Some(access.device) == self.onto);
+        if let Some(onto) = onto.filter(|_| read < usize::from(layout.data)) {
+            return self.make_do(layout, plan, &stripe, index(onto.unit), stamp);
+        }
+        let (rule, parity) = (self.rule(contents), usize::from(layout.data));
         let doubts: Vec<Vec<usize>> =
             stripe.iter().map(|(_, units)| doubtful(layout, units, &durable_to)).collect();
         let findings = examine(&stripe, &doubts, &self.traces, rule);
@@ -154,6 +166,9 @@ impl Pass {
             self.found.undecided += u32::from(finding.undecided);
             let undecided = finding.undecided;
             for mend in finding.mends {
+                if mend.lost && mend.unit < parity && !units[mend.unit].lost() {
+                    self.marked.insert((mend.unit, column.offset));
+                }
                 let access = plan.accesses.iter().position(|a| index(a.unit) == mend.unit);
                 if let Some(access) = access {
                     mends[access].push((column.offset, mend));
@@ -169,6 +184,7 @@ impl Pass {
             return vec![None; plan.accesses.len()];
         }
         self.found.wrote = mends.iter().any(|mends| !mends.is_empty());
+        self.found.marked = self.still_marked(&stripe) + lost_of(&rebuilt);
         if !self.found.wrote
             && let Some(access) = missing
         {
@@ -188,6 +204,45 @@ impl Pass {
             }
         };
         self.wanted.iter().find(is_missing).map(|wanted| (wanted.unit, wanted.column))
+    }
+
+    /// Two units of the stripe are missing, and this one is rebuilt: its data are lost, and so are those of the other. Parity
+    /// says so of the other. All is written at once, and comes out the same if it is done again.
+    fn make_do(
+        &mut self,
+        layout: &Layout,
+        plan: &Plan,
+        stripe: &[(Column<'_>, Vec<Seen>)],
+        onto: usize,
+        stamp: Stamp,
+    ) -> Vec<Option<Blocks>> {
+        let columns = stripe.iter().map(|(column, units)| column.make_do(units, onto));
+        let columns: Vec<Vec<Mend>> = columns.collect();
+        let is_data = |mend: &&Mend| mend.unit < usize::from(layout.data);
+        let lost = columns.iter().flatten().filter(is_data).filter(|mend| mend.lost).count() as u32;
+        let new = stripe.iter().zip(&columns).flat_map(|((_, units), mends)| {
+            mends.iter().filter(|mend| is_data(mend) && mend.lost && !units[mend.unit].lost())
+        });
+        (self.found.lost, self.found.marked) = (lost, new.count() as u32);
+        let all = plan.accesses.iter().map(|access| {
+            let unit = match access.unit {
+                Unit::Data(unit) => usize::from(unit),
+                Unit::Parity => usize::from(layout.data),
+            };
+            let mends = (0..).zip(&columns).filter_map(|(offset, mends)| {
+                mends.iter().find(|mend| mend.unit == unit).map(|mend| (offset, mend.clone()))
+            });
+            self.blocks(layout, stamp, &mends.collect::<Vec<_>>())
+        });
+        all.collect()
+    }
+
+    /// The blocks that this repair has marked, and that nobody has written anew since.
+    fn still_marked(&self, stripe: &[(Column<'_>, Vec<Seen>)]) -> u32 {
+        let units = |offset: u32| stripe.iter().find(|(column, _)| column.offset == offset);
+        let is_lost =
+            |(unit, offset): &&(usize, u32)| units(*offset).is_some_and(|(_, u)| u[*unit].lost());
+        self.marked.iter().filter(is_lost).count() as u32
     }
 
     /// The first run of columns; a later pass finds the others.
@@ -212,6 +267,11 @@ impl Pass {
         let extent = plan::extent(layout, self.stripe, &(*first..first + count));
         Some(Blocks { extent, data: data.freeze(), header, lost })
     }
+}
+
+/// How many of these blocks are marked as lost.
+fn lost_of(mends: &[(u32, Mend)]) -> u32 {
+    mends.iter().filter(|(_, mend)| mend.lost).count() as u32
 }
 
 pub(super) fn seen(layout: &Layout, content: &Content, at: usize) -> Seen {
@@ -251,10 +311,10 @@ mod tests {
         let failed = ArrayState::new(3).changed(Change::Fail(device, 0)).unwrap().unwrap();
         let rebuilding = failed.changed(Change::Rebuild(device)).unwrap().unwrap();
         let (past, found) = (Past::Nobody, Found::default());
-        let (traces, rule) = (Vec::new(), Rule::Leave);
+        let (traces, rule, marked) = (Vec::new(), Rule::Leave, BTreeSet::new());
         let wanted = Vec::new();
         let mut pass =
-            Pass { stripe: 0, repair: true, rule, onto: None, past, traces, wanted, found };
+            Pass { stripe: 0, repair: true, rule, onto: None, past, traces, wanted, marked, found };
         assert_eq!(pass.plan(&layout, &failed).unwrap().accesses.len(), 2);
         let plan = pass.plan(&layout, &rebuilding).unwrap();
         assert_eq!(plan.accesses.len(), 3);

@@ -272,10 +272,12 @@ impl ArrayHost {
     fn look_at_next(&mut self, now: Time, mut task: Task) {
         let Some(flush) = task.flush.as_mut() else { return };
         let Some(stripe) = flush.left.pop() else { return self.start(now, task) };
+        // Its time is bounded for each stripe: there may be many.
+        task.since = now;
         let wanted = self.unflushed.of_stripe(&self.config.layout, stripe);
         let (past, traces, found) = (Past::Nobody, Vec::new(), Found::default());
-        let (repair, rule, onto) = (true, Rule::Leave, None);
-        let pass = Pass { stripe, repair, rule, onto, past, traces, wanted, found };
+        let (repair, rule, onto, marked) = (true, Rule::Leave, None, BTreeSet::new());
+        let pass = Pass { stripe, repair, rule, onto, past, traces, wanted, marked, found };
         self.look_at(now, task, pass);
     }
 

@@ -57,7 +57,7 @@ impl Seen {
         }
     }
 
-    fn lost(&self) -> bool {
+    pub(crate) fn lost(&self) -> bool {
         self.header().is_some_and(|header| header.lost)
     }
 }
@@ -479,6 +479,25 @@ impl Column<'_> {
             (finding.mismatch, finding.undecided) = (true, true);
         }
         finding
+    }
+
+    /// The blocks of a column that has lost two units, one of which is written anew: `onto`. All blocks that are there are
+    /// written, but those that their media do not return.
+    pub fn make_do(&self, units: &[Seen], onto: usize) -> Vec<Mend> {
+        let parity = self.parity();
+        let block = |unit: usize| match &units[unit] {
+            Seen::There { header, data } => Some(Mend::new(unit, data.clone(), header.lost)),
+            Seen::Absent if unit != onto => None,
+            Seen::Unreadable => None,
+            Seen::Torn | Seen::Absent => Some(Mend::new(unit, self.zeros(), true)),
+        };
+        let mut mends: Vec<Mend> = (0..parity).filter_map(block).collect();
+        // Without parity's device there is no parity.
+        if units[parity] != Seen::Absent || onto == parity {
+            let lost = mends.len() < parity;
+            mends.push(Mend::new(parity, self.sum(units, parity), lost));
+        }
+        mends
     }
 
     /// The block of a unit that is absent, when [`examine`] has nothing left to mend.

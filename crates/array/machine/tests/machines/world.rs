@@ -202,7 +202,9 @@ impl World {
         World::of((0..hosts).map(host).collect(), configs, seed)
     }
 
-    pub fn of(hosts: Vec<HostConfig>, configs: Vec<DeviceConfig>, seed: u64) -> Self {
+    pub fn of(mut hosts: Vec<HostConfig>, configs: Vec<DeviceConfig>, seed: u64) -> Self {
+        // Time passes here whenever nothing else can happen.
+        hosts.iter_mut().for_each(|host| host.patience_with_devices = Time::MAX);
         let (layout, state) = (hosts[0].layout, hosts[0].state.clone());
         let boot = || DeviceBoot { now: START, record: None, state: state.clone(), random: 1 };
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);

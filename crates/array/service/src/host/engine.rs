@@ -75,6 +75,9 @@ impl HostEngine {
     /// Until the host is closed.
     pub fn run(mut self) {
         let mut events = mio::Events::with_capacity(256);
+        for whom in self.down.keys().copied().collect::<Vec<_>>() {
+            self.handle(HostInput::Disconnected { peer: peer(whom) });
+        }
         while !self.calls.is_over() {
             let now = self.clock.now();
             let wait = until(self.host.next_timer(), now).min(COMPLAIN);

@@ -29,6 +29,11 @@ use engine::HostEngine;
 /// Pieces of work that are under way at most. A caller that submits more waits.
 pub const IN_FLIGHT: usize = 256;
 
+/// How many leases a device may owe an answer. Then operations that wait for it fail.
+const PATIENCE_LEASES: u64 = 8;
+/// It may take as long, whatever the lease, nanoseconds: a medium may be slow.
+const LEAST_PATIENCE: u64 = 5_000_000_000;
+
 /// The identity and options of a program that opens an array.
 #[derive(Clone, Debug)]
 pub struct Joining {
@@ -95,6 +100,15 @@ pub struct Scrubbed {
     pub lost: u32,
     /// Columns of which nobody knows which block is right. They are as they were.
     pub undecided: u32,
+}
+
+/// What a rebuild has found in a stripe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rebuilt {
+    /// Blocks whose content is lost.
+    pub lost: u32,
+    /// Those of them that this rebuild has marked.
+    pub marked: u32,
 }
 
 impl Scrubbed {
@@ -208,6 +222,7 @@ impl Array {
         config.durable = file.durability == Durability::Write;
         config.witnesses = file.witnesses.len() as u16;
         config.lease = file.timing.lease_ms * 1_000_000;
+        config.patience_with_devices = (PATIENCE_LEASES * config.lease).max(LEAST_PATIENCE);
         let peers: Vec<Whom> = targets.iter().map(|target| target.whom).collect();
         let host = ArrayHost::new(config);
         let log = joining.log;
@@ -339,10 +354,11 @@ impl Array {
     ///
     /// # Errors
     /// [`OpError`].
-    pub fn rebuild(&self, device: DeviceId, stripe: u64) -> Result<Scrubbed, OpError> {
-        // Another answer says that it is rebuilt already.
-        let answer = self.perform(Work::Rebuild { device, stripe })?;
-        Ok(Scrubbed::of(&answer).unwrap_or_default())
+    pub fn rebuild(&self, device: DeviceId, stripe: u64) -> Result<Rebuilt, OpError> {
+        match self.perform(Work::Rebuild { device, stripe })? {
+            HostAnswer::Rebuilt { lost, marked } => Ok(Rebuilt { lost, marked }),
+            other => Err(OpError::State(format!("a rebuild was answered by {other:?}"))),
+        }
     }
 
     /// Changes the array's state.

@@ -3,12 +3,13 @@
 //! ```text
 //! 0       superblock, 4 KiB      which device of which array, its layout
 //! 4096    superblock, the copy
-//! 8192      record, 768 KiB      what the protocol keeps (epoch, fenced lives, ...), in turn here and 1 MiB further on
+//! 8192      record, 704 KiB      what the protocol keeps (epoch, fenced lives, ...), in turn here and 1 MiB further on
+//! + 704 KiB array's file, 64 KiB the file with which the device is served, in turn here and 1 MiB further on
 //! + 768 KiB membership, 256 KiB  what devices have agreed on, lives and views, in turn here and 1 MiB further on
 //! 8192 + 2 MiB blocks, each 4096 bytes of content, then a sector with linkage record, CRC32C of both, and of it
 //! ```
-//! Earlier releases had records of 1 MiB in the place of both. Such a record is read. Its last quarter is empty, because
-//! an earlier release does not write it for shorter records.
+//! Earlier releases had records of 1 MiB in the place of all three, and of 768 KiB. Such a record is read. The rest of its
+//! place is empty, because an earlier release does not write it for shorter records.
 //!
 //! A sector has 512 bytes, or 4096 where the medium writes no smaller pieces. Blocks are written in multiples of a sector at
 //! multiples of it. All else is written in multiples of 4096, with O_DIRECT. A write is durable after an fdatasync(2) that
@@ -18,6 +19,7 @@ mod block;
 mod buffer;
 mod disk;
 mod error;
+mod examine;
 mod slots;
 mod superblock;
 
@@ -38,6 +40,7 @@ use block::Owner;
 use buffer::Buffer;
 pub use disk::{Answered, Disk};
 pub use error::{StoreError, Why};
+pub use examine::{Blocks, Examined, Stored, examine, examine_blocks};
 use slots::Place;
 use superblock::{Bad, Superblock};
 
@@ -50,11 +53,16 @@ const SUPERBLOCKS: [u64; 2] = [0, 4096];
 const SLOT: u64 = 1 << 20;
 /// The size of a slot of the membership's state, bytes.
 const KEPT_SLOT: u64 = 256 << 10;
+/// The size of a slot of the array's file, bytes.
+const FILE_SLOT: u64 = 64 << 10;
 /// Where the blocks begin.
 const BLOCKS: u64 = 8192 + 2 * SLOT;
 /// The protocol's record.
-const RECORD: Place =
-    Place { at: [8192, 8192 + SLOT], size: (SLOT - KEPT_SLOT) as usize, magic: *b"LkRecord" };
+const RECORD: Place = Place {
+    at: [8192, 8192 + SLOT],
+    size: (SLOT - KEPT_SLOT - FILE_SLOT) as usize,
+    magic: *b"LkRecord",
+};
 /// The record of an earlier release.
 const OLD_RECORD: Place = Place { size: SLOT as usize, ..RECORD };
 /// The membership's state.
@@ -62,6 +70,12 @@ const KEPT: Place = Place {
     at: [8192 + SLOT - KEPT_SLOT, 8192 + 2 * SLOT - KEPT_SLOT],
     size: KEPT_SLOT as usize,
     magic: *b"LkMember",
+};
+/// The array's file.
+const FILE: Place = Place {
+    at: [8192 + SLOT - KEPT_SLOT - FILE_SLOT, 8192 + 2 * SLOT - KEPT_SLOT - FILE_SLOT],
+    size: FILE_SLOT as usize,
+    magic: *b"LkArrayF",
 };
 /// The longest record, bytes.
 pub const LONGEST_RECORD: usize = RECORD.longest();
@@ -260,6 +274,7 @@ impl Store {
             return Err(at(Why::Record));
         }
         let kept = KEPT.read(&file).map_err(system("read")).map_err(&at)?;
+        keep_file(&file, array);
         Ok(Store {
             path: path.to_owned(),
             file,
@@ -446,6 +461,15 @@ impl Store {
     /// The system's, or the state is longer than [`LONGEST_KEPT`].
     pub fn keep(&self, image: &[u8]) -> io::Result<()> {
         KEPT.write(&self.file, &self.kept_seq, image)
+    }
+}
+
+/// Puts the array's file on the medium, unless it is there. It is for people who have lost theirs (`lockify array examine`),
+/// so an error does no harm: a medium that fails shows it elsewhere.
+fn keep_file(file: &File, array: &ArrayFile) {
+    let (Ok(text), Ok(found)) = (array.to_toml(), FILE.read(file)) else { return };
+    if found.held.as_deref() != Some(text.as_bytes()) {
+        let _ = FILE.write(file, &AtomicU64::new(found.seq), text.as_bytes());
     }
 }
 
