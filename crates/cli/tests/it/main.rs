@@ -3,6 +3,8 @@
 mod array;
 mod array_block_devices;
 mod array_clocks;
+mod array_fencing;
+mod array_full_disks;
 mod array_keys;
 mod array_members;
 mod array_partitions;

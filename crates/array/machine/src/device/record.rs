@@ -9,7 +9,7 @@ use super::DeviceBoot;
 use super::epoch::BootError;
 use super::fence::Fences;
 use crate::agreement::{Acceptor, Ballot};
-use crate::{ArrayState, Condition, DeviceId, Epoch, Life};
+use crate::{ArrayState, Condition, DeviceId, Epoch, Life, Nodes};
 
 /// Begins a record of this format. No record of the first format begins so: it began with a number in the varint encoding,
 /// which has ten bytes at most, and one in the last.
@@ -99,7 +99,8 @@ impl From<FirstState> for ArrayState {
     fn from(first: FirstState) -> ArrayState {
         let FirstState { epoch, since, devices, terms } = first;
         let keys = vec![0; terms.len()];
-        ArrayState { epoch, since, devices, terms, keys, hosts: 0, newest_host: 0 }
+        let nodes = Nodes::default();
+        ArrayState { epoch, since, devices, terms, keys, hosts: 0, newest_host: 0, nodes }
     }
 }
 
