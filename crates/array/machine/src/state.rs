@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceId, Epoch, Layout};
+use crate::{DeviceId, Epoch, Layout, NodeName, Nodes};
 
 /// The uses that a device permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -49,6 +49,8 @@ pub struct ArrayState {
     pub hosts: u64,
     /// The random number under which the newest one asked for that.
     pub newest_host: u64,
+    /// Which hosts each node has that have neither ended nor been fenced.
+    pub nodes: Nodes,
 }
 
 /// The entry of a device, for which the array's state is changed.
@@ -74,6 +76,7 @@ impl ArrayState {
             keys: vec![0; devices],
             hosts: 0,
             newest_host: 0,
+            nodes: Nodes::default(),
         }
     }
 
@@ -133,7 +136,8 @@ impl ArrayState {
     /// checks whether the redundancy bears another failure: the state does not know the layout.
     pub fn changed(&self, change: Change) -> Result<Option<ArrayState>, String> {
         match change {
-            Change::Attach { after, by } => self.attached(after, by),
+            Change::Attach { after, by, node } => self.attached(after, by, node),
+            Change::Detach { host } => Ok(self.detached(host)),
             Change::Fail(device, _)
             | Change::Lose(device, _)
             | Change::LetIn(device, _)
@@ -142,16 +146,25 @@ impl ArrayState {
         }
     }
 
-    /// Two hosts that ask at the same time get different numbers: who does not come next asks again.
-    fn attached(&self, after: u64, by: u64) -> Result<Option<ArrayState>, String> {
-        if (self.hosts, self.newest_host) == (after + 1, by) {
+    /// Two hosts that ask at the same time get different numbers: who does not come next asks again. One whose change was
+    /// accepted has its number, also if it learns of that after others have attached.
+    fn attached(&self, after: u64, by: u64, node: NodeName) -> Result<Option<ArrayState>, String> {
+        let (epoch, hosts) = (Epoch(self.epoch.0 + 1), after.saturating_add(1));
+        let number = u32::try_from(hosts)
+            .map_err(|_| format!("{after} hosts have attached, and there are no more numbers"))?;
+        if self.nodes.has(number, by) || (self.hosts, self.newest_host) == (hosts, by) {
             return Ok(None);
         }
         if self.hosts != after {
             return Err("another host has attached at the same time".into());
         }
-        let epoch = Epoch(self.epoch.0 + 1);
-        Ok(Some(ArrayState { epoch, hosts: after + 1, newest_host: by, ..self.clone() }))
+        let nodes = self.nodes.with(node, number, by)?;
+        Ok(Some(ArrayState { epoch, hosts, newest_host: by, nodes, ..self.clone() }))
+    }
+
+    fn detached(&self, host: u32) -> Option<ArrayState> {
+        let nodes = self.nodes.without(host)?;
+        Some(ArrayState { epoch: Epoch(self.epoch.0 + 1), nodes, ..self.clone() })
     }
 
     fn device_changed(
@@ -177,7 +190,7 @@ impl ArrayState {
                 (next.terms[index], next.keys[index]) = (to.number, to.key);
                 return Ok(Some(next));
             }
-            (Change::Attach { .. }, _) => return Ok(None),
+            (Change::Attach { .. } | Change::Detach { .. }, _) => return Ok(None),
             (Change::Fail(..) | Change::Lose(..), Condition::Failed) => return Ok(None),
             (Change::Fail(_, seen) | Change::Lose(_, seen), _) if seen != term => {
                 return Err(format!("{device} has come back"));
@@ -226,6 +239,13 @@ pub enum Change {
         after: u64,
         /// Its random number.
         by: u64,
+        /// The node that it runs on.
+        node: NodeName,
+    },
+    /// A host is fenced, or has ended and no device has a write of it to do: its node need not be fenced for its sake.
+    Detach {
+        /// Its number.
+        host: u32,
     },
     /// As [`Change::Fail`], beside a device that is not whole: an operator accepts that stripes lose more than their redundancy
     /// replaces.

@@ -44,6 +44,15 @@ struct Status {
     devices: Vec<Device>,
     /// The lock server; nothing if the scheme has none.
     lock_server: Option<LockServer>,
+    /// The nodes that hosts have been on.
+    nodes: Vec<Node>,
+}
+
+#[derive(Serialize)]
+struct Node {
+    name: String,
+    /// Hosts that have neither ended in order nor been fenced.
+    hosts: Vec<u32>,
 }
 
 #[derive(Serialize)]
@@ -117,7 +126,7 @@ fn is_empty(id: u16) -> String {
 }
 
 /// The newest state that anybody knows.
-pub(super) fn newest(answers: &[Answer]) -> Option<&ArrayState> {
+pub(crate) fn newest(answers: &[Answer]) -> Option<&ArrayState> {
     answers.iter().flatten().map(|report| &report.state).max_by_key(|state| state.epoch)
 }
 
@@ -179,6 +188,11 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         requests: answer.as_ref().ok().map(|report| report.requests),
     });
     let lock_server = server.next();
+    let nodes = state.iter().flat_map(|state| state.nodes.iter());
+    let node = |node: &lockify_array::Node| Node {
+        name: node.name.to_string(),
+        hosts: node.hosts().collect(),
+    };
     let readable = |d: &Device| d.unreadable.unwrap_or(0) == 0;
     let good = |d: &Device| d.serving && readable(d) && (d.witness || d.condition == Some("good"));
     Status {
@@ -191,6 +205,7 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         healthy: devices.iter().all(good) && lock_server.as_ref().is_none_or(|s| s.serving),
         devices,
         lock_server,
+        nodes: nodes.map(node).collect(),
     }
 }
 

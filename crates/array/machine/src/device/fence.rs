@@ -47,7 +47,8 @@ impl Device {
         }
     }
 
-    pub(super) fn is_fenced(&self, life: Life) -> bool {
+    /// Returns true if nothing of a life takes effect here any more. The fence may not be durable yet.
+    pub fn is_fenced(&self, life: Life) -> bool {
         self.record.fenced.has(life)
     }
 

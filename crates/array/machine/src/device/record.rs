@@ -10,7 +10,7 @@ use super::durable::Covered;
 use super::epoch::BootError;
 use super::fence::Fences;
 use crate::agreement::{Acceptor, Ballot};
-use crate::{ArrayState, Condition, DeviceId, Epoch, Life};
+use crate::{ArrayState, Condition, DeviceId, Epoch, Life, Nodes};
 
 /// Begins a record of this format. No record of the first format begins so: it began with a number in the varint encoding,
 /// which has ten bytes at most, and one in the last.
@@ -93,11 +93,19 @@ impl Record {
     }
 }
 
-/// A record without [`Record::durable`].
+/// An acceptor whose states have an earlier format.
+type OldAcceptor<S> = (S, Ballot, Option<(Ballot, S)>);
+
+fn resumed<S: Into<ArrayState>>((state, promised, accepted): OldAcceptor<S>) -> Acceptor {
+    let accepted = accepted.map(|(ballot, state)| (ballot, state.into()));
+    Acceptor::resume(state.into(), promised, accepted)
+}
+
+/// A record without [`Record::durable`] and [`ArrayState::nodes`].
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Serialize))]
 struct SecondRecord {
-    acceptor: Acceptor,
+    acceptor: OldAcceptor<SecondState>,
     fenced: Fences,
     dirty: BTreeSet<u64>,
     holders: BTreeSet<Life>,
@@ -109,7 +117,28 @@ struct SecondRecord {
 impl From<SecondRecord> for Record {
     fn from(second: SecondRecord) -> Record {
         let SecondRecord { acceptor, fenced, dirty, holders, term, key, asked } = second;
-        Record { acceptor, fenced, dirty, holders, term, key, asked, durable: Covered::default() }
+        let (acceptor, durable) = (resumed(acceptor), Covered::default());
+        Record { acceptor, fenced, dirty, holders, term, key, asked, durable }
+    }
+}
+
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+struct SecondState {
+    epoch: Epoch,
+    since: Epoch,
+    devices: Vec<Condition>,
+    terms: Vec<u64>,
+    keys: Vec<u64>,
+    hosts: u64,
+    newest_host: u64,
+}
+
+impl From<SecondState> for ArrayState {
+    fn from(second: SecondState) -> ArrayState {
+        let SecondState { epoch, since, devices, terms, keys, hosts, newest_host } = second;
+        let nodes = Nodes::default();
+        ArrayState { epoch, since, devices, terms, keys, hosts, newest_host, nodes }
     }
 }
 
@@ -117,7 +146,7 @@ impl From<SecondRecord> for Record {
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Serialize))]
 struct FirstRecord {
-    acceptor: (FirstState, Ballot, Option<(Ballot, FirstState)>),
+    acceptor: OldAcceptor<FirstState>,
     fenced: Fences,
     dirty: BTreeSet<u64>,
     holders: BTreeSet<Life>,
@@ -137,26 +166,16 @@ impl From<FirstState> for ArrayState {
     fn from(first: FirstState) -> ArrayState {
         let FirstState { epoch, since, devices, terms } = first;
         let keys = vec![0; terms.len()];
-        ArrayState { epoch, since, devices, terms, keys, hosts: 0, newest_host: 0 }
+        let nodes = Nodes::default();
+        ArrayState { epoch, since, devices, terms, keys, hosts: 0, newest_host: 0, nodes }
     }
 }
 
 impl From<FirstRecord> for Record {
     fn from(first: FirstRecord) -> Record {
-        let FirstRecord { acceptor: (state, promised, accepted), fenced, dirty, holders, term } =
-            first;
-        let accepted = accepted.map(|(ballot, state)| (ballot, state.into()));
-        let acceptor = Acceptor::resume(state.into(), promised, accepted);
-        Record {
-            acceptor,
-            fenced,
-            dirty,
-            holders,
-            term,
-            key: 0,
-            asked: 0,
-            durable: Covered::default(),
-        }
+        let FirstRecord { acceptor, fenced, dirty, holders, term } = first;
+        let (acceptor, durable) = (resumed(acceptor), Covered::default());
+        Record { acceptor, fenced, dirty, holders, term, key: 0, asked: 0, durable }
     }
 }
 
@@ -190,8 +209,18 @@ mod tests {
             assert_eq!(record, Record::from(first));
             assert_eq!((record.term, record.state().keys.clone()), (5, vec![0, 0]));
             assert_eq!(Record::decode(&record.encode()), Some(record.clone()));
-            let Record { acceptor, fenced, dirty, holders, term, .. } = record.clone();
+            let Record { fenced, dirty, holders, term, .. } = record.clone();
             let (key, asked) = (8, 9);
+            let state = || SecondState {
+                epoch: Epoch(epoch),
+                since: Epoch(1),
+                devices: vec![Condition::Good, Condition::Rebuilding { done: 7 }],
+                terms: vec![3, 4],
+                keys: vec![0, 0],
+                hosts: 0,
+                newest_host: 0,
+            };
+            let acceptor = (state(), ballot, Some((ballot, state())));
             let second = SecondRecord { acceptor, fenced, dirty, holders, term, key, asked };
             let bytes = postcard::to_extend(&second, SECOND.to_vec()).unwrap();
             let wanted = Record { key, asked, durable: Covered::default(), ..record };

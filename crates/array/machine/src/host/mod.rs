@@ -352,6 +352,11 @@ impl ArrayHost {
         self.config.life
     }
 
+    /// Returns true if others have taken this life for dead: nothing that it asks for has an effect any more.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
     /// The array's state as far as known.
     pub fn state(&self) -> &ArrayState {
         &self.state
@@ -375,6 +380,12 @@ impl ArrayHost {
     pub fn is_idle(&self) -> bool {
         let locked = self.locks.as_ref().is_some_and(|locks| !locks.is_idle());
         self.tries.is_empty() && self.repair_jobs.is_empty() && self.later.is_empty() && !locked
+    }
+
+    /// Returns true if a device may yet do a write that this host has sent it. What else is unanswered changes no block.
+    pub fn has_unanswered_writes(&self) -> bool {
+        let mut siblings = self.tries.values().flat_map(|this| &this.siblings);
+        siblings.any(|sibling| sibling.out.is_some() && sibling.blocks.is_some())
     }
 
     #[cfg(feature = "mutations")]

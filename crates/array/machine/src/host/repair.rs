@@ -1,7 +1,7 @@
 //! One pass of a repair over one stripe. It is a storage transaction that reads all columns of the stripe from all devices
 //! that have them. It writes the blocks that [`crate::recovery::column`] decides.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Bytes, BytesMut};
 
@@ -141,11 +141,14 @@ impl Pass {
             durable_to[index(access.unit)] = content.as_ref().map_or(Time::MAX, |c| c.durable_to);
         }
         let mut stripe: Vec<(Column<'_>, Vec<Seen>)> = Vec::new();
+        let with_bad = |content: &Option<Content>| content.as_ref().map(bad_blocks);
+        let bad: Vec<_> = contents.iter().map(with_bad).collect();
         for offset in 0..layout.unit {
             let mut units = vec![Seen::Absent; usize::from(layout.data) + 1];
-            for (access, content) in plan.accesses.iter().zip(contents) {
-                if let Some(content) = content {
-                    units[index(access.unit)] = seen(layout, content, offset as usize);
+            for ((access, content), bad) in plan.accesses.iter().zip(contents).zip(&bad) {
+                if let (Some(content), Some(bad)) = (content, bad) {
+                    let at = offset as usize;
+                    units[index(access.unit)] = seen(layout, content, bad.get(&offset), at);
                 }
             }
             stripe.push((Column { layout, stripe: self.stripe, offset }, units));
@@ -274,12 +277,18 @@ fn lost_of(mends: &[(u32, Mend)]) -> u32 {
     mends.iter().filter(|(_, mend)| mend.lost).count() as u32
 }
 
-pub(super) fn seen(layout: &Layout, content: &Content, at: usize) -> Seen {
-    let size = layout.block_size as usize;
-    let flaw = content.flaws.iter().find_map(|(index, flaw)| match flaw {
-        Flaw::Unreadable(error) if *index as usize == at => Some(*error),
-        _ => None,
+/// The blocks of a content that have no content, and why.
+pub(super) fn bad_blocks(content: &Content) -> BTreeMap<u32, BlockError> {
+    let bad = content.flaws.iter().filter_map(|(index, flaw)| match flaw {
+        Flaw::Unreadable(error) => Some((*index, *error)),
+        Flaw::Lost => None,
     });
+    // The first flaw of a block counts.
+    bad.rev().collect()
+}
+
+fn seen(layout: &Layout, content: &Content, flaw: Option<&BlockError>, at: usize) -> Seen {
+    let size = layout.block_size as usize;
     match (flaw, content.headers.get(at)) {
         (Some(BlockError::Unreadable), _) => Seen::Unreadable,
         (Some(BlockError::Torn), _) | (None, None) => Seen::Torn,

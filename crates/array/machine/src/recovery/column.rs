@@ -33,6 +33,7 @@
 
 use bytes::Bytes;
 
+use super::records::{Headers, Newest};
 use crate::plan::Columns;
 use crate::{Header, Layout, Redundancy, Stamp, Time};
 
@@ -151,40 +152,45 @@ pub(crate) fn doubtful(layout: &Layout, units: &[Seen], durable_to: &[Time]) -> 
     }
 }
 
-/// One pass over columns of a stripe, in each of which at most one unit is absent. Units are the data units, then parity.
-/// `doubts` has the doubtful units of each column.
+/// One pass over adjacent columns of a stripe, in each of which at most one unit is absent. Units are the data units, then
+/// parity. `doubts` has the doubtful units of each column.
 pub(crate) fn examine(
     columns: &[(Column<'_>, Vec<Seen>)],
     doubts: &[Vec<usize>],
     traces: &[Trace],
     rule: Rule,
 ) -> Vec<Finding> {
-    let records = || columns.iter().flat_map(|(_, units)| units).filter_map(Seen::header);
-    let missed = |column: &Column<'_>, units: &[Seen], unit: usize| {
-        traces.iter().any(|trace| column.has_missed(units, unit, trace))
-    };
-    let one = |((column, units), doubtful): (&(Column<'_>, Vec<Seen>), &Vec<usize>)| {
-        let accused = Accused {
-            older: (0..units.len())
-                .filter(|&unit| column.is_older(units, unit, records(), rule))
-                .collect(),
-            missed: (0..units.len()).filter(|&unit| missed(column, units, unit)).collect(),
-            awaited: traces.iter().any(|trace| matches!(trace, Trace::Awaited { .. })),
+    let Some((first, _)) = columns.first() else { return Vec::new() };
+    let mut headers = Headers::new(first.layout, first.stripe, first.offset, columns.len());
+    for (column, units) in columns {
+        for (unit, header) in units.iter().enumerate().filter_map(|(u, s)| Some((u, s.header()?))) {
+            headers.put(unit, column.offset, header);
+        }
+    }
+    let newest = headers.newest(headers.all());
+    let missed = missed(columns, &headers, traces);
+    let awaited = traces.iter().any(|trace| matches!(trace, Trace::Awaited { .. }));
+    let one =
+        |(at, ((column, units), doubtful)): (usize, (&(Column<'_>, Vec<Seen>), &Vec<usize>))| {
+            let is_older = |unit: &usize| column.is_older(units, *unit, (at, &newest), rule);
+            let accused = Accused {
+                older: (0..units.len()).filter(is_older).collect(),
+                missed: (0..units.len()).filter(|unit| missed[at][*unit]).collect(),
+                awaited,
+            };
+            column.examine(units, &accused, doubtful, rule)
         };
-        column.examine(units, &accused, doubtful, rule)
-    };
-    let mut findings: Vec<Finding> = columns.iter().zip(doubts).map(one).collect();
+    let mut findings: Vec<Finding> = columns.iter().zip(doubts).enumerate().map(one).collect();
     if findings.iter().any(|finding| !finding.mends.is_empty()) {
-        keep_evidence(columns, &mut findings);
+        keep_evidence(columns, &headers, &mut findings);
     } else if findings.iter().all(|finding| !finding.undecided) {
         // All is as it should be; now the records may say so. Not before: they are what tells that something is missing.
-        for ((here, seen), finding) in columns.iter().zip(&mut findings) {
+        let oldest = headers.oldest(|_| true);
+        for (at, ((_, seen), finding)) in columns.iter().zip(&mut findings).enumerate() {
             for (unit, block) in seen.iter().enumerate() {
-                let accuses =
-                    |header| columns.iter().any(|(column, units)| column.is_accused(units, header));
                 let Seen::There { header, data } = block else { continue };
-                let missed = missed(here, seen, unit);
-                if accuses(header) || missed {
+                let missed = missed[at][unit];
+                if missed || headers.accuses(&oldest, header, None) {
                     // One that has missed a write has to look newer than that.
                     let stamp = Some(header.stamp).filter(|_| !missed);
                     let (data, lost) = (data.clone(), header.lost);
@@ -196,24 +202,34 @@ pub(crate) fn examine(
     findings
 }
 
-/// The first block of some columns that is older than a record of theirs says: its column's offset, and its unit. Blocks that
-/// were not read are absent.
-pub(crate) fn older_of_any(columns: &[(Column<'_>, Vec<Seen>)]) -> Option<(u32, usize)> {
-    // Most columns were written by few operations.
-    let mut records: Vec<Header> = Vec::new();
-    for header in columns.iter().flat_map(|(_, units)| units).filter_map(Seen::header) {
-        if records.last() != Some(header)
-            && header.first <= header.last
-            && !records.contains(header)
-        {
-            records.push(*header);
+/// By column, and unit: the block has missed a write that others of the column may have, as a trace says.
+fn missed(
+    columns: &[(Column<'_>, Vec<Seen>)],
+    headers: &Headers<'_>,
+    traces: &[Trace],
+) -> Vec<Vec<bool>> {
+    let written = traces.iter().filter_map(|trace| match trace {
+        Trace::Written(record) => Some(record),
+        Trace::Awaited { .. } => None,
+    });
+    let newest = headers.newest(written);
+    let of_column = |(at, (_, units)): (usize, &(Column<'_>, Vec<Seen>))| {
+        let unit = |(unit, seen): (usize, &Seen)| newest.is_ahead(at, unit, seen.header());
+        units.iter().enumerate().map(unit).collect()
+    };
+    let mut missed: Vec<Vec<bool>> = columns.iter().enumerate().map(of_column).collect();
+    for trace in traces {
+        let Trace::Awaited { unit, columns: awaited, stamp } = trace else { continue };
+        let inside = |offset: u32| columns.partition_point(|(column, _)| column.offset < offset);
+        let range = inside(awaited.start)..inside(awaited.end);
+        for ((_, units), missed) in columns[range.clone()].iter().zip(&mut missed[range]) {
+            // Others that are all older have not got it, and nothing has come over it there.
+            let newer = |seen: &Seen| seen.header().is_some_and(|h| h.stamp > *stamp);
+            let waits = units[*unit].header().is_some_and(|h| h.stamp < *stamp);
+            missed[*unit] |= waits && units.iter().any(newer);
         }
     }
-    columns.iter().find_map(|(column, units)| {
-        let is_older =
-            |unit: &usize| records.iter().any(|record| column.is_behind(units, *unit, record));
-        (0..units.len()).find(is_older).map(|unit| (column.offset, unit))
-    })
+    missed
 }
 
 /// What records say against a column.
@@ -248,31 +264,32 @@ impl Accused {
 
 /// Leaves out blocks that would destroy the only record by which another column can be repaired. A crash in the middle of the
 /// pass could leave that column as it is, without any record.
-fn keep_evidence(columns: &[(Column<'_>, Vec<Seen>)], findings: &mut [Finding]) {
-    let record = |at: usize, unit: usize| columns[at].1[unit].header();
-    let accuses = |at: usize, header: &Header| columns[at].0.is_accused(&columns[at].1, header);
-    let is_mended = |findings: &[Finding], at: usize, unit: usize| {
-        findings[at].mends.iter().any(|mend| mend.unit == unit)
+fn keep_evidence(
+    columns: &[(Column<'_>, Vec<Seen>)],
+    headers: &Headers<'_>,
+    findings: &mut [Finding],
+) {
+    let is_mended = |at: usize, unit: usize| findings[at].mends.iter().any(|m| m.unit == unit);
+    let blocks = columns.iter().enumerate().flat_map(|(at, (_, units))| {
+        units.iter().enumerate().map(move |(unit, seen)| (at, unit, seen))
+    });
+    let stays = blocks.filter(|(at, unit, _)| !is_mended(*at, *unit));
+    let staying = headers.newest(stays.filter_map(|(_, _, seen)| seen.header()));
+    // Columns to be mended that no record accuses any more which stays.
+    let is_at_risk = |at: usize| {
+        let units = columns[at].1.iter().enumerate();
+        !findings[at].mends.is_empty()
+            && !units.clone().any(|(unit, seen)| staying.is_ahead(at, unit, seen.header()))
     };
-    let stays = |findings: &[Finding], accused: usize| {
-        columns.iter().enumerate().any(|(at, (_, units))| {
-            (0..units.len()).any(|unit| {
-                !is_mended(findings, at, unit)
-                    && record(at, unit).is_some_and(|header| accuses(accused, header))
-            })
-        })
-    };
-    let needed = |findings: &[Finding], at: usize, unit: usize| {
-        (0..columns.len()).any(|accused| {
-            accused != at
-                && !findings[accused].mends.is_empty()
-                && record(at, unit).is_some_and(|header| accuses(accused, header))
-                && !stays(findings, accused)
-        })
+    let at_risk: Vec<bool> = (0..columns.len()).map(is_at_risk).collect();
+    let oldest = headers.oldest(|at| at_risk[at]);
+    let needed = |at: usize, unit: usize| {
+        let record = columns[at].1[unit].header();
+        record.is_some_and(|record| headers.accuses(&oldest, record, Some(at)))
     };
     let later: Vec<(usize, usize)> = (0..columns.len())
         .flat_map(|at| findings[at].mends.iter().map(move |mend| (at, mend.unit)))
-        .filter(|&(at, unit)| needed(findings, at, unit))
+        .filter(|&(at, unit)| needed(at, unit))
         .collect();
     // Two that need each other are written together.
     if later.len() < findings.iter().map(|finding| finding.mends.len()).sum() {
@@ -295,44 +312,13 @@ impl Column<'_> {
         usize::from(self.layout.data)
     }
 
-    fn names_data(&self, header: &Header, unit: usize) -> bool {
-        let block = self.layout.logical(self.stripe, unit as u16) + u64::from(self.offset);
-        (header.first..=header.last).contains(&block)
-    }
-
-    /// Returns true if an operation with this record wrote a unit's block of the column.
-    fn names(&self, header: &Header, unit: usize) -> bool {
-        let device = if unit == self.parity() {
-            self.layout.parity(self.stripe)
-        } else {
-            self.layout.data(self.stripe, unit as u16)
-        };
-        if header.skipped == Some(device) {
-            return false;
-        }
-        if unit < self.parity() {
-            return self.names_data(header, unit);
-        }
-        (0..self.parity()).any(|unit| self.names_data(header, unit))
-    }
-
-    /// Returns true if a record names a block of this column that is older: its operation was cut short.
-    fn is_accused(&self, units: &[Seen], record: &Header) -> bool {
-        (0..units.len()).any(|unit| self.is_behind(units, unit, record))
-    }
-
-    /// Returns true if a record names a unit's block of this column, and the block is older.
-    fn is_behind(&self, units: &[Seen], unit: usize, record: &Header) -> bool {
-        units[unit].header().is_some_and(|h| h.stamp < record.stamp) && self.names(record, unit)
-    }
-
     /// Returns true if a unit's block is older than records of its stripe say. Both blocks of a mirror have the same content,
     /// so that the newer of two that differ is right, whoever wrote it.
-    fn is_older<'r>(
+    fn is_older(
         &self,
         units: &[Seen],
         unit: usize,
-        mut records: impl Iterator<Item = &'r Header>,
+        (at, newest): (usize, &Newest),
         rule: Rule,
     ) -> bool {
         #[cfg(feature = "mutations")]
@@ -350,22 +336,7 @@ impl Column<'_> {
             _ => false,
         };
         let in_mirror = self.layout.redundancy == Redundancy::Mirror && units.iter().any(beside);
-        in_mirror || records.any(|record| self.is_behind(units, unit, record))
-    }
-
-    /// Returns true if a unit's block has missed a write that others of the column may have.
-    fn has_missed(&self, units: &[Seen], unit: usize, trace: &Trace) -> bool {
-        match trace {
-            Trace::Written(record) => self.is_behind(units, unit, record),
-            // Others that are all older have not got it, and nothing has come over it there.
-            Trace::Awaited { unit: waiting, columns, stamp } => {
-                let newer = |seen: &Seen| seen.header().is_some_and(|h| h.stamp > *stamp);
-                *waiting == unit
-                    && columns.contains(&self.offset)
-                    && units[unit].header().is_some_and(|h| h.stamp < *stamp)
-                    && units.iter().any(newer)
-            }
-        }
+        in_mirror || newest.is_ahead(at, unit, units[unit].header())
     }
 
     /// The sum of all units but one; those that are not there count as zeros.
@@ -511,3 +482,6 @@ impl Column<'_> {
         Mend::new(unit, self.sum(units, unit), lost)
     }
 }
+
+#[cfg(test)]
+mod oracle;

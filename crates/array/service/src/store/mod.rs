@@ -34,6 +34,7 @@ use bytes::Bytes;
 use lockify_array::{BadBlock, Block, BlockError, Extent};
 use lockify_trust::LockedFile;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::io::Errno;
 
 use crate::{ArrayFile, BLOCK, SECTOR};
 use block::Owner;
@@ -97,6 +98,19 @@ pub enum Access {
     Buffered,
 }
 
+/// Whether a new device's file gets its space at once.
+#[derive(Clone, Copy, Debug)]
+pub enum Space {
+    /// All of it. The file system is not full then when hosts write. Where it cannot reserve space, zeros are written, and this
+    /// is told that it takes long.
+    Allocated {
+        /// Is told what an operator should know.
+        log: fn(&str),
+    },
+    /// Space is taken as blocks are written. Block devices have theirs.
+    Sparse,
+}
+
 /// Returns true if all bytes are zero. It compares memory in pieces. A comparison byte by byte takes longer than reading them.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(512).all(|piece| *piece == [0; 512][..piece.len()])
@@ -158,11 +172,13 @@ impl Store {
         array: &ArrayFile,
         device: u16,
         access: Access,
+        space: Space,
     ) -> Result<Store, StoreError> {
         let at = StoreError::at(path);
         let system = |what| move |error| Why::System { what, error };
         let mut options = OpenOptions::new();
         options.read(true).write(true);
+        let is_new = !path.exists();
         let opened = match is_block_device(path) {
             true => claim(&options, OFlags::CLOEXEC, path),
             false => {
@@ -195,10 +211,14 @@ impl Store {
                 let found = read_superblock(&file);
                 return Err(at(found.map_or(Why::NotEmpty, |found| Why::IsDevice(found.array))));
             }
-            file.set_len(needed).map_err(system("lengthen")).map_err(&at)?;
-            if let Err(why) = try_access(path, access, array.sector) {
+            if let Err(why) = prepare(&file, path, needed, access, array.sector, space) {
                 // As it was, for the next attempt.
                 file.set_len(0).map_err(system("empty")).map_err(&at)?;
+                if is_new {
+                    // Of a link, that which it leads to.
+                    let made = std::fs::canonicalize(path).and_then(std::fs::remove_file);
+                    made.map_err(system("remove")).map_err(&at)?;
+                }
                 return Err(at(why));
             }
         } else {
@@ -502,6 +522,62 @@ fn refusal(what: &'static str) -> impl FnOnce(io::Error) -> Why {
     }
 }
 
+/// Makes a new file as long as it has to be, and gives it its space.
+fn prepare(
+    file: &File,
+    path: &Path,
+    needed: u64,
+    access: Access,
+    sector: u32,
+    space: Space,
+) -> Result<(), Why> {
+    let lengthen = |error| match is_full(&error) {
+        true => Why::Full { needed, free: free_beside(file), error },
+        false => Why::System { what: "lengthen", error },
+    };
+    file.set_len(needed).map_err(lengthen)?;
+    try_access(path, access, sector)?;
+    match space {
+        Space::Allocated { log } => allocate(file, path, needed, log),
+        Space::Sparse => Ok(()),
+    }
+}
+
+/// Has all space of a file reserved.
+fn allocate(file: &File, path: &Path, needed: u64, log: fn(&str)) -> Result<(), Why> {
+    let free = free_beside(file);
+    let refused = |error| match is_full(&error) {
+        true => Why::Full { needed, free, error },
+        false => Why::System { what: "allocate", error },
+    };
+    loop {
+        match fallocate(file, FallocateFlags::empty(), 0, needed) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => break,
+            Err(error) => return Err(refused(error.into())),
+        }
+    }
+    log(&format!(
+        "{}: its file system cannot reserve space, so that {needed} bytes of zeros are written: --sparse leaves that out",
+        path.display()
+    ));
+    write_zeros(file, needed).and_then(|()| file.sync_data()).map_err(refused)
+}
+
+/// How many bytes a file's file system has free; none if it does not say.
+fn free_beside(file: &File) -> u64 {
+    rustix::fs::fstatvfs(file).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Returns true if there is no room: on the file system, by a quota, or by a limit of the process.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+    )
+}
+
 /// Checks, before anything is written to a file, that it will be readable in this way.
 fn try_access(path: &Path, access: Access, sector: u32) -> Result<(), Why> {
     if access == Access::Buffered {
@@ -551,6 +627,10 @@ fn zero(file: &File, length: u64) -> io::Result<()> {
     if fallocate(file, FallocateFlags::ZERO_RANGE, 0, length).is_ok() {
         return Ok(());
     }
+    write_zeros(file, length)
+}
+
+fn write_zeros(file: &File, length: u64) -> io::Result<()> {
     let zeros = Buffer::new(ZEROS);
     for offset in (0..length).step_by(ZEROS) {
         let count = (length - offset).min(ZEROS as u64) as usize;
