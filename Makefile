@@ -58,6 +58,7 @@ PUT = install -D -m 644
 install:
 	install -D $(LOCKIFY) $(DESTDIR)$(PREFIX)/bin/lockify
 	install -D target/release/lockifyd $(DESTDIR)$(PREFIX)/sbin/lockifyd
+	ln -sf ../bin/lockify $(DESTDIR)$(PREFIX)/sbin/fence_lockify
 	$(PUT) $(LIB)/liblockify.so.0 $(DESTDIR)$(LIBDIR)/liblockify.so.0
 	ln -sf liblockify.so.0 $(DESTDIR)$(LIBDIR)/liblockify.so
 	$(PUT) $(LIB)/libdlm.so.3 $(DESTDIR)$(LIBDIR)/lockify/libdlm.so.3
@@ -73,6 +74,7 @@ install:
 	$(PUT) packaging/lockifyd.8 $(DESTDIR)$(PREFIX)/share/man/man8/lockifyd.8
 	mkdir -p $(DESTDIR)$(PREFIX)/share/man/man1
 	$(LOCKIFY) manual $(DESTDIR)$(PREFIX)/share/man/man1
+	mv $(DESTDIR)$(PREFIX)/share/man/man1/fence_lockify.8 $(DESTDIR)$(PREFIX)/share/man/man8/
 	$(LOCKIFY) completions bash | $(PUT) /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lockify
 	$(LOCKIFY) completions fish | $(PUT) /dev/stdin $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/lockify.fish
 	$(LOCKIFY) completions zsh | $(PUT) /dev/stdin $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_lockify

@@ -2,6 +2,7 @@
 
 mod create;
 mod device;
+mod examine;
 mod export;
 mod fence;
 mod lock_server;
@@ -14,12 +15,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use lockify_trust::Identity;
 use lockify_volume::ArrayFile;
-use lockify_volume::host::{Array, Joining};
+use lockify_volume::host::{Array, Joining, this_node};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::secure::Secure;
+pub(crate) use fence::{Whom as FenceWhom, fence, list as list_of};
+pub(crate) use status::newest;
 
 /// Shared arrays of devices, without a controller
 ///
@@ -44,6 +48,7 @@ enum Command {
     Rebuild(upkeep::RebuildArgs),
     Replace(upkeep::ReplaceArgs),
     Recover(recover::Args),
+    Examine(examine::Args),
 }
 
 /// Runs the subcommand.
@@ -59,12 +64,13 @@ pub fn run(args: &Args) -> Ended {
         Command::Rebuild(args) => upkeep::rebuild(args),
         Command::Replace(args) => upkeep::replace(args),
         Command::Recover(args) => recover::run(args),
+        Command::Examine(args) => examine::run(args),
     }
 }
 
 /// The array, and the identity of the caller.
 #[derive(clap::Args)]
-pub(crate) struct Which {
+struct Which {
     /// The array's file (`lockify array create`)
     #[arg(long, value_name = "ARRAY.toml")]
     array: PathBuf,
@@ -79,17 +85,25 @@ impl Which {
 
     /// Opens the array for a short time.
     fn open(&self, file: &ArrayFile) -> Result<Array, Failure> {
-        let identity = self.secure.identity()?;
-        let joining = Joining { memory: None, identity, patience: PATIENCE, log: say };
-        Array::open(file, &joining).or_fail(Code::Failed)
+        open_within(file, self.secure.identity()?, PATIENCE)
     }
+}
+
+/// Opens an array for a short time.
+pub(crate) fn open_within(
+    file: &ArrayFile,
+    identity: Identity,
+    patience: Duration,
+) -> Result<Array, Failure> {
+    let joining = Joining { memory: None, node: this_node(), identity, patience, log: say };
+    Array::open(file, &joining).or_fail(Code::Failed)
 }
 
 /// How long devices may take to become ready.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How long a host may take to end.
-const FAREWELL: Duration = Duration::from_secs(2);
+pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Tells an operator something.
 fn say(what: &str) {

@@ -12,6 +12,7 @@ mod detach;
 mod doctor;
 mod exit;
 mod fabric;
+mod fence_lockify;
 mod health;
 mod hold;
 mod inspect;
@@ -79,6 +80,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().collect();
+    if fence_lockify::is_called(args.first().map(AsRef::as_ref)) {
+        return fence_lockify::run(args);
+    }
     let ended = dispatch(Cli::parse().command);
     ended.unwrap_or_else(|failure| {
         crate::output::print_message(&failure.to_string());

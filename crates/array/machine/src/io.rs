@@ -29,7 +29,7 @@ pub enum Work {
         /// `span.count` blocks.
         data: Bytes,
     },
-    /// Make earlier answered writes durable, on all devices.
+    /// Make earlier answered writes durable, on all devices. Fails if one of this host's is lost.
     Flush,
     /// Check a stripe, and repair it if `repair`, as far as headers tell which block is right; the answer has the findings.
     Scrub {
@@ -82,6 +82,13 @@ pub enum HostAnswer {
         /// Blocks of the stripe whose content is lost.
         lost: u32,
     },
+    /// A stripe's unit is rebuilt.
+    Rebuilt {
+        /// Blocks of the stripe whose content is lost.
+        lost: u32,
+        /// Those of them that this rebuild has marked.
+        marked: u32,
+    },
     /// The findings of a scrub that could not decide everything.
     Undecided {
         /// As in [`HostAnswer::Scrubbed`].
@@ -114,9 +121,17 @@ pub enum OpError {
         /// The first such block.
         block: u64,
     },
+    /// A write that was answered is lost, or may be: devices have lost their caches before the flush.
+    #[error(
+        "the flush fails: {0}; every flush fails until these blocks are written anew, or this host is started again"
+    )]
+    Unflushed(String),
     /// More devices are gone than the redundancy allows for.
     #[error("too many devices are gone: {0}")]
     Unavailable(String),
+    /// Devices do not answer, and the array does not go on without them. A write may or may not take effect.
+    #[error("the array does not answer: {0}")]
+    Unreachable(String),
     /// This life of the host was fenced: it was taken for dead. No unanswered operation can be relied on.
     #[error("this host was taken for dead and fenced; start it again")]
     Fenced,

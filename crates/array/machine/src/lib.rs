@@ -17,6 +17,7 @@ mod layout;
 pub mod message;
 #[cfg(feature = "mutations")]
 pub mod mutation;
+mod node;
 mod options;
 pub mod plan;
 mod recovery;
@@ -26,6 +27,7 @@ mod state;
 pub use agreement::{Agree, Agreed, Ballot};
 pub use device::{
     BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput, MediumCounts,
+    RecordView,
 };
 pub use host::{ArrayHost, HostConfig, HostCounts, HostInput, HostOutput};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
@@ -34,6 +36,7 @@ pub use io::{
     Header, HostAnswer, OpError, Peer, Work,
 };
 pub use layout::{Layout, LayoutError, Place, Redundancy, Span};
+pub use node::{Node, NodeName, Nodes};
 pub use options::{Scheme, UnknownScheme};
 pub use server::{
     Held, LockMode, LockRange, LockServer, LogAsk, LogToken, PartId, ServerConfig, ServerError,

@@ -128,7 +128,10 @@ pub enum Action {
     /// Device-served locking: U.
     Unlock,
     /// Make durable everything answered before.
-    Flush,
+    Flush {
+        /// The host's newest timestamp.
+        newest: Time,
+    },
     /// This life is alive, and keeps its locks. Every other request says so as well.
     Lease,
     /// Here is a newer state of the array.
@@ -172,6 +175,9 @@ pub struct Reply {
     pub call: Call,
     /// It waited for a conflicting lock or pre-write.
     pub waited: bool,
+    /// A random number of the device's start. After a power loss it is another one, and writes that no flush has followed may be
+    /// lost.
+    pub boot: u64,
     /// The result of the request.
     pub answer: Answer,
 }
@@ -196,6 +202,8 @@ pub struct Content {
     pub headers: Vec<Header>,
     /// If the device has restarted since the stripe was checked.
     pub doubt: Doubt,
+    /// The device may have lost writes with later timestamps, because only flushes make them durable.
+    pub durable_to: Time,
 }
 
 /// A restarted device's knowledge of a stripe that is to be checked (docs/design/array.md 3.1.4). A repair decides by it if
@@ -207,8 +215,7 @@ pub enum Doubt {
     None,
     /// A write may have been cut short there, and headers tell of it.
     Suspect,
-    /// A write may have been cut short without a trace, by a host that died, or by a power loss of a device that does not make
-    /// each write durable.
+    /// A write may have been cut short without a trace, by a host that died.
     Unsure,
 }
 

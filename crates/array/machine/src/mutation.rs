@@ -32,11 +32,18 @@ pub enum Mutation {
     /// A block that cannot be read is repaired again and again, and its device stays in the array (docs/design/array.md 3.7).
     /// At hosts and devices.
     ReadErrorsAreForgotten,
+    /// A flush succeeds although a device has started anew since the writes were answered. At hosts.
+    FlushTrustsRestarts,
+    /// A restarted device does not say that it may have lost its cache, so that parity is made to fit its old blocks. At
+    /// devices.
+    CacheLossFitsParity,
+    /// A region counts as clean although its last writes may still be in the cache. At devices.
+    CleanBeforeFlushed,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 11] = [
+    pub const ALL: [Mutation; 14] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
@@ -48,5 +55,8 @@ impl Mutation {
         Mutation::UnlockBeforeWritten,
         Mutation::ZerosAreData,
         Mutation::ReadErrorsAreForgotten,
+        Mutation::FlushTrustsRestarts,
+        Mutation::CacheLossFitsParity,
+        Mutation::CleanBeforeFlushed,
     ];
 }

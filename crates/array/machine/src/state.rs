@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceId, Epoch, Layout};
+use crate::{DeviceId, Epoch, Layout, NodeName, Nodes};
 
 /// The uses that a device permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -49,6 +49,8 @@ pub struct ArrayState {
     pub hosts: u64,
     /// The random number under which the newest one asked for that.
     pub newest_host: u64,
+    /// Which hosts each node has that have neither ended nor been fenced.
+    pub nodes: Nodes,
 }
 
 /// The entry of a device, for which the array's state is changed.
@@ -74,6 +76,7 @@ impl ArrayState {
             keys: vec![0; devices],
             hosts: 0,
             newest_host: 0,
+            nodes: Nodes::default(),
         }
     }
 
@@ -98,10 +101,20 @@ impl ArrayState {
         Change::Fail(device, self.term(device))
     }
 
+    /// That a device is to be left out whatever is lost by that.
+    pub fn without_at_a_loss(&self, device: DeviceId) -> Change {
+        Change::Lose(device, self.term(device))
+    }
+
     /// Returns true if a device is being rebuilt.
     pub fn is_rebuilding(&self, device: DeviceId) -> bool {
         let condition = self.devices.get(usize::from(device.0));
         matches!(condition, Some(Condition::Rebuilding { .. }))
+    }
+
+    /// Returns true if the array goes on without a device.
+    pub fn is_failed(&self, device: DeviceId) -> bool {
+        self.devices.get(usize::from(device.0)) == Some(&Condition::Failed)
     }
 
     /// Returns true if a device has everything.
@@ -123,24 +136,35 @@ impl ArrayState {
     /// checks whether the redundancy bears another failure: the state does not know the layout.
     pub fn changed(&self, change: Change) -> Result<Option<ArrayState>, String> {
         match change {
-            Change::Attach { after, by } => self.attached(after, by),
+            Change::Attach { after, by, node } => self.attached(after, by, node),
+            Change::Detach { host } => Ok(self.detached(host)),
             Change::Fail(device, _)
+            | Change::Lose(device, _)
             | Change::LetIn(device, _)
             | Change::Rebuild(device)
             | Change::Rebuilt(device, _) => self.device_changed(device, change),
         }
     }
 
-    /// Two hosts that ask at the same time get different numbers: who does not come next asks again.
-    fn attached(&self, after: u64, by: u64) -> Result<Option<ArrayState>, String> {
-        if (self.hosts, self.newest_host) == (after + 1, by) {
+    /// Two hosts that ask at the same time get different numbers: who does not come next asks again. One whose change was
+    /// accepted has its number, also if it learns of that after others have attached.
+    fn attached(&self, after: u64, by: u64, node: NodeName) -> Result<Option<ArrayState>, String> {
+        let (epoch, hosts) = (Epoch(self.epoch.0 + 1), after.saturating_add(1));
+        let number = u32::try_from(hosts)
+            .map_err(|_| format!("{after} hosts have attached, and there are no more numbers"))?;
+        if self.nodes.has(number, by) || (self.hosts, self.newest_host) == (hosts, by) {
             return Ok(None);
         }
         if self.hosts != after {
             return Err("another host has attached at the same time".into());
         }
-        let epoch = Epoch(self.epoch.0 + 1);
-        Ok(Some(ArrayState { epoch, hosts: after + 1, newest_host: by, ..self.clone() }))
+        let nodes = self.nodes.with(node, number, by)?;
+        Ok(Some(ArrayState { epoch, hosts, newest_host: by, nodes, ..self.clone() }))
+    }
+
+    fn detached(&self, host: u32) -> Option<ArrayState> {
+        let nodes = self.nodes.without(host)?;
+        Some(ArrayState { epoch: Epoch(self.epoch.0 + 1), nodes, ..self.clone() })
     }
 
     fn device_changed(
@@ -166,12 +190,12 @@ impl ArrayState {
                 (next.terms[index], next.keys[index]) = (to.number, to.key);
                 return Ok(Some(next));
             }
-            (Change::Attach { .. }, _) => return Ok(None),
-            (Change::Fail(..), Condition::Failed) => return Ok(None),
-            (Change::Fail(_, seen), _) if seen != term => {
+            (Change::Attach { .. } | Change::Detach { .. }, _) => return Ok(None),
+            (Change::Fail(..) | Change::Lose(..), Condition::Failed) => return Ok(None),
+            (Change::Fail(_, seen) | Change::Lose(_, seen), _) if seen != term => {
                 return Err(format!("{device} has come back"));
             }
-            (Change::Fail(..), _) => Condition::Failed,
+            (Change::Fail(..) | Change::Lose(..), _) => Condition::Failed,
             (Change::Rebuild(_), Condition::Failed) => Condition::Rebuilding { done: 0 },
             (Change::Rebuild(_), Condition::Rebuilding { .. }) => return Ok(None),
             (Change::Rebuild(_), Condition::Good) => {
@@ -215,5 +239,15 @@ pub enum Change {
         after: u64,
         /// Its random number.
         by: u64,
+        /// The node that it runs on.
+        node: NodeName,
     },
+    /// A host is fenced, or has ended and no device has a write of it to do: its node need not be fenced for its sake.
+    Detach {
+        /// Its number.
+        host: u32,
+    },
+    /// As [`Change::Fail`], beside a device that is not whole: an operator accepts that stripes lose more than their redundancy
+    /// replaces.
+    Lose(DeviceId, u64),
 }

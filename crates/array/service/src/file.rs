@@ -268,7 +268,7 @@ impl ArrayFile {
         self.to_toml()?.parse::<ArrayFile>().map(drop)
     }
 
-    fn to_toml(&self) -> Result<String, String> {
+    pub(crate) fn to_toml(&self) -> Result<String, String> {
         let layout = LayoutEntry {
             redundancy: self.layout.redundancy,
             data: self.layout.data,

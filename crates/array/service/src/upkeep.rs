@@ -1,5 +1,6 @@
 //! Work on all stripes of an array: scrubs and rebuilds.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use lockify_array::{Change, Condition, DeviceId, OpError};
 
-use crate::host::{Array, Repair, Scrubbed};
+use crate::host::{Array, Rebuilt, Repair, Scrubbed};
 
 /// Stripes between two notes of how far a rebuild has come.
 const BATCH: u64 = 256;
@@ -100,50 +101,195 @@ pub fn scrub(
     Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// The most stripes that are named.
+const NAMED: usize = 10;
+
+/// Lost blocks, and the stripes that have them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Losses {
+    /// How many blocks.
+    pub blocks: u64,
+    /// In which stripes.
+    pub stripes: BTreeSet<u64>,
+}
+
+impl Losses {
+    fn add(&mut self, stripe: u64, blocks: u32) {
+        if blocks > 0 {
+            self.blocks += u64::from(blocks);
+            self.stripes.insert(stripe);
+        }
+    }
+
+    /// The number of blocks, and where they are: the first stripes by number.
+    pub fn text(&self) -> String {
+        let named: Vec<String> = self.stripes.iter().take(NAMED).map(u64::to_string).collect();
+        let (blocks, named, more) = (
+            counted(self.blocks, "block"),
+            named.join(", "),
+            self.stripes.len().saturating_sub(NAMED),
+        );
+        match (self.stripes.len(), more) {
+            (1, _) => format!("{blocks} in stripe {named}"),
+            (_, 0) => format!("{blocks} in stripes {named}"),
+            (_, more) => format!("{blocks} in stripes {named} and {more} more"),
+        }
+    }
+}
+
+fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// The losses of a rebuild.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Rebuild {
+    /// Blocks that this call has marked as lost.
+    pub marked: Losses,
+    /// Lost blocks in the part that an earlier process has rebuilt. Nobody knows if it has marked them, or if they were lost
+    /// before.
+    pub earlier: Losses,
+}
+
+impl Rebuild {
+    /// Returns true if no block is lost by the rebuild.
+    pub fn is_clean(&self) -> bool {
+        self.marked.blocks == 0 && self.earlier.blocks == 0
+    }
+
+    /// What is lost, and the remedy, for the end of a sentence; empty if nothing is.
+    pub fn of_lost(&self) -> String {
+        let part = |losses: &Losses, what: &str| match losses.blocks {
+            0 => String::new(),
+            _ => format!("; {what}{}", losses.text()),
+        };
+        let marked = part(&self.marked, "lost, because the other devices do not yield them: ");
+        let earlier = part(
+            &self.earlier,
+            "lost in the part that an earlier process has rebuilt, by that or before: ",
+        );
+        match self.is_clean() {
+            true => String::new(),
+            false => format!("{marked}{earlier}; write them anew, or restore them from a backup"),
+        }
+    }
+}
+
+/// One rebuild of a device.
+struct Rebuilding<'a> {
+    array: &'a Array,
+    device: DeviceId,
+    jobs: usize,
+    found: Mutex<Rebuild>,
+    /// Stripes with lost blocks.
+    damaged: Mutex<BTreeSet<u64>>,
+}
+
 /// Rebuilds a device that has failed, or continues a rebuild. `progress` gets the number of finished
-/// stripes, of [`stripes_of`].
+/// stripes, of [`stripes_of`]. `begun`: the caller has just begun the rebuild ([`Change::Rebuild`]).
 ///
 /// # Errors
 /// The first that occurred. Finished stripes stay finished: the next call continues.
 pub fn rebuild(
     array: &Array,
     device: DeviceId,
+    begun: bool,
     jobs: usize,
     progress: &(dyn Fn(u64) + Sync),
-) -> Result<(), OpError> {
+) -> Result<Rebuild, OpError> {
+    let before = condition(array, device);
     array.change(Change::Rebuild(device))?;
-    let layout = *array.layout();
-    let groups = u64::from(layout.groups);
-    let group = u64::from(device.0 / layout.group_size());
-    let state = array.status().state;
-    let mut next = match state.devices.get(usize::from(device.0)) {
-        Some(Condition::Rebuilding { done }) => *done,
-        Some(Condition::Good) => return Ok(()),
+    let from = match condition(array, device) {
+        Some(Condition::Rebuilding { done }) => done,
+        Some(Condition::Good) => return Ok(Rebuild::default()),
         _ => 0,
     };
-    let done = AtomicU64::new(next / groups);
-    let damaged = Mutex::new(Vec::new());
-    while next < layout.stripes {
-        let end = next.saturating_add(BATCH * groups).min(layout.stripes);
-        // Stripes of other groups are not on this device.
-        let rows =
-            next.saturating_sub(group).div_ceil(groups)..end.saturating_sub(group).div_ceil(groups);
-        each(rows, jobs, |row| {
-            let stripe = row * groups + group;
-            if array.rebuild(device, stripe)?.lost > 0 {
-                damaged.lock().unwrap_or_else(PoisonError::into_inner).push(stripe);
-            }
-            progress(done.fetch_add(1, Relaxed) + 1);
-            Ok(())
-        })?;
-        array.change(Change::Rebuilt(device, if end == layout.stripes { ALL } else { end }))?;
-        next = end;
+    let continues = !begun && matches!(before, Some(Condition::Rebuilding { .. }));
+    let (found, damaged) = (Mutex::default(), Mutex::default());
+    let this = Rebuilding { array, device, jobs, found, damaged };
+    this.blocks(from, continues, progress)?;
+    if continues {
+        this.look_at_earlier(from)?;
     }
     // Parity is there again, also of what remains lost.
-    for stripe in damaged.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    for stripe in this.damaged.into_inner().unwrap_or_else(PoisonError::into_inner) {
         array.scrub(stripe, Repair::Known)?;
     }
-    Ok(())
+    Ok(this.found.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn condition(array: &Array, device: DeviceId) -> Option<Condition> {
+    array.status().state.devices.get(usize::from(device.0)).copied()
+}
+
+impl Rebuilding<'_> {
+    /// The rows of the device between two stripes of the array. Stripes of other groups are not on it.
+    fn rows(&self, stripes: Range<u64>) -> Range<u64> {
+        let layout = self.array.layout();
+        let (groups, group) = (u64::from(layout.groups), self.group());
+        let row = |stripe: u64| stripe.saturating_sub(group).div_ceil(groups);
+        row(stripes.start)..row(stripes.end)
+    }
+
+    fn group(&self) -> u64 {
+        u64::from(self.device.0 / self.array.layout().group_size())
+    }
+
+    fn stripe(&self, row: u64) -> u64 {
+        row * u64::from(self.array.layout().groups) + self.group()
+    }
+
+    /// Writes the device's blocks from this stripe on.
+    fn blocks(
+        &self,
+        from: u64,
+        continues: bool,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), OpError> {
+        let layout = self.array.layout();
+        let (groups, mut next) = (u64::from(layout.groups), from);
+        let done = AtomicU64::new(next / groups);
+        while next < layout.stripes {
+            let end = next.saturating_add(BATCH * groups).min(layout.stripes);
+            // The process before may have rebuilt some of these stripes, and not have said so.
+            let again = continues && next == from;
+            each(self.rows(next..end), self.jobs, |row| {
+                self.block(self.stripe(row), again)?;
+                progress(done.fetch_add(1, Relaxed) + 1);
+                Ok(())
+            })?;
+            let to = if end == layout.stripes { ALL } else { end };
+            self.array.change(Change::Rebuilt(self.device, to))?;
+            next = end;
+        }
+        Ok(())
+    }
+
+    fn block(&self, stripe: u64, again: bool) -> Result<(), OpError> {
+        let Rebuilt { lost, marked } = self.array.rebuild(self.device, stripe)?;
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.marked.add(stripe, marked);
+        if again {
+            found.earlier.add(stripe, lost.saturating_sub(marked));
+        }
+        if lost + marked > 0 {
+            self.damaged.lock().unwrap_or_else(PoisonError::into_inner).insert(stripe);
+        }
+        Ok(())
+    }
+
+    /// Looks for lost blocks in the part that an earlier process has rebuilt. It has told nobody.
+    fn look_at_earlier(&self, end: u64) -> Result<(), OpError> {
+        each(self.rows(0..end), self.jobs, |row| {
+            let stripe = self.stripe(row);
+            let lost = self.array.scrub(stripe, Repair::None)?.lost;
+            if lost > 0 {
+                self.found.lock().unwrap_or_else(PoisonError::into_inner).earlier.add(stripe, lost);
+                self.damaged.lock().unwrap_or_else(PoisonError::into_inner).insert(stripe);
+            }
+            Ok(())
+        })
+    }
 }
 
 /// How many stripes have a unit on a device.

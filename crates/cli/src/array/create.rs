@@ -34,7 +34,7 @@ pub struct Args {
     /// Over how many groups of devices stripes go in turn; each bears the loss of one device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     groups: u16,
-    /// Bytes of a stripe on each device
+    /// Bytes of a stripe on each device, at most 16MiB
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_size)]
     unit: u64,
     /// The smallest piece that the devices' media write, and the size of each block's own record: 512, or 4KiB for media
@@ -61,9 +61,16 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy)]
-struct Member {
+pub(super) struct Member {
     address: SocketAddr,
     node: u32,
+}
+
+impl Member {
+    /// Its entry in the array's file.
+    pub(super) fn entry(self, id: u16) -> DeviceEntry {
+        DeviceEntry { id, address: self.address, node: self.node }
+    }
 }
 
 impl std::str::FromStr for Member {
@@ -81,6 +88,9 @@ impl std::str::FromStr for Member {
 fn wrong(text: &str) -> String {
     format!("{text:?} is not ADDR:PORT or ADDR:PORT@NODE, as 10.0.0.1:7100@3")
 }
+
+/// The largest unit of a new array, bytes. Arrays of earlier releases may have larger ones.
+const LARGEST_UNIT: u64 = 16 << 20;
 
 /// Bytes, with binary units.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
@@ -169,16 +179,20 @@ fn describe(args: &Args) -> Result<ArrayFile, String> {
     if unit == 0 || !args.unit.is_multiple_of(u64::from(BLOCK)) {
         return Err(format!("--unit is a multiple of {BLOCK} bytes"));
     }
+    if args.unit > LARGEST_UNIT {
+        return Err(format!(
+            "--unit is {} MiB, and may be {} MiB at most: a scrub, a repair or a rebuild reads whole stripes into memory, and \
+             reads a stripe again for each gap between blocks that it writes anew",
+            args.unit >> 20,
+            LARGEST_UNIT >> 20
+        ));
+    }
     let rows = blocks_in(args.device_size, args.sector_size) / u64::from(unit);
     let stripes = rows.saturating_mul(groups.into());
     if stripes == 0 {
         return Err("--device-size is too small for a single stripe; two MiB are for the device's own records".into());
     }
-    let entry = |(id, member): (u16, &Member)| DeviceEntry {
-        id,
-        address: member.address,
-        node: member.node,
-    };
+    let entry = |(id, member): (u16, &Member)| member.entry(id);
     let file = ArrayFile {
         id: ArrayId::random().map_err(|e| format!("no random numbers: {e}"))?,
         scheme: args.scheme,

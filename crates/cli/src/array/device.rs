@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use lockify_array::DeviceId;
 use lockify_volume::device::{ServeError, Server, Serving};
 use lockify_volume::store::Access;
+use signal_hook::consts::SIGXFSZ;
 
 use super::{Which, say, stop};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
@@ -27,6 +29,9 @@ pub struct Args {
     /// Make a new device. Where it takes the place of one with content, go on with `lockify array replace`
     #[arg(long)]
     create: bool,
+    /// With --create: take space as blocks are written. Otherwise a file gets all of it at once
+    #[arg(long, requires = "create")]
+    sparse: bool,
     /// Use the system's cache, where direct I/O is refused
     #[arg(long)]
     buffered: bool,
@@ -40,10 +45,13 @@ pub struct Args {
 pub fn run(args: &Args) -> Ended {
     let file = args.which.file()?;
     let stop = stop()?;
+    // A limit of file sizes (RLIMIT_FSIZE) is an error of a write then, and not the end of the process.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).or_fail(Code::Failed)?;
     let serving = Serving {
         device: DeviceId(args.id),
         path: args.file.clone(),
         create: args.create,
+        sparse: args.sparse,
         access: if args.buffered { Access::Buffered } else { Access::Direct },
         identity: args.which.secure.renewed_identity(say)?,
         log: say,

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockify_array::NodeName;
 use lockify_volume::ArrayFile;
-use lockify_volume::host::{Array, Joining};
+use lockify_volume::host::{Array, Joining, this_node};
 use lockify_volume::nbd::{Ended as ServerEnded, Export, Listen, OPEN_TO_NETWORK, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -31,6 +32,9 @@ pub struct Args {
     /// order, it is fenced before this one serves. Two processes at a time cannot have the same file
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// The node that this process runs on, as the cluster manager calls it (`fence_lockify`) [default: the machine's host name]
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<NodeName>,
     /// Of no use any more: the array gives each host its number
     #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u32).range(..0x8000_0000))]
     host: Option<u32>,
@@ -125,6 +129,7 @@ pub fn run(args: &Args) -> Ended {
     }
     let joining = Joining {
         memory: args.state.clone(),
+        node: args.node_name.unwrap_or_else(this_node),
         identity: args.secure.renewed_identity(say)?,
         patience: args.patience,
         log: say,
@@ -136,7 +141,11 @@ pub fn run(args: &Args) -> Ended {
     let array = opened.or_fail(Code::Failed)?;
     let uri = server.uri().or_fail(Code::Failed)?;
     print(&format!("host {} serves the array: {uri}\n", array.number()))?;
+    // Also while no client asks for anything.
+    let stop = server.stopper().or_fail(Code::Failed)?;
+    array.on_fence(Box::new(move || stop.stop()));
     let ended = server.run(Arc::new(array.clone())).or_fail(Code::Failed)?;
+    let ended = if array.is_fenced() { ServerEnded::Fenced } else { ended };
     array.leave(FAREWELL);
     match ended {
         ServerEnded::Stopped => Ok(ExitCode::SUCCESS),
@@ -145,7 +154,7 @@ pub fn run(args: &Args) -> Ended {
             Err(Failure::new(Code::Failed, what))
         }
         ServerEnded::Fenced => {
-            let what = "this host was taken for dead and fenced; start it again, and look why it was silent";
+            let what = "this host was taken for dead and fenced; start it again, and look why it was silent, or who has fenced it";
             Err(Failure::new(Code::Failed, what))
         }
     }

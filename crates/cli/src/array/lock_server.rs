@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use lockify_volume::lock_server::{ServeError, Server, Serving};
+use signal_hook::consts::SIGXFSZ;
 
 use super::{Which, say, stop};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
@@ -29,6 +31,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Ended {
     let file = args.which.file()?;
     let stop = stop()?;
+    // A limit of file sizes (RLIMIT_FSIZE) is an error of a write then, and not the end of the process.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).or_fail(Code::Failed)?;
     let serving = Serving {
         log_file: args.log.clone(),
         create: args.create,

@@ -44,6 +44,15 @@ struct Status {
     devices: Vec<Device>,
     /// The lock server; nothing if the scheme has none.
     lock_server: Option<LockServer>,
+    /// The nodes that hosts have been on.
+    nodes: Vec<Node>,
+}
+
+#[derive(Serialize)]
+struct Node {
+    name: String,
+    /// Hosts that have neither ended in order nor been fenced.
+    hosts: Vec<u32>,
 }
 
 #[derive(Serialize)]
@@ -62,7 +71,7 @@ struct Device {
     id: u16,
     address: String,
     witness: bool,
-    /// `good`, `failed`, `rebuilding`; nothing for a witness.
+    /// `good`, `failed`, `rebuilding`; `new` if its medium has nothing of the array; nothing for a witness.
     condition: Option<&'static str>,
     /// Of a device that is being rebuilt: stripes that are done, of all groups.
     done: Option<u64>,
@@ -105,8 +114,19 @@ pub fn run(args: &Args) -> Ended {
     Ok(if status.healthy { ExitCode::SUCCESS } else { Code::Violated.into() })
 }
 
+/// The condition of a device whose medium has nothing of the array.
+const NEW: &str = "new";
+
+/// Why such a device does not serve, beside others with content.
+fn is_empty(id: u16) -> String {
+    format!(
+        "its medium is empty: it is out until it is rebuilt (`lockify array replace --id {id}`); the old medium is better if it is \
+         whole"
+    )
+}
+
 /// The newest state that anybody knows.
-pub(super) fn newest(answers: &[Answer]) -> Option<&ArrayState> {
+pub(crate) fn newest(answers: &[Answer]) -> Option<&ArrayState> {
     answers.iter().flatten().map(|report| &report.state).max_by_key(|state| state.epoch)
 }
 
@@ -124,7 +144,9 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
     };
     let device = |(entry, answer): (&lockify_volume::DeviceEntry, &Answer)| {
         let condition = state.and_then(|state| state.devices.get(usize::from(entry.id)));
+        let is_new = answer.as_ref().is_ok_and(|report| !report.in_service);
         let (word, done) = match condition {
+            Some(Condition::Good) if is_new => (Some(NEW), None),
             None => (None, None),
             Some(Condition::Good) => (Some("good"), None),
             Some(Condition::Failed) => (Some("failed"), None),
@@ -132,6 +154,7 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         };
         let report = answer.as_ref().ok();
         let why = match answer {
+            Ok(report) if word == Some(NEW) && report.waits.is_none() => Some(is_empty(entry.id)),
             Ok(report) => report.waits.clone(),
             Err(why) => Some(why.clone()),
         };
@@ -141,7 +164,7 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
             witness: entry.id >= file.layout.devices(),
             condition: word,
             done,
-            serving: report.is_some_and(|report| report.serving),
+            serving: word != Some(NEW) && report.is_some_and(|report| report.serving),
             why,
             out: out(entry.id),
             life: report.map(|report| report.life),
@@ -165,6 +188,11 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         requests: answer.as_ref().ok().map(|report| report.requests),
     });
     let lock_server = server.next();
+    let nodes = state.iter().flat_map(|state| state.nodes.iter());
+    let node = |node: &lockify_array::Node| Node {
+        name: node.name.to_string(),
+        hosts: node.hosts().collect(),
+    };
     let readable = |d: &Device| d.unreadable.unwrap_or(0) == 0;
     let good = |d: &Device| d.serving && readable(d) && (d.witness || d.condition == Some("good"));
     Status {
@@ -177,6 +205,7 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         healthy: devices.iter().all(good) && lock_server.as_ref().is_none_or(|s| s.serving),
         devices,
         lock_server,
+        nodes: nodes.map(node).collect(),
     }
 }
 

@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use lockify_array::{Change, Condition, DeviceId};
+use lockify_array::{ArrayState, Change, Condition, DeviceId};
 use lockify_volume::ArrayFile;
 use lockify_volume::host::{Array, Repair};
 use lockify_volume::status::{Answers, ask};
 use lockify_volume::upkeep::{self, stripes_of};
 
 use super::status::newest;
-use super::{FAREWELL, PATIENCE, Which};
+use super::{FAREWELL, PATIENCE, Which, say};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
 use crate::progress::bar;
@@ -40,7 +40,7 @@ pub struct ScrubArgs {
 /// Rebuild a device that has failed, or is new, from the others
 ///
 /// For one that failed and is back, or to go on with a rebuild that was interrupted; `replace` is for a new device in the place
-/// of one that had content. Hosts may go on meanwhile.
+/// of one that had content. Hosts may go on meanwhile. Ends with 1 if the others do not yield some blocks: these are lost.
 #[derive(clap::Args)]
 pub struct RebuildArgs {
     #[command(flatten)]
@@ -55,15 +55,18 @@ pub struct RebuildArgs {
 
 /// Have a new device take the place of one that had content, and rebuild it from the others
 ///
-/// The new one runs already: `lockify array device NEWFILE --create --id N`. Hosts may go on meanwhile.
+/// The new one runs already: `lockify array device NEWFILE --create --id N`. Hosts may go on meanwhile. Ends with 1 if the
+/// others do not yield some blocks: these are lost.
 #[derive(clap::Args)]
 pub struct ReplaceArgs {
     #[command(flatten)]
     rebuild: RebuildArgs,
     /// Continue without the old device, even if only that one may have a host's data
     ///
-    /// That may be so where another device of its group is not there, or has restarted and does not know yet hosts'
-    /// writes at the time when it stopped. Blocks may then have the content that they had before.
+    /// That may be so where another device of its group has restarted and does not know yet hosts' writes at the time when
+    /// it stopped. Blocks may then have the content that they had before. Another device of the group that is not there, or
+    /// is empty, is given up as well: in each stripe, the blocks of both are lost, and reading them is an error. Replace
+    /// that one afterwards.
     #[arg(long)]
     accept_loss: bool,
 }
@@ -104,7 +107,7 @@ pub fn rebuild(args: &RebuildArgs) -> Ended {
     let file = args.which.file()?;
     let device = existing(args, file.layout.devices())?;
     let array = args.which.open(&file)?;
-    rebuild_device(&array, device, args.jobs)
+    rebuild_device(&array, device, false, args.jobs)
 }
 
 /// Has the array count a new device as failed, and rebuilds it.
@@ -114,6 +117,7 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
     let device = existing(args, file.layout.devices())?;
     let array = args.which.open(&file)?;
     let end = Instant::now() + PATIENCE;
+    let mut begun = false;
     loop {
         let identity = args.which.secure.identity()?;
         let answers = ask(&file, identity, Duration::from_secs(3)).or_fail(Code::Failed)?;
@@ -138,9 +142,11 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
             }
             (Some(Condition::Good), _) => {
                 let Some(state) = state else { continue };
-                let alone = what_may_be_there_alone(&file, &answers, device);
-                if alone.is_none() || *accept_loss {
+                let alone = what_may_be_there_alone(&file, &answers, state, device);
+                if alone.is_none() {
                     array.change(state.without(device)).or_fail(Code::Failed)?;
+                } else if *accept_loss {
+                    give_up(&array, state, &lost_with(&file, &answers, state, device), device)?;
                 }
                 waits = alone.filter(|_| !accept_loss);
             }
@@ -149,6 +155,7 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
             // Not before it is one of those who are there, or it is taken for gone again.
             (Some(Condition::Failed), Some(Ok(report))) if report.serving => {
                 array.change(Change::Rebuild(device)).or_fail(Code::Failed)?;
+                begun = true;
             }
             _ => {}
         }
@@ -158,23 +165,62 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    rebuild_device(&array, device, args.jobs)
+    rebuild_device(&array, device, begun, args.jobs)
+}
+
+/// The other devices of a device's group that count and are not there, or have nothing.
+fn lost_with(
+    file: &ArrayFile,
+    answers: &Answers,
+    state: &ArrayState,
+    device: DeviceId,
+) -> Vec<DeviceId> {
+    let is_lost = |other: &DeviceId| match answers.voters.get(usize::from(other.0)) {
+        Some(Ok(report)) => !report.in_service,
+        _ => true,
+    };
+    file.layout.beside(device).filter(|other| !state.is_failed(*other) && is_lost(other)).collect()
+}
+
+/// Has the array go on without a device, and without the others that are lost with it.
+fn give_up(
+    array: &Array,
+    state: &ArrayState,
+    others: &[DeviceId],
+    device: DeviceId,
+) -> Result<(), Failure> {
+    for other in others {
+        say(&format!(
+            "device {0} is given up as well, because it is not there or is empty: in each stripe, the blocks that devices {1} and \
+             {0} had are lost; replace device {0} next (`lockify array replace --id {0}`)",
+            other.0, device.0
+        ));
+        array.change(state.without_at_a_loss(*other)).or_fail(Code::Failed)?;
+    }
+    array.change(state.without_at_a_loss(device)).or_fail(Code::Failed)
 }
 
 /// Why something may have been written to a device and be known to none of its group.
 fn what_may_be_there_alone(
     file: &ArrayFile,
     answers: &Answers,
+    state: &ArrayState,
     device: DeviceId,
 ) -> Option<String> {
     let beside = file.layout.beside(device);
     let mut unknown = beside.filter_map(|other| {
         let why = match answers.voters.get(usize::from(other.0)) {
+            Some(Ok(report)) if !report.in_service => {
+                "is empty, and the blocks of both would be lost"
+            }
+            Some(Ok(_)) if !state.is_good(other) => {
+                "is not rebuilt, and the blocks of both would be lost"
+            }
             Some(Ok(report)) if report.unsettled => {
                 "has restarted and does not know yet what hosts were writing when it stopped"
             }
             Some(Ok(_)) => return None,
-            _ => "does not answer",
+            _ => "does not answer, and the blocks of both would be lost",
         };
         Some((other, why))
     });
@@ -195,12 +241,17 @@ fn existing(args: &RebuildArgs, devices: u16) -> Result<DeviceId, Failure> {
     Err(Failure::new(Code::Unreadable, what))
 }
 
-fn rebuild_device(array: &Array, device: DeviceId, jobs: u16) -> Ended {
+fn rebuild_device(array: &Array, device: DeviceId, begun: bool, jobs: u16) -> Ended {
     let bar = bar(stripes_of(array, device), "stripes rebuilt");
-    let rebuilt = upkeep::rebuild(array, device, jobs.into(), &|done| bar.set_position(done));
+    let rebuilt =
+        upkeep::rebuild(array, device, begun, jobs.into(), &|done| bar.set_position(done));
     bar.finish_and_clear();
-    rebuilt.or_fail(Code::Failed)?;
+    let rebuilt = rebuilt.or_fail(Code::Failed)?;
     array.leave(FAREWELL);
-    print(&format!("device {} is rebuilt and good\n", device.0))?;
-    Ok(ExitCode::SUCCESS)
+    if rebuilt.is_clean() {
+        print(&format!("device {} is rebuilt and good\n", device.0))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(&format!("device {} is rebuilt, and in use again{}\n", device.0, rebuilt.of_lost()))?;
+    Ok(Code::Violated.into())
 }

@@ -87,7 +87,8 @@ pub struct Args {
     #[arg(long, value_name = "A..B", value_parser = span::<u64>, conflicts_with_all = LOAD)]
     seeds: Option<Span<u64>>,
     /// A crash after every message, and around every use of a disk, of everybody or of: host, server, device, writing,
-    /// writing-power, written, written-power; and a sector that fails at every use of a disk: sector
+    /// writing-power, written, written-power, cache (of a device that answers writes before they are durable); and a sector that
+    /// fails at every use of a disk: sector
     #[arg(long, value_name = "WHO", value_parser = victim, num_args = 0..=1, require_equals = true,
           conflicts_with_all = ["seeds", "basic", "half_stripe"], conflicts_with_all = LOAD)]
     every_step: Option<Option<Victim>>,
@@ -236,7 +237,7 @@ fn crash_at_every_step(args: &Args, victim: Option<Victim>) -> Ended {
             let what = "--replay of a step needs one --scheme, one --every-step=WHO and one of --faults restarts and all";
             return Err(Failure::new(Code::Unreadable, what));
         };
-        let scenario = every_step::scenario(*scheme, *faults);
+        let scenario = every_step::scenario(*scheme, *faults, *victim);
         return Ok(match every_step::crash_at(&scenario, *victim, nth, true) {
             Ok(outcome) => {
                 print(&format!("step {nth}: nothing is wrong after {} events\n", outcome.events))?;

@@ -1,7 +1,7 @@
 //! `lockify array` with a process per device on loopback: users' work, and their errors.
 
 use crate::common::array::Array;
-use crate::common::{code, stderr, stdout, wait_for};
+use crate::common::{User, code, stderr, stdout, wait_for};
 
 #[test]
 fn an_array_is_made_served_looked_at_and_scrubbed() {
@@ -59,4 +59,36 @@ fn what_does_not_belong_together_is_refused_with_a_reason() {
     let status = array.lockify("status", &[]);
     assert_eq!(code(&status), 2);
     assert!(stderr(&status).contains("layout.unit_bytes = 100"), "{}", stderr(&status));
+}
+
+/// A repair holds a stripe in memory.
+#[test]
+fn units_that_repairs_cannot_manage_are_refused_with_the_limit() {
+    let user = User::new();
+    let create = |unit: &str| {
+        let file = user.dir().join(unit);
+        let mut args = vec!["array", "create", file.to_str().unwrap()];
+        args.extend(["--device-size", "1GiB", "--unit", unit]);
+        args.extend([
+            "--device",
+            "127.0.0.1:1",
+            "--device",
+            "127.0.0.1:2",
+            "--device",
+            "127.0.0.1:3",
+        ]);
+        user.lockify(&args)
+    };
+    for unit in ["17MiB", "64MiB", "512MiB", "16TiB"] {
+        let refused = create(unit);
+        assert_eq!(code(&refused), 2, "{unit}");
+        let why = stderr(&refused);
+        assert!(
+            why.contains("may be 16 MiB at most") || why.contains("too large"),
+            "{unit}: {why}"
+        );
+    }
+    for unit in ["4KiB", "16MiB"] {
+        assert_eq!(code(&create(unit)), 0, "{unit}");
+    }
 }

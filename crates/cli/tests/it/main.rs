@@ -3,7 +3,11 @@
 mod array;
 mod array_block_devices;
 mod array_clocks;
+mod array_examine;
+mod array_fencing;
+mod array_full_disks;
 mod array_keys;
+mod array_losses;
 mod array_members;
 mod array_partitions;
 mod array_processes;

@@ -39,6 +39,8 @@ pub enum Victim {
     Written,
     /// The same, with the disk's cache.
     WrittenPower,
+    /// A device that answers writes before they are durable, after each message that it sends, with the disk's cache.
+    Cache,
     /// A sector of a device, when it is used: it fails, in each way.
     Sector,
 }
@@ -46,7 +48,8 @@ pub enum Victim {
 /// There is no such victim.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "nobody fails as \"{0}\"; there are host, server, device, writing, writing-power, written, written-power and sector"
+    "nobody fails as \"{0}\"; there are host, server, device, writing, writing-power, written, written-power, cache and \
+     sector"
 )]
 pub struct UnknownVictim(String);
 
@@ -61,7 +64,7 @@ impl FromStr for Victim {
 
 impl Victim {
     /// All victims, in the order of their runs.
-    pub const ALL: [Victim; 8] = [
+    pub const ALL: [Victim; 9] = [
         Victim::Host,
         Victim::Server,
         Victim::Device,
@@ -69,6 +72,7 @@ impl Victim {
         Victim::WritingPower,
         Victim::Written,
         Victim::WrittenPower,
+        Victim::Cache,
         Victim::Sector,
     ];
 
@@ -82,6 +86,7 @@ impl Victim {
             Victim::WritingPower => "writing-power",
             Victim::Written => "written",
             Victim::WrittenPower => "written-power",
+            Victim::Cache => "cache",
             Victim::Sector => "sector",
         }
     }
@@ -97,7 +102,7 @@ impl Victim {
     }
 
     fn loses_power(self) -> bool {
-        matches!(self, Victim::WritingPower | Victim::WrittenPower)
+        matches!(self, Victim::WritingPower | Victim::WrittenPower | Victim::Cache)
     }
 
     /// Returns true if this is one of the steps at which it crashes.
@@ -107,7 +112,7 @@ impl Victim {
             // Host 0 is the one that repairs.
             (Victim::Host, Step::Send { .. }) => matches!(role, Role::Host(host) if host.0 > 0),
             (Victim::Server, Step::Send { .. }) => role == Role::Server,
-            (Victim::Device, Step::Send { .. }) => matches!(role, Role::Device(_)),
+            (Victim::Device | Victim::Cache, Step::Send { .. }) => matches!(role, Role::Device(_)),
             (
                 Victim::Writing | Victim::WritingPower,
                 Step::Note(Note::Event(DeviceEvent::Write { dropped: false, .. })),
@@ -136,7 +141,7 @@ fn ways(faults: Faults) -> &'static [Failing] {
 
 /// The piece of work: two hosts write and read the same two stripes. With [`Faults::All`] the victim is fenced or taken
 /// out before it comes back; with less it comes back first.
-pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
+pub fn scenario(scheme: Scheme, faults: Faults, victim: Victim) -> Scenario {
     let layout = Layout {
         redundancy: Redundancy::Raid5,
         data: 3,
@@ -164,9 +169,13 @@ pub fn scenario(scheme: Scheme, faults: Faults) -> Scenario {
         faults,
         // Ten times the usual number.
         old_copy: None,
+        outage: None,
         checks: true,
         bad_sectors: Vec::new(),
         losses: false,
+        // A cache is lost only if writes stay in it until they are flushed.
+        flushes: (victim == Victim::Cache).then_some(0.3),
+        blackout: None,
         variants: Variants::default(),
         most_events: 30_000,
         #[cfg(feature = "mutations")]
@@ -317,7 +326,7 @@ pub fn run(
     victim: Victim,
     progress: impl Fn(u64) + Sync,
 ) -> Result<Summary, String> {
-    let scenario = || scenario(scheme, faults);
+    let scenario = || scenario(scheme, faults, victim);
     let steps = steps(&scenario(), victim)?;
     let replay = format!(
         "lockify sim array --scheme {scheme} --faults {} --every-step={} --replay {{seed}}",

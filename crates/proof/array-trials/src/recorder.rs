@@ -24,7 +24,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// The history of a new array.
-    pub fn new(layout: &Layout, scheme: Scheme) -> Recorder {
+    pub fn new(layout: &Layout, scheme: Scheme, volatile: bool) -> Recorder {
         let redundancy = match layout.redundancy {
             Redundancy::Raid5 => array::Redundancy::Raid5,
             Redundancy::Mirror => array::Redundancy::Mirror,
@@ -37,7 +37,8 @@ impl Recorder {
             reads: BTreeMap::new(),
             tries: BTreeMap::new(),
         };
-        recorder.note(0, Kind::Begin { array, scheme: scheme.name().to_owned() });
+        let scheme = scheme.name().to_owned();
+        recorder.note(0, Kind::Begin { array, scheme, volatile });
         recorder
     }
 
@@ -59,6 +60,11 @@ impl Recorder {
     pub fn writes(&mut self, at: Nanos, life: Life, ticket: Ticket, start: u64, tags: &[Tag]) {
         let tags = tags.to_vec();
         self.note(at, Kind::Write { by: by(life), op: ticket.0, start, tags });
+    }
+
+    /// A host is asked to flush.
+    pub fn flushes(&mut self, at: Nanos, life: Life, ticket: Ticket) {
+        self.note(at, Kind::Flush { by: by(life), op: ticket.0 });
     }
 
     /// A host is asked to repair something.

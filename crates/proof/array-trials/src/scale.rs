@@ -57,9 +57,12 @@ fn scenario(scheme: Scheme, hosts: u32, layout: Layout, seed: u64) -> Scenario {
         quiet_at: 2 * SECOND,
         faults: Faults::Interruptions,
         old_copy: None,
+        outage: None,
         checks: false,
         bad_sectors: Vec::new(),
         losses: false,
+        flushes: None,
+        blackout: None,
         variants: Variants::default(),
         most_events: u64::MAX,
         #[cfg(feature = "mutations")]

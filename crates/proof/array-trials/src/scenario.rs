@@ -53,6 +53,29 @@ impl Faults {
     }
 }
 
+/// Two devices of a group are gone at the same time. The array cannot go on without them, and operations that need them fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outage {
+    /// Which devices.
+    pub devices: [DeviceId; 2],
+    /// They lose their power; otherwise only their processes end.
+    pub power_loss: bool,
+    /// When they stop.
+    pub from: Nanos,
+    /// When they are back.
+    pub until: Nanos,
+}
+
+impl Outage {
+    /// How long hosts wait for a device.
+    pub const PATIENCE: Time = 8 * LEASE;
+
+    /// The longest that an operation may take, with the time for which its host may stand still.
+    pub fn longest(self) -> Nanos {
+        3 * Outage::PATIENCE + 500 * MILLISECOND
+    }
+}
+
 /// Everything about one run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -95,8 +118,14 @@ pub struct Scenario {
     pub checks: bool,
     /// Sectors that fail.
     pub bad_sectors: Vec<BadSector>,
+    /// When two devices of a group are gone, if they are.
+    pub outage: Option<Outage>,
     /// In the end, media lose what they have acknowledged, and a scrub repairs it.
     pub losses: bool,
+    /// If writes are durable only when they are flushed: the share of flushes among hosts' operations.
+    pub flushes: Option<f64>,
+    /// When all devices lose their power at once, if they do.
+    pub blackout: Option<Nanos>,
     /// The choices that the schemes leave open.
     pub variants: Variants,
     /// A run that has more events than this does not end: somebody tries again and again.
@@ -142,14 +171,19 @@ impl Scenario {
             old_copy: None,
             checks: random.random_bool(0.5),
             bad_sectors: Vec::new(),
+            outage: None,
             losses: false,
+            flushes: None,
+            blackout: None,
             variants: Variants::default(),
             most_events: u64::MAX,
             #[cfg(feature = "mutations")]
             mutation: None,
         };
         scenario.draw_media();
+        scenario.draw_caches();
         scenario.old_copy = scenario.draw_old_copy();
+        scenario.draw_outage();
         scenario
     }
 
@@ -162,6 +196,26 @@ impl Scenario {
         }
         let copied = random.random_range(START..self.quiet_at / 2);
         Some((copied, random.random_range(copied..self.quiet_at)))
+    }
+
+    /// One run in three has two devices of a group that are gone for long. No other device fails in it.
+    fn draw_outage(&mut self) {
+        let mut random = Random::seed_from_u64(self.seed ^ 0x2006_0e00);
+        let sound = self.bad_sectors.is_empty() && self.old_copy.is_none();
+        if self.faults != Faults::All || !sound || !random.random_ratio(1, 3) {
+            return;
+        }
+        let size = self.layout.group_size();
+        let first = random.random_range(0..self.layout.groups) * size;
+        let one = random.random_range(0..size);
+        let other = (one + random.random_range(1..size)) % size;
+        let from = random.random_range(START..self.quiet_at);
+        let until = from + random.random_range(Outage::PATIENCE..4 * Outage::PATIENCE);
+        let devices = [one, other].map(|index| DeviceId(first + index));
+        let power_loss = random.random_bool(0.5);
+        self.outage = Some(Outage { devices, power_loss, from, until });
+        // Hosts go on for a while when they are back.
+        self.quiet_at = self.quiet_at.max(until + random.random_range(1..100) * MILLISECOND);
     }
 
     /// Draws what is wrong with the media. Its stream is its own, so that all else stays as it was.
@@ -182,6 +236,17 @@ impl Scenario {
                 until: self.quiet_at,
             });
         }
+    }
+
+    /// Draws if writes stay in the devices' caches until they are flushed. Its stream is its own, too.
+    fn draw_caches(&mut self) {
+        let mut random = Random::seed_from_u64(self.seed ^ 0x000c_ac4e);
+        let volatile = random.random_bool(0.4);
+        self.flushes = Some(random.random_range(0.02..0.3)).filter(|_| volatile);
+        let at = random.random_range(START..self.quiet_at);
+        let blackout = volatile && random.random_bool(0.3);
+        let restarts = matches!(self.faults, Faults::Restarts | Faults::All);
+        self.blackout = Some(at).filter(|_| blackout && restarts);
     }
 
     /// The array that it is about.
@@ -205,14 +270,19 @@ impl Scenario {
         setting.trace_lines = trace_lines;
         setting.most_events = self.most_events;
         let Variants { basic, delta_at_half } = self.variants;
+        let (durable, outage) = (self.flushes.is_none(), self.outage.is_some());
         #[cfg(feature = "mutations")]
         let mutation = self.mutation;
         setting.host = Rc::new(move |host| {
             host.lease = LEASE;
+            if outage {
+                host.patience_with_devices = Outage::PATIENCE;
+            }
             host.backoff = MILLISECOND;
             host.first_patience = 5 * MILLISECOND;
             host.patience = MILLISECOND..=30 * MILLISECOND;
             host.delta_at_half = delta_at_half;
+            host.durable = durable;
             #[cfg(feature = "mutations")]
             {
                 host.mutation = mutation;
@@ -223,6 +293,7 @@ impl Scenario {
             device.remember = REMEMBER;
             device.ahead = AHEAD;
             device.basic = basic;
+            device.durable = durable;
             #[cfg(feature = "mutations")]
             {
                 device.mutation = mutation;
@@ -273,12 +344,38 @@ impl Scenario {
             let plan = FaultPlan::generate(&mix, &nodes, 0, random);
             entries.extend(plan.entries().iter().cloned());
         }
+        if let Some(Outage { devices, power_loss, from, until }) = self.outage {
+            let device = |node: &NodeId| places.all_devices().any(|device| device == *node);
+            entries.retain(|(_, fault)| !concerns(fault, device));
+            for node in devices.map(|device| places.device(device)) {
+                entries.push((from, Fault::Crash { node, power_loss }));
+                entries.push((until, Fault::Restart(node)));
+            }
+        }
         if self.faults == Faults::All && places.server && random.random_bool(0.5) {
             let at = random.random_range(START..self.quiet_at);
             let server = places.server();
             entries.push((at, Fault::Crash { node: server, power_loss: false }));
             entries.push((at + duration, Fault::Restart(server)));
         }
+        if let Some(at) = self.blackout {
+            for node in places.all_devices() {
+                entries.push((at, Fault::Crash { node, power_loss: true }));
+                let back = at + random.random_range(1..8) * MILLISECOND;
+                entries.push((back, Fault::Restart(node)));
+            }
+        }
         FaultPlan::new(entries)
+    }
+}
+
+/// Returns true if a fault stops a node of these, or starts it.
+fn concerns(fault: &Fault, is_one: impl Fn(&NodeId) -> bool) -> bool {
+    match fault {
+        Fault::Crash { node, .. }
+        | Fault::Restart(node)
+        | Fault::Pause(node)
+        | Fault::Resume(node) => is_one(node),
+        _ => false,
     }
 }

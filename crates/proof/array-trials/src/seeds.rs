@@ -31,6 +31,8 @@ pub struct Run {
     pub faults: Faults,
     /// Media fail and lose blocks, as far as the faults have that.
     pub media: bool,
+    /// In some seeds, writes stay in the devices' caches until they are flushed.
+    pub caches: bool,
     /// The choices that the schemes leave open.
     pub variants: Variants,
     /// Keep the trace of a failing seed.
@@ -50,6 +52,7 @@ impl Run {
             seeds,
             faults: Faults::All,
             media: true,
+            caches: true,
             variants: Variants::default(),
             trace: false,
             threads: 0,
@@ -67,6 +70,9 @@ impl Run {
         };
         if !self.media {
             (scenario.bad_sectors, scenario.losses) = (Vec::new(), false);
+        }
+        if !self.caches {
+            (scenario.flushes, scenario.blackout) = (None, None);
         }
         scenario
     }
@@ -94,11 +100,20 @@ impl lockify_sim::summary::Outcome for Outcome {
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Outcome {
-            operations, failed, restarts, repairs, lost, faults, events, longest, ..
+            operations,
+            failed,
+            unflushed,
+            restarts,
+            repairs,
+            lost,
+            faults,
+            events,
+            longest,
+            ..
         } = self;
         write!(
             f,
-            "{operations} operations, {failed} failed, {restarts} restarts, {repairs} repairs, {lost} blocks lost, \
+            "{operations} operations, {failed} failed, {unflushed} flushes among them, {restarts} restarts, {repairs} repairs, {lost} blocks lost, \
              {faults} faults, {events} events, at most {} ms for an operation afterwards",
             longest / MILLISECOND
         )

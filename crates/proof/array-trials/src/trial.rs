@@ -39,6 +39,8 @@ pub struct Outcome {
     pub operations: u64,
     /// Those that failed.
     pub failed: u64,
+    /// Flushes that failed because a write before them was lost, or may be.
+    pub unflushed: u64,
     /// Tries beyond the first.
     pub restarts: u64,
     /// Blocks of which the content was lost, and reported as lost.
@@ -60,6 +62,7 @@ impl Outcome {
     pub fn add(&mut self, other: &Outcome) {
         self.operations += other.operations;
         self.failed += other.failed;
+        self.unflushed += other.unflushed;
         self.restarts += other.restarts;
         self.lost += other.lost;
         self.repairs += other.repairs;
@@ -171,7 +174,7 @@ impl<'a> Trial<'a> {
             scenario,
             places,
             sim,
-            recorder: Recorder::new(&scenario.layout, scenario.scheme),
+            recorder: Recorder::new(&scenario.layout, scenario.scheme, scenario.flushes.is_some()),
             caretaker: Caretaker::new(scenario.layout, state, scenario.detection),
             random: Random::seed_from_u64(scenario.seed ^ 0x0a11_0c8e),
             next_ticket: 1,
@@ -229,7 +232,7 @@ impl<'a> Trial<'a> {
         let over = matches!(self.end, End::Over);
         let recorder = std::mem::replace(
             &mut self.recorder,
-            Recorder::new(&self.scenario.layout, self.scenario.scheme),
+            Recorder::new(&self.scenario.layout, self.scenario.scheme, false),
         );
         let (report, events) = recorder.finish(at);
         for event in &events {
@@ -460,6 +463,11 @@ impl<'a> Trial<'a> {
             return;
         }
         *issued += 1;
+        if let Some(flushes) = self.scenario.flushes
+            && self.random.random_bool(flushes)
+        {
+            return self.flush(at, node);
+        }
         let span = self.span();
         if self.random.random_bool(self.scenario.reads) {
             self.read(at, node, span, Asked::Client);
@@ -499,6 +507,12 @@ impl<'a> Trial<'a> {
         self.submit(node, ticket, Work::Write { span, data: content::write(span.start, &tags) });
     }
 
+    fn flush(&mut self, at: Nanos, node: NodeId) {
+        let (life, ticket) = self.ticket(at, node, Asked::Client);
+        self.recorder.flushes(at, life, ticket);
+        self.submit(node, ticket, Work::Flush);
+    }
+
     fn repair(&mut self, at: Nanos, node: NodeId, work: Work, asked: Asked) {
         let (life, ticket) = self.ticket(at, node, asked);
         self.recorder.repairs(at, life, ticket, format!("{work:?}"));
@@ -521,6 +535,10 @@ impl<'a> Trial<'a> {
         };
         self.recorder.answers(at, life, ticket, &result);
         self.took(at.saturating_sub(since.max(self.scenario.quiet_at)), life, &asked)?;
+        self.in_time(at.saturating_sub(since), life, &asked)?;
+        if matches!(result, Err(OpError::Unreachable(_))) && self.asks_again(at, node, &asked) {
+            return Ok(());
+        }
         match asked {
             Asked::Client => self.client(at, node, life, result),
             Asked::Repair(repair) => {
@@ -535,6 +553,8 @@ impl<'a> Trial<'a> {
                 match result {
                     Ok(_) | Err(OpError::Lost { .. }) => self.probed = Some(life),
                     Err(OpError::Fenced) => self.start_again(at, node),
+                    // Devices that are back may not serve yet: it is asked again.
+                    Err(OpError::Unreachable(_)) if self.scenario.outage.is_some() => {}
                     Err(error) => {
                         return Err(format!("block 0 cannot be read in the end: {error}"));
                     }
@@ -548,7 +568,7 @@ impl<'a> Trial<'a> {
             },
             Asked::Look(block) => match result {
                 Ok(_) => self.sweep(at),
-                Err(OpError::Lost { .. }) if self.repairs() => {
+                Err(OpError::Lost { .. }) if self.may_lose() => {
                     self.outcome.lost += 1;
                     let span = Span { start: block, count: 1 };
                     self.write(at, node, span, Asked::Mend(block));
@@ -584,6 +604,41 @@ impl<'a> Trial<'a> {
         ))
     }
 
+    /// Returns true if more may be lost than redundancy replaces.
+    fn may_lose(&self) -> bool {
+        self.repairs() || self.scenario.flushes.is_some()
+    }
+
+    /// After an outage, devices that are back may not serve yet when everything is looked at.
+    fn asks_again(&mut self, at: Nanos, node: NodeId, asked: &Asked) -> bool {
+        let span = |block: u64| Span { start: block, count: 1 };
+        match *asked {
+            _ if self.scenario.outage.is_none() => return false,
+            Asked::Scrub(stripe) => {
+                let work = Work::Scrub { stripe, repair: false };
+                self.repair(at, node, work, Asked::Scrub(stripe));
+            }
+            Asked::Recover(stripe) => {
+                let work = Work::Scrub { stripe, repair: true };
+                self.repair(at, node, work, Asked::Recover(stripe));
+            }
+            Asked::Look(block) => self.read(at, node, span(block), Asked::Look(block)),
+            Asked::Mend(block) => self.write(at, node, span(block), Asked::Mend(block)),
+            Asked::Client | Asked::Repair(_) | Asked::Probe => return false,
+        }
+        true
+    }
+
+    /// Clients have an answer in time, whatever is gone.
+    fn in_time(&self, time: Nanos, life: Life, asked: &Asked) -> Result<(), String> {
+        let most = self.scenario.outage.map_or(Nanos::MAX, |outage| outage.longest());
+        if time <= most || !matches!(asked, Asked::Client) {
+            return Ok(());
+        }
+        let [time, most] = [time, most].map(|time| time / MILLISECOND);
+        Err(format!("{life:?}: {asked:?} took {time} ms, and {most} ms are the most"))
+    }
+
     /// Returns true if a repair remains to be done.
     fn repairs(&self) -> bool {
         self.scenario.faults == Faults::All
@@ -598,13 +653,16 @@ impl<'a> Trial<'a> {
     ) -> Result<(), String> {
         self.outcome.operations += 1;
         self.outcome.failed += u64::from(result.is_err());
+        self.outcome.unflushed += u64::from(matches!(result, Err(OpError::Unflushed(_))));
         if let Err(error) = &result {
             let expected = match error {
                 OpError::Fenced => true,
-                OpError::Lost { .. }
-                | OpError::Medium { .. }
-                | OpError::Unavailable(_)
-                | OpError::Clock { .. } => self.repairs(),
+                OpError::Unflushed(_) => self.scenario.flushes.is_some(),
+                OpError::Unreachable(_) => self.scenario.outage.is_some(),
+                OpError::Lost { .. } => self.may_lose(),
+                OpError::Medium { .. } | OpError::Unavailable(_) | OpError::Clock { .. } => {
+                    self.repairs()
+                }
                 OpError::Range | OpError::State(_) => false,
             };
             if !expected {
@@ -674,6 +732,11 @@ impl<'a> Trial<'a> {
             && self.given_up.is_empty()
             && self.caretaker.is_idle();
         let last = self.places.host(lockify_array::HostId(LAST));
+        if quiet {
+            // Who had the newest state chosen may have died before anybody else heard of it.
+            let state = self.caretaker.state().clone();
+            self.sim.with(last, |host, cx| host.learn(state, cx));
+        }
         if quiet && self.probed != Some(self.life(last)) {
             self.read(at, last, Span { start: 0, count: 1 }, Asked::Probe);
             return Ok(());

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Agree, Agreed, Ballot};
-use crate::ArrayState;
+use crate::{ArrayState, Epoch};
 
 /// The state of a voter, which it keeps durably.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -27,6 +27,11 @@ impl Acceptor {
         accepted: Option<(Ballot, ArrayState)>,
     ) -> Self {
         Acceptor { state, promised, accepted }
+    }
+
+    /// The epoch for which it has accepted a state, if it has.
+    pub fn accepted(&self) -> Option<Epoch> {
+        self.accepted.as_ref().map(|(_, state)| state.epoch)
     }
 
     pub fn state(&self) -> &ArrayState {

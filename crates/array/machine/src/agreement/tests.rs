@@ -4,7 +4,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
-use crate::{Change, DeviceId, HostId, Term};
+use crate::{Change, DeviceId, HostId, Node, NodeName, Term};
 
 fn life(host: u32) -> Life {
     Life { host: HostId(host), incarnation: 1 }
@@ -224,16 +224,28 @@ fn an_older_copy_of_a_medium_is_let_in_only_when_nobody_reads_it() {
     assert!(begun.changed(entry(next + 1, 10, 13)).is_err());
 }
 
+fn attach(after: u64, by: u64) -> Change {
+    Change::Attach { after, by, node: NodeName::of_machine(b"node") }
+}
+
 #[test]
 fn hosts_that_attach_at_the_same_time_get_different_numbers() {
     let state = ArrayState::new(3);
-    let (one, other) = (Change::Attach { after: 0, by: 7 }, Change::Attach { after: 0, by: 8 });
+    let (one, other) = (attach(0, 7), attach(0, 8));
     let first = state.changed(one).unwrap().unwrap();
     assert_eq!((first.hosts, first.since), (1, state.since));
     assert_eq!(first.changed(one), Ok(None));
     assert!(first.changed(other).is_err());
-    let second = first.changed(Change::Attach { after: 1, by: 8 }).unwrap().unwrap();
+    let second = first.changed(attach(1, 8)).unwrap().unwrap();
     assert_eq!(second.hosts, 2);
-    // Its number was taken, if not used.
-    assert!(second.changed(one).is_err());
+    // Whether or not it knows.
+    assert_eq!(second.changed(one), Ok(None));
+    let hosts = |state: &ArrayState| state.nodes.iter().flat_map(Node::hosts).collect::<Vec<_>>();
+    assert_eq!(hosts(&second), [1, 2]);
+    let gone = second.changed(Change::Detach { host: 1 }).unwrap().unwrap();
+    assert_eq!((hosts(&gone), gone.hosts, gone.since), (vec![2], 2, state.since));
+    assert_eq!(gone.changed(Change::Detach { host: 1 }), Ok(None));
+    // Nobody else gets its number.
+    assert!(gone.changed(attach(0, 9)).is_err());
+    assert!(gone.changed(attach(u64::MAX, 9)).is_err());
 }

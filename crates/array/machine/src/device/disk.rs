@@ -19,8 +19,8 @@ pub(super) enum Purpose {
     Write { call: Call, waited: bool },
     /// Make durable the writes of earlier lives of the device.
     Start,
-    /// The answer to this flush.
-    Flush { call: Call },
+    /// The answer to this flush; the device flushes by itself, too.
+    Flush { call: Option<Call>, number: u64 },
     /// The record with this number is saved.
     Save { number: u64 },
 }
@@ -139,6 +139,15 @@ impl Disk {
     /// The disk is done with an operation.
     pub(super) fn end(&mut self, token: DiskToken) -> Option<(Job, Purpose)> {
         self.running.remove(&token).map(|entry| (entry.job, entry.purpose))
+    }
+
+    /// The blocks of writes that are not done.
+    pub(super) fn writes_under_way(&self) -> impl Iterator<Item = Extent> {
+        let all = self.waiting.iter().chain(self.running.values());
+        all.filter_map(|entry| match (&entry.job, &entry.purpose) {
+            (Job::Write { .. }, _) | (_, Purpose::TakeUp { .. }) => entry.job.extent(),
+            _ => None,
+        })
     }
 
     /// Returns true if a part of a write is still under way.

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::disk::{Job, Purpose};
+use super::durable::Covered;
 use super::{Device, DeviceOutput, Effect};
 use crate::message::{Answer, Call};
 use crate::{Agree, ArrayState, Condition, DeviceEvent, Life, Time};
@@ -142,6 +143,9 @@ impl Device {
             self.tso.clear(now, None, &mut self.memory, effects);
             self.locks.clear(None, effects);
             self.forget_readmission();
+            // Its blocks are made anew.
+            self.record.durable = Covered::default();
+            self.durable.forget();
         }
         if self.is_let_in() && !served {
             self.serve_waiting(now, effects);

@@ -18,6 +18,11 @@ impl Fences {
         self.0.get(&life.host).is_some_and(|floor| life.incarnation <= *floor)
     }
 
+    /// The last fenced life of each host.
+    pub(super) fn lives(&self) -> impl Iterator<Item = Life> {
+        self.0.iter().map(|(&host, &incarnation)| Life { host, incarnation })
+    }
+
     pub(super) fn add(&mut self, life: Life) {
         let floor = self.0.entry(life.host).or_default();
         *floor = (*floor).max(life.incarnation);
@@ -42,7 +47,8 @@ impl Device {
         }
     }
 
-    pub(super) fn is_fenced(&self, life: Life) -> bool {
+    /// Returns true if nothing of a life takes effect here any more. The fence may not be durable yet.
+    pub fn is_fenced(&self, life: Life) -> bool {
         self.record.fenced.has(life)
     }
 
@@ -82,8 +88,7 @@ impl Device {
     }
 
     pub(super) fn list_fences(&self, call: Call, effects: &mut Vec<Effect>) {
-        let all = self.record.fenced.0.iter();
-        let lives = all.map(|(&host, &incarnation)| Life { host, incarnation }).collect();
+        let lives = self.record.fenced.lives().collect();
         effects.push(Effect::answer(call, Answer::Fences(lives)));
     }
 

@@ -187,6 +187,12 @@ impl Locks {
         })
     }
 
+    /// Blocks that are locked exclusively, or will be.
+    pub(super) fn may_be_written(&self) -> impl Iterator<Item = Extent> {
+        let exclusive = self.queue.iter().filter(|lock| lock.ask.mode == Mode::Exclusive);
+        exclusive.map(|lock| lock.ask.extent)
+    }
+
     /// Locks and requests, in their order, for people.
     pub(super) fn under_way(&self) -> impl Iterator<Item = String> {
         self.queue.iter().map(|lock| {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Device;
 use crate::message::{Action, Mode, Request};
-use crate::{Life, Time};
+use crate::{Extent, Life, Time};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Mark {
@@ -28,20 +28,44 @@ pub(super) struct Marks {
     /// Marks that may not be durable yet, and the save that makes them so.
     fresh: BTreeMap<Mark, u64>,
     parked: Vec<Parked>,
+    /// The record's timestamp of durable writes when blocks were left out, and the save that makes it so.
+    lowered: Option<(Time, u64)>,
     /// When a life that is in the record was heard of last.
     heard: BTreeMap<Life, Time>,
+}
+
+/// The blocks that a request may lead to a write of.
+fn written(action: &Action) -> Option<Extent> {
+    match action {
+        Action::Prepare { write, .. } => *write,
+        Action::Lock { extent, mode: Mode::Exclusive, .. } => Some(*extent),
+        Action::Write(blocks) => Some(blocks.extent),
+        _ => None,
+    }
+}
+
+impl Marks {
+    /// The record leaves out blocks of which older writes come.
+    pub(super) fn lower(&mut self, was: Time, save: u64) {
+        let was = self.lowered.map_or(was, |(before, _)| before.max(was));
+        self.lowered = Some((was, save));
+    }
+
+    /// The save that a write with this timestamp has to wait for.
+    pub(super) fn lowered_over(&self, time: Time) -> Option<u64> {
+        self.lowered.filter(|(was, _)| time <= *was).map(|(_, save)| save)
+    }
 }
 
 impl Device {
     /// The marks that a request needs; none if it leaves no state here.
     fn marks_for(&self, from: Life, request: &Request) -> [Option<Mark>; 2] {
-        let (written, holds) = match &request.action {
-            Action::Prepare { write, .. } => (*write, write.is_some()),
-            Action::Lock { extent, mode: Mode::Exclusive, .. } => (Some(*extent), true),
+        let written = written(&request.action);
+        let holds = match &request.action {
+            Action::Prepare { write, .. } => write.is_some(),
             // A host that only reads relies on its lock as well.
-            Action::Lock { .. } => (None, true),
-            Action::Write(blocks) => (Some(blocks.extent), false),
-            _ => (None, false),
+            Action::Lock { .. } => true,
+            _ => false,
         };
         let layout = self.config.layout;
         let stripe = written.and_then(|extent| layout.stripe_of(self.config.id, extent.start));
@@ -54,6 +78,9 @@ impl Device {
     pub(super) fn noted(&mut self, now: Time, from: Life, request: Request) -> Option<Request> {
         let marks = self.marks_for(from, &request);
         let mut wait = None;
+        if let Some(extent) = written(&request.action) {
+            wait = self.admits_write(request.stamp.time, extent);
+        }
         for mark in marks.into_iter().flatten() {
             let new = match mark {
                 Mark::Region(region) => {
@@ -83,6 +110,7 @@ impl Device {
     /// Serves what waited for this save.
     pub(super) fn unpark(&mut self, now: Time, saved: u64) {
         self.marks.fresh.retain(|_, save| *save > saved);
+        self.marks.lowered = self.marks.lowered.filter(|(_, save)| *save > saved);
         let parked = std::mem::take(&mut self.marks.parked);
         let (ready, rest): (Vec<_>, Vec<_>) = parked.into_iter().partition(|p| p.save <= saved);
         self.marks.parked = rest;
@@ -95,7 +123,7 @@ impl Device {
 
     /// Returns true if a mark is on its way to the disk.
     pub(super) fn is_marking(&self) -> bool {
-        !self.marks.fresh.is_empty()
+        !self.marks.fresh.is_empty() || self.marks.lowered.is_some()
     }
 
     /// Lives in the record that have no state here and were silent for as long as siblings are remembered. Their requests were

@@ -130,6 +130,15 @@ impl Device {
     /// Blocks have been written.
     pub(super) fn note_written(&mut self, now: Time, start: u64, blocks: &[Block]) {
         self.medium.wrote(now.saturating_add(self.config.remember), start, blocks);
+        if !self.config.durable {
+            let times = blocks.iter().map(|block| block.header.stamp.time);
+            times.for_each(|time| self.durable.wrote(time));
+            // From here on only a flush makes the region clean.
+            if let Some(stripe) = self.config.layout.stripe_of(self.config.id, start) {
+                let region = self.suspects.region(stripe);
+                self.suspects.used(now, region);
+            }
+        }
         self.give_up_medium();
     }
 

@@ -9,8 +9,10 @@
 //! | `disk.rs` | the order in which the disk is used |
 //! | `medium.rs` | blocks that the medium does not return, and writes that it has lost |
 //! | `epoch.rs` | the array's state, and the durable record |
+//! | `view.rs` | the record, for people who look at a medium |
 //! | `report.rs` | operations under way, for people |
 //! | `fence.rs` | fenced lives and their unfinished writes |
+//! | `durable.rs` | which writes a power loss does not undo |
 //! | `marks.rs` | marks in the record, made before a request is served |
 //! | `term.rs` | after a time away: the device serves when it has been let in again |
 //! | `readmission.rs` | after a restart: hosts finish their writes before others are served |
@@ -19,6 +21,7 @@
 //! The other schemes need nothing here: their reads and writes go to the disk as they come.
 
 mod disk;
+mod durable;
 mod epoch;
 mod fence;
 mod locks;
@@ -32,6 +35,7 @@ mod requests;
 mod suspect;
 mod term;
 mod tso;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -46,6 +50,7 @@ use crate::{
 };
 
 use disk::{Begin, Disk, Job, Purpose};
+use durable::Durable;
 use locks::Locks;
 use marks::Marks;
 use medium::Medium;
@@ -57,6 +62,7 @@ use tso::Tso;
 
 pub use epoch::BootError;
 pub use medium::MediumCounts;
+pub use view::RecordView;
 
 /// A device's configuration. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,7 +73,7 @@ pub struct DeviceConfig {
     pub layout: Layout,
     /// How hosts keep out of each other's way.
     pub scheme: Scheme,
-    /// Writes are answered when they will survive a power loss.
+    /// Writes are answered when they will survive a power loss. Otherwise only a flush makes them durable.
     pub durable: bool,
     /// A host that has locks or pre-writes here and says nothing for this long is reported.
     pub lease: Time,
@@ -266,6 +272,7 @@ pub struct Device {
     /// Writes that were taken up again.
     taken: u64,
     disk: Disk,
+    durable: Durable,
     medium: Medium,
     /// True once the disk's content from before the start is durable.
     started: bool,
@@ -296,7 +303,6 @@ impl Device {
         // Stamps of locking were taken by what other devices had seen as well.
         let newest = if again { floor.saturating_add(config.ahead) } else { 0 };
         let mut device = Device {
-            record,
             random: boot.random,
             saving: epoch::Saving::default(),
             starting_until: if starting { floor.saturating_add(1) } else { 0 },
@@ -310,12 +316,14 @@ impl Device {
             readmission,
             taken: 0,
             disk: Disk::new(config.durable),
+            durable: Durable::at_start(&record),
             medium: Medium::default(),
             started: !again,
             reported: BTreeMap::new(),
             broken: false,
             fencing: Vec::new(),
             output: VecDeque::new(),
+            record,
             config,
         };
         let fenced = device.record.fenced.clone();
@@ -487,8 +495,10 @@ impl Device {
                     Purpose::Read { call, .. }
                     | Purpose::TakeUp { call, .. }
                     | Purpose::Write { call, .. }
-                    | Purpose::Flush { call } => self.reply(call, false, Answer::Broken),
-                    Purpose::Start | Purpose::Save { .. } => {}
+                    | Purpose::Flush { call: Some(call), .. } => {
+                        self.reply(call, false, Answer::Broken);
+                    }
+                    Purpose::Start | Purpose::Flush { call: None, .. } | Purpose::Save { .. } => {}
                 }
             }
         }
@@ -522,7 +532,9 @@ impl Device {
                 }
             }
             (Purpose::Start, _) => self.started = true,
-            (Purpose::Flush { call }, _) => self.reply(call, false, Answer::Done),
+            (Purpose::Flush { call, number }, _) => {
+                self.flushed(number, call);
+            }
             (Purpose::Save { number }, _) => {
                 self.saved(number);
                 self.unpark(now, number);
@@ -541,6 +553,7 @@ impl Device {
             flaws: Vec::new(),
             headers: Vec::with_capacity(blocks.len()),
             doubt: self.doubt(extent),
+            durable_to: self.durable_to(extent),
         };
         for (index, block) in blocks.into_iter().enumerate() {
             let header = match block {
@@ -564,12 +577,12 @@ impl Device {
     }
 
     fn reply(&mut self, call: Call, waited: bool, answer: Answer) {
-        let reply = Reply { call, waited, answer };
+        let reply = Reply { call, waited, boot: self.random, answer };
         self.output.push_back(DeviceOutput::Send { to: call.op.life, reply });
     }
 
     fn reply_to(&mut self, to: Life, call: Call, answer: Answer) {
-        let reply = Reply { call, waited: false, answer };
+        let reply = Reply { call, waited: false, boot: self.random, answer };
         self.output.push_back(DeviceOutput::Send { to, reply });
     }
 

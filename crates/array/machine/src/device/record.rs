@@ -6,14 +6,17 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::DeviceBoot;
+use super::durable::Covered;
 use super::epoch::BootError;
 use super::fence::Fences;
 use crate::agreement::{Acceptor, Ballot};
-use crate::{ArrayState, Condition, DeviceId, Epoch, Life};
+use crate::{ArrayState, Condition, DeviceId, Epoch, Life, Nodes};
 
 /// Begins a record of this format. No record of the first format begins so: it began with a number in the varint encoding,
 /// which has ten bytes at most, and one in the last.
 const SECOND: [u8; 11] = [0xff; 11];
+/// Begins a record of the format with [`Record::durable`].
+const THIRD: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe];
 
 /// The state that a device keeps durably beside its blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,6 +35,8 @@ pub(super) struct Record {
     pub key: u64,
     /// The one that it asks the array to take next; 0: none.
     pub asked: u64,
+    /// Writes that are durable (`durable.rs`).
+    pub durable: Covered,
 }
 
 impl Record {
@@ -51,6 +56,7 @@ impl Record {
                     term: boot.state.term(device),
                     key: boot.state.key(device),
                     asked: 0,
+                    durable: Covered::default(),
                 };
                 Ok((record, false))
             }
@@ -64,14 +70,75 @@ impl Record {
 
     pub(super) fn encode(&self) -> Bytes {
         // Serialization to memory fails only for types that have no length; a record has.
-        Bytes::from(postcard::to_extend(self, SECOND.to_vec()).unwrap_or_default())
+        Bytes::from(postcard::to_extend(self, THIRD.to_vec()).unwrap_or_default())
     }
 
-    fn decode(bytes: &[u8]) -> Option<Record> {
+    /// The version of a record's format.
+    pub(super) fn format(bytes: &[u8]) -> u32 {
+        match bytes {
+            _ if bytes.starts_with(&THIRD) => 3,
+            _ if bytes.starts_with(&SECOND) => 2,
+            _ => 1,
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Record> {
+        if let Some(third) = bytes.strip_prefix(&THIRD) {
+            return postcard::from_bytes(third).ok();
+        }
         match bytes.strip_prefix(&SECOND) {
-            Some(second) => postcard::from_bytes(second).ok(),
+            Some(second) => postcard::from_bytes::<SecondRecord>(second).ok().map(Record::from),
             None => postcard::from_bytes::<FirstRecord>(bytes).ok().map(Record::from),
         }
+    }
+}
+
+/// An acceptor whose states have an earlier format.
+type OldAcceptor<S> = (S, Ballot, Option<(Ballot, S)>);
+
+fn resumed<S: Into<ArrayState>>((state, promised, accepted): OldAcceptor<S>) -> Acceptor {
+    let accepted = accepted.map(|(ballot, state)| (ballot, state.into()));
+    Acceptor::resume(state.into(), promised, accepted)
+}
+
+/// A record without [`Record::durable`] and [`ArrayState::nodes`].
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+struct SecondRecord {
+    acceptor: OldAcceptor<SecondState>,
+    fenced: Fences,
+    dirty: BTreeSet<u64>,
+    holders: BTreeSet<Life>,
+    term: u64,
+    key: u64,
+    asked: u64,
+}
+
+impl From<SecondRecord> for Record {
+    fn from(second: SecondRecord) -> Record {
+        let SecondRecord { acceptor, fenced, dirty, holders, term, key, asked } = second;
+        let (acceptor, durable) = (resumed(acceptor), Covered::default());
+        Record { acceptor, fenced, dirty, holders, term, key, asked, durable }
+    }
+}
+
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+struct SecondState {
+    epoch: Epoch,
+    since: Epoch,
+    devices: Vec<Condition>,
+    terms: Vec<u64>,
+    keys: Vec<u64>,
+    hosts: u64,
+    newest_host: u64,
+}
+
+impl From<SecondState> for ArrayState {
+    fn from(second: SecondState) -> ArrayState {
+        let SecondState { epoch, since, devices, terms, keys, hosts, newest_host } = second;
+        let nodes = Nodes::default();
+        ArrayState { epoch, since, devices, terms, keys, hosts, newest_host, nodes }
     }
 }
 
@@ -79,7 +146,7 @@ impl Record {
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Serialize))]
 struct FirstRecord {
-    acceptor: (FirstState, Ballot, Option<(Ballot, FirstState)>),
+    acceptor: OldAcceptor<FirstState>,
     fenced: Fences,
     dirty: BTreeSet<u64>,
     holders: BTreeSet<Life>,
@@ -99,17 +166,16 @@ impl From<FirstState> for ArrayState {
     fn from(first: FirstState) -> ArrayState {
         let FirstState { epoch, since, devices, terms } = first;
         let keys = vec![0; terms.len()];
-        ArrayState { epoch, since, devices, terms, keys, hosts: 0, newest_host: 0 }
+        let nodes = Nodes::default();
+        ArrayState { epoch, since, devices, terms, keys, hosts: 0, newest_host: 0, nodes }
     }
 }
 
 impl From<FirstRecord> for Record {
     fn from(first: FirstRecord) -> Record {
-        let FirstRecord { acceptor: (state, promised, accepted), fenced, dirty, holders, term } =
-            first;
-        let accepted = accepted.map(|(ballot, state)| (ballot, state.into()));
-        let acceptor = Acceptor::resume(state.into(), promised, accepted);
-        Record { acceptor, fenced, dirty, holders, term, key: 0, asked: 0 }
+        let FirstRecord { acceptor, fenced, dirty, holders, term } = first;
+        let (acceptor, durable) = (resumed(acceptor), Covered::default());
+        Record { acceptor, fenced, dirty, holders, term, key: 0, asked: 0, durable }
     }
 }
 
@@ -142,8 +208,25 @@ mod tests {
             let record = Record::decode(&postcard::to_allocvec(&first).unwrap()).unwrap();
             assert_eq!(record, Record::from(first));
             assert_eq!((record.term, record.state().keys.clone()), (5, vec![0, 0]));
-            assert_eq!(Record::decode(&record.encode()), Some(record));
+            assert_eq!(Record::decode(&record.encode()), Some(record.clone()));
+            let Record { fenced, dirty, holders, term, .. } = record.clone();
+            let (key, asked) = (8, 9);
+            let state = || SecondState {
+                epoch: Epoch(epoch),
+                since: Epoch(1),
+                devices: vec![Condition::Good, Condition::Rebuilding { done: 7 }],
+                terms: vec![3, 4],
+                keys: vec![0, 0],
+                hosts: 0,
+                newest_host: 0,
+            };
+            let acceptor = (state(), ballot, Some((ballot, state())));
+            let second = SecondRecord { acceptor, fenced, dirty, holders, term, key, asked };
+            let bytes = postcard::to_extend(&second, SECOND.to_vec()).unwrap();
+            let wanted = Record { key, asked, durable: Covered::default(), ..record };
+            assert_eq!(Record::decode(&bytes), Some(wanted));
         }
         assert_eq!(Record::decode(&SECOND), None);
+        assert_eq!(Record::decode(&THIRD), None);
     }
 }

@@ -1,6 +1,5 @@
 //! Admission: which requests are served, and whose.
 
-use super::disk::{Job, Purpose};
 use super::locks::Ask;
 use super::memory::Ended;
 use super::tso::Prepare;
@@ -103,7 +102,10 @@ impl Device {
                 self.locks.write_unlock(now, call, stamp, blocks, &mut self.memory, effects);
             }
             Action::Unlock => self.locks.unlock(now, call, &mut self.memory, effects),
-            Action::Flush => self.disk.add(None, Job::Flush, Purpose::Flush { call }),
+            Action::Flush { newest } => {
+                let newest = newest.min(now.saturating_add(self.config.ahead));
+                self.flush_disk(now, newest, Some(call));
+            }
             Action::Lease => effects.push(Effect::answer(call, Answer::Done)),
             Action::Install(state) => self.install(now, call, state, effects),
             Action::Agree(ask) => self.vote(call, ask, effects),
@@ -205,7 +207,7 @@ fn extents(action: &Action) -> Option<[Option<Extent>; 2]> {
         Action::Fence { .. } | Action::ListFences => Some([None, None]),
         Action::Cancel
         | Action::Unlock
-        | Action::Flush
+        | Action::Flush { .. }
         | Action::Lease
         | Action::Install(_)
         | Action::Agree(_)

@@ -136,10 +136,13 @@ impl Device {
     /// What a repair has to know of a stripe here.
     pub(super) fn doubt(&self, extent: Extent) -> Doubt {
         let stripe = self.config.layout.stripe_of(self.config.id, extent.start);
+        let is_unsure = self.has_forgotten_writes();
+        #[cfg(feature = "mutations")]
+        let is_unsure = is_unsure
+            || self.config.mutation == Some(crate::mutation::Mutation::CacheLossFitsParity);
         match stripe.is_some_and(|stripe| self.suspects_stripe(stripe)) {
             false => Doubt::None,
-            // A power loss may have cost any write.
-            true if !self.config.durable || self.has_forgotten_writes() => Doubt::Unsure,
+            true if is_unsure => Doubt::Unsure,
             true => Doubt::Suspect,
         }
     }
@@ -186,12 +189,15 @@ impl Device {
             }
             let used = *self.suspects.used.entry(region).or_insert(now);
             if now.saturating_sub(used) >= every {
-                clean.push(region);
+                clean.push((region, used));
             }
         }
+        let count = clean.len();
+        clean.retain(|(_, used)| self.is_flushed(*used));
+        self.sweep(now, clean.len() < count);
         let gone = self.gone_holders(now);
         if !clean.is_empty() || !gone.is_empty() {
-            for region in clean {
+            for (region, _) in clean {
                 self.record.dirty.remove(&region);
                 self.suspects.used.remove(&region);
             }

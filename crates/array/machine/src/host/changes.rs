@@ -105,7 +105,10 @@ impl ArrayHost {
     fn remedy(&self, this: &Try) -> Remedy {
         let layout = self.config.layout;
         let beyond = |s: &plan::StripePlan| plan::missing_units(&layout, &self.state, s.stripe) > 1;
-        if let Some(part) = this.plan.stripes.iter().find(|part| beyond(part)) {
+        // Where a rebuild makes the best of it, it begins anew.
+        let accepts =
+            matches!(&this.task, Some(Task { role: Role::Pass(pass), .. }) if pass.onto.is_some());
+        if let Some(part) = this.plan.stripes.iter().find(|part| !accepts && beyond(part)) {
             return Remedy::None { stripe: part.stripe };
         }
         let unwritable =

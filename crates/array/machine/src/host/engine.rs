@@ -15,7 +15,9 @@ use rand::RngExt as _;
 
 use super::control::{Context, Control};
 use super::job::{self, Unfit};
+use super::overdue;
 use super::repair::Pass;
+use super::unflushed::Flush;
 use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Blocks, Call, Content, Past, Request};
 use crate::plan::{self, Plan, WriteRules};
@@ -43,6 +45,10 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
     Caller(Ticket),
+    /// The host itself flushes.
+    Own,
+    /// The caller has had an error already. What is written in part goes on (`overdue.rs`).
+    Answered(Ticket),
     /// A repair that consists of several tasks.
     RepairJob(u64),
 }
@@ -76,6 +82,8 @@ pub(super) struct Task {
     pub repairs: u32,
     /// Stripes that such a repair has left as they were, because nobody knows which block is right.
     pub undecided: BTreeSet<u64>,
+    /// If it is a flush that has begun.
+    pub flush: Option<Flush>,
 }
 
 /// The known state of a sibling at its device.
@@ -120,6 +128,10 @@ pub(super) struct Sibling {
     pub steps: u8,
     pub held: Held,
     pub refused: Option<Refused>,
+    /// It has blocks to write.
+    pub writes: bool,
+    /// The device's start that has answered last.
+    pub boot: Option<u64>,
     /// The blocks that it writes, until that is done.
     pub blocks: Option<Blocks>,
 }
@@ -180,6 +192,7 @@ impl Try {
         let mut requests = Vec::new();
         for (index, blocks) in writes.into_iter().enumerate() {
             let sibling = &mut self.siblings[index];
+            sibling.writes = blocks.is_some();
             sibling.blocks.clone_from(&blocks);
             let Some(second) = control.second(&self.plan.accesses[index], blocks) else { continue };
             if second.hidden {
@@ -269,12 +282,14 @@ impl Task {
             superseded: Vec::new(),
             repairs: 0,
             undecided: BTreeSet::new(),
+            flush: None,
         }
     }
 }
 
 impl ArrayHost {
     pub(super) fn submit(&mut self, now: Time, ticket: Ticket, work: Work) {
+        self.watch(now);
         match work {
             Work::Read { .. } | Work::Write { .. } | Work::Flush => {
                 self.start(now, Task::new(now, Owner::Caller(ticket), work, Role::Work));
@@ -288,14 +303,20 @@ impl ArrayHost {
     }
 
     /// Begins a try of a task.
-    pub(super) fn start(&mut self, now: Time, task: Task) {
+    pub(super) fn start(&mut self, now: Time, mut task: Task) {
         if self.fenced {
             return self.done(now, task, None, Err(OpError::Fenced));
+        }
+        if matches!((&task.role, &task.work), (Role::Work, Work::Flush)) {
+            task.flush.get_or_insert_with(|| self.begin_flush());
         }
         let plan = match self.plan(&task) {
             Ok(plan) => plan,
             Err(error) => return self.fail_task(now, task, error),
         };
+        if let Some(error) = self.is_hopeless(now, &task, &self.peers_of(&task, &plan)) {
+            return self.fail_task(now, task, error);
+        }
         let id = OpId { life: self.config.life, seq: self.next_seq };
         self.next_seq += 1;
         let stamp = self.clock.stamp(now);
@@ -310,6 +331,8 @@ impl ArrayHost {
             steps: 0,
             held: Held::Nothing,
             refused: None,
+            writes: false,
+            boot: None,
             blocks: None,
         };
         let accesses =
@@ -318,7 +341,8 @@ impl ArrayHost {
         let told = match (&task.role, &task.work) {
             (Role::Tell { to, action, .. }, _) => Some((to.clone(), action.clone())),
             (Role::Work, Work::Flush) => {
-                Some((self.serving_devices().map(Peer::Device).collect(), Action::Flush))
+                let newest = self.clock.newest();
+                Some((self.serving_devices().map(Peer::Device).collect(), Action::Flush { newest }))
             }
             _ => None,
         };
@@ -333,6 +357,14 @@ impl ArrayHost {
         match told {
             Some((_, action)) => self.start_second_phase(now, id.seq, &action),
             None => self.gate(now, id.seq),
+        }
+    }
+
+    /// The peers that a task needs.
+    fn peers_of(&self, task: &Task, plan: &Plan) -> Vec<Peer> {
+        match task.work {
+            Work::Flush => self.serving_devices().map(Peer::Device).collect(),
+            _ => plan.accesses.iter().map(|access| Peer::Device(access.device)).collect(),
         }
     }
 
@@ -411,6 +443,9 @@ impl ArrayHost {
             Phase::First => self.second(now, seq),
             Phase::Second if this.siblings.iter().any(|s| s.refused.is_some()) => {
                 self.mend(now, seq);
+            }
+            Phase::Second if this.task.as_ref().is_some_and(|task| task.flush.is_some()) => {
+                self.devices_flushed(now, seq);
             }
             Phase::Second => self.finish(now, seq, Ok(HostAnswer::Done)),
             Phase::Gate | Phase::Superseded | Phase::Last => self.tidy(seq),
@@ -508,9 +543,16 @@ impl ArrayHost {
         if result.is_ok() {
             self.patience.observe(now.saturating_sub(task.since));
         }
-        let op = Some((this.id, this.stamp));
+        let (id, stamp) = (this.id, this.stamp);
+        if let (Role::Work, Work::Write { span, .. }, Ok(_)) = (&task.role, &task.work, &result) {
+            let (span, siblings) = (*span, std::mem::take(&mut this.siblings));
+            self.note_unflushed(now, span, stamp, &siblings);
+            if let Some(this) = self.tries.get_mut(&seq) {
+                this.siblings = siblings;
+            }
+        }
         self.release(now, seq);
-        self.done(now, task, op, result);
+        self.done(now, task, Some((id, stamp)), result);
         self.tidy(seq);
     }
 
@@ -521,7 +563,7 @@ impl ArrayHost {
         op: Option<(OpId, Stamp)>,
         result: Result<HostAnswer, OpError>,
     ) {
-        let counted = matches!(task.role, Role::Work);
+        let counted = matches!((task.owner, &task.role), (Owner::Caller(_), Role::Work));
         self.counts.done += u64::from(counted);
         self.counts.delayed += u64::from(counted && task.delayed);
         self.counts.failed += u64::from(counted && result.is_err());
@@ -532,7 +574,9 @@ impl ArrayHost {
             Owner::Caller(ticket) => {
                 self.output.push_back(HostOutput::Done { ticket, op, result });
             }
+            Owner::Answered(_) => {}
             Owner::RepairJob(id) => self.repair_job_step(now, id, task, op, result.err()),
+            Owner::Own => self.own_flush_done(&result),
         }
     }
 
@@ -605,6 +649,12 @@ impl ArrayHost {
                 continue;
             }
             self.counts.requests += 1;
+            let Call { op, sibling, .. } = request.call;
+            let this = self.tries.get(&op.seq);
+            let sibling = this.and_then(|this| this.siblings.get(sibling as usize));
+            if sibling.is_some_and(overdue::is_about_blocks) {
+                self.owed.asked(now, peer);
+            }
             self.post(now, peer, request);
         }
     }
@@ -640,6 +690,7 @@ impl ArrayHost {
                 }
             }
         }
+        self.end_waiting(now);
         self.settle(now);
         self.renew(now);
         self.keep_locks(now);

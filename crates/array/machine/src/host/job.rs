@@ -4,10 +4,10 @@ use bytes::{Bytes, BytesMut};
 
 use crate::message::{Blocks, Content, Flaw};
 use crate::plan::{self, Columns, Method, Plan, StripePlan, Unit};
-use crate::recovery::column::{Column, Seen, older_of_any};
+use crate::recovery::records::Headers;
 use crate::{Header, Layout, OpError, Span, Stamp};
 
-use super::repair::seen;
+use super::repair::bad_blocks;
 
 /// The reason why the read blocks cannot be used.
 #[derive(Debug)]
@@ -104,22 +104,6 @@ impl<'a> View<'a> {
     /// Fails if one of the blocks is older than another one's record says. All that was read is of one time.
     fn check_records(&self) -> Result<(), Unfit> {
         let parity = usize::from(self.layout.data);
-        let column = |offset: u32| {
-            let mut units = vec![Seen::Absent; parity + 1];
-            for unit in self.units() {
-                let index = match unit {
-                    Unit::Data(unit) => usize::from(unit),
-                    Unit::Parity => parity,
-                };
-                if let Some((first, content)) = self.content(unit)
-                    && let Some(at) = offset.checked_sub(first)
-                    && (at as usize) < content.headers.len()
-                {
-                    units[index] = seen(self.layout, content, at as usize);
-                }
-            }
-            (Column { layout: self.layout, stripe: self.part.stripe, offset }, units)
-        };
         let read = self.part.accesses.clone().filter_map(|i| self.plan.accesses[i].read.as_ref());
         // One block has nothing beside it.
         if read.clone().map(|columns| columns.end - columns.start).sum::<u32>() < 2 {
@@ -127,8 +111,25 @@ impl<'a> View<'a> {
         }
         let start = read.clone().map(|columns| columns.start).min().unwrap_or(0);
         let end = read.map(|columns| columns.end).max().unwrap_or(0);
-        let columns: Vec<_> = (start..end).map(column).collect();
-        match older_of_any(&columns) {
+        let count = end.saturating_sub(start) as usize;
+        let mut headers = Headers::new(self.layout, self.part.stripe, start, count);
+        for index in self.part.accesses.clone() {
+            let Some(access) = self.plan.accesses.get(index) else { continue };
+            let (Some(columns), Some(Some(content))) = (&access.read, self.contents.get(index))
+            else {
+                continue;
+            };
+            let unit = match access.unit {
+                Unit::Data(unit) => usize::from(unit),
+                Unit::Parity => parity,
+            };
+            let bad = bad_blocks(content);
+            for (at, header) in (0..).zip(&content.headers).filter(|(at, _)| !bad.contains_key(at))
+            {
+                headers.put(unit, columns.start + at, header);
+            }
+        }
+        match headers.first_behind() {
             Some((column, unit)) if unit < parity => {
                 Err(self.repair(Unit::Data(unit as u16), column))
             }

@@ -9,7 +9,9 @@
 //! | `job.rs` | computation on the blocks of an operation: parity, answers |
 //! | `repair_job.rs` | repairs that consist of several transactions: scrub, rebuild, fence; changes of the array's state |
 //! | `repair.rs` | one pass of a repair over one stripe |
+//! | `unflushed.rs` | writes that no flush has followed, and what a flush does after a device's restart |
 //! | `report.rs` | operations under way, for people |
+//! | `overdue.rs` | operations that wait for too long |
 //! | `control.rs` | the interface to the schemes |
 //! | `server_locks.rs` | locks from the lock server: requested, registered, returned |
 //! | `callback.rs` | locks that are kept until the server calls them back |
@@ -21,6 +23,7 @@ mod control;
 mod device_locks;
 mod engine;
 mod job;
+mod overdue;
 mod presence;
 mod repair;
 mod repair_job;
@@ -28,6 +31,7 @@ mod replies;
 mod report;
 mod server_locks;
 mod tso;
+mod unflushed;
 mod zero;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -47,8 +51,10 @@ use crate::{
 use control::Control;
 use device_locks::Patience;
 use engine::{Later, Owner, Try};
+use overdue::Owed;
 use repair_job::RepairJob;
 use server_locks::ServerLocks;
+use unflushed::Unflushed;
 
 /// A host's configuration. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,10 +69,16 @@ pub struct HostConfig {
     pub witnesses: u16,
     /// The array's state as far as known; devices tell if it is newer.
     pub state: ArrayState,
+    /// Devices answer writes when they will survive a power loss. Otherwise only a flush makes them durable.
+    pub durable: bool,
     /// If half of a stripe's data units is written: read-modify-write rather than reconstruct-write (docs/design/array.md 1.2).
     pub delta_at_half: bool,
     /// How long a lock server or device trusts a silent host. The host renews long operations three times in this time.
     pub lease: Time,
+    /// How long a device may owe an answer about blocks. Then operations that wait for it fail, and later ones at once. No
+    /// operation takes more than twice as long. A device that restarts, or is given up, must take less. `Time::MAX`: they
+    /// wait for ever.
+    pub patience_with_devices: Time,
     /// Timestamp ordering: after so many rejections, writes have to wait for a read.
     pub starving_after: u32,
     /// Device-served locking: how long requests wait for locks before there is anything to derive it from.
@@ -96,8 +108,10 @@ impl HostConfig {
             layout,
             witnesses: 0,
             state,
+            durable: true,
             delta_at_half: false,
             lease: 4_000 * MS,
+            patience_with_devices: 32_000 * MS,
             starving_after: 8,
             first_patience: 100 * MS,
             patience: 5 * MS..=2_000 * MS,
@@ -226,8 +240,10 @@ pub struct ArrayHost {
     installing: BTreeMap<Peer, Epoch>,
     /// By which of its starts a device was last connected.
     boots: BTreeMap<Peer, u64>,
+    unflushed: Unflushed,
     /// Devices that are to be told when the tries before this one have no unanswered writes there.
     settling: BTreeMap<Peer, u64>,
+    owed: Owed,
     fenced: bool,
     counts: HostCounts,
     output: VecDeque<HostOutput>,
@@ -282,7 +298,9 @@ impl ArrayHost {
             renewal: None,
             installing: BTreeMap::new(),
             boots: BTreeMap::new(),
+            unflushed: Unflushed::default(),
             settling: BTreeMap::new(),
+            owed: Owed::default(),
             fenced: false,
             counts: HostCounts::default(),
             output: VecDeque::new(),
@@ -292,6 +310,7 @@ impl ArrayHost {
 
     /// Takes one step. `now` must not go back.
     pub fn handle(&mut self, now: Time, input: HostInput) {
+        self.note_link(&input);
         match input {
             HostInput::Submit { ticket, work } => self.submit(now, ticket, work),
             HostInput::Reply { from, reply } => self.reply(now, from, reply),
@@ -300,12 +319,20 @@ impl ArrayHost {
             | HostInput::Disconnected { peer: Peer::Server } => self.server_lost(),
             HostInput::Server(reply) => self.server_reply(now, reply),
             HostInput::Connected { peer, boot } => self.connected(now, peer, boot),
-            HostInput::Disconnected { .. } => {}
+            HostInput::Disconnected { peer } => self.not_informed(now, peer),
             HostInput::State(state) => self.adopt(now, state),
             HostInput::Leave => self.leave(now),
             HostInput::Tick => {}
         }
         self.expire(now);
+    }
+
+    fn note_link(&mut self, input: &HostInput) {
+        match *input {
+            HostInput::Connected { peer, .. } => self.owed.connected(peer),
+            HostInput::Disconnected { peer } => self.owed.disconnected(peer),
+            _ => {}
+        }
     }
 
     /// The next output, in order; call until it returns `None`.
@@ -317,12 +344,17 @@ impl ArrayHost {
     pub fn next_timer(&self) -> Option<Time> {
         let later = self.later.keys().next().map(|(time, _)| *time);
         let locks = self.locks.as_ref().and_then(ServerLocks::next_timer);
-        later.into_iter().chain(self.renewal).chain(locks).min()
+        later.into_iter().chain(self.renewal).chain(locks).chain(self.owed.next_timer()).min()
     }
 
     /// The host's own life.
     pub fn life(&self) -> Life {
         self.config.life
+    }
+
+    /// Returns true if others have taken this life for dead: nothing that it asks for has an effect any more.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
     }
 
     /// The array's state as far as known.
@@ -334,8 +366,8 @@ impl ArrayHost {
     pub fn ticket(&self, op: OpId) -> Option<Ticket> {
         let this = self.tries.get(&op.seq).filter(|this| this.id == op)?;
         match this.task.as_ref()?.owner {
-            Owner::Caller(ticket) => Some(ticket),
-            Owner::RepairJob(_) => None,
+            Owner::Caller(ticket) | Owner::Answered(ticket) => Some(ticket),
+            Owner::RepairJob(_) | Owner::Own => None,
         }
     }
 
@@ -348,6 +380,12 @@ impl ArrayHost {
     pub fn is_idle(&self) -> bool {
         let locked = self.locks.as_ref().is_some_and(|locks| !locks.is_idle());
         self.tries.is_empty() && self.repair_jobs.is_empty() && self.later.is_empty() && !locked
+    }
+
+    /// Returns true if a device may yet do a write that this host has sent it. What else is unanswered changes no block.
+    pub fn has_unanswered_writes(&self) -> bool {
+        let mut siblings = self.tries.values().flat_map(|this| &this.siblings);
+        siblings.any(|sibling| sibling.out.is_some() && sibling.blocks.is_some())
     }
 
     #[cfg(feature = "mutations")]

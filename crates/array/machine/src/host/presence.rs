@@ -26,9 +26,15 @@ impl ArrayHost {
     /// grants.
     pub(super) fn connected(&mut self, now: Time, peer: Peer, boot: u64) {
         self.installing.remove(&peer);
+        if self.owed.is_to_be_informed(peer) {
+            self.install_at(now, peer);
+        }
         let unanswered = self.unanswered(peer);
         if self.boots.insert(peer, boot).is_some_and(|before| before != boot) {
             self.granted_in_vain(now, peer);
+            if let Peer::Device(device) = peer {
+                self.unflushed.restarted(device);
+            }
         }
         // Replacements have been sent on this connection already, so only older requests are repeated.
         for (seq, index, _) in self.unanswered(peer).intersection(&unanswered) {

@@ -1,12 +1,14 @@
 //! One pass of a repair over one stripe. It is a storage transaction that reads all columns of the stripe from all devices
 //! that have them. It writes the blocks that [`crate::recovery::column`] decides.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::{Bytes, BytesMut};
 
 use crate::message::{Blocks, Content, Doubt, Flaw, Past};
 use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
-use crate::recovery::column::{Column, Mend, Rule, Seen, Trace, examine, mended};
-use crate::{ArrayState, BlockError, DeviceId, Header, HostAnswer, Layout, Life, OpError, Stamp};
+use crate::recovery::column::{Column, Mend, Rule, Seen, Trace, doubtful, examine, mended};
+use crate::{ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Stamp, Time};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pass {
@@ -21,7 +23,21 @@ pub(super) struct Pass {
     pub past: Past,
     /// The devices' records beside headers.
     pub traces: Vec<Trace>,
+    /// Blocks that should have a write of this host, or a newer one.
+    pub wanted: Vec<Wanted>,
+    /// Blocks that passes of this repair have marked as lost, by unit and offset, and that were not marked before.
+    pub marked: BTreeSet<(usize, u32)>,
     pub found: Found,
+}
+
+/// A write that has to be there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wanted {
+    /// The data unit.
+    pub unit: u16,
+    /// Its block.
+    pub column: u32,
+    pub stamp: Stamp,
 }
 
 /// The findings and actions of a pass.
@@ -31,6 +47,10 @@ pub(super) struct Found {
     pub lost: u32,
     /// Columns of which nobody knows which block is right.
     pub undecided: u32,
+    /// The first wanted write that is not there, by unit and column.
+    pub missing: Option<(u16, u32)>,
+    /// Blocks that this repair has marked as lost.
+    pub marked: u32,
     /// Something was mended: another pass is needed.
     pub wrote: bool,
 }
@@ -50,12 +70,14 @@ impl Pass {
     /// One that repairs after a fenced life.
     pub fn after(life: Life, stripe: u64, traces: Vec<Trace>) -> Pass {
         let (past, found, rule) = (Past::Life(life), Found::default(), Rule::FitParity);
-        Pass { stripe, repair: true, rule, onto: None, past, traces, found }
+        let (wanted, marked) = (Vec::new(), BTreeSet::new());
+        Pass { stripe, repair: true, rule, onto: None, past, traces, wanted, marked, found }
     }
 
     pub fn plan(&self, layout: &Layout, state: &ArrayState) -> Result<Plan, OpError> {
         let columns = 0..layout.unit;
-        if plan::missing_units(layout, state, self.stripe) > 1 {
+        // Two devices of a group are out only if an operator has accepted the loss: a rebuild makes the best of it.
+        if self.onto.is_none() && plan::missing_units(layout, state, self.stripe) > 1 {
             let what = format!("stripe {} has lost more units than it can", self.stripe);
             return Err(OpError::Unavailable(what));
         }
@@ -114,24 +136,42 @@ impl Pass {
         let mut mends: Vec<Vec<(u32, Mend)>> = vec![Vec::new(); plan.accesses.len()];
         let mut rebuilt: Vec<(u32, Mend)> = Vec::new();
         let missing = plan.accesses.iter().position(|access| access.read.is_none());
+        let mut durable_to = vec![Time::MAX; usize::from(layout.data) + 1];
+        for (access, content) in plan.accesses.iter().zip(contents) {
+            durable_to[index(access.unit)] = content.as_ref().map_or(Time::MAX, |c| c.durable_to);
+        }
         let mut stripe: Vec<(Column<'_>, Vec<Seen>)> = Vec::new();
+        let with_bad = |content: &Option<Content>| content.as_ref().map(bad_blocks);
+        let bad: Vec<_> = contents.iter().map(with_bad).collect();
         for offset in 0..layout.unit {
             let mut units = vec![Seen::Absent; usize::from(layout.data) + 1];
-            for (access, content) in plan.accesses.iter().zip(contents) {
-                if let Some(content) = content {
-                    units[index(access.unit)] = seen(layout, content, offset as usize);
+            for ((access, content), bad) in plan.accesses.iter().zip(contents).zip(&bad) {
+                if let (Some(content), Some(bad)) = (content, bad) {
+                    let at = offset as usize;
+                    units[index(access.unit)] = seen(layout, content, bad.get(&offset), at);
                 }
             }
             stripe.push((Column { layout, stripe: self.stripe, offset }, units));
         }
-        self.found = Found::default();
-        let rule = self.rule(contents);
-        for ((column, units), finding) in stripe.iter().zip(examine(&stripe, &self.traces, rule)) {
+        self.found = Found { missing: self.missing(&stripe), ..Found::default() };
+        let read = plan.accesses.iter().filter(|access| access.read.is_some()).count();
+        let onto = plan.accesses.iter().find(|access| Some(access.device) == self.onto);
+        if let Some(onto) = onto.filter(|_| read < usize::from(layout.data)) {
+            return self.make_do(layout, plan, &stripe, index(onto.unit), stamp);
+        }
+        let (rule, parity) = (self.rule(contents), usize::from(layout.data));
+        let doubts: Vec<Vec<usize>> =
+            stripe.iter().map(|(_, units)| doubtful(layout, units, &durable_to)).collect();
+        let findings = examine(&stripe, &doubts, &self.traces, rule);
+        for ((column, units), finding) in stripe.iter().zip(findings) {
             self.found.mismatches += u32::from(finding.mismatch);
             self.found.lost += finding.lost;
             self.found.undecided += u32::from(finding.undecided);
             let undecided = finding.undecided;
             for mend in finding.mends {
+                if mend.lost && mend.unit < parity && !units[mend.unit].lost() {
+                    self.marked.insert((mend.unit, column.offset));
+                }
                 let access = plan.accesses.iter().position(|a| index(a.unit) == mend.unit);
                 if let Some(access) = access {
                     mends[access].push((column.offset, mend));
@@ -147,19 +187,76 @@ impl Pass {
             return vec![None; plan.accesses.len()];
         }
         self.found.wrote = mends.iter().any(|mends| !mends.is_empty());
+        self.found.marked = self.still_marked(&stripe) + lost_of(&rebuilt);
         if !self.found.wrote
             && let Some(access) = missing
         {
             mends[access] = rebuilt;
         }
-        let header = mended(stamp);
-        mends.iter().map(|mends| self.blocks(layout, header, mends)).collect()
+        mends.iter().map(|mends| self.blocks(layout, stamp, mends)).collect()
+    }
+
+    /// The first wanted write that is not there. Blocks of missing devices are not judged.
+    fn missing(&self, stripe: &[(Column<'_>, Vec<Seen>)]) -> Option<(u16, u32)> {
+        let is_missing = |wanted: &&Wanted| {
+            let Some((_, units)) = stripe.get(wanted.column as usize) else { return true };
+            match &units[usize::from(wanted.unit)] {
+                Seen::Absent => false,
+                Seen::There { header, .. } => header.lost || header.stamp < wanted.stamp,
+                Seen::Torn | Seen::Unreadable => true,
+            }
+        };
+        self.wanted.iter().find(is_missing).map(|wanted| (wanted.unit, wanted.column))
+    }
+
+    /// Two units of the stripe are missing, and this one is rebuilt: its data are lost, and so are those of the other. Parity
+    /// says so of the other. All is written at once, and comes out the same if it is done again.
+    fn make_do(
+        &mut self,
+        layout: &Layout,
+        plan: &Plan,
+        stripe: &[(Column<'_>, Vec<Seen>)],
+        onto: usize,
+        stamp: Stamp,
+    ) -> Vec<Option<Blocks>> {
+        let columns = stripe.iter().map(|(column, units)| column.make_do(units, onto));
+        let columns: Vec<Vec<Mend>> = columns.collect();
+        let is_data = |mend: &&Mend| mend.unit < usize::from(layout.data);
+        let lost = columns.iter().flatten().filter(is_data).filter(|mend| mend.lost).count() as u32;
+        let new = stripe.iter().zip(&columns).flat_map(|((_, units), mends)| {
+            mends.iter().filter(|mend| is_data(mend) && mend.lost && !units[mend.unit].lost())
+        });
+        (self.found.lost, self.found.marked) = (lost, new.count() as u32);
+        let all = plan.accesses.iter().map(|access| {
+            let unit = match access.unit {
+                Unit::Data(unit) => usize::from(unit),
+                Unit::Parity => usize::from(layout.data),
+            };
+            let mends = (0..).zip(&columns).filter_map(|(offset, mends)| {
+                mends.iter().find(|mend| mend.unit == unit).map(|mend| (offset, mend.clone()))
+            });
+            self.blocks(layout, stamp, &mends.collect::<Vec<_>>())
+        });
+        all.collect()
+    }
+
+    /// The blocks that this repair has marked, and that nobody has written anew since.
+    fn still_marked(&self, stripe: &[(Column<'_>, Vec<Seen>)]) -> u32 {
+        let units = |offset: u32| stripe.iter().find(|(column, _)| column.offset == offset);
+        let is_lost =
+            |(unit, offset): &&(usize, u32)| units(*offset).is_some_and(|(_, u)| u[*unit].lost());
+        self.marked.iter().filter(is_lost).count() as u32
     }
 
     /// The first run of columns; a later pass finds the others.
-    fn blocks(&self, layout: &Layout, header: Header, mends: &[(u32, Mend)]) -> Option<Blocks> {
-        let (first, _) = mends.first()?;
-        let run = mends.iter().zip(*first..).take_while(|((offset, _), next)| offset == next);
+    fn blocks(&self, layout: &Layout, stamp: Stamp, mends: &[(u32, Mend)]) -> Option<Blocks> {
+        let (first, mend) = mends.first()?;
+        let kept = mend.stamp;
+        let header = mended(kept.unwrap_or(stamp));
+        let run = mends
+            .iter()
+            .zip(*first..)
+            .take_while(|((offset, mend), next)| offset == next && mend.stamp == kept);
         let mut data = BytesMut::new();
         let mut lost = Vec::new();
         let mut count = 0;
@@ -175,12 +272,23 @@ impl Pass {
     }
 }
 
-pub(super) fn seen(layout: &Layout, content: &Content, at: usize) -> Seen {
-    let size = layout.block_size as usize;
-    let flaw = content.flaws.iter().find_map(|(index, flaw)| match flaw {
-        Flaw::Unreadable(error) if *index as usize == at => Some(*error),
-        _ => None,
+/// How many of these blocks are marked as lost.
+fn lost_of(mends: &[(u32, Mend)]) -> u32 {
+    mends.iter().filter(|(_, mend)| mend.lost).count() as u32
+}
+
+/// The blocks of a content that have no content, and why.
+pub(super) fn bad_blocks(content: &Content) -> BTreeMap<u32, BlockError> {
+    let bad = content.flaws.iter().filter_map(|(index, flaw)| match flaw {
+        Flaw::Unreadable(error) => Some((*index, *error)),
+        Flaw::Lost => None,
     });
+    // The first flaw of a block counts.
+    bad.rev().collect()
+}
+
+fn seen(layout: &Layout, content: &Content, flaw: Option<&BlockError>, at: usize) -> Seen {
+    let size = layout.block_size as usize;
     match (flaw, content.headers.get(at)) {
         (Some(BlockError::Unreadable), _) => Seen::Unreadable,
         (Some(BlockError::Torn), _) | (None, None) => Seen::Torn,
@@ -212,8 +320,10 @@ mod tests {
         let failed = ArrayState::new(3).changed(Change::Fail(device, 0)).unwrap().unwrap();
         let rebuilding = failed.changed(Change::Rebuild(device)).unwrap().unwrap();
         let (past, found) = (Past::Nobody, Found::default());
-        let (traces, rule) = (Vec::new(), Rule::Leave);
-        let mut pass = Pass { stripe: 0, repair: true, rule, onto: None, past, traces, found };
+        let (traces, rule, marked) = (Vec::new(), Rule::Leave, BTreeSet::new());
+        let wanted = Vec::new();
+        let mut pass =
+            Pass { stripe: 0, repair: true, rule, onto: None, past, traces, wanted, marked, found };
         assert_eq!(pass.plan(&layout, &failed).unwrap().accesses.len(), 2);
         let plan = pass.plan(&layout, &rebuilding).unwrap();
         assert_eq!(plan.accesses.len(), 3);
@@ -226,6 +336,7 @@ mod tests {
             flaws: Vec::new(),
             headers: vec![header; 2],
             doubt: Doubt::None,
+            durable_to: Time::MAX,
         };
         let bytes = plan.accesses.iter().zip([5, 6, 3]);
         let contents: Vec<_> =

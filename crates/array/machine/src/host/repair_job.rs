@@ -19,16 +19,21 @@ const REPAIRS_AT_ONCE: u32 = 4;
 /// After so many more, it fails: devices lose what repairs write, or start again and again.
 const MOST_REPAIRS: u32 = 20;
 
+/// Returns true if a host gets its number by this.
+fn attaches(work: &Work) -> bool {
+    matches!(work, Work::Change { change: Change::Attach { .. } })
+}
+
 /// A pass over a stripe of so many blocks per unit ends by itself after fewer passes, unless a medium loses what is written.
 fn most_passes(layout: &Layout) -> u32 {
     layout.unit.saturating_mul(8).saturating_add(32)
 }
 
 pub(super) struct RepairJob {
-    done: Then,
+    pub(super) done: Then,
     /// The work as histories name it for passes and messages.
     work: Work,
-    op: Option<(OpId, Stamp)>,
+    pub(super) op: Option<(OpId, Stamp)>,
     /// The errors that the first pass found, and the losses of the last one.
     found: Found,
     passes: u32,
@@ -38,10 +43,14 @@ pub(super) struct RepairJob {
 }
 
 /// The step after it.
-enum Then {
+pub(super) enum Then {
     Answer(Ticket),
     /// A host operation that could not go on before.
     Resume(Box<Task>),
+    /// A flush, which needs to know what the stripe has.
+    Flush(Box<Task>),
+    /// Who waited has been told that it takes too long.
+    Nobody,
 }
 
 enum RepairStage {
@@ -202,12 +211,15 @@ impl ArrayHost {
                 return Err(OpError::Range);
             }
             let (past, traces, found) = (Past::Nobody, Vec::new(), Found::default());
+            let wanted = Vec::new();
             #[cfg(feature = "mutations")]
             let rule = match self.mutated(crate::mutation::Mutation::ZerosAreData) {
                 true => Rule::ZerosAreData,
                 false => rule,
             };
-            Ok(Some(RepairStage::Stripe(Pass { stripe, repair, rule, onto, past, traces, found })))
+            let marked = BTreeSet::new();
+            let pass = Pass { stripe, repair, rule, onto, past, traces, wanted, marked, found };
+            Ok(Some(RepairStage::Stripe(pass)))
         };
         match *work {
             Work::Scrub { stripe, repair } => whole(stripe, repair, Rule::Leave, None),
@@ -285,6 +297,12 @@ impl ArrayHost {
         }
     }
 
+    /// A stripe is repaired for a flush, which then looks what is there.
+    pub(super) fn look_at(&mut self, now: Time, task: Task, pass: Pass) {
+        let work = Work::Scrub { stripe: pass.stripe, repair: true };
+        self.begin(now, Then::Flush(Box::new(task)), work, RepairStage::Stripe(pass));
+    }
+
     /// Running repairs, one line each, for people.
     pub(super) fn repair_jobs_under_way(&self) -> impl Iterator<Item = String> {
         self.repair_jobs.values().map(|job| {
@@ -337,7 +355,16 @@ impl ArrayHost {
                 Work::Fence { life } => tell_all(Action::Clear { life }),
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
-            RepairStage::Installing => tell(Action::Install(self.state.clone())),
+            RepairStage::Installing => {
+                // No device's condition changes when a host attaches: this waits for nobody who is away.
+                let waits = !attaches(&job.work);
+                let connected = |peer: &Peer| waits || self.owed.is_connected(*peer);
+                let (to, away): (Vec<Peer>, Vec<Peer>) =
+                    serving.iter().copied().partition(connected);
+                away.into_iter().for_each(|peer| self.owed.inform_later(peer));
+                let action = Action::Install(self.state.clone());
+                Role::Tell { to, action, answers: Vec::new() }
+            }
             RepairStage::Gathering(device) => {
                 let good = |peer: &Peer| match peer {
                     Peer::Device(other) => other != device && self.state.is_good(*other),
@@ -387,6 +414,11 @@ impl ArrayHost {
             job.found.mismatches = pass.found.mismatches;
         }
         (job.found.lost, job.found.undecided) = (pass.found.lost, pass.found.undecided);
+        job.found.missing = pass.found.missing;
+        job.found.marked = pass.found.marked;
+        if let RepairStage::Stripe(next) = &mut job.stage {
+            next.marked.clone_from(&pass.marked);
+        }
         job.passes += 1;
         job.in_a_row += 1;
         let is_endless = job.in_a_row >= most_passes(&self.config.layout);
@@ -408,8 +440,12 @@ impl ArrayHost {
             RepairStage::Stripe(Pass { repair: true, onto: None, .. }) => {
                 job.stage = RepairStage::Repaired
             }
-            RepairStage::Stripe(_) => {
-                let answer = job.found.answer();
+            RepairStage::Stripe(pass) => {
+                let Found { lost, marked, .. } = job.found;
+                let answer = match pass.onto {
+                    Some(_) => HostAnswer::Rebuilt { lost, marked },
+                    None => job.found.answer(),
+                };
                 return self.over(now, id, Ok(answer));
             }
             _ => {}
@@ -485,6 +521,41 @@ impl ArrayHost {
             }
             _ => self.over(now, id, Ok(HostAnswer::Done)),
         }
+    }
+
+    /// Returns true if a repair job tells devices a state that is agreed on.
+    pub(super) fn is_installing(&self, id: u64) -> bool {
+        let job = self.repair_jobs.get(&id);
+        job.is_some_and(|job| matches!(job.stage, RepairStage::Installing))
+    }
+
+    /// A connection has broken: that a host has attached, this device learns later.
+    pub(super) fn not_informed(&mut self, now: Time, peer: Peer) {
+        let installs = |task: &Option<Task>| {
+            task.as_ref().is_some_and(|task| {
+                let tells = matches!(task.role, Role::Tell { action: Action::Install(_), .. });
+                tells && attaches(&task.work)
+            })
+        };
+        let all = self.tries.iter().filter(|(_, this)| installs(&this.task));
+        for seq in all.map(|(seq, _)| *seq).collect::<Vec<_>>() {
+            self.skip(now, seq, |other| other == peer);
+        }
+    }
+
+    /// A try goes on without those who have not answered.
+    pub(super) fn skip_unanswered(&mut self, now: Time, seq: u64) {
+        self.skip(now, seq, |_| true);
+    }
+
+    fn skip(&mut self, now: Time, seq: u64, whom: impl Fn(Peer) -> bool) {
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        for sibling in this.siblings.iter_mut().filter(|sibling| whom(sibling.peer)) {
+            if sibling.out.take().is_some() {
+                self.owed.inform_later(sibling.peer);
+            }
+        }
+        self.phase_ends(now, seq);
     }
 
     fn next_stage(&mut self, now: Time, id: u64, stage: RepairStage) {
@@ -637,7 +708,18 @@ impl ArrayHost {
                 }
                 self.start(now, *task);
             }
-            (Then::Resume(task), Err(error)) => self.fail_task(now, *task, error),
+            (Then::Flush(task), Ok(_)) => {
+                if let Work::Scrub { stripe, .. } = job.work {
+                    self.looked_at(now, *task, stripe, job.found.missing);
+                }
+            }
+            (Then::Resume(task), Err(error @ OpError::Unreachable(_))) => {
+                self.repair_was_late(now, *task, &job.work, &error);
+            }
+            (Then::Resume(task) | Then::Flush(task), Err(error)) => {
+                self.fail_task(now, *task, error);
+            }
+            (Then::Nobody, _) => {}
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The effect of an answer on its try.
 
 use super::engine::{Held, Later, Owner, Phase, Refused, Role, Task};
+use super::overdue;
 use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Call, Reply, Request};
 use crate::{DeviceId, Epoch, OpError, OpId, Peer, Stamp, Time};
@@ -31,6 +32,9 @@ impl ArrayHost {
         if sibling.peer != from || sibling.out.as_ref().is_none_or(|out| out.step != step) {
             return;
         }
+        if overdue::is_about_blocks(sibling) {
+            self.owed.answered(now, from);
+        }
         self.counts.replies += 1;
         match reply.answer {
             // These do not end the request.
@@ -49,6 +53,9 @@ impl ArrayHost {
             _ => {}
         }
         let Some(out) = sibling.out.take() else { return };
+        if !out.hidden {
+            sibling.boot = Some(reply.boot);
+        }
         if let Some(task) = &mut this.task {
             task.delayed |= reply.waited;
         }
@@ -139,7 +146,7 @@ impl ArrayHost {
             answers.push((sibling.peer, answer));
             return match *owner {
                 Owner::RepairJob(job) => self.repair_job_heard(now, job, seq),
-                Owner::Caller(_) => self.phase_ends(now, seq),
+                Owner::Caller(_) | Owner::Answered(_) | Owner::Own => self.phase_ends(now, seq),
             };
         }
         match answer {

@@ -42,7 +42,8 @@ fn of_try(this: &Try) -> String {
             };
             let owner = match task.owner {
                 Owner::Caller(ticket) => format!(" ({})", ticket.0),
-                Owner::RepairJob(_) => String::new(),
+                Owner::Answered(ticket) => format!(" ({}, which was answered)", ticket.0),
+                Owner::RepairJob(_) | Owner::Own => String::new(),
             };
             format!("{role}{}{owner}, started again {} times", of_work(&task.work), task.restarts)
         },

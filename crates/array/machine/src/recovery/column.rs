@@ -21,14 +21,21 @@
 //! effect. If several blocks are older, or parity does not fit and no record says why, nobody knows which block is right.
 //! The [`Rule`] then decides.
 //!
+//! **Doubtful blocks.** A device that loses its cache in a power loss may return older blocks although it had answered the
+//! writes. It names the timestamp up to which its writes are durable. If another block of the column is newer than that, the
+//! device's block is doubtful. If it is the only one, and the column does not fit, the others yield its newest content. If there are
+//! more, or one is missing, more is lost than redundancy replaces. Then nothing is made of them: each data block stays as it is, old
+//! or new, and parity is made to fit. What only they could yield is lost.
+//!
 //! **Lost blocks.** A lost data block says so itself. Its content is zeros, and parity fits these zeros. If the device of
 //! a data block is missing, parity records the loss: a *lost* parity block cannot reconstruct it. Lost parity is repaired
 //! as soon as all data blocks can be read.
 
 use bytes::Bytes;
 
+use super::records::{Headers, Newest};
 use crate::plan::Columns;
-use crate::{Header, Layout, Redundancy, Stamp};
+use crate::{Header, Layout, Redundancy, Stamp, Time};
 
 /// A block of a column, as a repair finds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,7 +58,7 @@ impl Seen {
         }
     }
 
-    fn lost(&self) -> bool {
+    pub(crate) fn lost(&self) -> bool {
         self.header().is_some_and(|header| header.lost)
     }
 }
@@ -79,6 +86,14 @@ pub(crate) struct Mend {
     pub unit: usize,
     pub data: Bytes,
     pub lost: bool,
+    /// Its timestamp, if its content stays as it is: hosts know by that which write it is of.
+    pub stamp: Option<Stamp>,
+}
+
+impl Mend {
+    pub fn new(unit: usize, data: Bytes, lost: bool) -> Mend {
+        Mend { unit, data, lost, stamp: None }
+    }
 }
 
 /// A pass's findings, and the blocks that it has to write.
@@ -122,38 +137,64 @@ pub(crate) fn mended(stamp: Stamp) -> Header {
     Header { stamp, first: 1, last: 0, ..Header::default() }
 }
 
-/// One pass over columns of a stripe, in each of which at most one unit is absent. Units are the data units, then parity.
+/// The units of a column whose blocks may have missed writes that their devices answered. `durable_to` has each device's
+/// timestamp of durable writes; later ones are beside it. Both blocks of a mirror have all content, so none is doubtful there.
+pub(crate) fn doubtful(layout: &Layout, units: &[Seen], durable_to: &[Time]) -> Vec<usize> {
+    let newer = |unit: usize, time: Time| {
+        let beside = units.iter().enumerate().filter(|(other, _)| *other != unit);
+        beside.filter_map(|(_, seen)| seen.header()).any(|header| header.stamp.time > time)
+    };
+    let is_doubtful =
+        |unit: &usize| units[*unit].header().is_some() && newer(*unit, durable_to[*unit]);
+    match layout.redundancy {
+        Redundancy::Mirror => Vec::new(),
+        Redundancy::Raid5 => (0..units.len()).filter(is_doubtful).collect(),
+    }
+}
+
+/// One pass over adjacent columns of a stripe, in each of which at most one unit is absent. Units are the data units, then
+/// parity. `doubts` has the doubtful units of each column.
 pub(crate) fn examine(
     columns: &[(Column<'_>, Vec<Seen>)],
+    doubts: &[Vec<usize>],
     traces: &[Trace],
     rule: Rule,
 ) -> Vec<Finding> {
-    let records = || columns.iter().flat_map(|(_, units)| units).filter_map(Seen::header);
-    let missed = |column: &Column<'_>, units: &[Seen], unit: usize| {
-        traces.iter().any(|trace| column.has_missed(units, unit, trace))
-    };
-    let one = |(column, units): &(Column<'_>, Vec<Seen>)| {
-        let accused = Accused {
-            older: (0..units.len())
-                .filter(|&unit| column.is_older(units, unit, records(), rule))
-                .collect(),
-            missed: (0..units.len()).any(|unit| missed(column, units, unit)),
+    let Some((first, _)) = columns.first() else { return Vec::new() };
+    let mut headers = Headers::new(first.layout, first.stripe, first.offset, columns.len());
+    for (column, units) in columns {
+        for (unit, header) in units.iter().enumerate().filter_map(|(u, s)| Some((u, s.header()?))) {
+            headers.put(unit, column.offset, header);
+        }
+    }
+    let newest = headers.newest(headers.all());
+    let missed = missed(columns, &headers, traces);
+    let awaited = traces.iter().any(|trace| matches!(trace, Trace::Awaited { .. }));
+    let one =
+        |(at, ((column, units), doubtful)): (usize, (&(Column<'_>, Vec<Seen>), &Vec<usize>))| {
+            let is_older = |unit: &usize| column.is_older(units, *unit, (at, &newest), rule);
+            let accused = Accused {
+                older: (0..units.len()).filter(is_older).collect(),
+                missed: (0..units.len()).filter(|unit| missed[at][*unit]).collect(),
+                awaited,
+            };
+            column.examine(units, &accused, doubtful, rule)
         };
-        column.examine(units, &accused, rule)
-    };
-    let mut findings: Vec<Finding> = columns.iter().map(one).collect();
+    let mut findings: Vec<Finding> = columns.iter().zip(doubts).enumerate().map(one).collect();
     if findings.iter().any(|finding| !finding.mends.is_empty()) {
-        keep_evidence(columns, &mut findings);
+        keep_evidence(columns, &headers, &mut findings);
     } else if findings.iter().all(|finding| !finding.undecided) {
         // All is as it should be; now the records may say so. Not before: they are what tells that something is missing.
-        for ((here, seen), finding) in columns.iter().zip(&mut findings) {
+        let oldest = headers.oldest(|_| true);
+        for (at, ((_, seen), finding)) in columns.iter().zip(&mut findings).enumerate() {
             for (unit, block) in seen.iter().enumerate() {
-                let accuses =
-                    |header| columns.iter().any(|(column, units)| column.is_accused(units, header));
-                if let Seen::There { header, data } = block
-                    && (accuses(header) || missed(here, seen, unit))
-                {
-                    finding.mends.push(Mend { unit, data: data.clone(), lost: header.lost });
+                let Seen::There { header, data } = block else { continue };
+                let missed = missed[at][unit];
+                if missed || headers.accuses(&oldest, header, None) {
+                    // One that has missed a write has to look newer than that.
+                    let stamp = Some(header.stamp).filter(|_| !missed);
+                    let (data, lost) = (data.clone(), header.lost);
+                    finding.mends.push(Mend { unit, data, lost, stamp });
                 }
             }
         }
@@ -161,43 +202,61 @@ pub(crate) fn examine(
     findings
 }
 
-/// The first block of some columns that is older than a record of theirs says: its column's offset, and its unit. Blocks that
-/// were not read are absent.
-pub(crate) fn older_of_any(columns: &[(Column<'_>, Vec<Seen>)]) -> Option<(u32, usize)> {
-    // Most columns were written by few operations.
-    let mut records: Vec<Header> = Vec::new();
-    for header in columns.iter().flat_map(|(_, units)| units).filter_map(Seen::header) {
-        if records.last() != Some(header)
-            && header.first <= header.last
-            && !records.contains(header)
-        {
-            records.push(*header);
+/// By column, and unit: the block has missed a write that others of the column may have, as a trace says.
+fn missed(
+    columns: &[(Column<'_>, Vec<Seen>)],
+    headers: &Headers<'_>,
+    traces: &[Trace],
+) -> Vec<Vec<bool>> {
+    let written = traces.iter().filter_map(|trace| match trace {
+        Trace::Written(record) => Some(record),
+        Trace::Awaited { .. } => None,
+    });
+    let newest = headers.newest(written);
+    let of_column = |(at, (_, units)): (usize, &(Column<'_>, Vec<Seen>))| {
+        let unit = |(unit, seen): (usize, &Seen)| newest.is_ahead(at, unit, seen.header());
+        units.iter().enumerate().map(unit).collect()
+    };
+    let mut missed: Vec<Vec<bool>> = columns.iter().enumerate().map(of_column).collect();
+    for trace in traces {
+        let Trace::Awaited { unit, columns: awaited, stamp } = trace else { continue };
+        let inside = |offset: u32| columns.partition_point(|(column, _)| column.offset < offset);
+        let range = inside(awaited.start)..inside(awaited.end);
+        for ((_, units), missed) in columns[range.clone()].iter().zip(&mut missed[range]) {
+            // Others that are all older have not got it, and nothing has come over it there.
+            let newer = |seen: &Seen| seen.header().is_some_and(|h| h.stamp > *stamp);
+            let waits = units[*unit].header().is_some_and(|h| h.stamp < *stamp);
+            missed[*unit] |= waits && units.iter().any(newer);
         }
     }
-    columns.iter().find_map(|(column, units)| {
-        let is_older =
-            |unit: &usize| records.iter().any(|record| column.is_behind(units, *unit, record));
-        (0..units.len()).find(is_older).map(|unit| (column.offset, unit))
-    })
+    missed
 }
 
 /// What records say against a column.
 struct Accused {
     /// Its units whose blocks are older than a record of the stripe says.
     older: Vec<usize>,
-    /// A fenced life's trace does, too: parity may have that write, or not.
-    missed: bool,
+    /// Those of which a fenced life's trace says it: parity may have that write, or not.
+    missed: Vec<usize>,
+    /// Some traces are of writes that devices wait for.
+    awaited: bool,
 }
 
 impl Accused {
     fn any(&self) -> bool {
-        self.missed || !self.older.is_empty()
+        !self.missed.is_empty() || !self.older.is_empty()
+    }
+
+    /// Returns true if all that is said is that this block has missed writes which others of the column have got.
+    fn is_only(&self, unit: usize) -> bool {
+        let said = self.older.iter().chain(&self.missed);
+        !self.awaited && said.clone().all(|other| *other == unit)
     }
 
     /// The only older block.
     fn only(&self) -> Option<usize> {
         match self.older[..] {
-            [unit] if !self.missed => Some(unit),
+            [unit] if self.missed.is_empty() => Some(unit),
             _ => None,
         }
     }
@@ -205,31 +264,32 @@ impl Accused {
 
 /// Leaves out blocks that would destroy the only record by which another column can be repaired. A crash in the middle of the
 /// pass could leave that column as it is, without any record.
-fn keep_evidence(columns: &[(Column<'_>, Vec<Seen>)], findings: &mut [Finding]) {
-    let record = |at: usize, unit: usize| columns[at].1[unit].header();
-    let accuses = |at: usize, header: &Header| columns[at].0.is_accused(&columns[at].1, header);
-    let is_mended = |findings: &[Finding], at: usize, unit: usize| {
-        findings[at].mends.iter().any(|mend| mend.unit == unit)
+fn keep_evidence(
+    columns: &[(Column<'_>, Vec<Seen>)],
+    headers: &Headers<'_>,
+    findings: &mut [Finding],
+) {
+    let is_mended = |at: usize, unit: usize| findings[at].mends.iter().any(|m| m.unit == unit);
+    let blocks = columns.iter().enumerate().flat_map(|(at, (_, units))| {
+        units.iter().enumerate().map(move |(unit, seen)| (at, unit, seen))
+    });
+    let stays = blocks.filter(|(at, unit, _)| !is_mended(*at, *unit));
+    let staying = headers.newest(stays.filter_map(|(_, _, seen)| seen.header()));
+    // Columns to be mended that no record accuses any more which stays.
+    let is_at_risk = |at: usize| {
+        let units = columns[at].1.iter().enumerate();
+        !findings[at].mends.is_empty()
+            && !units.clone().any(|(unit, seen)| staying.is_ahead(at, unit, seen.header()))
     };
-    let stays = |findings: &[Finding], accused: usize| {
-        columns.iter().enumerate().any(|(at, (_, units))| {
-            (0..units.len()).any(|unit| {
-                !is_mended(findings, at, unit)
-                    && record(at, unit).is_some_and(|header| accuses(accused, header))
-            })
-        })
-    };
-    let needed = |findings: &[Finding], at: usize, unit: usize| {
-        (0..columns.len()).any(|accused| {
-            accused != at
-                && !findings[accused].mends.is_empty()
-                && record(at, unit).is_some_and(|header| accuses(accused, header))
-                && !stays(findings, accused)
-        })
+    let at_risk: Vec<bool> = (0..columns.len()).map(is_at_risk).collect();
+    let oldest = headers.oldest(|at| at_risk[at]);
+    let needed = |at: usize, unit: usize| {
+        let record = columns[at].1[unit].header();
+        record.is_some_and(|record| headers.accuses(&oldest, record, Some(at)))
     };
     let later: Vec<(usize, usize)> = (0..columns.len())
         .flat_map(|at| findings[at].mends.iter().map(move |mend| (at, mend.unit)))
-        .filter(|&(at, unit)| needed(findings, at, unit))
+        .filter(|&(at, unit)| needed(at, unit))
         .collect();
     // Two that need each other are written together.
     if later.len() < findings.iter().map(|finding| finding.mends.len()).sum() {
@@ -252,44 +312,13 @@ impl Column<'_> {
         usize::from(self.layout.data)
     }
 
-    fn names_data(&self, header: &Header, unit: usize) -> bool {
-        let block = self.layout.logical(self.stripe, unit as u16) + u64::from(self.offset);
-        (header.first..=header.last).contains(&block)
-    }
-
-    /// Returns true if an operation with this record wrote a unit's block of the column.
-    fn names(&self, header: &Header, unit: usize) -> bool {
-        let device = if unit == self.parity() {
-            self.layout.parity(self.stripe)
-        } else {
-            self.layout.data(self.stripe, unit as u16)
-        };
-        if header.skipped == Some(device) {
-            return false;
-        }
-        if unit < self.parity() {
-            return self.names_data(header, unit);
-        }
-        (0..self.parity()).any(|unit| self.names_data(header, unit))
-    }
-
-    /// Returns true if a record names a block of this column that is older: its operation was cut short.
-    fn is_accused(&self, units: &[Seen], record: &Header) -> bool {
-        (0..units.len()).any(|unit| self.is_behind(units, unit, record))
-    }
-
-    /// Returns true if a record names a unit's block of this column, and the block is older.
-    fn is_behind(&self, units: &[Seen], unit: usize, record: &Header) -> bool {
-        units[unit].header().is_some_and(|h| h.stamp < record.stamp) && self.names(record, unit)
-    }
-
     /// Returns true if a unit's block is older than records of its stripe say. Both blocks of a mirror have the same content,
     /// so that the newer of two that differ is right, whoever wrote it.
-    fn is_older<'r>(
+    fn is_older(
         &self,
         units: &[Seen],
         unit: usize,
-        mut records: impl Iterator<Item = &'r Header>,
+        (at, newest): (usize, &Newest),
         rule: Rule,
     ) -> bool {
         #[cfg(feature = "mutations")]
@@ -307,22 +336,7 @@ impl Column<'_> {
             _ => false,
         };
         let in_mirror = self.layout.redundancy == Redundancy::Mirror && units.iter().any(beside);
-        in_mirror || records.any(|record| self.is_behind(units, unit, record))
-    }
-
-    /// Returns true if a unit's block has missed a write that others of the column may have.
-    fn has_missed(&self, units: &[Seen], unit: usize, trace: &Trace) -> bool {
-        match trace {
-            Trace::Written(record) => self.is_behind(units, unit, record),
-            // Others that are all older have not got it, and nothing has come over it there.
-            Trace::Awaited { unit: waiting, columns, stamp } => {
-                let newer = |seen: &Seen| seen.header().is_some_and(|h| h.stamp > *stamp);
-                *waiting == unit
-                    && columns.contains(&self.offset)
-                    && units[unit].header().is_some_and(|h| h.stamp < *stamp)
-                    && units.iter().any(newer)
-            }
-        }
+        in_mirror || newest.is_ahead(at, unit, units[unit].header())
     }
 
     /// The sum of all units but one; those that are not there count as zeros.
@@ -343,7 +357,13 @@ impl Column<'_> {
     }
 
     /// One pass over it.
-    fn examine(&self, units: &[Seen], accused: &Accused, rule: Rule) -> Finding {
+    fn examine(
+        &self,
+        units: &[Seen],
+        accused: &Accused,
+        doubtful: &[usize],
+        rule: Rule,
+    ) -> Finding {
         let parity = self.parity();
         let absent = units.iter().position(|seen| *seen == Seen::Absent);
         let is_torn = |unit: &usize| matches!(units[*unit], Seen::Torn | Seen::Unreadable);
@@ -360,15 +380,25 @@ impl Column<'_> {
             lost: data_lost + u32::from(absent_data.is_some() && parity_lost),
             mends: Vec::new(),
         };
-        let lose = |unit: usize| Mend { unit, data: self.zeros(), lost: true };
-        let new_parity = |lost: bool| Mend { unit: parity, data: self.sum(units, parity), lost };
+        let lose = |unit: usize| Mend::new(unit, self.zeros(), true);
+        let new_parity = |lost: bool| Mend::new(parity, self.sum(units, parity), lost);
         // One missing or torn data unit can be made of the others, if no record says that they do not fit.
         let holes = torn.len() + usize::from(absent.is_some());
         let hole_in_data = absent_data.is_some() || !torn_data.is_empty();
-        let fits = !accused.any() && !parity_lost && units[parity].header().is_some();
+        let parity_is_there = !parity_lost && units[parity].header().is_some();
+        let fits = !accused.any() && doubtful.is_empty() && parity_is_there;
         // Overwriting is no loss where headers accuse nobody but torn blocks. A medium may yet return an unreadable one.
         let unreadable = units.contains(&Seen::Unreadable);
-        let settles = rule >= Rule::FitParity || rule == Rule::CutShort && accused.any();
+        let settles = rule >= Rule::FitParity
+            || rule == Rule::CutShort && accused.any()
+            || !doubtful.is_empty();
+        // The others yield a block only if none of them is doubtful.
+        let yields = |unit: &usize| doubtful.iter().all(|doubtful| doubtful == unit);
+        let misfits = self.sum(units, usize::MAX).iter().any(|byte| *byte != 0);
+        let stale = match doubtful {
+            [unit] if whole && accused.is_only(*unit) && misfits => Some(*unit),
+            _ => None,
+        };
         let may_lose = settles || !accused.any() && !unreadable;
         if hole_in_data && absent != Some(parity) && !parity_lost && !(fits && holes == 1) {
             // Parity first: once a torn block has been written anew, nothing else would tell.
@@ -385,7 +415,7 @@ impl Column<'_> {
         } else if !torn_data.is_empty() {
             if fits {
                 let unit = torn_data[0];
-                finding.mends = vec![Mend { unit, data: self.sum(units, unit), lost: false }];
+                finding.mends = vec![Mend::new(unit, self.sum(units, unit), false)];
             } else if may_lose {
                 // A medium that does not return a block may not take one either. It stays as it is as long as the array could not
                 // go on without its device.
@@ -397,15 +427,17 @@ impl Column<'_> {
             }
         } else if torn == [parity] && (settles || !accused.any()) {
             finding.mends = vec![new_parity(false)];
-        } else if let Some(unit) = only.filter(|unit| *unit < parity && !parity_lost) {
+        } else if let Some(unit) =
+            only.or(stale).filter(|unit| *unit < parity && !parity_lost && yields(unit))
+        {
             let data = self.sum(units, unit);
             let is_right = matches!(&units[unit], Seen::There { header, data: found } if *found == data && !header.lost);
             if !is_right {
                 finding.mismatch = true;
-                finding.mends = vec![Mend { unit, data, lost: false }];
+                finding.mends = vec![Mend::new(unit, data, false)];
             }
         } else if whole {
-            finding.mismatch = self.sum(units, usize::MAX).iter().any(|byte| *byte != 0);
+            finding.mismatch = misfits;
             let known = only == Some(parity) || parity_lost && !accused.any();
             if (finding.mismatch || parity_lost) && (settles || known) {
                 finding.mends = vec![new_parity(false)];
@@ -420,14 +452,36 @@ impl Column<'_> {
         finding
     }
 
+    /// The blocks of a column that has lost two units, one of which is written anew: `onto`. All blocks that are there are
+    /// written, but those that their media do not return.
+    pub fn make_do(&self, units: &[Seen], onto: usize) -> Vec<Mend> {
+        let parity = self.parity();
+        let block = |unit: usize| match &units[unit] {
+            Seen::There { header, data } => Some(Mend::new(unit, data.clone(), header.lost)),
+            Seen::Absent if unit != onto => None,
+            Seen::Unreadable => None,
+            Seen::Torn | Seen::Absent => Some(Mend::new(unit, self.zeros(), true)),
+        };
+        let mut mends: Vec<Mend> = (0..parity).filter_map(block).collect();
+        // Without parity's device there is no parity.
+        if units[parity] != Seen::Absent || onto == parity {
+            let lost = mends.len() < parity;
+            mends.push(Mend::new(parity, self.sum(units, parity), lost));
+        }
+        mends
+    }
+
     /// The block of a unit that is absent, when [`examine`] has nothing left to mend.
     pub fn rebuild(&self, units: &[Seen], unit: usize) -> Mend {
         let parity = &units[self.parity()];
         if unit < self.parity() && (parity.lost() || parity.header().is_none()) {
-            return Mend { unit, data: self.zeros(), lost: true };
+            return Mend::new(unit, self.zeros(), true);
         }
         // Parity without a block that is still unreadable must not yield zeros for it.
         let lost = unit == self.parity() && units.contains(&Seen::Unreadable);
-        Mend { unit, data: self.sum(units, unit), lost }
+        Mend::new(unit, self.sum(units, unit), lost)
     }
 }
+
+#[cfg(test)]
+mod oracle;

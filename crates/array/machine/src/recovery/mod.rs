@@ -1,5 +1,6 @@
 //! The targets and steps of repairs (docs/design/array.md 3).
 
 pub(crate) mod column;
+pub(crate) mod records;
 #[cfg(test)]
 mod tests;

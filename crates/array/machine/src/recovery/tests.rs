@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::column::{Column, Finding, Mend, Rule, Seen, examine, mended};
+use super::column::{Column, Finding, Mend, Rule, Seen, doubtful, examine, mended};
 use crate::{Header, Layout, Redundancy, Stamp};
 
 const DATA: usize = 3;
@@ -91,7 +91,7 @@ fn read(units: &[Seen], unit: usize) -> Option<Bytes> {
 
 /// A column of which nothing is in others.
 fn alone(column: Column<'_>, units: &[Seen]) -> Finding {
-    examine(&[(column, units.to_vec())], &[], Rule::FitParity).remove(0)
+    examine(&[(column, units.to_vec())], &[vec![]], &[], Rule::FitParity).remove(0)
 }
 
 /// Repairs, and at every pass that writes several blocks tries every part of them being written before a crash, too.
@@ -211,7 +211,7 @@ fn repair_both(both: [Vec<Seen>; 2], pass: u64, visit: &mut dyn FnMut(&[Vec<Seen
     let column = |offset: u32| {
         (Column { layout: &layout, stripe: STRIPE, offset }, both[offset as usize].clone())
     };
-    let findings = examine(&[column(0), column(1)], &[], Rule::FitParity);
+    let findings = examine(&[column(0), column(1)], &[vec![], vec![]], &[], Rule::FitParity);
     let mends: Vec<(usize, Mend)> =
         (0..2).flat_map(|c| findings[c].mends.iter().map(move |mend| (c, mend.clone()))).collect();
     if mends.is_empty() {
@@ -365,11 +365,11 @@ fn a_block_that_lost_its_last_write_gets_it_back_wherever_a_record_names_it() {
             for (whole, named) in written().into_iter().zip([unit >= DATA - 1, true]) {
                 let mut units = whole.clone();
                 units[unit] = stale.clone();
-                let finding = examine(&[(column, units.clone())], &[], rule).remove(0);
+                let finding = examine(&[(column, units.clone())], &[vec![]], &[], rule).remove(0);
                 assert!(finding.mismatch);
                 if named {
                     let Seen::There { data, .. } = &whole[unit] else { panic!() };
-                    assert_eq!(finding.mends, [Mend { unit, data: data.clone(), lost: false }]);
+                    assert_eq!(finding.mends, [Mend::new(unit, data.clone(), false)]);
                     assert!(!finding.undecided);
                 } else {
                     // Nobody knows, so that only a loss that is accepted changes anything.
@@ -390,7 +390,8 @@ fn two_blocks_that_lost_their_last_writes_are_left_until_a_loss_is_accepted() {
         for other in [stale()[0].clone(), Seen::Torn, Seen::Unreadable, Seen::Absent] {
             let mut units = whole.clone();
             (units[a], units[b]) = (stale()[0].clone(), other);
-            let finding = examine(&[(column, units.clone())], &[], Rule::Leave).remove(0);
+            let finding =
+                examine(&[(column, units.clone())], &[vec![]], &[], Rule::Leave).remove(0);
             assert_eq!((finding.undecided, &finding.mends[..]), (true, &[][..]), "{units:?}");
             repair(units, 0, &mut |_| ());
         }
@@ -410,14 +411,15 @@ fn an_unreadable_block_is_made_of_the_others_or_left() {
         let [whole, _] = written();
         let mut units = whole.clone();
         units[unit] = Seen::Unreadable;
-        let finding = examine(&[(column, units.clone())], &[], Rule::Leave).remove(0);
+        let finding = examine(&[(column, units.clone())], &[vec![]], &[], Rule::Leave).remove(0);
         let Seen::There { data, .. } = &whole[unit] else { panic!() };
-        assert_eq!(finding.mends, [Mend { unit, data: data.clone(), lost: false }]);
+        assert_eq!(finding.mends, [Mend::new(unit, data.clone(), false)]);
         for beside in (0..=DATA).filter(|beside| *beside != unit) {
             for other in [Seen::Absent, Seen::Unreadable, Seen::Torn] {
                 let mut units = units.clone();
                 units[beside] = other;
-                let finding = examine(&[(column, units.clone())], &[], Rule::Leave).remove(0);
+                let finding =
+                    examine(&[(column, units.clone())], &[vec![]], &[], Rule::Leave).remove(0);
                 let absent_parity = beside == DATA && units[DATA] == Seen::Absent;
                 assert!(finding.undecided && finding.mends.is_empty(), "{absent_parity} {units:?}");
                 repair(units, 0, &mut |after| {
@@ -445,12 +447,106 @@ fn the_newer_copy_of_a_mirror_is_the_right_one() {
             for unit in 0..2 {
                 let mut units = vec![copy(newer, 2), copy(newer, 2)];
                 units[unit] = old.clone();
-                let finding = examine(&[(column, units)], &[], rule).remove(0);
-                assert_eq!(finding.mends, [Mend { unit, data: new(2), lost: false }]);
+                let finding = examine(&[(column, units)], &[vec![]], &[], rule).remove(0);
+                assert_eq!(finding.mends, [Mend::new(unit, new(2), false)]);
             }
         }
     }
     let units = vec![copy(named, 0), copy(named, 1)];
-    let finding = examine(&[(column, units)], &[], Rule::Leave).remove(0);
+    let finding = examine(&[(column, units)], &[vec![]], &[], Rule::Leave).remove(0);
     assert!(finding.undecided && finding.mends.is_empty());
+}
+
+/// A column in which a write of unit 1 came last, and unit 0 has lost the write before that. No record names it.
+fn with_a_lost_cache() -> Vec<Seen> {
+    let mut units = cut_short(1, 1, &[Got::Old, Got::New, Got::Old, Got::New]);
+    units[0] = Seen::There { header: mended(stamp(3)), data: vec![0xee; 4].into() };
+    units[2] = Seen::There { header: mended(stamp(5)), data: old(2) };
+    units
+}
+
+/// One pass over a column whose devices name these timestamps of durable writes.
+fn doubted(units: &[Seen], durable_to: &[u64], rule: Rule) -> (Vec<usize>, Finding) {
+    let layout = layout();
+    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let doubts = doubtful(&layout, units, durable_to);
+    let finding = examine(&[(column, units.to_vec())], std::slice::from_ref(&doubts), &[], rule);
+    (doubts, finding.into_iter().next().unwrap())
+}
+
+const SURE: u64 = u64::MAX;
+
+#[test]
+fn the_only_doubtful_block_comes_from_the_others() {
+    let units = with_a_lost_cache();
+    for rule in RULES {
+        let (doubts, finding) = doubted(&units, &[4, SURE, SURE, SURE], rule);
+        assert_eq!(doubts, [0]);
+        assert_eq!(finding.mends, [Mend::new(0, old(0), false)], "{rule:?}");
+        assert!(!finding.undecided);
+    }
+    // All that is beside it is durable, so that it cannot have missed anything.
+    let (doubts, finding) = doubted(&units, &[10, SURE, SURE, SURE], Rule::Leave);
+    assert_eq!((doubts, finding.undecided), (Vec::new(), true));
+    // Lost parity is made to fit, as ever.
+    let mut units = cut_short(1, 1, &[Got::Old, Got::New, Got::Old, Got::New]);
+    units[DATA] = Seen::There { header: mended(stamp(3)), data: vec![0xee; 4].into() };
+    let (_, finding) = doubted(&units, &[SURE, SURE, SURE, 4], Rule::Leave);
+    let all = [old(0), new(1), old(2)];
+    assert_eq!(finding.mends, [Mend::new(DATA, sum(&all), false)]);
+}
+
+/// Content that nobody has written must not come of it.
+#[test]
+fn nothing_is_made_of_two_doubtful_blocks() {
+    let units = with_a_lost_cache();
+    for rule in RULES {
+        let (doubts, finding) = doubted(&units, &[4, SURE, 4, SURE], rule);
+        assert_eq!(doubts, [0, 2]);
+        let data = [vec![0xee; 4].into(), new(1), old(2)];
+        assert_eq!(finding.mends, [Mend::new(DATA, sum(&data), false)], "{rule:?}");
+    }
+    // A record accuses unit 1, and the others are doubtful.
+    let mut units = with_a_lost_cache();
+    let Seen::There { header, .. } = &mut units[1] else { panic!() };
+    header.stamp = stamp(4);
+    let (_, finding) = doubted(&units, &[3, SURE, SURE, SURE], Rule::Leave);
+    assert!(finding.mends.iter().all(|mend| mend.unit == DATA), "{finding:?}");
+}
+
+#[test]
+fn what_only_doubtful_blocks_could_yield_is_lost() {
+    for hole in [Seen::Absent, Seen::Torn] {
+        let mut units = with_a_lost_cache();
+        units[2] = hole.clone();
+        let (_, finding) = doubted(&units, &[4, SURE, SURE, SURE], Rule::Leave);
+        let [Mend { unit: DATA, lost: true, .. }] = finding.mends[..] else {
+            panic!("{finding:?}")
+        };
+        let (_, finding) = doubted(&units, &[10, SURE, SURE, SURE], Rule::Leave);
+        // As without a restart.
+        let made = finding.mends.first();
+        assert_eq!(made.map(|mend| mend.lost), (hole == Seen::Torn).then_some(false));
+    }
+}
+
+/// A flush looks for its writes by their timestamps.
+#[test]
+fn content_that_stays_keeps_its_timestamp() {
+    let units = cut_short(0, 1, &[Got::New, Got::Old, Got::Old, Got::Old]);
+    let mut seen = units;
+    let mut times = Vec::new();
+    for pass in 0..8 {
+        let finding = alone(Column { layout: &layout(), stripe: STRIPE, offset: 0 }, &seen);
+        if finding.mends.is_empty() {
+            break;
+        }
+        for mend in &finding.mends {
+            let time = mend.stamp.map_or(100 + pass, |stamp| stamp.time);
+            times.push((mend.unit, time));
+            write(&mut seen, mend, time);
+        }
+    }
+    assert!(times.contains(&(DATA, 100)), "parity was made anew: {times:?}");
+    assert!(times.contains(&(0, 10)), "{times:?}");
 }

@@ -214,7 +214,8 @@ impl LockServer {
         *floor = (*floor).max(life.incarnation);
     }
 
-    fn is_fenced(&self, life: Life) -> bool {
+    /// Returns true if a life gets no lock any more. The fence may not be durable yet.
+    pub fn is_fenced(&self, life: Life) -> bool {
         self.fenced.get(&life.host).is_some_and(|&floor| life.incarnation <= floor)
     }
 

@@ -249,7 +249,7 @@ fn read_one() -> Work {
 }
 
 fn answer(host: &mut ArrayHost, now: Time, (from, request): &(Peer, Request), answer: Answer) {
-    let reply = Reply { call: request.call, waited: false, answer };
+    let reply = Reply { call: request.call, waited: false, boot: 0, answer };
     host.handle(now, HostInput::Reply { from: *from, reply });
 }
 
@@ -358,7 +358,7 @@ fn a_fenced_host_fails_everything() {
     // An answer to another life is nobody's.
     let other = Life { incarnation: 2, ..life(1) };
     let call = Call { op: OpId { life: other, seq: 1 }, sibling: 0, step: 1 };
-    let reply = Reply { call, waited: false, answer: Answer::Done };
+    let reply = Reply { call, waited: false, boot: 0, answer: Answer::Done };
     host.handle(START, HostInput::Reply { from: sent[0].0, reply });
 }
 
@@ -372,6 +372,7 @@ fn an_answer_of_the_wrong_length_is_an_error() {
         flaws: vec![],
         headers: vec![],
         doubt: Doubt::None,
+        durable_to: Time::MAX,
     };
     answer(&mut host, START, &sent[0], Answer::Content(content));
     let mut outputs = std::iter::from_fn(|| host.poll());

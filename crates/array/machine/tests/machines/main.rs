@@ -1,5 +1,6 @@
 //! Hosts and devices together, in memory.
 
+mod caches;
 mod degraded;
 mod edges;
 mod fences;

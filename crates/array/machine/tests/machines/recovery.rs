@@ -408,3 +408,58 @@ fn a_device_that_fails_under_load_and_is_rebuilt_under_load_has_everything() {
         }
     }
 }
+
+/// Two devices of a group are lost, and an operator accepts that. What was on the others stays, what was on these is an error
+/// and never other data, and parity fits in the end.
+#[test]
+fn a_rebuild_beside_a_lost_device_marks_the_blocks_of_both() {
+    for scheme in Scheme::ALL.into_iter().filter(|scheme| !scheme.has_server()) {
+        let (mut world, data) = filled(raid5(), scheme, 11);
+        let gone = [DeviceId(1), DeviceId(3)];
+        for device in gone {
+            let lose = world.hosts[REPAIRER].state().without_at_a_loss(device);
+            assert_eq!(
+                run(&mut world, REPAIRER, Work::Change { change: lose }),
+                Ok(HostAnswer::Done)
+            );
+        }
+        for device in gone {
+            let again = world.hosts[REPAIRER].state().changed(Change::Lose(device, 0));
+            assert_eq!(again, Ok(None));
+        }
+        let mut marked = 0;
+        for device in gone {
+            world.replace(device);
+            let begin = Work::Change { change: Change::Rebuild(device) };
+            assert_eq!(run(&mut world, REPAIRER, begin), Ok(HostAnswer::Done));
+            for stripe in 0..world.layout.stripes {
+                match run(&mut world, REPAIRER, Work::Rebuild { device, stripe }) {
+                    Ok(HostAnswer::Rebuilt { marked: new, .. }) => marked += u64::from(new),
+                    other => panic!("{scheme}: {other:?}"),
+                }
+            }
+            let end = Work::Change { change: Change::Rebuilt(device, u64::MAX) };
+            assert_eq!(run(&mut world, REPAIRER, end), Ok(HostAnswer::Done));
+        }
+        let layout = world.layout;
+        let (mut lost, size) = (0, layout.block_size as usize);
+        for block in 0..layout.blocks() {
+            let place = layout.place(block);
+            let device = layout.data(place.stripe, place.data_unit);
+            let found = read(&mut world, Span { start: block, count: 1 });
+            if gone.contains(&device) {
+                assert_eq!(found, Err(OpError::Lost { block }), "{scheme}");
+                lost += 1;
+            } else {
+                let at = block as usize * size;
+                assert_eq!(found, Ok(data.slice(at..at + size)), "{scheme}, block {block}");
+            }
+        }
+        assert_eq!(marked, lost, "{scheme}");
+        for stripe in 0..layout.stripes {
+            run(&mut world, REPAIRER, Work::Scrub { stripe, repair: true }).unwrap();
+        }
+        let state = world.hosts[REPAIRER].state().clone();
+        assert_eq!(world.inconsistent_stripes(&state), [0; 0], "{scheme}");
+    }
+}

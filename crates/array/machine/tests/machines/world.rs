@@ -52,6 +52,8 @@ pub enum Bad {
 #[derive(Clone)]
 pub struct DiskInMemory {
     pub blocks: Vec<Block>,
+    /// What a power loss leaves: blocks of durable writes, and all that a flush has followed.
+    pub durable: Vec<Block>,
     pub record: Option<Bytes>,
     /// Its bad blocks.
     pub bad: BTreeMap<u64, Bad>,
@@ -62,7 +64,7 @@ impl DiskInMemory {
         let empty =
             Block { header: Header::default(), data: vec![0; layout.block_size as usize].into() };
         let blocks = vec![empty; layout.device_blocks() as usize];
-        DiskInMemory { blocks, record: None, bad: BTreeMap::new() }
+        DiskInMemory { durable: blocks.clone(), blocks, record: None, bad: BTreeMap::new() }
     }
 
     fn read(&self, number: u64) -> Result<Block, BadBlock> {
@@ -78,7 +80,7 @@ impl DiskInMemory {
                 let blocks = extent.start..extent.end();
                 Ok(DiskAnswer::Read(blocks.map(|number| self.read(number)).collect()))
             }
-            DiskAsk::Write { start, blocks, .. } => {
+            DiskAsk::Write { start, blocks, durable, .. } => {
                 for (number, block) in (start..).zip(blocks) {
                     match self.bad.get(&number) {
                         Some(Bad::Dead) => return Err(DiskError("the sector is dead".to_owned())),
@@ -86,11 +88,17 @@ impl DiskInMemory {
                         Some(Bad::UntilWritten) => drop(self.bad.remove(&number)),
                         Some(Bad::Unreadable) | None => {}
                     }
+                    if durable {
+                        self.durable[number as usize] = block.clone();
+                    }
                     self.blocks[number as usize] = block;
                 }
                 Ok(DiskAnswer::Done)
             }
-            DiskAsk::Flush { .. } => Ok(DiskAnswer::Done),
+            DiskAsk::Flush { .. } => {
+                self.durable.clone_from(&self.blocks);
+                Ok(DiskAnswer::Done)
+            }
             DiskAsk::Save { record, .. } => {
                 self.record = Some(record);
                 Ok(DiskAnswer::Done)
@@ -194,7 +202,9 @@ impl World {
         World::of((0..hosts).map(host).collect(), configs, seed)
     }
 
-    pub fn of(hosts: Vec<HostConfig>, configs: Vec<DeviceConfig>, seed: u64) -> Self {
+    pub fn of(mut hosts: Vec<HostConfig>, configs: Vec<DeviceConfig>, seed: u64) -> Self {
+        // Time passes here whenever nothing else can happen.
+        hosts.iter_mut().for_each(|host| host.patience_with_devices = Time::MAX);
         let (layout, state) = (hosts[0].layout, hosts[0].state.clone());
         let boot = || DeviceBoot { now: START, record: None, state: state.clone(), random: 1 };
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -551,6 +561,20 @@ impl World {
         self.flights = flights;
         let state = self.devices[index].state().clone();
         self.boot_device(index, state);
+    }
+
+    /// A device loses its power. Of what no flush has followed, blocks are left at random, or none.
+    pub fn lose_cache(&mut self, device: DeviceId, all: bool) {
+        let of = |flight: &Flight| matches!(flight, Flight::Disk(d, _) if *d == device);
+        self.flights.retain(|flight| !of(flight));
+        let DiskInMemory { blocks, durable, .. } = &mut self.disks[usize::from(device.0)];
+        for (block, durable) in blocks.iter_mut().zip(durable.iter()) {
+            if all || self.random.random_bool(0.5) {
+                block.clone_from(durable);
+            }
+        }
+        durable.clone_from(blocks);
+        self.restart_device(device);
     }
 
     /// A device that was refused asks once more.

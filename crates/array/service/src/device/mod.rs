@@ -25,7 +25,7 @@ use std::sync::atomic::AtomicBool;
 use lockify_array::{BootError, DeviceId};
 use lockify_trust::{Identity, PLAIN_TEXT};
 
-use crate::store::{Access, Store, StoreError};
+use crate::store::{Access, Space, Store, StoreError};
 use crate::{ArrayFile, HistoryError};
 pub(crate) use repairs::{Job, Repairs};
 
@@ -38,6 +38,8 @@ pub struct Serving {
     pub path: PathBuf,
     /// Make a new one.
     pub create: bool,
+    /// Of a new file: space is taken as blocks are written, and not at once.
+    pub sparse: bool,
     /// Past the system's cache or not.
     pub access: Access,
     /// How it proves who it is.
@@ -117,7 +119,8 @@ pub enum ServeError {
     System(#[from] std::io::Error),
     /// The disk has failed.
     #[error(
-        "the disk has failed: {0}; the array goes on without it if it can: replace it, and then `lockify array replace`"
+        "the disk has failed: {0}; the array goes on without it if it can: have it rebuilt when it is back (`lockify array rebuild`), or \
+         replace it (`lockify array replace`)"
     )]
     Disk(String),
 }
@@ -142,7 +145,9 @@ impl Server {
             return Err(ServeError::OtherNode { id, entry: entry.node, node });
         }
         let store = if serving.create {
-            Store::create(&serving.path, file, id, serving.access)?
+            let log = serving.log;
+            let space = if serving.sparse { Space::Sparse } else { Space::Allocated { log } };
+            Store::create(&serving.path, file, id, serving.access, space)?
         } else {
             Store::open(&serving.path, file, id, serving.access)?
         };

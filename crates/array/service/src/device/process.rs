@@ -203,6 +203,7 @@ impl Process {
             self.handle(DeviceInput::Tick);
             self.note_kept();
             self.members.tick();
+            self.put_fenced_hosts_out();
             self.follow_orders();
             self.periodic_checks();
             if let Some(why) = self.broken.take() {
@@ -493,6 +494,18 @@ impl Process {
         for (life, key) in std::mem::take(&mut self.hosts) {
             self.net.dismiss(key, &Frame::Refused(why.to_owned()));
             self.handle(DeviceInput::Gone { life });
+        }
+    }
+
+    /// A fenced host hears that, and its connection ends. So nothing that it has sent and nobody has read is kept for it.
+    fn put_fenced_hosts_out(&mut self) {
+        let is_fenced = |life: &Life| self.device.is_fenced(*life);
+        let fenced: Vec<Life> = self.hosts.keys().copied().filter(is_fenced).collect();
+        for life in fenced {
+            if let Some(key) = self.hosts.remove(&life) {
+                self.net.dismiss(key, &Frame::fenced(life));
+                self.handle(DeviceInput::Gone { life });
+            }
         }
     }
 
@@ -858,7 +871,7 @@ fn is_of_blocks(action: &Action) -> bool {
             | Action::Commit(_)
             | Action::Lock { .. }
             | Action::WriteUnlock(_)
-            | Action::Flush
+            | Action::Flush { .. }
     )
 }
 

@@ -11,7 +11,7 @@ use lockify_array::{Change, DeviceId, HostAnswer, Life, OpError, Term, Work};
 use lockify_trust::{Identity, Mailbox};
 
 use crate::ArrayFile;
-use crate::host::{Array, Joining};
+use crate::host::{Array, Joining, VISITORS, this_node};
 
 /// How long it may take until devices can be reached; then it is tried again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Job {
     Fence(Life),
+    /// A host has been fenced: its node need not be fenced for its sake.
+    Detach(u32),
     /// That was last let in for this term.
     Fail(DeviceId, u64),
     /// For this term.
@@ -60,7 +62,8 @@ impl Repairs {
     ) -> std::io::Result<Repairs> {
         let (jobs, next) = channel();
         let ended = Mailbox::new(waker);
-        let joining = Joining { memory: None, identity, patience: PATIENCE, log };
+        let joining =
+            Joining { memory: None, node: this_node(), identity, patience: PATIENCE, log };
         let worker =
             Worker { file: file.clone(), joining, ended: ended.clone(), fenced: Arc::default() };
         std::thread::Builder::new().name("repairs".into()).spawn(move || worker.run(&next))?;
@@ -77,7 +80,7 @@ impl Repairs {
                 Job::Fail(device, _) => {
                     (self.log)(&format!("going on without device {}", device.0));
                 }
-                Job::LetIn(..) | Job::Check(_) => {}
+                Job::Detach(_) | Job::LetIn(..) | Job::Check(_) => {}
             }
             // The thread ends after this.
             let _ = self.jobs.send(job);
@@ -87,11 +90,19 @@ impl Repairs {
     /// Takes the finished jobs. The caller repeats failed ones: it notices again that a device is gone or wants to be let in.
     pub fn look(&mut self) -> Vec<Ended> {
         let ended = self.ended.take();
+        let mut detached = Vec::new();
         for (job, result) in &ended {
             self.under_way.remove(job);
+            if let (&Job::Fence(Life { host, .. }), Ok(_)) = (job, result)
+                && host.0 < VISITORS
+            {
+                detached.push(host.0);
+            }
             if let Err(why) = result {
                 let what = match job {
                     Job::Fence(life) => format!("fence host {}", life.host.0),
+                    // It stays listed, which does no harm.
+                    Job::Detach(_) => continue,
                     Job::Fail(device, _) => format!("go on without device {}", device.0),
                     // It asks every second. The log has each reason once.
                     Job::LetIn(..) if *why == self.not_let_in => continue,
@@ -105,6 +116,7 @@ impl Repairs {
                 (self.log)(&format!("cannot {what}: {why}; it is tried again"));
             }
         }
+        detached.into_iter().for_each(|host| self.ask(Job::Detach(host)));
         ended
     }
 }
@@ -133,6 +145,7 @@ impl Worker {
         let open = array.insert(open);
         let work = match job {
             Job::Fence(life) => Work::Fence { life },
+            Job::Detach(host) => Work::Change { change: Change::Detach { host } },
             Job::LetIn(device, term) => Work::Change { change: Change::LetIn(device, term) },
             Job::Check(stripe) => Work::Scrub { stripe, repair: true },
             Job::Fail(device, term) => Work::Change { change: Change::Fail(device, term) },

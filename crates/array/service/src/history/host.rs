@@ -14,7 +14,7 @@ pub(crate) struct HostHistory {
     history: History,
     layout: Layout,
     life: Life,
-    /// Unanswered requests, each with its newest recorded try.
+    /// Requests, each with its newest recorded try: unanswered ones, and failed writes, which may go on.
     open: BTreeMap<Ticket, Option<u64>>,
 }
 
@@ -42,7 +42,8 @@ impl HostHistory {
                 Kind::Write { by, op, start: span.start, tags }
             }
             // They touch no block.
-            Work::Read { .. } | Work::Write { .. } | Work::Flush => return,
+            Work::Read { .. } | Work::Write { .. } => return,
+            Work::Flush => Kind::Flush { by, op },
             Work::Scrub { .. }
             | Work::AcceptLoss { .. }
             | Work::Rebuild { .. }
@@ -72,14 +73,14 @@ impl HostHistory {
         if let Some((op, stamp)) = op {
             self.tried(ticket, op, stamp);
         }
-        if self.open.remove(&ticket).is_none() {
+        // A write goes on after an error if a part of it may be written: its later tries belong to it.
+        let goes_on = matches!(result, Err(OpError::Unreachable(_)));
+        if !goes_on && self.open.remove(&ticket).is_none() {
             return;
         }
         let (tags, error) = match result {
             Ok(HostAnswer::Read { data }) => (data.chunks(BLOCK as usize).map(tag).collect(), None),
-            Ok(HostAnswer::Done | HostAnswer::Scrubbed { .. } | HostAnswer::Undecided { .. }) => {
-                (Vec::new(), None)
-            }
+            Ok(_) => (Vec::new(), None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
         self.history.note(Kind::Done { by: by(self.life), op: ticket.0, tags, error });

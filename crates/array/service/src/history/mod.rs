@@ -15,9 +15,9 @@ use lockify_array::{Life, Redundancy};
 use lockify_history::WriteError;
 use lockify_history::array::{self, Event, Kind, Tag, Writer};
 
-use crate::ArrayFile;
 use crate::clock::monotonic;
 use crate::store::is_zero;
+use crate::{ArrayFile, Durability};
 
 pub(crate) use device::DeviceHistory;
 pub(crate) use host::HostHistory;
@@ -67,7 +67,11 @@ impl History {
         let mut writer = Writer::new(made);
         let begin = Event::new(
             monotonic(),
-            Kind::Begin { array: layout(file), scheme: file.scheme.name().to_owned() },
+            Kind::Begin {
+                array: layout(file),
+                scheme: file.scheme.name().to_owned(),
+                volatile: file.durability == Durability::Flush,
+            },
         );
         writer.write(&begin).and_then(|()| writer.flush()).map_err(failed)?;
         Ok(History { writer: Some(writer), path: path.to_owned(), log })

@@ -7,14 +7,14 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lockify_array::{Change, HostId, Life, OpError, Work};
+use lockify_array::{ArrayState, Change, HostId, Life, NodeName, OpError, Work};
 use lockify_trust::LockedFile;
 
 use super::{Array, Joining, OpenError, Purpose};
 use crate::{ArrayFile, ArrayId, random};
 
 /// Numbers of hosts that have attached are below this one; visitors have others.
-const VISITORS: u32 = 0x8000_0000;
+pub(crate) const VISITORS: u32 = 0x8000_0000;
 
 /// Why a host's memory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -111,15 +111,40 @@ pub(super) fn visitor() -> io::Result<Life> {
     Ok(Life { host: HostId(number), incarnation: random()? })
 }
 
+/// How a host has attached, for its end.
+pub(super) struct Attached {
+    file: ArrayFile,
+    joining: Joining,
+    /// The array's state in which it has.
+    pub(super) state: ArrayState,
+}
+
+impl Attached {
+    /// The host has ended, and no device has a write of it to do. If nobody learns of that, its node has to be fenced for its
+    /// sake, too, which does no harm.
+    pub(super) fn detach(&self, host: u32, patience: Duration) {
+        let Ok(life) = visitor() else { return };
+        let end = Instant::now() + patience;
+        let joining = Joining { patience, ..self.joining.clone() };
+        let opened = Array::open_as(&self.file, &joining, life, None, Purpose::Repair);
+        if let Ok(visitor) = opened {
+            let _ = visitor.detach(host, end);
+            visitor.leave(end.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
 /// Takes the array's next number for a host, by a visitor, and fences the former process of the host.
 pub(super) fn attach(
     file: &ArrayFile,
     joining: &Joining,
-) -> Result<(Life, Option<Memory>), OpenError> {
+) -> Result<(Life, Option<Memory>, Attached), OpenError> {
     let memory = joining.memory.as_deref().map(|path| Memory::open(path, file.id)).transpose()?;
     let visitor = Array::open_as(file, joining, visitor()?, None, Purpose::Repair)?;
     let end = Instant::now() + joining.patience;
-    let life = next_number(&visitor, end)?;
+    let life = next_number(&visitor, joining.node, end)?;
+    // The state that was agreed on is known here before the change counts as done.
+    let state = visitor.status().state;
     if let Some(memory) = &memory {
         if let Some(former) = memory.former {
             fence(&visitor, former, end)?;
@@ -127,13 +152,14 @@ pub(super) fn attach(
         memory.write(&format!("host {}", life.host.0))?;
     }
     visitor.leave(FAREWELL);
-    Ok((life, memory))
+    let attached = Attached { file: file.clone(), joining: joining.clone(), state };
+    Ok((life, memory, attached))
 }
 
 /// How long a visitor may take to end.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-fn next_number(visitor: &Array, end: Instant) -> Result<Life, OpenError> {
+fn next_number(visitor: &Array, node: NodeName, end: Instant) -> Result<Life, OpenError> {
     loop {
         let after = visitor.status().state.hosts;
         let number = u32::try_from(after + 1).ok().filter(|n| *n < VISITORS);
@@ -142,10 +168,13 @@ fn next_number(visitor: &Array, end: Instant) -> Result<Life, OpenError> {
                 "{after} hosts have attached, and there are no more numbers"
             ))
         })?;
-        match visitor.change(Change::Attach { after, by: random()? }) {
+        let change = Change::Attach { after, by: random()?, node };
+        match visitor.perform_until(Work::Change { change }, end) {
             Ok(()) => return Ok(Life { host: HostId(number), incarnation: u64::from(number) }),
             // Somebody was faster, or this host did not know of all that have attached.
-            Err(OpError::State(_)) if Instant::now() < end => {
+            Err(OpError::State(_))
+                if Instant::now() < end && visitor.status().state.hosts != after =>
+            {
                 std::thread::sleep(Duration::from_millis(random()? % 20));
             }
             Err(why) => {
@@ -158,13 +187,7 @@ fn next_number(visitor: &Array, end: Instant) -> Result<Life, OpenError> {
 /// A former process of this host may still be there, after its machine was restored or its command line was copied. It must not
 /// serve beside this one, and nobody is to wait for its locks.
 fn fence(visitor: &Array, former: u32, end: Instant) -> Result<(), OpenError> {
-    let life = Life { host: HostId(former), incarnation: u64::from(former) };
-    let (to, from) = std::sync::mpsc::sync_channel(1);
-    visitor.submit(Work::Fence { life }, Box::new(move |result| drop(to.send(result))));
-    let late = |_| Err(OpError::State("some devices have not answered in time".into()));
-    let result =
-        from.recv_timeout(end.saturating_duration_since(Instant::now())).unwrap_or_else(late);
-    result.map(drop).map_err(|why| {
+    visitor.fence(former, end.saturating_duration_since(Instant::now())).map_err(|why| {
         OpenError::Unreachable(format!(
             "its former process, host {former}, cannot be fenced: {why}"
         ))

@@ -11,6 +11,9 @@ use super::{IN_FLIGHT, Status, closed};
 /// The function that gets a result.
 pub type Done = Box<dyn FnOnce(Result<HostAnswer, OpError>) + Send>;
 
+/// The function that is told of a fence.
+pub type OnFence = Box<dyn FnOnce() + Send>;
+
 /// A request to a host.
 pub(super) struct Call {
     pub work: Work,
@@ -35,6 +38,12 @@ struct State {
     closing: bool,
     /// The host's thread has ended.
     ended: bool,
+    /// It has ended, and no device has a write of it to do.
+    settled: bool,
+    /// The host is fenced.
+    fenced: bool,
+    /// Is to be called when it is.
+    on_fence: Option<OnFence>,
     status: Status,
     counts: HostCounts,
 }
@@ -121,15 +130,46 @@ impl Calls {
         waited.unwrap_or_else(PoisonError::into_inner).0.ended
     }
 
-    /// The host's thread has ended: nothing more will be done.
-    pub fn end(&self) {
+    /// The host's thread has ended: nothing more will be done. `settled`: no device has a write of it to do.
+    pub fn end(&self, settled: bool) {
         let mut state = self.state();
         state.ended = true;
+        state.settled = settled;
         let left = std::mem::take(&mut state.waiting);
         drop(state);
         self.room.notify_all();
         self.changed.notify_all();
         left.into_iter().for_each(|call| (call.done)(Err(closed())));
+    }
+
+    /// Returns true if the host has ended, and none of its writes can take effect later.
+    pub fn has_left(&self) -> bool {
+        let state = self.state();
+        state.ended && state.settled && !state.fenced
+    }
+
+    pub fn is_fenced(&self) -> bool {
+        self.state().fenced
+    }
+
+    /// The host is fenced.
+    pub fn fenced(&self) {
+        let mut state = self.state();
+        state.fenced = true;
+        let told = state.on_fence.take();
+        drop(state);
+        told.into_iter().for_each(|told| told());
+    }
+
+    /// Has a function called when the host is fenced; at once if it is.
+    pub fn on_fence(&self, told: OnFence) {
+        let mut state = self.state();
+        if !state.fenced {
+            state.on_fence = Some(told);
+            return;
+        }
+        drop(state);
+        told();
     }
 
     fn wake(&self) {

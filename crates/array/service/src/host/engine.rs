@@ -34,6 +34,8 @@ pub(super) struct HostEngine {
     down: BTreeMap<Whom, (Instant, bool)>,
     /// Devices that say that their disks have failed, on this connection.
     broken: BTreeSet<DeviceId>,
+    /// The callers know that this host is fenced.
+    told_fenced: bool,
     history: Option<HostHistory>,
     log: fn(&str),
 }
@@ -67,6 +69,7 @@ impl HostEngine {
             status,
             down: peers.iter().map(|&whom| (whom, (now, false))).collect(),
             broken: BTreeSet::new(),
+            told_fenced: false,
             history,
             log,
         }
@@ -75,6 +78,9 @@ impl HostEngine {
     /// Until the host is closed.
     pub fn run(mut self) {
         let mut events = mio::Events::with_capacity(256);
+        for whom in self.down.keys().copied().collect::<Vec<_>>() {
+            self.handle(HostInput::Disconnected { peer: peer(whom) });
+        }
         while !self.calls.is_over() {
             let now = self.clock.now();
             let wait = until(self.host.next_timer(), now).min(COMPLAIN);
@@ -192,6 +198,9 @@ impl HostEngine {
                 HostOutput::Broken(device) => self.broken(device),
             }
         }
+        if self.host.is_fenced() && !std::mem::replace(&mut self.told_fenced, true) {
+            self.calls.fenced();
+        }
     }
 
     fn answered(&mut self, ticket: Ticket, result: Result<HostAnswer, OpError>) {
@@ -226,6 +235,7 @@ impl HostEngine {
 
     fn end(mut self) {
         self.handle(HostInput::Leave);
+        let writes = self.host.has_unanswered_writes();
         if let Some(history) = self.history.take().filter(|_| self.calls.is_over()) {
             history.end();
         }
@@ -242,7 +252,7 @@ impl HostEngine {
             self.calls.answered(self.host.counts());
             done(Err(closed()));
         }
-        self.calls.end();
+        self.calls.end(!writes);
     }
 }
 

@@ -10,24 +10,32 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lockify_array::{
     ArrayHost, ArrayState, Change, DeviceId, HostAnswer, HostConfig, HostCounts, Layout, Life,
-    OpError, Peer, Span, Work,
+    NodeName, OpError, Peer, Span, Work,
 };
 use lockify_trust::Identity;
 
 mod attach;
 mod calls;
 mod engine;
+mod fencing;
 
 use crate::history::HostHistory;
 use crate::wire::{Me, Net, Role, Target, Whom};
-use crate::{ArrayFile, HistoryError};
+use crate::{ArrayFile, Durability, HistoryError};
 pub use attach::MemoryError;
+pub(crate) use attach::VISITORS;
 use calls::Calls;
 pub use calls::Done;
 use engine::HostEngine;
+pub use fencing::this_node;
 
 /// Pieces of work that are under way at most. A caller that submits more waits.
 pub const IN_FLIGHT: usize = 256;
+
+/// How many leases a device may owe an answer. Then operations that wait for it fail.
+const PATIENCE_LEASES: u64 = 8;
+/// It may take as long, whatever the lease, nanoseconds: a medium may be slow.
+const LEAST_PATIENCE: u64 = 5_000_000_000;
 
 /// The identity and options of a program that opens an array.
 #[derive(Clone, Debug)]
@@ -35,6 +43,8 @@ pub struct Joining {
     /// A file that names the last process of this host, and that is locked. If that process has not ended in order, it is
     /// fenced before this one serves.
     pub memory: Option<PathBuf>,
+    /// The node that it runs on, as cluster managers call it. Whoever fences the node, fences this host.
+    pub node: NodeName,
     /// How it proves who it is.
     pub identity: Identity,
     /// How long devices may take to become ready.
@@ -97,6 +107,15 @@ pub struct Scrubbed {
     pub undecided: u32,
 }
 
+/// What a rebuild has found in a stripe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rebuilt {
+    /// Blocks whose content is lost.
+    pub lost: u32,
+    /// Those of them that this rebuild has marked.
+    pub marked: u32,
+}
+
 impl Scrubbed {
     /// The findings of a scrub; none if it was something else.
     pub(crate) fn of(answer: &HostAnswer) -> Option<Scrubbed> {
@@ -132,8 +151,13 @@ pub struct Array {
     calls: Arc<Calls>,
     /// Held until the last handle is gone.
     memory: Option<Arc<attach::Memory>>,
+    /// Nothing for visitors.
+    attached: Option<Arc<attach::Attached>>,
     _end: Arc<End>,
 }
+
+/// How long the end of a host that could not begin may take.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The uses that an array is opened for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -184,9 +208,12 @@ impl Array {
         joining: &Joining,
         history: Option<&Path>,
     ) -> Result<Array, OpenError> {
-        let (life, memory) = attach::attach(file, joining)?;
-        let array = Array::open_as(file, joining, life, history, Purpose::Use)?;
-        Ok(Array { memory: memory.map(Arc::new), ..array })
+        let (life, memory, attached) = attach::attach(file, joining)?;
+        let opened = Array::open_as(file, joining, life, history, Purpose::Use);
+        // It has asked for nothing yet.
+        let array = opened.inspect_err(|_| attached.detach(life.host.0, FAREWELL))?;
+        let (memory, attached) = (memory.map(Arc::new), Some(Arc::new(attached)));
+        Ok(Array { memory, attached, ..array })
     }
 
     fn open_as(
@@ -205,8 +232,10 @@ impl Array {
         let calls = Arc::new(Calls::new(net.waker()));
         let state = ArrayState::new(file.layout.devices());
         let mut config = HostConfig::new(life, file.scheme, file.layout, state);
+        config.durable = file.durability == Durability::Write;
         config.witnesses = file.witnesses.len() as u16;
         config.lease = file.timing.lease_ms * 1_000_000;
+        config.patience_with_devices = (PATIENCE_LEASES * config.lease).max(LEAST_PATIENCE);
         let peers: Vec<Whom> = targets.iter().map(|target| target.whom).collect();
         let host = ArrayHost::new(config);
         let log = joining.log;
@@ -214,7 +243,8 @@ impl Array {
         let engine = HostEngine::new(host, file.layout, net, calls.clone(), history, log, &peers);
         std::thread::Builder::new().name("array".into()).spawn(move || engine.run())?;
         let _end = Arc::new(End(calls.clone()));
-        let array = Array { layout: file.layout, life, calls, memory: None, _end };
+        let (memory, attached) = (None, None);
+        let array = Array { layout: file.layout, life, calls, memory, attached, _end };
         array.wait(joining.patience, purpose)?;
         Ok(array)
     }
@@ -338,10 +368,11 @@ impl Array {
     ///
     /// # Errors
     /// [`OpError`].
-    pub fn rebuild(&self, device: DeviceId, stripe: u64) -> Result<Scrubbed, OpError> {
-        // Another answer says that it is rebuilt already.
-        let answer = self.perform(Work::Rebuild { device, stripe })?;
-        Ok(Scrubbed::of(&answer).unwrap_or_default())
+    pub fn rebuild(&self, device: DeviceId, stripe: u64) -> Result<Rebuilt, OpError> {
+        match self.perform(Work::Rebuild { device, stripe })? {
+            HostAnswer::Rebuilt { lost, marked } => Ok(Rebuilt { lost, marked }),
+            other => Err(OpError::State(format!("a rebuild was answered by {other:?}"))),
+        }
     }
 
     /// Changes the array's state.
@@ -370,13 +401,22 @@ impl Array {
     /// As [`Array::close`], and waits for the end, at most for this time. A process should call it before it ends. Reads and
     /// writes are answered before their locks are returned, and others wait a lease for locks that nobody returns. It must not
     /// be called on the array's thread.
+    ///
+    /// A host that was waiting for the answer to a write when it ended stays listed as one of its node's. So does one whose array
+    /// cannot be reached within that time.
     pub fn leave(&self, patience: Duration) {
+        let begin = Instant::now();
         self.calls.close();
         if self.calls.wait_for_end(patience)
             && let Some(memory) = &self.memory
         {
             // The next process would fence this one, which does no harm.
             let _ = memory.ended();
+        }
+        if self.calls.has_left()
+            && let Some(attached) = &self.attached
+        {
+            attached.detach(self.number(), patience.saturating_sub(begin.elapsed()));
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use lockify_array::{
     ArrayState, Life, LockServer, LogAsk, LogToken, ServerConfig, ServerInput, ServerOutput,
+    ServerReply,
 };
 use lockify_trust::Mailbox;
 
@@ -96,6 +97,7 @@ impl Process {
                     Err(error) => self.failed = Some(error),
                 }
             }
+            self.put_fenced_hosts_out();
             self.handle(ServerInput::Tick);
             // A host that could not be fenced is suspected again after a lease.
             drop(self.repairs.look());
@@ -161,6 +163,18 @@ impl Process {
             Event::Left { .. } => {}
             // It connects to nobody.
             Event::Up { .. } | Event::Down { .. } | Event::Answered { .. } => {}
+        }
+    }
+
+    /// A fenced host hears that, and its connection ends.
+    fn put_fenced_hosts_out(&mut self) {
+        let is_fenced = |life: &Life| self.server.is_fenced(*life);
+        let fenced: Vec<Life> = self.hosts.keys().copied().filter(is_fenced).collect();
+        for life in fenced {
+            if let Some(key) = self.hosts.remove(&life) {
+                let ranges = Vec::new();
+                self.net.dismiss(key, &Frame::Answer(ServerReply::Fenced { life, ranges }));
+            }
         }
     }
 

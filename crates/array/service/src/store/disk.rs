@@ -233,5 +233,9 @@ fn sync(shared: &Shared) {
 }
 
 fn error(what: &str, error: &std::io::Error) -> DiskError {
-    DiskError(format!("{what} failed: {error}"))
+    let remedy = match super::is_full(error) {
+        true => ", since its file system is full; make space there, and start the device again",
+        false => "",
+    };
+    DiskError(format!("{what} failed: {error}{remedy}"))
 }

@@ -34,6 +34,19 @@ pub enum Why {
         /// The answer.
         error: io::Error,
     },
+    /// There is no room for it.
+    #[error(
+        "it needs {needed} bytes, and its file system has {free} free ({error}): make space there, name a file elsewhere, or give \
+         --sparse, with which space is taken as blocks are written"
+    )]
+    Full {
+        /// The needed amount.
+        needed: u64,
+        /// The present amount.
+        free: u64,
+        /// The system's error.
+        error: io::Error,
+    },
     /// It holds something.
     #[error(
         "it is a device of array {0} already; to begin anew, remove it (or zero the first 128 KiB of a block device)"

@@ -3,12 +3,13 @@
 //! ```text
 //! 0       superblock, 4 KiB      which device of which array, its layout
 //! 4096    superblock, the copy
-//! 8192      record, 768 KiB      what the protocol keeps (epoch, fenced lives, ...), in turn here and 1 MiB further on
+//! 8192      record, 704 KiB      what the protocol keeps (epoch, fenced lives, ...), in turn here and 1 MiB further on
+//! + 704 KiB array's file, 64 KiB the file with which the device is served, in turn here and 1 MiB further on
 //! + 768 KiB membership, 256 KiB  what devices have agreed on, lives and views, in turn here and 1 MiB further on
 //! 8192 + 2 MiB blocks, each 4096 bytes of content, then a sector with linkage record, CRC32C of both, and of it
 //! ```
-//! Earlier releases had records of 1 MiB in the place of both. Such a record is read. Its last quarter is empty, because
-//! an earlier release does not write it for shorter records.
+//! Earlier releases had records of 1 MiB in the place of all three, and of 768 KiB. Such a record is read. The rest of its
+//! place is empty, because an earlier release does not write it for shorter records.
 //!
 //! A sector has 512 bytes, or 4096 where the medium writes no smaller pieces. Blocks are written in multiples of a sector at
 //! multiples of it. All else is written in multiples of 4096, with O_DIRECT. A write is durable after an fdatasync(2) that
@@ -18,6 +19,7 @@ mod block;
 mod buffer;
 mod disk;
 mod error;
+mod examine;
 mod slots;
 mod superblock;
 
@@ -32,12 +34,14 @@ use bytes::Bytes;
 use lockify_array::{BadBlock, Block, BlockError, Extent};
 use lockify_trust::LockedFile;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::io::Errno;
 
 use crate::{ArrayFile, BLOCK, SECTOR};
 use block::Owner;
 use buffer::Buffer;
 pub use disk::{Answered, Disk};
 pub use error::{StoreError, Why};
+pub use examine::{Blocks, Examined, Stored, examine, examine_blocks};
 use slots::Place;
 use superblock::{Bad, Superblock};
 
@@ -50,11 +54,16 @@ const SUPERBLOCKS: [u64; 2] = [0, 4096];
 const SLOT: u64 = 1 << 20;
 /// The size of a slot of the membership's state, bytes.
 const KEPT_SLOT: u64 = 256 << 10;
+/// The size of a slot of the array's file, bytes.
+const FILE_SLOT: u64 = 64 << 10;
 /// Where the blocks begin.
 const BLOCKS: u64 = 8192 + 2 * SLOT;
 /// The protocol's record.
-const RECORD: Place =
-    Place { at: [8192, 8192 + SLOT], size: (SLOT - KEPT_SLOT) as usize, magic: *b"LkRecord" };
+const RECORD: Place = Place {
+    at: [8192, 8192 + SLOT],
+    size: (SLOT - KEPT_SLOT - FILE_SLOT) as usize,
+    magic: *b"LkRecord",
+};
 /// The record of an earlier release.
 const OLD_RECORD: Place = Place { size: SLOT as usize, ..RECORD };
 /// The membership's state.
@@ -62,6 +71,12 @@ const KEPT: Place = Place {
     at: [8192 + SLOT - KEPT_SLOT, 8192 + 2 * SLOT - KEPT_SLOT],
     size: KEPT_SLOT as usize,
     magic: *b"LkMember",
+};
+/// The array's file.
+const FILE: Place = Place {
+    at: [8192 + SLOT - KEPT_SLOT - FILE_SLOT, 8192 + 2 * SLOT - KEPT_SLOT - FILE_SLOT],
+    size: FILE_SLOT as usize,
+    magic: *b"LkArrayF",
 };
 /// The longest record, bytes.
 pub const LONGEST_RECORD: usize = RECORD.longest();
@@ -81,6 +96,19 @@ pub enum Access {
     Direct,
     /// Through it: slower to sync, and read errors may be found late.
     Buffered,
+}
+
+/// Whether a new device's file gets its space at once.
+#[derive(Clone, Copy, Debug)]
+pub enum Space {
+    /// All of it. The file system is not full then when hosts write. Where it cannot reserve space, zeros are written, and this
+    /// is told that it takes long.
+    Allocated {
+        /// Is told what an operator should know.
+        log: fn(&str),
+    },
+    /// Space is taken as blocks are written. Block devices have theirs.
+    Sparse,
 }
 
 /// Returns true if all bytes are zero. It compares memory in pieces. A comparison byte by byte takes longer than reading them.
@@ -144,11 +172,13 @@ impl Store {
         array: &ArrayFile,
         device: u16,
         access: Access,
+        space: Space,
     ) -> Result<Store, StoreError> {
         let at = StoreError::at(path);
         let system = |what| move |error| Why::System { what, error };
         let mut options = OpenOptions::new();
         options.read(true).write(true);
+        let is_new = !path.exists();
         let opened = match is_block_device(path) {
             true => claim(&options, OFlags::CLOEXEC, path),
             false => {
@@ -181,10 +211,14 @@ impl Store {
                 let found = read_superblock(&file);
                 return Err(at(found.map_or(Why::NotEmpty, |found| Why::IsDevice(found.array))));
             }
-            file.set_len(needed).map_err(system("lengthen")).map_err(&at)?;
-            if let Err(why) = try_access(path, access, array.sector) {
+            if let Err(why) = prepare(&file, path, needed, access, array.sector, space) {
                 // As it was, for the next attempt.
                 file.set_len(0).map_err(system("empty")).map_err(&at)?;
+                if is_new {
+                    // Of a link, that which it leads to.
+                    let made = std::fs::canonicalize(path).and_then(std::fs::remove_file);
+                    made.map_err(system("remove")).map_err(&at)?;
+                }
                 return Err(at(why));
             }
         } else {
@@ -260,6 +294,7 @@ impl Store {
             return Err(at(Why::Record));
         }
         let kept = KEPT.read(&file).map_err(system("read")).map_err(&at)?;
+        keep_file(&file, array);
         Ok(Store {
             path: path.to_owned(),
             file,
@@ -449,6 +484,15 @@ impl Store {
     }
 }
 
+/// Puts the array's file on the medium, unless it is there. It is for people who have lost theirs (`lockify array examine`),
+/// so an error does no harm: a medium that fails shows it elsewhere.
+fn keep_file(file: &File, array: &ArrayFile) {
+    let (Ok(text), Ok(found)) = (array.to_toml(), FILE.read(file)) else { return };
+    if found.held.as_deref() != Some(text.as_bytes()) {
+        let _ = FILE.write(file, &AtomicU64::new(found.seq), text.as_bytes());
+    }
+}
+
 fn blocks_of(array: &ArrayFile, device: u16) -> u64 {
     // Witnesses have none.
     if device < array.layout.devices() { array.layout.device_blocks() } else { 0 }
@@ -476,6 +520,62 @@ fn refusal(what: &'static str) -> impl FnOnce(io::Error) -> Why {
         ErrorKind::ResourceBusy => Why::Claimed,
         _ => Why::System { what, error },
     }
+}
+
+/// Makes a new file as long as it has to be, and gives it its space.
+fn prepare(
+    file: &File,
+    path: &Path,
+    needed: u64,
+    access: Access,
+    sector: u32,
+    space: Space,
+) -> Result<(), Why> {
+    let lengthen = |error| match is_full(&error) {
+        true => Why::Full { needed, free: free_beside(file), error },
+        false => Why::System { what: "lengthen", error },
+    };
+    file.set_len(needed).map_err(lengthen)?;
+    try_access(path, access, sector)?;
+    match space {
+        Space::Allocated { log } => allocate(file, path, needed, log),
+        Space::Sparse => Ok(()),
+    }
+}
+
+/// Has all space of a file reserved.
+fn allocate(file: &File, path: &Path, needed: u64, log: fn(&str)) -> Result<(), Why> {
+    let free = free_beside(file);
+    let refused = |error| match is_full(&error) {
+        true => Why::Full { needed, free, error },
+        false => Why::System { what: "allocate", error },
+    };
+    loop {
+        match fallocate(file, FallocateFlags::empty(), 0, needed) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => break,
+            Err(error) => return Err(refused(error.into())),
+        }
+    }
+    log(&format!(
+        "{}: its file system cannot reserve space, so that {needed} bytes of zeros are written: --sparse leaves that out",
+        path.display()
+    ));
+    write_zeros(file, needed).and_then(|()| file.sync_data()).map_err(refused)
+}
+
+/// How many bytes a file's file system has free; none if it does not say.
+fn free_beside(file: &File) -> u64 {
+    rustix::fs::fstatvfs(file).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Returns true if there is no room: on the file system, by a quota, or by a limit of the process.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+    )
 }
 
 /// Checks, before anything is written to a file, that it will be readable in this way.
@@ -527,6 +627,10 @@ fn zero(file: &File, length: u64) -> io::Result<()> {
     if fallocate(file, FallocateFlags::ZERO_RANGE, 0, length).is_ok() {
         return Ok(());
     }
+    write_zeros(file, length)
+}
+
+fn write_zeros(file: &File, length: u64) -> io::Result<()> {
     let zeros = Buffer::new(ZEROS);
     for offset in (0..length).step_by(ZEROS) {
         let count = (length - offset).min(ZEROS as u64) as usize;

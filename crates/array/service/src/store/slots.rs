@@ -51,6 +51,26 @@ impl Place {
         self.size - HEAD
     }
 
+    /// Both as they are.
+    ///
+    /// # Errors
+    /// The system's, but for a medium that fails there, or ends.
+    pub fn slots(&self, file: &File) -> io::Result<[Slot; 2]> {
+        let [one, other] = self.at;
+        Ok([self.slot(file, one)?, self.slot(file, other)?])
+    }
+
+    fn slot(&self, file: &File, offset: u64) -> io::Result<Slot> {
+        let mut buffer = Buffer::new(self.size);
+        match file.read_exact_at(&mut buffer, offset) {
+            Ok(()) => Ok(self.decode(&buffer.freeze())),
+            Err(e) if is_of_medium(&e) || e.kind() == io::ErrorKind::UnexpectedEof => {
+                Ok(Slot::Damaged)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
     /// Reads both.
     ///
     /// # Errors

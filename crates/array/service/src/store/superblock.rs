@@ -39,9 +39,14 @@ pub(super) enum Bad {
 }
 
 impl Superblock {
+    /// The version of the format.
+    pub fn version(&self) -> u32 {
+        if self.sector == SECTOR { VERSION } else { VERSION_OF_OTHER_SECTORS }
+    }
+
     pub fn encode(&self) -> [u8; SIZE] {
         let Layout { redundancy, data, groups, unit, block_size, stripes } = self.layout;
-        let version = if self.sector == SECTOR { VERSION } else { VERSION_OF_OTHER_SECTORS };
+        let version = self.version();
         let mut all = Vec::with_capacity(SIZE);
         all.extend(MAGIC);
         all.extend(version.to_le_bytes());

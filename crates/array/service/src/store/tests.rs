@@ -54,7 +54,7 @@ impl Folder {
     }
 
     fn create_for(&self, array: &ArrayFile) -> Store {
-        Store::create(&self.path(), array, 1, Access::Direct).unwrap()
+        Store::create(&self.path(), array, 1, Access::Direct, Space::Sparse).unwrap()
     }
 
     fn open(&self, array: &ArrayFile, device: u16) -> Result<Store, Why> {
@@ -120,7 +120,7 @@ fn what_is_not_this_device_is_refused() {
     let store = folder.create();
     assert!(matches!(folder.open(&array(), 1), Err(Why::Locked)));
     drop(store);
-    let again = Store::create(&folder.path(), &array(), 1, Access::Direct);
+    let again = Store::create(&folder.path(), &array(), 1, Access::Direct, Space::Sparse);
     assert!(matches!(again.map_err(|e| e.why), Err(Why::IsDevice(id)) if id == array().id));
     let other = ArrayFile { id: ArrayId([8; 16]), ..array() };
     assert!(matches!(folder.open(&other, 1), Err(Why::OtherArray { .. })));
@@ -136,9 +136,9 @@ fn what_is_not_this_device_is_refused() {
     file.set_len(0).unwrap();
     assert!(matches!(folder.open(&array(), 1), Err(Why::Foreign)));
     file.write_all_at(b"something else", 0).unwrap();
-    let create = Store::create(&folder.path(), &array(), 1, Access::Direct);
+    let create = Store::create(&folder.path(), &array(), 1, Access::Direct, Space::Sparse);
     assert!(matches!(create.map_err(|e| e.why), Err(Why::NotEmpty)));
-    let folder = Store::create(Path::new("/dev/null"), &array(), 1, Access::Direct);
+    let folder = Store::create(Path::new("/dev/null"), &array(), 1, Access::Direct, Space::Sparse);
     assert!(matches!(folder.map_err(|e| e.why), Err(Why::Kind)));
 }
 
@@ -252,7 +252,7 @@ fn a_device_of_an_earlier_release_is_taken_over() {
 #[test]
 fn a_witness_has_no_blocks() {
     let folder = Folder::new();
-    let store = Store::create(&folder.path(), &array(), 2, Access::Direct).unwrap();
+    let store = Store::create(&folder.path(), &array(), 2, Access::Direct, Space::Sparse).unwrap();
     assert!(store.read(Extent { start: 0, count: 1 }).is_err());
     assert_eq!(std::fs::metadata(folder.path()).unwrap().len(), file_size(0, SECTOR));
 }
@@ -410,4 +410,53 @@ fn a_disk_says_which_block_fails_and_goes_on() {
     assert_eq!(next(), (DiskToken(3), Ok(DiskAnswer::Done)));
     disk.ask(read(4, 5));
     assert_eq!(next(), (DiskToken(4), Ok(DiskAnswer::Read(vec![Ok(block(7))]))));
+}
+
+/// Blocks of a file of the system (512 bytes) that have space.
+fn has_space(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata(path).unwrap().blocks() * 512
+}
+
+#[test]
+fn a_new_file_gets_its_space_at_once_unless_it_is_sparse() {
+    let needed = |array: &ArrayFile| file_size(blocks_of(array, 1), array.sector);
+    let said = |what: &str| panic!("this file system reserves space: {what}");
+    for (space, all) in [(Space::Allocated { log: said }, true), (Space::Sparse, false)] {
+        let folder = Folder::new();
+        let store = Store::create(&folder.path(), &array(), 1, Access::Direct, space).unwrap();
+        let has = has_space(&folder.path());
+        assert_eq!(has >= needed(&array()), all, "{space:?}: {has} of {}", needed(&array()));
+        store.write(0, &[]).unwrap();
+        assert!(store.read(Extent { start: 0, count: 2 }).unwrap().iter().all(Result::is_ok));
+    }
+}
+
+/// More than any file system has.
+#[test]
+fn a_file_that_does_not_fit_is_refused_with_the_sizes_and_leaves_nothing() {
+    let mut huge = array();
+    huge.layout.stripes = 1 << 28;
+    let folder = Folder::new();
+    let space = Space::Allocated { log: |_| {} };
+    for exists in [false, true] {
+        if exists {
+            File::create(folder.path()).unwrap();
+        }
+        let why = Store::create(&folder.path(), &huge, 1, Access::Direct, space).err().unwrap();
+        let why = why.to_string();
+        assert!(why.contains("it needs ") && why.contains(" free ("), "{why}");
+        assert!(why.contains("--sparse"), "{why}");
+        assert_eq!(folder.path().exists(), exists);
+        assert!(!exists || std::fs::metadata(folder.path()).unwrap().len() == 0);
+    }
+}
+
+#[test]
+fn zeros_are_written_where_space_cannot_be_reserved() {
+    let folder = Folder::new();
+    let file = File::create_new(folder.path()).unwrap();
+    file.set_len(3 << 20).unwrap();
+    write_zeros(&file, 3 << 20).unwrap();
+    assert!(has_space(&folder.path()) >= 3 << 20);
 }

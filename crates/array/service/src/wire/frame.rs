@@ -1,7 +1,7 @@
 //! The messages between an array's processes.
 
-use lockify_array::message::{Reply, Request};
-use lockify_array::{ArrayState, DeviceId, Life, ServerReply, ServerRequest, Time};
+use lockify_array::message::{Answer, Call, Reply, Request};
+use lockify_array::{ArrayState, DeviceId, Life, OpId, ServerReply, ServerRequest, Time};
 use lockify_membership::Vote;
 use lockify_trust::speech::{Framed, printable};
 use serde::{Deserialize, Serialize};
@@ -110,6 +110,12 @@ pub(crate) enum Frame {
 }
 
 impl Frame {
+    /// The last word of a device to a life that is fenced. It answers no request.
+    pub fn fenced(life: Life) -> Frame {
+        let call = Call { op: OpId { life, seq: 0 }, sibling: 0, step: 0 };
+        Frame::Reply(Reply { call, waited: false, boot: 0, answer: Answer::Fenced })
+    }
+
     /// Returns true if it is a message between devices.
     pub fn is_between_devices(&self) -> bool {
         use Frame::{AskTime, Settled, Time, Vote};
@@ -147,10 +153,10 @@ impl Framed for Frame {
 
 #[cfg(test)]
 mod tests {
-    use lockify_array::message::{Action, Answer, Call, Past};
+    use lockify_array::message::{Action, Past};
     use lockify_array::{
-        Agree, Agreed, Ballot, Change, Extent, Held, HostId, LockMode, LockRange, OpId, PartId,
-        Stamp, Term,
+        Agree, Agreed, Ballot, Change, Extent, Held, HostId, LockMode, LockRange, PartId, Stamp,
+        Term,
     };
     use lockify_trust::speech::{MAX_TEXT, SpeechError, decode, decode_head, encode, encode_head};
 
@@ -210,7 +216,8 @@ mod tests {
         ];
         let (stamp, epoch) = (Stamp { time: 1 << 60, host: 3 }, state.since);
         let ask = move |action| Frame::Request(Request { call, stamp, epoch, action });
-        let answer = move |answer| Frame::Reply(Reply { call, waited: true, answer });
+        let answer =
+            move |answer| Frame::Reply(Reply { call, waited: true, boot: u64::MAX, answer });
         let news = [Frame::State(state)];
         asks.into_iter().map(ask).chain(answers.into_iter().map(answer)).chain(news)
     }

@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, Site};
+use crate::common::{PATIENCE, Site, identity};
 use bytes::Bytes;
 use lockify_array::{Condition, DeviceId, OpError, Scheme, Span};
-use lockify_volume::host::{Array, Repair};
+use lockify_volume::host::{Array, Joining, Repair};
+use lockify_volume::status::ask;
 use lockify_volume::{BLOCK, Durability, Timing, upkeep};
 
 struct Farm {
@@ -162,7 +164,7 @@ fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
     std::fs::remove_file(farm.site.path(1)).unwrap();
     farm.start(1, true);
     // On a busy machine it may not be there within a lease, and is given up again.
-    assert!((0..5).any(|_| upkeep::rebuild(&host, DeviceId(1), 4, &|_| {}).is_ok()));
+    assert!((0..5).any(|_| upkeep::rebuild(&host, DeviceId(1), false, 4, &|_| {}).is_ok()));
     assert!(host.status().state.devices.iter().all(|c| *c == Condition::Good));
     let scrub = upkeep::scrub(&host, 0..host.layout().stripes, Repair::None, 4, &|| {}).unwrap();
     let found = upkeep::Found { stripes: host.layout().stripes, ..upkeep::Found::default() };
@@ -269,10 +271,62 @@ fn a_device_file_that_is_put_back_to_an_older_copy_is_left_out_until_it_is_rebui
             assert!(Instant::now() < end, "{scheme}: {:?}", host.status());
         }
         assert_eq!(host.read(span(0, 160)).unwrap(), data(160, 2), "{scheme}");
-        upkeep::rebuild(&host, DeviceId(1), 4, &|_| {}).unwrap();
+        upkeep::rebuild(&host, DeviceId(1), false, 4, &|_| {}).unwrap();
         assert_eq!(host.status().state.devices[1], Condition::Good);
         // Its content counts again.
         farm.stop(0);
         assert_eq!(host.read(span(0, 160)).unwrap(), data(160, 2), "{scheme}");
     }
+}
+
+/// A host that does nothing hears of its fence, too: devices and lock server end its connections. One that has ended in order is
+/// on its node no more, under every scheme, whatever it did last.
+#[test]
+fn a_node_has_the_hosts_that_have_neither_ended_nor_been_fenced() {
+    for scheme in Scheme::ALL {
+        let farm = Farm::new(scheme, 2);
+        let node = "alpha".parse().unwrap();
+        let joining = Joining { node, ..farm.site.joining(None) };
+        let one = Array::open(&farm.site.file, &joining).unwrap();
+        one.write(span(0, 20), data(20, 1)).unwrap();
+        let (tell, told) = channel();
+        one.on_fence(Box::new(move || tell.send(()).unwrap()));
+        let ended = Array::open(&farm.site.file, &joining).unwrap();
+        ended.write(span(40, 20), data(20, 1)).unwrap();
+        ended.read(span(0, 20)).unwrap();
+        ended.leave(PATIENCE);
+        let two = farm.site.open();
+        assert_eq!(two.fence_node(node, PATIENCE), Ok(vec![one.number()]), "{scheme}");
+        told.recv_timeout(PATIENCE).unwrap();
+        assert!(one.is_fenced() && !two.is_fenced(), "{scheme}");
+        assert_eq!(one.write(span(0, 20), data(20, 2)), Err(OpError::Fenced), "{scheme}");
+        let is_cut_off = || {
+            let answers = ask(&farm.site.file, identity(), PATIENCE).unwrap();
+            let reports = answers.voters.iter().chain(&answers.lock_server);
+            let mut hosts = reports.flat_map(|report| report.as_ref().unwrap().hosts.clone());
+            hosts.all(|(host, _)| host != one.number())
+        };
+        assert!((0..100).any(|_| is_cut_off()), "{scheme}");
+        assert_eq!(two.read(span(0, 20)).unwrap(), data(20, 1), "{scheme}");
+        assert_eq!(two.status().state.nodes.get(node).unwrap().hosts().count(), 0, "{scheme}");
+        // The next one is let in.
+        let next = Array::open(&farm.site.file, &joining).unwrap();
+        next.write(span(0, 20), data(20, 3)).unwrap();
+        // It came after the host that fences.
+        assert!(!two.fence_node(node, PATIENCE).unwrap().contains(&next.number()), "{scheme}");
+        assert!(!next.is_fenced(), "{scheme}");
+    }
+}
+
+/// Nothing waits for ever: not for a device that neither answers nor is given up.
+#[test]
+fn a_fence_that_cannot_be_confirmed_fails_with_a_reason() {
+    let mut farm = Farm::new(Scheme::TimestampOrdering, 2);
+    let (one, two) = (farm.site.open(), farm.site.open());
+    one.write(span(0, 20), data(20, 1)).unwrap();
+    farm.stop(1);
+    farm.stop(2);
+    let why = two.fence(one.number(), Duration::from_secs(2)).unwrap_err().to_string();
+    assert!(why.contains("not all of the array's processes have answered in time"), "{why}");
+    assert!(why.contains("device 1: "), "{why}");
 }

@@ -49,6 +49,9 @@ pub enum Kind {
         array: Layout,
         /// How operations are kept apart, by its name on command lines.
         scheme: String,
+        /// Devices answer writes before they are durable: only flushes make them so.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        volatile: bool,
     },
     /// A host was asked to read.
     Read {
@@ -73,6 +76,14 @@ pub enum Kind {
         start: u64,
         /// The written content, block by block.
         tags: Vec<Tag>,
+    },
+    /// A host was asked to make durable all writes that it had answered.
+    Flush {
+        /// By which host.
+        #[serde(flatten)]
+        by: Life,
+        /// Names the operation among those of this life.
+        op: u64,
     },
     /// A host was asked for something else: to check, repair, rebuild or fence.
     Repair {

@@ -129,6 +129,7 @@ impl<R: BufRead> Part<R> {
                 Some(
                     Kind::Read { by, .. }
                     | Kind::Write { by, .. }
+                    | Kind::Flush { by, .. }
                     | Kind::Repair { by, .. }
                     | Kind::Try { by, .. }
                     | Kind::Done { by, .. },

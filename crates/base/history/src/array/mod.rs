@@ -10,9 +10,10 @@
 //!
 //! | event | meaning | fields |
 //! |---|---|---|
-//! | `begin` | the first line | `array` (`redundancy` `data` `groups` `unit` `block_size` `stripes`) `scheme` |
+//! | `begin` | the first line | `array` (`redundancy` `data` `groups` `unit` `block_size` `stripes`) `scheme` *`volatile`* (only flushes make writes durable) |
 //! | `read` | a host was asked to read | `op` `start` `count` (blocks of the array) |
 //! | `write` | a host was asked to write | `op` `start` `tags` |
+//! | `flush` | a host was asked to make durable what it had answered | `op` |
 //! | `repair` | a host was asked to check, repair, rebuild or fence | `op` *`note`* |
 //! | `try` | the operation begins, or begins anew | `op` `seq` (devices know the try by it) *`stamp`* (`[time, host]`) |
 //! | `done` | the operation was answered | `op` *`tags`* (read) *`error`* (it failed) |

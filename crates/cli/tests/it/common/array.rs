@@ -27,6 +27,8 @@ pub struct Array {
     pub security: Vec<String>,
     pub devices: Vec<Option<Process>>,
     pub lock_server: Option<Process>,
+    /// The lock server's log, where it is not among the devices' files.
+    pub lock_log: Option<PathBuf>,
     /// True if processes write histories; and the histories that they have begun.
     pub recorded: bool,
     histories: Vec<PathBuf>,
@@ -73,6 +75,7 @@ impl Array {
             security: Vec::new(),
             devices: (0..voters).map(|_| None).collect(),
             lock_server: None,
+            lock_log: None,
             recorded: false,
             histories: Vec::new(),
             network: None,
@@ -188,7 +191,7 @@ impl Array {
     }
 
     pub fn start_lock_server(&mut self, more: &[&str]) {
-        let log = self.disk("locks");
+        let log = self.lock_log.clone().unwrap_or_else(|| self.disk("locks"));
         let file = self.file_of(Place::Server);
         let args = self.args_with(&file, "lock-server", &[&[log.to_str().unwrap()], more].concat());
         let process = self.spawn_plain(Place::Server, &args, "lock server of array");
@@ -215,12 +218,17 @@ impl Array {
 
     /// Starts a host that exports the array.
     pub fn export(&mut self, number: u32) -> Export {
+        self.export_with(number, &[])
+    }
+
+    pub fn export_with(&mut self, number: u32, more: &[&str]) -> Export {
         let socket = self.user.dir().join(format!("host{number}-{}", self.histories.len()));
         let place = Place::Host(number);
         let file = self.file_of(place);
         let args = ["array", "export", &file, "--name", "array", "--socket"];
         let mut args: Vec<String> = args.map(str::to_owned).to_vec();
         args.push(socket.to_str().unwrap().to_owned());
+        args.extend(more.iter().map(|&arg| arg.to_owned()));
         args.extend(self.security.clone());
         Export { process: self.spawn(place, args, "serves the array"), socket }
     }
@@ -276,8 +284,13 @@ impl Export {
         format!("nbd+unix:///array?socket={}", self.socket.display())
     }
 
+    /// A client that has said nothing yet.
+    pub fn connect_unanswered(&self) -> UnixStream {
+        UnixStream::connect(&self.socket).unwrap()
+    }
+
     pub fn connect(&self) -> Blocks {
-        let stream = UnixStream::connect(&self.socket).unwrap();
+        let stream = self.connect_unanswered();
         // Far beyond a test's duration: one that waits in vain fails instead of hanging.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut client = Client(stream);

@@ -11,7 +11,7 @@ use lockify_array::{
     Span, Work,
 };
 use lockify_volume::ArrayFile;
-use lockify_volume::store::{Access, Disk, Store};
+use lockify_volume::store::{Access, Disk, Space, Store};
 
 use super::case::DATA;
 use super::work::Doer;
@@ -50,7 +50,8 @@ impl Raw {
         let operations = Operations::default();
         let disk = |device: u16| {
             let path = dir.join(format!("raw{device}"));
-            let store = Store::create(&path, file, device, access).map_err(|e| e.to_string())?;
+            let store = Store::create(&path, file, device, access, Space::Sparse)
+                .map_err(|e| e.to_string())?;
             let operations = Arc::clone(&operations);
             let answered = move |token, result: Result<DiskAnswer, DiskError>| {
                 answered(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockify_array::{DeviceId, OpError, Work};
 use lockify_report::crew::{self, Failure};
 use lockify_trust::Identity;
-use lockify_volume::host::{Array, Joining};
+use lockify_volume::host::{Array, Joining, this_node};
 use lockify_volume::store::Access;
 use lockify_volume::{ArrayFile, device, lock_server, nbd};
 use serde::{Deserialize, Serialize};
@@ -88,6 +88,8 @@ fn be_device(
         device: DeviceId(id),
         path: path.to_owned(),
         create: true,
+        // As the files that it is compared with.
+        sparse: true,
         access: if direct { Access::Direct } else { Access::Buffered },
         identity: Identity::loopback("bench", 0),
         log,
@@ -108,8 +110,13 @@ fn be_lock_server(file: &ArrayFile, log_file: &std::path::Path) -> Result<(), Fa
 }
 
 fn open(file: &ArrayFile) -> Result<Array, Failure> {
-    let joining =
-        Joining { memory: None, identity: Identity::loopback("bench", 0), patience: PATIENCE, log };
+    let joining = Joining {
+        memory: None,
+        node: this_node(),
+        identity: Identity::loopback("bench", 0),
+        patience: PATIENCE,
+        log,
+    };
     Ok(Array::open(file, &joining)?)
 }
 

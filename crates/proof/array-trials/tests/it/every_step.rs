@@ -52,7 +52,7 @@ fn no_step_is_the_wrong_one_to_die_at() {
 #[test]
 fn a_failing_step_says_how_to_repeat_it() {
     let summary = crashes(Scheme::DeviceLocking, Faults::Restarts, Victim::Device);
-    let scenario = scenario(Scheme::DeviceLocking, Faults::Restarts);
+    let scenario = scenario(Scheme::DeviceLocking, Faults::Restarts, Victim::Device);
     let known: BTreeSet<u64> = summary.failures.iter().map(|failure| failure.seed).collect();
     for failure in &summary.failures {
         let replay = format!("--every-step=device --replay {}", failure.seed);

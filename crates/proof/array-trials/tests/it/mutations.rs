@@ -1,8 +1,9 @@
 //! Holes of the published protocols for arrays, opened, are found by seeds that are clean when they are closed. Prints which
 //! seed found which.
 //!
-//! One hole cannot show here: an unlock overtakes its lock only where connections do not keep order
-//! (`crates/array/machine/tests/machines/mutations.rs`).
+//! Two holes cannot show here. An unlock overtakes its lock only where connections do not keep order
+//! (`crates/array/machine/tests/machines/mutations.rs`). No region becomes clean before the end of a run
+//! (`crates/array/machine/tests/machines/caches.rs`).
 
 use std::ops::Range;
 
@@ -32,7 +33,7 @@ const fn hole(name: &'static str, mutation: Mutation, faults: Faults, rule: &'st
     Hole { name, open: (scheme, Some(mutation)), closed: scheme, faults, rule, seeds: 0..SEEDS }
 }
 
-const HOLES: [Hole; 10] = [
+const HOLES: [Hole; 12] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -57,6 +58,8 @@ const HOLES: [Hole; 10] = [
     },
     hole("zeros are data", Mutation::ZerosAreData, Faults::Restarts, "reads"),
     hole("forget read errors", Mutation::ReadErrorsAreForgotten, Faults::All, "liveness"),
+    hole("flush trusts restarts", Mutation::FlushTrustsRestarts, Faults::Restarts, "durability"),
+    hole("cache loss fits parity", Mutation::CacheLossFitsParity, Faults::Restarts, "durability"),
     // Takes three faults at once, which few seeds have.
     Hole {
         name: "give up beside unsettled",
@@ -72,9 +75,9 @@ fn verdict(
     scheme: Scheme,
     faults: Faults,
     mutation: Option<Mutation>,
-    (media, seed): (bool, u64),
+    (media, caches, seed): (bool, bool, u64),
 ) -> Result<(), String> {
-    let run = Run { faults, mutation, media, ..Run::new(scheme, 0..SEEDS) };
+    let run = Run { faults, mutation, media, caches, ..Run::new(scheme, 0..SEEDS) };
     run_one(&run, seed, false).map(drop).map_err(|failure| failure.message)
 }
 
@@ -83,11 +86,13 @@ fn find(hole: &Hole) -> Option<String> {
     // Holes that have nothing to do with media are found by the same seeds as before media failed.
     let of_media = [Mutation::ZerosAreData, Mutation::ReadErrorsAreForgotten];
     let media = hole.open.1.is_some_and(|mutation| of_media.contains(&mutation));
+    let of_caches = [Mutation::FlushTrustsRestarts, Mutation::CacheLossFitsParity];
+    let caches = hole.open.1.is_some_and(|mutation| of_caches.contains(&mutation));
     hole.seeds.clone().find_map(|seed| {
-        let what = verdict(hole.open.0, hole.faults, hole.open.1, (media, seed)).err()?;
+        let what = verdict(hole.open.0, hole.faults, hole.open.1, (media, caches, seed)).err()?;
         let broken = format!("VIOLATED {}", hole.rule);
         let what = what.lines().find(|line| line.starts_with(&broken))?;
-        verdict(hole.closed, hole.faults, None, (media, seed)).ok()?;
+        verdict(hole.closed, hole.faults, None, (media, caches, seed)).ok()?;
         let what: String = what.chars().take(110).collect();
         Some(format!("{}, seed {seed}: {what}", hole.faults.name()))
     })

@@ -6,7 +6,11 @@ use lockify_array_trials::seeds::{CONTROLLED, Run, Summary, run, run_one};
 use lockify_array_trials::setting::Variants;
 
 fn clean(scheme: Scheme, faults: Faults, seeds: u64) -> Summary {
-    let summary = run(&Run { faults, ..Run::new(scheme, 0..seeds) }, |_| {});
+    clean_run(&Run { faults, ..Run::new(scheme, 0..seeds) }, seeds)
+}
+
+fn clean_run(all: &Run, seeds: u64) -> Summary {
+    let summary = run(all, |_| {});
     println!("{summary}");
     assert!(summary.failures.is_empty(), "{summary}");
     assert!(summary.total.operations > seeds * 20, "hardly anything happened: {summary}");
@@ -32,9 +36,19 @@ fn interruptions_leave_nothing_to_repair() {
 #[test]
 fn devices_that_restart_lose_nothing() {
     for scheme in CONTROLLED {
-        let summary = clean(scheme, Faults::Restarts, 150);
+        let durable = Run { faults: Faults::Restarts, caches: false, ..Run::new(scheme, 0..150) };
+        let summary = clean_run(&durable, 150);
         assert_eq!((summary.total.failed, summary.total.lost), (0, 0), "{summary}");
         assert!(summary.total.faults > 150 * 5, "hardly anything failed: {summary}");
+    }
+}
+
+/// In some of these seeds, only flushes make writes durable.
+#[test]
+fn devices_that_lose_their_caches_lose_nothing_that_was_flushed() {
+    for scheme in CONTROLLED {
+        let summary = clean(scheme, Faults::Restarts, 150);
+        assert!(summary.total.unflushed > 0, "no flush has failed: {summary}");
     }
 }
 

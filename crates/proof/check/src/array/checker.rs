@@ -39,8 +39,9 @@ impl Checker {
         self.events += 1;
         match (&mut self.run, &event.kind) {
             (Some(run), _) => run.take(event, line),
-            (None, Kind::Begin { array, scheme }) => {
-                self.run = Some(Run::new(*array, scheme.clone()));
+            (None, Kind::Begin { array, scheme, volatile }) => {
+                let run = self.run.insert(Run::new(*array, scheme.clone()));
+                run.volatile = *volatile;
             }
             (None, _) => {
                 let what = "an array's history begins with its `begin`".to_owned();
@@ -90,6 +91,7 @@ fn count(run: &Run, counts: &mut Counts) {
             What::Read => counts.reads += 1,
             What::Write(_) => counts.writes += 1,
             What::Repair => counts.repairs += 1,
+            What::Flush => counts.flushes += 1,
         }
         counts.restarts += op.tries.len().saturating_sub(1) as u64;
         let failed = op.answer.as_ref().is_some_and(|answer| answer.error.is_some());

@@ -26,6 +26,8 @@ pub struct Finding {
     pub tag: Tag,
     /// The value that was there, or should have been.
     pub other: Tag,
+    /// The write of that value, by index, if the value that was read is an older one.
+    pub undone: Option<usize>,
 }
 
 /// The kind of a fault.
@@ -44,6 +46,8 @@ pub enum Fault {
 struct Value {
     /// Line of the call of its write, and of its answer if it was answered well.
     written: Option<(u64, Option<u64>)>,
+    /// The operation that writes it, by index.
+    writer: Option<usize>,
     /// More than one operation writes it: nothing can be told.
     ambiguous: bool,
     /// The first line that shows that it was there.
@@ -63,6 +67,7 @@ pub fn judge(run: &Run) -> (Vec<Finding>, u64) {
             let value = values.entry(*tag).or_default();
             value.ambiguous |= value.written.is_some() || *tag == 0;
             let done = op.answer.as_ref().filter(|answer| answer.error.is_none());
+            value.writer = Some(index);
             value.written = Some((op.line, done.map(|answer| answer.line)));
             value.first_seen = done.map(|answer| answer.line);
             value.last_call = (op.line, index);
@@ -87,6 +92,9 @@ pub fn judge(run: &Run) -> (Vec<Finding>, u64) {
         judged += values.len() as u64;
         findings.extend(overlaps(block, values));
     }
+    if run.volatile {
+        findings.retain(|finding| !may_be_lost(run, finding));
+    }
     (findings, judged)
 }
 
@@ -99,7 +107,7 @@ fn read(value: &mut Value, index: usize, op: &Op, block: u64, tag: Tag) -> Optio
     if unwritten {
         let lines = vec![op.line, answered];
         let fault = Fault::Unwritten;
-        return Some(Finding { fault, block, shown_by: index, lines, tag, other: 0 });
+        return Some(Finding { fault, block, shown_by: index, lines, tag, other: 0, undone: None });
     }
     value.first_seen = Some(value.first_seen.map_or(answered, |line| line.min(answered)));
     value.last_call = value.last_call.max((op.line, index));
@@ -142,10 +150,20 @@ fn overlaps(block: u64, values: &BTreeMap<Tag, Value>) -> Vec<Finding> {
     findings
 }
 
+/// Returns true if a flush was still to make the undone write durable, and more was lost than redundancy replaces.
+fn may_be_lost(run: &Run, finding: &Finding) -> bool {
+    let (Some(write), Some(&seen)) = (finding.undone, finding.lines.last()) else { return false };
+    let answer = run.ops[finding.shown_by].answer.as_ref();
+    let lines = run.ops[write].line..answer.map_or(u64::MAX, |answer| answer.line);
+    !run.is_flushed(write, seen) && run.may_lose_unflushed(finding.block, lines)
+}
+
 /// Of two values that were each seen after the other, the one that was found last came back.
 fn finding(block: u64, a: &Zone<'_>, b: &Zone<'_>) -> Finding {
     let (back, gone) = if a.to > b.to { (a, b) } else { (b, a) };
     let answered = gone.value.written.and_then(|(_, answered)| answered);
+    // Its write may have taken effect before.
+    let is_older = back.value.written.is_some_and(|(called, _)| called < gone.from);
     let undone = answered.is_some_and(|answered| answered < back.to);
     let mut lines = vec![back.from, gone.from, back.to];
     lines.retain(|line| *line != 0);
@@ -156,5 +174,6 @@ fn finding(block: u64, a: &Zone<'_>, b: &Zone<'_>) -> Finding {
         lines,
         tag: back.tag,
         other: gone.tag,
+        undone: gone.value.writer.filter(|_| is_older),
     }
 }

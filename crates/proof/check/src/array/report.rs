@@ -13,6 +13,8 @@ pub struct Counts {
     pub reads: u64,
     /// Operations that write.
     pub writes: u64,
+    /// Operations that make writes durable.
+    pub flushes: u64,
     /// Operations that check, repair or rebuild.
     pub repairs: u64,
     /// Operations that failed.
@@ -43,6 +45,7 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} events: {} reads, {} writes", self.events, self.reads, self.writes)?;
         let named = [
+            (self.flushes, "flushes"),
             (self.repairs, "repairs"),
             (self.failed, "operations failed"),
             (self.unanswered, "operations of crashed hosts never answered"),

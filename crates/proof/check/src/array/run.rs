@@ -17,6 +17,8 @@ pub enum What {
     Read,
     /// It writes these.
     Write(Vec<Tag>),
+    /// It makes durable what its host has answered.
+    Flush,
     /// It checks, repairs or rebuilds: what applications see stays the same.
     Repair,
 }
@@ -71,6 +73,7 @@ impl std::fmt::Display for Op {
         let what = match self.what {
             What::Read => "read",
             What::Write(_) => "write",
+            What::Flush => "flush",
             What::Repair => "repair",
         };
         write!(f, "{what} {} of {}", self.id, self.by)
@@ -130,6 +133,8 @@ pub struct Run {
     pub layout: Layout,
     /// The scheme.
     pub scheme: String,
+    /// Only flushes make writes durable.
+    pub volatile: bool,
     /// Operations, in the order in which they were asked for.
     pub ops: Vec<Op>,
     /// All tries, in the order of their lines.
@@ -162,6 +167,7 @@ impl Run {
         Run {
             layout,
             scheme,
+            volatile: false,
             ops: Vec::new(),
             tries: Vec::new(),
             blocks: BTreeMap::new(),
@@ -194,6 +200,37 @@ impl Run {
         self.downs.get(&device)?.iter().copied().find(|down| *down > line)
     }
 
+    /// Returns true if devices may have lost writes that they had answered. A history does not tell which.
+    pub fn may_lose_writes(&self) -> bool {
+        self.volatile && !self.downs.is_empty()
+    }
+
+    /// Returns true if a write's host was told that the write is durable, in an answer before this line.
+    pub fn is_flushed(&self, write: usize, before: u64) -> bool {
+        let write = &self.ops[write];
+        let answer_of = |op: &Op| op.answer.as_ref().map_or(u64::MAX, |answer| answer.line);
+        let mut flushes = self.ops.iter().filter(|op| op.what == What::Flush && op.is_done());
+        write.is_done()
+            && flushes.any(|flush| {
+                flush.by == write.by && answer_of(write) < flush.line && answer_of(flush) < before
+            })
+    }
+
+    /// Returns true if more was lost than redundancy replaces, so that an unflushed write of a block may be lost. Two devices of
+    /// its group went down, or one and a host; and one of them between these lines.
+    pub fn may_lose_unflushed(&self, block: u64, lines: std::ops::Range<u64>) -> bool {
+        let Layout { data, unit, groups, .. } = self.layout;
+        let group = block / (u64::from(data) * u64::from(unit)) % u64::from(groups);
+        let members = self.layout.members();
+        let first = group as u16 * members;
+        let devices = (first..first + members).filter_map(|device| self.downs.get(&device));
+        let before = |line: &&u64| **line < lines.end;
+        let downs = devices.clone().filter(|downs| downs.iter().any(|line| *line < lines.end));
+        let hosts = self.crashed.values().filter(before);
+        let at_once = devices.flatten().any(|line| lines.contains(line));
+        at_once && downs.count() + hosts.count() >= 2
+    }
+
     /// Takes the event of this line in.
     pub fn take(&mut self, event: &Event, line: u64) {
         self.t = event.t;
@@ -214,6 +251,7 @@ impl Run {
                 let count = tags.len() as u64;
                 self.called(*by, *op, What::Write(tags.clone()), (*start, count), line)
             }
+            Kind::Flush { by, op } => self.called(*by, *op, What::Flush, (0, 0), line),
             Kind::Repair { by, op, .. } => self.called(*by, *op, What::Repair, (0, 0), line),
             Kind::Try { by, op, seq, stamp } => self.tried(*by, *op, *seq, *stamp),
             Kind::Done { by, op, tags, error } => {
@@ -263,8 +301,8 @@ impl Run {
         line: u64,
     ) -> Result<(), String> {
         let end = start.checked_add(count);
-        if what != What::Repair && (count == 0 || end.is_none_or(|end| end > self.layout.blocks()))
-        {
+        let has_blocks = !matches!(what, What::Flush | What::Repair);
+        if has_blocks && (count == 0 || end.is_none_or(|end| end > self.layout.blocks())) {
             return Err(format!("operation {id} of {by} is not within the array"));
         }
         let index = self.ops.len();

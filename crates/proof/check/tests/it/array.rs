@@ -28,6 +28,7 @@ fn history(scheme: &str, lines: &[impl AsRef<str>]) -> String {
         let kind = match words[0] {
             "w" => Kind::Write { by: by(1), op: n(2), start: n(3), tags: list(4) },
             "r" => Kind::Read { by: by(1), op: n(2), start: n(3), count: n(4) },
+            "flush" => Kind::Flush { by: by(1), op: n(2) },
             "repair" => Kind::Repair { by: by(1), op: n(2), note: None },
             "try" => Kind::Try { by: by(1), op: n(2), seq: n(3), stamp: stamp(4, n(1)) },
             "ok" => Kind::Done { by: by(1), op: n(2), tags: list(3), error: None },
@@ -465,4 +466,46 @@ fn what_is_written_is_read_back() {
     assert_eq!(writer.into_inner().unwrap(), text.as_bytes());
     let report = judge_text(&text);
     assert_eq!(report.counts, Counts { events: 13, ..report.counts });
+}
+
+/// Host 1 writes block 0 twice. Devices go down, and host 2 then reads the first value. `flush` comes before that.
+fn undone(flush: &[&str], downs: &[&str]) -> Vec<&'static str> {
+    let writes = "w 1 1 0 7, ok 1 1, w 1 2 0 8, ok 1 2";
+    let mut all = lines(writes, flush);
+    all.extend(downs.iter().map(ToString::to_string));
+    all.extend(["r 2 1 0 1", "ok 2 1 7", "end"].map(str::to_owned));
+    let text = history(LOCKS, &all).replacen(
+        "\"device-locking\"",
+        "\"device-locking\",\"volatile\":true",
+        1,
+    );
+    rules(&judge_text(&text))
+}
+
+const FLUSHED: [&str; 2] = ["flush 1 3", "ok 1 3"];
+
+#[test]
+fn only_flushed_writes_outlive_more_lost_caches_than_redundancy_replaces() {
+    let two = ["down 0", "down 2"];
+    assert_eq!(undone(&[], &two), [] as [&str; 0]);
+    assert_eq!(undone(&FLUSHED, &two), ["durability"]);
+    // One lost cache is made good by the others, flushed or not.
+    assert_eq!(undone(&[], &["down 0"]), ["durability"]);
+    assert_eq!(undone(&[], &["down 0", "down 0"]), ["durability"]);
+    assert_eq!(undone(&[], &[]), ["durability"]);
+    // A flush that failed, that has no answer, or that another host asked for, promises nothing.
+    assert_eq!(undone(&["flush 1 3", "no 1 3"], &two), [] as [&str; 0]);
+    assert_eq!(undone(&["flush 3 1", "ok 3 1"], &two), [] as [&str; 0]);
+    // Nor does one that was asked for before the write was answered.
+    let early = "w 1 1 0 7, ok 1 1, w 1 2 0 8, flush 1 3, ok 1 2, ok 1 3";
+    let all = lines(early, &["down 0", "down 2", "r 2 1 0 1", "ok 2 1 7", "end"]);
+    let text = history(LOCKS, &all).replacen(
+        "\"device-locking\"",
+        "\"device-locking\",\"volatile\":true",
+        1,
+    );
+    assert_eq!(rules(&judge_text(&text)), [] as [&str; 0]);
+    // Without caches nothing may be undone.
+    let strict = history(LOCKS, &all);
+    assert_eq!(rules(&judge_text(&strict)), ["durability"]);
 }

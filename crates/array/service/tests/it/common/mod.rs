@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockify_array::{DeviceId, Layout, Redundancy, Scheme};
 use lockify_trust::Identity;
 use lockify_volume::device::{Server, Serving};
-use lockify_volume::host::{Array, Joining};
+use lockify_volume::host::{Array, Joining, this_node};
 use lockify_volume::store::Access;
 use lockify_volume::{
     ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, SECTOR, Timing,
@@ -21,7 +21,7 @@ pub fn log(what: &str) {
     println!("{what}");
 }
 
-fn identity() -> Identity {
+pub fn identity() -> Identity {
     Identity::loopback("test", 0)
 }
 
@@ -80,6 +80,7 @@ impl Site {
             device: DeviceId(id),
             path: self.path(id),
             create,
+            sparse: true,
             access: Access::Direct,
             identity: identity(),
             log,
@@ -100,6 +101,6 @@ impl Site {
 
     pub fn joining(&self, memory: Option<&Path>) -> Joining {
         let memory = memory.map(Path::to_owned);
-        Joining { memory, identity: identity(), patience: PATIENCE, log }
+        Joining { memory, node: this_node(), identity: identity(), patience: PATIENCE, log }
     }
 }

@@ -17,6 +17,9 @@ impl Rule for Serializable {
         if seen.run.blocks.is_empty() {
             return Err("no `devread` and `devwrite` events");
         }
+        if seen.run.may_lose_writes() {
+            return Err("devices do not say which writes they have lost");
+        }
         counts.conflicts = seen.graph.edges.len() as u64;
         let violations = seen.graph.circles().into_iter().map(|circle| {
             let mut lines = Vec::new();

@@ -20,6 +20,9 @@ impl Rule for TimestampOrder {
         if seen.graph.nodes.iter().all(|node| node.stamp.is_none()) {
             return Err("no `stamp` in `try` events");
         }
+        if seen.run.may_lose_writes() {
+            return Err("devices do not say which writes they have lost");
+        }
         let mut violations = Vec::new();
         for (&(from, to), why) in &seen.graph.edges {
             let stamp = |id: u32| seen.graph.nodes[id as usize].stamp;

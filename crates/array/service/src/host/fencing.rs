@@ -1,0 +1,88 @@
+//! Hosts that are cut off at the word of a cluster manager or an operator, by their number or by their node's name.
+
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use lockify_array::{ArrayState, Change, HostId, Life, NodeName, OpError, Peer, Work};
+
+use super::{Array, name};
+
+/// The name of this machine, as the node on which hosts run.
+pub fn this_node() -> NodeName {
+    NodeName::of_machine(rustix::system::uname().nodename().to_bytes())
+}
+
+impl Array {
+    /// Has a function called when this host is fenced; at once if it is. It is called on the array's thread, and must not wait
+    /// for anything.
+    pub fn on_fence(&self, told: Box<dyn FnOnce() + Send>) {
+        self.calls.on_fence(told);
+    }
+
+    /// Returns true if others have taken this host for dead.
+    pub fn is_fenced(&self) -> bool {
+        self.calls.is_fenced()
+    }
+
+    /// The array's state in which this host has attached. It has all hosts that had attached before. `None` for a visitor.
+    pub fn attached(&self) -> Option<&ArrayState> {
+        self.attached.as_deref().map(|attached| &attached.state)
+    }
+
+    /// Cuts a host off, for good. When this returns, all devices of the array have recorded that durably, and so no write of the
+    /// host takes effect any more. Its unfinished writes are repaired, and its locks are free.
+    ///
+    /// # Errors
+    /// [`OpError`]; after this time, too. The host may be cut off all the same, at some devices or all.
+    pub fn fence(&self, host: u32, patience: Duration) -> Result<(), OpError> {
+        let end = Instant::now() + patience;
+        let life = Life { host: HostId(host), incarnation: u64::from(host) };
+        self.perform_until(Work::Fence { life }, end)?;
+        // Not before: whoever fences the node would take this host for cut off.
+        self.detach(host, end)
+    }
+
+    /// Cuts off all hosts of a node that attached before this one, except this one. Returns their numbers.
+    ///
+    /// # Errors
+    /// As for [`Array::fence`].
+    pub fn fence_node(&self, node: NodeName, patience: Duration) -> Result<Vec<u32>, OpError> {
+        let end = Instant::now() + patience;
+        let node = self.attached().and_then(|state| state.nodes.get(node));
+        let hosts = node.iter().flat_map(|node| node.hosts());
+        let hosts: Vec<u32> = hosts.filter(|host| *host != self.number()).collect();
+        for host in &hosts {
+            self.fence(*host, end.saturating_duration_since(Instant::now()))?;
+        }
+        Ok(hosts)
+    }
+
+    /// A host counts no more as one of its node.
+    pub(super) fn detach(&self, host: u32, end: Instant) -> Result<(), OpError> {
+        self.perform_until(Work::Change { change: Change::Detach { host } }, end)
+    }
+
+    /// Does a piece of work, or fails at this time; it may yet be done.
+    pub(super) fn perform_until(&self, work: Work, end: Instant) -> Result<(), OpError> {
+        let (to, from) = sync_channel(1);
+        self.submit(work, Box::new(move |result| drop(to.send(result))));
+        let result = from.recv_timeout(end.saturating_duration_since(Instant::now()));
+        result.unwrap_or_else(|_| Err(self.late())).map(drop)
+    }
+
+    /// Whom it has waited for.
+    fn late(&self) -> OpError {
+        let out = |peer: Peer| match peer {
+            Peer::Device(device) => {
+                let devices = self.status().state.devices;
+                devices.get(usize::from(device.0)) == Some(&lockify_array::Condition::Failed)
+            }
+            Peer::Server => false,
+        };
+        let connections = self.status().connections;
+        let why =
+            |c: &super::Connection| Some(format!("; {}: {}", name(c.peer), c.down.as_deref()?));
+        let down: String = connections.iter().filter(|c| !out(c.peer)).filter_map(why).collect();
+        OpError::State(format!("not all of the array's processes have answered in time{down}"))
+    }
+}

@@ -1,0 +1,235 @@
+//! More devices of a group are gone than its redundancy bears: what clients, `status` and the commands say, and the ways back.
+
+use std::time::{Duration, Instant};
+
+use crate::common::array::{Array, BLOCK, Blocks};
+use crate::common::relay::Place;
+use crate::common::traffic::{content, device};
+use crate::common::{code, stderr, stdout, wait_for};
+
+/// Blocks of the stripes that tests use: 4 data units of 4 blocks each in five devices.
+const STRIPE: usize = 16;
+/// Of `--lease 1s`: eight leases, one more for a later operation, and some for a busy machine.
+const BOUND: Duration = Duration::from_secs(25);
+
+fn five() -> Array {
+    let mut array = Array::create(5, &[]);
+    array.start_all();
+    array
+}
+
+/// The error of a read; 0 if there is none.
+fn read(blocks: &mut Blocks, block: usize) -> u32 {
+    blocks.0.request((0, 0), 9, (block * BLOCK) as u64, BLOCK as u32);
+    let (error, _) = blocks.0.reply();
+    if error == 0 {
+        blocks.0.get(BLOCK);
+    }
+    error
+}
+
+fn write(blocks: &mut Blocks, block: usize) -> u32 {
+    blocks.begin_write(3, block, &content(1));
+    blocks.0.reply().0
+}
+
+/// Until an operation succeeds.
+fn until_ok(mut operation: impl FnMut() -> u32) {
+    let began = Instant::now();
+    while operation() != 0 {
+        assert!(began.elapsed() < 2 * BOUND, "it goes on failing");
+    }
+}
+
+fn status_line(array: &Array, id: usize) -> String {
+    let status = array.lockify("status", &[]);
+    assert_eq!(code(&status), 1, "{}", stdout(&status));
+    let text = stdout(&status);
+    text.lines().find(|line| line.starts_with(&format!("{id} "))).unwrap().to_owned()
+}
+
+/// Flips a byte of blocks of a device that does not run.
+fn tear(array: &Array, id: usize, blocks: std::ops::Range<usize>) {
+    let disk = array.disk(&format!("disk{id}"));
+    let mut bytes = std::fs::read(&disk).unwrap();
+    for block in blocks {
+        bytes[8192 + (2 << 20) + block * (BLOCK + 512) + 100] ^= 1;
+    }
+    std::fs::write(disk, bytes).unwrap();
+}
+
+/// A device is ended and given up, and another one's blocks are torn. Then the rebuild of the first one cannot have
+/// everything.
+fn beside_a_torn_one(array: &mut Array) {
+    let mut host = array.export(1);
+    host.connect().write(0, &content(4 * STRIPE));
+    assert_eq!(host.process.end(), Some(0));
+    array.devices[1].take().unwrap().end();
+    wait_for(|| device(array, 1)["condition"] == "failed");
+    array.devices[2].take().unwrap().end();
+    tear(array, 2, 0..2);
+    array.start(2, "disk2", &[]);
+    wait_for(|| device(array, 2)["serving"] == true);
+    array.start(1, "disk1-new", &["--create"]);
+}
+
+#[test]
+fn a_rebuild_that_loses_blocks_says_which_and_ends_with_1() {
+    let mut array = five();
+    beside_a_torn_one(&mut array);
+    let replaced = array.lockify("replace", &["--id", "1"]);
+    let text = stdout(&replaced);
+    assert_eq!(code(&replaced), 1, "{text}{}", stderr(&replaced));
+    assert!(text.contains("lost, because the other devices do not yield them"), "{text}");
+    assert!(text.contains("in stripe 0") && !text.contains("good"), "{text}");
+    wait_for(|| (0..5).all(|id| device(&array, id)["unchecked"] == 0));
+    // Those that were lost before are no news.
+    array.devices[3].take().unwrap().end();
+    wait_for(|| device(&array, 3)["condition"] == "failed");
+    array.start(3, "disk3-new", &["--create"]);
+    let replaced = array.lockify("replace", &["--id", "3"]);
+    assert_eq!(code(&replaced), 0, "{}{}", stdout(&replaced), stderr(&replaced));
+    assert!(stdout(&replaced).contains("device 3 is rebuilt and good"));
+    let scrub = array.lockify("scrub", &[]);
+    assert_eq!(code(&scrub), 1, "{}", stdout(&scrub));
+}
+
+/// Two devices are gone, and so nobody is given up. What needs them is an error in time, and the rest goes on. When they are
+/// back, so is everything, for the same host.
+fn two_are_gone(scheme: &str) {
+    let mut array = Array::create(5, &["--scheme", scheme]);
+    array.start_all();
+    let mut host = array.export(1);
+    let mut blocks = host.connect();
+    let before = content(4 * STRIPE);
+    blocks.write(0, &before);
+    array.devices[0].take().unwrap().kill();
+    array.devices[1].take().unwrap().kill();
+    let began = Instant::now();
+    // All at once, and more than one round of them.
+    let mut errors = vec![0; STRIPE];
+    for block in 0..STRIPE {
+        blocks.0.request((0, 0), block as u64, (block * BLOCK) as u64, BLOCK as u32);
+    }
+    for _ in 0..STRIPE {
+        let (error, cookie) = blocks.0.reply();
+        errors[cookie as usize] = error;
+        if error == 0 {
+            let at = cookie as usize * BLOCK;
+            assert!(blocks.0.get(BLOCK) == before[at..at + BLOCK]);
+        }
+    }
+    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+    assert!(errors.iter().all(|error| [0, 5].contains(error)), "{errors:?}");
+    // Two of five units are gone: one of them may be parity's.
+    assert!((4..=8).contains(&errors.iter().filter(|error| **error == 5).count()), "{errors:?}");
+    // A write that has begun on some devices may take effect or not; it is no silence either.
+    let began = Instant::now();
+    let failed = errors.iter().position(|error| *error == 5).unwrap();
+    assert_eq!(write(&mut blocks, failed), 5);
+    assert_eq!(read(&mut blocks, failed), 5);
+    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+    let log = array.log(Place::Host(1));
+    assert!(log.contains("the array does not answer: "), "{log}");
+    array.start(0, "disk0", &[]);
+    array.start(1, "disk1", &[]);
+    until_ok(|| read(&mut blocks, failed));
+    until_ok(|| write(&mut blocks, failed));
+    blocks.write(0, &content(4 * STRIPE));
+    array.wait_until_healthy();
+    array.assert_clean();
+    assert_eq!(host.process.end(), Some(0));
+}
+
+#[test]
+fn two_devices_are_gone_under_timestamp_ordering() {
+    two_are_gone("timestamp-ordering");
+}
+
+#[test]
+fn two_devices_are_gone_under_device_locking() {
+    two_are_gone("device-locking");
+}
+
+#[test]
+fn two_devices_are_gone_under_callback_locking() {
+    two_are_gone("callback-locking");
+}
+
+/// One device is gone, and the other one's file was replaced. `status` calls nothing good that is empty, and the documented
+/// way out works.
+#[test]
+fn an_empty_device_beside_a_missing_one() {
+    let mut array = five();
+    let host = array.export(1);
+    let mut blocks = host.connect();
+    let before = content(4 * STRIPE);
+    blocks.write(0, &before);
+    array.devices[0].take().unwrap().kill();
+    array.devices[1].take().unwrap().kill();
+    array.start(1, "disk1-new", &["--create"]);
+    wait_for(|| {
+        let line = status_line(&array, 1);
+        assert!(!line.contains(" good "), "{line}");
+        line.contains("its medium is empty")
+    });
+    assert_eq!(device(&array, 1)["condition"], "new");
+    assert_eq!(device(&array, 1)["serving"], false);
+    let began = Instant::now();
+    let errors: Vec<u32> = (0..STRIPE).map(|block| read(&mut blocks, block)).collect();
+    assert!(errors.contains(&5) && errors.contains(&0), "{errors:?}");
+    assert!(began.elapsed() < 2 * BOUND, "{:?}", began.elapsed());
+    let refused = array.lockify("replace", &["--id", "1"]);
+    assert_eq!(code(&refused), 3);
+    let text = stderr(&refused);
+    assert!(
+        text.contains("since device 0 does not answer") && text.contains("--accept-loss"),
+        "{text}"
+    );
+    let replaced = array.lockify("replace", &["--id", "1", "--accept-loss"]);
+    let text = stdout(&replaced) + &stderr(&replaced);
+    assert_eq!(code(&replaced), 1, "{text}");
+    assert!(text.contains("device 0 is given up as well") && text.contains("lost"), "{text}");
+    array.start(0, "disk0-new", &["--create"]);
+    let replaced = array.lockify("replace", &["--id", "0"]);
+    assert_eq!(code(&replaced), 1, "{}{}", stdout(&replaced), stderr(&replaced));
+    array.wait_until_healthy();
+    // What was on the others is there; the rest is an error, and never wrong data.
+    let mut lost = 0;
+    for block in 0..4 * STRIPE {
+        blocks.0.request((0, 0), 9, (block * BLOCK) as u64, BLOCK as u32);
+        match blocks.0.reply() {
+            (0, 9) => assert!(blocks.0.get(BLOCK) == before[block * BLOCK..][..BLOCK], "{block}"),
+            (error, _) => {
+                assert_eq!(error, 5, "EIO");
+                lost += 1;
+            }
+        }
+    }
+    assert!((STRIPE..=2 * STRIPE).contains(&lost), "{lost}");
+    blocks.write(0, &content(20 * STRIPE));
+    let whole = array.lockify("scrub", &["--repair"]);
+    assert!(stdout(&whole).contains("stripes"), "{}", stderr(&whole));
+}
+
+/// A group of which a device was given up loses another one.
+#[test]
+fn a_device_is_lost_beside_one_that_has_failed() {
+    let mut array = five();
+    let host = array.export(1);
+    host.connect().write(0, &content(2 * STRIPE));
+    array.devices[0].take().unwrap().kill();
+    wait_for(|| device(&array, 0)["condition"] == "failed");
+    array.start(0, "disk0-new", &["--create"]);
+    array.devices[1].take().unwrap().kill();
+    array.start(1, "disk1-new", &["--create"]);
+    wait_for(|| device(&array, 1)["condition"] == "new");
+    let refused = array.lockify("replace", &["--id", "1"]);
+    assert_eq!(code(&refused), 3);
+    assert!(stderr(&refused).contains("the blocks of both would be lost"), "{}", stderr(&refused));
+    let replaced = array.lockify("replace", &["--id", "1", "--accept-loss"]);
+    assert_eq!(code(&replaced), 1, "{}{}", stdout(&replaced), stderr(&replaced));
+    let replaced = array.lockify("replace", &["--id", "0"]);
+    assert_eq!(code(&replaced), 1, "{}{}", stdout(&replaced), stderr(&replaced));
+    array.wait_until_healthy();
+}
