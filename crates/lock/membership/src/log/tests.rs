@@ -799,6 +799,21 @@ fn voters_learn_of_the_beginning_from_nodes_that_do_not_vote() {
     }
 }
 
+#[test]
+fn the_power_may_fail_at_any_time_while_a_cluster_begins() {
+    for seed in 0..200 {
+        let voters = 1 + (seed % 5) as u32;
+        let mut w = World::new(5, voters, seed);
+        for _ in 0..3 {
+            let time = w.random.next() % (20 * MS);
+            w.run(time);
+            (1..=5).for_each(|n| w.kill(n));
+            (1..=5).for_each(|n| w.start(n));
+        }
+        w.settle(&[1, 2, 3, 4, 5], 20 * LEASE);
+    }
+}
+
 /// One of two voters is removed. It knows that this is decided, and stops before the other hears it.
 #[test]
 fn the_last_voter_learns_from_the_removed_one_that_it_is_the_last() {
