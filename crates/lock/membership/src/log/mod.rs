@@ -587,7 +587,7 @@ impl LogMembership {
             return;
         }
         let votes = self.state.voters.get(&node) == Some(&hello.witness.disk);
-        // A node that does not vote, but knows no more than the beginning, may be the only one that knows it.
+        // A node without a vote that knows just the beginning may be the only one that knows it.
         let knows_beginning = self.is_voter() || self.index == 0;
         let (state, index) = match &self.base {
             // From the configuration's beginning, so that it votes from there.

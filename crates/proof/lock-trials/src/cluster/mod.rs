@@ -666,8 +666,8 @@ impl Cluster {
         Err(format!("no progress: nodes halt again and again: {}", self.who_is_not_whole()))
     }
 
-    /// Returns true if processes are still to be ended, because of events before all was quiet. One of them is a leave
-    /// that has begun: its node acts in the view until it has left, and then its process ends.
+    /// Returns true if processes are still to be ended, because of events before all was quiet. A node that leaves acts
+    /// until it has left. Then its process ends.
     fn is_more_planned(&self) -> bool {
         let ends = |action: &Option<Action>| {
             matches!(action, Some(Action::TakeAway(..) | Action::Replace(..) | Action::Agent(..)))

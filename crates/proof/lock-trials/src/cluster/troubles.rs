@@ -197,8 +197,8 @@ impl Cluster {
         }
     }
 
-    /// An agent may fail as long as faults happen. After that every agent succeeds: after each failure the membership
-    /// service waits longer before it starts the next one, and the trial does not wait for ever.
+    /// An agent may fail as long as faults happen. After that every agent succeeds. The membership service waits longer
+    /// after each failure, and a trial does not wait for ever.
     pub(super) fn agent_succeeds(&mut self) -> bool {
         self.random.random_bool(0.8) || self.sim.now() >= self.quiet_at
     }
