@@ -27,7 +27,7 @@
 //! on until an operator begins a new era on a survivor.
 //!
 //! **Begin.** Nodes without state begin a cluster only together: when all listed nodes are connected, none has
-//! a state, and all have the same list and keys.
+//! a state, and all have the same list and keys. If only some disks get so far, their nodes teach the others.
 
 mod absence;
 mod agree;
@@ -587,9 +587,11 @@ impl LogMembership {
             return;
         }
         let votes = self.state.voters.get(&node) == Some(&hello.witness.disk);
+        // A node without a vote that knows just the beginning may be the only one that knows it.
+        let knows_beginning = self.is_voter() || self.index == 0;
         let (state, index) = match &self.base {
             // From the configuration's beginning, so that it votes from there.
-            Some(base) if votes && theirs.config < ours.config && self.is_voter() => (base, 0),
+            Some(base) if votes && theirs.config < ours.config && knows_beginning => (base, 0),
             _ if votes && theirs.config < ours.config => return,
             _ => (&self.state, ours.index),
         };

@@ -771,6 +771,80 @@ fn learners_are_members_and_do_not_vote() {
     w.settle(&[1, 2, 3, 4, 5, 6, 7, 8, 9], 20 * LEASE);
 }
 
+/// The configuration that a node's disk knows; `None`: it knows of no cluster.
+fn written(w: &World, node: u32) -> Option<ConfigId> {
+    let image = Image::decode(w.places[&NodeId(node)].disk.as_deref()?).unwrap();
+    image.base.map(|state| state.config)
+}
+
+/// The power fails while the cluster begins, and only disks of nodes without a vote have got so far.
+#[test]
+fn voters_learn_of_the_beginning_from_nodes_that_do_not_vote() {
+    for seed in 0..8 {
+        let mut w = World::new(5, 3, seed);
+        while written(&w, 5).is_none() {
+            w.step();
+            // Their disks take their numbers, and nothing after that.
+            for n in 1..=4 {
+                w.place(n).disk_full = w.place(n).disk.is_some();
+            }
+        }
+        (1..=5).for_each(|n| w.kill(n));
+        assert!((1..=4).all(|n| w.place(n).disk.is_some() && written(&w, n).is_none()));
+        for n in 1..=5 {
+            w.place(n).disk_full = false;
+            w.start(n);
+        }
+        w.settle(&[1, 2, 3, 4, 5], 20 * LEASE);
+    }
+}
+
+#[test]
+fn the_power_may_fail_at_any_time_while_a_cluster_begins() {
+    for seed in 0..200 {
+        let voters = 1 + (seed % 5) as u32;
+        let mut w = World::new(5, voters, seed);
+        for _ in 0..3 {
+            let time = w.random.next() % (20 * MS);
+            w.run(time);
+            (1..=5).for_each(|n| w.kill(n));
+            (1..=5).for_each(|n| w.start(n));
+        }
+        w.settle(&[1, 2, 3, 4, 5], 20 * LEASE);
+    }
+}
+
+/// One of two voters is removed. It knows that this is decided, and stops before the other hears it.
+#[test]
+fn the_last_voter_learns_from_the_removed_one_that_it_is_the_last() {
+    let mut stopped = 0;
+    for seed in 0..16 {
+        let mut w = World::new(2, 2, seed);
+        w.settle(&[1, 2], 10 * LEASE);
+        let before = w.service(1).state.config;
+        let request = Request::Leave { node: NodeId(1) };
+        w.event(NodeId(1), Event::Request { id: 1, request });
+        while [1, 2].iter().all(|n| w.service(*n).state.config == before) {
+            w.step();
+        }
+        // In some seeds the one that stays leads, and is the first to know.
+        if w.service(2).state.config > before {
+            continue;
+        }
+        w.link(1, 2, false);
+        while written(&w, 1) == Some(before) {
+            w.step();
+        }
+        w.kill(1);
+        assert_eq!(written(&w, 2), Some(before));
+        w.link(1, 2, true);
+        w.start(1);
+        w.settle(&[2], 20 * LEASE);
+        stopped += 1;
+    }
+    assert!(stopped > 0);
+}
+
 #[test]
 fn an_agent_has_to_succeed_where_the_cluster_asks_for_one() {
     let mut w = World::new(3, 3, 15);

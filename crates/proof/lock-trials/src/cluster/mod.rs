@@ -1,6 +1,8 @@
 //! One run: a simulated cluster with its membership service, faults, clients and observers.
 
 mod corosync;
+#[cfg(test)]
+mod tests;
 mod totem;
 mod troubles;
 mod views;
@@ -664,12 +666,14 @@ impl Cluster {
         Err(format!("no progress: nodes halt again and again: {}", self.who_is_not_whole()))
     }
 
-    /// Returns true if processes are still to be ended, because of events before all was quiet.
+    /// Returns true if processes are still to be ended, because of events before all was quiet. A node that leaves acts
+    /// until it has left. Then its process ends.
     fn is_more_planned(&self) -> bool {
         let ends = |action: &Option<Action>| {
             matches!(action, Some(Action::TakeAway(..) | Action::Replace(..) | Action::Agent(..)))
         };
-        self.actions.iter().any(ends)
+        let leaves = |node: &&LockNode| node.life() == Life::Leaving;
+        self.actions.iter().any(ends) || self.nodes().iter().any(leaves)
     }
 
     /// Once nothing goes wrong, membership services have nothing to do: but some go on, to show that views stay.

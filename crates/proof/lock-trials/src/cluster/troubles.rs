@@ -188,12 +188,18 @@ impl Cluster {
         if self.sim.status(sim_id(by)) == Some(NodeStatus::Paused) {
             return self.at(self.sim.now() + MILLISECOND, Action::Agent(by, process, node));
         }
-        let success = self.random.random_bool(0.8);
+        let success = self.agent_succeeds();
         if success {
             self.sim.inject(Fault::Crash { node: sim_id(node), power_loss: true });
         }
         if self.sim.incarnation(sim_id(by)) == process {
             self.sim.with(sim_id(by), |machine, cx| machine.fenced(cx, node, success));
         }
+    }
+
+    /// An agent may fail as long as faults happen. After that every agent succeeds. The membership service waits longer
+    /// after each failure, and a trial does not wait for ever.
+    pub(super) fn agent_succeeds(&mut self) -> bool {
+        self.random.random_bool(0.8) || self.sim.now() >= self.quiet_at
     }
 }
