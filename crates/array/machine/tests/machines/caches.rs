@@ -315,7 +315,7 @@ fn rebuild(caches: &mut Caches, device: u16) {
     caches.world.run();
     for stripe in 0..caches.world.layout.stripes {
         let answer = caches.run(0, Work::Rebuild { device: id, stripe });
-        assert!(matches!(answer, Ok(HostAnswer::Scrubbed { .. })), "{answer:?}");
+        assert!(matches!(answer, Ok(HostAnswer::Rebuilt { lost: 0, .. })), "{answer:?}");
     }
     assert_eq!(caches.run(0, change(Change::Rebuilt(id, u64::MAX))), Ok(HostAnswer::Done));
 }
