@@ -170,17 +170,18 @@ pub(crate) fn examine(
     let newest = headers.newest(headers.all());
     let missed = missed(columns, &headers, traces);
     let awaited = traces.iter().any(|trace| matches!(trace, Trace::Awaited { .. }));
-    let one =
-        |(at, ((column, units), doubtful)): (usize, (&(Column<'_>, Vec<Seen>), &Vec<usize>))| {
-            let is_older = |unit: &usize| column.is_older(units, *unit, (at, &newest), rule);
-            let accused = Accused {
-                older: (0..units.len()).filter(is_older).collect(),
-                missed: (0..units.len()).filter(|unit| missed[at][*unit]).collect(),
-                awaited,
-            };
-            column.examine(units, &accused, doubtful, rule)
+    let one = |(at, doubtful): (usize, &Vec<usize>)| {
+        let (column, units) = &columns[at];
+        let is_older = |unit: &usize| column.is_older(units, *unit, (at, &newest), rule);
+        let accused = Accused {
+            older: (0..units.len()).filter(is_older).collect(),
+            missed: (0..units.len()).filter(|unit| missed[at][*unit]).collect(),
+            awaited,
         };
-    let mut findings: Vec<Finding> = columns.iter().zip(doubts).enumerate().map(one).collect();
+        column.examine(units, &accused, doubtful, rule)
+    };
+    let mut findings: Vec<Finding> =
+        doubts.iter().take(columns.len()).enumerate().map(one).collect();
     if findings.iter().any(|finding| !finding.mends.is_empty()) {
         keep_evidence(columns, &headers, &mut findings);
     } else if findings.iter().all(|finding| !finding.undecided) {
