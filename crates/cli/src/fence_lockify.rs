@@ -102,7 +102,7 @@ const PARAMETERS: [(&str, &str); 19] = [
 /// Those of them that are true or false.
 const FLAGS: [&str; 3] = ["missing-as-off", "verbose", "quiet"];
 
-/// Whether the program was called by the agent's name.
+/// Returns true if the program was called by the agent's name.
 pub fn is_called(program: Option<&OsStr>) -> bool {
     program.is_some_and(|path| Path::new(path).file_name() == Some(OsStr::new(NAME)))
 }

@@ -157,7 +157,7 @@ impl Rebuild {
         self.marked.blocks == 0 && self.earlier.blocks == 0
     }
 
-    /// What is lost, and the remedy, for the end of a sentence; empty if nothing is.
+    /// The loss, and the remedy, for the end of a sentence; empty if nothing is lost.
     pub fn of_lost(&self) -> String {
         let part = |losses: &Losses, what: &str| match losses.blocks {
             0 => String::new(),

@@ -194,7 +194,7 @@ fn an_empty_device_beside_a_missing_one() {
     let replaced = array.lockify("replace", &["--id", "0"]);
     assert_eq!(code(&replaced), 1, "{}{}", stdout(&replaced), stderr(&replaced));
     array.wait_until_healthy();
-    // What was on the others is there; the rest is an error, and never wrong data.
+    // The others' content is there; the rest is an error, and never wrong data.
     let mut lost = 0;
     for block in 0..4 * STRIPE {
         blocks.0.request((0, 0), 9, (block * BLOCK) as u64, BLOCK as u32);

@@ -733,7 +733,7 @@ impl<'a> Trial<'a> {
             && self.caretaker.is_idle();
         let last = self.places.host(lockify_array::HostId(LAST));
         if quiet {
-            // Who had the newest state chosen may have died before anybody else heard of it.
+            // The host that had the newest state chosen may have died before anybody else heard of it.
             let state = self.caretaker.state().clone();
             self.sim.with(last, |host, cx| host.learn(state, cx));
         }

@@ -238,7 +238,7 @@ fn hosts_that_attach_at_the_same_time_get_different_numbers() {
     assert!(first.changed(other).is_err());
     let second = first.changed(attach(1, 8)).unwrap().unwrap();
     assert_eq!(second.hosts, 2);
-    // Whether or not it knows.
+    // It need not know.
     assert_eq!(second.changed(one), Ok(None));
     let hosts = |state: &ArrayState| state.nodes.iter().flat_map(Node::hosts).collect::<Vec<_>>();
     assert_eq!(hosts(&second), [1, 2]);

@@ -62,7 +62,7 @@ impl Covered {
 struct Flushing {
     /// When it began.
     began: Time,
-    /// What it makes durable, if that can be said.
+    /// The writes that it makes durable, if that can be said.
     covers: Option<Covered>,
 }
 
@@ -116,7 +116,7 @@ impl Device {
         self.disk.add(None, Job::Flush, Purpose::Flush { call, number });
     }
 
-    /// What a flush makes durable that begins now.
+    /// The writes that a flush makes durable which begins now.
     fn covered_by_flush(&self, newest: Time) -> Option<Covered> {
         let own = self.record.state().devices.get(usize::from(self.config.id.0));
         let is_whole = own == Some(&Condition::Good) && self.readmission.is_over();
@@ -146,7 +146,7 @@ impl Device {
                 self.record.durable = covers;
                 self.save(answer);
             }
-            // What it has made durable may be on its way to the record.
+            // The record of the writes that it has made durable may be on its way.
             (None, Some(answer)) if self.is_saving() => self.save(Some(answer)),
             (None, Some((call, answer))) => self.reply(call, false, answer),
             (None, None) => {}
@@ -189,7 +189,7 @@ impl Device {
         self.config.durable || self.durable.covers(used)
     }
 
-    /// What a repair has to know of blocks here: writes with later timestamps may be lost.
+    /// A repair has to know this of blocks here: writes with later timestamps may be lost.
     pub(super) fn durable_to(&self, extent: Extent) -> Time {
         #[cfg(feature = "mutations")]
         if self.config.mutation == Some(Mutation::CacheLossFitsParity) {

@@ -3,7 +3,7 @@
 use super::record::Record;
 use crate::{ArrayState, Epoch, Life};
 
-/// What a device's record says.
+/// The content of a device's record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordView {
     /// The version of the record's format: 1 or 2.

@@ -18,7 +18,7 @@ use super::{ArrayHost, HostOutput};
 use crate::message::Action;
 use crate::{DeviceId, OpError, Peer, Time, Work};
 
-/// What devices owe.
+/// The answers that devices owe.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
     /// Since when a peer owes an answer about blocks, and has given none.

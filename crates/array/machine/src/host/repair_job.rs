@@ -49,7 +49,7 @@ pub(super) enum Then {
     Resume(Box<Task>),
     /// A flush, which needs to know what the stripe has.
     Flush(Box<Task>),
-    /// Who waited has been told that it takes too long.
+    /// The one that waited has been told that it takes too long.
     Nobody,
 }
 

@@ -59,7 +59,7 @@ pub(super) struct Flush {
     rounds: u32,
 }
 
-/// What the flush's answers say of the devices.
+/// The devices' starts, as the flush's answers tell them.
 struct Starts<'a> {
     /// The starts that have answered the flush.
     now: &'a BTreeMap<DeviceId, u64>,

@@ -30,7 +30,7 @@ fn layouts() -> [Layout; 2] {
 
 struct Caches {
     world: World,
-    /// What was written last, by block.
+    /// The last write of each block.
     content: Vec<Vec<u8>>,
 }
 
@@ -98,7 +98,7 @@ impl Caches {
         assert_eq!(self.world.inconsistent_stripes(&state), [] as [u64; 0], "{case}");
     }
 
-    /// What devices do in the background.
+    /// The devices' work in the background.
     fn check_all(&mut self, host: usize) {
         for stripe in 0..self.world.layout.stripes {
             let answer = self.run(host, Work::Scrub { stripe, repair: true });

@@ -52,7 +52,7 @@ pub enum Bad {
 #[derive(Clone)]
 pub struct DiskInMemory {
     pub blocks: Vec<Block>,
-    /// What a power loss leaves: blocks of durable writes, and all that a flush has followed.
+    /// A power loss leaves these: blocks of durable writes, and all that a flush has followed.
     pub durable: Vec<Block>,
     pub record: Option<Bytes>,
     /// Its bad blocks.

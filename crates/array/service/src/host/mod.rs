@@ -107,7 +107,7 @@ pub struct Scrubbed {
     pub undecided: u32,
 }
 
-/// What a rebuild has found in a stripe.
+/// A rebuild's findings in a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rebuilt {
     /// Blocks whose content is lost.

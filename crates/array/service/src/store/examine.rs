@@ -44,7 +44,7 @@ impl std::fmt::Display for Stored {
     }
 }
 
-/// What the blocks of a device are like.
+/// The state of a device's blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Blocks {
     /// Those that nobody has written.
@@ -63,7 +63,7 @@ pub struct Blocks {
     pub newest: u64,
 }
 
-/// What a device's medium says.
+/// The content of a device's medium.
 #[derive(Clone, Debug)]
 pub struct Examined {
     /// It is a block device.
@@ -102,7 +102,7 @@ pub struct Examined {
     pub files: [Stored; 2],
     /// The array's file, as the device was served with it last.
     pub file: Option<ArrayFile>,
-    /// What is wrong.
+    /// The faults.
     pub problems: Vec<String>,
 }
 

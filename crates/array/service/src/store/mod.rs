@@ -98,7 +98,7 @@ pub enum Access {
     Buffered,
 }
 
-/// Whether a new device's file gets its space at once.
+/// A new device's file gets its space at once, or as it is written.
 #[derive(Clone, Copy, Debug)]
 pub enum Space {
     /// All of it. The file system is not full then when hosts write. Where it cannot reserve space, zeros are written, and this
