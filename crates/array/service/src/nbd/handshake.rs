@@ -132,18 +132,15 @@ fn answer_contexts(
     export: &Export,
     agreed: Agreed,
 ) -> io::Result<bool> {
-    let Some(request) = ContextRequest::decode(data) else {
-        refuse(stream, option, reply::INVALID, "the lengths in this option contradict each other")?;
-        return Ok(false);
-    };
     if !agreed.structured {
         refuse(stream, option, reply::INVALID, "ask for structured replies first")?;
         return Ok(false);
     }
-    if !export.is_named(request.name) {
-        unknown_export(stream, option, export)?;
+    let request = ContextRequest::decode(data);
+    let named = request.as_ref().map(|request| request.name);
+    let Some(request) = for_export(stream, option, named, export)?.and(request) else {
         return Ok(false);
-    }
+    };
     let lists = option == option::LIST_META_CONTEXT;
     let named = request.queries.contains(&ALLOCATION);
     let all = lists && (request.queries.is_empty() || request.queries.contains(&&b"base:"[..]));
@@ -157,9 +154,25 @@ fn answer_contexts(
     Ok(named)
 }
 
-fn unknown_export(stream: &mut impl Write, option: u32, export: &Export) -> io::Result<()> {
-    let what = format!("there is no such export; there is \"{}\"", export.name);
-    refuse(stream, option, reply::UNKNOWN, &what)
+/// Refuses an option that cannot be decoded, or that names another export.
+fn for_export(
+    stream: &mut impl Write,
+    option: u32,
+    named: Option<&[u8]>,
+    export: &Export,
+) -> io::Result<Option<()>> {
+    match named {
+        None => {
+            let what = "the lengths in this option contradict each other";
+            refuse(stream, option, reply::INVALID, what)?;
+        }
+        Some(name) if export.is_named(name) => return Ok(Some(())),
+        Some(_) => {
+            let what = format!("there is no such export; there is \"{}\"", export.name);
+            refuse(stream, option, reply::UNKNOWN, &what)?;
+        }
+    }
+    Ok(None)
 }
 
 /// The export's capabilities after this negotiation.
@@ -181,14 +194,11 @@ fn answer_info(
     export: &Export,
     agreed: Agreed,
 ) -> io::Result<bool> {
-    let Some(request) = InfoRequest::decode(data) else {
-        refuse(stream, option, reply::INVALID, "the lengths in this option contradict each other")?;
+    let request = InfoRequest::decode(data);
+    let named = request.as_ref().map(|request| request.name);
+    let Some(request) = for_export(stream, option, named, export)?.and(request) else {
         return Ok(false);
     };
-    if !export.is_named(request.name) {
-        unknown_export(stream, option, export)?;
-        return Ok(false);
-    }
     let mut tell = |kind: u16, value: &[u8]| {
         let mut data = kind.to_be_bytes().to_vec();
         data.extend(value);
