@@ -136,13 +136,9 @@ impl Lockspace {
             Master::Unknown => self.store[key].master = Master::At(master),
             Master::Here | Master::At(_) => {}
         }
-        let lock = &mut self.store[lkid];
-        lock.op_no = (lock.op_no + 1) & Lock::OP_MASK;
-        self.issue(lkid);
-        if self.store.contains_resource(key) {
-            self.place_awaiting_master(key);
-            self.drop_if_unused(key);
-        }
+        // In the order of the calls: the one that asked may not be the first.
+        self.place_waiting(key);
+        self.drop_if_unused(key);
     }
 
     pub(crate) fn send_remove(&mut self, directory: NodeId, name: Name) {

@@ -71,8 +71,8 @@ impl Lockspace {
         }
     }
 
-    /// The master has become known without an answer to the lock that asked: it and those behind
-    /// it go on.
+    /// The master has become known: the lock that asked for it and all others that wait for it go
+    /// on, in the order of their calls.
     pub(crate) fn place_waiting(&mut self, key: ResourceKey) {
         use crate::lock::{Lock, OpStage};
         use crate::queue::Queue;

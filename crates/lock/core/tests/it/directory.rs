@@ -1,6 +1,6 @@
 //! Directory mastery with messages that cross a recovery.
 
-use lockify_core::{ClientId, Input, LockArgs, Mode, Policy, Status};
+use lockify_core::{ClientId, Input, LockArgs, Mode, Policy, Status, UnlockFlags};
 
 use crate::common::{Cluster, MS, name, node};
 
@@ -53,4 +53,40 @@ fn a_request_that_is_never_sent_keeps_no_record() {
         assert_eq!(cluster.granted(one, next), Mode::PR, "ends: {ends}");
         cluster.assert_sound();
     }
+}
+
+/// A former master sends a request away while a later one of the same node asks the directory: the earlier one goes first.
+#[test]
+fn requests_that_wait_for_the_master_go_in_the_order_of_their_calls() {
+    let mut cluster = Cluster::with(4, Policy::Directory, |config| config.toss_after = 5);
+    let (one, two, three, four) = (node(1), node(2), node(3), node(4));
+    let what = cluster.name_at(one);
+    for at in [two, three] {
+        let lock = cluster.request(at, &what, Mode::PR);
+        cluster.run();
+        cluster.unlock(at, lock).unwrap();
+        cluster.run();
+    }
+    // Node 3 still remembers node 2, which has forgotten the name; node 4 masters it now.
+    cluster.now += 10;
+    cluster.tick(two);
+    cluster.run();
+    let held = cluster.request(four, &what, Mode::CR);
+    cluster.run();
+    assert_eq!(cluster.granted(four, held), Mode::CR);
+    let given_up = cluster.request(three, &what, Mode::EX);
+    cluster.unlock_with(three, given_up, UnlockFlags::FORCE, None).unwrap();
+    let earlier = cluster.request(three, &what, Mode::CW);
+    cluster.deliver(three, two);
+    cluster.deliver(three, two);
+    // The first answer makes node 3 forget node 2.
+    cluster.deliver(two, three);
+    let later = cluster.request(three, &what, Mode::PR);
+    cluster.deliver(two, three);
+    cluster.run();
+    assert_eq!(cluster.granted(three, earlier), Mode::CW);
+    assert!(cluster.completions(three, later).is_empty(), "CW and PR exclude each other");
+    cluster.unlock(three, earlier).unwrap();
+    cluster.run();
+    assert_eq!(cluster.granted(three, later), Mode::PR);
 }

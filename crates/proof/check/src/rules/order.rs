@@ -7,7 +7,10 @@
 //! - Neither gave up its place (NOORDER, HEADQUE, EXPEDITE, ORPHAN, NOTIFY, CONVDEADLK, or
 //!   `"ordered":false`), and the earlier one was not cancelled.
 //! - Between them, no view changed and no claim was refused for the resource. A new master does not know
-//!   the old order. The resource had a granted lock all the time, or else its master may have changed.
+//!   the old order. The resource had a granted lock all the time, or else its master may have changed. From
+//!   the call of its unlock on, a lock may be gone.
+//! - The node was granted a lock of the resource in this time, before the earlier call. Otherwise it may
+//!   have sent that to a former master, and the later one straight to the new one.
 //!
 //! Then the later request must not be granted while the earlier one waits. A new lock is granted at once
 //! only if no request waits. It is granted from the queue only if it is first.
@@ -41,8 +44,8 @@ struct Queue {
     waiting: Vec<Waiting>,
     /// Locks that were granted and are not known to be gone.
     granted: HashSet<LockKey>,
-    /// Since which line there was always one of them.
-    alive_since: u64,
+    /// Who was granted a lock since there has always been one, and at which line first.
+    knows_master: HashMap<Life, u64>,
 }
 
 /// FIFO where promised.
@@ -76,8 +79,12 @@ impl Invariant for Order {
                 self.with_queue(seen, |queue, key| queue.waiting.retain(|w| w.key != key));
                 Ok(())
             }
-            Kind::Unlock if seen.event.flags.contains(Flags::FORCE) => {
-                self.with_queue(seen, |queue, key| queue.waiting.retain(|w| w.key != key));
+            Kind::Unlock => {
+                let forced = seen.event.flags.contains(Flags::FORCE);
+                self.with_queue(seen, |queue, key| {
+                    queue.waiting.retain(|w| !forced || w.key != key);
+                    queue.granted.remove(&key);
+                });
                 Ok(())
             }
             Kind::Settled => {
@@ -220,9 +227,10 @@ impl Queue {
 
     fn add_granted(&mut self, key: LockKey, line: u64) {
         if self.granted.is_empty() {
-            self.alive_since = line;
+            self.knows_master.clear();
         }
         self.granted.insert(key);
+        self.knows_master.entry(key.life).or_insert(line);
     }
 
     /// A call that should have been granted before this one.
@@ -232,12 +240,13 @@ impl Queue {
         if !keeps_place || self.granted.is_empty() {
             return None;
         }
+        let known_since = *self.knows_master.get(&life)?;
         let earlier = self.waiting.iter().filter(|w| {
             w.key.life == life
                 && w.kind == op.kind
                 && w.line < op.line
                 && w.views == views
-                && w.line > self.alive_since
+                && w.line > known_since
         });
         counts.order_judged += 1;
         earlier.min_by_key(|w| w.line).copied()

@@ -703,6 +703,8 @@ fn a_client_that_dies_with_a_writing_lock_invalidates_the_value_block() {
 const QUEUE: &str = r#"
         e:"request",n:1,l:1,r:1,m:"EX"
         e:"grant",n:1,l:1,m:"EX"
+        e:"request",n:2,l:3,r:1,m:"NL"
+        e:"grant",n:2,l:3,m:"NL"
         e:"request",n:2,l:1,r:1,m:"EX"
         e:"request",n:2,l:2,r:1,m:"PR"
         e:"convert",n:1,l:1,m:"NL"
@@ -724,7 +726,7 @@ fn grants_in_order_are_clean() {
 #[test]
 fn overtaking_in_the_queue_is_found() {
     let overtakes = QUEUE.to_owned() + r#"e:"grant",n:2,l:2,m:"PR""#;
-    assert_eq!(broken(&overtakes), ("order", vec![3, 4, 7]));
+    assert_eq!(broken(&overtakes), ("order", vec![5, 6, 9]));
     // Another node's requests may have reached the master later.
     clean(
         "order",
@@ -732,6 +734,22 @@ fn overtaking_in_the_queue_is_found() {
             .replace("e:\"request\",n:2,l:2", "e:\"request\",n:3,l:2")
             .replace("e:\"grant\",n:2,l:2", "e:\"grant\",n:3,l:2"),
     );
+    // A node that was granted nothing there may have asked a former master first.
+    let knows = "        e:\"grant\",n:2,l:3,m:\"NL\"\n";
+    clean("order", &overtakes.replace(knows, ""));
+    // So may one whose master has let go of everything: a lock may be gone when its unlock is called.
+    let moved = r#"
+        e:"request",n:1,l:1,r:1,m:"EX"
+        e:"grant",n:1,l:1,m:"EX"
+        e:"unlock",n:1,l:1
+        e:"request",n:3,l:1,r:1,m:"NL"
+        e:"grant",n:3,l:1,m:"NL"
+        e:"complete",n:1,l:1,"status":65538
+        e:"request",n:1,l:2,r:1,m:"EX"
+        e:"request",n:1,l:3,r:1,m:"PR"
+        e:"grant",n:1,l:3,m:"PR"
+        "#;
+    clean("order", moved);
     // Its caller may overtake.
     let unordered = overtakes.replace("m:\"PR\"\n", "m:\"PR\",\"flags\":[\"noorder\"]\n");
     clean("order", &unordered);
