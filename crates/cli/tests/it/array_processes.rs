@@ -211,7 +211,9 @@ fn a_device_beside_an_unsettled_one_is_replaced_when_an_operator_says_so() {
     assert!(stderr(&refused).contains("or give --accept-loss"), "{}", stderr(&refused));
     assert_eq!(device(&array, 2)["condition"], "new");
     let replaced = array.lockify("replace", &["--id", "2", "--accept-loss"]);
-    assert_eq!(code(&replaced), 0, "{}", stderr(&replaced));
+    // Device 1 was killed amid writes: with their half on the old device 2, some blocks may be lost, and it must say so.
+    let lost = stdout(&replaced).contains("lost, because the other devices do not yield them");
+    assert_eq!(code(&replaced), i32::from(lost), "{}{}", stdout(&replaced), stderr(&replaced));
     array.wait_until_healthy();
 }
 
