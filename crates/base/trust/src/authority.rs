@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ED25519, date_time_ymd,
+    KeyUsagePurpose, date_time_ymd,
 };
 
 use rustls::pki_types::pem::PemObject as _;
@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::TrustError;
 use crate::name::node_name;
+use crate::seed::new_key;
 
 /// How long before its making a certificate is valid: other nodes' clocks may be behind.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(24 * 3600);
@@ -83,7 +84,7 @@ impl Authority {
     /// # Errors
     /// The lifetime is out of range, or the system gives no random numbers.
     pub fn new(cluster: &str, lifetime: Lifetime) -> Result<Authority, TrustError> {
-        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(failed("cannot make a key"))?;
+        let key = new_key()?;
         Authority::with_key(cluster, key, lifetime)
     }
 
@@ -144,7 +145,7 @@ impl Authority {
         node: u32,
         lifetime: Lifetime,
     ) -> Result<String, TrustError> {
-        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(failed("cannot make a key"))?;
+        let key = new_key()?;
         let what = "cannot make a certificate";
         let mut params =
             CertificateParams::new([node_name(cluster, node)?]).map_err(failed(what))?;

@@ -10,11 +10,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use x509_parser::extensions::GeneralName;
 
 use crate::anchors::{Anchors, Validity};
 use crate::error::TrustError;
 use crate::explain::explain;
-use crate::name::server_name;
+use crate::name::{node_in, server_name};
 
 /// Keeps this protocol apart from others that might be given the same certificates.
 const PROTOCOL: &[u8] = b"lockify";
@@ -104,6 +105,11 @@ impl Credentials {
         &self.end.until
     }
 
+    /// The cluster whose nodes they are for.
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
     /// Begins a connection to this node: another one that answers is refused.
     ///
     /// # Errors
@@ -135,6 +141,19 @@ pub fn proves(connection: &Connection, cluster: &str, node: u32) -> bool {
     let parsed = own.and_then(|own| ParsedCertificate::try_from(own).ok());
     let (Some(parsed), Ok(name)) = (parsed, server_name(cluster, node)) else { return false };
     verify_server_name(&parsed, &name).is_ok()
+}
+
+/// The node of this cluster that the other side of an established connection has proved to be.
+pub fn proven_node(connection: &Connection, cluster: &str) -> Option<u32> {
+    let own = connection.peer_certificates()?.first()?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(own).ok()?;
+    let names = parsed.subject_alternative_name().ok()??.value;
+    let mut nodes = names.general_names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => node_in(name),
+        _ => None,
+    });
+    // The library has the last word on names.
+    nodes.find(|node| proves(connection, cluster, *node))
 }
 
 fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {

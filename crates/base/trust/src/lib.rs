@@ -32,13 +32,14 @@ mod locked;
 mod mailbox;
 mod name;
 mod secured;
+mod seed;
 mod shared_key;
 mod socket;
 pub mod speech;
 mod text;
 
 pub use authority::{Authority, Lifetime};
-pub use credentials::{Credentials, proves};
+pub use credentials::{Credentials, proven_node, proves};
 pub use error::TrustError;
 pub use explain::explain;
 pub use folder::{CA, CA_KEY, CaFolder, IDENTITY, NodeFiles};

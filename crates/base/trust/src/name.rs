@@ -26,6 +26,11 @@ pub fn node_name(cluster: &str, node: u32) -> Result<String, TrustError> {
     Ok(format!("node-{node}.{}.lockify.internal", labels.join(".")))
 }
 
+/// The node that a name would be of, in any cluster.
+pub(crate) fn node_in(name: &str) -> Option<u32> {
+    name.strip_prefix("node-")?.split_once('.')?.0.parse().ok()
+}
+
 /// [`node_name`] as the TLS library wants it.
 pub(crate) fn server_name(cluster: &str, node: u32) -> Result<ServerName<'static>, TrustError> {
     let name = node_name(cluster, node)?;

@@ -2,26 +2,21 @@
 
 use std::path::Path;
 
-use rcgen::KeyPair;
 use ring::hkdf;
-use ring::rand::{SecureRandom as _, SystemRandom};
 
 use crate::authority::{Authority, Lifetime};
 use crate::error::TrustError;
 use crate::files;
+use crate::seed::{self, SEED};
 
 /// How a key's text begins; the number is that of the derivation below.
 const PREFIX: &str = "lockify-key-1:";
 
-/// Bytes of the secret, and of an Ed25519 seed.
-const BYTES: usize = 32;
+/// Bytes of the secret.
+const BYTES: usize = SEED;
 
 /// Keys that a file may have: each is one more to be derived, and to be believed.
 const MOST_KEYS: usize = 8;
-
-/// PKCS #8 (RFC 8410, 7) around an Ed25519 seed.
-const PKCS8_HEAD: [u8; 16] =
-    [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
 /// The secret.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,10 +34,7 @@ impl SharedKey {
     /// # Errors
     /// The system gives no random numbers.
     pub fn generate() -> Result<SharedKey, TrustError> {
-        let mut bytes = [0; BYTES];
-        let filled = SystemRandom::new().fill(&mut bytes);
-        filled.map_err(|e| TrustError::crypto("cannot make a key")(&e))?;
-        Ok(SharedKey(bytes))
+        seed::random().map(SharedKey)
     }
 
     /// Its text, a line.
@@ -101,9 +93,7 @@ impl SharedKey {
         let derived = salt.extract(&self.0);
         let derived = derived.expand(&info, hkdf::HKDF_SHA256).and_then(|okm| okm.fill(&mut seed));
         derived.map_err(|e| failed(&e))?;
-        let pkcs8 = [&PKCS8_HEAD[..], &seed].concat();
-        let key = KeyPair::try_from(pkcs8.as_slice()).map_err(|e| failed(&e))?;
-        Authority::with_key(cluster, key, Lifetime::Endless)
+        Authority::with_key(cluster, seed::key_of(&seed)?, Lifetime::Endless)
     }
 }
 

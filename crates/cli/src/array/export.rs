@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockify_array::NodeName;
+use lockify_trust::node_name;
 use lockify_volume::ArrayFile;
 use lockify_volume::host::{Array, Joining, this_node};
 use lockify_volume::nbd::{Ended as ServerEnded, Export, Listen, OPEN_TO_NETWORK, Server};
@@ -50,7 +51,11 @@ pub struct Args {
     /// Serve by TCP, on a loopback address; port 0 is a free one
     #[arg(long, value_name = "ADDR:PORT", group = "where")]
     listen: Option<SocketAddr>,
-    /// Allow other addresses in --listen, if the words are "anybody who reaches the network may read and write the array"
+    /// Serve by TLS only, with the keys of --ca and --identity: clients prove that they are nodes of the cluster. Allows all
+    /// addresses in --listen
+    #[arg(long, requires = "ca")]
+    tls: bool,
+    /// Without --tls, allow other addresses in --listen, if the words are "anybody who reaches the network may read and write the array"
     #[arg(long, value_name = "WORDS", requires = "listen")]
     open_to_network: Option<String>,
     /// The export's name [default: the file's, without .toml]; clients need not give it
@@ -89,7 +94,7 @@ fn parse_group(text: &str) -> Result<u32, String> {
 impl Args {
     fn place(&self) -> Result<Listen, Failure> {
         let open = match self.open_to_network.as_deref() {
-            None => false,
+            None => self.tls,
             Some(OPEN_TO_NETWORK) => true,
             Some(_) => {
                 let what = format!("--open-to-network wants the words \"{OPEN_TO_NETWORK}\"");
@@ -119,7 +124,10 @@ impl Args {
 pub fn run(args: &Args) -> Ended {
     let place = args.place()?;
     let file = ArrayFile::read(&args.array).or_fail(Code::Unreadable)?;
-    let server = Server::listen(&place, args.export(&file), say).or_fail(Code::Failed)?;
+    let identity = args.secure.renewed_identity(say)?;
+    let keys = identity.keyring().filter(|_| args.tls).cloned();
+    let server =
+        Server::listen(&place, args.export(&file), keys.clone(), say).or_fail(Code::Failed)?;
     for signal in [SIGTERM, SIGINT] {
         let stop = server.stopper().or_fail(Code::Failed)?.into_socket();
         signal_hook::low_level::pipe::register(signal, stop).or_fail(Code::Failed)?;
@@ -130,7 +138,7 @@ pub fn run(args: &Args) -> Ended {
     let joining = Joining {
         memory: args.state.clone(),
         node: args.node_name.unwrap_or_else(this_node),
-        identity: args.secure.renewed_identity(say)?,
+        identity: identity.clone(),
         patience: args.patience,
         log: say,
     };
@@ -141,6 +149,10 @@ pub fn run(args: &Args) -> Ended {
     let array = opened.or_fail(Code::Failed)?;
     let uri = server.uri().or_fail(Code::Failed)?;
     print(&format!("host {} serves the array: {uri}\n", array.number()))?;
+    if keys.is_some() {
+        let name = node_name(identity.cluster(), identity.node()).or_fail(Code::Failed)?;
+        say(&format!("clients compare the certificate with the name {name} (QEMU: tls-hostname)"));
+    }
     // Also while no client asks for anything.
     let stop = server.stopper().or_fail(Code::Failed)?;
     array.on_fence(Box::new(move || stop.stop()));

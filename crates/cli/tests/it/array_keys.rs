@@ -7,10 +7,11 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use crate::common::array::{Array, BLOCK, Export};
+use crate::common::nbd::{Client, head};
 use crate::common::relay::Place;
 use crate::common::traffic::{SHARED, content, device, work};
 use crate::common::{Process, User, code, stderr, stdout, wait_for};
-use lockify_trust::{CaFolder, Lifetime, NodeFiles};
+use lockify_trust::{CaFolder, Lifetime, NodeFiles, Source};
 use lockify_volume::ArrayFile;
 use rustix::process::Signal;
 
@@ -139,6 +140,44 @@ fn an_array_with_a_lock_server_lives_with_certificates() {
     let array = Array::of_nodes(3, &["--scheme", "server-locking"]);
     let certificates = Certificates::make(&array.user.dir().join("ca"));
     lives(array, &|node| certificates.args(node));
+}
+
+/// Clients of a block device prove who they are, too.
+#[test]
+fn an_export_by_tls_wants_certificates_from_its_clients() {
+    let mut array = Array::of_nodes(3, &[]);
+    let certificates = Certificates::make(&array.user.dir().join("ca"));
+    start(&mut array, &|node| certificates.args(node));
+    let host = array.export_with(1, &["--tls"]);
+    let mut stranger = Client(host.connect_unanswered());
+    stranger.get(18);
+    stranger.put(&3u32.to_be_bytes());
+    stranger.option(3, &[]);
+    assert_eq!(stranger.answer().1, 0x8000_0005);
+    let NodeFiles { ca, identity, .. } = certificates.of(2);
+    let keys = Source::Certificates { ca: ca.clone(), identity: identity.clone() };
+    let own = keys.read("lockify", 2).unwrap();
+    let mut client = Client(host.connect_unanswered());
+    client.begin_tls();
+    let mut client = client.with_tls(own.dial(OTHER).unwrap());
+    client.option(1, b"array");
+    client.get(10);
+    let written = content(2);
+    client.put(&head((0, 1), 1, 0, written.len() as u32));
+    client.put(&written);
+    assert_eq!(client.reply(), (0, 1));
+    client.request((0, 0), 2, 0, written.len() as u32);
+    assert_eq!(client.reply(), (0, 2));
+    assert!(client.get(written.len()) == written);
+    ended(array, vec![host]);
+}
+
+#[test]
+fn tls_without_certificates_is_refused() {
+    let array = Array::create(3, &[]);
+    let output = array.user.lockify(&["array", "export", &array.file(), "--socket", "x", "--tls"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("--ca"), "{}", stderr(&output));
 }
 
 fn cluster_key(user: &User, name: &str) -> String {

@@ -12,7 +12,7 @@ pub enum ListenError {
     Taken(PathBuf),
     /// An address that others can reach.
     #[error(
-        "{0} is not loopback, and who reaches it may read and write everything; use a Unix socket, or say so in words: \
+        "{0} is not loopback, and who reaches it may read and write everything; use TLS or a Unix socket, or say so in words: \
          {words:?}", words = super::OPEN_TO_NETWORK
     )]
     Exposed(SocketAddr),

@@ -17,7 +17,7 @@ const MAX_OPTIONS: u32 = 128;
 /// Options of a client that is turned away.
 const FAREWELLS: u32 = 4;
 
-/// The result of the negotiation.
+/// What both sides have agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Agreed {
     /// Reads are answered with structured replies.
@@ -26,15 +26,38 @@ pub(crate) struct Agreed {
     pub allocation: bool,
 }
 
-/// Negotiates; `None` if the client took its leave.
+/// How a negotiation ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Negotiated {
+    /// Requests follow.
+    Agreed(Agreed),
+    /// TLS follows, and then other options.
+    StartTls,
+    /// The client took its leave.
+    Left,
+}
+
+/// The part of TLS in a negotiation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tls {
+    /// This server has none.
+    Absent,
+    /// The client has to begin it, and learns nothing before.
+    Required,
+    /// It is there.
+    Begun,
+}
+
+/// Negotiates, after the [greeting](greet). `zeroes` is what that returned.
 ///
 /// # Errors
 /// The connection fails, or the client does not follow the protocol (then the kind is `InvalidData`).
 pub(crate) fn negotiate(
     stream: &mut (impl Read + Write),
     export: &Export,
-) -> io::Result<Option<Agreed>> {
-    let zeroes = greet(stream)?;
+    zeroes: bool,
+    tls: Tls,
+) -> io::Result<Negotiated> {
     let mut agreed = Agreed { structured: false, allocation: false };
     for _ in 0..MAX_OPTIONS {
         let head = option_head(stream)?;
@@ -43,6 +66,29 @@ pub(crate) fn negotiate(
             continue;
         };
         match head.option {
+            // It need not wait for the answer.
+            option::ABORT => {
+                let _ = stream.write_all(&wire::option_reply(head.option, reply::ACK, &[]));
+                return Ok(Negotiated::Left);
+            }
+            option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
+                refuse(stream, head.option, reply::INVALID, "this option has no data")?;
+            }
+            option::STARTTLS if tls == Tls::Required && data.is_empty() => {
+                stream.write_all(&wire::option_reply(head.option, reply::ACK, &[]))?;
+                return Ok(Negotiated::StartTls);
+            }
+            option::STARTTLS if tls != Tls::Absent => {
+                let what = "this option has no data, and is for once";
+                refuse(stream, head.option, reply::INVALID, what)?;
+            }
+            option::EXPORT_NAME if tls == Tls::Required => {
+                return Err(misbehaves("does not begin TLS, which this export requires"));
+            }
+            _ if tls == Tls::Required => {
+                let what = "this export is served by TLS only: begin it first";
+                refuse(stream, head.option, reply::TLS_REQUIRED, what)?;
+            }
             option::EXPORT_NAME => {
                 // This option has no way to refuse but to hang up.
                 if !export.is_named(&data) {
@@ -52,21 +98,13 @@ pub(crate) fn negotiate(
                 answer.extend(flags_of(export, agreed).to_be_bytes());
                 answer.resize(answer.len() + if zeroes { 124 } else { 0 }, 0);
                 stream.write_all(&answer)?;
-                return Ok(Some(agreed));
-            }
-            option::ABORT => {
-                // It need not wait for the answer.
-                let _ = stream.write_all(&wire::option_reply(head.option, reply::ACK, &[]));
-                return Ok(None);
+                return Ok(Negotiated::Agreed(agreed));
             }
             option::INFO | option::GO => {
                 let known = answer_info(stream, head.option, &data, export, agreed)?;
                 if known && head.option == option::GO {
-                    return Ok(Some(agreed));
+                    return Ok(Negotiated::Agreed(agreed));
                 }
-            }
-            option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
-                refuse(stream, head.option, reply::INVALID, "this option has no data")?;
             }
             option::LIST => {
                 let mut entry = (export.name.len() as u32).to_be_bytes().to_vec();
@@ -109,7 +147,10 @@ pub(crate) fn turn_away(stream: &mut (impl Read + Write), why: &str) -> io::Resu
 }
 
 /// The first words; whether the client wants the zeroes of old.
-fn greet(stream: &mut (impl Read + Write)) -> io::Result<bool> {
+///
+/// # Errors
+/// As for [`negotiate`].
+pub(crate) fn greet(stream: &mut (impl Read + Write)) -> io::Result<bool> {
     stream.write_all(&wire::greeting())?;
     let flags = u32::from_be_bytes(array(stream)?);
     let known = u32::from(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);

@@ -11,9 +11,11 @@
 //! - **Replies come in the order in which operations end.** Nothing is cached, so a flush on any connection is one for all.
 //! - **Bounded**: there are limits of connections ([`CONNECTIONS`]; further clients are told why), and of requests and bytes for each ([`REQUESTS`],
 //!   [`BYTES`]). A client that sends more, or does not read its replies, waits and delays nobody else.
+//! - **TLS, if the server has keys.** Clients begin it first (`NBD_OPT_STARTTLS`), and prove that they are nodes of the cluster.
 //! - **Half a request has no effect.** Work that was begun when a client disappears is finished.
 
 mod budget;
+mod channel;
 mod error;
 mod handshake;
 mod server;

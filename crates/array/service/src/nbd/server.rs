@@ -9,10 +9,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockify_array::OpError;
+use lockify_trust::Keyring;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::channel::Channel;
 use super::error::ListenError;
-use super::handshake::{negotiate, turn_away};
+use super::handshake::{Agreed, Negotiated, Tls, greet, negotiate, turn_away};
 use super::session::{self, Served};
 use super::stream::{Listen, Listener, Stream, Until};
 use super::{Backend, CONNECTIONS, Export, SPLIT};
@@ -51,6 +53,8 @@ struct Shared {
     clients: Mutex<Clients>,
     left: Condvar,
     stopper: Stopper,
+    /// Clients prove who they are to these.
+    keys: Option<Arc<Keyring>>,
     fenced: AtomicBool,
     log: fn(&str),
 }
@@ -87,11 +91,17 @@ impl Stopper {
 }
 
 impl Server {
-    /// Listens. Clients are answered when it [runs](Server::run). `log` is told what an operator should know.
+    /// Listens. Clients are answered when it [runs](Server::run). With keys, they have to begin TLS and prove that they are
+    /// nodes of the keys' cluster. `log` is told what an operator should know.
     ///
     /// # Errors
     /// [`ListenError`].
-    pub fn listen(listen: &Listen, export: Export, log: fn(&str)) -> Result<Server, ListenError> {
+    pub fn listen(
+        listen: &Listen,
+        export: Export,
+        keys: Option<Arc<Keyring>>,
+        log: fn(&str),
+    ) -> Result<Server, ListenError> {
         let block = export.block_size;
         if block == 0 || block > SPLIT || !export.size.is_multiple_of(block.into()) {
             return Err(ListenError::Export("an export has whole blocks of at most a mebibyte"));
@@ -110,6 +120,7 @@ impl Server {
             clients: Mutex::default(),
             left: Condvar::new(),
             stopper: Stopper(stops),
+            keys,
             fenced: AtomicBool::new(false),
             log,
         };
@@ -121,7 +132,7 @@ impl Server {
     /// # Errors
     /// The system does not say where it listens.
     pub fn uri(&self) -> io::Result<String> {
-        self.listener.uri(&self.export.name)
+        self.listener.uri(&self.export.name, self.shared.keys.is_some())
     }
 
     /// The handle that stops it.
@@ -206,7 +217,7 @@ fn welcome(
     };
     let served = Served { export, backend, failed: Arc::new(failed) };
     let work = move || {
-        if let Err(error) = attend(&stream, &served) {
+        if let Err(error) = attend(&stream, &served, guest.shared.keys.as_deref()) {
             guest.log_end(&error);
         }
         stream.shutdown(Shutdown::Both);
@@ -221,7 +232,7 @@ fn refuse(stream: Stream, shared: Arc<Shared>) -> io::Result<()> {
     let work = move || {
         let why = format!("all {CONNECTIONS} connections are in use: try again when one has ended");
         // It may hang up as it likes.
-        let _ = turn_away(&mut Until::new(&stream, GREETING), &why);
+        let _ = turn_away(&mut &Until::new(&stream, GREETING), &why);
         stream.shutdown(Shutdown::Both);
         drop(place);
     };
@@ -229,11 +240,31 @@ fn refuse(stream: Stream, shared: Arc<Shared>) -> io::Result<()> {
     Ok(())
 }
 
-fn attend(stream: &Stream, served: &Served) -> io::Result<()> {
-    let mut patient = Until::new(stream, GREETING);
-    let agreed = negotiate(&mut patient, &served.export)?;
-    patient.forever()?;
-    agreed.map_or(Ok(()), |agreed| session::serve(stream, served, agreed))
+fn attend(stream: &Stream, served: &Served, keys: Option<&Keyring>) -> io::Result<()> {
+    let channel = Channel::plain(Until::new(stream, GREETING));
+    let Some((channel, agreed)) = receive(channel, &served.export, keys)? else { return Ok(()) };
+    channel.forever()?;
+    session::serve(&channel, served, agreed)
+}
+
+/// The handshake, with TLS in it if there are keys; `None` if the client took its leave.
+fn receive<'a>(
+    channel: Channel<'a>,
+    export: &Export,
+    keys: Option<&Keyring>,
+) -> io::Result<Option<(Channel<'a>, Agreed)>> {
+    let zeroes = greet(&mut &channel)?;
+    let tls = if keys.is_some() { Tls::Required } else { Tls::Absent };
+    let mut negotiated = negotiate(&mut &channel, export, zeroes, tls)?;
+    let mut channel = channel;
+    if let (Negotiated::StartTls, Some(keys)) = (negotiated, keys) {
+        channel = channel.secure(&keys.current())?;
+        negotiated = negotiate(&mut &channel, export, zeroes, Tls::Begun)?;
+    }
+    Ok(match negotiated {
+        Negotiated::Agreed(agreed) => Some((channel, agreed)),
+        Negotiated::StartTls | Negotiated::Left => None,
+    })
 }
 
 fn report(shared: &Shared, reports: &Mutex<usize>, client: u64, error: &OpError) {

@@ -11,8 +11,8 @@ use bytes::{Bytes, BytesMut};
 use lockify_array::{OpError, Work};
 
 use super::budget::{Amount, Budget, Permit};
+use super::channel::Channel;
 use super::handshake::{Agreed, misbehaves, skip};
-use super::stream::Stream;
 use super::transfer::{self, Finished, Outcome};
 use super::wire::{self, Command, Errno, Request, request_flag};
 use super::{BYTES, Backend, Export, MAX_REQUEST, REQUESTS};
@@ -30,7 +30,7 @@ pub(crate) struct Served {
 ///
 /// # Errors
 /// The connection broke, or the client does not follow the protocol (then the kind is `InvalidData`).
-pub(crate) fn serve(stream: &Stream, served: &Served, agreed: Agreed) -> io::Result<()> {
+pub(crate) fn serve(stream: &Channel<'_>, served: &Served, agreed: Agreed) -> io::Result<()> {
     let (to, from) = channel();
     std::thread::scope(|scope| {
         std::thread::Builder::new().name("nbd-replies".into()).spawn_scoped(scope, move || {
@@ -41,7 +41,7 @@ pub(crate) fn serve(stream: &Stream, served: &Served, agreed: Agreed) -> io::Res
 }
 
 struct Reader<'a> {
-    stream: BufReader<&'a Stream>,
+    stream: BufReader<&'a Channel<'a>>,
     served: &'a Served,
     agreed: Agreed,
     to: Sender<Finished>,
@@ -152,7 +152,7 @@ struct Reply {
 }
 
 struct Writer<'a> {
-    stream: &'a Stream,
+    stream: &'a Channel<'a>,
     served: &'a Served,
     agreed: Agreed,
     /// The client reads no more. Its replies are dropped.

@@ -7,11 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::ListenError;
 
-/// The words that allow addresses which other machines reach: the protocol, as it is served here, has no passwords.
+/// The words that allow addresses which other machines reach, without TLS.
 pub const OPEN_TO_NETWORK: &str = "anybody who reaches the network may read and write the array";
 
 /// Where a server listens.
@@ -30,7 +31,8 @@ pub enum Listen {
     Tcp {
         /// The address.
         address: SocketAddr,
-        /// It may be one that other machines reach: somebody gave the words [`OPEN_TO_NETWORK`].
+        /// It may be one that other machines reach: clients prove who they are, or somebody gave the words
+        /// [`OPEN_TO_NETWORK`].
         open: bool,
     },
 }
@@ -79,18 +81,19 @@ impl Listener {
         }
     }
 
-    /// How clients name this place and this export.
-    pub fn uri(&self, export: &str) -> io::Result<String> {
+    /// How clients name this place and this export, by TLS or without it.
+    pub fn uri(&self, export: &str, tls: bool) -> io::Result<String> {
         let export = encoded(export.as_bytes());
+        let scheme = if tls { "nbds" } else { "nbd" };
         Ok(match self {
             Listener::Unix(_, path) => {
                 let path = std::path::absolute(path)?;
                 format!(
-                    "nbd+unix:///{export}?socket={}",
+                    "{scheme}+unix:///{export}?socket={}",
                     encoded(path.as_os_str().as_encoded_bytes())
                 )
             }
-            Listener::Tcp(listener) => format!("nbd://{}/{export}", listener.local_addr()?),
+            Listener::Tcp(listener) => format!("{scheme}://{}/{export}", listener.local_addr()?),
         })
     }
 }
@@ -190,24 +193,32 @@ impl Write for &Stream {
     }
 }
 
-/// A connection with a time at which its patience ends.
+/// A connection, and until when a client may keep this side waiting.
 pub(crate) struct Until<'a> {
     stream: &'a Stream,
-    end: Instant,
+    end: Mutex<Option<Instant>>,
 }
 
 impl<'a> Until<'a> {
     pub fn new(stream: &'a Stream, patience: Duration) -> Until<'a> {
-        Until { stream, end: Instant::now() + patience }
+        Until { stream, end: Mutex::new(Some(Instant::now() + patience)) }
     }
 
     /// From now on without end.
-    pub fn forever(self) -> io::Result<()> {
+    pub fn forever(&self) -> io::Result<()> {
+        *self.end.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.stream.patience(None)
     }
 
+    /// Ends one direction, or both.
+    pub fn shutdown(&self, how: Shutdown) {
+        self.stream.shutdown(how);
+    }
+
     fn prepare(&self) -> io::Result<()> {
-        let left = self.end.saturating_duration_since(Instant::now());
+        let end = *self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(end) = end else { return Ok(()) };
+        let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -215,17 +226,20 @@ impl<'a> Until<'a> {
     }
 }
 
-impl Read for Until<'_> {
+impl Read for &Until<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.prepare()?;
-        self.stream.read(buffer)
+        (&mut &*self.stream).read(buffer)
     }
 }
 
-impl Write for Until<'_> {
+impl Write for &Until<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.prepare()?;
-        self.stream.write(bytes)
+        (&mut &*self.stream).write_vectored(slices)
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -254,8 +268,8 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         let alive = Listener::bind(&listen).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(alive.uri("a b").unwrap().starts_with("nbd+unix:///a%20b?socket=/"));
-        assert!(alive.uri("").unwrap().ends_with("socket%20with%20a%20space"));
+        assert!(alive.uri("a b", false).unwrap().starts_with("nbd+unix:///a%20b?socket=/"));
+        assert!(alive.uri("", false).unwrap().ends_with("socket%20with%20a%20space"));
         assert!(matches!(Listener::bind(&listen), Err(ListenError::Taken(_))));
         drop(alive);
         assert!(!path.exists());
@@ -290,6 +304,7 @@ mod tests {
         assert!(matches!(Listener::bind(&tcp("[::]:0", false)), Err(ListenError::Exposed(_))));
         assert!(Listener::bind(&tcp("0.0.0.0:0", true)).is_ok());
         let loopback = Listener::bind(&tcp("127.0.0.1:0", false)).unwrap();
-        assert!(loopback.uri("x").unwrap().starts_with("nbd://127.0.0.1:"));
+        assert!(loopback.uri("x", false).unwrap().starts_with("nbd://127.0.0.1:"));
+        assert!(loopback.uri("x", true).unwrap().starts_with("nbds://127.0.0.1:"));
     }
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockify_array::{HostAnswer, OpError, Span, Work};
+use lockify_trust::Keyring;
 
-pub use client::{Client, head};
+pub use client::{Client, Tls, head};
 
 use super::{Backend, Ended, Export, Listen, Server, Stopper};
 use crate::host::Done;
@@ -152,12 +153,17 @@ pub struct Running {
 
 impl Running {
     pub fn of(export: Export) -> Running {
+        Running::with(export, None)
+    }
+
+    /// With keys, by TLS only.
+    pub fn with(export: Export, keys: Option<Arc<Keyring>>) -> Running {
         let memory = Memory::new(export.size);
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("nbd");
         let log = |what: &str| eprintln!("server: {what}");
         let listen = Listen::Unix { path: socket.clone(), mode: 0o600, group: None };
-        let server = Server::listen(&listen, export, log).unwrap();
+        let server = Server::listen(&listen, export, keys, log).unwrap();
         let (uri, stopper) = (server.uri().unwrap(), server.stopper().unwrap());
         let backend = Arc::clone(&memory);
         let thread = Some(std::thread::spawn(move || server.run(backend)));

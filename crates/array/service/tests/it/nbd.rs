@@ -59,9 +59,13 @@ impl Farm {
         let array = self.site.open();
         let socket = self.site.folder.path().join(format!("host{host}"));
         let export = Export::of(&self.site.file, "array".into(), String::new(), false);
-        let server =
-            Server::listen(&Listen::Unix { path: socket, mode: 0o600, group: None }, export, log)
-                .unwrap();
+        let server = Server::listen(
+            &Listen::Unix { path: socket, mode: 0o600, group: None },
+            export,
+            None,
+            log,
+        )
+        .unwrap();
         let (uri, stopper) = (server.uri().unwrap(), server.stopper().unwrap());
         let backend = array.clone();
         let thread = std::thread::spawn(move || server.run(Arc::new(backend)).unwrap());

@@ -152,7 +152,7 @@ fn be_export(file: &ArrayFile, id: u32, socket: &std::path::Path) -> Result<(), 
         array.write(span, stripe.clone())?;
     }
     let listen = nbd::Listen::Unix { path: socket.to_owned(), mode: 0o600, group: None };
-    let server = nbd::Server::listen(&listen, export, log)?;
+    let server = nbd::Server::listen(&listen, export, None, log)?;
     let stopper = server.stopper()?;
     let stop = serves()?;
     let wait = move || {

@@ -1,12 +1,14 @@
 //! A client of network block devices that sends any bytes.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// A client, byte by byte.
-pub struct Client(pub UnixStream);
+use lockify_trust::rustls::Connection;
 
-impl Client {
+/// A client, byte by byte.
+pub struct Client<S = UnixStream>(pub S);
+
+impl<S: Read + Write> Client<S> {
     /// Goes past the handshake, without structured replies or with them.
     pub fn greet(&mut self, structured: bool) {
         self.get(18);
@@ -79,6 +81,54 @@ impl Client {
         let cookie = u64::from_be_bytes(bytes[8..16].try_into().unwrap());
         let length = u32::from_be_bytes(bytes[16..].try_into().unwrap());
         (kind, cookie, self.get(length as usize))
+    }
+}
+
+impl Client {
+    /// Has the server begin TLS.
+    pub fn begin_tls(&mut self) {
+        self.get(18);
+        self.put(&3u32.to_be_bytes());
+        self.option(5, &[]);
+        assert_eq!(self.answer(), (5, 1, vec![]));
+    }
+
+    /// Goes on with it.
+    pub fn with_tls(self, session: Connection) -> Client<Tls> {
+        Client(Tls { session, socket: self.0 })
+    }
+}
+
+/// A client's end of TLS.
+pub struct Tls {
+    session: Connection,
+    socket: UnixStream,
+}
+
+impl Read for Tls {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.session.reader().read(buffer) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+            if self.session.complete_io(&mut self.socket)? == (0, 0) {
+                return Ok(0);
+            }
+        }
+    }
+}
+
+impl Write for Tls {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = self.session.writer().write(bytes)?;
+        while self.session.wants_write() {
+            self.session.write_tls(&mut self.socket)?;
+        }
+        Ok(taken)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

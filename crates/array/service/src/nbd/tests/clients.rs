@@ -10,7 +10,7 @@ use crate::nbd::testing::{Running, export};
 const SIZE: u64 = 16 << 20;
 
 /// Returns true if the clients are to be run.
-fn wanted() -> bool {
+pub(super) fn wanted() -> bool {
     let wanted = std::env::var_os("LOCKIFY_TEST_NBD").is_some();
     if !wanted {
         eprintln!(
@@ -22,7 +22,7 @@ fn wanted() -> bool {
 }
 
 /// Runs a program that succeeds, for its output.
-fn run(package: &str, program: &str, args: &[&str]) -> String {
+pub(super) fn run(package: &str, program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|e| {
         panic!("{program} cannot be started ({e}); install it: apt-get install {package}")

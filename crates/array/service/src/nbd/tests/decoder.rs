@@ -4,7 +4,7 @@ use std::io::{self, Cursor, Read, Write};
 
 use proptest::prelude::*;
 
-use crate::nbd::handshake::negotiate;
+use crate::nbd::handshake::{Negotiated, Tls, greet, negotiate};
 use crate::nbd::testing::export;
 use crate::nbd::wire::{self, Command, Errno, InfoRequest, OptionHead, Request};
 
@@ -70,31 +70,47 @@ fn assert_well_formed(heard: &[u8]) {
     assert!([0, 10, 134].contains(&rest.len()), "{} bytes left", rest.len());
 }
 
+/// The whole handshake, or the part before or in TLS.
+fn meet(script: &mut Script, tls: Tls) -> io::Result<Negotiated> {
+    let zeroes = greet(script)?;
+    negotiate(script, &export(1 << 20), zeroes, tls)
+}
+
+fn tls() -> impl Strategy<Value = Tls> {
+    prop_oneof![Just(Tls::Absent), Just(Tls::Required), Just(Tls::Begun)]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
     #[test]
-    fn a_handshake_ends_whatever_the_client_says(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn a_handshake_ends_whatever_the_client_says(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200), tls in tls()
+    ) {
         let mut script = Script::saying(bytes);
-        let _ = negotiate(&mut script, &export(1 << 20));
+        let _ = meet(&mut script, tls);
         assert_well_formed(&script.heard);
     }
 
     #[test]
     fn options_in_any_order_and_shape_are_answered(
-        flags in 0u32..4, options in proptest::collection::vec(option(), 0..20)
+        flags in 0u32..4, options in proptest::collection::vec(option(), 0..20), tls in tls()
     ) {
         let mut script = Script::saying([flags.to_be_bytes().to_vec(), options.concat()].concat());
-        match negotiate(&mut script, &export(1 << 20)) {
-            Ok(Some(agreed)) => {
+        match meet(&mut script, tls) {
+            Ok(Negotiated::Agreed(agreed)) => {
+                prop_assert_ne!(tls, Tls::Required);
                 let asked = options.iter().any(|o| o[8..12] == 8u32.to_be_bytes());
                 prop_assert!(asked || !agreed.structured);
             }
-            Ok(None) => {}
+            Ok(Negotiated::StartTls) => prop_assert_eq!(tls, Tls::Required),
+            Ok(Negotiated::Left) => {}
             Err(e) => prop_assert!(
                 matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
             ),
         }
+        let named = script.heard.windows(5).any(|part| part == b"array");
+        prop_assert!(tls != Tls::Required || !named);
         assert_well_formed(&script.heard);
     }
 

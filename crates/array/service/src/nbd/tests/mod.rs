@@ -1,6 +1,7 @@
-//! The server: its protocol, misbehaving clients, and existing clients.
+//! The server: its protocol, TLS, misbehaving clients, and existing clients.
 
 mod clients;
 mod decoder;
 mod misbehaviour;
 mod protocol;
+mod tls;
