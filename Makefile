@@ -69,6 +69,10 @@ install:
 		$(DESTDIR)$(LIBDIR)/pkgconfig/lockify.pc
 	$(PUT) packaging/lockifyd.service $(DESTDIR)$(UNITDIR)/lockifyd.service
 	sed -i 's|/usr/sbin|$(PREFIX)/sbin|' $(DESTDIR)$(UNITDIR)/lockifyd.service
+	for unit in device export lock-server; do \
+		$(PUT) packaging/lockify-array-$$unit@.service $(DESTDIR)$(UNITDIR)/lockify-array-$$unit@.service; \
+	done
+	sed -i 's|/usr/bin|$(PREFIX)/bin|' $(DESTDIR)$(UNITDIR)/lockify-array-*.service
 	$(PUT) packaging/corosync-uidgid $(DESTDIR)/etc/corosync/uidgid.d/lockify
 	$(PUT) packaging/needrestart.conf $(DESTDIR)/etc/needrestart/conf.d/lockify.conf
 	$(PUT) packaging/lockifyd.8 $(DESTDIR)$(PREFIX)/share/man/man8/lockifyd.8

@@ -21,6 +21,7 @@ use lockify_volume::host::{Array, Joining, this_node};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::exit::{Code, Ended, Failure, OrFail as _};
+use crate::output::print;
 use crate::secure::Secure;
 pub(crate) use fence::{Whom as FenceWhom, fence, list as list_of};
 pub(crate) use status::newest;
@@ -49,6 +50,13 @@ enum Command {
     Replace(upkeep::ReplaceArgs),
     Recover(recover::Args),
     Examine(examine::Args),
+}
+
+/// Says in a line that this process serves, to whoever has started it: on standard output, and to a service manager
+/// (sd_notify(3)).
+fn announce(line: &str) -> Result<(), Failure> {
+    print(line)?;
+    sd_notify::notify(false, &[sd_notify::NotifyState::Ready]).or_fail(Code::Failed)
 }
 
 /// Runs the subcommand.

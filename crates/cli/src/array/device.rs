@@ -9,9 +9,8 @@ use lockify_volume::device::{ServeError, Server, Serving};
 use lockify_volume::store::Access;
 use signal_hook::consts::SIGXFSZ;
 
-use super::{Which, say, stop};
+use super::{Which, announce, say, stop};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
-use crate::output::print;
 
 /// Serve a device, or a witness, of an array
 ///
@@ -69,7 +68,7 @@ pub fn run(args: &Args) -> Ended {
         server.record(history).or_fail(Code::Failed)?;
     }
     let address = file.voter(serving.device).map(|entry| entry.address.to_string());
-    print(&format!(
+    announce(&format!(
         "device {} of array {} at {}\n",
         args.id,
         file.id,

@@ -13,9 +13,8 @@ use lockify_volume::host::{Array, Joining, this_node};
 use lockify_volume::nbd::{Ended as ServerEnded, Export, Listen, OPEN_TO_NETWORK, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{FAREWELL, say};
+use super::{FAREWELL, announce, say};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
-use crate::output::print;
 use crate::secure::Secure;
 
 /// Be a host of an array, and serve it as a network block device (NBD)
@@ -148,7 +147,7 @@ pub fn run(args: &Args) -> Ended {
     };
     let array = opened.or_fail(Code::Failed)?;
     let uri = server.uri().or_fail(Code::Failed)?;
-    print(&format!("host {} serves the array: {uri}\n", array.number()))?;
+    announce(&format!("host {} serves the array: {uri}\n", array.number()))?;
     if keys.is_some() {
         let name = node_name(identity.cluster(), identity.node()).or_fail(Code::Failed)?;
         say(&format!("clients compare the certificate with the name {name} (QEMU: tls-hostname)"));

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use lockify_volume::lock_server::{ServeError, Server, Serving};
 use signal_hook::consts::SIGXFSZ;
 
-use super::{Which, say, stop};
+use super::{Which, announce, say, stop};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
-use crate::output::print;
 
 /// Run the lock server of an array with scheme server-locking or callback-locking
 ///
@@ -49,7 +48,7 @@ pub fn run(args: &Args) -> Ended {
         Failure::new(code, e)
     })?;
     let address = file.lock_server.as_ref().map(|entry| entry.address.to_string());
-    print(&format!("lock server of array {} at {}\n", file.id, address.unwrap_or_default()))?;
+    announce(&format!("lock server of array {} at {}\n", file.id, address.unwrap_or_default()))?;
     server.run(&stop).or_fail(Code::Failed)?;
     Ok(ExitCode::SUCCESS)
 }

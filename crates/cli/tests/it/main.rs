@@ -11,6 +11,7 @@ mod array_losses;
 mod array_members;
 mod array_partitions;
 mod array_processes;
+mod array_services;
 mod array_shapes;
 mod array_steps;
 mod bench_array;
