@@ -12,6 +12,7 @@ mod history;
 pub mod host;
 pub mod lock_server;
 pub mod nbd;
+mod pace;
 pub mod status;
 pub mod store;
 pub mod upkeep;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use lockify_array::{Change, Condition, DeviceId, OpError};
 
 use crate::host::{Array, Rebuilt, Repair, Scrubbed};
+pub use crate::pace::Pace;
 
 /// Stripes between two notes of how far a rebuild has come.
 const BATCH: u64 = 256;
@@ -30,13 +31,75 @@ pub struct Found {
     pub failed: u64,
 }
 
-/// What a scrub has found, and the first reason why a stripe could not be checked.
+/// What a scrub has found, and where.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Scrub {
     /// The findings.
     pub found: Found,
-    /// The reason, with the stripe's number.
+    /// Stripes whose blocks did not fit.
+    pub unfit: Stripes,
+    /// Those of them that are as they were.
+    pub undecided: Stripes,
+    /// Stripes that have lost blocks.
+    pub lost: Stripes,
+    /// Stripes that could not be checked.
+    pub failed: Stripes,
+    /// The first reason for that, with the stripe's number.
     pub failure: Option<(u64, OpError)>,
+    /// The first stripe that was left out, if it was stopped.
+    pub next: Option<u64>,
+}
+
+impl Scrub {
+    fn add(&mut self, stripe: u64, scrubbed: Scrubbed) {
+        let before = self.found;
+        self.found.add(scrubbed);
+        let lists = [&mut self.unfit, &mut self.undecided, &mut self.lost];
+        let counts = |found: Found| [found.unfit, found.undecided, found.lost];
+        for ((list, before), now) in lists.into_iter().zip(counts(before)).zip(counts(self.found)) {
+            if now > before {
+                list.add(stripe);
+            }
+        }
+    }
+}
+
+/// The numbers of some stripes: all of them, or the first thousand.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Stripes {
+    /// How many.
+    pub count: u64,
+    /// The first ones.
+    pub first: BTreeSet<u64>,
+}
+
+/// The most stripes whose numbers are kept.
+const KEPT: usize = 1000;
+
+impl Stripes {
+    fn add(&mut self, stripe: u64) {
+        self.count += 1;
+        self.first.insert(stripe);
+        if self.first.len() > KEPT {
+            self.first.pop_last();
+        }
+    }
+
+    /// The first numbers, for people.
+    pub fn text(&self) -> String {
+        named(self.first.iter(), self.count)
+    }
+}
+
+/// The first of `count` stripes, by number.
+fn named<'a>(stripes: impl Iterator<Item = &'a u64>, count: u64) -> String {
+    let named: Vec<String> = stripes.take(NAMED).map(u64::to_string).collect();
+    let (more, named) = (count.saturating_sub(named.len() as u64), named.join(", "));
+    match (count, more) {
+        (1, _) => format!("stripe {named}"),
+        (_, 0) => format!("stripes {named}"),
+        _ => format!("stripes {named} and {more} more"),
+    }
 }
 
 impl Found {
@@ -68,9 +131,9 @@ impl Found {
     }
 }
 
-/// Checks stripes, `jobs` at a time; `progress` is called after each.
+/// Checks stripes; `progress` is called after each.
 ///
-/// A stripe that cannot be checked does not end it.
+/// A stripe that cannot be checked does not end it. If it is to stop, all stripes before [`Scrub::next`] have been checked.
 ///
 /// # Errors
 /// This host is of no more use. The other stripes of the range may or may not have been checked then.
@@ -78,27 +141,30 @@ pub fn scrub(
     array: &Array,
     stripes: Range<u64>,
     repair: Repair,
-    jobs: usize,
+    pace: &Pace,
     progress: &(dyn Fn() + Sync),
 ) -> Result<Scrub, OpError> {
     let all = Mutex::new(Scrub::default());
-    each(stripes, jobs, |stripe| {
+    let end = stripes.end;
+    let next = each(stripes, pace, |stripe| {
         let scrubbed = array.scrub(stripe, repair);
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         match scrubbed {
-            Ok(scrubbed) => all.found.add(scrubbed),
+            Ok(scrubbed) => all.add(stripe, scrubbed),
             Err(error @ (OpError::Fenced | OpError::Clock { .. } | OpError::Range)) => {
                 return Err(error);
             }
             Err(error) => {
                 all.found.failed += 1;
+                all.failed.add(stripe);
                 all.failure.get_or_insert((stripe, error));
             }
         }
         progress();
         Ok(())
     })?;
-    Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
+    let all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(Scrub { next: (next < end).then_some(next), ..all })
 }
 
 /// The most stripes that are named.
@@ -123,17 +189,8 @@ impl Losses {
 
     /// The number of blocks, and where they are: the first stripes by number.
     pub fn text(&self) -> String {
-        let named: Vec<String> = self.stripes.iter().take(NAMED).map(u64::to_string).collect();
-        let (blocks, named, more) = (
-            counted(self.blocks, "block"),
-            named.join(", "),
-            self.stripes.len().saturating_sub(NAMED),
-        );
-        match (self.stripes.len(), more) {
-            (1, _) => format!("{blocks} in stripe {named}"),
-            (_, 0) => format!("{blocks} in stripes {named}"),
-            (_, more) => format!("{blocks} in stripes {named} and {more} more"),
-        }
+        let stripes = named(self.stripes.iter(), self.stripes.len() as u64);
+        format!("{} in {stripes}", counted(self.blocks, "block"))
     }
 }
 
@@ -179,7 +236,7 @@ impl Rebuild {
 struct Rebuilding<'a> {
     array: &'a Array,
     device: DeviceId,
-    jobs: usize,
+    pace: &'a Pace,
     found: Mutex<Rebuild>,
     /// Stripes with lost blocks.
     damaged: Mutex<BTreeSet<u64>>,
@@ -194,7 +251,7 @@ pub fn rebuild(
     array: &Array,
     device: DeviceId,
     begun: bool,
-    jobs: usize,
+    pace: &Pace,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Rebuild, OpError> {
     let before = condition(array, device);
@@ -206,7 +263,7 @@ pub fn rebuild(
     };
     let continues = !begun && matches!(before, Some(Condition::Rebuilding { .. }));
     let (found, damaged) = (Mutex::default(), Mutex::default());
-    let this = Rebuilding { array, device, jobs, found, damaged };
+    let this = Rebuilding { array, device, pace, found, damaged };
     this.blocks(from, continues, progress)?;
     if continues {
         this.look_at_earlier(from)?;
@@ -216,6 +273,10 @@ pub fn rebuild(
         array.scrub(stripe, Repair::Known)?;
     }
     Ok(this.found.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn stopped() -> OpError {
+    OpError::State("the rebuild was stopped: `lockify array rebuild` continues it".into())
 }
 
 fn condition(array: &Array, device: DeviceId) -> Option<Condition> {
@@ -253,7 +314,7 @@ impl Rebuilding<'_> {
             let end = next.saturating_add(BATCH * groups).min(layout.stripes);
             // The process before may have rebuilt some of these stripes, and not have said so.
             let again = continues && next == from;
-            each(self.rows(next..end), self.jobs, |row| {
+            self.each(self.rows(next..end), |row| {
                 self.block(self.stripe(row), again)?;
                 progress(done.fetch_add(1, Relaxed) + 1);
                 Ok(())
@@ -263,6 +324,16 @@ impl Rebuilding<'_> {
             next = end;
         }
         Ok(())
+    }
+
+    /// Calls `one` for each row. To stop before the last one is an error: what follows relies on all of them.
+    fn each(
+        &self,
+        rows: Range<u64>,
+        one: impl Fn(u64) -> Result<(), OpError> + Sync,
+    ) -> Result<(), OpError> {
+        let end = rows.end;
+        if each(rows, self.pace, one)? < end { Err(stopped()) } else { Ok(()) }
     }
 
     fn block(&self, stripe: u64, again: bool) -> Result<(), OpError> {
@@ -280,7 +351,7 @@ impl Rebuilding<'_> {
 
     /// Looks for lost blocks in the part that an earlier process has rebuilt. It has told nobody.
     fn look_at_earlier(&self, end: u64) -> Result<(), OpError> {
-        each(self.rows(0..end), self.jobs, |row| {
+        self.each(self.rows(0..end), |row| {
             let stripe = self.stripe(row);
             let lost = self.array.scrub(stripe, Repair::None)?.lost;
             if lost > 0 {
@@ -299,30 +370,32 @@ pub fn stripes_of(array: &Array, device: DeviceId) -> u64 {
     layout.stripes.saturating_sub(group).div_ceil(u64::from(layout.groups))
 }
 
-/// Calls `one` for each number, from so many threads; the first error ends it.
+/// Calls `one` for each number, from several threads; the first error ends it. Returns the first number that was left out
+/// because the work was to stop.
 fn each(
     numbers: Range<u64>,
-    jobs: usize,
+    pace: &Pace,
     one: impl Fn(u64) -> Result<(), OpError> + Sync,
-) -> Result<(), OpError> {
+) -> Result<u64, OpError> {
     let next = AtomicU64::new(numbers.start);
     let failed = Mutex::new(None);
+    let work = || {
+        while next.load(Relaxed) < numbers.end && pace.wait() {
+            let number = next.fetch_add(1, Relaxed);
+            if number >= numbers.end {
+                return;
+            }
+            if let Err(e) = one(number) {
+                next.store(numbers.end, Relaxed);
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+            }
+        }
+    };
     std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Relaxed);
-                    if number >= numbers.end {
-                        return;
-                    }
-                    if let Err(e) = one(number) {
-                        next.store(numbers.end, Relaxed);
-                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
-                        return;
-                    }
-                }
-            });
+        for _ in 0..pace.jobs.max(1) {
+            scope.spawn(work);
         }
     });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.map_or_else(|| Ok(next.into_inner().min(numbers.end)), Err)
 }

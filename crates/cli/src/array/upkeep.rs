@@ -3,16 +3,17 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use lockify_array::{ArrayState, Change, Condition, DeviceId};
+use lockify_array::{ArrayState, Change, Condition, DeviceId, Layout};
 use lockify_volume::ArrayFile;
 use lockify_volume::host::{Array, Repair};
 use lockify_volume::status::{Answers, ask};
-use lockify_volume::upkeep::{self, stripes_of};
+use lockify_volume::upkeep::{self, Pace, stripes_of};
 
+use super::create::parse_size;
 use super::status::newest;
-use super::{FAREWELL, PATIENCE, Which, say};
+use super::{FAREWELL, PATIENCE, Which, say, stop};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
-use crate::output::print;
+use crate::output::{print, print_json};
 use crate::progress::bar;
 
 /// Check that all stripes of an array fit together
@@ -32,9 +33,44 @@ pub struct ScrubArgs {
     /// That may overwrite the only good copy of a block.
     #[arg(long, requires = "repair")]
     accept_loss: bool,
+    /// Begin with this stripe: an earlier scrub was stopped there
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    from: u64,
+    #[command(flatten)]
+    pacing: Pacing,
+    /// Print the findings as JSON, with the numbers of the first thousand stripes of each kind
+    #[arg(long)]
+    json: bool,
+}
+
+/// How fast all stripes are worked on.
+#[derive(clap::Args)]
+struct Pacing {
     /// How many stripes at a time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
+    /// At most so many bytes of all devices together in a second (as 100MiB); otherwise as many as there are
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
+    rate: Option<u64>,
+}
+
+fn parse_rate(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        0 => Err("at 0 bytes in a second it would never end".into()),
+        rate => Ok(rate),
+    }
+}
+
+impl Pacing {
+    /// SIGTERM and SIGINT stop it between two stripes.
+    fn pace(&self, layout: &Layout) -> Result<Pace, Failure> {
+        let pace = Pace::of(self.jobs.into()).until(stop()?);
+        let units = u64::from(layout.group_size()) * u64::from(layout.unit);
+        Ok(match self.rate {
+            Some(rate) => pace.at_most(rate, units * u64::from(layout.block_size)),
+            None => pace,
+        })
+    }
 }
 
 /// Rebuild a device that has failed, or is new, from the others
@@ -48,9 +84,8 @@ pub struct RebuildArgs {
     /// The device's number
     #[arg(long, value_name = "N")]
     id: u16,
-    /// How many stripes at a time
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
-    jobs: u16,
+    #[command(flatten)]
+    pacing: Pacing,
 }
 
 /// Have a new device take the place of one that had content, and rebuild it from the others
@@ -74,32 +109,100 @@ pub struct ReplaceArgs {
 /// Checks all stripes.
 pub fn scrub(args: &ScrubArgs) -> Ended {
     let file = args.which.file()?;
+    let stripes = file.layout.stripes;
+    if args.from >= stripes {
+        let what = format!("--from {}: the array's stripes are 0 to {}", args.from, stripes - 1);
+        return Err(Failure::new(Code::Unreadable, what));
+    }
+    let pace = args.pacing.pace(&file.layout)?;
     let array = args.which.open(&file)?;
-    let stripes = array.layout().stripes;
-    let bar = bar(stripes, "stripes checked");
+    let bar = bar(stripes - args.from, "stripes checked");
     let repair = match (args.repair, args.accept_loss) {
         (false, _) => Repair::None,
         (true, false) => Repair::Known,
         (true, true) => Repair::AcceptLoss,
     };
-    let scrub = upkeep::scrub(&array, 0..stripes, repair, args.jobs.into(), &|| bar.inc(1));
+    let scrub = upkeep::scrub(&array, args.from..stripes, repair, &pace, &|| bar.inc(1));
     bar.finish_and_clear();
-    let upkeep::Scrub { found, failure } = scrub.or_fail(Code::Failed)?;
+    let scrub = scrub.or_fail(Code::Failed)?;
     array.leave(FAREWELL);
-    let upkeep::Found { stripes, unfit, undecided, lost, failed } = found;
-    let fitted = match (unfit - undecided, args.repair) {
-        (0, _) if undecided > 0 => "no others need a repair".to_owned(),
-        (0, _) => "all fit".to_owned(),
-        (n, true) => format!("{n} did not fit, and do now"),
-        (n, false) => format!("{n} do not fit: give --repair"),
-    };
-    let (left_text, lost_text) = (found.of_undecided(), found.of_lost());
-    let failed_text = failure.map_or_else(String::new, |(stripe, error)| {
-        format!("; {failed} more could not be checked, the first of them stripe {stripe}: {error}")
-    });
-    print(&format!("{stripes} stripes: {fitted}{left_text}{lost_text}{failed_text}\n"))?;
+    match args.json {
+        true => print_json(&Findings::of(&scrub))?,
+        false => print(&in_words(&scrub, args.repair))?,
+    }
+    if let Some(next) = scrub.next {
+        let what = format!("stopped before stripe {next}: go on with --from {next}");
+        return Err(Failure::new(Code::Failed, what));
+    }
+    let upkeep::Found { unfit, lost, failed, .. } = scrub.found;
     let clean = unfit == 0 && lost == 0 && failed == 0;
     Ok(if clean { ExitCode::SUCCESS } else { Code::Violated.into() })
+}
+
+/// The findings in a line.
+fn in_words(scrub: &upkeep::Scrub, repair: bool) -> String {
+    let upkeep::Found { stripes, unfit, undecided, failed, .. } = scrub.found;
+    let of = |list: &upkeep::Stripes| match list.count {
+        0 => String::new(),
+        _ => format!(" ({})", list.text()),
+    };
+    let fitted = match (unfit - undecided, repair) {
+        (0, _) if undecided > 0 => "no others need a repair".to_owned(),
+        (0, _) => "all fit".to_owned(),
+        (n, true) => format!("{n} did not fit{}, and do now", of(&scrub.unfit)),
+        (n, false) => format!("{n} do not fit{}: give --repair", of(&scrub.unfit)),
+    };
+    let (left, lost) = (scrub.found.of_undecided(), scrub.found.of_lost());
+    let (left_in, lost_in) = (of(&scrub.undecided), of(&scrub.lost));
+    let failed = scrub.failure.as_ref().map_or_else(String::new, |(stripe, error)| {
+        format!("; {failed} more could not be checked, the first of them stripe {stripe}: {error}")
+    });
+    format!("{stripes} stripes: {fitted}{left}{left_in}{lost}{lost_in}{failed}\n")
+}
+
+/// The findings for scripts.
+#[derive(serde::Serialize)]
+struct Findings {
+    /// Stripes that were checked.
+    stripes: u64,
+    /// Stripes that did not fit; with --repair they do now, but for the undecided ones.
+    unfit: Listed,
+    /// Those of them that nobody can repair.
+    undecided: Listed,
+    /// Stripes with lost blocks.
+    lost: Listed,
+    lost_blocks: u64,
+    /// Stripes that could not be checked, and the first reason.
+    failed: Listed,
+    error: Option<String>,
+    /// The stripe to go on with, if the scrub was stopped.
+    next: Option<u64>,
+}
+
+/// Stripes by number.
+#[derive(serde::Serialize)]
+struct Listed {
+    count: u64,
+    first: Vec<u64>,
+}
+
+impl Findings {
+    fn of(scrub: &upkeep::Scrub) -> Findings {
+        let listed = |stripes: &upkeep::Stripes| Listed {
+            count: stripes.count,
+            first: stripes.first.iter().copied().collect(),
+        };
+        Findings {
+            stripes: scrub.found.stripes,
+            unfit: listed(&scrub.unfit),
+            undecided: listed(&scrub.undecided),
+            lost: listed(&scrub.lost),
+            lost_blocks: scrub.found.lost,
+            failed: listed(&scrub.failed),
+            error: scrub.failure.as_ref().map(|(_, error)| error.to_string()),
+            next: scrub.next,
+        }
+    }
 }
 
 /// Rebuilds a device that is out of the array.
@@ -107,7 +210,7 @@ pub fn rebuild(args: &RebuildArgs) -> Ended {
     let file = args.which.file()?;
     let device = existing(args, file.layout.devices())?;
     let array = args.which.open(&file)?;
-    rebuild_device(&array, device, false, args.jobs)
+    rebuild_device(&array, device, false, &args.pacing.pace(&file.layout)?)
 }
 
 /// Has the array count a new device as failed, and rebuilds it.
@@ -165,7 +268,7 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    rebuild_device(&array, device, begun, args.jobs)
+    rebuild_device(&array, device, begun, &args.pacing.pace(&file.layout)?)
 }
 
 /// The other devices of a device's group that count and are not there, or have nothing.
@@ -241,10 +344,9 @@ fn existing(args: &RebuildArgs, devices: u16) -> Result<DeviceId, Failure> {
     Err(Failure::new(Code::Unreadable, what))
 }
 
-fn rebuild_device(array: &Array, device: DeviceId, begun: bool, jobs: u16) -> Ended {
+fn rebuild_device(array: &Array, device: DeviceId, begun: bool, pace: &Pace) -> Ended {
     let bar = bar(stripes_of(array, device), "stripes rebuilt");
-    let rebuilt =
-        upkeep::rebuild(array, device, begun, jobs.into(), &|done| bar.set_position(done));
+    let rebuilt = upkeep::rebuild(array, device, begun, pace, &|done| bar.set_position(done));
     bar.finish_and_clear();
     let rebuilt = rebuilt.or_fail(Code::Failed)?;
     array.leave(FAREWELL);

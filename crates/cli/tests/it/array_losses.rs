@@ -1,11 +1,13 @@
 //! More devices of a group are gone than its redundancy bears: what clients, `status` and the commands say, and the ways back.
 
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::array::{Array, BLOCK, Blocks};
 use crate::common::relay::Place;
 use crate::common::traffic::{content, device};
 use crate::common::{code, stderr, stdout, wait_for};
+use rustix::process::{Pid, Signal};
 
 /// Blocks of the stripes that tests use: 4 data units of 4 blocks each in five devices.
 const STRIPE: usize = 16;
@@ -92,6 +94,56 @@ fn a_rebuild_that_loses_blocks_says_which_and_ends_with_1() {
     assert!(stdout(&replaced).contains("device 3 is rebuilt and good"));
     let scrub = array.lockify("scrub", &[]);
     assert_eq!(code(&scrub), 1, "{}", stdout(&scrub));
+    assert!(stdout(&scrub).contains("blocks are lost") && stdout(&scrub).contains("(stripe 0)"));
+    let scrub = array.lockify("scrub", &["--json"]);
+    let found: serde_json::Value = serde_json::from_str(&stdout(&scrub)).unwrap();
+    assert_eq!(found["lost"], serde_json::json!({ "count": 1, "first": [0] }), "{found}");
+    assert_eq!(found["lost_blocks"], 4, "{found}");
+    assert_eq!((&found["unfit"]["count"], &found["next"]), (&0.into(), &().into()), "{found}");
+    // The others' stripes are fine.
+    let rest = array.lockify("scrub", &["--from", "1"]);
+    assert_eq!(code(&rest), 0, "{}{}", stdout(&rest), stderr(&rest));
+    assert_eq!(code(&array.lockify("scrub", &["--from", "1000000"])), 2);
+}
+
+/// A scrub that would take hours is stopped, and says where to go on; so is a rebuild.
+#[test]
+fn work_on_all_stripes_has_a_rate_and_is_stopped_in_order() {
+    let mut array = five();
+    let args = array.args("scrub", &["--rate", "1KiB"]);
+    let mut command = array.user.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let scrub = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    catches(&scrub, Signal::INT);
+    rustix::process::kill_process(Pid::from_child(&scrub), Signal::INT).unwrap();
+    let ended = scrub.wait_with_output().unwrap();
+    assert_eq!(code(&ended), 3);
+    assert!(stderr(&ended).contains("go on with --from "), "{}", stderr(&ended));
+    array.devices[1].take().unwrap().kill();
+    wait_for(|| device(&array, 1)["condition"] == "failed");
+    array.start(1, "disk1", &[]);
+    wait_for(|| device(&array, 1)["serving"] == true);
+    let args = array.args("rebuild", &["--id", "1", "--rate", "1KiB"]);
+    let mut command = array.user.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let rebuild = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for(|| device(&array, 1)["condition"] == "rebuilding");
+    catches(&rebuild, Signal::TERM);
+    rustix::process::kill_process(Pid::from_child(&rebuild), Signal::TERM).unwrap();
+    let ended = rebuild.wait_with_output().unwrap();
+    assert_eq!(code(&ended), 3);
+    assert!(stderr(&ended).contains("continues it"), "{}", stderr(&ended));
+    let rebuilt = array.lockify("rebuild", &["--id", "1"]);
+    assert_eq!(code(&rebuilt), 0, "{}{}", stdout(&rebuilt), stderr(&rebuilt));
+    array.wait_until_healthy();
+}
+
+/// Waits until a process handles a signal (proc(5), `SigCgt`).
+fn catches(child: &Child, signal: Signal) {
+    let status = format!("/proc/{}/status", child.id());
+    wait_for(|| {
+        let text = std::fs::read_to_string(&status).unwrap();
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(mask, 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
+    });
 }
 
 /// Two devices are gone, and so nobody is given up. What needs them is an error in time, and the rest goes on. When they are

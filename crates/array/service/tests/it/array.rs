@@ -12,7 +12,8 @@ use bytes::Bytes;
 use lockify_array::{Condition, DeviceId, OpError, Scheme, Span};
 use lockify_volume::host::{Array, Joining, Repair};
 use lockify_volume::status::ask;
-use lockify_volume::{BLOCK, Durability, Timing, upkeep};
+use lockify_volume::upkeep::{self, Pace};
+use lockify_volume::{BLOCK, Durability, Timing};
 
 struct Farm {
     site: Site,
@@ -164,11 +165,14 @@ fn an_array_goes_on_without_a_device_and_takes_a_new_one() {
     std::fs::remove_file(farm.site.path(1)).unwrap();
     farm.start(1, true);
     // On a busy machine it may not be there within a lease, and is given up again.
-    assert!((0..5).any(|_| upkeep::rebuild(&host, DeviceId(1), false, 4, &|_| {}).is_ok()));
+    assert!(
+        (0..5).any(|_| upkeep::rebuild(&host, DeviceId(1), false, &Pace::of(4), &|_| {}).is_ok())
+    );
     assert!(host.status().state.devices.iter().all(|c| *c == Condition::Good));
-    let scrub = upkeep::scrub(&host, 0..host.layout().stripes, Repair::None, 4, &|| {}).unwrap();
+    let scrub =
+        upkeep::scrub(&host, 0..host.layout().stripes, Repair::None, &Pace::of(4), &|| {}).unwrap();
     let found = upkeep::Found { stripes: host.layout().stripes, ..upkeep::Found::default() };
-    assert_eq!(scrub, upkeep::Scrub { found, failure: None });
+    assert_eq!(scrub, upkeep::Scrub { found, ..upkeep::Scrub::default() });
     // The new device has its part: another one may end now.
     farm.stop(0);
     assert_eq!(host.read(span(3, 30)).unwrap(), data(30, 8));
@@ -271,7 +275,7 @@ fn a_device_file_that_is_put_back_to_an_older_copy_is_left_out_until_it_is_rebui
             assert!(Instant::now() < end, "{scheme}: {:?}", host.status());
         }
         assert_eq!(host.read(span(0, 160)).unwrap(), data(160, 2), "{scheme}");
-        upkeep::rebuild(&host, DeviceId(1), false, 4, &|_| {}).unwrap();
+        upkeep::rebuild(&host, DeviceId(1), false, &Pace::of(4), &|_| {}).unwrap();
         assert_eq!(host.status().state.devices[1], Condition::Good);
         // Its content counts again.
         farm.stop(0);
