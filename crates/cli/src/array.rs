@@ -6,9 +6,11 @@ mod examine;
 mod export;
 mod fence;
 mod lock_server;
+mod metrics;
 mod recover;
 mod status;
 mod upkeep;
+mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,6 +47,7 @@ enum Command {
     Export(export::Args),
     Fence(fence::Args),
     Status(status::Args),
+    Watch(watch::Args),
     Scrub(upkeep::ScrubArgs),
     Rebuild(upkeep::RebuildArgs),
     Replace(upkeep::ReplaceArgs),
@@ -68,6 +71,7 @@ pub fn run(args: &Args) -> Ended {
         Command::Export(args) => export::run(args),
         Command::Fence(args) => fence::run(args),
         Command::Status(args) => status::run(args),
+        Command::Watch(args) => watch::run(args),
         Command::Scrub(args) => upkeep::scrub(args),
         Command::Rebuild(args) => upkeep::rebuild(args),
         Command::Replace(args) => upkeep::replace(args),

@@ -4,12 +4,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lockify_array::{ArrayState, Condition};
+use lockify_trust::Identity;
 use lockify_volume::status::{Answer, Answers, ask};
 use lockify_volume::{ArrayFile, BLOCK, Report};
 use serde::Serialize;
 
-use super::Which;
-use crate::exit::{Code, Ended, OrFail as _};
+use super::{Which, metrics};
+use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::{columns, print, print_json};
 
 /// The version of what `--json` prints.
@@ -23,95 +24,108 @@ pub struct Args {
     #[command(flatten)]
     which: Which,
     /// As one line of JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "metrics")]
     json: bool,
+    /// As metrics in the text format of OpenMetrics, for Prometheus
+    #[arg(long)]
+    metrics: bool,
     /// How long devices and lock server may take to answer
     #[arg(long, value_name = "D", default_value = "3s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 }
 
 #[derive(Serialize)]
-struct Status {
+pub(super) struct Status {
     schema: u32,
-    array: String,
-    scheme: String,
-    bytes: u64,
-    epoch: u64,
+    pub array: String,
+    pub scheme: String,
+    pub bytes: u64,
+    pub epoch: u64,
     /// The number of the newest view. It is none where no majority has agreed on one.
-    view: Option<u64>,
+    pub view: Option<u64>,
     /// All devices are good and there, and so is the lock server, if the scheme has one.
-    healthy: bool,
-    devices: Vec<Device>,
+    pub healthy: bool,
+    pub devices: Vec<Device>,
     /// The lock server; nothing if the scheme has none.
-    lock_server: Option<LockServer>,
+    pub lock_server: Option<LockServer>,
     /// The nodes that hosts have been on.
-    nodes: Vec<Node>,
+    pub nodes: Vec<Node>,
 }
 
 #[derive(Serialize)]
-struct Node {
-    name: String,
+pub(super) struct Node {
+    pub name: String,
     /// Hosts that have neither ended in order nor been fenced.
-    hosts: Vec<u32>,
+    pub hosts: Vec<u32>,
 }
 
 #[derive(Serialize)]
-struct LockServer {
-    address: String,
-    serving: bool,
+pub(super) struct LockServer {
+    pub address: String,
+    pub serving: bool,
     /// Why it is not there.
-    why: Option<String>,
+    pub why: Option<String>,
     /// Hosts that are connected to it.
-    hosts: Vec<u32>,
-    requests: Option<u64>,
+    pub hosts: Vec<u32>,
+    pub requests: Option<u64>,
 }
 
 #[derive(Serialize)]
-struct Device {
-    id: u16,
-    address: String,
-    witness: bool,
+pub(super) struct Device {
+    pub id: u16,
+    pub address: String,
+    pub witness: bool,
     /// `good`, `failed`, `rebuilding`; `new` if its medium has nothing of the array; nothing for a witness.
-    condition: Option<&'static str>,
+    pub condition: Option<&'static str>,
     /// Of a device that is being rebuilt: stripes that are done, of all groups.
-    done: Option<u64>,
+    pub done: Option<u64>,
     /// It serves hosts.
-    serving: bool,
+    pub serving: bool,
     /// Why it does not, or is not there.
-    why: Option<String>,
+    pub why: Option<String>,
     /// The reason why the others have it out of their view.
-    out: Option<String>,
+    pub out: Option<String>,
     /// The number by which the others know its process.
-    life: Option<u64>,
+    pub life: Option<u64>,
     /// Hosts that are connected to it.
-    hosts: Vec<u32>,
-    requests: Option<u64>,
+    pub hosts: Vec<u32>,
+    pub requests: Option<u64>,
     /// Stripes that may have been written in when it stopped: it checks them in the background.
-    unchecked: Option<u64>,
+    pub unchecked: Option<u64>,
     /// How often its medium has not returned a block, since its process began.
-    errors: Option<u64>,
+    pub errors: Option<u64>,
     /// Blocks that its medium does not return now.
-    unreadable: Option<u64>,
+    pub unreadable: Option<u64>,
     /// Blocks that were written anew after such an error or loss.
-    rewritten: Option<u64>,
+    pub rewritten: Option<u64>,
     /// How often its medium has returned an older state of a block than was written last.
-    lost_writes: Option<u64>,
+    pub lost_writes: Option<u64>,
     /// It has restarted and does not know hosts' unfinished writes yet: no other of its group is given up.
-    unsettled: Option<bool>,
+    pub unsettled: Option<bool>,
 }
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
     let file = args.which.file()?;
-    let identity = args.which.secure.identity()?;
-    let answers = ask(&file, identity, args.timeout).or_fail(Code::Failed)?;
-    let status = status(&file, &answers);
+    let status = of(&file, args.which.secure.identity()?, args.timeout)?;
     if args.json {
         print_json(&status)?;
+    } else if args.metrics {
+        print(&metrics::text(&status).or_fail(Code::Failed)?)?;
     } else {
         print(&text(&status))?;
     }
     Ok(if status.healthy { ExitCode::SUCCESS } else { Code::Violated.into() })
+}
+
+/// An array's status, from everybody who answers in time.
+pub(super) fn of(
+    file: &ArrayFile,
+    identity: Identity,
+    timeout: Duration,
+) -> Result<Status, Failure> {
+    let answers = ask(file, identity, timeout).or_fail(Code::Failed)?;
+    Ok(status(file, &answers))
 }
 
 /// The condition of a device whose medium has nothing of the array.

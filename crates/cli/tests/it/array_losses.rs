@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::array::{Array, BLOCK, Blocks};
 use crate::common::relay::Place;
 use crate::common::traffic::{content, device};
-use crate::common::{code, stderr, stdout, wait_for};
+use crate::common::{code, signals, stderr, stdout, wait_for};
 use rustix::process::{Pid, Signal};
 
 /// Blocks of the stripes that tests use: 4 data units of 4 blocks each in five devices.
@@ -114,7 +114,7 @@ fn work_on_all_stripes_has_a_rate_and_is_stopped_in_order() {
     let mut command = array.user.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let scrub = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     catches(&scrub, Signal::INT);
-    rustix::process::kill_process(Pid::from_child(&scrub), Signal::INT).unwrap();
+    signals::send(Pid::from_child(&scrub), Signal::INT);
     let ended = scrub.wait_with_output().unwrap();
     assert_eq!(code(&ended), 3);
     assert!(stderr(&ended).contains("go on with --from "), "{}", stderr(&ended));
@@ -127,7 +127,7 @@ fn work_on_all_stripes_has_a_rate_and_is_stopped_in_order() {
     let rebuild = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for(|| device(&array, 1)["condition"] == "rebuilding");
     catches(&rebuild, Signal::TERM);
-    rustix::process::kill_process(Pid::from_child(&rebuild), Signal::TERM).unwrap();
+    signals::send(Pid::from_child(&rebuild), Signal::TERM);
     let ended = rebuild.wait_with_output().unwrap();
     assert_eq!(code(&ended), 3);
     assert!(stderr(&ended).contains("continues it"), "{}", stderr(&ended));

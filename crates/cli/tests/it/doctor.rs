@@ -1,7 +1,11 @@
 //! `lockify doctor` on real clusters: each reason why a lock waits, brought about.
 
+use std::time::Instant;
+
+use rustix::process::Signal;
+
 use crate::common::cluster::Cluster;
-use crate::common::{code, stderr, stdout, wait_for};
+use crate::common::{PATIENCE, code, stderr, stdout, wait_for};
 use lockify_client::{Error, Guard, Lockspace, Mode};
 use serde_json::Value;
 
@@ -14,15 +18,15 @@ impl Cluster {
 
     /// Asks the doctor until a finding of this kind is about this node.
     fn finds(&self, asked: usize, name: &str, kind: &str, node: u32) -> Value {
-        let found = std::cell::RefCell::new(None);
-        wait_for(|| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
             let said = self.doctor(asked, name);
-            let all = said["findings"].as_array().unwrap().clone();
-            let it = all.into_iter().find(|f| f["kind"] == kind && f["nodes"][0] == node);
-            *found.borrow_mut() = it;
-            found.borrow().is_some()
-        });
-        found.into_inner().unwrap()
+            let mut all = said["findings"].as_array().unwrap().iter();
+            if let Some(found) = all.find(|f| f["kind"] == kind && f["nodes"][0] == node) {
+                return found.clone();
+            }
+            assert!(Instant::now() < deadline, "no {kind} of node {node} in {said}");
+        }
     }
 }
 
@@ -89,7 +93,7 @@ fn a_dead_node_and_the_wait_for_its_lease_are_named() {
     let _master = one.lock("x", Mode::NL).unwrap();
     let _held = three.lock("x", Mode::EX).unwrap();
     let waits = asks(&one, "x");
-    cluster.signal(3, "-STOP");
+    cluster.signal(3, Signal::STOP);
     let found = cluster.finds(1, "x", "no_answer", 3);
     assert!(found["text"].as_str().unwrap().contains("node 3 does not answer"), "{found}");
     let said = cluster.doctor(1, "x");
@@ -143,7 +147,7 @@ fn a_release_that_waits_for_claims_is_named() {
     let held = one.lock("dir", Mode::EX).unwrap();
     let waits = asks(&two, "dir");
     wait_for(|| two.who("dir").unwrap().resources[0].locks.len() == 3);
-    cluster.signal(3, "-STOP");
+    cluster.signal(3, Signal::STOP);
     // About a third of the names have their directory at node 3.
     let new: Vec<_> = (0..40)
         .map(|i| one.request(format!("new{i}"), Mode::EX).notify().lock().unwrap())
@@ -153,7 +157,7 @@ fn a_release_that_waits_for_claims_is_named() {
     assert!(found["text"].as_str().unwrap().contains("unsettled claims"), "{found}");
     let said = cluster.doctor(1, "dir");
     assert_eq!(said["waits"][0]["chain"][0]["state"], "claims", "{said}");
-    cluster.signal(3, "-CONT");
+    cluster.signal(3, Signal::CONT);
     release.join().unwrap().unwrap();
     waits.join().unwrap().unwrap().unlock().unwrap();
     drop(new);

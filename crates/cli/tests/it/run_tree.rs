@@ -5,8 +5,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{Process, User, all_of, code, output, stderr, wait_for};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::common::{Process, User, all_of, code, output, signals, stderr, wait_for};
+use rustix::process::{Pid, Signal};
 
 /// Starts a process in another group, one in another session, and one whose parents have all ended;
 /// none of them ends on request. Each says its number.
@@ -51,7 +51,7 @@ fn all_are_gone(user: &User) {
 }
 
 fn kill(pid: i32, signal: Signal) {
-    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    signals::send(Pid::from_raw(pid).unwrap(), signal);
 }
 
 fn end(mut run: Process) -> Output {

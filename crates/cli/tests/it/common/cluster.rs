@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 
 use lockify_client::{Client, Lockspace};
+use rustix::process::Signal;
 
 use super::{Process, User, output, wait_for};
 
@@ -71,10 +72,8 @@ impl Cluster {
         output(command.env("LOCKIFY_SOCKET", &self.nodes[node - 1].0))
     }
 
-    pub fn signal(&self, node: usize, signal: &str) {
-        let pid = self.nodes[node - 1].1.as_ref().unwrap().0.id().to_string();
-        let kill = std::process::Command::new("kill").args([signal, &pid]).status().unwrap();
-        assert!(kill.success());
+    pub fn signal(&self, node: usize, signal: Signal) {
+        self.nodes[node - 1].1.as_ref().unwrap().signal(signal);
     }
 }
 
@@ -82,7 +81,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         for node in 1..=self.nodes.len() {
             if self.nodes[node - 1].1.is_some() {
-                self.signal(node, "-CONT");
+                self.signal(node, Signal::CONT);
             }
         }
     }

@@ -9,6 +9,8 @@ pub mod machine;
 pub mod nbd;
 pub mod preload;
 pub mod relay;
+#[path = "../../../../lock/daemon/tests/it/common/signals.rs"]
+pub mod signals;
 pub mod traffic;
 pub mod wall;
 
@@ -21,7 +23,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 
 /// Longest time that anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -81,7 +83,7 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
+        signals::send(Pid::from_child(&self.0), signal);
     }
 
     /// Ends it in order; its exit code.

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use lockify_check::{Checker, Options, Report};
 use lockify_client::Client;
 use lockify_history::{Reader, Writer, merge};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 
-use super::{PATIENCE, eventually};
+use super::{PATIENCE, eventually, signals};
 
 /// The output of a daemon when clients can connect.
 pub const SERVES: &str = "serves clients";
@@ -71,7 +71,7 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+        signals::send(Pid::from_child(&self.child), signal);
     }
 
     /// Waits for its end.
