@@ -12,6 +12,13 @@ use crate::{ArrayFile, BLOCK};
 /// Bytes of a sector in histories: the least that most clients write.
 const SECTOR: usize = (BLOCK / SECTORS) as usize;
 
+/// The blocks that have these bytes; none if there are no such bytes.
+fn blocks(start: u64, length: u64) -> Span {
+    let block = u64::from(BLOCK);
+    let end = start.checked_add(length).map_or(0, |end| end.div_ceil(block));
+    Span { start: start / block, count: end.saturating_sub(start / block) }
+}
+
 /// A write of these bytes, which begin with this one of the array.
 fn written(by: array::Life, op: u64, start: u64, data: &[u8]) -> Kind {
     let sector = SECTOR as u64;
@@ -55,8 +62,11 @@ impl HostHistory {
                 Kind::Read { by, op, start: span.start * sectors, count: span.count * sectors }
             }
             Work::Write { span, data } if fits(span) => written(by, op, span.start * block, data),
+            Work::Patch { start, data } if fits(&blocks(*start, data.len() as u64)) => {
+                written(by, op, *start, data)
+            }
             // They touch no block.
-            Work::Read { .. } | Work::Write { .. } => return,
+            Work::Read { .. } | Work::Write { .. } | Work::Patch { .. } => return,
             Work::Flush => Kind::Flush { by, op },
             Work::Scrub { .. }
             | Work::AcceptLoss { .. }
@@ -135,5 +145,7 @@ mod tests {
         // Within one.
         assert_eq!(of(700, &data[..3]).2, [0]);
         assert_eq!(of(1024, &data[..3]).2, [0]);
+        assert_eq!(blocks(4095, 2), Span { start: 0, count: 2 });
+        assert_eq!(blocks(u64::MAX, 2).count, 0);
     }
 }
