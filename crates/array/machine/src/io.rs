@@ -29,6 +29,14 @@ pub enum Work {
         /// `span.count` blocks.
         data: Bytes,
     },
+    /// Write bytes of the array, from any byte on. A block that they cover in part keeps its other bytes: the same transaction
+    /// reads and writes it. Fails if such a block is lost or cannot be read.
+    Patch {
+        /// The first byte of the array to write.
+        start: u64,
+        /// The bytes, at least one.
+        data: Bytes,
+    },
     /// Make earlier answered writes durable, on all devices. Fails if one of this host's is lost.
     Flush,
     /// Check a stripe, and repair it if `repair`, as far as headers tell which block is right; the answer has the findings.
@@ -107,7 +115,9 @@ pub enum OpError {
     #[error("the request is not within the array")]
     Range,
     /// Content is lost: a device failed while a write was in progress, or two have failed (docs/design/array.md 3.5).
-    #[error("block {block} of the array is lost; write it anew, or restore it from a backup")]
+    #[error(
+        "block {block} of the array is lost; write all of it anew, or restore it from a backup"
+    )]
     Lost {
         /// The first such block.
         block: u64,

@@ -39,11 +39,13 @@ pub enum Mutation {
     CacheLossFitsParity,
     /// A region counts as clean although its last writes may still be in the cache. At devices.
     CleanBeforeFlushed,
+    /// A host completes a partial block with what it has itself written there last, and does not read. At hosts.
+    PatchesOwnCopy,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 14] = [
+    pub const ALL: [Mutation; 15] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
@@ -58,5 +60,6 @@ impl Mutation {
         Mutation::FlushTrustsRestarts,
         Mutation::CacheLossFitsParity,
         Mutation::CleanBeforeFlushed,
+        Mutation::PatchesOwnCopy,
     ];
 }

@@ -3,6 +3,7 @@
 //!
 //! Partial units are handled in whole blocks. A read-modify-write touches the blocks that the operation covers. It
 //! touches the parity of their columns, from the first to the last. The other methods touch all units in these columns.
+//! A block that is written in part is read as well, whatever the method.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -105,7 +106,7 @@ pub struct Plan {
     pub accesses: Vec<Access>,
 }
 
-/// The permissions of a write.
+/// What has to be known of a write beside its blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WriteRules {
     /// Half of the data units is written: read-modify-write rather than reconstruct-write. The paper does not say.
@@ -113,19 +114,36 @@ pub struct WriteRules {
     /// A part of this operation is already written in these stripes. Old data and parity need not fit there, so the old parity
     /// must not be used (docs/design/array.md 3.4).
     pub parity_unfit: BTreeSet<u64>,
+    /// The first block is written in part.
+    pub partial_start: bool,
+    /// The last block is written in part.
+    pub partial_end: bool,
+}
+
+/// Blocks of a unit that an operation covers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Part {
+    unit: u16,
+    columns: Columns,
+    /// Those of them that are written as a whole. The others are at the ends.
+    whole: Columns,
 }
 
 struct Stripe<'a> {
     layout: &'a Layout,
     stripe: u64,
-    covered: Vec<(u16, Columns)>,
+    covered: Vec<Part>,
     hull: Columns,
     accesses: Vec<Access>,
 }
 
 impl Stripe<'_> {
+    fn part(&self, unit: u16) -> Option<&Part> {
+        self.covered.iter().find(|part| part.unit == unit)
+    }
+
     fn covered(&self, unit: u16) -> Option<&Columns> {
-        self.covered.iter().find(|(u, _)| *u == unit).map(|(_, columns)| columns)
+        self.part(unit).map(|part| &part.columns)
     }
 
     fn add(&mut self, unit: Unit, read: Option<Columns>, write: Option<Columns>) {
@@ -139,10 +157,10 @@ impl Stripe<'_> {
         }
     }
 
-    /// The part of a data unit that has to be read to know the whole hull afterwards. It is the hull without the covered
-    /// columns, and touches one end of it.
+    /// The part of a data unit that has to be read to know the whole hull afterwards. It is the hull without the columns that are
+    /// written as a whole, and touches one end of it.
     fn rest(&self, unit: u16) -> Option<Columns> {
-        match self.covered(unit) {
+        match self.part(unit).map(|part| &part.whole).filter(|c| !c.is_empty()) {
             None => Some(self.hull.clone()),
             Some(c) if c.start > self.hull.start && c.end < self.hull.end => {
                 Some(self.hull.clone())
@@ -156,7 +174,7 @@ impl Stripe<'_> {
     fn read(&mut self, missing: Option<u16>) -> Method {
         let lost = missing.and_then(|unit| self.covered(unit).cloned().map(|c| (unit, c)));
         let Some((missing, lost)) = lost else {
-            for (unit, columns) in self.covered.clone() {
+            for Part { unit, columns, .. } in self.covered.clone() {
                 self.add(Unit::Data(unit), Some(columns), None);
             }
             return Method::Read;
@@ -185,7 +203,7 @@ impl Stripe<'_> {
     }
 
     fn delta(&mut self) -> Method {
-        for (unit, columns) in self.covered.clone() {
+        for Part { unit, columns, .. } in self.covered.clone() {
             self.add(Unit::Data(unit), Some(columns.clone()), Some(columns));
         }
         let hull = self.hull.clone();
@@ -194,8 +212,9 @@ impl Stripe<'_> {
     }
 
     fn without_parity(&mut self) -> Method {
-        for (unit, columns) in self.covered.clone() {
-            self.add(Unit::Data(unit), None, Some(columns));
+        for Part { unit, columns, whole } in self.covered.clone() {
+            let read = (whole != columns).then(|| columns.clone());
+            self.add(Unit::Data(unit), read, Some(columns));
         }
         Method::NoParity
     }
@@ -227,13 +246,19 @@ pub fn missing_units(layout: &Layout, state: &ArrayState, stripe: u64) -> usize 
     Missing::of(layout, state, stripe).count()
 }
 
-fn stripes_of(layout: &Layout, span: Span) -> Vec<(u64, Vec<(u16, Columns)>)> {
-    let mut stripes: Vec<(u64, Vec<(u16, Columns)>)> = Vec::new();
+/// The parts of an operation, by stripe. Its first or last block may be partial.
+fn stripes_of(layout: &Layout, span: Span, partial: (bool, bool)) -> Vec<(u64, Vec<Part>)> {
+    let mut stripes: Vec<(u64, Vec<Part>)> = Vec::new();
+    let whole = span.start + u64::from(partial.0)..span.end() - u64::from(partial.1);
     let mut block = span.start;
     while block < span.end() {
         let place = layout.place(block);
         let left = u64::from(layout.unit - place.offset).min(span.end() - block);
-        let part = (place.data_unit, place.offset..place.offset + left as u32);
+        let columns = place.offset..place.offset + left as u32;
+        let column =
+            |other: u64| place.offset + other.clamp(block, block + left).abs_diff(block) as u32;
+        let whole = column(whole.start)..column(whole.end);
+        let part = Part { unit: place.data_unit, columns, whole };
         match stripes.last_mut() {
             Some((stripe, parts)) if *stripe == place.stripe => parts.push(part),
             _ => stripes.push((place.stripe, vec![part])),
@@ -246,15 +271,17 @@ fn stripes_of(layout: &Layout, span: Span) -> Vec<(u64, Vec<(u16, Columns)>)> {
 fn build(
     layout: &Layout,
     span: Span,
+    partial: (bool, bool),
     mut choose: impl FnMut(&mut Stripe<'_>) -> Result<(Method, Option<DeviceId>), OpError>,
 ) -> Result<Plan, OpError> {
     if !layout.contains(span) {
         return Err(OpError::Range);
     }
     let mut plan = Plan::default();
-    for (stripe, covered) in stripes_of(layout, span) {
-        let hull = covered.iter().map(|(_, c)| c.start).min().unwrap_or(0)
-            ..covered.iter().map(|(_, c)| c.end).max().unwrap_or(0);
+    for (stripe, covered) in stripes_of(layout, span, partial) {
+        let columns = || covered.iter().map(|part| &part.columns);
+        let hull = columns().map(|c| c.start).min().unwrap_or(0)
+            ..columns().map(|c| c.end).max().unwrap_or(0);
         let mut part = Stripe { layout, stripe, covered, hull, accesses: Vec::new() };
         let (method, skipped) = choose(&mut part)?;
         let first = plan.accesses.len();
@@ -262,7 +289,7 @@ fn build(
         plan.stripes.push(StripePlan {
             stripe,
             method,
-            covered: part.covered,
+            covered: part.covered.into_iter().map(|part| (part.unit, part.columns)).collect(),
             hull: part.hull,
             skipped,
             accesses: first..plan.accesses.len(),
@@ -277,7 +304,7 @@ fn unavailable(stripe: u64) -> OpError {
 
 /// The plan of a read. Fails if a missing unit cannot be had from the others.
 pub fn read(layout: &Layout, state: &ArrayState, span: Span) -> Result<Plan, OpError> {
-    build(layout, span, |part| {
+    build(layout, span, (false, false), |part| {
         let missing = Missing::of(layout, state, part.stripe);
         let wanted = missing.data.iter().copied().find(|unit| part.covered(*unit).is_some());
         if wanted.is_some() && missing.count() > 1 {
@@ -288,7 +315,7 @@ pub fn read(layout: &Layout, state: &ArrayState, span: Span) -> Result<Plan, OpE
 }
 
 /// The plan of a write. It fails if more than one unit of a stripe is missing. It also fails if only a parity that does not fit
-/// would make the write possible (docs/design/array.md 3.5).
+/// would make the write possible (docs/design/array.md 3.5). A block that is written in part needs its old content for that.
 pub fn write(
     layout: &Layout,
     state: &ArrayState,
@@ -296,7 +323,7 @@ pub fn write(
     rules: &WriteRules,
 ) -> Result<Plan, OpError> {
     let lost = |stripe: u64, unit: u16| OpError::Lost { block: layout.logical(stripe, unit) };
-    build(layout, span, |part| {
+    build(layout, span, (rules.partial_start, rules.partial_end), |part| {
         let missing = Missing::of(layout, state, part.stripe);
         let parity_unfit = rules.parity_unfit.contains(&part.stripe);
         if missing.count() > 1 {

@@ -16,8 +16,8 @@ use crate::content;
 pub struct Recorder {
     checker: Checker,
     events: Vec<Event>,
-    /// The unanswered reads of each life.
-    reads: BTreeMap<(Life, Ticket), Span>,
+    /// The first sector of each life's unanswered reads.
+    reads: BTreeMap<(Life, Ticket), u64>,
     /// The newest try of each operation.
     tries: BTreeMap<(Life, Ticket), u64>,
 }
@@ -30,7 +30,8 @@ impl Recorder {
             Redundancy::Mirror => array::Redundancy::Mirror,
         };
         let Layout { data, groups, unit, block_size, stripes, .. } = *layout;
-        let array = array::Layout { redundancy, data, groups, unit, block_size, stripes };
+        let sectors = block_size / content::SECTOR_SIZE;
+        let array = array::Layout { redundancy, data, groups, unit, block_size, stripes, sectors };
         let mut recorder = Recorder {
             checker: Checker::new(),
             events: Vec::new(),
@@ -51,15 +52,17 @@ impl Recorder {
 
     /// A host is asked to read.
     pub fn reads(&mut self, at: Nanos, life: Life, ticket: Ticket, span: Span) {
-        self.reads.insert((life, ticket), span);
-        let Span { start, count } = span;
+        let sectors = content::sectors(span);
+        let (start, count) = (sectors.start, sectors.end - sectors.start);
+        self.reads.insert((life, ticket), start);
         self.note(at, Kind::Read { by: by(life), op: ticket.0, start, count });
     }
 
-    /// A host is asked to write.
+    /// A host is asked to write, from this sector on.
     pub fn writes(&mut self, at: Nanos, life: Life, ticket: Ticket, start: u64, tags: &[Tag]) {
         let tags = tags.to_vec();
-        self.note(at, Kind::Write { by: by(life), op: ticket.0, start, tags });
+        let partial = Vec::new();
+        self.note(at, Kind::Write { by: by(life), op: ticket.0, start, tags, partial });
     }
 
     /// A host is asked to flush.
@@ -89,9 +92,9 @@ impl Recorder {
         ticket: Ticket,
         result: &Result<HostAnswer, OpError>,
     ) {
-        let span = self.reads.remove(&(life, ticket));
-        let (tags, error) = match (result, span) {
-            (Ok(HostAnswer::Read { data }), Some(span)) => (content::read(span.start, data), None),
+        let start = self.reads.remove(&(life, ticket));
+        let (tags, error) = match (result, start) {
+            (Ok(HostAnswer::Read { data }), Some(start)) => (content::read(start, data), None),
             (Ok(_), _) => (Vec::new(), None),
             (Err(error), _) => (Vec::new(), Some(error.to_string())),
         };

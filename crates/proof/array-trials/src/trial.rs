@@ -501,10 +501,11 @@ impl<'a> Trial<'a> {
 
     fn write(&mut self, at: Nanos, node: NodeId, span: Span, asked: Asked) {
         let (life, ticket) = self.ticket(at, node, asked);
-        let tags = vec![self.next_tag; span.count as usize];
+        let sectors = content::sectors(span);
+        let tags = vec![self.next_tag; (sectors.end - sectors.start) as usize];
         self.next_tag += 1;
-        self.recorder.writes(at, life, ticket, span.start, &tags);
-        self.submit(node, ticket, Work::Write { span, data: content::write(span.start, &tags) });
+        self.recorder.writes(at, life, ticket, sectors.start, &tags);
+        self.submit(node, ticket, Work::Write { span, data: content::write(sectors.start, &tags) });
     }
 
     fn flush(&mut self, at: Nanos, node: NodeId) {

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use rand::RngExt as _;
 
 use super::control::{Context, Control};
-use super::job::{self, Unfit};
+use super::job::{self, New, Unfit};
 use super::overdue;
 use super::repair::Pass;
 use super::unflushed::Flush;
@@ -290,8 +290,10 @@ impl Task {
 impl ArrayHost {
     pub(super) fn submit(&mut self, now: Time, ticket: Ticket, work: Work) {
         self.watch(now);
+        #[cfg(feature = "mutations")]
+        let work = self.with_own_copy(work);
         match work {
-            Work::Read { .. } | Work::Write { .. } | Work::Flush => {
+            Work::Read { .. } | Work::Write { .. } | Work::Patch { .. } | Work::Flush => {
                 self.start(now, Task::new(now, Owner::Caller(ticket), work, Role::Work));
             }
             Work::Scrub { .. }
@@ -389,20 +391,18 @@ impl ArrayHost {
             Role::Tell { .. } => return Ok(Plan::default()),
             Role::Work => {}
         }
-        match &task.work {
-            Work::Read { span } => plan::read(layout, &self.state, *span),
-            Work::Write { span, data } => {
-                if span.count.checked_mul(u64::from(layout.block_size)) != Some(data.len() as u64) {
-                    return Err(OpError::Range);
-                }
-                let rules = WriteRules {
-                    delta_at_half: self.config.delta_at_half,
-                    parity_unfit: task.parity_unfit.clone(),
-                };
-                plan::write(layout, &self.state, *span, &rules)
-            }
-            _ => Ok(Plan::default()),
+        if let Work::Read { span } = task.work {
+            return plan::read(layout, &self.state, span);
         }
+        let Some(new) = New::of(layout, &task.work) else { return Ok(Plan::default()) };
+        let new = new?;
+        let rules = WriteRules {
+            delta_at_half: self.config.delta_at_half,
+            parity_unfit: task.parity_unfit.clone(),
+            partial_start: new.partial_start(),
+            partial_end: new.partial_end(),
+        };
+        plan::write(layout, &self.state, new.span, &rules)
     }
 
     fn start_second_phase(&mut self, now: Time, seq: u64, action: &Action) {
@@ -485,20 +485,20 @@ impl ArrayHost {
         {
             return self.unfit(now, seq, unfit);
         }
-        let (answer, writes) = match &task.work {
-            Work::Read { .. } => match job::answer(layout, plan, contents) {
-                Ok(data) => (Some(HostAnswer::Read { data }), vec![None; plan.accesses.len()]),
-                Err(unfit) => return self.unfit(now, seq, unfit),
-            },
-            Work::Write { span, data } => {
-                match job::writes(layout, plan, contents, this.stamp, *span, data) {
-                    Ok(writes) => (None, writes),
-                    Err(unfit) => return self.unfit(now, seq, unfit),
-                }
+        let none = vec![None; plan.accesses.len()];
+        let result = match (&task.work, New::of(layout, &task.work)) {
+            (Work::Read { .. }, _) => job::answer(layout, plan, contents)
+                .map(|data| (Some(HostAnswer::Read { data }), none)),
+            (_, Some(Ok(new))) => {
+                job::writes(layout, plan, contents, this.stamp, &new).map(|writes| (None, writes))
             }
-            _ => (Some(HostAnswer::Done), vec![None; plan.accesses.len()]),
+            (_, Some(Err(error))) => Err(Unfit::Fail(error)),
+            (_, None) => Ok((Some(HostAnswer::Done), none)),
         };
-        self.write_all(now, seq, answer, writes);
+        match result {
+            Ok((answer, writes)) => self.write_all(now, seq, answer, writes),
+            Err(unfit) => self.unfit(now, seq, unfit),
+        }
     }
 
     /// Phase 2. It does not delay siblings that are already answered.
@@ -544,9 +544,11 @@ impl ArrayHost {
             self.patience.observe(now.saturating_sub(task.since));
         }
         let (id, stamp) = (this.id, this.stamp);
-        if let (Role::Work, Work::Write { span, .. }, Ok(_)) = (&task.role, &task.work, &result) {
-            let (span, siblings) = (*span, std::mem::take(&mut this.siblings));
-            self.note_unflushed(now, span, stamp, &siblings);
+        if let (Role::Work, Some(Ok(new)), Ok(_)) =
+            (&task.role, New::of(&self.config.layout, &task.work), &result)
+        {
+            let siblings = std::mem::take(&mut this.siblings);
+            self.note_unflushed(now, new.span, stamp, &siblings);
             if let Some(this) = self.tries.get_mut(&seq) {
                 this.siblings = siblings;
             }

@@ -1,11 +1,13 @@
 //! A storage transaction's computation on the blocks that it has read: a read's answer, and a write's blocks.
 
+use std::ops::Range;
+
 use bytes::{Bytes, BytesMut};
 
 use crate::message::{Blocks, Content, Flaw};
 use crate::plan::{self, Columns, Method, Plan, StripePlan, Unit};
 use crate::recovery::records::Headers;
-use crate::{Header, Layout, OpError, Span, Stamp};
+use crate::{Header, Layout, OpError, Span, Stamp, Work};
 
 use super::repair::bad_blocks;
 
@@ -89,6 +91,28 @@ impl<'a> View<'a> {
             self.add(&mut sum, columns, unit);
         }
         sum
+    }
+
+    /// What a data unit had in these columns, of which only some bytes are written. Fails if a block that keeps others is lost.
+    /// Columns that are written as a whole need not have been read.
+    fn old(&self, unit: u16, columns: &Columns, written: &Range<usize>) -> Result<Vec<u8>, Unfit> {
+        let missing = self.part.method == Method::SumMissing(unit);
+        let said_by = if missing { Unit::Parity } else { Unit::Data(unit) };
+        let keeps = |column: &u32| {
+            let start = self.bytes(&(columns.start..*column));
+            let end = self.bytes(&(columns.start..column + 1));
+            columns.contains(column) && !(written.start <= start && end <= written.end)
+        };
+        if let Some(column) = self.lost(said_by).filter(keeps).min() {
+            let block = self.layout.logical(self.part.stripe, unit) + u64::from(column);
+            return Err(Unfit::Fail(OpError::Lost { block }));
+        }
+        if missing {
+            return Ok(self.missing(unit, columns));
+        }
+        let mut old = vec![0; self.bytes(columns)];
+        self.add(&mut old, columns, Unit::Data(unit));
+        Ok(old)
     }
 
     /// Fails if one of the blocks could not be read.
@@ -205,17 +229,100 @@ pub(super) fn answer(
     Ok(all.freeze())
 }
 
+/// The new content of a write's blocks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct New {
+    /// The blocks.
+    pub span: Span,
+    /// Bytes of the first block that stay.
+    before: usize,
+    /// Bytes of the last block that stay.
+    after: usize,
+    data: Bytes,
+}
+
+impl New {
+    /// That of a write; `None` if the work is another.
+    ///
+    /// # Errors
+    /// Its data does not fit its blocks, or there is none.
+    pub fn of(layout: &Layout, work: &Work) -> Option<Result<New, OpError>> {
+        let block = u64::from(layout.block_size);
+        match work {
+            Work::Write { span, data } => {
+                let fits = span.count.checked_mul(block) == Some(data.len() as u64);
+                let new = New { span: *span, before: 0, after: 0, data: data.clone() };
+                Some(fits.then_some(new).ok_or(OpError::Range))
+            }
+            Work::Patch { start, data } => {
+                Some(New::patch(*start, data, block).ok_or(OpError::Range))
+            }
+            _ => None,
+        }
+    }
+
+    fn patch(start: u64, data: &Bytes, block: u64) -> Option<New> {
+        let end = start.checked_add(data.len() as u64).filter(|_| !data.is_empty())?;
+        let (first, behind) = (start / block, end.div_ceil(block));
+        let before = (start % block) as usize;
+        let after = (behind.checked_mul(block)? - end) as usize;
+        let span = Span { start: first, count: behind - first };
+        Some(New { span, before, after, data: data.clone() })
+    }
+
+    /// The first block keeps some of its bytes.
+    pub fn partial_start(&self) -> bool {
+        self.before > 0
+    }
+
+    /// The last block keeps some of its bytes.
+    pub fn partial_end(&self) -> bool {
+        self.after > 0
+    }
+
+    /// The blocks, with these bytes where they keep some; `None` without them.
+    #[cfg(feature = "mutations")]
+    pub fn over(&self, old: Option<Vec<Bytes>>) -> Option<Bytes> {
+        if self.before + self.after == 0 {
+            return Some(self.data.clone());
+        }
+        let mut merged = old?.concat();
+        merged[self.before..self.before + self.data.len()].copy_from_slice(&self.data);
+        Some(merged.into())
+    }
+
+    /// The content of some of the blocks, from this byte of the first one on. Bytes that stay come from `old`, which is not asked
+    /// if there are none.
+    fn piece(
+        &self,
+        from: usize,
+        length: usize,
+        old: impl FnOnce(Range<usize>) -> Result<Vec<u8>, Unfit>,
+    ) -> Result<Bytes, Unfit> {
+        let end = self.before + self.data.len();
+        let (first, last) = (from.max(self.before), end.min(from + length));
+        let new = self.data.slice(first - self.before..last - self.before);
+        if new.len() == length {
+            return Ok(new);
+        }
+        let place = first - from..last - from;
+        let mut merged = old(place.clone())?;
+        merged[place].copy_from_slice(&new);
+        Ok(merged.into())
+    }
+}
+
 /// The blocks that each access of a write writes.
 pub(super) fn writes(
     layout: &Layout,
     plan: &Plan,
     contents: &[Option<Content>],
     stamp: Stamp,
-    span: Span,
-    data: &Bytes,
+    content: &New,
 ) -> Result<Vec<Option<Blocks>>, Unfit> {
     let mut writes = vec![None; plan.accesses.len()];
     let block = layout.block_size as usize;
+    let span = content.span;
     let mut offset = 0;
     for part in &plan.stripes {
         let view = View { layout, plan, part, contents };
@@ -230,7 +337,8 @@ pub(super) fn writes(
         let mut new = Vec::with_capacity(part.covered.len());
         for (unit, columns) in &part.covered {
             let length = view.bytes(columns);
-            new.push((*unit, columns, data.slice(offset..offset + length)));
+            let old = |written| view.old(*unit, columns, &written);
+            new.push((*unit, columns, content.piece(offset, length, old)?));
             offset += length;
         }
         for index in part.accesses.clone() {

@@ -247,6 +247,9 @@ pub struct ArrayHost {
     fenced: bool,
     counts: HostCounts,
     output: VecDeque<HostOutput>,
+    /// The blocks that it has been asked to write as a whole, as [`Mutation::PatchesOwnCopy`] needs them.
+    #[cfg(feature = "mutations")]
+    own_copy: BTreeMap<u64, bytes::Bytes>,
 }
 
 /// Gives timestamps: unique, growing, and never behind what devices have seen (docs/design/array.md 2.4).
@@ -304,6 +307,8 @@ impl ArrayHost {
             fenced: false,
             counts: HostCounts::default(),
             output: VecDeque::new(),
+            #[cfg(feature = "mutations")]
+            own_copy: BTreeMap::new(),
             config,
         }
     }
@@ -391,5 +396,21 @@ impl ArrayHost {
     #[cfg(feature = "mutations")]
     fn mutated(&self, mutation: Mutation) -> bool {
         self.config.mutation == Some(mutation)
+    }
+
+    /// A write of whole blocks in place of a patch, if the host has written these blocks before.
+    #[cfg(feature = "mutations")]
+    fn with_own_copy(&mut self, work: Work) -> Work {
+        if !self.mutated(Mutation::PatchesOwnCopy) {
+            return work;
+        }
+        let Some(Ok(new)) = job::New::of(&self.config.layout, &work) else { return work };
+        let old = (new.span.start..new.span.end()).map(|block| self.own_copy.get(&block).cloned());
+        let Some(data) = new.over(old.collect::<Option<Vec<_>>>()) else { return work };
+        let size = self.config.layout.block_size as usize;
+        for (at, block) in (0..).zip(new.span.start..new.span.end()) {
+            self.own_copy.insert(block, data.slice(at * size..(at + 1) * size));
+        }
+        Work::Write { span: new.span, data }
     }
 }

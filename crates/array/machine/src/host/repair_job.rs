@@ -247,7 +247,7 @@ impl ArrayHost {
                 let proposer = Box::new(Proposer::new(life, number, change, voters.into(), state));
                 Ok(Some(RepairStage::Proposing { proposer, seq: 0 }))
             }
-            Work::Read { .. } | Work::Write { .. } | Work::Flush => Ok(None),
+            Work::Read { .. } | Work::Write { .. } | Work::Patch { .. } | Work::Flush => Ok(None),
         }
     }
 

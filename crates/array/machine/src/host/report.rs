@@ -66,6 +66,9 @@ fn of_try(this: &Try) -> String {
 fn of_work(work: &Work) -> String {
     match work {
         Work::Write { span, .. } => format!("write of {}..{}", span.start, span.end()),
+        Work::Patch { start, data } => {
+            format!("write of the bytes {start}..{}", start.saturating_add(data.len() as u64))
+        }
         Work::Read { span } => format!("read of {}..{}", span.start, span.end()),
         other => format!("{other:?}"),
     }

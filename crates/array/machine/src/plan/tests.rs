@@ -98,6 +98,49 @@ fn a_partial_unit_touches_only_its_columns() {
     assert_eq!(of(Unit::Parity).read, None);
 }
 
+/// The rules of a write whose first or last block is partial.
+fn partial(partial_start: bool, partial_end: bool) -> WriteRules {
+    WriteRules { partial_start, partial_end, ..WriteRules::default() }
+}
+
+#[test]
+fn a_block_that_is_written_in_part_is_read() {
+    let layout = raid5();
+    let whole = without(&layout, &[]);
+    let read_of = |plan: &Plan, unit| {
+        plan.accesses.iter().find(|a| a.unit == unit).and_then(|a| a.read.clone())
+    };
+    // A read-modify-write reads it anyway.
+    let one = write(&layout, &whole, span(2, 1), &partial(true, false)).unwrap();
+    assert_eq!((one.stripes[0].method, ios(&one)), (Method::Delta, (2, 2)));
+    // A large write reads the partial blocks only.
+    let large = write(&layout, &whole, span(0, 32), &partial(true, true)).unwrap();
+    assert_eq!((large.stripes[0].method, ios(&large)), (Method::Sum, (2, 5)));
+    assert_eq!(read_of(&large, Unit::Data(0)), Some(0..1));
+    assert_eq!(read_of(&large, Unit::Data(3)), Some(7..8));
+    // Of a mirror, one copy.
+    let copies = mirror();
+    let state = without(&copies, &[]);
+    for rules in [partial(true, false), partial(false, true), partial(true, true)] {
+        let plan = write(&copies, &state, span(3, 1), &rules).unwrap();
+        assert_eq!(ios(&plan), (1, 2), "{rules:?}");
+        assert_eq!(read_of(&plan, Unit::Data(0)), Some(3..4));
+    }
+    let ends = write(&copies, &state, span(3, 4), &partial(true, true)).unwrap();
+    assert_eq!(read_of(&ends, Unit::Data(0)), Some(3..7));
+    // Without parity's device, and without the block's own.
+    let bare = without(&layout, &[layout.parity(0)]);
+    let plan = write(&layout, &bare, span(2, 1), &partial(true, false)).unwrap();
+    assert_eq!((plan.stripes[0].method, ios(&plan)), (Method::NoParity, (1, 1)));
+    let missing = without(&layout, &[layout.data(0, 1)]);
+    let plan = write(&layout, &missing, span(8, 1), &partial(false, true)).unwrap();
+    assert_eq!((plan.stripes[0].method, ios(&plan)), (Method::SumMissing(1), (4, 1)));
+    // Parity that does not fit does not tell what was there.
+    let unfit = WriteRules { parity_unfit: BTreeSet::from([0]), ..partial(true, false) };
+    let lost = write(&layout, &missing, span(8, 8), &unfit);
+    assert_eq!(lost, Err(OpError::Lost { block: layout.logical(0, 1) }));
+}
+
 #[test]
 fn an_operation_over_stripes_is_one_plan() {
     let layout = raid5();
@@ -206,7 +249,11 @@ fn a_stripe_that_is_rebuilt_is_whole() {
 #[test]
 fn unfit_parity_is_not_built_upon() {
     let layout = raid5();
-    let rules = WriteRules { parity_unfit: BTreeSet::from([0]), delta_at_half: true };
+    let rules = WriteRules {
+        parity_unfit: BTreeSet::from([0]),
+        delta_at_half: true,
+        ..WriteRules::default()
+    };
     let whole = without(&layout, &[]);
     let plan = write(&layout, &whole, span(2, 3), &rules).unwrap();
     assert_eq!(plan.stripes[0].method, Method::Sum);

@@ -396,6 +396,10 @@ fn work_beyond_the_array_fails_at_once() {
         Work::Read { span: Span { start: blocks, count: 1 } },
         Work::Write { span: Span { start: 0, count: 1 }, data: Bytes::new() },
         Work::Write { span: Span { start: 0, count: u64::MAX }, data: Bytes::new() },
+        Work::Patch { start: blocks * 16 - 1, data: Bytes::from_static(b"ab") },
+        Work::Patch { start: u64::MAX - 1, data: Bytes::from_static(b"a") },
+        Work::Patch { start: u64::MAX, data: Bytes::from_static(b"ab") },
+        Work::Patch { start: 0, data: Bytes::new() },
     ];
     for work in bad {
         host.handle(START, HostInput::Submit { ticket: Ticket(1), work });

@@ -19,9 +19,10 @@ pub fn load(world: &mut World, operations: u32) {
     let longest = world.layout.blocks().min(10);
     for _ in 0..operations {
         let host = world.random.random_range(0..world.hosts.len());
-        let span = world.random_span(longest);
-        let work =
-            if world.random.random_bool(0.6) { world.write(span) } else { Work::Read { span } };
+        let work = match world.random.random_bool(0.6) {
+            true => world.random_write(longest),
+            false => Work::Read { span: world.random_span(longest) },
+        };
         world.submit(host, work);
         for _ in 0..world.random.random_range(0..30) {
             world.step();

@@ -15,5 +15,6 @@ mod media;
 mod messages;
 #[cfg(feature = "mutations")]
 mod mutations;
+mod patches;
 mod recovery;
 mod world;

@@ -54,6 +54,13 @@ fn missing_tombstones_are_found() {
 }
 
 #[test]
+fn a_patch_of_what_the_host_remembers_is_found() {
+    for scheme in [Scheme::TimestampOrdering, Scheme::DeviceLocking, Scheme::ServerLocking] {
+        assert!(found(scheme, Mutation::PatchesOwnCopy), "{scheme}");
+    }
+}
+
+#[test]
 fn a_read_modify_write_of_what_is_partly_written_is_found() {
     let bad = |seed| {
         let mutation = Mutation::DeltaAfterPartialWrite;

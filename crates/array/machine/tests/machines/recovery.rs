@@ -363,8 +363,7 @@ fn a_device_that_fails_under_load_and_is_rebuilt_under_load_has_everything() {
             let load = |world: &mut World| {
                 for host in 0..2 {
                     for _ in 0..4 {
-                        let span = world.random_span(10);
-                        let work = world.write(span);
+                        let work = world.random_write(10);
                         world.submit(host, work);
                     }
                     let span = world.random_span(10);

@@ -116,6 +116,15 @@ fn token(ask: &DiskAsk) -> lockify_array::DiskToken {
     }
 }
 
+/// The first byte that a work writes, and what it writes.
+pub fn written<'a>(layout: &Layout, work: &'a Work) -> Option<(u64, &'a Bytes)> {
+    match work {
+        Work::Write { span, data } => Some((span.start * u64::from(layout.block_size), data)),
+        Work::Patch { start, data } => Some((*start, data)),
+        _ => None,
+    }
+}
+
 /// Something under way.
 pub enum Flight {
     Request(usize, DeviceId, Request),
@@ -316,6 +325,26 @@ impl World {
             data.extend(block);
         }
         Work::Write { span, data: data.into() }
+    }
+
+    /// A write of so many bytes, which begin anywhere.
+    pub fn patch(&mut self, start: u64, length: usize) -> Work {
+        let mut data = vec![0; length];
+        self.random.fill(&mut data[..]);
+        Work::Patch { start, data: data.into() }
+    }
+
+    /// A write of whole blocks, or one that leaves a part of the first or last block as it is.
+    pub fn random_write(&mut self, longest: u64) -> Work {
+        let span = self.random_span(longest);
+        if self.random.random_bool(0.6) {
+            return self.write(span);
+        }
+        let size = u64::from(self.layout.block_size);
+        let start = span.start * size + self.random.random_range(0..size);
+        let length = span.end() * size - start;
+        let kept = self.random.random_range(0..size.min(length));
+        self.patch(start, (length - kept) as usize)
     }
 
     pub fn random_span(&mut self, longest: u64) -> Span {
@@ -668,19 +697,17 @@ impl World {
         let order = self.serial_order()?;
         let by_op: BTreeMap<OpId, &Done> =
             self.done.iter().filter_map(|done| Some((done.op?.0, done))).collect();
-        let mut model =
-            vec![vec![0; self.layout.block_size as usize]; self.layout.blocks() as usize];
+        let size = self.layout.block_size as usize;
+        let mut model = vec![0; self.layout.blocks() as usize * size];
         for op in order {
             let Some(done) = by_op.get(&op) else { continue };
             match (&done.work, &done.result) {
-                (Work::Write { span, data }, Ok(_)) => {
-                    let blocks = data.chunks(self.layout.block_size as usize);
-                    for (block, data) in (span.start..).zip(blocks) {
-                        model[block as usize] = data.to_vec();
-                    }
+                (Work::Write { .. } | Work::Patch { .. }, Ok(_)) => {
+                    let (start, data) = written(&self.layout, &done.work).unwrap();
+                    model[start as usize..start as usize + data.len()].copy_from_slice(data);
                 }
                 (Work::Read { span }, Ok(HostAnswer::Read { data })) => {
-                    let expected = model[span.start as usize..span.end() as usize].concat();
+                    let expected = &model[span.start as usize * size..span.end() as usize * size];
                     if data[..] != expected[..] {
                         return Err(format!("{op:?} has read {span:?} as nobody left it"));
                     }
@@ -689,7 +716,8 @@ impl World {
             }
         }
         for block in 0..self.layout.blocks() {
-            if self.content(state, block) != model[block as usize] {
+            let place = block as usize * size;
+            if self.content(state, block) != model[place..place + size] {
                 return Err(format!("block {block} is not what was written last"));
             }
         }
@@ -725,10 +753,13 @@ impl World {
         }
         // A device's steps before its absence come before the writes without it.
         for done in &self.done {
-            let (Some((op, stamp)), Work::Write { span, .. }) = (done.op, &done.work) else {
+            let (Some((op, stamp)), Some((start, data))) =
+                (done.op, written(&self.layout, &done.work))
+            else {
                 continue;
             };
-            for block in span.start..span.end() {
+            let size = u64::from(self.layout.block_size);
+            for block in start / size..(start + data.len() as u64).div_ceil(size) {
                 let place = self.layout.place(block);
                 let steps = blocks.entry((place.device, place.block)).or_default();
                 if self.dead.contains(&place.device)

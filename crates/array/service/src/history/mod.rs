@@ -22,6 +22,9 @@ use crate::{ArrayFile, Durability};
 pub(crate) use device::DeviceHistory;
 pub(crate) use host::HostHistory;
 
+/// Sectors per block in histories.
+const SECTORS: u32 = 8;
+
 /// Why there is no history.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
@@ -99,7 +102,7 @@ fn layout(file: &ArrayFile) -> array::Layout {
         Redundancy::Raid5 => array::Redundancy::Raid5,
         Redundancy::Mirror => array::Redundancy::Mirror,
     };
-    array::Layout { redundancy, data, groups, unit, block_size, stripes }
+    array::Layout { redundancy, data, groups, unit, block_size, stripes, sectors: SECTORS }
 }
 
 /// A life, in the checker's words.
@@ -107,12 +110,12 @@ fn by(life: Life) -> array::Life {
     array::Life { host: life.host.0, incarnation: life.incarnation }
 }
 
-/// Names a block's content: a hash, and 0 for blocks that were never written.
-fn tag(block: &[u8]) -> Tag {
-    if is_zero(block) {
+/// Names a sector's content: a hash, and 0 for sectors that were never written.
+fn tag(sector: &[u8]) -> Tag {
+    if is_zero(sector) {
         return 0;
     }
-    xxhash_rust::xxh3::xxh3_64(block).max(1)
+    xxhash_rust::xxh3::xxh3_64(sector).max(1)
 }
 
 /// Something of a block that is linear in XOR, as parity is: its CRC32C from zero.

@@ -6,7 +6,7 @@ use crate::array::layout::Layout;
 use crate::event::MissingField;
 use crate::history::Line;
 
-/// Names the content of a block: who wrote it, or a hash of it. Zero is what an array begins with.
+/// Names the content of a sector: who wrote it, or a hash of it. Zero is what an array begins with.
 pub type Tag = u64;
 
 /// One life of a host.
@@ -60,22 +60,25 @@ pub enum Kind {
         by: Life,
         /// Names the operation among those of this life.
         op: u64,
-        /// The first block of the array.
+        /// The first sector of the array.
         start: u64,
-        /// How many blocks.
+        /// How many sectors.
         count: u64,
     },
-    /// A host was asked to write.
+    /// A host was asked to write. It reads blocks that it does not write as a whole, in the same transaction.
     Write {
         /// By which host.
         #[serde(flatten)]
         by: Life,
         /// Names the operation among those of this life.
         op: u64,
-        /// The first block of the array.
+        /// The first sector of the array.
         start: u64,
-        /// The written content, block by block.
+        /// The written content, sector by sector.
         tags: Vec<Tag>,
+        /// Which of them, from 0, are written in part. Their tags say nothing: the content depends on what was there.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        partial: Vec<u64>,
     },
     /// A host was asked to make durable all writes that it had answered.
     Flush {
@@ -116,7 +119,7 @@ pub enum Kind {
         by: Life,
         /// The operation.
         op: u64,
-        /// The content that was read, block by block.
+        /// The content that was read, sector by sector.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tags: Vec<Tag>,
         /// It failed, and why.

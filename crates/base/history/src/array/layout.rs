@@ -29,6 +29,9 @@ pub struct Layout {
     pub block_size: u32,
     /// The number of stripes.
     pub stripes: u64,
+    /// Sectors per block: operations read and write whole sectors, and devices whole blocks.
+    #[serde(skip_serializing_if = "is_one")]
+    pub sectors: u32,
 }
 
 #[derive(Deserialize)]
@@ -40,22 +43,35 @@ struct Unchecked {
     unit: u32,
     block_size: u32,
     stripes: u64,
+    #[serde(default = "whole_blocks")]
+    sectors: u32,
+}
+
+/// An array whose operations are in whole blocks.
+fn whole_blocks() -> u32 {
+    1
+}
+
+fn is_one(count: &u32) -> bool {
+    *count == 1
 }
 
 impl TryFrom<Unchecked> for Layout {
     type Error = String;
 
     fn try_from(raw: Unchecked) -> Result<Layout, String> {
-        let Unchecked { redundancy, data, groups, unit, block_size, stripes } = raw;
-        if data == 0 || groups == 0 || unit == 0 || block_size == 0 || stripes == 0 {
+        let Unchecked { redundancy, data, groups, unit, block_size, stripes, sectors } = raw;
+        let counts = [data.into(), groups.into(), unit, block_size, sectors];
+        if stripes == 0 || counts.contains(&0) {
             return Err("nothing of an array's layout can be 0".to_owned());
         }
         let devices = u32::from(groups) * (u32::from(data) + 1);
         let blocks = u128::from(stripes) * u128::from(data) * u128::from(unit);
-        if devices > u32::from(u16::MAX) || blocks > i64::MAX as u128 {
+        // A factor of four billion does not exceed the type.
+        if devices > u32::from(u16::MAX) || blocks * u128::from(sectors) > i64::MAX as u128 {
             return Err("the array's layout is too large".to_owned());
         }
-        Ok(Layout { redundancy, data, groups, unit, block_size, stripes })
+        Ok(Layout { redundancy, data, groups, unit, block_size, stripes, sectors })
     }
 }
 
@@ -73,6 +89,26 @@ impl Layout {
     /// Blocks of the array.
     pub fn blocks(&self) -> u64 {
         self.stripes * u64::from(self.data) * u64::from(self.unit)
+    }
+
+    /// The sectors of a block of the array.
+    pub fn sectors_of(&self, block: u64) -> std::ops::Range<u64> {
+        let sectors = u64::from(self.sectors);
+        block * sectors..(block + 1) * sectors
+    }
+
+    /// The block of the array that has a sector.
+    pub fn block_of(&self, sector: u64) -> u64 {
+        sector / u64::from(self.sectors)
+    }
+
+    /// A sector's name, for people.
+    pub fn name_of(&self, sector: u64) -> String {
+        let block = self.block_of(sector);
+        match self.sectors {
+            1 => format!("block {block}"),
+            _ => format!("block {block}, sector {}", sector - self.sectors_of(block).start),
+        }
     }
 
     /// The stripe of a device's block.
@@ -113,6 +149,7 @@ mod tests {
             unit: 2,
             block_size: 16,
             stripes: 6,
+            sectors: 2,
         };
         // Stripe 0: data 0..8 on devices 0..4, parity on 4. Stripe 1: parity on 3, data from device 4 on.
         assert_eq!(
@@ -125,5 +162,21 @@ mod tests {
         );
         assert_eq!(layout.logical(0, 12), None, "there are six stripes");
         assert_eq!(layout.column(3, 2).collect::<Vec<_>>(), [8, 10, 12, 14]);
+        assert_eq!((layout.sectors_of(3), layout.block_of(6), layout.block_of(7)), (6..8, 3, 3));
+        assert_eq!(layout.name_of(7), "block 3, sector 1");
+        assert_eq!(Layout { sectors: 1, ..layout }.name_of(7), "block 7");
+    }
+
+    #[test]
+    fn blocks_are_whole_unless_a_history_says_how_many_sectors_they_have() {
+        let of = |more: &str| {
+            let text = r#"{"redundancy":"mirror","data":1,"groups":1,"unit":1,"block_size":4096,"stripes":"#;
+            serde_json::from_str::<Layout>(&format!("{text}{more}}}")).map(|layout| layout.sectors)
+        };
+        assert_eq!(of("7").unwrap(), 1);
+        assert_eq!(of(r#"7,"sectors":8"#).unwrap(), 8);
+        assert!(of(r#"7,"sectors":0"#).is_err());
+        assert!(of(&format!(r#"{},"sectors":8"#, u64::MAX / 8)).is_err());
+        assert!(of(&format!(r#"{},"sectors":{}"#, u64::MAX, u32::MAX)).is_err());
     }
 }

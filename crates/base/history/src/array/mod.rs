@@ -5,14 +5,18 @@
 //!
 //! # Events
 //! All have `t` (nanoseconds on a clock common to all; lines are in its order) and `event`; `host` and `incarnation` give
-//! the owner of the operation. A tag is a number for the content of a block, for example its writer or a hash. An array
-//! begins with 0. *Fields in italics* are optional.
+//! the owner of the operation. Operations read and write sectors of the array, devices whole blocks. A block has one sector, unless
+//! `sectors` says otherwise. A tag is a number for the content of a sector, for example its writer or a hash. An array begins
+//! with 0. *Fields in italics* are optional.
+//!
+//! A write need not begin or end with a block. It then reads the block and writes it, as one transaction. The events of devices show
+//! both, and the other sectors have to stay as they are.
 //!
 //! | event | meaning | fields |
 //! |---|---|---|
-//! | `begin` | the first line | `array` (`redundancy` `data` `groups` `unit` `block_size` `stripes`) `scheme` *`volatile`* (only flushes make writes durable) |
-//! | `read` | a host was asked to read | `op` `start` `count` (blocks of the array) |
-//! | `write` | a host was asked to write | `op` `start` `tags` |
+//! | `begin` | the first line | `array` (`redundancy` `data` `groups` `unit` `block_size` `stripes` *`sectors`* (per block)) `scheme` *`volatile`* (only flushes make writes durable) |
+//! | `read` | a host was asked to read | `op` `start` `count` (sectors of the array) |
+//! | `write` | a host was asked to write | `op` `start` `tags` *`partial`* (tags of sectors that are not written as a whole) |
 //! | `flush` | a host was asked to make durable what it had answered | `op` |
 //! | `repair` | a host was asked to check, repair, rebuild or fence | `op` *`note`* |
 //! | `try` | the operation begins, or begins anew | `op` `seq` (devices know the try by it) *`stamp`* (`[time, host]`) |

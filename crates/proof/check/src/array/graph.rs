@@ -310,7 +310,9 @@ fn missed(run: &Run) -> BTreeMap<(u16, u64), Vec<(usize, u64)>> {
         let Some((&attempt, &line)) = op.tries.last().and_then(|t| first.get_key_value(t)) else {
             continue;
         };
-        for at in (op.start..op.start + op.count).filter_map(|block| places.get(&block)) {
+        let last = run.layout.block_of(op.start + op.count - 1);
+        let blocks = run.layout.block_of(op.start)..=last;
+        for at in blocks.filter_map(|block| places.get(&block)) {
             if !written.contains(&(attempt, *at)) {
                 missed.entry(*at).or_default().push((attempt, line));
             }

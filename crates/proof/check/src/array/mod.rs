@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `serializable` | all operations have an order that explains the order of accesses at each block |
 //! | `timestamp_order` | with timestamp ordering, the order of timestamps is one; a write is dropped only where a newer one is |
-//! | `reads` | a read returns the last write before it in that order, at every block |
+//! | `reads` | a read returns the last write before it in that order, at every sector |
 //! | `oscillation` | a value that was seen stays, even if its write was never answered |
 //! | `durability` | a write that was answered is never followed by an older value |
 //! | `parity` | at the end, the units of each stripe make zero by XOR, except lost ones |

@@ -1,9 +1,11 @@
-//! Each block of the array by itself, as applications see it: a register that is written and read.
+//! Each sector of the array by itself, as applications see it: a register that is written and read.
 //!
 //! Each value has a time: from the first answer that shows it to the last call that still finds it. If the times of two
 //! values overlap, each was seen after the other. If a value's time is within another value's time, it was seen between
 //! two sights of that. See Gibbons and Korach, *Testing shared memories*, for values that are written once. The check
 //! needs no devices. It holds across crashes of hosts, of devices, and of power.
+//!
+//! Devices write whole blocks. So the sectors of a block that one operation writes change together, also if it was never answered.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +13,13 @@ use lockify_history::array::Tag;
 
 use crate::array::run::{Op, Run, What};
 
-/// Why a block is no register.
+/// Why a sector is no register.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The kind of fault.
     pub fault: Fault,
-    /// The block of the array.
-    pub block: u64,
+    /// The sector of the array.
+    pub sector: u64,
     /// The operation that shows it, by index.
     pub shown_by: usize,
     /// Lines that led to it.
@@ -39,9 +41,11 @@ pub enum Fault {
     Undone,
     /// A write that was not answered was seen, and the value before it is read after that.
     Back,
+    /// A block has a part of a write, and beside it what that write has replaced.
+    Mixed,
 }
 
-/// A value of a block.
+/// A value of a sector.
 #[derive(Default, Debug)]
 struct Value {
     /// Line of the call of its write, and of its answer if it was answered well.
@@ -56,14 +60,14 @@ struct Value {
     last_call: (u64, usize),
 }
 
-/// All blocks' findings, and how many values were judged.
+/// All sectors' findings, and how many values were judged. Nothing is said of sectors that were written in part.
 pub fn judge(run: &Run) -> (Vec<Finding>, u64) {
-    let mut blocks: BTreeMap<u64, BTreeMap<Tag, Value>> = BTreeMap::new();
+    let mut sectors: BTreeMap<u64, BTreeMap<Tag, Value>> = BTreeMap::new();
     let mut findings = Vec::new();
     for (index, op) in run.ops.iter().enumerate() {
         let What::Write(tags) = &op.what else { continue };
-        for (block, tag) in (op.start..).zip(tags) {
-            let values = blocks.entry(block).or_default();
+        for (sector, tag) in (op.start..).zip(tags) {
+            let values = sectors.entry(sector).or_default();
             let value = values.entry(*tag).or_default();
             value.ambiguous |= value.written.is_some() || *tag == 0;
             let done = op.answer.as_ref().filter(|answer| answer.error.is_none());
@@ -75,22 +79,25 @@ pub fn judge(run: &Run) -> (Vec<Finding>, u64) {
     }
     for (index, op) in run.ops.iter().enumerate().filter(|(_, op)| op.is_done()) {
         let Some(answer) = op.answer.as_ref().filter(|_| op.what == What::Read) else { continue };
-        for (block, &tag) in (op.start..).zip(&answer.tags) {
-            let values = blocks.entry(block).or_default();
+        for (sector, &tag) in (op.start..).zip(&answer.tags) {
+            let values = sectors.entry(sector).or_default();
             if tag == 0 {
                 // The first content, as if it had been written before everything.
                 values.entry(0).or_default().written.get_or_insert((0, Some(0)));
             }
-            findings.extend(read(values.entry(tag).or_default(), index, op, block, tag));
+            findings.extend(read(values.entry(tag).or_default(), index, op, sector, tag));
         }
     }
+    findings.extend(mixes(run, &sectors));
+    findings.retain(|finding| !run.partial.contains(&finding.sector));
     let mut judged = 0;
-    for (&block, values) in &mut blocks {
+    for (&sector, values) in sectors.iter_mut().filter(|(sector, _)| !run.partial.contains(sector))
+    {
         if let Some(first) = values.get_mut(&0) {
             first.first_seen = Some(0);
         }
         judged += values.len() as u64;
-        findings.extend(overlaps(block, values));
+        findings.extend(overlaps(sector, values));
     }
     if run.volatile {
         findings.retain(|finding| !may_be_lost(run, finding));
@@ -98,7 +105,7 @@ pub fn judge(run: &Run) -> (Vec<Finding>, u64) {
     (findings, judged)
 }
 
-fn read(value: &mut Value, index: usize, op: &Op, block: u64, tag: Tag) -> Option<Finding> {
+fn read(value: &mut Value, index: usize, op: &Op, sector: u64, tag: Tag) -> Option<Finding> {
     let answered = op.answer.as_ref().map_or(op.line, |answer| answer.line);
     let unwritten = match value.written {
         None => true,
@@ -107,11 +114,74 @@ fn read(value: &mut Value, index: usize, op: &Op, block: u64, tag: Tag) -> Optio
     if unwritten {
         let lines = vec![op.line, answered];
         let fault = Fault::Unwritten;
-        return Some(Finding { fault, block, shown_by: index, lines, tag, other: 0, undone: None });
+        return Some(Finding {
+            fault,
+            sector,
+            shown_by: index,
+            lines,
+            tag,
+            other: 0,
+            undone: None,
+        });
     }
     value.first_seen = Some(value.first_seen.map_or(answered, |line| line.min(answered)));
     value.last_call = value.last_call.max((op.line, index));
     None
+}
+
+/// A sector as a read shows it, if its value has one writer. The first content has none.
+struct Shown {
+    sector: u64,
+    tag: Tag,
+    writer: Option<usize>,
+}
+
+/// Blocks that a read shows as a mix, at most one sector of each.
+fn mixes(run: &Run, values: &BTreeMap<u64, BTreeMap<Tag, Value>>) -> Vec<Finding> {
+    let shown = |(sector, &tag): (u64, &Tag)| {
+        let value = values.get(&sector)?.get(&tag)?;
+        let known = !value.ambiguous && value.written.is_some() && !run.partial.contains(&sector);
+        known.then_some(Shown { sector, tag, writer: value.writer })
+    };
+    let mut findings = Vec::new();
+    for (index, op) in run.ops.iter().enumerate().filter(|(_, op)| op.is_done()) {
+        let Some(answer) = op.answer.as_ref().filter(|_| op.what == What::Read) else { continue };
+        let shown: Vec<Shown> = (op.start..).zip(&answer.tags).filter_map(shown).collect();
+        for block in
+            shown.chunk_by(|a, b| run.layout.block_of(a.sector) == run.layout.block_of(b.sector))
+        {
+            let pairs = block.iter().flat_map(|new| block.iter().map(move |old| (new, old)));
+            let mix = pairs.into_iter().find_map(|(new, old)| {
+                let replaced = replaced(run, new, old)?;
+                let write = new.writer.map_or(0, |write| run.ops[write].line);
+                Some((write, old, replaced))
+            });
+            findings.extend(mix.map(|(write, old, replaced)| Finding {
+                fault: Fault::Mixed,
+                sector: old.sector,
+                shown_by: index,
+                lines: vec![write, op.line, answer.line],
+                tag: old.tag,
+                other: replaced,
+                undone: None,
+            }));
+        }
+    }
+    findings
+}
+
+/// What the write of `new` has put in the place of `old`, a sector of the same block; `None` if `old` may have come afterwards.
+fn replaced(run: &Run, new: &Shown, old: &Shown) -> Option<Tag> {
+    let write = &run.ops[new.writer?];
+    let replaced = write.writes(old.sector).filter(|tag| *tag != old.tag)?;
+    let is_before = old.writer.is_none_or(|earlier| {
+        let earlier = &run.ops[earlier];
+        let answered = earlier.answer.as_ref().filter(|_| earlier.is_done());
+        // Had it come afterwards, it would have replaced both.
+        earlier.writes(new.sector).is_some_and(|tag| tag != new.tag)
+            || answered.is_some_and(|answer| answer.line < write.line)
+    });
+    is_before.then_some(replaced)
 }
 
 /// A value, from the first line that shows it to the last call that finds it.
@@ -122,7 +192,7 @@ struct Zone<'a> {
     value: &'a Value,
 }
 
-fn overlaps(block: u64, values: &BTreeMap<Tag, Value>) -> Vec<Finding> {
+fn overlaps(sector: u64, values: &BTreeMap<Tag, Value>) -> Vec<Finding> {
     let seen = values.iter().filter(|(_, value)| !value.ambiguous && value.written.is_some());
     // Writes that were neither answered nor seen may never have happened.
     let zones = seen.filter_map(|(&tag, value)| {
@@ -135,7 +205,7 @@ fn overlaps(block: u64, values: &BTreeMap<Tag, Value>) -> Vec<Finding> {
     let mut longest: Option<&Zone<'_>> = None;
     for zone in &long {
         if let Some(before) = longest.filter(|before| zone.from < before.to) {
-            findings.push(finding(block, before, zone));
+            findings.push(finding(sector, before, zone));
         }
         if longest.is_none_or(|before| before.to < zone.to) {
             longest = Some(zone);
@@ -145,7 +215,7 @@ fn overlaps(block: u64, values: &BTreeMap<Tag, Value>) -> Vec<Finding> {
         // All that shows or finds it lies between `to` and `from`.
         let place = long.partition_point(|other| other.from < zone.to);
         let around = place.checked_sub(1).map(|i| &long[i]).filter(|other| zone.from < other.to);
-        findings.extend(around.map(|around| finding(block, around, zone)));
+        findings.extend(around.map(|around| finding(sector, around, zone)));
     }
     findings
 }
@@ -155,11 +225,12 @@ fn may_be_lost(run: &Run, finding: &Finding) -> bool {
     let (Some(write), Some(&seen)) = (finding.undone, finding.lines.last()) else { return false };
     let answer = run.ops[finding.shown_by].answer.as_ref();
     let lines = run.ops[write].line..answer.map_or(u64::MAX, |answer| answer.line);
-    !run.is_flushed(write, seen) && run.may_lose_unflushed(finding.block, lines)
+    let block = run.layout.block_of(finding.sector);
+    !run.is_flushed(write, seen) && run.may_lose_unflushed(block, lines)
 }
 
 /// Of two values that were each seen after the other, the one that was found last came back.
-fn finding(block: u64, a: &Zone<'_>, b: &Zone<'_>) -> Finding {
+fn finding(sector: u64, a: &Zone<'_>, b: &Zone<'_>) -> Finding {
     let (back, gone) = if a.to > b.to { (a, b) } else { (b, a) };
     let answered = gone.value.written.and_then(|(_, answered)| answered);
     // Its write may have taken effect before.
@@ -169,7 +240,7 @@ fn finding(block: u64, a: &Zone<'_>, b: &Zone<'_>) -> Finding {
     lines.retain(|line| *line != 0);
     Finding {
         fault: if undone { Fault::Undone } else { Fault::Back },
-        block,
+        sector,
         shown_by: back.value.last_call.1,
         lines,
         tag: back.tag,

@@ -27,9 +27,9 @@ pub struct Counts {
     pub dropped: u64,
     /// Pairs of transactions of which one has to come before the other.
     pub conflicts: u64,
-    /// Blocks read that were compared with the last write before.
-    pub blocks_read: u64,
-    /// Values of blocks that were judged as registers.
+    /// Sectors read that were compared with the last write before.
+    pub sectors_read: u64,
+    /// Values of sectors that were judged as registers.
     pub values: u64,
     /// Lives fenced, times devices.
     pub fenced: u64,
@@ -52,8 +52,8 @@ impl fmt::Display for Counts {
             (self.restarts, "restarts"),
             (self.dropped, "blocks of writes dropped"),
             (self.conflicts, "conflicts"),
-            (self.blocks_read, "blocks read compared with the last write"),
-            (self.values, "values of blocks judged"),
+            (self.sectors_read, "sectors read compared with the last write"),
+            (self.values, "values of sectors judged"),
             (self.fenced, "lives fenced at devices"),
             (self.columns, "columns' parity judged"),
             (self.columns_lost, "columns with lost content"),

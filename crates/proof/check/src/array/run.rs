@@ -1,6 +1,6 @@
 //! A history in order: operations, their tries, and the accesses to each block of each device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::HashMap;
 use lockify_history::array::{Event, Kind, Layout, Life, Stamp, Tag};
@@ -43,9 +43,9 @@ pub struct Op {
     pub id: u64,
     /// The kind of operation.
     pub what: What,
-    /// Its first block of the array.
+    /// Its first sector of the array.
     pub start: u64,
-    /// Its blocks.
+    /// Its sectors.
     pub count: u64,
     /// The line in which it was asked for.
     pub line: u64,
@@ -61,10 +61,10 @@ impl Op {
         self.answer.as_ref().is_some_and(|answer| answer.error.is_none())
     }
 
-    /// The value that it writes to a block of the array.
-    pub fn writes(&self, block: u64) -> Option<Tag> {
+    /// The value that it writes to a sector of the array.
+    pub fn writes(&self, sector: u64) -> Option<Tag> {
         let What::Write(tags) = &self.what else { return None };
-        tags.get(usize::try_from(block.checked_sub(self.start)?).ok()?).copied()
+        tags.get(usize::try_from(sector.checked_sub(self.start)?).ok()?).copied()
     }
 }
 
@@ -139,6 +139,8 @@ pub struct Run {
     pub ops: Vec<Op>,
     /// All tries, in the order of their lines.
     pub tries: Vec<Try>,
+    /// Sectors of the array that were written in part at some time: their values are not known.
+    pub partial: BTreeSet<u64>,
     /// The accesses to each block of each device, in order.
     pub blocks: BTreeMap<(u16, u64), Vec<Access>>,
     /// Lines in which devices went down.
@@ -170,6 +172,7 @@ impl Run {
             volatile: false,
             ops: Vec::new(),
             tries: Vec::new(),
+            partial: BTreeSet::new(),
             blocks: BTreeMap::new(),
             downs: BTreeMap::new(),
             fenced: BTreeMap::new(),
@@ -247,9 +250,12 @@ impl Run {
             Kind::Read { by, op, start, count } => {
                 self.called(*by, *op, What::Read, (*start, *count), line)
             }
-            Kind::Write { by, op, start, tags } => {
+            Kind::Write { by, op, start, tags, partial } => {
                 let count = tags.len() as u64;
-                self.called(*by, *op, What::Write(tags.clone()), (*start, count), line)
+                self.called(*by, *op, What::Write(tags.clone()), (*start, count), line)?;
+                let sectors = partial.iter().map(|index| start.saturating_add(*index));
+                self.partial.extend(sectors);
+                Ok(())
             }
             Kind::Flush { by, op } => self.called(*by, *op, What::Flush, (0, 0), line),
             Kind::Repair { by, op, .. } => self.called(*by, *op, What::Repair, (0, 0), line),
@@ -301,8 +307,9 @@ impl Run {
         line: u64,
     ) -> Result<(), String> {
         let end = start.checked_add(count);
-        let has_blocks = !matches!(what, What::Flush | What::Repair);
-        if has_blocks && (count == 0 || end.is_none_or(|end| end > self.layout.blocks())) {
+        let has_sectors = !matches!(what, What::Flush | What::Repair);
+        let sectors = self.layout.sectors_of(self.layout.blocks()).start;
+        if has_sectors && (count == 0 || end.is_none_or(|end| end > sectors)) {
             return Err(format!("operation {id} of {by} is not within the array"));
         }
         let index = self.ops.len();
@@ -337,7 +344,7 @@ impl Run {
         let reads = known.what == What::Read && answer.error.is_none();
         if reads && answer.tags.len() as u64 != known.count {
             return Err(format!(
-                "{known} asks for {} blocks, and {} are answered",
+                "{known} asks for {} sectors, and {} are answered",
                 known.count,
                 answer.tags.len()
             ));

@@ -26,7 +26,7 @@ fn history(scheme: &str, lines: &[impl AsRef<str>]) -> String {
         let by = |i: usize| Life { host: n(i) as u32, incarnation: 1 };
         let stamp = |i: usize, host: u64| Some((n(i), host as u32));
         let kind = match words[0] {
-            "w" => Kind::Write { by: by(1), op: n(2), start: n(3), tags: list(4) },
+            "w" => Kind::Write { by: by(1), op: n(2), start: n(3), tags: list(4), partial: vec![] },
             "r" => Kind::Read { by: by(1), op: n(2), start: n(3), count: n(4) },
             "flush" => Kind::Flush { by: by(1), op: n(2) },
             "repair" => Kind::Repair { by: by(1), op: n(2), note: None },
@@ -137,7 +137,7 @@ fn a_write_and_a_read_after_it_are_clean() {
         let report = judge(scheme, &WRITE_THEN_READ);
         assert!(report.is_clean(), "{report}");
         assert_eq!((report.counts.writes, report.counts.reads), (1, 1));
-        assert_eq!(report.counts.blocks_read, 2);
+        assert_eq!(report.counts.sectors_read, 2);
     }
     let report = judge(LOCKS, &WRITE_THEN_READ);
     let off: Vec<_> = report.off.iter().map(|off| off.rule).collect();
@@ -508,4 +508,96 @@ fn only_flushed_writes_outlive_more_lost_caches_than_redundancy_replaces() {
     // Without caches nothing may be undone.
     let strict = history(LOCKS, &all);
     assert_eq!(rules(&judge_text(&strict)), ["durability"]);
+}
+
+/// Host 1 writes the first sector of block 0, and host 2 the second one. Host 1 reads the block.
+const TWO_SECTORS: [&str; 19] = [
+    "w 1 1 0 7",
+    "try 1 1 1 100",
+    "R 0 1 1 0",
+    "R 2 1 1 0",
+    "W 0 1 1 0 100",
+    "W 2 1 1 0 100",
+    "ok 1 1",
+    "w 2 1 1 8",
+    "try 2 1 1 200",
+    "R 0 2 1 0",
+    "R 2 2 1 0",
+    "W 0 2 1 0 200",
+    "W 2 2 1 0 200",
+    "ok 2 1",
+    "r 1 2 0 2",
+    "try 1 2 2 300",
+    "R 0 1 2 0",
+    "ok 1 2 7 8",
+    "end",
+];
+
+/// A history of an array whose blocks have two sectors.
+fn of_sectors(lines: &[&str]) -> String {
+    history(TSO, lines).replace(r#""stripes":2"#, r#""stripes":2,"sectors":2"#)
+}
+
+#[test]
+fn writes_of_different_sectors_of_a_block_both_stay() {
+    let report = judge_text(&of_sectors(&TWO_SECTORS));
+    assert_eq!(rules(&report), [""; 0], "{report}");
+    assert_eq!((report.counts.sectors_read, report.counts.values), (2, 2));
+    // The second write put back what it had read too early.
+    let lost = TWO_SECTORS.map(|line| if line == "ok 1 2 7 8" { "ok 1 2 0 8" } else { line });
+    let report = judge_text(&of_sectors(&lost));
+    assert_eq!(rules(&report), ["reads", "durability"], "{report}");
+    assert!(report.violations[0].what.contains("block 0, sector 0"), "{report}");
+}
+
+/// Also if nobody reads the block afterwards.
+#[test]
+fn two_writes_of_sectors_that_read_the_same_block_are_not_serializable() {
+    let mut early = TWO_SECTORS.to_vec();
+    // Host 2 reads before host 1 writes.
+    early.splice(2..2, ["w 2 1 1 8", "try 2 1 1 200", "R 0 2 1 0", "R 2 2 1 0"]);
+    early.drain(11..15);
+    early.retain(|line| !["r 1 2 0 2", "try 1 2 2 300", "R 0 1 2 0", "ok 1 2 7 8"].contains(line));
+    let report = judge_text(&of_sectors(&early));
+    assert!(rules(&report).contains(&"serializable"), "{report}");
+}
+
+/// The value of a sector that was written in part is not known. Other sectors are judged, and so is the order.
+#[test]
+fn sectors_that_are_written_in_part_have_any_value() {
+    let lost = TWO_SECTORS.map(|line| if line == "ok 1 2 7 8" { "ok 1 2 9 8" } else { line });
+    let text = of_sectors(&lost);
+    assert_eq!(rules(&judge_text(&text)), ["reads"]);
+    let partial = text.replace(r#""tags":[7]"#, r#""tags":[7],"partial":[0]"#);
+    assert_ne!(text, partial);
+    let report = judge_text(&partial);
+    assert_eq!(rules(&report), [""; 0], "{report}");
+    assert_eq!(report.counts.sectors_read, 1);
+    let wrong = partial.replace(r#""tags":[9,8]"#, r#""tags":[9,6]"#);
+    assert_eq!(rules(&judge_text(&wrong)), ["reads"]);
+}
+
+/// Host 1 writes all of block 0, and then again, and dies with that write under way. Host 2 reads the block.
+fn read_after_cut_write(between: &[&str], answer: &str) -> Report {
+    let mut lines = vec!["w 1 1 0 3 4", "ok 1 1", "w 1 2 0 7 8"];
+    lines.extend(between);
+    lines.extend(["crash 1", "r 2 1 0 2", answer]);
+    judge_text(&of_sectors(&lines))
+}
+
+#[test]
+fn a_block_is_old_or_new_and_no_mix() {
+    for whole in ["ok 2 1 3 4", "ok 2 1 7 8"] {
+        assert_eq!(rules(&read_after_cut_write(&[], whole)), [""; 0], "{whole}");
+    }
+    for mix in ["ok 2 1 3 8", "ok 2 1 7 4", "ok 2 1 7 0", "ok 2 1 0 8"] {
+        let report = read_after_cut_write(&[], mix);
+        assert!(rules(&report).contains(&"reads"), "{mix}: {report}");
+        assert!(report.violations[0].what.contains("beside a part"), "{report}");
+    }
+    // A write of one sector may have come after the other write, unless it was answered before.
+    assert_eq!(rules(&read_after_cut_write(&["w 3 1 1 9"], "ok 2 1 7 9")), [""; 0]);
+    assert_eq!(rules(&read_after_cut_write(&["w 3 1 1 9", "ok 3 1"], "ok 2 1 7 9")), [""; 0]);
+    let early = ["w 3 1 1 9", "ok 3 1", "w 1 2 0 7 8", "crash 1", "r 2 1 0 2", "ok 2 1 7 9"];
+    assert_eq!(rules(&judge_text(&of_sectors(&early))), ["reads"]);
 }

@@ -17,8 +17,11 @@ impl Rule for Durability {
         let found = seen.registers.iter().filter(|finding| finding.fault == Fault::Undone);
         let violations = found.map(|f| {
             let what = format!(
-                "block {} was {:#x} again, for {}, after the write of {:#x} had been answered",
-                f.block, f.tag, seen.run.ops[f.shown_by], f.other
+                "{} was {:#x} again, for {}, after the write of {:#x} had been answered",
+                seen.run.layout.name_of(f.sector),
+                f.tag,
+                seen.run.ops[f.shown_by],
+                f.other
             );
             seen.violation(self.name(), f.lines.clone(), what)
         });

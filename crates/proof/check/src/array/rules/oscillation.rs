@@ -1,4 +1,4 @@
-//! No oscillation. A write without an answer (its host crashed, or gave up) may be visible or not, block by block. But a value
+//! No oscillation. A write without an answer (its host crashed, or gave up) may be visible or not, sector by sector. But a value
 //! that was seen stays (docs/design/array.md 1 and 4).
 
 use crate::array::register::Fault;
@@ -18,8 +18,11 @@ impl Rule for Oscillation {
         let found = seen.registers.iter().filter(|finding| finding.fault == Fault::Back);
         let violations = found.map(|f| {
             let what = format!(
-                "block {} was {:#x} again, for {}, after {:#x} had been seen there",
-                f.block, f.tag, seen.run.ops[f.shown_by], f.other
+                "{} was {:#x} again, for {}, after {:#x} had been seen there",
+                seen.run.layout.name_of(f.sector),
+                f.tag,
+                seen.run.ops[f.shown_by],
+                f.other
             );
             seen.violation(self.name(), f.lines.clone(), what)
         });
