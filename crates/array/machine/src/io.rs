@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Change, DeviceId, Life, OpId, Span, Stamp};
+use crate::{Change, DeviceId, Life, OpId, Span, Stamp, Units};
 
 /// Whom a host talks to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -194,6 +194,9 @@ pub struct Header {
     pub skipped: Option<DeviceId>,
     /// The content is lost: reading it is an error until it is written anew (docs/design/array.md 3.5).
     pub lost: bool,
+    /// Of parity: the data units whose blocks of this column are lost. A lost block says so itself. Parity says it for the time
+    /// after the loss of that block's device.
+    pub lost_data: Units,
 }
 
 /// A block of a device as its disk keeps it.

@@ -23,6 +23,7 @@ pub mod plan;
 mod recovery;
 mod server;
 mod state;
+mod units;
 
 pub use agreement::{Agree, Agreed, Ballot};
 pub use device::{
@@ -43,3 +44,4 @@ pub use server::{
     ServerInput, ServerOutput, ServerReply, ServerRequest,
 };
 pub use state::{ArrayState, Change, Condition, Term};
+pub use units::Units;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Agree, Agreed, ArrayState, BlockError, Epoch, Extent, Header, Life, OpId, Stamp, Time,
+    Agree, Agreed, ArrayState, BlockError, Epoch, Extent, Header, Life, OpId, Stamp, Time, Units,
 };
 
 /// Names a request, and its reply: one message of one sibling of one try of a host operation.
@@ -72,10 +72,21 @@ pub struct Blocks {
     pub extent: Extent,
     /// Their content, one behind the other.
     pub data: Bytes,
-    /// The linkage record of all of them; `lost` is not set here.
+    /// The linkage record of all of them; `lost` and `lost_data` are not set here.
     pub header: Header,
-    /// Which of them, from 0, are marked lost (docs/design/array.md 3.5). Only repairs mark any.
-    pub lost: Vec<u32>,
+    /// Those of them that have marks of lost content (docs/design/array.md 3.5).
+    pub lost: Vec<Lost>,
+}
+
+/// A block's marks of lost content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Lost {
+    /// Which block of those that are written, from 0.
+    pub index: u32,
+    /// It is lost itself ([`Header::lost`]). Only repairs mark any.
+    pub itself: bool,
+    /// The lost data units that it names, as parity ([`Header::lost_data`]).
+    pub data: Units,
 }
 
 /// A host's action at a device.

@@ -22,9 +22,9 @@ pub const DISKS: [DiskId; 2] = [DATA, RECORD];
 
 /// Bytes of a checksum.
 const CHECKSUM: usize = 8;
-/// The largest size of a header in postcard, in bytes. It has five numbers of at most 10, 5, 10, 10 and 4 bytes, and a
-/// truth value.
-const HEADER: usize = 40;
+/// The largest size of a header in postcard, in bytes. It has five numbers of at most 10, 5, 10, 10 and 4 bytes, a truth value,
+/// and the lost data units in four numbers of at most 10.
+const HEADER: usize = 80;
 
 /// Bytes of a sector of the record's disk.
 const RECORD_SECTOR: usize = 512;
@@ -472,6 +472,7 @@ mod tests {
             last: u64::MAX,
             skipped: Some(DeviceId(u16::MAX)),
             lost: true,
+            lost_data: (0..256).collect(),
         };
         Block { header, data: Bytes::from_static(b"0123456789abcdef") }
     }

@@ -194,10 +194,6 @@ impl Scenario {
         if self.faults != Faults::All || !sound || !random.random_ratio(1, 3) {
             return None;
         }
-        // Caches cost blocks that are then marked as lost. Such a mark dies with its device (docs/array-checks.md).
-        if self.flushes.is_some() {
-            return None;
-        }
         let copied = random.random_range(START..self.quiet_at / 2);
         Some((copied, random.random_range(copied..self.quiet_at)))
     }
@@ -231,7 +227,7 @@ impl Scenario {
         self.losses = random.random_bool(0.5);
         // A bad sector beside a write that a restart has cut short may cost a block. Only with all faults may any be lost.
         if random.random_bool(0.4) && self.faults == Faults::All {
-            // One per run. A block that it cost is marked lost, and the mark does not survive the loss of its device.
+            // One per run, which costs a block at most.
             self.bad_sectors.push(BadSector {
                 device: DeviceId(random.random_range(0..self.layout.devices())),
                 block: random.random_range(0..self.layout.device_blocks()),

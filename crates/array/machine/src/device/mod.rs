@@ -41,7 +41,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::message::{Answer, Blocks, Call, Content, Flaw, Reply, Request};
+use crate::message::{Answer, Blocks, Call, Content, Flaw, Lost, Reply, Request};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::{
@@ -450,8 +450,14 @@ impl Device {
         }
         let size = self.config.layout.block_size as usize;
         let first = (part.extent.start - blocks.extent.start) as u32;
+        let lost: BTreeMap<u32, &Lost> =
+            blocks.lost.iter().map(|lost| (lost.index, lost)).collect();
+        let header = |index: u32| match lost.get(&index) {
+            Some(mark) => Header { lost: mark.itself, lost_data: mark.data, ..blocks.header },
+            None => blocks.header,
+        };
         let block = |index: u32| Block {
-            header: Header { lost: blocks.lost.contains(&index), ..blocks.header },
+            header: header(index),
             data: blocks.data.slice(index as usize * size..(index as usize + 1) * size),
         };
         let all = (first..first + part.extent.count).map(block).collect();

@@ -17,6 +17,9 @@ use crate::{ArrayState, Condition, DeviceId, Epoch, Life, Nodes};
 const SECOND: [u8; 11] = [0xff; 11];
 /// Begins a record of the format with [`Record::durable`].
 const THIRD: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe];
+/// Begins a record as the third of a device whose parity blocks may name lost data units ([`crate::Header::lost_data`]). An
+/// earlier release would take no notice of these names, and must not serve the device.
+const FOURTH: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfd];
 
 /// The state that a device keeps durably beside its blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -70,12 +73,13 @@ impl Record {
 
     pub(super) fn encode(&self) -> Bytes {
         // Serialization to memory fails only for types that have no length; a record has.
-        Bytes::from(postcard::to_extend(self, THIRD.to_vec()).unwrap_or_default())
+        Bytes::from(postcard::to_extend(self, FOURTH.to_vec()).unwrap_or_default())
     }
 
     /// The version of a record's format.
     pub(super) fn format(bytes: &[u8]) -> u32 {
         match bytes {
+            _ if bytes.starts_with(&FOURTH) => 4,
             _ if bytes.starts_with(&THIRD) => 3,
             _ if bytes.starts_with(&SECOND) => 2,
             _ => 1,
@@ -83,8 +87,9 @@ impl Record {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Record> {
-        if let Some(third) = bytes.strip_prefix(&THIRD) {
-            return postcard::from_bytes(third).ok();
+        let latest = bytes.strip_prefix(&FOURTH).or_else(|| bytes.strip_prefix(&THIRD));
+        if let Some(latest) = latest {
+            return postcard::from_bytes(latest).ok();
         }
         match bytes.strip_prefix(&SECOND) {
             Some(second) => postcard::from_bytes::<SecondRecord>(second).ok().map(Record::from),
@@ -224,9 +229,14 @@ mod tests {
             let second = SecondRecord { acceptor, fenced, dirty, holders, term, key, asked };
             let bytes = postcard::to_extend(&second, SECOND.to_vec()).unwrap();
             let wanted = Record { key, asked, durable: Covered::default(), ..record };
-            assert_eq!(Record::decode(&bytes), Some(wanted));
+            assert_eq!(Record::decode(&bytes), Some(wanted.clone()));
+            let third = postcard::to_extend(&wanted, THIRD.to_vec()).unwrap();
+            assert_eq!(Record::decode(&third), Some(wanted.clone()));
+            let formats = [&bytes[..], &third, &wanted.encode()].map(Record::format);
+            assert_eq!(formats, [2, 3, 4]);
         }
         assert_eq!(Record::decode(&SECOND), None);
         assert_eq!(Record::decode(&THIRD), None);
+        assert_eq!(Record::decode(&FOURTH), None);
     }
 }

@@ -1,13 +1,14 @@
 //! A storage transaction's computation on the blocks that it has read: a read's answer, and a write's blocks.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::message::{Blocks, Content, Flaw};
+use crate::message::{Blocks, Content, Flaw, Lost};
 use crate::plan::{self, Columns, Method, Plan, StripePlan, Unit};
 use crate::recovery::records::Headers;
-use crate::{Header, Layout, OpError, Span, Stamp, Work};
+use crate::{Header, Layout, OpError, Span, Stamp, Units, Work};
 
 use super::repair::bad_blocks;
 
@@ -65,6 +66,21 @@ impl<'a> View<'a> {
         let flaws = content.map_or(&[][..], |(_, content)| &content.flaws);
         let first = content.map_or(0, |(first, _)| first);
         flaws.iter().filter(|(_, f)| *f == Flaw::Lost).map(move |(i, _)| first + i)
+    }
+
+    /// The columns in which parity was read and names lost data units, and which.
+    fn marks(&self) -> impl Iterator<Item = (u32, Units)> + use<'a> {
+        let content = self.content(Unit::Parity);
+        let headers = content.map_or(&[][..], |(_, content)| &content.headers);
+        let columns = content.map_or(0, |(first, _)| first)..;
+        let marks = columns.zip(headers).map(|(column, header)| (column, header.lost_data));
+        marks.filter(|(_, lost)| !lost.is_empty())
+    }
+
+    /// The columns in which a missing unit's block is lost, as parity says.
+    fn lost_of_missing(&self, unit: u16) -> impl Iterator<Item = u32> + use<'a> {
+        let marks = self.marks().filter(move |(_, lost)| lost.has(unit.into()));
+        self.lost(Unit::Parity).chain(marks.map(|(column, _)| column))
     }
 
     /// Adds a unit's read blocks to a sum over `columns`.
@@ -206,8 +222,14 @@ pub(super) fn answer(
         view.check()?;
         for (unit, columns) in &part.covered {
             let missing = part.method == Method::ReadMissing(*unit);
-            let said_by = if missing { Unit::Parity } else { Unit::Data(*unit) };
-            if let Some(column) = view.lost(said_by).filter(|c| columns.contains(c)).min() {
+            let first = |lost: &mut dyn Iterator<Item = u32>| {
+                lost.filter(|column| columns.contains(column)).min()
+            };
+            let lost = match missing {
+                true => first(&mut view.lost_of_missing(*unit)),
+                false => first(&mut view.lost(Unit::Data(*unit))),
+            };
+            if let Some(column) = lost {
                 let block = layout.logical(part.stripe, *unit) + u64::from(column);
                 return Err(Unfit::Fail(OpError::Lost { block }));
             }
@@ -333,6 +355,7 @@ pub(super) fn writes(
             last: span.end() - 1,
             skipped: part.skipped,
             lost: false,
+            lost_data: Units::default(),
         };
         let mut new = Vec::with_capacity(part.covered.len());
         for (unit, columns) in &part.covered {
@@ -349,7 +372,7 @@ pub(super) fn writes(
                     let piece = new.iter().find(|(u, _, _)| *u == unit);
                     (piece.map(|(_, _, piece)| piece.clone()).unwrap_or_default(), Vec::new())
                 }
-                Unit::Parity => (parity(&view, &new).into(), still_lost(&view)),
+                Unit::Parity => (parity(&view, &new).into(), marks_of_parity(&view)),
             };
             debug_assert_eq!(data.len(), (columns.end - columns.start) as usize * block);
             let extent = plan::extent(layout, part.stripe, columns);
@@ -390,14 +413,46 @@ fn parity(view: &View<'_>, new: &[(u16, &Columns, Bytes)]) -> Vec<u8> {
     sum
 }
 
-/// Which parity blocks stay marked: those of columns in which a lost block of the missing unit is not written.
-fn still_lost(view: &View<'_>) -> Vec<u32> {
-    let covers = |column| match view.part.method {
+/// The marks of the new parity.
+fn marks_of_parity(view: &View<'_>) -> Vec<Lost> {
+    let mut all: BTreeMap<u32, Lost> = BTreeMap::new();
+    let mut of = |column: u32, itself: bool, data: Units| {
+        let index = column - view.part.hull.start;
+        let none = Lost { index, itself: false, data: Units::default() };
+        let lost = all.entry(column).or_insert(none);
+        (lost.itself, lost.data) = (lost.itself || itself, lost.data.and(data));
+    };
+    still_lost(view).for_each(|column| of(column, true, Units::default()));
+    lost_data(view).for_each(|(column, units)| of(column, false, units));
+    all.into_values().collect()
+}
+
+/// The columns of lost data units that parity names from now on, and which: those that it has named and those that were read,
+/// without those that are written.
+fn lost_data<'a>(view: &View<'a>) -> impl Iterator<Item = (u32, Units)> + use<'a> {
+    let mut all: BTreeMap<u32, Units> = view.marks().collect();
+    for unit in 0..view.layout.data {
+        for column in view.lost(Unit::Data(unit)).filter(|column| view.part.hull.contains(column)) {
+            let lost = all.entry(column).or_default();
+            *lost = lost.with(unit.into());
+        }
+    }
+    for (unit, columns) in &view.part.covered {
+        for (_, lost) in all.range_mut(columns.clone()) {
+            *lost = lost.without(usize::from(*unit));
+        }
+    }
+    all.into_iter().filter(|(_, lost)| !lost.is_empty())
+}
+
+/// The columns whose parity stays lost: those in which a lost block of the missing unit is not written.
+fn still_lost<'a>(view: &View<'a>) -> impl Iterator<Item = u32> + use<'a> {
+    let (method, covered) = (view.part.method, &view.part.covered);
+    let covers = move |column: &u32| match method {
         Method::SumMissing(unit) => {
-            view.part.covered.iter().any(|(u, columns)| *u == unit && columns.contains(&column))
+            covered.iter().any(|(u, columns)| *u == unit && columns.contains(column))
         }
         _ => false,
     };
-    let lost = view.lost(Unit::Parity).filter(|column| !covers(*column));
-    lost.map(|column| column - view.part.hull.start).collect()
+    view.lost(Unit::Parity).filter(move |column| !covers(column))
 }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::message::{Blocks, Content, Doubt, Flaw, Past};
+use crate::message::{Blocks, Content, Doubt, Flaw, Lost, Past};
 use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
-use crate::recovery::column::{Column, Mend, Rule, Seen, Trace, doubtful, examine, mended};
+use crate::recovery::column::{Column, Mend, Rule, Seen, Trace, doubtful, examine};
 use crate::{ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Stamp, Time};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -159,7 +159,7 @@ impl Pass {
         if let Some(onto) = onto.filter(|_| read < usize::from(layout.data)) {
             return self.make_do(layout, plan, &stripe, index(onto.unit), stamp);
         }
-        let (rule, parity) = (self.rule(contents), usize::from(layout.data));
+        let (rule, mut newly_lost) = (self.rule(contents), 0);
         let doubts: Vec<Vec<usize>> =
             stripe.iter().map(|(_, units)| doubtful(layout, units, &durable_to)).collect();
         let findings = examine(&stripe, &doubts, &self.traces, rule);
@@ -169,7 +169,7 @@ impl Pass {
             self.found.undecided += u32::from(finding.undecided);
             let undecided = finding.undecided;
             for mend in finding.mends {
-                if mend.lost && mend.unit < parity && !units[mend.unit].lost() {
+                if column.is_new_loss(units, &mend) {
                     self.marked.insert((mend.unit, column.offset));
                 }
                 let access = plan.accesses.iter().position(|a| index(a.unit) == mend.unit);
@@ -179,15 +179,16 @@ impl Pass {
             }
             // The others do not yield a missing block of an undecided column.
             if let Some(access) = missing.filter(|_| !undecided) {
-                let unit = index(plan.accesses[access].unit);
-                rebuilt.push((column.offset, column.rebuild(units, unit)));
+                let mend = column.rebuild(units, index(plan.accesses[access].unit));
+                newly_lost += u32::from(column.is_new_loss(units, &mend));
+                rebuilt.push((column.offset, mend));
             }
         }
         if !self.repair {
             return vec![None; plan.accesses.len()];
         }
         self.found.wrote = mends.iter().any(|mends| !mends.is_empty());
-        self.found.marked = self.still_marked(&stripe) + lost_of(&rebuilt);
+        self.found.marked = self.still_marked(&stripe) + newly_lost;
         if !self.found.wrote
             && let Some(access) = missing
         {
@@ -223,8 +224,8 @@ impl Pass {
         let columns: Vec<Vec<Mend>> = columns.collect();
         let is_data = |mend: &&Mend| mend.unit < usize::from(layout.data);
         let lost = columns.iter().flatten().filter(is_data).filter(|mend| mend.lost).count() as u32;
-        let new = stripe.iter().zip(&columns).flat_map(|((_, units), mends)| {
-            mends.iter().filter(|mend| is_data(mend) && mend.lost && !units[mend.unit].lost())
+        let new = stripe.iter().zip(&columns).flat_map(|((column, units), mends)| {
+            mends.iter().filter(|mend| column.is_new_loss(units, mend))
         });
         (self.found.lost, self.found.marked) = (lost, new.count() as u32);
         let all = plan.accesses.iter().map(|access| {
@@ -251,30 +252,24 @@ impl Pass {
     /// The first run of columns; a later pass finds the others.
     fn blocks(&self, layout: &Layout, stamp: Stamp, mends: &[(u32, Mend)]) -> Option<Blocks> {
         let (first, mend) = mends.first()?;
-        let kept = mend.stamp;
-        let header = mended(kept.unwrap_or(stamp));
+        let header = mend.header(stamp);
         let run = mends
             .iter()
             .zip(*first..)
-            .take_while(|((offset, mend), next)| offset == next && mend.stamp == kept);
+            .take_while(|((offset, mend), next)| offset == next && mend.header(stamp) == header);
         let mut data = BytesMut::new();
         let mut lost = Vec::new();
         let mut count = 0;
         for ((_, mend), _) in run {
             data.extend_from_slice(&mend.data);
-            if mend.lost {
-                lost.push(count);
+            if mend.lost || !mend.lost_data.is_empty() {
+                lost.push(Lost { index: count, itself: mend.lost, data: mend.lost_data });
             }
             count += 1;
         }
         let extent = plan::extent(layout, self.stripe, &(*first..first + count));
         Some(Blocks { extent, data: data.freeze(), header, lost })
     }
-}
-
-/// How many of these blocks are marked as lost.
-fn lost_of(mends: &[(u32, Mend)]) -> u32 {
-    mends.iter().filter(|(_, mend)| mend.lost).count() as u32
 }
 
 /// The blocks of a content that have no content, and why.
@@ -304,6 +299,7 @@ fn seen(layout: &Layout, content: &Content, flaw: Option<&BlockError>, at: usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recovery::column::mended;
     use crate::{Change, Redundancy};
 
     #[test]

@@ -30,12 +30,16 @@
 //! **Lost blocks.** A lost data block says so itself. Its content is zeros, and parity fits these zeros. If the device of
 //! a data block is missing, parity records the loss: a *lost* parity block cannot reconstruct it. Lost parity is repaired
 //! as soon as all data blocks can be read.
+//!
+//! Parity also names the lost data blocks of its column ([`Header::lost_data`]). So the mark of a block outlives its device:
+//! the others do not yield it, and a rebuild marks it again. As long as a data block is there, it knows better than parity. A block
+//! without any record has lost its own, and knows nothing.
 
 use bytes::Bytes;
 
 use super::records::{Headers, Newest};
 use crate::plan::Columns;
-use crate::{Header, Layout, Redundancy, Stamp, Time};
+use crate::{Header, Layout, Redundancy, Stamp, Time, Units};
 
 /// A block of a column, as a repair finds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,13 +90,20 @@ pub(crate) struct Mend {
     pub unit: usize,
     pub data: Bytes,
     pub lost: bool,
-    /// Its timestamp, if its content stays as it is: hosts know by that which write it is of.
-    pub stamp: Option<Stamp>,
+    /// Of parity: the lost data units.
+    pub lost_data: Units,
+    /// Its record, if its content stays as it is: hosts know by the timestamp which write it is of.
+    pub kept: Option<Header>,
 }
 
 impl Mend {
     pub fn new(unit: usize, data: Bytes, lost: bool) -> Mend {
-        Mend { unit, data, lost, stamp: None }
+        Mend { unit, data, lost, lost_data: Units::default(), kept: None }
+    }
+
+    /// The record that is written with it, but for the marks.
+    pub fn header(&self, stamp: Stamp) -> Header {
+        self.kept.unwrap_or_else(|| mended(stamp))
     }
 }
 
@@ -193,9 +204,9 @@ pub(crate) fn examine(
                 let missed = missed[at][unit];
                 if missed || headers.accuses(&oldest, header, None) {
                     // One that has missed a write has to look newer than that.
-                    let stamp = Some(header.stamp).filter(|_| !missed);
-                    let (data, lost) = (data.clone(), header.lost);
-                    finding.mends.push(Mend { unit, data, lost, stamp });
+                    let kept = Some(mended(header.stamp)).filter(|_| !missed);
+                    let Header { lost, lost_data, .. } = *header;
+                    finding.mends.push(Mend { unit, data: data.clone(), lost, lost_data, kept });
                 }
             }
         }
@@ -357,6 +368,62 @@ impl Column<'_> {
         vec![0; self.layout.block_size as usize].into()
     }
 
+    /// The data units whose blocks are lost, as they say themselves. Parity speaks for those that are not there, and for those
+    /// without any record.
+    fn lost_data(&self, units: &[Seen]) -> Units {
+        let is_lost = |unit: &usize| match units[*unit].header() {
+            Some(header) if header.stamp > Stamp::default() => header.lost,
+            _ => units[*unit].lost() || self.is_marked(units, *unit),
+        };
+        (0..self.parity()).filter(is_lost).collect()
+    }
+
+    /// Returns true if parity says that a data unit's block is lost.
+    fn is_marked(&self, units: &[Seen], unit: usize) -> bool {
+        let parity = units[self.parity()].header();
+        parity.is_some_and(|parity| parity.lost_data.has(unit))
+    }
+
+    /// Returns true if a write marks a data block as lost that was not marked before, by itself or by parity.
+    pub fn is_new_loss(&self, units: &[Seen], mend: &Mend) -> bool {
+        let is_data = mend.unit < self.parity();
+        is_data && mend.lost && !units[mend.unit].lost() && !self.is_marked(units, mend.unit)
+    }
+
+    /// A data unit's block that is lost from now on. Its content counts as zeros.
+    fn lose(&self, unit: usize) -> Mend {
+        Mend::new(unit, self.zeros(), true)
+    }
+
+    /// Parity that fits the data; `lost` if it cannot stand for a missing unit.
+    fn new_parity(&self, units: &[Seen], lost: bool) -> Mend {
+        let (data, lost_data) = (self.sum(units, self.parity()), self.lost_data(units));
+        Mend { lost_data, ..Mend::new(self.parity(), data, lost) }
+    }
+
+    /// Data blocks that are lost and do not say so, because their media have lost the mark. They are written first: the
+    /// content in their place may be anything.
+    fn unmarked(&self, units: &[Seen], lost: Units) -> Vec<Mend> {
+        // A medium that does not return a block may not take one either. It stays as it is as long as the array could not go on
+        // without its device.
+        let absent = units.contains(&Seen::Absent);
+        let stays = |unit: usize| absent && units[unit] == Seen::Unreadable;
+        let is_there = |unit: usize| units[unit] != Seen::Absent && !units[unit].lost();
+        let all = (0..self.parity()).filter(|unit| lost.has(*unit));
+        all.filter(|unit| is_there(*unit) && !stays(*unit)).map(|unit| self.lose(unit)).collect()
+    }
+
+    /// Parity that names other lost blocks than there are: its record is all that changes.
+    fn new_marks(&self, units: &[Seen], lost: Units) -> Option<Mend> {
+        let unit = self.parity();
+        let Seen::There { header, data } = &units[unit] else { return None };
+        (header.lost_data != lost).then(|| {
+            let kept = Header { lost: false, lost_data: Units::default(), ..*header };
+            let data = data.clone();
+            Mend { unit, data, lost: header.lost, lost_data: lost, kept: Some(kept) }
+        })
+    }
+
     /// One pass over it.
     fn examine(
         &self,
@@ -366,23 +433,29 @@ impl Column<'_> {
         rule: Rule,
     ) -> Finding {
         let parity = self.parity();
-        let absent = units.iter().position(|seen| *seen == Seen::Absent);
+        let lost = self.lost_data(units);
+        // A block that is known to be lost is no hole: it counts as zeros.
+        let is_hole = |unit: &usize| !lost.has(*unit);
+        let absent = units.iter().position(|seen| *seen == Seen::Absent).filter(is_hole);
         let is_torn = |unit: &usize| matches!(units[*unit], Seen::Torn | Seen::Unreadable);
-        let torn: Vec<usize> = (0..=parity).filter(is_torn).collect();
+        let torn: Vec<usize> = (0..=parity).filter(is_torn).filter(is_hole).collect();
         let torn_data: Vec<usize> = torn.iter().copied().filter(|unit| *unit < parity).collect();
         let parity_lost = units[parity].lost();
-        let data_lost = (0..parity).filter(|unit| units[*unit].lost()).count() as u32;
         let absent_data = absent.filter(|unit| *unit < parity);
         let whole = absent.is_none() && torn.is_empty();
         let only = accused.only().filter(|_| whole);
         let mut finding = Finding {
             mismatch: !torn.is_empty(),
             undecided: false,
-            lost: data_lost + u32::from(absent_data.is_some() && parity_lost),
-            mends: Vec::new(),
+            lost: lost.count() + u32::from(absent_data.is_some() && parity_lost),
+            mends: self.unmarked(units, lost),
         };
-        let lose = |unit: usize| Mend::new(unit, self.zeros(), true);
-        let new_parity = |lost: bool| Mend::new(parity, self.sum(units, parity), lost);
+        if !finding.mends.is_empty() {
+            finding.mismatch = true;
+            return finding;
+        }
+        let lose = |unit: usize| self.lose(unit);
+        let new_parity = |lost: bool| self.new_parity(units, lost);
         // One missing or torn data unit can be made of the others, if no record says that they do not fit.
         let holes = torn.len() + usize::from(absent.is_some());
         let hole_in_data = absent_data.is_some() || !torn_data.is_empty();
@@ -431,11 +504,12 @@ impl Column<'_> {
         } else if let Some(unit) =
             only.or(stale).filter(|unit| *unit < parity && !parity_lost && yields(unit))
         {
-            let data = self.sum(units, unit);
-            let is_right = matches!(&units[unit], Seen::There { header, data: found } if *found == data && !header.lost);
+            let yielded = || Mend::new(unit, self.sum(units, unit), false);
+            let mend = if self.is_marked(units, unit) { self.lose(unit) } else { yielded() };
+            let is_right = matches!(&units[unit], Seen::There { header, data } if (data, header.lost) == (&mend.data, mend.lost));
             if !is_right {
                 finding.mismatch = true;
-                finding.mends = vec![Mend::new(unit, data, false)];
+                finding.mends = vec![mend];
             }
         } else if whole {
             finding.mismatch = misfits;
@@ -450,6 +524,9 @@ impl Column<'_> {
         if accused.any() && !settles && !is_known {
             (finding.mismatch, finding.undecided) = (true, true);
         }
+        if finding.mends.is_empty() && !finding.undecided {
+            finding.mends.extend(self.new_marks(units, lost));
+        }
         finding
     }
 
@@ -457,17 +534,26 @@ impl Column<'_> {
     /// written, but those that their media do not return.
     pub fn make_do(&self, units: &[Seen], onto: usize) -> Vec<Mend> {
         let parity = self.parity();
+        let was_lost = self.lost_data(units);
         let block = |unit: usize| match &units[unit] {
-            Seen::There { header, data } => Some(Mend::new(unit, data.clone(), header.lost)),
             Seen::Absent if unit != onto => None,
             Seen::Unreadable => None,
-            Seen::Torn | Seen::Absent => Some(Mend::new(unit, self.zeros(), true)),
+            Seen::There { data, .. } if !was_lost.has(unit) => {
+                Some(Mend::new(unit, data.clone(), false))
+            }
+            _ => Some(self.lose(unit)),
         };
         let mut mends: Vec<Mend> = (0..parity).filter_map(block).collect();
         // Without parity's device there is no parity.
         if units[parity] != Seen::Absent || onto == parity {
+            let lost = mends.iter().filter(|mend| mend.lost).map(|mend| mend.unit);
+            let lost_data = lost.fold(was_lost, Units::with);
+            let mut data = vec![0; self.layout.block_size as usize];
+            for mend in &mends {
+                data.iter_mut().zip(mend.data.iter()).for_each(|(sum, byte)| *sum ^= byte);
+            }
             let lost = mends.len() < parity;
-            mends.push(Mend::new(parity, self.sum(units, parity), lost));
+            mends.push(Mend { lost_data, ..Mend::new(parity, data.into(), lost) });
         }
         mends
     }
@@ -475,12 +561,14 @@ impl Column<'_> {
     /// The block of a unit that is absent, when [`examine`] has nothing left to mend.
     pub fn rebuild(&self, units: &[Seen], unit: usize) -> Mend {
         let parity = &units[self.parity()];
-        if unit < self.parity() && (parity.lost() || parity.header().is_none()) {
-            return Mend::new(unit, self.zeros(), true);
+        if unit == self.parity() {
+            // Parity without a block that is still unreadable must not yield zeros for it.
+            return self.new_parity(units, units.contains(&Seen::Unreadable));
         }
-        // Parity without a block that is still unreadable must not yield zeros for it.
-        let lost = unit == self.parity() && units.contains(&Seen::Unreadable);
-        Mend::new(unit, self.sum(units, unit), lost)
+        if parity.lost() || parity.header().is_none() || self.is_marked(units, unit) {
+            return self.lose(unit);
+        }
+        Mend::new(unit, self.sum(units, unit), false)
     }
 }
 

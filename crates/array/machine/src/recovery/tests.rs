@@ -67,7 +67,8 @@ fn cut_short(first: usize, last: usize, got: &[Got]) -> Vec<Seen> {
 }
 
 fn write(units: &mut [Seen], mend: &Mend, time: u64) {
-    let header = Header { lost: mend.lost, ..mended(stamp(time)) };
+    let Mend { lost, lost_data, .. } = *mend;
+    let header = Header { lost, lost_data, ..mended(stamp(time)) };
     units[mend.unit] = Seen::There { header, data: mend.data.clone() };
 }
 
@@ -542,7 +543,7 @@ fn content_that_stays_keeps_its_timestamp() {
             break;
         }
         for mend in &finding.mends {
-            let time = mend.stamp.map_or(100 + pass, |stamp| stamp.time);
+            let time = mend.kept.map_or(100 + pass, |kept| kept.stamp.time);
             times.push((mend.unit, time));
             write(&mut seen, mend, time);
         }

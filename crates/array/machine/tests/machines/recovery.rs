@@ -462,3 +462,99 @@ fn a_rebuild_beside_a_lost_device_marks_the_blocks_of_both() {
         assert_eq!(world.inconsistent_stripes(&state), [0; 0], "{scheme}");
     }
 }
+
+/// A device fails, and a new one is rebuilt in its place. Returns the number of blocks that this has marked as lost.
+fn rebuild_anew(world: &mut World, device: DeviceId) -> u32 {
+    let fail = world.hosts[REPAIRER].state().without(device);
+    assert_eq!(run(world, REPAIRER, Work::Change { change: fail }), Ok(HostAnswer::Done));
+    world.replace(device);
+    let begin = Work::Change { change: Change::Rebuild(device) };
+    assert_eq!(run(world, REPAIRER, begin), Ok(HostAnswer::Done));
+    let mut marked = 0;
+    for stripe in 0..world.layout.stripes {
+        match run(world, REPAIRER, Work::Rebuild { device, stripe }) {
+            Ok(HostAnswer::Rebuilt { marked: new, .. }) => marked += new,
+            other => panic!("{other:?}"),
+        }
+    }
+    let end = Work::Change { change: Change::Rebuilt(device, u64::MAX) };
+    assert_eq!(run(world, REPAIRER, end), Ok(HostAnswer::Done));
+    marked
+}
+
+/// The mark of a lost block outlives its device. Writes of the other units do not take it away, in any way of writing; a write of
+/// the block does.
+#[test]
+fn a_lost_block_stays_lost_when_its_device_is_replaced() {
+    let one = |start| Span { start, count: 1 };
+    // Small writes, half a stripe, all but the block, and over the end of the stripe.
+    let beside = [(2, 1), (1, 1), (4, 4), (4, 2), (0, 3), (6, 4)];
+    for scheme in Scheme::ALL.into_iter().filter(|scheme| !scheme.has_server()) {
+        let (mut world, _) = filled(raid5(), scheme, 7);
+        let (layout, block) = (world.layout, 3);
+        let device = layout.place(block).device;
+        let number = layout.place(block).block as usize;
+        world.disks[usize::from(device.0)].blocks[number].header.lost = true;
+        let scrub = Work::Scrub { stripe: 0, repair: true };
+        run(&mut world, REPAIRER, scrub.clone()).unwrap();
+        let writes_beside = |world: &mut World, when: &str| {
+            for (start, count) in beside {
+                let write = world.write(Span { start, count });
+                assert_eq!(run(world, 0, write), Ok(HostAnswer::Done));
+                let found = read(world, one(block));
+                assert_eq!(found, Err(OpError::Lost { block }), "{scheme}, {when}, {start}");
+            }
+        };
+        writes_beside(&mut world, "on its device");
+        // The mark is no news for a rebuild.
+        assert_eq!(rebuild_anew(&mut world, device), 0, "{scheme}");
+        writes_beside(&mut world, "rebuilt");
+        let fail = world.hosts[REPAIRER].state().without(device);
+        assert_eq!(run(&mut world, REPAIRER, Work::Change { change: fail }), Ok(HostAnswer::Done));
+        writes_beside(&mut world, "without its device");
+        world.replace(device);
+        let begin = Work::Change { change: Change::Rebuild(device) };
+        assert_eq!(run(&mut world, REPAIRER, begin), Ok(HostAnswer::Done));
+        writes_beside(&mut world, "in rebuilding");
+        for stripe in 0..layout.stripes {
+            run(&mut world, REPAIRER, Work::Rebuild { device, stripe }).unwrap();
+        }
+        let end = Work::Change { change: Change::Rebuilt(device, u64::MAX) };
+        assert_eq!(run(&mut world, REPAIRER, end), Ok(HostAnswer::Done));
+        assert_eq!(read(&mut world, one(block)), Err(OpError::Lost { block }), "{scheme}");
+        // The parity's device is replaced, too: the block's own mark is there.
+        rebuild_anew(&mut world, layout.parity(0));
+        rebuild_anew(&mut world, device);
+        assert_eq!(read(&mut world, one(block)), Err(OpError::Lost { block }), "{scheme}");
+        // Written anew, it is good, and stays so.
+        let write = world.write(one(block));
+        let Work::Write { data, .. } = write.clone() else { unreachable!() };
+        assert_eq!(run(&mut world, 0, write), Ok(HostAnswer::Done));
+        assert_eq!(rebuild_anew(&mut world, device), 0);
+        assert_eq!(read(&mut world, one(block)), Ok(data), "{scheme}");
+        let found = run(&mut world, REPAIRER, scrub);
+        assert_eq!(found, Ok(HostAnswer::Scrubbed { mismatches: 0, lost: 0 }), "{scheme}");
+        let state = world.hosts[REPAIRER].state().clone();
+        assert_eq!(world.inconsistent_stripes(&state), [0; 0], "{scheme}");
+    }
+}
+
+/// A medium loses the record of a lost block: the zeros in its place are not data. Parity knows.
+#[test]
+fn a_lost_block_stays_lost_when_its_record_is_zeroed() {
+    for scheme in Scheme::ALL.into_iter().filter(|scheme| !scheme.has_server()) {
+        let (mut world, _) = filled(raid5(), scheme, 8);
+        let (layout, block) = (world.layout, 3);
+        let place = layout.place(block);
+        let disk = usize::from(place.device.0);
+        world.disks[disk].blocks[place.block as usize].header.lost = true;
+        let scrub = Work::Scrub { stripe: 0, repair: true };
+        run(&mut world, REPAIRER, scrub.clone()).unwrap();
+        let zeros = vec![0; layout.block_size as usize].into();
+        world.disks[disk].blocks[place.block as usize] =
+            lockify_array::Block { header: lockify_array::Header::default(), data: zeros };
+        run(&mut world, REPAIRER, scrub).unwrap();
+        let found = read(&mut world, Span { start: block, count: 1 });
+        assert_eq!(found, Err(OpError::Lost { block }), "{scheme}");
+    }
+}

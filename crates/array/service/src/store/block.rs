@@ -4,7 +4,7 @@
 //! shared sector would have to be written with each of its blocks, and be lost with any.
 
 use bytes::Bytes;
-use lockify_array::{BadBlock, Block, BlockError, DeviceId, Header, Stamp};
+use lockify_array::{BadBlock, Block, BlockError, DeviceId, Header, Stamp, Units};
 
 use super::is_zero;
 use super::superblock::Fields;
@@ -14,6 +14,12 @@ const MAGIC: [u8; 4] = *b"LkBk";
 const CONTENT: usize = BLOCK as usize;
 /// Bytes of the sector that the checksum is of, besides the content.
 const BODY: usize = 64;
+/// Behind the body and the two checksums: the lost data units that a parity block names, and their checksum. They are there
+/// if the body says so. Releases that do not know them read no such device (`FOURTH` in
+/// `crates/array/machine/src/device/record.rs`).
+const NAMES: usize = BODY + 8;
+/// Their end.
+const END: usize = NAMES + Units::BYTES + 4;
 /// No device was left out.
 const NONE: u16 = u16::MAX;
 
@@ -29,7 +35,7 @@ impl Owner {
     pub fn encode(self, number: u64, block: &Block, record: &mut [u8]) {
         let (content, sector) = record.split_at_mut(CONTENT);
         content.copy_from_slice(&block.data);
-        let Header { stamp, first, last, skipped, lost } = block.header;
+        let Header { stamp, first, last, skipped, lost, lost_data } = block.header;
         let mut all = Vec::with_capacity(BODY);
         all.extend(MAGIC);
         all.extend(self.array.0);
@@ -41,12 +47,19 @@ impl Owner {
         all.extend(last.to_le_bytes());
         all.extend(stamp.host.to_le_bytes());
         all.push(lost.into());
+        let names = !lost_data.is_empty();
+        all.push(names.into());
         all.resize(BODY, 0);
         sector[..BODY].copy_from_slice(&all);
         let crc = crc32c::crc32c_append(crc32c::crc32c(content), &all);
         sector[BODY..BODY + 4].copy_from_slice(&crc.to_le_bytes());
         sector[BODY + 4..BODY + 8].copy_from_slice(&crc32c::crc32c(&all).to_le_bytes());
-        sector[BODY + 8..].fill(0);
+        sector[NAMES..].fill(0);
+        if names {
+            let bytes = lost_data.to_bytes();
+            sector[NAMES..END - 4].copy_from_slice(&bytes);
+            sector[END - 4..END].copy_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        }
     }
 
     /// The block in such bytes. Zeros are a block that was never written.
@@ -67,28 +80,37 @@ impl Owner {
         let first = u64::from_le_bytes(fields.take());
         let last = u64::from_le_bytes(fields.take());
         let host = u32::from_le_bytes(fields.take());
-        let [lost] = fields.take();
+        let [lost, names] = fields.take();
+        let lost_data = if names == 0 { Some(Units::default()) } else { names_in(sector) };
         // A write that went astray is as bad as one that was cut short.
         let is_here = array == self.array && device == self.device && found == number;
         let stamp = Stamp { time, host };
-        if !is_here || sector.get(BODY..BODY + 4) != Some(&crc.to_le_bytes()) {
+        let is_whole = is_here && sector.get(BODY..BODY + 4) == Some(&crc.to_le_bytes());
+        let Some(lost_data) = lost_data.filter(|_| is_whole) else {
             // Blocks that were written before the sector had a checksum of its own have zeros there.
             let own = crc32c::crc32c(&sector[..BODY]).to_le_bytes();
             let whole = is_here && sector.get(BODY + 4..BODY + 8) == Some(&own);
             return Err(BadBlock { error: BlockError::Torn, stamp: whole.then_some(stamp) });
-        }
+        };
         let header = Header {
             stamp,
             first,
             last,
             skipped: (skipped != NONE).then_some(DeviceId(skipped)),
             lost: lost != 0,
+            lost_data,
         };
         Ok(Block { header, data: record.slice(..CONTENT) })
     }
 }
 
-const _: () = assert!(BODY + 8 <= crate::SECTOR as usize);
+/// The lost data units that a sector names, if their checksum is right.
+fn names_in(sector: &[u8]) -> Option<Units> {
+    let (bytes, crc) = sector.get(NAMES..END)?.split_first_chunk()?;
+    (crc == crc32c::crc32c(bytes).to_le_bytes()).then(|| Units::from_bytes(*bytes))
+}
+
+const _: () = assert!(END <= crate::SECTOR as usize);
 
 #[cfg(test)]
 mod tests {
@@ -101,6 +123,7 @@ mod tests {
             last: (1 << 50) + 3,
             skipped: Some(DeviceId(3)),
             lost: true,
+            lost_data: [1, 253].into_iter().collect(),
         };
         Block { header, data: (0..CONTENT).map(|i| i as u8).collect() }
     }
@@ -129,7 +152,11 @@ mod tests {
         let decode = |owner: Owner, number, record: Vec<u8>| {
             owner.decode(number, &record.into()).map_err(|bad| bad.error)
         };
-        for at in (0..CONTENT + BODY + 4).step_by(7).chain([CONTENT, CONTENT + BODY + 3]) {
+        for at in (0..CONTENT + BODY + 4)
+            .step_by(7)
+            .chain([CONTENT, CONTENT + BODY + 3])
+            .chain(CONTENT + NAMES..CONTENT + END)
+        {
             let mut bad = record();
             bad[at] ^= 1;
             assert_eq!(decode(OWNER, 9, bad), torn, "byte {at}");

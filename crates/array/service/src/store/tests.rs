@@ -33,7 +33,7 @@ fn array() -> ArrayFile {
 
 fn block(byte: u8) -> Block {
     let stamp = Stamp { time: byte.into(), host: 1 };
-    let header = Header { stamp, first: 3, last: 4, skipped: None, lost: false };
+    let header = Header { stamp, first: 3, last: 4, ..Header::default() };
     Block { header, data: vec![byte; BLOCK as usize].into() }
 }
 

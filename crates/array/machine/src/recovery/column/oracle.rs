@@ -39,9 +39,9 @@ fn examine_slowly(
                 let Seen::There { header, data } = block else { continue };
                 let missed = missed(here, seen, unit);
                 if accuses(header) || missed {
-                    let stamp = Some(header.stamp).filter(|_| !missed);
-                    let (data, lost) = (data.clone(), header.lost);
-                    finding.mends.push(Mend { unit, data, lost, stamp });
+                    let kept = Some(mended(header.stamp)).filter(|_| !missed);
+                    let Header { lost, lost_data, .. } = *header;
+                    finding.mends.push(Mend { unit, data: data.clone(), lost, lost_data, kept });
                 }
             }
         }
@@ -189,6 +189,7 @@ fn record(random: &mut Xoshiro256PlusPlus, layout: &Layout) -> Header {
         last,
         skipped: random.random_bool(0.2).then_some(device),
         lost: random.random_bool(0.03),
+        lost_data: (0..3).filter(|_| random.random_bool(0.03)).collect(),
     }
 }
 
