@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use lockify_array::Usage;
 use lockify_trust::Identity;
 use lockify_volume::ArrayFile;
 use lockify_volume::host::{Array, Joining, this_node};
@@ -107,7 +108,14 @@ pub(crate) fn open_within(
     identity: Identity,
     patience: Duration,
 ) -> Result<Array, Failure> {
-    let joining = Joining { memory: None, node: this_node(), identity, patience, log: say };
+    let joining = Joining {
+        memory: None,
+        node: this_node(),
+        usage: Usage::Upkeep,
+        identity,
+        patience,
+        log: say,
+    };
     Array::open(file, &joining).or_fail(Code::Failed)
 }
 

@@ -37,7 +37,7 @@ pub use io::{
     Header, HostAnswer, OpError, Peer, Work,
 };
 pub use layout::{Layout, LayoutError, Place, Redundancy, Span};
-pub use node::{Node, NodeName, Nodes};
+pub use node::{Node, NodeName, Nodes, Usage};
 pub use options::{Scheme, UnknownScheme};
 pub use server::{
     Held, LockMode, LockRange, LockServer, LogAsk, LogToken, PartId, ServerConfig, ServerError,

@@ -84,25 +84,71 @@ impl From<NodeName> for String {
     }
 }
 
+/// What a host attaches for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Usage {
+    /// It keeps no content, as a scrub or a rebuild. It disturbs nobody.
+    Upkeep,
+    /// Other hosts may change what it reads.
+    #[default]
+    Shared,
+    /// It relies on being the only one that writes, as a file system for one machine does.
+    Exclusive,
+}
+
+impl Usage {
+    /// Returns true if both cannot have the array at the same time.
+    pub fn excludes(self, other: Usage) -> bool {
+        let both = [self, other];
+        both.contains(&Usage::Exclusive) && !both.contains(&Usage::Upkeep)
+    }
+}
+
+/// A host that has attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Listed {
+    number: u32,
+    /// The random number under which it has attached.
+    by: u64,
+    usage: Usage,
+}
+
 /// A node that hosts have been on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Node {
     /// Its name.
     pub name: NodeName,
-    /// Its hosts that have neither ended in order nor been fenced, and the random number under which each has attached.
-    hosts: Vec<(u32, u64)>,
+    /// Its hosts that have neither ended in order nor been fenced.
+    hosts: Vec<Listed>,
 }
 
 impl Node {
     /// The numbers of its hosts that have neither ended in order nor been fenced.
     pub fn hosts(&self) -> impl Iterator<Item = u32> {
-        self.hosts.iter().map(|(host, _)| *host)
+        self.hosts.iter().map(|host| host.number)
+    }
+}
+
+impl Node {
+    /// As releases without [`Usage`] had it.
+    pub(crate) fn of_earlier(name: NodeName, hosts: Vec<(u32, u64)>) -> Node {
+        let usage = Usage::Shared;
+        Node {
+            name,
+            hosts: hosts.into_iter().map(|(number, by)| Listed { number, by, usage }).collect(),
+        }
     }
 }
 
 /// All nodes of an array, in the order of the last attachments: the newest one comes last.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Nodes(Box<[Node]>);
+
+impl FromIterator<Node> for Nodes {
+    fn from_iter<I: IntoIterator<Item = Node>>(nodes: I) -> Nodes {
+        Nodes(nodes.into_iter().collect())
+    }
+}
 
 impl Nodes {
     /// All nodes that are remembered.
@@ -122,11 +168,45 @@ impl Nodes {
 
     /// Returns true if a host has attached under this random number, and is listed.
     pub(crate) fn has(&self, host: u32, by: u64) -> bool {
-        self.0.iter().any(|node| node.hosts.contains(&(host, by)))
+        let is_it = |listed: &Listed| (listed.number, listed.by) == (host, by);
+        self.0.iter().any(|node| node.hosts.iter().any(is_it))
     }
 
-    /// With one more host. Names of nodes without a host make room for new ones, the oldest first.
-    pub(crate) fn with(&self, name: NodeName, host: u32, by: u64) -> Result<Nodes, String> {
+    /// The hosts of a usage, each with its node's name.
+    pub fn of_usage(
+        &self,
+        is_meant: impl Fn(Usage) -> bool,
+    ) -> impl Iterator<Item = (u32, NodeName)> {
+        self.0.iter().flat_map(move |node| {
+            let meant = node.hosts.iter().filter(|host| is_meant(host.usage));
+            meant.map(|host| (host.number, node.name)).collect::<Vec<_>>()
+        })
+    }
+
+    /// Why a host cannot attach for this: another one excludes it.
+    fn exclusion(&self, usage: Usage) -> Option<String> {
+        let (host, node) = self.of_usage(|other| other.excludes(usage)).next()?;
+        let why = match usage {
+            Usage::Exclusive => "uses the array, which is to be exclusive",
+            _ => "has the array for itself (--exclusive)",
+        };
+        Some(format!(
+            "host {host} on node {node} {why}: end it; or fence it if it is gone (`lockify array fence --host {host}`)"
+        ))
+    }
+
+    /// With one more host, unless another one excludes it. Names of nodes without a host make room for new ones, the oldest
+    /// first.
+    pub(crate) fn with(
+        &self,
+        name: NodeName,
+        number: u32,
+        by: u64,
+        usage: Usage,
+    ) -> Result<Nodes, String> {
+        if let Some(why) = self.exclusion(usage) {
+            return Err(why);
+        }
         let listed: usize = self.0.iter().map(|node| node.hosts.len()).sum();
         if listed >= MOST_HOSTS {
             return Err(format!(
@@ -148,7 +228,7 @@ impl Nodes {
             })?;
             nodes.remove(idle);
         }
-        node.hosts.push((host, by));
+        node.hosts.push(Listed { number, by, usage });
         nodes.push(node);
         Ok(Nodes(nodes.into()))
     }
@@ -157,7 +237,7 @@ impl Nodes {
     pub(crate) fn without(&self, host: u32) -> Option<Nodes> {
         self.of_host(host)?;
         let mut nodes = self.clone();
-        nodes.0.iter_mut().for_each(|node| node.hosts.retain(|listed| listed.0 != host));
+        nodes.0.iter_mut().for_each(|node| node.hosts.retain(|listed| listed.number != host));
         Some(nodes)
     }
 }
@@ -165,6 +245,8 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SHARED: Usage = Usage::Shared;
 
     fn name(text: &str) -> NodeName {
         text.parse().unwrap()
@@ -189,8 +271,12 @@ mod tests {
 
     #[test]
     fn a_node_has_the_hosts_that_have_not_ended() {
-        let nodes = Nodes::default().with(name("a"), 1, 7).unwrap().with(name("b"), 2, 8).unwrap();
-        let nodes = nodes.with(name("a"), 3, 9).unwrap();
+        let nodes = Nodes::default()
+            .with(name("a"), 1, 7, SHARED)
+            .unwrap()
+            .with(name("b"), 2, 8, SHARED)
+            .unwrap();
+        let nodes = nodes.with(name("a"), 3, 9, SHARED).unwrap();
         let hosts = |nodes: &Nodes, node| nodes.get(node).unwrap().hosts().collect::<Vec<_>>();
         assert_eq!(hosts(&nodes, name("a")), [1, 3]);
         assert!(nodes.has(3, 9) && !nodes.has(3, 8));
@@ -201,19 +287,43 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_has_the_array_for_itself_is_alone_but_for_upkeep() {
+        let all = [Usage::Upkeep, Usage::Shared, Usage::Exclusive];
+        for first in all {
+            let nodes = Nodes::default().with(name("a"), 1, 7, first).unwrap();
+            for second in all {
+                let apart =
+                    [(first, second), (second, first)].contains(&(Usage::Exclusive, SHARED));
+                let twice = first == Usage::Exclusive && second == first;
+                let made = nodes.with(name("b"), 2, 8, second);
+                assert_eq!(made.is_err(), apart || twice, "{first:?} {second:?}");
+                // It is gone.
+                assert!(nodes.without(1).unwrap().with(name("b"), 2, 8, second).is_ok());
+            }
+        }
+        let one = Nodes::default().with(name("a"), 1, 7, Usage::Exclusive).unwrap();
+        let why = one.with(name("b"), 2, 8, SHARED).unwrap_err();
+        assert!(why.contains("host 1 on node a has the array for itself"), "{why}");
+        assert_eq!(
+            one.of_usage(|usage| usage != Usage::Upkeep).collect::<Vec<_>>(),
+            [(1, name("a"))]
+        );
+    }
+
+    #[test]
     fn neither_hosts_nor_names_grow_without_bound() {
         let mut nodes = Nodes::default();
         for number in 0..MOST_NODES as u32 {
-            nodes = nodes.with(name(&format!("n{number}")), number, 1).unwrap();
+            nodes = nodes.with(name(&format!("n{number}")), number, 1, SHARED).unwrap();
         }
-        let why = nodes.with(name("more"), 5000, 1).unwrap_err();
+        let why = nodes.with(name("more"), 5000, 1, SHARED).unwrap_err();
         assert!(why.contains("1024 nodes have hosts: fence"), "{why}");
-        nodes = nodes.without(7).unwrap().with(name("more"), 5000, 1).unwrap();
+        nodes = nodes.without(7).unwrap().with(name("more"), 5000, 1, SHARED).unwrap();
         assert_eq!((nodes.get(name("n7")), nodes.iter().count()), (None, MOST_NODES));
         for number in 0..(MOST_HOSTS - MOST_NODES) as u32 {
-            nodes = nodes.with(name("more"), 6000 + number, 1).unwrap();
+            nodes = nodes.with(name("more"), 6000 + number, 1, SHARED).unwrap();
         }
-        let why = nodes.with(name("more"), 5001, 1).unwrap_err();
+        let why = nodes.with(name("more"), 5001, 1, SHARED).unwrap_err();
         assert!(why.contains("4096 hosts have attached"), "{why}");
     }
 }

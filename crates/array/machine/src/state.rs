@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceId, Epoch, Layout, NodeName, Nodes};
+use crate::{DeviceId, Epoch, Layout, NodeName, Nodes, Usage};
 
 /// The uses that a device permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -136,7 +136,7 @@ impl ArrayState {
     /// checks whether the redundancy bears another failure: the state does not know the layout.
     pub fn changed(&self, change: Change) -> Result<Option<ArrayState>, String> {
         match change {
-            Change::Attach { after, by, node } => self.attached(after, by, node),
+            Change::Attach { after, by, node, usage } => self.attached(after, by, node, usage),
             Change::Detach { host } => Ok(self.detached(host)),
             Change::Fail(device, _)
             | Change::Lose(device, _)
@@ -148,7 +148,13 @@ impl ArrayState {
 
     /// Two hosts that ask at the same time get different numbers: who does not come next asks again. One whose change was
     /// accepted has its number, also if it learns of that after others have attached.
-    fn attached(&self, after: u64, by: u64, node: NodeName) -> Result<Option<ArrayState>, String> {
+    fn attached(
+        &self,
+        after: u64,
+        by: u64,
+        node: NodeName,
+        usage: Usage,
+    ) -> Result<Option<ArrayState>, String> {
         let (epoch, hosts) = (Epoch(self.epoch.0 + 1), after.saturating_add(1));
         let number = u32::try_from(hosts)
             .map_err(|_| format!("{after} hosts have attached, and there are no more numbers"))?;
@@ -158,7 +164,7 @@ impl ArrayState {
         if self.hosts != after {
             return Err("another host has attached at the same time".into());
         }
-        let nodes = self.nodes.with(node, number, by)?;
+        let nodes = self.nodes.with(node, number, by, usage)?;
         Ok(Some(ArrayState { epoch, hosts, newest_host: by, nodes, ..self.clone() }))
     }
 
@@ -241,6 +247,8 @@ pub enum Change {
         by: u64,
         /// The node that it runs on.
         node: NodeName,
+        /// What it is for.
+        usage: Usage,
     },
     /// A host is fenced, or has ended and no device has a write of it to do: its node need not be fenced for its sake.
     Detach {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockify_array::NodeName;
+use lockify_array::{NodeName, Usage};
 use lockify_trust::node_name;
 use lockify_volume::ArrayFile;
 use lockify_volume::host::{Array, Joining, this_node};
@@ -60,6 +60,10 @@ pub struct Args {
     /// The export's name [default: the file's, without .toml]; clients need not give it
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Have the array for this export alone, as a file system that is not made for several machines needs it (ext4, XFS).
+    /// Refused while another export is there, and refuses others
+    #[arg(long)]
+    exclusive: bool,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
@@ -119,6 +123,24 @@ impl Args {
     }
 }
 
+/// Says which other hosts clients have to reckon with.
+fn warn_of_others(array: &Array) {
+    let nodes = array.attached().map(|state| &state.nodes);
+    let shared = nodes.into_iter().flat_map(|nodes| nodes.of_usage(|usage| usage == Usage::Shared));
+    let others: Vec<String> = shared
+        .filter(|(host, _)| *host != array.number())
+        .map(|(host, node)| format!("host {host} on node {node}"))
+        .collect();
+    if let Some((first, rest)) = others.split_first() {
+        let more =
+            if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        say(&format!(
+            "{first}{more} may use the array at the same time: a file system that is not made for several machines would be \
+             destroyed; --exclusive keeps others out"
+        ));
+    }
+}
+
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
     let place = args.place()?;
@@ -137,6 +159,7 @@ pub fn run(args: &Args) -> Ended {
     let joining = Joining {
         memory: args.state.clone(),
         node: args.node_name.unwrap_or_else(this_node),
+        usage: if args.exclusive { Usage::Exclusive } else { Usage::Shared },
         identity: identity.clone(),
         patience: args.patience,
         log: say,
@@ -152,6 +175,7 @@ pub fn run(args: &Args) -> Ended {
         let name = node_name(identity.cluster(), identity.node()).or_fail(Code::Failed)?;
         say(&format!("clients compare the certificate with the name {name} (QEMU: tls-hostname)"));
     }
+    warn_of_others(&array);
     // Also while no client asks for anything.
     let stop = server.stopper().or_fail(Code::Failed)?;
     array.on_fence(Box::new(move || stop.stop()));

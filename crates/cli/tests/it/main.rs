@@ -4,6 +4,7 @@ mod array;
 mod array_block_devices;
 mod array_clocks;
 mod array_examine;
+mod array_exclusive;
 mod array_fencing;
 mod array_full_disks;
 mod array_keys;

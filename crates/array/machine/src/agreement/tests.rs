@@ -4,7 +4,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
-use crate::{Change, DeviceId, HostId, Node, NodeName, Term};
+use crate::{Change, DeviceId, HostId, Node, NodeName, Term, Usage};
 
 fn life(host: u32) -> Life {
     Life { host: HostId(host), incarnation: 1 }
@@ -225,7 +225,7 @@ fn an_older_copy_of_a_medium_is_let_in_only_when_nobody_reads_it() {
 }
 
 fn attach(after: u64, by: u64) -> Change {
-    Change::Attach { after, by, node: NodeName::of_machine(b"node") }
+    Change::Attach { after, by, node: NodeName::of_machine(b"node"), usage: Usage::Shared }
 }
 
 #[test]

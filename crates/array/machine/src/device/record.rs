@@ -10,15 +10,15 @@ use super::durable::Covered;
 use super::epoch::BootError;
 use super::fence::Fences;
 use crate::agreement::{Acceptor, Ballot};
-use crate::{ArrayState, Condition, DeviceId, Epoch, Life, Nodes};
+use crate::{ArrayState, Condition, DeviceId, Epoch, Life, Node, NodeName, Nodes};
 
 /// Begins a record of this format. No record of the first format begins so: it began with a number in the varint encoding,
 /// which has ten bytes at most, and one in the last.
 const SECOND: [u8; 11] = [0xff; 11];
 /// Begins a record of the format with [`Record::durable`].
 const THIRD: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe];
-/// Begins a record as the third of a device whose parity blocks may name lost data units ([`crate::Header::lost_data`]). An
-/// earlier release would take no notice of these names, and must not serve the device.
+/// Begins a record of the format with [`crate::Usage`], of a device whose parity blocks may name lost data units
+/// ([`crate::Header::lost_data`]). An earlier release would take no notice of these names, and must not serve the device.
 const FOURTH: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfd];
 
 /// The state that a device keeps durably beside its blocks.
@@ -87,9 +87,11 @@ impl Record {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Record> {
-        let latest = bytes.strip_prefix(&FOURTH).or_else(|| bytes.strip_prefix(&THIRD));
-        if let Some(latest) = latest {
+        if let Some(latest) = bytes.strip_prefix(&FOURTH) {
             return postcard::from_bytes(latest).ok();
+        }
+        if let Some(third) = bytes.strip_prefix(&THIRD) {
+            return postcard::from_bytes::<ThirdRecord>(third).ok().map(Record::from);
         }
         match bytes.strip_prefix(&SECOND) {
             Some(second) => postcard::from_bytes::<SecondRecord>(second).ok().map(Record::from),
@@ -104,6 +106,48 @@ type OldAcceptor<S> = (S, Ballot, Option<(Ballot, S)>);
 fn resumed<S: Into<ArrayState>>((state, promised, accepted): OldAcceptor<S>) -> Acceptor {
     let accepted = accepted.map(|(ballot, state)| (ballot, state.into()));
     Acceptor::resume(state.into(), promised, accepted)
+}
+
+/// A record whose hosts have no [`crate::Usage`].
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+struct ThirdRecord {
+    acceptor: OldAcceptor<ThirdState>,
+    fenced: Fences,
+    dirty: BTreeSet<u64>,
+    holders: BTreeSet<Life>,
+    term: u64,
+    key: u64,
+    asked: u64,
+    durable: Covered,
+}
+
+impl From<ThirdRecord> for Record {
+    fn from(third: ThirdRecord) -> Record {
+        let ThirdRecord { acceptor, fenced, dirty, holders, term, key, asked, durable } = third;
+        Record { acceptor: resumed(acceptor), fenced, dirty, holders, term, key, asked, durable }
+    }
+}
+
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+struct ThirdState {
+    epoch: Epoch,
+    since: Epoch,
+    devices: Vec<Condition>,
+    terms: Vec<u64>,
+    keys: Vec<u64>,
+    hosts: u64,
+    newest_host: u64,
+    nodes: Vec<(NodeName, Vec<(u32, u64)>)>,
+}
+
+impl From<ThirdState> for ArrayState {
+    fn from(third: ThirdState) -> ArrayState {
+        let ThirdState { epoch, since, devices, terms, keys, hosts, newest_host, nodes } = third;
+        let nodes = nodes.into_iter().map(|(name, hosts)| Node::of_earlier(name, hosts)).collect();
+        ArrayState { epoch, since, devices, terms, keys, hosts, newest_host, nodes }
+    }
 }
 
 /// A record without [`Record::durable`] and [`ArrayState::nodes`].
@@ -230,8 +274,26 @@ mod tests {
             let bytes = postcard::to_extend(&second, SECOND.to_vec()).unwrap();
             let wanted = Record { key, asked, durable: Covered::default(), ..record };
             assert_eq!(Record::decode(&bytes), Some(wanted.clone()));
-            let third = postcard::to_extend(&wanted, THIRD.to_vec()).unwrap();
-            assert_eq!(Record::decode(&third), Some(wanted.clone()));
+            let Record { fenced, dirty, holders, .. } = wanted.clone();
+            let name = NodeName::of_machine(b"node");
+            let state = || ThirdState {
+                epoch: Epoch(epoch),
+                since: Epoch(1),
+                devices: vec![Condition::Good, Condition::Rebuilding { done: 7 }],
+                terms: vec![3, 4],
+                keys: vec![0, 0],
+                hosts: 2,
+                newest_host: 6,
+                nodes: vec![(name, vec![(2, 6)])],
+            };
+            let acceptor = (state(), ballot, Some((ballot, state())));
+            let durable = Covered::default();
+            let third = ThirdRecord { acceptor, fenced, dirty, holders, term, key, asked, durable };
+            let third = postcard::to_extend(&third, THIRD.to_vec()).unwrap();
+            let record = Record::decode(&third).unwrap();
+            assert!(record.state().nodes.has(2, 6));
+            assert_eq!(record.state().nodes.of_host(2).unwrap().name, name);
+            assert_eq!(Record::decode(&record.encode()), Some(record.clone()));
             let formats = [&bytes[..], &third, &wanted.encode()].map(Record::format);
             assert_eq!(formats, [2, 3, 4]);
         }

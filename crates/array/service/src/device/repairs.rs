@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use lockify_array::{Change, DeviceId, HostAnswer, Life, OpError, Term, Work};
+use lockify_array::{Change, DeviceId, HostAnswer, Life, OpError, Term, Usage, Work};
 use lockify_trust::{Identity, Mailbox};
 
 use crate::ArrayFile;
@@ -62,8 +62,14 @@ impl Repairs {
     ) -> std::io::Result<Repairs> {
         let (jobs, next) = channel();
         let ended = Mailbox::new(waker);
-        let joining =
-            Joining { memory: None, node: this_node(), identity, patience: PATIENCE, log };
+        let joining = Joining {
+            memory: None,
+            node: this_node(),
+            usage: Usage::Upkeep,
+            identity,
+            patience: PATIENCE,
+            log,
+        };
         let worker =
             Worker { file: file.clone(), joining, ended: ended.clone(), fenced: Arc::default() };
         std::thread::Builder::new().name("repairs".into()).spawn(move || worker.run(&next))?;

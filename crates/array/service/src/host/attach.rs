@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lockify_array::{ArrayState, Change, HostId, Life, NodeName, OpError, Work};
+use lockify_array::{ArrayState, Change, HostId, Life, OpError, Work};
 use lockify_trust::LockedFile;
 
 use super::{Array, Joining, OpenError, Purpose};
@@ -142,13 +142,14 @@ pub(super) fn attach(
     let memory = joining.memory.as_deref().map(|path| Memory::open(path, file.id)).transpose()?;
     let visitor = Array::open_as(file, joining, visitor()?, None, Purpose::Repair)?;
     let end = Instant::now() + joining.patience;
-    let life = next_number(&visitor, joining.node, end)?;
+    // First, because the former process may have the array for itself.
+    if let Some(former) = memory.as_ref().and_then(|memory| memory.former) {
+        fence(&visitor, former, end)?;
+    }
+    let life = next_number(&visitor, joining, end)?;
     // The state that was agreed on is known here before the change counts as done.
     let state = visitor.status().state;
     if let Some(memory) = &memory {
-        if let Some(former) = memory.former {
-            fence(&visitor, former, end)?;
-        }
         memory.write(&format!("host {}", life.host.0))?;
     }
     visitor.leave(FAREWELL);
@@ -159,7 +160,8 @@ pub(super) fn attach(
 /// How long a visitor may take to end.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-fn next_number(visitor: &Array, node: NodeName, end: Instant) -> Result<Life, OpenError> {
+fn next_number(visitor: &Array, joining: &Joining, end: Instant) -> Result<Life, OpenError> {
+    let Joining { node, usage, .. } = *joining;
     loop {
         let after = visitor.status().state.hosts;
         let number = u32::try_from(after + 1).ok().filter(|n| *n < VISITORS);
@@ -168,7 +170,7 @@ fn next_number(visitor: &Array, node: NodeName, end: Instant) -> Result<Life, Op
                 "{after} hosts have attached, and there are no more numbers"
             ))
         })?;
-        let change = Change::Attach { after, by: random()?, node };
+        let change = Change::Attach { after, by: random()?, node, usage };
         match visitor.perform_until(Work::Change { change }, end) {
             Ok(()) => return Ok(Life { host: HostId(number), incarnation: u64::from(number) }),
             // Somebody was faster, or this host did not know of all that have attached.

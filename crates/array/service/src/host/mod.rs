@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lockify_array::{
     ArrayHost, ArrayState, Change, DeviceId, HostAnswer, HostConfig, HostCounts, Layout, Life,
-    NodeName, OpError, Peer, Span, Work,
+    NodeName, OpError, Peer, Span, Usage, Work,
 };
 use lockify_trust::Identity;
 
@@ -45,6 +45,8 @@ pub struct Joining {
     pub memory: Option<PathBuf>,
     /// The node that it runs on, as cluster managers call it. Whoever fences the node, fences this host.
     pub node: NodeName,
+    /// What it is for. One that excludes others is refused while they are there.
+    pub usage: Usage,
     /// How it proves who it is.
     pub identity: Identity,
     /// How long devices may take to become ready.

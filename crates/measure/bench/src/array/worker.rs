@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockify_array::{DeviceId, OpError, Work};
+use lockify_array::{DeviceId, OpError, Usage, Work};
 use lockify_report::crew::{self, Failure};
 use lockify_trust::Identity;
 use lockify_volume::host::{Array, Joining, this_node};
@@ -113,6 +113,7 @@ fn open(file: &ArrayFile) -> Result<Array, Failure> {
     let joining = Joining {
         memory: None,
         node: this_node(),
+        usage: Usage::Shared,
         identity: Identity::loopback("bench", 0),
         patience: PATIENCE,
         log,

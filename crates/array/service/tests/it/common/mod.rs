@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockify_array::{DeviceId, Layout, Redundancy, Scheme};
+use lockify_array::{DeviceId, Layout, Redundancy, Scheme, Usage};
 use lockify_trust::Identity;
 use lockify_volume::device::{Server, Serving};
 use lockify_volume::host::{Array, Joining, this_node};
@@ -101,6 +101,13 @@ impl Site {
 
     pub fn joining(&self, memory: Option<&Path>) -> Joining {
         let memory = memory.map(Path::to_owned);
-        Joining { memory, node: this_node(), identity: identity(), patience: PATIENCE, log }
+        Joining {
+            memory,
+            node: this_node(),
+            usage: Usage::Shared,
+            identity: identity(),
+            patience: PATIENCE,
+            log,
+        }
     }
 }
