@@ -21,7 +21,8 @@ use crate::secure::Secure;
 ///
 /// Linux (nbd-client), QEMU, libnbd and fio are clients. Several hosts may export the same array at the same time: what one
 /// writes, all read. Each request is isolated from those of all others; requests longer than 1 MiB are split at stripes.
-/// Requests are in whole blocks of 4096 bytes. SIGTERM or SIGINT ends it when what clients asked for is done.
+/// Requests begin at any byte and have any length; those of whole blocks of 4096 bytes are faster. SIGTERM or SIGINT ends it
+/// when what clients asked for is done.
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("where").required(true))]
 pub struct Args {

@@ -159,6 +159,7 @@ pub fn scenario(scheme: Scheme, faults: Faults, victim: Victim) -> Scenario {
         depth: 2,
         operations: Some(6),
         reads: 0.2,
+        patches: 0.5,
         hot: 0.5,
         longest: 5,
         think: 2 * MILLISECOND,

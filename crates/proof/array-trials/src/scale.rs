@@ -47,6 +47,7 @@ fn scenario(scheme: Scheme, hosts: u32, layout: Layout, seed: u64) -> Scenario {
         depth: SOURCES,
         operations: None,
         reads: 0.7,
+        patches: 0.0,
         hot: 0.02,
         longest: 5,
         // 80 ms on average.

@@ -95,6 +95,8 @@ pub struct Scenario {
     pub operations: Option<u32>,
     /// Share of reads.
     pub reads: f64,
+    /// Share of writes that may leave sectors of their first and last block as they are.
+    pub patches: f64,
     /// Share of operations that begin in the first stripe.
     pub hot: f64,
     /// The longest operation, in blocks.
@@ -160,6 +162,7 @@ impl Scenario {
             depth: random.random_range(1..=3),
             operations: None,
             reads: random.random_range(0.1..0.8),
+            patches: 0.0,
             hot: random.random_range(0.0..0.9),
             longest: (per_stripe * random.random_range(1..=3)).min(layout.blocks()),
             think: random.random_range(1..10) * MILLISECOND,
@@ -180,6 +183,7 @@ impl Scenario {
             #[cfg(feature = "mutations")]
             mutation: None,
         };
+        scenario.draw_patches();
         scenario.draw_media();
         scenario.draw_caches();
         scenario.old_copy = scenario.draw_old_copy();
@@ -216,6 +220,14 @@ impl Scenario {
         self.outage = Some(Outage { devices, power_loss, from, until });
         // Hosts go on for a while when they are back.
         self.quiet_at = self.quiet_at.max(until + random.random_range(1..100) * MILLISECOND);
+    }
+
+    /// Two runs in three have writes of less than a block. Its stream is its own, as that of the media is.
+    fn draw_patches(&mut self) {
+        let mut random = Random::seed_from_u64(self.seed ^ 0x0000_b17e);
+        if random.random_ratio(2, 3) {
+            self.patches = random.random_range(0.2..1.0);
+        }
     }
 
     /// Draws what is wrong with the media. Its stream is its own, so that all else stays as it was.

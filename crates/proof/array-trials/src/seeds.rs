@@ -33,6 +33,8 @@ pub struct Run {
     pub media: bool,
     /// In some seeds, writes stay in the devices' caches until they are flushed.
     pub caches: bool,
+    /// In most seeds, some writes are not of whole blocks.
+    pub patches: bool,
     /// The choices that the schemes leave open.
     pub variants: Variants,
     /// Keep the trace of a failing seed.
@@ -53,6 +55,7 @@ impl Run {
             faults: Faults::All,
             media: true,
             caches: true,
+            patches: true,
             variants: Variants::default(),
             trace: false,
             threads: 0,
@@ -70,6 +73,9 @@ impl Run {
         };
         if !self.media {
             (scenario.bad_sectors, scenario.losses) = (Vec::new(), false);
+        }
+        if !self.patches {
+            scenario.patches = 0.0;
         }
         if !self.caches {
             (scenario.flushes, scenario.blackout) = (None, None);

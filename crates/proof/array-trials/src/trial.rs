@@ -1,6 +1,7 @@
 //! One run of a scenario. Hosts work, things break and are repaired. When all is quiet, everything is checked.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use lockify_array::{
     ArrayState, Change, Condition, DeviceId, HostAnswer, Life, OpError, Span, Ticket, Work,
@@ -13,7 +14,7 @@ use lockify_sim::{
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::caretaker::{Caretaker, Repair};
-use crate::content;
+use crate::content::{self, SECTOR_SIZE, SECTORS};
 use crate::host::{LEASE, MESSAGE_LIFE, Node, Note, cluster};
 use crate::medium::DISKS;
 use crate::places::{Places, Role};
@@ -142,6 +143,8 @@ pub struct Trial<'a> {
     recorder: Recorder,
     caretaker: Caretaker,
     random: Random,
+    /// Decides which writes are not of whole blocks. Its stream is its own, so that all else stays as it was.
+    patching: Random,
     next_ticket: u64,
     next_tag: Tag,
     next_wake: u64,
@@ -177,6 +180,7 @@ impl<'a> Trial<'a> {
             recorder: Recorder::new(&scenario.layout, scenario.scheme, scenario.flushes.is_some()),
             caretaker: Caretaker::new(scenario.layout, state, scenario.detection),
             random: Random::seed_from_u64(scenario.seed ^ 0x0a11_0c8e),
+            patching: Random::seed_from_u64(scenario.seed ^ 0x0512_b17e),
             next_ticket: 1,
             next_tag: 1,
             next_wake: 1,
@@ -472,8 +476,23 @@ impl<'a> Trial<'a> {
         if self.random.random_bool(self.scenario.reads) {
             self.read(at, node, span, Asked::Client);
         } else {
-            self.write(at, node, span, Asked::Client);
+            let sectors = self.sectors(span);
+            self.write(at, node, sectors, Asked::Client);
         }
+    }
+
+    /// The sectors that a host writes. In some runs not all of them are whole blocks.
+    fn sectors(&mut self, span: Span) -> Range<u64> {
+        let sectors = content::sectors(span);
+        if !self.patching.random_bool(self.scenario.patches) {
+            return sectors;
+        }
+        let start = sectors.start + self.patching.random_range(0..u64::from(SECTORS));
+        if self.patching.random_bool(0.5) {
+            return start..start + 1;
+        }
+        let end = sectors.end - self.patching.random_range(0..u64::from(SECTORS));
+        start..end.max(start + 1)
     }
 
     fn span(&mut self) -> Span {
@@ -499,13 +518,20 @@ impl<'a> Trial<'a> {
         self.submit(node, ticket, Work::Read { span });
     }
 
-    fn write(&mut self, at: Nanos, node: NodeId, span: Span, asked: Asked) {
+    fn write(&mut self, at: Nanos, node: NodeId, sectors: Range<u64>, asked: Asked) {
         let (life, ticket) = self.ticket(at, node, asked);
-        let sectors = content::sectors(span);
         let tags = vec![self.next_tag; (sectors.end - sectors.start) as usize];
         self.next_tag += 1;
         self.recorder.writes(at, life, ticket, sectors.start, &tags);
-        self.submit(node, ticket, Work::Write { span, data: content::write(sectors.start, &tags) });
+        let data = content::write(sectors.start, &tags);
+        let start = sectors.start / u64::from(SECTORS);
+        let span = Span { start, count: sectors.end.div_ceil(u64::from(SECTORS)) - start };
+        let work = if content::sectors(span) == sectors {
+            Work::Write { span, data }
+        } else {
+            Work::Patch { start: sectors.start * u64::from(SECTOR_SIZE), data }
+        };
+        self.submit(node, ticket, work);
     }
 
     fn flush(&mut self, at: Nanos, node: NodeId) {
@@ -571,8 +597,8 @@ impl<'a> Trial<'a> {
                 Ok(_) => self.sweep(at),
                 Err(OpError::Lost { .. }) if self.may_lose() => {
                     self.outcome.lost += 1;
-                    let span = Span { start: block, count: 1 };
-                    self.write(at, node, span, Asked::Mend(block));
+                    let sectors = content::sectors(Span { start: block, count: 1 });
+                    self.write(at, node, sectors, Asked::Mend(block));
                     Ok(())
                 }
                 Err(error) => Err(format!("block {block} cannot be read in the end: {error}")),
@@ -624,7 +650,9 @@ impl<'a> Trial<'a> {
                 self.repair(at, node, work, Asked::Recover(stripe));
             }
             Asked::Look(block) => self.read(at, node, span(block), Asked::Look(block)),
-            Asked::Mend(block) => self.write(at, node, span(block), Asked::Mend(block)),
+            Asked::Mend(block) => {
+                self.write(at, node, content::sectors(span(block)), Asked::Mend(block));
+            }
             Asked::Client | Asked::Repair(_) | Asked::Probe => return false,
         }
         true

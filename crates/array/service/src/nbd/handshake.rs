@@ -248,8 +248,8 @@ fn answer_info(
     let mut size = export.size.to_be_bytes().to_vec();
     size.extend(flags_of(export, agreed).to_be_bytes());
     tell(info::EXPORT, &size)?;
-    // Told to all: it is a rule, not a wish.
-    let sizes = [export.block_size, export.preferred(), MAX_REQUEST];
+    // Told to all, since a client that knows the block need not have its edges read first. The smallest is a byte.
+    let sizes = [1, export.block_size, MAX_REQUEST];
     tell(info::BLOCK_SIZE, &sizes.map(u32::to_be_bytes).concat())?;
     if request.kinds.contains(&info::NAME) {
         tell(info::NAME, export.name.as_bytes())?;

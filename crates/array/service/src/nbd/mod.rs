@@ -6,8 +6,8 @@
 //!
 //! - **A request is one host operation**, isolated from those of all other clients of all hosts. Requests that are longer than
 //!   [`SPLIT`] are split at stripes, and each piece is isolated by itself.
-//! - **Requests are in whole blocks of the array** (4096 bytes), and the handshake says so. This server could not isolate the
-//!   edges of a partial block from other hosts. It refuses other requests.
+//! - **Requests have any length and begin anywhere.** A write of a part of a block is one transaction that reads the block and
+//!   writes it ([`Work::Patch`]). So hosts that write different parts of one block lose nothing.
 //! - **Replies come in the order in which operations end.** Nothing is cached, so a flush on any connection is one for all.
 //! - **Bounded**: there are limits of connections ([`CONNECTIONS`]; further clients are told why), and of requests and bytes for each ([`REQUESTS`],
 //!   [`BYTES`]). A client that sends more, or does not read its replies, waits and delays nobody else.
@@ -28,7 +28,7 @@ mod tests;
 mod transfer;
 mod wire;
 
-use lockify_array::Work;
+use lockify_array::{Span, Work};
 
 use crate::host::{Array, Done};
 use crate::{ArrayFile, Durability};
@@ -69,7 +69,7 @@ pub struct Export {
     pub description: String,
     /// Bytes; whole blocks.
     pub size: u64,
-    /// Bytes per block: the unit of requests. At most [`SPLIT`].
+    /// Bytes per block: requests in whole blocks serve best. At most [`SPLIT`].
     pub block_size: u32,
     /// Bytes of data per stripe.
     pub stripe: u64,
@@ -99,11 +99,11 @@ impl Export {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// The length of requests that serves best: writes of whole stripes read nothing.
-    fn preferred(&self) -> u32 {
-        // A power of two, as clients expect; at most what qemu takes for an optimum.
-        let stripe = u32::try_from(self.stripe).unwrap_or(u32::MAX).clamp(self.block_size, SPLIT);
-        if stripe.is_power_of_two() { stripe } else { self.block_size }
+    /// The blocks that have these bytes.
+    fn blocks(&self, offset: u64, length: u64) -> Span {
+        let block = u64::from(self.block_size);
+        let start = offset / block;
+        Span { start, count: offset.saturating_add(length).div_ceil(block) - start }
     }
 
     /// The length of the pieces that long requests are split into, bytes: whole stripes, if one fits.

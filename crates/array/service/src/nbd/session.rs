@@ -66,14 +66,10 @@ impl Reader<'_> {
                 let _ = self.to.send(Finished { request, outcome, permit, to: self.to.clone() });
                 continue;
             }
-            let bytes = match request.command {
-                Command::Read | Command::Write => request.length as usize,
-                _ => 0,
-            };
-            let permit = budget.take(bytes);
+            let Served { export, backend, .. } = self.served;
+            let permit = budget.take(transfer::bytes(&request, export));
             let mut payload = BytesMut::zeroed(request.payload() as usize);
             self.stream.read_exact(&mut payload)?;
-            let Served { export, backend, .. } = self.served;
             let with = (&**export, &**backend);
             transfer::start(request, payload.freeze(), with, (permit, &budget), &self.to);
         }
@@ -133,10 +129,6 @@ fn check(request: &Request, export: &Export, agreed: Agreed) -> Result<(), Refus
     if end.is_none_or(|end| end > export.size) {
         let errno = if writes { Errno::NoSpace } else { Errno::Invalid };
         return Err((errno, "the request reaches beyond the end of the export"));
-    }
-    let block = u64::from(export.block_size);
-    if !request.offset.is_multiple_of(block) || !u64::from(request.length).is_multiple_of(block) {
-        return invalid("requests are in whole blocks of 4096 bytes, as the handshake says");
     }
     Ok(())
 }

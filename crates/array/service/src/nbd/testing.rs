@@ -109,11 +109,16 @@ impl Memory {
             let block = u64::from(BLOCK);
             (span.start * block) as usize..(span.end() * block) as usize
         };
-        if let (Some((block, error)), Work::Read { span } | Work::Write { span, .. }) =
-            (&state.broken, work)
-            && (span.start..span.end()).contains(block)
-        {
-            return Err(error.clone());
+        let touched = match work {
+            Work::Read { span } | Work::Write { span, .. } => range(span),
+            Work::Patch { start, data } => *start as usize..*start as usize + data.len(),
+            _ => 0..0,
+        };
+        if let Some((block, error)) = &state.broken {
+            let broken = range(&Span { start: *block, count: 1 });
+            if touched.start < broken.end && broken.start < touched.end {
+                return Err(error.clone());
+            }
         }
         match work {
             Work::Read { span } => {
@@ -121,6 +126,10 @@ impl Memory {
             }
             Work::Write { span, data } => {
                 state.bytes[range(span)].copy_from_slice(data);
+                Ok(HostAnswer::Done)
+            }
+            Work::Patch { data, .. } => {
+                state.bytes[touched].copy_from_slice(data);
                 Ok(HostAnswer::Done)
             }
             _ => {

@@ -4,7 +4,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use lockify_array::{HostAnswer, OpError, Span, Work};
+use lockify_array::{HostAnswer, OpError, Work};
 
 use super::budget::{Budget, Permit};
 use super::wire::{Command, Errno, Request};
@@ -18,7 +18,7 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// Of a request that is within the export and in whole blocks.
+    /// Of a request that is within the export.
     pub fn of(request: &Request, export: &Export) -> Pieces {
         let end = request.offset.saturating_add(request.length.into());
         Pieces { offset: request.offset, end, piece: export.piece().max(1) }
@@ -106,6 +106,39 @@ impl Transfer {
     }
 }
 
+/// How many bytes of data a request has, at most. A read has those of all blocks that it touches.
+pub(crate) fn bytes(request: &Request, export: &Export) -> usize {
+    match request.command {
+        Command::Write => request.length as usize,
+        Command::Read => {
+            let blocks = export.blocks(request.offset, request.length.into()).count;
+            usize::try_from(blocks).map_or(usize::MAX, |b| b * export.block_size as usize)
+        }
+        _ => 0,
+    }
+}
+
+/// Writes bytes of the array: as whole blocks, if they are such.
+fn write(export: &Export, offset: u64, data: Bytes) -> Work {
+    let block = u64::from(export.block_size);
+    let length = data.len() as u64;
+    if offset.is_multiple_of(block) && length.is_multiple_of(block) {
+        return Work::Write { span: export.blocks(offset, length), data };
+    }
+    Work::Patch { start: offset, data }
+}
+
+/// The wanted bytes of the blocks that a piece has read, from this one of the first block on.
+fn cut(answer: HostAnswer, from: usize, length: usize) -> HostAnswer {
+    match answer {
+        // Fewer bytes than that are noticed when all pieces are there.
+        HostAnswer::Read { data } if data.len() >= from + length => {
+            HostAnswer::Read { data: data.slice(from..from + length) }
+        }
+        other => other,
+    }
+}
+
 /// Has a read, write, zeroing or flush done that was checked; what comes of it goes to `to`. Waits while the array has too
 /// much to do.
 pub(crate) fn start(
@@ -115,7 +148,6 @@ pub(crate) fn start(
     (permit, budget): (Permit, &Arc<Budget>),
     to: &Sender<Finished>,
 ) {
-    let block = u64::from(export.block_size);
     let pieces = Pieces::of(&request, export);
     let count =
         if request.command == Command::Flush { 1 } else { Pieces::of(&request, export).count() };
@@ -139,22 +171,24 @@ pub(crate) fn start(
         _ => Bytes::new(),
     };
     for (number, (offset, length)) in pieces.enumerate() {
-        let span = Span { start: offset / block, count: length / block };
-        let from = (offset - request.offset) as usize;
+        let span = export.blocks(offset, length);
+        // Pieces are at most as long as the longest request, or as a stripe of zeroes.
+        let (from, length) = ((offset - request.offset) as usize, length as usize);
         let transfer = Arc::clone(&transfer);
         // Some requests have no length that bounds their pieces, so these are counted.
         let (work, counted) = match request.command {
             Command::Read => (Work::Read { span }, None),
             // Nothing is kept, but a stripe that needs a repair has had it before the client reads.
-            Command::Cache => (Work::Read { span }, Some(budget.take(length as usize))),
+            Command::Cache => (Work::Read { span }, Some(budget.take(length))),
             Command::WriteZeroes => {
-                (Work::Write { span, data: zeroes.slice(..length as usize) }, Some(budget.take(0)))
+                (write(export, offset, zeroes.slice(..length)), Some(budget.take(0)))
             }
-            _ => (Work::Write { span, data: payload.slice(from..from + length as usize) }, None),
+            _ => (write(export, offset, payload.slice(from..from + length)), None),
         };
-        let done = move |result| {
+        let skipped = (offset % u64::from(export.block_size)) as usize;
+        let done = move |result: Result<HostAnswer, OpError>| {
             drop(counted);
-            transfer.piece_done(number, result);
+            transfer.piece_done(number, result.map(|answer| cut(answer, skipped, length)));
         };
         backend.submit(work, Box::new(done));
     }
@@ -171,6 +205,18 @@ mod tests {
     }
 
     #[test]
+    fn a_read_takes_the_room_of_all_blocks_that_it_touches() {
+        let room = |command, offset, length| {
+            let request = Request { flags: 0, command, cookie: 1, offset, length };
+            bytes(&request, &export(64 << 20))
+        };
+        assert_eq!(room(Command::Read, 4096, 4096), 4096);
+        assert_eq!(room(Command::Read, 4095, 2), 8192);
+        assert_eq!(room(Command::Write, 4095, 2), 2);
+        assert_eq!(room(Command::Flush, 0, 0), 0);
+    }
+
+    #[test]
     fn long_requests_are_split_at_stripes() {
         const MIB: u64 = 1 << 20;
         let small = export(64 * MIB);
@@ -181,5 +227,8 @@ mod tests {
         assert_eq!(pieces(0, 1 << 20, &odd), [(0, 15 * 65536), (15 * 65536, 65536)]);
         let long_stripe = Export { stripe: 4 * MIB, ..small };
         assert_eq!(pieces(MIB, 4 << 20, &long_stripe), [(MIB, 3 * MIB), (4 * MIB, MIB)]);
+        // Only its ends can be within a block.
+        let bytes = pieces(MIB - 1, (1 << 20) + 2, &export(64 * MIB));
+        assert_eq!(bytes, [(MIB - 1, 1), (MIB, MIB), (2 * MIB, 1)]);
     }
 }

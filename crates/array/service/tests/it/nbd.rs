@@ -1,13 +1,16 @@
-//! Several hosts export one array, and fio uses all of these block devices at the same time. It is run where `LOCKIFY_TEST_NBD` is
-//! set, and fails there if it is missing.
+//! Several hosts export one array, and clients use all of these block devices at the same time. fio is run where `LOCKIFY_TEST_NBD`
+//! is set, and fails there if it is missing.
 
-use std::path::Path;
+use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use crate::common::{Site, log};
+use crate::client::Client;
+use crate::common::{PATIENCE, Site, log};
 use lockify_array::{Extent, Scheme, Span};
 use lockify_volume::host::Array;
 use lockify_volume::nbd::{Ended, Export, Listen, Server, Stopper};
@@ -29,6 +32,7 @@ struct Farm {
 
 struct Exported {
     array: Array,
+    socket: PathBuf,
     uri: String,
     stopper: Stopper,
     thread: JoinHandle<Ended>,
@@ -59,17 +63,12 @@ impl Farm {
         let array = self.site.open();
         let socket = self.site.folder.path().join(format!("host{host}"));
         let export = Export::of(&self.site.file, "array".into(), String::new(), false);
-        let server = Server::listen(
-            &Listen::Unix { path: socket, mode: 0o600, group: None },
-            export,
-            None,
-            log,
-        )
-        .unwrap();
+        let listen = Listen::Unix { path: socket.clone(), mode: 0o600, group: None };
+        let server = Server::listen(&listen, export, None, log).unwrap();
         let (uri, stopper) = (server.uri().unwrap(), server.stopper().unwrap());
         let backend = array.clone();
         let thread = std::thread::spawn(move || server.run(Arc::new(backend)).unwrap());
-        self.exports.push(Exported { array, uri, stopper, thread });
+        self.exports.push(Exported { array, socket, uri, stopper, thread });
     }
 
     /// Runs fio on every export at once, with additional options for each.
@@ -191,6 +190,132 @@ fn rivals(scheme: Scheme, hosts: u32) {
     }
     println!("who wrote last, by host: {:?}", &last[1..]);
     assert_eq!(last[0], 0);
+    farm.end();
+}
+
+/// Bytes from the third block on, which begin with a stripe's first unit and end with its second. Each piece is one host's. Most
+/// blocks have pieces of both.
+const SHARED: u64 = 2 * BLOCK as u64;
+const PIECES: [Range<u64>; 9] = [
+    0..512,
+    512..1024,
+    1024..2049,
+    2049..2050,
+    2050..4000,
+    4000..4196,
+    4196..8191,
+    8191..8193,
+    8193..12288,
+];
+
+/// The content of a piece after so many writes of it.
+fn content(piece: usize, round: u32) -> Vec<u8> {
+    let bytes = PIECES[piece].clone();
+    bytes.map(|at| (at as u32 * 3 + round * 7 + piece as u32) as u8 | 1).collect()
+}
+
+/// A client writes its pieces again and again, and reads each afterwards, with all blocks that it is in.
+fn write_pieces(socket: &Path, own: usize, hosts: usize) {
+    const ROUNDS: u32 = 25;
+    let stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut client = Client(stream);
+    client.greet(false);
+    for round in 0..ROUNDS {
+        for (piece, place) in PIECES.iter().enumerate().filter(|(piece, _)| piece % hosts == own) {
+            let (offset, length) = (SHARED + place.start, (place.end - place.start) as u32);
+            let (cookie, data) = (u64::from(round), content(piece, round));
+            // Every other one with FUA.
+            client.request(((round % 2) as u16, 1), cookie, offset, length);
+            client.put(&data);
+            assert_eq!(client.reply(), (0, cookie));
+            client.request((0, 0), cookie, offset, length);
+            assert_eq!(client.reply(), (0, cookie));
+            assert!(client.get(length as usize) == data, "piece {piece} in round {round}");
+        }
+    }
+    // Zeroes in the end, of one byte less than the piece.
+    for (piece, place) in PIECES.iter().enumerate().filter(|(piece, _)| piece % hosts == own) {
+        let length = (place.end - place.start - 1) as u32;
+        if length > 0 {
+            client.request((0, 6), 1, SHARED + place.start, length);
+            assert_eq!(client.reply(), (0, 1), "piece {piece}");
+        }
+    }
+}
+
+/// Hosts write different bytes of the same blocks at the same time, and lose none.
+fn sharers(scheme: Scheme, hosts: usize) {
+    let farm = Farm::new(scheme, hosts as u32);
+    std::thread::scope(|scope| {
+        for (own, export) in farm.exports.iter().enumerate() {
+            scope.spawn(move || write_pieces(&export.socket, own, hosts));
+        }
+    });
+    let mut expected = vec![0; 3 * BLOCK as usize];
+    for (piece, place) in PIECES.into_iter().enumerate() {
+        let last = *content(piece, 24).last().unwrap();
+        expected[place.end as usize - 1] = last;
+    }
+    for export in &farm.exports {
+        let data = export.array.read(Span { start: 2, count: 3 }).unwrap();
+        assert!(data == expected, "{scheme}");
+        for start in [1, 5] {
+            let beside = export.array.read(Span { start, count: 1 }).unwrap();
+            assert!(beside.iter().all(|byte| *byte == 0), "{scheme}: block {start}");
+        }
+    }
+    farm.end();
+}
+
+#[test]
+fn two_hosts_share_blocks() {
+    sharers(Scheme::TimestampOrdering, 2);
+}
+
+#[test]
+fn three_hosts_share_blocks() {
+    sharers(Scheme::TimestampOrdering, 3);
+}
+
+#[test]
+fn two_hosts_share_blocks_with_device_locking() {
+    sharers(Scheme::DeviceLocking, 2);
+}
+
+#[test]
+fn two_hosts_share_blocks_with_server_locking() {
+    sharers(Scheme::ServerLocking, 2);
+}
+
+#[test]
+fn two_hosts_share_blocks_with_callback_locking() {
+    sharers(Scheme::CallbackLocking, 2);
+}
+
+/// Each host writes and verifies sectors of 512 bytes, between those of the other.
+#[test]
+fn two_hosts_with_sectors_of_512_bytes() {
+    if !wanted() {
+        return;
+    }
+    let farm = Farm::new(Scheme::TimestampOrdering, 2);
+    farm.fio_on_all(|number, aux| {
+        let mut args = strings(&[
+            "--rw=write",
+            "--bs=512",
+            "--zonemode=strided",
+            "--zonesize=512",
+            "--zonerange=1024",
+            "--verify=crc32c",
+            "--verify_state_save=0",
+            "--io_size=256k",
+        ]);
+        args.push(format!("--offset={}", number * 512));
+        args.push(format!("--size={}", 512 * 1024 - number * 512));
+        args.push(format!("--aux-path={}", aux.display()));
+        args
+    });
     farm.end();
 }
 

@@ -33,7 +33,7 @@ const fn hole(name: &'static str, mutation: Mutation, faults: Faults, rule: &'st
     Hole { name, open: (scheme, Some(mutation)), closed: scheme, faults, rule, seeds: 0..SEEDS }
 }
 
-const HOLES: [Hole; 12] = [
+const HOLES: [Hole; 13] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -60,6 +60,7 @@ const HOLES: [Hole; 12] = [
     hole("forget read errors", Mutation::ReadErrorsAreForgotten, Faults::All, "liveness"),
     hole("flush trusts restarts", Mutation::FlushTrustsRestarts, Faults::Restarts, "durability"),
     hole("cache loss fits parity", Mutation::CacheLossFitsParity, Faults::Restarts, "durability"),
+    hole("patch one's own copy", Mutation::PatchesOwnCopy, Faults::None, "reads"),
     // Takes three faults at once, which few seeds have.
     Hole {
         name: "give up beside unsettled",
@@ -75,24 +76,28 @@ fn verdict(
     scheme: Scheme,
     faults: Faults,
     mutation: Option<Mutation>,
-    (media, caches, seed): (bool, bool, u64),
+    (media, caches, patches): (bool, bool, bool),
+    seed: u64,
 ) -> Result<(), String> {
-    let run = Run { faults, mutation, media, caches, ..Run::new(scheme, 0..SEEDS) };
+    let run = Run { faults, mutation, media, caches, patches, ..Run::new(scheme, 0..SEEDS) };
     run_one(&run, seed, false).map(drop).map_err(|failure| failure.message)
 }
 
 /// The first seed that fails with the hole open and not with it closed, and why.
 fn find(hole: &Hole) -> Option<String> {
-    // Holes that have nothing to do with media are found by the same seeds as before media failed.
+    // Holes that have nothing to do with media are found by the same seeds as before media failed. So it is with caches and with
+    // writes of less than a block.
     let of_media = [Mutation::ZerosAreData, Mutation::ReadErrorsAreForgotten];
     let media = hole.open.1.is_some_and(|mutation| of_media.contains(&mutation));
     let of_caches = [Mutation::FlushTrustsRestarts, Mutation::CacheLossFitsParity];
     let caches = hole.open.1.is_some_and(|mutation| of_caches.contains(&mutation));
+    let patches = hole.open.1 == Some(Mutation::PatchesOwnCopy);
+    let drawn = (media, caches, patches);
     hole.seeds.clone().find_map(|seed| {
-        let what = verdict(hole.open.0, hole.faults, hole.open.1, (media, caches, seed)).err()?;
+        let what = verdict(hole.open.0, hole.faults, hole.open.1, drawn, seed).err()?;
         let broken = format!("VIOLATED {}", hole.rule);
         let what = what.lines().find(|line| line.starts_with(&broken))?;
-        verdict(hole.closed, hole.faults, None, (media, caches, seed)).ok()?;
+        verdict(hole.closed, hole.faults, None, drawn, seed).ok()?;
         let what: String = what.chars().take(110).collect();
         Some(format!("{}, seed {seed}: {what}", hole.faults.name()))
     })

@@ -67,16 +67,14 @@ fn requests_that_cannot_be_done_are_refused_and_the_connection_goes_on() {
         (READ, SIZE, block, INVALID),
         (READ, SIZE - 4096, 2 * block, INVALID),
         (READ, u64::MAX - 4095, block, INVALID),
-        (READ, 512, block, INVALID),
-        (READ, 0, 512, INVALID),
+        (READ, SIZE - 1, 2, INVALID),
         (READ, 0, 0, INVALID),
         (READ, 0, MAX_REQUEST + block, INVALID),
         (READ, 0, u32::MAX, INVALID),
         (WRITE, SIZE, block, NO_SPACE),
         (WRITE, SIZE - 4096, 2 * block, NO_SPACE),
         (WRITE, u64::MAX - 4095, block, NO_SPACE),
-        (WRITE, 512, block, INVALID),
-        (WRITE, 0, 1000, INVALID),
+        (WRITE, SIZE - 511, 512, NO_SPACE),
         (WRITE, 0, 0, INVALID),
         // Its data is sent and has to be skipped.
         (WRITE, 0, MAX_REQUEST + block, INVALID),
@@ -101,10 +99,10 @@ fn requests_that_cannot_be_done_are_refused_and_the_connection_goes_on() {
     assert_eq!(running.memory.bytes(0, SIZE as usize), before);
     // The reason is told where there is room for it.
     let mut client = running.client(true);
-    client.request(READ, 7, 100, 512);
+    client.request(READ, 7, SIZE - 100, 512);
     let (kind, cookie, payload) = client.chunk();
     assert_eq!((kind, cookie), (0x8001, 7));
-    assert!(String::from_utf8_lossy(&payload).contains("whole blocks"));
+    assert!(String::from_utf8_lossy(&payload).contains("beyond the end"));
     assert_serves(&running);
 }
 

@@ -40,7 +40,7 @@ fn options_are_answered_as_the_protocol_says() {
     // All but the flags for rotational media, trimming and read-only exports.
     size.extend(0b1101_1100_1101u16.to_be_bytes());
     assert_eq!(client.answer(), (6, 3, size.clone()));
-    let sizes = [4096u32, 256 * 1024, 32 << 20].map(u32::to_be_bytes).concat();
+    let sizes = [1u32, 4096, 32 << 20].map(u32::to_be_bytes).concat();
     assert_eq!(client.answer(), (6, 3, [&[0, 3], &sizes[..]].concat()));
     assert_eq!(client.answer(), (6, 3, b"\0\x02a test".to_vec()));
     assert_eq!(client.answer(), (6, 1, vec![]));
@@ -112,6 +112,40 @@ fn what_is_written_is_read_also_in_pieces() {
     let (kind, cookie, payload) = client.chunk();
     assert_eq!((kind, cookie), (1, 13));
     assert_eq!(payload, [&(4096u64 * 3).to_be_bytes()[..], &data[..4096]].concat());
+}
+
+#[test]
+fn requests_of_any_length_begin_anywhere() {
+    let running = Running::of(export(SIZE));
+    let mut model = vec![0; SIZE as usize];
+    // Within a block, over two, over a piece's end, in the last one.
+    let places = [(100, 1), (4000, 512), (4095, 2), (8191, 4098), ((1 << 20) - 1, (1 << 20) + 2)];
+    let end = SIZE as usize - 3;
+    for (number, (offset, length)) in places.into_iter().chain([(end, 3)]).enumerate() {
+        let data: Vec<u8> = (0..length).map(|i| (i * 7 + number) as u8 | 1).collect();
+        model[offset..offset + length].copy_from_slice(&data);
+        let (mut client, cookie) = (running.client(false), number as u64);
+        client.request(WRITE, cookie, offset as u64, length as u32);
+        client.put(&data);
+        assert_eq!(client.reply(), (0, cookie));
+        assert!(running.memory.bytes(0, SIZE as usize) == model, "{length} bytes at {offset}");
+        client.request(READ, cookie, offset as u64, length as u32);
+        assert_eq!(client.reply(), (0, cookie));
+        assert_eq!(client.get(length), data);
+        // With structure, a reply names the place of its bytes.
+        let mut client = running.client(true);
+        client.request(READ, cookie, offset as u64, length as u32);
+        let (_, _, payload) = client.chunk();
+        assert!(payload == [&(offset as u64).to_be_bytes()[..], &data].concat());
+    }
+    // Zeroes, and with FUA.
+    let mut client = running.client(false);
+    for (offset, length) in [(8191, 3), (4095, 4097)] {
+        model[offset..offset + length].fill(0);
+        client.request((1, 6), 9, offset as u64, length as u32);
+        assert_eq!(client.reply(), (0, 9));
+        assert!(running.memory.bytes(0, SIZE as usize) == model, "{length} zeroes at {offset}");
+    }
 }
 
 /// The data of an option for meta contexts.
@@ -258,6 +292,15 @@ fn failures_are_told_with_their_reasons() {
     client.put(&[0; 4096]);
     assert_eq!(client.chunk().0, 0x8001);
     client.request(READ, 3, 6 * 4096, 4096);
+    assert_eq!(client.chunk().0, 1);
+    // A part of it, and a part of its neighbour.
+    client.request(WRITE, 6, 5 * 4096 + 9, 1);
+    client.put(&[0]);
+    assert_eq!(client.chunk().2[..4], 5u32.to_be_bytes());
+    client.request(WRITE, 7, 6 * 4096 - 1, 2);
+    client.put(&[0; 2]);
+    assert_eq!(client.chunk().2[..4], 5u32.to_be_bytes());
+    client.request(READ, 8, 4 * 4096, 4096);
     assert_eq!(client.chunk().0, 1);
     // A fenced host cannot continue.
     running.memory.break_block(5, OpError::Fenced);
