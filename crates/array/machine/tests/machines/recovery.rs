@@ -244,7 +244,7 @@ fn rebuild(world: &mut World, device: DeviceId) {
     for stripe in 0..world.layout.stripes {
         run(world, REPAIRER, Work::Rebuild { device, stripe }).unwrap();
     }
-    let all = Change::Rebuilt(device, u64::MAX);
+    let all = world.hosts[REPAIRER].state().rebuilt(device, u64::MAX);
     assert_eq!(run(world, REPAIRER, change(all)), Ok(HostAnswer::Done));
     let state = world.hosts[REPAIRER].state().clone();
     assert_eq!(state.devices[usize::from(device.0)], Condition::Good);
@@ -389,11 +389,12 @@ fn a_device_that_fails_under_load_and_is_rebuilt_under_load_has_everything() {
                 world.submit(REPAIRER, Work::Rebuild { device, stripe });
                 world.run();
                 if stripe == 2 {
-                    let change = Change::Rebuilt(device, stripe + 1);
+                    let change = world.hosts[REPAIRER].state().rebuilt(device, stripe + 1);
                     world.submit(REPAIRER, Work::Change { change });
                 }
             }
-            world.submit(REPAIRER, Work::Change { change: Change::Rebuilt(device, u64::MAX) });
+            let change = world.hosts[REPAIRER].state().rebuilt(device, u64::MAX);
+            world.submit(REPAIRER, Work::Change { change });
             load(&mut world);
             world.run();
             for done in &world.done {
@@ -438,7 +439,8 @@ fn a_rebuild_beside_a_lost_device_marks_the_blocks_of_both() {
                     other => panic!("{scheme}: {other:?}"),
                 }
             }
-            let end = Work::Change { change: Change::Rebuilt(device, u64::MAX) };
+            let change = world.hosts[REPAIRER].state().rebuilt(device, u64::MAX);
+            let end = Work::Change { change };
             assert_eq!(run(&mut world, REPAIRER, end), Ok(HostAnswer::Done));
         }
         let layout = world.layout;
@@ -478,7 +480,8 @@ fn rebuild_anew(world: &mut World, device: DeviceId) -> u32 {
             other => panic!("{other:?}"),
         }
     }
-    let end = Work::Change { change: Change::Rebuilt(device, u64::MAX) };
+    let change = world.hosts[REPAIRER].state().rebuilt(device, u64::MAX);
+    let end = Work::Change { change };
     assert_eq!(run(world, REPAIRER, end), Ok(HostAnswer::Done));
     marked
 }
@@ -520,7 +523,8 @@ fn a_lost_block_stays_lost_when_its_device_is_replaced() {
         for stripe in 0..layout.stripes {
             run(&mut world, REPAIRER, Work::Rebuild { device, stripe }).unwrap();
         }
-        let end = Work::Change { change: Change::Rebuilt(device, u64::MAX) };
+        let change = world.hosts[REPAIRER].state().rebuilt(device, u64::MAX);
+        let end = Work::Change { change };
         assert_eq!(run(&mut world, REPAIRER, end), Ok(HostAnswer::Done));
         assert_eq!(read(&mut world, one(block)), Err(OpError::Lost { block }), "{scheme}");
         // The parity's device is replaced, too: the block's own mark is there.
