@@ -266,7 +266,8 @@ pub enum Answer {
         /// By how much in all.
         ahead: Time,
     },
-    /// Device-served locking: the lock was not granted in time. The device keeps no state of it.
+    /// Device-served locking: the lock was not granted in time. Or a repair has come before that of a fenced life's leftovers. The
+    /// device keeps no state of it.
     Denied,
     /// A write without the lock or pre-write that it needs: the device has forgotten it (docs/design/array.md 3.4).
     NotPrepared,

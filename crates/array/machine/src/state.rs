@@ -106,6 +106,16 @@ impl ArrayState {
         Change::Lose(device, self.term(device))
     }
 
+    /// How often the array has gone on without a device.
+    pub fn absences(&self, device: DeviceId) -> u64 {
+        self.term(device) >> 32
+    }
+
+    /// That a device has been rebuilt up to this stripe, as in [`Change::Rebuilt`], in the rebuild that this state has.
+    pub fn rebuilt(&self, device: DeviceId, to: u64) -> Change {
+        Change::Rebuilt(device, to, self.absences(device))
+    }
+
     /// Returns true if a device is being rebuilt.
     pub fn is_rebuilding(&self, device: DeviceId) -> bool {
         let condition = self.devices.get(usize::from(device.0));
@@ -142,7 +152,7 @@ impl ArrayState {
             | Change::Lose(device, _)
             | Change::LetIn(device, _)
             | Change::Rebuild(device)
-            | Change::Rebuilt(device, _) => self.device_changed(device, change),
+            | Change::Rebuilt(device, ..) => self.device_changed(device, change),
         }
     }
 
@@ -207,7 +217,10 @@ impl ArrayState {
             (Change::Rebuild(_), Condition::Good) => {
                 return Err(format!("{device} is in use; it has to fail before it is rebuilt"));
             }
-            (Change::Rebuilt(_, to), Condition::Rebuilding { done }) if to > done => {
+            (Change::Rebuilt(_, _, absences), _) if absences != self.absences(device) => {
+                return Err(format!("{device} has failed again"));
+            }
+            (Change::Rebuilt(_, to, _), Condition::Rebuilding { done }) if to > done => {
                 if to == u64::MAX { Condition::Good } else { Condition::Rebuilding { done: to } }
             }
             (Change::Rebuilt(..), Condition::Good | Condition::Rebuilding { .. }) => {
@@ -218,7 +231,7 @@ impl ArrayState {
             }
         };
         if then == Condition::Failed {
-            // Any medium will do now: nobody reads what it has. The next term is one that the device cannot have asked for, since it
+            // Any medium will do now: nobody reads what it has. A term's upper half counts the absences. The next term is one that the device cannot have asked for, since it
             // counts its own by one: late requests to let it in do not count, and no earlier one lets it in.
             (next.keys[index], next.terms[index]) = (0, (term | u64::from(u32::MAX)) + 1);
         }
@@ -237,8 +250,9 @@ pub enum Change {
     LetIn(DeviceId, Term),
     /// A device, new or returned, is to be rebuilt from the first stripe.
     Rebuild(DeviceId),
-    /// It has been rebuilt up to this stripe; with `u64::MAX`, all of it.
-    Rebuilt(DeviceId, u64),
+    /// It has been rebuilt up to this stripe; with `u64::MAX`, all of it. That was after so many absences: what an earlier rebuild has
+    /// written may be on another medium ([`ArrayState::absences`]).
+    Rebuilt(DeviceId, u64, u64),
     /// A host attaches, and gets the number after this one.
     Attach {
         /// How many had attached.

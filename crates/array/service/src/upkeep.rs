@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use lockify_array::{Change, Condition, DeviceId, OpError};
+use lockify_array::{ArrayState, Change, Condition, DeviceId, OpError};
 
 use crate::host::{Array, Rebuilt, Repair, Scrubbed};
 pub use crate::pace::Pace;
@@ -236,6 +236,8 @@ impl Rebuild {
 struct Rebuilding<'a> {
     array: &'a Array,
     device: DeviceId,
+    /// How often it has failed. If it fails again, what is rebuilt now does not count for who comes then.
+    absences: u64,
     pace: &'a Pace,
     found: Mutex<Rebuild>,
     /// Stripes with lost blocks.
@@ -254,16 +256,19 @@ pub fn rebuild(
     pace: &Pace,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Rebuild, OpError> {
-    let before = condition(array, device);
+    let condition = |state: &ArrayState| state.devices.get(usize::from(device.0)).copied();
+    let before = condition(&array.status().state);
     array.change(Change::Rebuild(device))?;
-    let from = match condition(array, device) {
+    let state = array.status().state;
+    let absences = state.absences(device);
+    let from = match condition(&state) {
         Some(Condition::Rebuilding { done }) => done,
         Some(Condition::Good) => return Ok(Rebuild::default()),
         _ => 0,
     };
     let continues = !begun && matches!(before, Some(Condition::Rebuilding { .. }));
     let (found, damaged) = (Mutex::default(), Mutex::default());
-    let this = Rebuilding { array, device, pace, found, damaged };
+    let this = Rebuilding { array, device, absences, pace, found, damaged };
     this.blocks(from, continues, progress)?;
     if continues {
         this.look_at_earlier(from)?;
@@ -277,10 +282,6 @@ pub fn rebuild(
 
 fn stopped() -> OpError {
     OpError::State("the rebuild was stopped: `lockify array rebuild` continues it".into())
-}
-
-fn condition(array: &Array, device: DeviceId) -> Option<Condition> {
-    array.status().state.devices.get(usize::from(device.0)).copied()
 }
 
 impl Rebuilding<'_> {
@@ -320,7 +321,7 @@ impl Rebuilding<'_> {
                 Ok(())
             })?;
             let to = if end == layout.stripes { ALL } else { end };
-            self.array.change(Change::Rebuilt(self.device, to))?;
+            self.array.change(Change::Rebuilt(self.device, to, self.absences))?;
             next = end;
         }
         Ok(())

@@ -20,9 +20,9 @@ pub enum Repair {
     LetIn(DeviceId, Term),
     /// Begin to rebuild a device.
     Begin(DeviceId),
-    /// Rebuild a stripe of it.
-    Rebuild(DeviceId, u64),
-    /// Say how far it is; `u64::MAX` when it is rebuilt.
+    /// Rebuild a stripe of it, after so many absences.
+    Rebuild(DeviceId, u64, u64),
+    /// Say that it is rebuilt, after so many absences.
     Rebuilt(DeviceId, u64),
     /// Check a stripe that a device suspects.
     Check(u64),
@@ -38,8 +38,10 @@ impl Repair {
             Repair::Fail(device, term) => Work::Change { change: Change::Fail(device, term) },
             Repair::LetIn(device, term) => Work::Change { change: Change::LetIn(device, term) },
             Repair::Begin(device) => Work::Change { change: Change::Rebuild(device) },
-            Repair::Rebuild(device, stripe) => Work::Rebuild { device, stripe },
-            Repair::Rebuilt(device, done) => Work::Change { change: Change::Rebuilt(device, done) },
+            Repair::Rebuild(device, stripe, _) => Work::Rebuild { device, stripe },
+            Repair::Rebuilt(device, absences) => {
+                Work::Change { change: Change::Rebuilt(device, u64::MAX, absences) }
+            }
             Repair::Check(stripe) => Work::Scrub { stripe, repair: true },
             Repair::Settle(stripe) => Work::AcceptLoss { stripe },
         }
@@ -57,8 +59,8 @@ pub struct Caretaker {
     dead: BTreeMap<Life, Nanos>,
     /// Devices that do not answer, since when.
     down: BTreeMap<DeviceId, Nanos>,
-    /// The next stripe of devices that are being rebuilt.
-    next: BTreeMap<DeviceId, u64>,
+    /// The next stripe of devices that are being rebuilt, by device and its absences.
+    next: BTreeMap<(DeviceId, u64), u64>,
     /// Devices of which a stripe could not be rebuilt. They may have been taken out, or only a host that died knew of the
     /// rebuild.
     unsure: BTreeSet<DeviceId>,
@@ -157,11 +159,12 @@ impl Caretaker {
                     Some(Repair::Begin(device))
                 }
                 Condition::Rebuilding { done } => {
-                    let next = self.next.entry(device).or_insert(done);
+                    let absences = self.state.absences(device);
+                    let next = self.next.entry((device, absences)).or_insert(done);
                     Some(if *next < self.layout.stripes {
-                        Repair::Rebuild(device, *next)
+                        Repair::Rebuild(device, *next, absences)
                     } else {
-                        Repair::Rebuilt(device, u64::MAX)
+                        Repair::Rebuilt(device, absences)
                     })
                 }
             });
@@ -189,8 +192,8 @@ impl Caretaker {
                 self.trouble = Some(format!("{repair:?}: {error}"));
             }
             self.again.insert(repair, at + self.detection / 4);
-            if let Repair::Rebuild(device, _) = repair {
-                self.next.remove(&device);
+            if let Repair::Rebuild(device, _, absences) = repair {
+                self.next.remove(&(device, absences));
                 self.unsure.insert(device);
             }
             return;
@@ -200,12 +203,14 @@ impl Caretaker {
         self.again.remove(&repair);
         match repair {
             Repair::Fence(life) => drop(self.dead.remove(&life)),
-            Repair::Begin(device) | Repair::Rebuilt(device, _) => {
-                self.next.remove(&device);
+            Repair::Begin(device) => drop(self.unsure.remove(&device)),
+            Repair::Rebuilt(device, absences) => {
+                self.next.remove(&(device, absences));
                 self.unsure.remove(&device);
             }
-            Repair::Rebuild(device, stripe) => {
-                self.next.entry(device).and_modify(|next| *next = (*next).max(stripe + 1));
+            Repair::Rebuild(device, stripe, absences) => {
+                let next = self.next.entry((device, absences));
+                next.and_modify(|next| *next = (*next).max(stripe + 1));
             }
             Repair::Fail(..) | Repair::LetIn(..) | Repair::Check(_) | Repair::Settle(_) => {}
         }

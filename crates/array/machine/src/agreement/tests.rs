@@ -168,14 +168,36 @@ fn changes_that_make_no_sense_are_refused() {
     assert!(state.changed(Change::Rebuild(DeviceId(0))).is_err());
     let failed = state.changed(Change::Fail(DeviceId(0), 0)).unwrap().unwrap();
     assert_eq!(failed.changed(Change::Fail(DeviceId(0), 0)), Ok(None));
-    assert!(failed.changed(Change::Rebuilt(DeviceId(0), 4)).is_err());
+    assert!(failed.changed(failed.rebuilt(DeviceId(0), 4)).is_err());
     let rebuilding = failed.changed(Change::Rebuild(DeviceId(0))).unwrap().unwrap();
-    let half = rebuilding.changed(Change::Rebuilt(DeviceId(0), 4)).unwrap().unwrap();
+    let half = rebuilding.changed(rebuilding.rebuilt(DeviceId(0), 4)).unwrap().unwrap();
     assert!(half.has(DeviceId(0), 3) && !half.has(DeviceId(0), 4));
-    assert_eq!(half.changed(Change::Rebuilt(DeviceId(0), 3)), Ok(None));
-    let good = half.changed(Change::Rebuilt(DeviceId(0), u64::MAX)).unwrap().unwrap();
+    assert_eq!(half.changed(half.rebuilt(DeviceId(0), 3)), Ok(None));
+    let good = half.changed(half.rebuilt(DeviceId(0), u64::MAX)).unwrap().unwrap();
     assert!(good.has(DeviceId(0), 1 << 40));
     assert_eq!(good.epoch, Epoch(5));
+}
+
+/// A device fails during its rebuild, and a new one is to be rebuilt in its place. What the first rebuild has written is not there.
+#[test]
+fn a_rebuild_does_not_count_for_the_next_medium() {
+    let device = DeviceId(0);
+    let begin = |state: &ArrayState| {
+        let failed = state.changed(state.without(device)).unwrap().unwrap();
+        failed.changed(Change::Rebuild(device)).unwrap().unwrap()
+    };
+    let first = begin(&ArrayState::new(3));
+    let second = begin(&first);
+    assert_eq!((first.absences(device), second.absences(device)), (1, 2));
+    for to in [4, u64::MAX] {
+        assert!(first.changed(first.rebuilt(device, to)).unwrap().is_some());
+        assert!(second.changed(first.rebuilt(device, to)).is_err());
+        let good = second.changed(second.rebuilt(device, to)).unwrap().unwrap();
+        // It restarts: that is no absence.
+        let term = Term { number: good.term(device) + 1, follows: 0, key: 0 };
+        let good = good.changed(Change::LetIn(device, term)).unwrap().unwrap();
+        assert_eq!(good.absences(device), 2);
+    }
 }
 
 #[test]

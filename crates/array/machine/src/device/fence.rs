@@ -93,6 +93,12 @@ impl Device {
     }
 
     pub(super) fn fence(&mut self, now: Time, call: Call, life: Life, effects: &mut Vec<Effect>) {
+        if self.readmission.awaits(life) {
+            // Who fences it repairs what it has left. If that does not come, the life is reported again.
+            self.readmission.leaves(life);
+            self.heard.insert(life, now);
+            self.reported.remove(&life);
+        }
         let news = self.raise(now, &[life], effects);
         let theirs = self.in_flight().filter(|held| held.life == life);
         let in_flight = theirs.filter_map(|held| Some((held.writes?, held.stamp))).collect();

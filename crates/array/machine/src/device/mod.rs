@@ -592,9 +592,11 @@ impl Device {
         self.output.push_back(DeviceOutput::Send { to, reply });
     }
 
-    /// The lives that hold something here, or are awaited after a restart. The device expects to hear from each.
+    /// The lives that hold something here, or are awaited after a restart, or have left something. The device expects to hear from
+    /// each, or that it is repaired.
     fn holders(&self) -> impl Iterator<Item = Life> {
-        self.in_flight().map(|held| held.life).chain(self.readmission.awaited())
+        let after_restart = self.readmission.awaited().chain(self.readmission.leftovers());
+        self.in_flight().map(|held| held.life).chain(after_restart)
     }
 
     /// When the first of those will have been silent for a lease, and who.

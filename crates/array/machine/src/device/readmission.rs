@@ -19,7 +19,7 @@ use super::disk::{Job, Purpose};
 use super::fence::Fences;
 use super::memory::Ended;
 use super::{Device, Effect, Part};
-use crate::message::{Answer, Blocks, Call, Request};
+use crate::message::{Action, Answer, Blocks, Call, Past, Request};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::{BadBlock, Block, Extent, Life, Stamp, Time};
@@ -30,6 +30,8 @@ pub(super) struct Readmission {
     awaited: BTreeSet<Life>,
     /// Lives that may have something here which they have not taken up, be it that they are fenced.
     forgotten: BTreeSet<Life>,
+    /// Those of them that were fenced meanwhile, and whose known leftovers are not repaired yet.
+    leftovers: BTreeSet<Life>,
     /// Lives that have not taken up what they may have had here. A life stays in this set even if its known leftovers were
     /// repaired.
     unsure: BTreeSet<Life>,
@@ -59,6 +61,17 @@ impl Readmission {
     /// Its known leftovers were repaired.
     pub(super) fn repaired(&mut self, life: Life) {
         self.forgotten.remove(&life);
+        self.leftovers.remove(&life);
+    }
+
+    /// It was fenced before it has taken anything up.
+    pub(super) fn leaves(&mut self, life: Life) {
+        self.leftovers.insert(life);
+    }
+
+    /// The fenced lives whose leftovers somebody is to repair.
+    pub(super) fn leftovers(&self) -> impl Iterator<Item = Life> {
+        self.leftovers.iter().copied()
     }
 
     /// It has taken up everything.
@@ -113,6 +126,20 @@ impl Device {
         }
         let unsure = !self.readmission.unsure.is_empty() && self.suspects().next().is_some();
         unsure || !self.is_let_in()
+    }
+
+    /// Returns true if a repair comes before that of a fenced life's leftovers, which knows from all devices what the life has
+    /// written. Headers need not tell that. So another repair could make a block that is torn or unreadable of others that do not fit.
+    pub(super) fn is_too_early(&self, action: &Action) -> bool {
+        let (extent, past) = match action {
+            Action::Prepare { repairs: true, read: Some(extent), past, .. }
+            | Action::Lock { repairs: true, extent, past, .. } => (extent, past),
+            _ => return false,
+        };
+        let stripe = self.config.layout.stripe_of(self.config.id, extent.start);
+        let is_suspect = stripe.is_some_and(|stripe| self.suspects_stripe(stripe));
+        let left = self.readmission.leftovers().next().is_some();
+        left && is_suspect && !matches!(past, Past::Life(_))
     }
 
     /// Returns true if a host may have been writing here when the device stopped, and has not said what.

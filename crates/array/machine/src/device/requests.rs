@@ -10,7 +10,7 @@ use crate::mutation::Mutation;
 use crate::{Epoch, Extent, Life, Stamp, Time};
 
 impl Device {
-    /// Serves a request that passes seven guards. Their order matters: each guard relies on those before it.
+    /// Serves a request that passes eight guards. Their order matters: each guard relies on those before it.
     pub(super) fn request(
         &mut self,
         now: Time,
@@ -39,18 +39,23 @@ impl Device {
         if self.begins_phase_1(&request.action) && !self.readmission.is_over() {
             return self.readmission.wait(from, request);
         }
-        // 5. Stamps are judged when the request is served. Above, it may have waited for long.
+        // 5. The host tries again: those who repair the leftovers need the locks that it may have elsewhere.
+        if self.is_too_early(&request.action) {
+            self.memory.put(now, call, Ended::GivenUp);
+            return effects.push(Effect::answer(call, Answer::Denied));
+        }
+        // 6. Stamps are judged when the request is served. Above, it may have waited for long.
         if let Err(answer) = self.fits_clocks(now, stamp, &request.action) {
             return effects.push(Effect::answer(call, answer));
         }
-        // 6. Only a repair may use a suspect stripe. This guard notes that a repair examines it, so it comes after all that
+        // 7. Only a repair may use a suspect stripe. This guard notes that a repair examines it, so it comes after all that
         // refuse or defer.
         if let Some(extents) = extents(&request.action)
             && let Err(answer) = self.unsuspected(call.op, &request.action, extents)
         {
             return effects.push(Effect::answer(call, answer));
         }
-        // 7. After the next restart, only the record shows this life and region. So the marks become
+        // 8. After the next restart, only the record shows this life and region. So the marks become
         // durable first. This guard is the last one, so that no refused request leaves a mark.
         let Some(request) = self.noted(now, from, request) else { return };
         self.serve(now, from, request, effects);

@@ -317,7 +317,8 @@ fn rebuild(caches: &mut Caches, device: u16) {
         let answer = caches.run(0, Work::Rebuild { device: id, stripe });
         assert!(matches!(answer, Ok(HostAnswer::Rebuilt { lost: 0, .. })), "{answer:?}");
     }
-    assert_eq!(caches.run(0, change(Change::Rebuilt(id, u64::MAX))), Ok(HostAnswer::Done));
+    let all = caches.world.hosts[0].state().rebuilt(id, u64::MAX);
+    assert_eq!(caches.run(0, change(all)), Ok(HostAnswer::Done));
 }
 
 #[test]
