@@ -931,7 +931,8 @@ impl<'a> Trial<'a> {
     ) -> Result<(), String> {
         match result {
             Ok(HostAnswer::Scrubbed { lost: 0, .. }) => self.recover_next(at),
-            Ok(HostAnswer::Undecided { lost: 0, .. }) => {
+            // The older state of the block may be its mark of a loss, which a write has taken away since.
+            Ok(HostAnswer::Undecided { .. }) => {
                 let End::Recover(stripes) = &mut self.end else { return Ok(()) };
                 self.end = End::GiveBack(std::mem::take(stripes));
                 let lost = self.lost.as_mut().and_then(|lost| lost.remove(&stripe));
