@@ -34,8 +34,6 @@ pub(crate) struct Proposer {
     answered: BTreeSet<DeviceId>,
     agreed: usize,
     attempts: u32,
-    /// A majority is enough.
-    hurries: bool,
 }
 
 enum Phase {
@@ -58,28 +56,12 @@ impl Proposer {
             answered: BTreeSet::new(),
             agreed: 0,
             attempts: 0,
-            hurries: false,
         }
-    }
-
-    /// Returns true if this waits for the promises of all voters, until it [hurries](Proposer::hurry).
-    ///
-    /// A device whose medium was put back to an older copy has forgotten what it accepted. With a voter that has missed the
-    /// same change, it would be a majority that does not know of it, and let the old copy in.
-    pub fn waits_for_all(&self) -> bool {
-        matches!(self.change, Change::LetIn(..))
-    }
-
-    /// Goes on with a majority of the voters from now on: the others do not answer.
-    pub fn hurry(&mut self) -> Option<Step> {
-        self.hurries = true;
-        self.proceed()
     }
 
     /// A new attempt: at first, after a back-off, or when too many voters have not answered in time.
     pub fn again(&mut self) -> Step {
         self.phase = Phase::Idle;
-        self.hurries = false;
         match self.state.changed(self.change) {
             Err(why) => Step::Refused(why),
             Ok(None) => Step::Chosen(self.state.clone()),
@@ -138,14 +120,7 @@ impl Proposer {
             // Not counted; a majority of others is needed.
             _ => {}
         }
-        self.proceed()
-    }
-
-    /// The next step, if enough voters have agreed.
-    fn proceed(&mut self) -> Option<Step> {
-        let promising = matches!(self.phase, Phase::Promising { .. });
-        let waits = promising && self.waits_for_all() && !self.hurries;
-        if self.agreed <= self.voters / 2 || waits && self.answered.len() < self.voters {
+        if self.agreed <= self.voters / 2 {
             return None;
         }
         match std::mem::replace(&mut self.phase, Phase::Idle) {

@@ -263,8 +263,6 @@ pub(super) enum Later {
     Repair { task: Box<Task>, stripe: u64 },
     /// Try again to have a change of the array's state accepted.
     Propose { job: u64 },
-    /// Go on with the voters that have answered.
-    Hurry { job: u64, seq: u64 },
     /// Ask a sibling's device again, unless the step has been answered.
     Again { seq: u64, sibling: usize, step: u8 },
 }
@@ -685,7 +683,6 @@ impl ArrayHost {
                 Later::Start(task) => self.start(now, *task),
                 Later::Repair { task, stripe } => self.repair_first(now, *task, stripe),
                 Later::Propose { job } => self.propose(now, job),
-                Later::Hurry { job, seq } => self.hurry(now, job, seq),
                 Later::Again { seq, sibling, step } => {
                     let current =
                         self.tries.get(&seq).and_then(|t| t.siblings[sibling].out.as_ref());

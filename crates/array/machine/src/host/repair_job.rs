@@ -187,9 +187,6 @@ impl Left {
     }
 }
 
-/// The part of a lease in which all voters may answer before a device is let in.
-const WAIT_FOR_ALL: u64 = 8;
-
 impl ArrayHost {
     pub(super) fn run_repair_job(&mut self, now: Time, ticket: Ticket, work: Work) {
         let stage = match self.first_stage(&work) {
@@ -610,13 +607,9 @@ impl ArrayHost {
                 let role = Role::Tell { to, action, answers: Vec::new() };
                 let seq = self.next_seq;
                 if let Some(job) = self.repair_jobs.get_mut(&id)
-                    && let RepairStage::Proposing { seq: asked, proposer } = &mut job.stage
+                    && let RepairStage::Proposing { seq: asked, .. } = &mut job.stage
                 {
                     *asked = seq;
-                    if proposer.waits_for_all() {
-                        let until = now.saturating_add(self.config.lease / WAIT_FOR_ALL);
-                        self.at(until, Later::Hurry { job: id, seq });
-                    }
                 }
                 self.start(now, Task::new(now, Owner::RepairJob(id), work, role));
             }
@@ -673,17 +666,6 @@ impl ArrayHost {
         if self.tries.get(&seq).is_some_and(|this| this.phase_done()) {
             let wait = self.backoff(1);
             self.at(now.saturating_add(wait), Later::Propose { job: id });
-        }
-    }
-
-    /// Some voters have not answered in time.
-    pub(super) fn hurry(&mut self, now: Time, id: u64, seq: u64) {
-        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
-        if let RepairStage::Proposing { proposer, seq: asked } = &mut job.stage
-            && *asked == seq
-            && let Some(step) = proposer.hurry()
-        {
-            self.proposer_step(now, id, step);
         }
     }
 

@@ -15,7 +15,7 @@ impl ArrayHost {
                 Some(format!("{} has stripe {stripe} repaired at {at}", of_work(&task.work)))
             }
             Later::Propose { .. } => Some(format!("a proposal is made at {at}")),
-            Later::Hurry { .. } | Later::Again { .. } => None,
+            Later::Again { .. } => None,
         });
         let all = tries.chain(self.repair_jobs_under_way()).chain(later);
         let settling = self.settling.keys().map(|peer| format!("has to settle with {}", of(*peer)));

@@ -229,16 +229,9 @@ fn may_be_lost(run: &Run, finding: &Finding) -> bool {
     !run.is_flushed(write, seen) && run.may_lose_unflushed(block, lines)
 }
 
-/// Of two values that were each seen after the other, the one came back whose write was answered before that of the other was
-/// called; or else, the one that was found last.
+/// Of two values that were each seen after the other, the one that was found last came back.
 fn finding(sector: u64, a: &Zone<'_>, b: &Zone<'_>) -> Finding {
-    let precedes = |first: &Zone<'_>, second: &Zone<'_>| {
-        let answered = first.value.written.and_then(|(_, answered)| answered);
-        let called = second.value.written.map(|(called, _)| called);
-        answered.zip(called).is_some_and(|(answered, called)| answered < called)
-    };
-    let a_is_back = precedes(a, b) || !precedes(b, a) && a.to > b.to;
-    let (back, gone) = if a_is_back { (a, b) } else { (b, a) };
+    let (back, gone) = if a.to > b.to { (a, b) } else { (b, a) };
     let answered = gone.value.written.and_then(|(_, answered)| answered);
     // Its write may have taken effect before.
     let is_older = back.value.written.is_some_and(|(called, _)| called < gone.from);
