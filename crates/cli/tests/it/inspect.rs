@@ -69,7 +69,8 @@ fn two_nodes(user: &User) -> Vec<(std::path::PathBuf, Process)> {
         std::fs::write(&config, text).unwrap();
         let args = ["serve", "--config", config.to_str().unwrap()];
         let daemon = user.command(&args).stderr(Stdio::null()).spawn().unwrap();
-        wait_for(|| socket.exists());
+        // It is there before anybody listens.
+        wait_for(|| std::os::unix::net::UnixStream::connect(&socket).is_ok());
         (socket, Process(daemon))
     };
     vec![start(1), start(2)]

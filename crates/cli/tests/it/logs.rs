@@ -28,7 +28,8 @@ fn two_nodes(user: &User) -> Vec<(PathBuf, PathBuf, Process)> {
         let mut daemon = user.command(&args);
         daemon.stderr(File::create(&log).unwrap());
         let daemon = Process(daemon.spawn().unwrap());
-        wait_for(|| socket.exists());
+        // It is there before anybody listens.
+        wait_for(|| Client::connect(&socket).is_ok());
         (socket, log, daemon)
     };
     vec![start(1), start(2)]

@@ -30,7 +30,8 @@ fn a_configuration_is_checked_and_changed_while_the_daemon_runs() {
 
     let mut daemon = user.command(&["serve", "--config", config]);
     let _daemon = Process(daemon.stderr(Stdio::null()).spawn().unwrap());
-    wait_for(|| socket.exists());
+    // It is there before anybody listens.
+    wait_for(|| std::os::unix::net::UnixStream::connect(&socket).is_ok());
     let reload = || user.lockify(&["reload", "--socket", at]);
     write("limits.max_locks = 5");
     let out = reload();
