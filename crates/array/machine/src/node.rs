@@ -85,12 +85,11 @@ impl From<NodeName> for String {
 }
 
 /// What a host attaches for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Usage {
     /// It keeps no content, as a scrub or a rebuild. It disturbs nobody.
     Upkeep,
     /// Other hosts may change what it reads.
-    #[default]
     Shared,
     /// It relies on being the only one that writes, as a file system for one machine does.
     Exclusive,
@@ -127,9 +126,7 @@ impl Node {
     pub fn hosts(&self) -> impl Iterator<Item = u32> {
         self.hosts.iter().map(|host| host.number)
     }
-}
 
-impl Node {
     /// As releases without [`Usage`] had it.
     pub(crate) fn of_earlier(name: NodeName, hosts: Vec<(u32, u64)>) -> Node {
         let usage = Usage::Shared;

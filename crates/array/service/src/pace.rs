@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long one that waits does not look whether it is to stop.
-const NAP: Duration = Duration::from_millis(100);
+const NAP: Duration = Duration::from_millis(50);
 
 /// The pace of work on many stripes.
 #[derive(Debug)]
@@ -50,16 +50,21 @@ impl Pace {
             *next = begin.checked_add(self.interval).unwrap_or(begin);
             begin
         };
-        loop {
-            if self.stop.load(Relaxed) {
-                return false;
-            }
-            let left = begin.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return true;
-            }
-            std::thread::sleep(left.min(NAP));
+        wait_until(begin, &self.stop)
+    }
+}
+
+/// Waits until a time; returns false at once if it is to stop.
+pub fn wait_until(time: Instant, stop: &AtomicBool) -> bool {
+    loop {
+        if stop.load(Relaxed) {
+            return false;
         }
+        let left = time.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(NAP));
     }
 }
 

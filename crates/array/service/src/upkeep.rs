@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use lockify_array::{ArrayState, Change, Condition, DeviceId, OpError};
 
 use crate::host::{Array, Rebuilt, Repair, Scrubbed};
-pub use crate::pace::Pace;
+pub use crate::pace::{Pace, wait_until};
 
 /// Stripes between two notes of how far a rebuild has come.
 const BATCH: u64 = 256;
@@ -52,14 +52,15 @@ pub struct Scrub {
 
 impl Scrub {
     fn add(&mut self, stripe: u64, scrubbed: Scrubbed) {
-        let before = self.found;
         self.found.add(scrubbed);
-        let lists = [&mut self.unfit, &mut self.undecided, &mut self.lost];
-        let counts = |found: Found| [found.unfit, found.undecided, found.lost];
-        for ((list, before), now) in lists.into_iter().zip(counts(before)).zip(counts(self.found)) {
-            if now > before {
-                list.add(stripe);
-            }
+        if scrubbed.is_unfit() {
+            self.unfit.add(stripe);
+        }
+        if scrubbed.undecided > 0 {
+            self.undecided.add(stripe);
+        }
+        if scrubbed.lost > 0 {
+            self.lost.add(stripe);
         }
     }
 }
@@ -106,7 +107,7 @@ impl Found {
     /// Counts one more stripe.
     pub(crate) fn add(&mut self, scrubbed: Scrubbed) {
         self.stripes += 1;
-        self.unfit += u64::from(scrubbed.mismatches > 0 || scrubbed.undecided > 0);
+        self.unfit += u64::from(scrubbed.is_unfit());
         self.undecided += u64::from(scrubbed.undecided > 0);
         self.lost += u64::from(scrubbed.lost);
     }

@@ -6,6 +6,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use lockify_volume::upkeep::wait_until;
+
 use super::status::{self, Device, Status};
 use super::{Which, announce, say, stop};
 use crate::exit::{Code, Ended, Failure};
@@ -13,7 +15,7 @@ use crate::output::print;
 
 /// How long a program may run that is told of a change.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks if there is something to wait for.
+/// Between two looks if the program has ended.
 const NAP: Duration = Duration::from_millis(50);
 
 /// Follow an array: print each change of it, and run a program for it
@@ -69,7 +71,7 @@ pub fn run(args: &Args) -> Ended {
                 tell(program, [subject, former, condition, reason], &stop);
             }
         }
-        sleep(args.interval, &stop);
+        wait_until(Instant::now() + args.interval, &stop);
         before = std::mem::replace(&mut now, look()?);
     }
     Ok(ExitCode::SUCCESS)
@@ -143,15 +145,4 @@ fn tell(program: &Path, args: [&str; 4], stop: &AtomicBool) {
     // It may have ended by itself just now.
     let _ = child.kill();
     let _ = child.wait();
-}
-
-fn sleep(time: Duration, stop: &AtomicBool) {
-    let end = Instant::now() + time;
-    while !stop.load(Relaxed) {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        std::thread::sleep(left.min(NAP));
-    }
 }

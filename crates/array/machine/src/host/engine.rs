@@ -485,15 +485,15 @@ impl ArrayHost {
         {
             return self.unfit(now, seq, unfit);
         }
-        let none = vec![None; plan.accesses.len()];
+        let none = || vec![None; plan.accesses.len()];
         let result = match (&task.work, New::of(layout, &task.work)) {
             (Work::Read { .. }, _) => job::answer(layout, plan, contents)
-                .map(|data| (Some(HostAnswer::Read { data }), none)),
+                .map(|data| (Some(HostAnswer::Read { data }), none())),
             (_, Some(Ok(new))) => {
                 job::writes(layout, plan, contents, this.stamp, &new).map(|writes| (None, writes))
             }
             (_, Some(Err(error))) => Err(Unfit::Fail(error)),
-            (_, None) => Ok((Some(HostAnswer::Done), none)),
+            (_, None) => Ok((Some(HostAnswer::Done), none())),
         };
         match result {
             Ok((answer, writes)) => self.write_all(now, seq, answer, writes),

@@ -353,13 +353,16 @@ impl Column<'_> {
 
     /// The sum of all units but one; those that are not there count as zeros.
     fn sum(&self, units: &[Seen], but: usize) -> Bytes {
+        self.sum_of(units.iter().enumerate().filter_map(|(unit, seen)| match seen {
+            Seen::There { data, .. } if unit != but => Some(data),
+            _ => None,
+        }))
+    }
+
+    fn sum_of<'b>(&self, blocks: impl Iterator<Item = &'b Bytes>) -> Bytes {
         let mut sum = vec![0; self.layout.block_size as usize];
-        for (unit, seen) in units.iter().enumerate() {
-            if let Seen::There { data, .. } = seen
-                && unit != but
-            {
-                sum.iter_mut().zip(data.iter()).for_each(|(sum, byte)| *sum ^= byte);
-            }
+        for data in blocks {
+            sum.iter_mut().zip(data.iter()).for_each(|(sum, byte)| *sum ^= byte);
         }
         sum.into()
     }
@@ -548,12 +551,9 @@ impl Column<'_> {
         if units[parity] != Seen::Absent || onto == parity {
             let lost = mends.iter().filter(|mend| mend.lost).map(|mend| mend.unit);
             let lost_data = lost.fold(was_lost, Units::with);
-            let mut data = vec![0; self.layout.block_size as usize];
-            for mend in &mends {
-                data.iter_mut().zip(mend.data.iter()).for_each(|(sum, byte)| *sum ^= byte);
-            }
+            let data = self.sum_of(mends.iter().map(|mend| &mend.data));
             let lost = mends.len() < parity;
-            mends.push(Mend { lost_data, ..Mend::new(parity, data.into(), lost) });
+            mends.push(Mend { lost_data, ..Mend::new(parity, data, lost) });
         }
         mends
     }

@@ -109,6 +109,13 @@ pub struct Scrubbed {
     pub undecided: u32,
 }
 
+impl Scrubbed {
+    /// Returns true if some of the stripe's blocks did not fit.
+    pub(crate) fn is_unfit(&self) -> bool {
+        self.mismatches > 0 || self.undecided > 0
+    }
+}
+
 /// A rebuild's findings in a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rebuilt {

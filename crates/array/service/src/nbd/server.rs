@@ -249,14 +249,13 @@ fn attend(stream: &Stream, served: &Served, keys: Option<&Keyring>) -> io::Resul
 
 /// The handshake, with TLS in it if there are keys; `None` if the client took its leave.
 fn receive<'a>(
-    channel: Channel<'a>,
+    mut channel: Channel<'a>,
     export: &Export,
     keys: Option<&Keyring>,
 ) -> io::Result<Option<(Channel<'a>, Agreed)>> {
     let zeroes = greet(&mut &channel)?;
     let tls = if keys.is_some() { Tls::Required } else { Tls::Absent };
     let mut negotiated = negotiate(&mut &channel, export, zeroes, tls)?;
-    let mut channel = channel;
     if let (Negotiated::StartTls, Some(keys)) = (negotiated, keys) {
         channel = channel.secure(&keys.current())?;
         negotiated = negotiate(&mut &channel, export, zeroes, Tls::Begun)?;
