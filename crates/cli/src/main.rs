@@ -106,7 +106,7 @@ fn dispatch(command: Command) -> Ended {
         Command::MemoryServer(args) => memory_server::run(&args),
         Command::RemoteLock(args) => remote_lock::run(&args),
         Command::Array(args) => array::run(&args),
-        Command::Demo(args) => demo::run(&args),
+        Command::Demo(args) => demo::run(args),
         Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Sim(args) => sim::run(&args),

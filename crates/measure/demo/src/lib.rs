@@ -11,6 +11,7 @@
 
 mod clock;
 mod cluster;
+pub mod command;
 mod creator;
 mod folder;
 mod glock;
