@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use lockify_array::{DeviceId, Layout, Redundancy, Scheme};
+use lockify_trust::Address;
 use serde::{Deserialize, Serialize};
 
 /// Bytes per block: the smallest piece that is read, written, locked and checked.
@@ -84,11 +84,20 @@ pub enum Durability {
 pub struct DeviceEntry {
     /// Its number: devices count from 0, witnesses go on after the last device.
     pub id: u16,
-    /// Where it listens.
-    pub address: SocketAddr,
+    /// Where others find it. A name is looked up at each connection.
+    pub address: Address,
     /// The cluster's node whose keys it shows.
     #[serde(default)]
     pub node: u32,
+}
+
+#[cfg(test)]
+impl DeviceEntry {
+    /// One of this machine.
+    pub(crate) fn local(id: u16) -> DeviceEntry {
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 7000 + id));
+        DeviceEntry { id, address: address.into(), node: 0 }
+    }
 }
 
 /// A witness is written as a device is.
@@ -98,8 +107,8 @@ pub type WitnessEntry = DeviceEntry;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockServerEntry {
-    /// Where it listens.
-    pub address: SocketAddr,
+    /// Where others find it. A name is looked up at each connection.
+    pub address: Address,
     /// The cluster's node whose keys it shows.
     #[serde(default)]
     pub node: u32,
@@ -406,10 +415,13 @@ impl ArrayFile {
             }
         }
         let mut taken = BTreeSet::new();
-        let server = self.lock_server.iter().map(|server| server.address);
-        for address in self.voters().map(|entry| entry.address).chain(server) {
+        let server = self.lock_server.iter().map(|server| &server.address);
+        for address in self.voters().map(|entry| &entry.address).chain(server) {
             if address.port() == 0 {
                 return Err(format!("address = \"{address}\": a port has to be named"));
+            }
+            if address.is_unspecified() {
+                return Err(format!("address = \"{address}\": nobody can connect to it"));
             }
             if !taken.insert(address) {
                 return Err(format!("address = \"{address}\" is there twice"));
@@ -450,8 +462,7 @@ mod tests {
     use super::*;
 
     fn file() -> ArrayFile {
-        let entry =
-            |id: u16| DeviceEntry { id, address: ([127, 0, 0, 1], 7000 + id).into(), node: 0 };
+        let entry = DeviceEntry::local;
         ArrayFile {
             id: ArrayId([7; 16]),
             scheme: Scheme::TimestampOrdering,
@@ -488,7 +499,7 @@ mod tests {
     #[test]
     fn the_digest_is_of_what_all_have_to_agree_on() {
         let mut moved = file();
-        moved.devices[1].address = ([10, 0, 0, 1], 1).into();
+        moved.devices[1].address = "10.0.0.1:1".parse().unwrap();
         assert_eq!(moved.digest(), file().digest());
         let mut other = file();
         other.layout.unit = 8;

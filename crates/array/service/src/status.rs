@@ -34,7 +34,7 @@ pub fn recover(
     let whom = Whom::Device(device);
     let target = Target::all(file).into_iter().find(|target| target.whom == whom);
     let target = target.ok_or_else(|| format!("the array's file has no device {}", device.0))?;
-    if !identity.allows(target.address) {
+    if !identity.allows_at(&target.address) {
         return Err(crate::host::OpenError::Exposed(target.address).to_string());
     }
     let net = Net::new(Me::new(file, identity, Role::Watcher), &[target], |_| {});
@@ -69,8 +69,8 @@ pub fn ask(
     patience: Duration,
 ) -> Result<Answers, std::io::Error> {
     let targets = Target::all(file);
-    if let Some(exposed) = targets.iter().find(|target| !identity.allows(target.address)) {
-        let why = crate::host::OpenError::Exposed(exposed.address);
+    if let Some(exposed) = targets.iter().find(|target| !identity.allows_at(&target.address)) {
+        let why = crate::host::OpenError::Exposed(exposed.address.clone());
         return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why.to_string()));
     }
     let mut net = Net::new(Me::new(file, identity, Role::Watcher), &targets, |_| {})?;

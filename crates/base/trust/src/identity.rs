@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::Address;
 use crate::error::TrustError;
 use crate::keyring::{Keyring, Security, Source};
 
@@ -70,5 +71,11 @@ impl Identity {
             Security::Loopback => address.ip().to_canonical().is_loopback(),
             Security::PlainText | Security::Tls(_) => true,
         }
+    }
+
+    /// As [`Identity::allows`]. A name may become that of another machine.
+    pub fn allows_at(&self, address: &Address) -> bool {
+        let named = || !matches!(self.security, Security::Loopback);
+        address.socket().map_or_else(named, |socket| self.allows(socket))
     }
 }

@@ -13,9 +13,10 @@
 //!
 //! Programs tell each other values as [frames](frame), over a [`Socket`] or another connection with an [`Inbox`]. Processes
 //! of one release do it over a [`Line`], which knows how they begin ([`speech`]) but not what they talk about. Other threads
-//! of a process put letters to its event loop into a [`Mailbox`]. A file that only one of them may use is a [`LockedFile`].
+//! of a process put letters to its event loop into a [`Mailbox`]. An [`Address`] says where a process is reached. A file that only one of them may use is a [`LockedFile`].
 #![forbid(unsafe_code)]
 
+mod address;
 mod anchors;
 mod authority;
 mod credentials;
@@ -38,6 +39,7 @@ mod socket;
 pub mod speech;
 mod text;
 
+pub use address::Address;
 pub use authority::{Authority, Lifetime};
 pub use credentials::{Credentials, proven_node, proves};
 pub use error::TrustError;

@@ -1,11 +1,11 @@
 //! `lockify array create`: describes an array in a file.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use lockify_array::{Layout, Redundancy, Scheme};
+use lockify_trust::Address;
 use lockify_volume::store::blocks_in;
 use lockify_volume::{
     ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, SECTORS, Timing,
@@ -22,7 +22,8 @@ pub struct Args {
     /// The file, which must not exist
     #[arg(value_name = "ARRAY.toml")]
     file: PathBuf,
-    /// Where each device will listen; with keys, and the cluster's node whose keys it shows (@NODE)
+    /// Where each device will be found, by an IP address or a name; with keys, and the cluster's node whose keys it shows
+    /// (@NODE)
     #[arg(long = "device", value_name = "ADDR:PORT[@NODE]", required = true)]
     devices: Vec<Member>,
     /// Bytes of each device's file or block device (as 512MiB, 10GiB, 2TiB)
@@ -60,16 +61,16 @@ pub struct Args {
     durable_on_flush: bool,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Member {
-    address: SocketAddr,
+    address: Address,
     node: u32,
 }
 
 impl Member {
     /// Its entry in the array's file.
-    pub(super) fn entry(self, id: u16) -> DeviceEntry {
-        DeviceEntry { id, address: self.address, node: self.node }
+    pub(super) fn entry(&self, id: u16) -> DeviceEntry {
+        DeviceEntry { id, address: self.address.clone(), node: self.node }
     }
 }
 
@@ -86,7 +87,9 @@ impl std::str::FromStr for Member {
 }
 
 fn wrong(text: &str) -> String {
-    format!("{text:?} is not ADDR:PORT or ADDR:PORT@NODE, as 10.0.0.1:7100@3")
+    format!(
+        "{text:?} is not ADDR:PORT or ADDR:PORT@NODE, as 10.0.0.1:7100@3 or disk1.example:7100@3"
+    )
 }
 
 /// The largest unit of a new array, bytes. Arrays of earlier releases may have larger ones.
@@ -144,7 +147,7 @@ pub fn run(args: &Args) -> Ended {
 }
 
 fn describe(args: &Args) -> Result<ArrayFile, String> {
-    match (args.scheme.has_server(), args.lock_server) {
+    match (args.scheme.has_server(), &args.lock_server) {
         (true, None) => {
             return Err(format!(
                 "--scheme {} needs a lock server: say where with --lock-server ADDR:PORT",
@@ -202,9 +205,10 @@ fn describe(args: &Args) -> Result<ArrayFile, String> {
         timing: Timing { lease_ms: args.lease.as_millis() as u64, ..Timing::default() },
         devices: (0..).zip(&args.devices).map(entry).collect(),
         witnesses: (devices..).zip(&args.witnesses).map(entry).collect(),
-        lock_server: args
-            .lock_server
-            .map(|member| LockServerEntry { address: member.address, node: member.node }),
+        lock_server: args.lock_server.as_ref().map(|Member { address, node }| LockServerEntry {
+            address: address.clone(),
+            node: *node,
+        }),
     };
     file.check()?;
     Ok(file)

@@ -1,5 +1,6 @@
 //! `lockify array device`: serves a device of an array.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -31,6 +32,10 @@ pub struct Args {
     /// With --create: take space as blocks are written. Otherwise a file gets all of it at once
     #[arg(long, requires = "create")]
     sparse: bool,
+    /// Listen at this address instead of the one in the array's file. A device whose address there is a name listens at all
+    /// addresses of its machine otherwise
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
     /// Use the system's cache, where direct I/O is refused
     #[arg(long)]
     buffered: bool,
@@ -52,6 +57,7 @@ pub fn run(args: &Args) -> Ended {
         create: args.create,
         sparse: args.sparse,
         access: if args.buffered { Access::Buffered } else { Access::Direct },
+        listen: args.listen,
         identity: args.which.secure.renewed_identity(say)?,
         log: say,
     };

@@ -210,7 +210,7 @@ fn restore(examined: &Examined, lacking: &Lacking) -> Result<ArrayFile, String> 
         timing: Timing { lease_ms: lease.as_millis() as u64, ..Timing::default() },
         devices: (0..).zip(devices).map(entry).collect::<Vec<DeviceEntry>>(),
         witnesses: (needed..).zip(witnesses).map(entry).collect(),
-        lock_server: lock_server.map(|member| {
+        lock_server: lock_server.as_ref().map(|member| {
             let DeviceEntry { address, node, .. } = member.entry(0);
             LockServerEntry { address, node }
         }),

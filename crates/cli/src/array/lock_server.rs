@@ -1,5 +1,6 @@
 //! `lockify array lock-server`: the lock server of an array.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,6 +25,10 @@ pub struct Args {
     /// Make a new log: for a new array, or when all its hosts have ended and it has no stripe that does not fit
     #[arg(long)]
     create: bool,
+    /// Listen at this address instead of the one in the array's file. A server whose address there is a name listens at all
+    /// addresses of its machine otherwise
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
 }
 
 /// Runs the subcommand.
@@ -35,6 +40,7 @@ pub fn run(args: &Args) -> Ended {
     let serving = Serving {
         log_file: args.log.clone(),
         create: args.create,
+        listen: args.listen,
         identity: args.which.secure.renewed_identity(say)?,
         log: say,
     };

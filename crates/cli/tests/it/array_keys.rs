@@ -11,7 +11,7 @@ use crate::common::nbd::{Client, head};
 use crate::common::relay::Place;
 use crate::common::traffic::{SHARED, content, device, work};
 use crate::common::{Process, User, code, stderr, stdout, wait_for};
-use lockify_trust::{CaFolder, Lifetime, NodeFiles, Source};
+use lockify_trust::{Address, CaFolder, Lifetime, NodeFiles, Source};
 use lockify_volume::ArrayFile;
 use rustix::process::Signal;
 
@@ -368,7 +368,7 @@ fn a_node_does_not_pass_for_a_device_of_another_one() {
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let file = forged(&array, "elsewhere.toml", |file| {
         file.devices[2].node = OTHER;
-        file.devices[2].address = elsewhere;
+        file.devices[2].address = elsewhere.into();
     });
     let disk = array.disk("forged");
     let disk = disk.to_str().unwrap();
@@ -552,5 +552,75 @@ fn without_keys_only_loopback_is_served_and_used() {
         let refused = user.lockify(&[&["array"], args, &["--plain-text", "yes"]].concat());
         assert_eq!(code(&refused), 2, "{args:?}: {}", stderr(&refused));
         assert!(stderr(&refused).contains("for plain text"), "{args:?}: {}", stderr(&refused));
+    }
+}
+
+/// Processes that the array's file names by a machine's name are looked up at each connection.
+#[test]
+fn members_are_found_by_name() {
+    let mut array = Array::of_nodes(3, &["--scheme", "callback-locking"]);
+    let certificates = Certificates::make(&array.user.dir().join("ca"));
+    let keys = |node| certificates.args(node);
+    let path = array.file();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("127.0.0.1:", "localhost:")).unwrap();
+    // At all of a machine's addresses they would be reached by others, too.
+    let file = ArrayFile::read(Path::new(&path)).unwrap();
+    let here = |address: &Address| format!("127.0.0.1:{}", address.port());
+    for (id, entry) in file.devices.iter().enumerate() {
+        array.security = keys(entry.node);
+        let listen = here(&entry.address);
+        array.start(id, &format!("disk{id}"), &["--create", "--listen", &listen]);
+    }
+    array.security = keys(SERVER);
+    let listen = here(&file.lock_server.unwrap().address);
+    array.start_lock_server(&["--create", "--listen", &listen]);
+    array.security = keys(OTHER);
+    array.wait_until_healthy();
+    let host = array.export(1);
+    work(&host, 1, 20);
+    // One that went comes back under the same name.
+    array.devices[1].take().unwrap().kill();
+    array.security = keys(2);
+    array.start(1, "disk1", &["--listen", &here(&file.devices[1].address)]);
+    array.security = keys(OTHER);
+    array.wait_until_healthy();
+    array.assert_clean();
+
+    let nobody = forged(&array, "nobody.toml", |file| {
+        file.devices[2].address = "disk3.invalid:7100".parse().unwrap();
+    });
+    let mut status = vec!["array", "status", "--array", &nobody];
+    status.extend(array.security.iter().map(String::as_str));
+    let told = array.user.lockify(&status);
+    assert_eq!(code(&told), 1, "{}", stdout(&told));
+    assert!(stdout(&told).contains("cannot look up disk3.invalid"), "{}", stdout(&told));
+    ended(array, vec![host]);
+}
+
+/// A name may become the address of another machine.
+#[test]
+fn without_keys_names_are_refused() {
+    let user = User::new();
+    let file = user.dir().join("array.toml");
+    let file = file.to_str().unwrap();
+    let mut create = vec!["array", "create", file, "--device-size", "4MiB"];
+    for address in ["localhost:7101", "localhost:7102", "localhost:7103"] {
+        create.extend(["--device", address]);
+    }
+    let made = user.lockify(&create);
+    assert_eq!(code(&made), 0, "{}", stderr(&made));
+    let refused = user.lockify(&["array", "status", "--array", file]);
+    assert_eq!(code(&refused), 3, "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("localhost:7101 is not loopback"), "{}", stderr(&refused));
+    for (wrong, why) in
+        [("0.0.0.0:7101", "nobody can connect"), ("disk1", "ADDR:PORT"), (":7", "ADDR:PORT")]
+    {
+        let other = user.dir().join("other.toml");
+        let create = ["array", "create", other.to_str().unwrap(), "--device-size", "4MiB"];
+        let devices = ["--device", "disk1:1", "--device", "disk2:1", "--device", wrong];
+        let refused = user.lockify(&[&create[..], &devices].concat());
+        assert_eq!(code(&refused), 2, "{wrong}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains(why), "{wrong}: {}", stderr(&refused));
     }
 }

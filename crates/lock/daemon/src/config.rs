@@ -25,7 +25,6 @@
 //! ```
 
 mod access;
-mod address;
 mod changes;
 mod forms;
 mod log;
@@ -45,9 +44,9 @@ use lockify_node::{Given, NodeAddress, NodeConfig, SpaceConfig, StateDir};
 use serde::{Deserialize, Deserializer};
 
 pub use access::Access;
-pub use address::Address;
 pub use changes::Changes;
 pub use forms::{FORMS, Form};
+pub use lockify_trust::Address;
 pub use log::{Format as LogFormat, Logging};
 pub use membership::{Fence, Fencing, MembershipKind, QuorumLost, QuorumLostAction};
 pub use metrics::Metrics;
@@ -636,8 +635,7 @@ impl Config {
         let own = self.nodes.iter().find(|n| n.id == self.node)?;
         // In a list of one nobody could come, unless the file says where.
         let reachable = self.nodes.len() > 1;
-        let all = || SocketAddr::from(([0, 0, 0, 0], own.address.port()));
-        self.listen.or_else(|| reachable.then(|| own.address.socket().unwrap_or_else(all)))
+        self.listen.or_else(|| reachable.then(|| own.address.listens()))
     }
 
     /// Which keys of the cluster the file names.

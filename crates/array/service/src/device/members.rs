@@ -8,7 +8,7 @@
 //! The log does not know addresses: the array's file has them, and processes may have different ones while they change.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use lockify_array::DeviceId;
@@ -17,6 +17,7 @@ use lockify_membership::{
     Action, ClusterState, Event, FenceKind, Halt, Lack, LogConfig, LogMembership, Membership,
     NodeEntry, NodeId, Request, Vote, Why,
 };
+use lockify_trust::Address;
 
 use crate::ArrayFile;
 use crate::clock::monotonic;
@@ -65,7 +66,7 @@ pub(super) struct Members {
     nodes: BTreeMap<NodeId, NodeEntry>,
     /// The log has something else, and has a request to change it.
     asked: bool,
-    addresses: BTreeMap<DeviceId, SocketAddr>,
+    addresses: BTreeMap<DeviceId, Address>,
     connected: BTreeSet<DeviceId>,
     /// Since when others are not in the view.
     missing: BTreeMap<DeviceId, Instant>,
@@ -87,7 +88,7 @@ impl Members {
         image: Option<&[u8]>,
         seed: u64,
     ) -> Result<Members, ImageError> {
-        let addresses = file.voters().map(|entry| (DeviceId(entry.id), entry.address));
+        let addresses = file.voters().map(|entry| (DeviceId(entry.id), entry.address.clone()));
         let now = Instant::now();
         let others = file.voters().map(|entry| DeviceId(entry.id)).filter(|&id| id != me);
         let config = log_config(file, me, seed);
@@ -166,9 +167,10 @@ impl Members {
         }
         self.looked = Instant::now();
         for device in self.lost.clone() {
-            let Some(address) = self.addresses.get(&device) else { continue };
+            let address = self.addresses.get(&device).and_then(Address::socket);
+            let Some(address) = address else { continue };
             let refused = |e: std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
-            if TcpStream::connect_timeout(address, LOOK).is_err_and(refused) {
+            if TcpStream::connect_timeout(&address, LOOK).is_err_and(refused) {
                 self.lost.remove(&device);
                 self.handle(Event::Dead { node: node(device) });
             }
@@ -327,7 +329,7 @@ impl Members {
     }
 
     fn is_here(&self, device: DeviceId) -> bool {
-        self.addresses.get(&device).is_some_and(|a| a.ip().to_canonical().is_loopback())
+        self.addresses.get(&device).is_some_and(Address::is_loopback)
     }
 }
 
@@ -400,8 +402,7 @@ mod tests {
 
     fn array(redundancy: Redundancy, data: u16, groups: u16, witnesses: u16) -> ArrayFile {
         let layout = Layout { redundancy, data, groups, unit: 4, block_size: BLOCK, stripes: 100 };
-        let entry =
-            |id: u16| DeviceEntry { id, address: ([127, 0, 0, 1], 7000 + id).into(), node: 0 };
+        let entry = DeviceEntry::local;
         ArrayFile {
             id: ArrayId([7; 16]),
             scheme: Scheme::TimestampOrdering,

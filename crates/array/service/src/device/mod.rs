@@ -19,11 +19,12 @@ mod process;
 mod repairs;
 mod settled;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use lockify_array::{BootError, DeviceId};
-use lockify_trust::{Identity, PLAIN_TEXT};
+use lockify_trust::{Address, Identity, PLAIN_TEXT};
 
 use crate::store::{Access, Space, Store, StoreError};
 use crate::{ArrayFile, HistoryError};
@@ -42,6 +43,8 @@ pub struct Serving {
     pub sparse: bool,
     /// Past the system's cache or not.
     pub access: Access,
+    /// Where it listens, if not at its address in the array's file.
+    pub listen: Option<SocketAddr>,
     /// How it proves who it is.
     pub identity: Identity,
     /// Is told what an operator should know.
@@ -64,7 +67,7 @@ pub enum ServeError {
         "{0} is not loopback, and nothing says how hosts and devices prove who they are: give --ca and --identity, or \
          --cluster-key (`lockify cluster` makes them), or --plain-text {PLAIN_TEXT:?}"
     )]
-    Exposed(std::net::SocketAddr),
+    Exposed(Address),
     /// The keys of another node than that of the array's file, as which nobody would believe it.
     #[error(
         "the array's file says that device {id} is node {entry}'s, and --node is {node}: correct `node` there, for all \
@@ -107,7 +110,7 @@ pub enum ServeError {
     )]
     Listen {
         /// The address.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         /// The system's error.
         error: std::io::Error,
     },
@@ -137,8 +140,10 @@ impl Server {
         let id = serving.device.0;
         let last = file.voters().last().map_or(0, |entry| entry.id);
         let entry = file.voter(serving.device).ok_or(ServeError::NoDevice { id, last })?;
-        if let Some(exposed) = file.voters().find(|e| !serving.identity.allows(e.address)) {
-            return Err(ServeError::Exposed(exposed.address));
+        let listen = serving.listen.map(Address::from);
+        let mut addresses = file.voters().map(|voter| &voter.address).chain(&listen);
+        if let Some(exposed) = addresses.find(|address| !serving.identity.allows_at(address)) {
+            return Err(ServeError::Exposed(exposed.clone()));
         }
         if !serving.identity.is_found_as(entry.node) {
             let node = serving.identity.node();

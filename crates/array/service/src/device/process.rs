@@ -127,7 +127,7 @@ impl Process {
         // Each device calls those below it.
         let below = file.voters().filter(|other| other.id < me.0).map(|other| Target {
             whom: Whom::Device(DeviceId(other.id)),
-            address: other.address,
+            address: other.address.clone(),
             node: other.node,
         });
         let below: Vec<Target> = below.collect();
@@ -135,7 +135,7 @@ impl Process {
         let mut net = Net::new(Me::new(file, serving.identity.clone(), role), &below, log)?;
         net.welcome = Welcome { life: members.life(), in_service };
         net.closed = Some("it has just started".into());
-        let address = entry.address;
+        let address = serving.listen.unwrap_or_else(|| entry.address.listens());
         net.listen(address).map_err(|error| ServeError::Listen { address, error })?;
         let answered = Mailbox::new(net.waker());
         let kept = Mailbox::new(net.waker());

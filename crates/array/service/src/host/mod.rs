@@ -12,7 +12,7 @@ use lockify_array::{
     ArrayHost, ArrayState, Change, DeviceId, HostAnswer, HostConfig, HostCounts, Layout, Life,
     NodeName, OpError, Peer, Span, Usage, Work,
 };
-use lockify_trust::Identity;
+use lockify_trust::{Address, Identity};
 
 mod attach;
 mod calls;
@@ -63,7 +63,7 @@ pub enum OpenError {
         "{0} is not loopback, and nothing says how hosts and devices prove who they are: give --ca and --identity, or \
          --cluster-key (`lockify cluster` makes them), or --plain-text {words:?}", words = lockify_trust::PLAIN_TEXT
     )]
-    Exposed(std::net::SocketAddr),
+    Exposed(Address),
     /// Too few devices can be reached, or they refuse.
     #[error("cannot open the array: {0}")]
     Unreachable(String),
@@ -233,8 +233,8 @@ impl Array {
         purpose: Purpose,
     ) -> Result<Array, OpenError> {
         let targets = Target::all(file);
-        if let Some(target) = targets.iter().find(|t| !joining.identity.allows(t.address)) {
-            return Err(OpenError::Exposed(target.address));
+        if let Some(target) = targets.iter().find(|t| !joining.identity.allows_at(&t.address)) {
+            return Err(OpenError::Exposed(target.address.clone()));
         }
         let me = Me::new(file, joining.identity.clone(), Role::Host(life));
         let net = Net::new(me, &targets, joining.log)?;

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use lockify_array::{Scheme, ServerError};
-use lockify_trust::{Identity, PLAIN_TEXT};
+use lockify_trust::{Address, Identity, PLAIN_TEXT};
 
 use crate::ArrayFile;
 pub use log::LogError;
@@ -27,6 +27,8 @@ pub struct Serving {
     pub log_file: PathBuf,
     /// Make a new one.
     pub create: bool,
+    /// Where it listens, if not at its address in the array's file.
+    pub listen: Option<SocketAddr>,
     /// How it proves who it is.
     pub identity: Identity,
     /// Is told what an operator should know.
@@ -46,7 +48,7 @@ pub enum ServeError {
         "{0} is not loopback, and nothing says how hosts and the lock server prove who they are: give --ca and --identity, \
          or --cluster-key (`lockify cluster` makes them), or --plain-text {PLAIN_TEXT:?}"
     )]
-    Exposed(SocketAddr),
+    Exposed(Address),
     /// The keys of another node than that of the array's file, as which nobody would believe it.
     #[error(
         "the array's file says that the lock server is node {entry}'s, and --node is {node}: correct `node` there, for all \
@@ -99,16 +101,18 @@ impl Server {
     /// [`ServeError`].
     pub fn start(file: &ArrayFile, serving: &Serving) -> Result<Server, ServeError> {
         let entry = file.lock_server.as_ref().ok_or(ServeError::NoServer(file.scheme))?;
-        let mut addresses =
-            file.voters().map(|voter| voter.address).chain(std::iter::once(entry.address));
-        if let Some(exposed) = addresses.find(|address| !serving.identity.allows(*address)) {
-            return Err(ServeError::Exposed(exposed));
+        let listen = serving.listen.map(Address::from);
+        let voters = file.voters().map(|voter| &voter.address);
+        let mut addresses = voters.chain([&entry.address]).chain(&listen);
+        if let Some(exposed) = addresses.find(|address| !serving.identity.allows_at(address)) {
+            return Err(ServeError::Exposed(exposed.clone()));
         }
         if !serving.identity.is_found_as(entry.node) {
             let node = serving.identity.node();
             return Err(ServeError::OtherNode { entry: entry.node, node });
         }
-        Ok(Server(process::Process::new(file, entry.address, serving)?))
+        let listens = serving.listen.unwrap_or_else(|| entry.address.listens());
+        Ok(Server(process::Process::new(file, listens, serving)?))
     }
 
     /// Serves until `stop` is set, or the log cannot be written. It checks `stop` ten times a second and after every signal.

@@ -10,7 +10,6 @@ use super::*;
 use crate::{ArrayId, DeviceEntry, Durability, SECTORS, Timing};
 
 fn array() -> ArrayFile {
-    let entry = |id: u16| DeviceEntry { id, address: ([127, 0, 0, 1], 7000 + id).into(), node: 0 };
     ArrayFile {
         id: ArrayId([7; 16]),
         scheme: Scheme::TimestampOrdering,
@@ -25,8 +24,8 @@ fn array() -> ArrayFile {
         },
         sector: SECTOR,
         timing: Timing::default(),
-        devices: (0..2).map(entry).collect(),
-        witnesses: vec![entry(2)],
+        devices: (0..2).map(DeviceEntry::local).collect(),
+        witnesses: vec![DeviceEntry::local(2)],
         lock_server: None,
     }
 }

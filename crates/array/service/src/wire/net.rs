@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockify_array::DeviceId;
-use lockify_trust::{End, Identity, Line, Security, TrustError};
+use lockify_trust::{Address, End, Identity, Line, Mailbox, Security, TrustError};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
@@ -72,10 +72,10 @@ impl Me {
 }
 
 /// Somebody to be connected to, always.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub whom: Whom,
-    pub address: SocketAddr,
+    pub address: Address,
     /// The node whose keys it has to show.
     pub node: u32,
 }
@@ -85,12 +85,12 @@ impl Target {
     pub fn all(file: &ArrayFile) -> Vec<Target> {
         let voter = |entry: &DeviceEntry| Target {
             whom: Whom::Device(DeviceId(entry.id)),
-            address: entry.address,
+            address: entry.address.clone(),
             node: entry.node,
         };
         let server = |entry: &LockServerEntry| Target {
             whom: Whom::Server,
-            address: entry.address,
+            address: entry.address.clone(),
             node: entry.node,
         };
         file.voters().map(voter).chain(file.lock_server.iter().map(server)).collect()
@@ -157,12 +157,20 @@ struct Place {
     key: Option<usize>,
     next: Instant,
     pause: Duration,
+    /// Its name is being looked up.
+    looks_up: bool,
+    /// How often its name was looked up: a name may have several addresses, which have their turn.
+    lookups: usize,
 }
+
+/// A place of this index, and the addresses that its name has.
+type Found = (usize, Result<Vec<SocketAddr>, String>);
 
 pub(crate) struct Net {
     me: Me,
     poll: Poll,
     waker: Arc<Waker>,
+    found: Mailbox<Found>,
     listener: Option<TcpListener>,
     knocks: bool,
     connections: Slab<Connection>,
@@ -184,10 +192,18 @@ impl Net {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let now = Instant::now();
-        let place = |&target| Place { target, key: None, next: now, pause: AGAIN[0] };
+        let place = |target: &Target| Place {
+            target: target.clone(),
+            key: None,
+            next: now,
+            pause: AGAIN[0],
+            looks_up: false,
+            lookups: 0,
+        };
         Ok(Net {
             me,
             poll,
+            found: Mailbox::new(waker.clone()),
             waker,
             listener: None,
             knocks: false,
@@ -324,6 +340,9 @@ impl Net {
                 }
             }
         }
+        for (index, found) in self.found.take() {
+            self.looked_up(index, found);
+        }
         self.accept();
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
         for key in keys {
@@ -354,7 +373,7 @@ impl Net {
         };
         let tick = self.knocks || self.connections.iter().any(|(_, c)| timed(c));
         let now = Instant::now();
-        let dial = self.places.iter().filter(|place| place.key.is_none());
+        let dial = self.places.iter().filter(|place| place.key.is_none() && !place.looks_up);
         let dial = dial.map(|place| place.next.saturating_duration_since(now)).min();
         most.min(dial.unwrap_or(most)).min(if tick { TICK } else { most })
     }
@@ -402,22 +421,49 @@ impl Net {
         let now = Instant::now();
         for index in 0..self.places.len() {
             let place = &mut self.places[index];
-            if place.key.is_some() || place.next > now {
+            if place.key.is_some() || place.looks_up || place.next > now {
                 continue;
             }
             place.next = now + place.pause;
             // A peer that was away for a moment is reached again well within a lease.
             place.pause = (2 * place.pause).min(AGAIN[1]).min(self.me.silence / 8);
-            let target = place.target;
-            if let Err(why) = self.connect(index, target) {
-                let whom = target.whom;
-                self.events.push_back(Event::Down { whom, why: Why::Down(why) });
+            match place.target.address.socket() {
+                Some(address) => self.dial_at(index, Ok(address)),
+                None => self.look_up(index),
             }
         }
     }
 
-    fn connect(&mut self, index: usize, target: Target) -> Result<(), String> {
-        let Target { whom, address, node } = target;
+    /// Looks a name up, on a thread: the system may take long to answer.
+    fn look_up(&mut self, index: usize) {
+        let place = &mut self.places[index];
+        (place.looks_up, place.lookups) = (true, place.lookups.wrapping_add(1));
+        let (address, found) = (place.target.address.clone(), self.found.clone());
+        let look = move || found.post((index, address.look_up()));
+        let thread = std::thread::Builder::new().name("names".into()).spawn(look);
+        if let Err(e) = thread {
+            self.found.post((index, Err(format!("the system refuses a thread: {e}"))));
+        }
+    }
+
+    fn looked_up(&mut self, index: usize, found: Result<Vec<SocketAddr>, String>) {
+        let place = &mut self.places[index];
+        place.looks_up = false;
+        let turn = |all: Vec<SocketAddr>| all.get(place.lookups % all.len().max(1)).copied();
+        let none = || format!("{} has no address", place.target.address.host());
+        let address = found.and_then(|all| turn(all).ok_or_else(none));
+        self.dial_at(index, address);
+    }
+
+    fn dial_at(&mut self, index: usize, address: Result<SocketAddr, String>) {
+        if let Err(why) = address.and_then(|address| self.connect(index, address)) {
+            let whom = self.places[index].target.whom;
+            self.events.push_back(Event::Down { whom, why: Why::Down(why) });
+        }
+    }
+
+    fn connect(&mut self, index: usize, address: SocketAddr) -> Result<(), String> {
+        let Target { whom, node, .. } = self.places[index].target;
         let session = match self.me.identity.security() {
             Security::Tls(keyring) => {
                 let session = keyring.current().dial(node);
@@ -517,7 +563,14 @@ impl Net {
                 self.remove(key, Why::Refused(why));
             }
             (End::Closed(kind), who) => {
-                let why = closed(kind, who, connection.from);
+                let named = |index: usize| self.places[index].target.address.socket().is_none();
+                let why = match who {
+                    // Whatever this machine takes the name for, its process may be on another one.
+                    Who::Target(index, _) if named(*index) => {
+                        Why::Down(closed(kind, who, connection.from).text())
+                    }
+                    _ => closed(kind, who, connection.from),
+                };
                 self.remove(key, why);
             }
             (end, _) => self.remove(key, Why::Refused(end.to_string())),

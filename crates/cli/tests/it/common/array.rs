@@ -117,7 +117,7 @@ impl Array {
         let others = others.map(|(id, address)| (Place::Device(id), address));
         let server = file.lock_server.iter_mut().map(|entry| (Place::Server, &mut entry.address));
         for (other, address) in others.chain(server).filter(|(other, _)| *other != place) {
-            *address = network.way(place, other, *address);
+            *address = network.way(place, other, address.socket().unwrap()).into();
         }
         let path = self.user.dir().join(format!("{place:?}.toml"));
         if !path.exists() {

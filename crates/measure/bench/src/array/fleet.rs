@@ -28,7 +28,8 @@ pub(super) fn file(scheme: Scheme, settings: &Settings) -> std::io::Result<Array
     };
     let mut free = free(usize::from(layout.devices()) + 1)?.into_iter();
     let devices = (0..layout.devices()).zip(free.by_ref());
-    let devices = devices.map(|(id, address)| DeviceEntry { id, address, node: 0 }).collect();
+    let devices =
+        devices.map(|(id, address)| DeviceEntry { id, address: address.into(), node: 0 }).collect();
     let server = free.next().filter(|_| scheme.has_server());
     Ok(ArrayFile {
         id: ArrayId::random()?,
@@ -39,7 +40,7 @@ pub(super) fn file(scheme: Scheme, settings: &Settings) -> std::io::Result<Array
         timing: Timing::default(),
         devices,
         witnesses: Vec::new(),
-        lock_server: server.map(|address| LockServerEntry { address, node: 0 }),
+        lock_server: server.map(|address| LockServerEntry { address: address.into(), node: 0 }),
     })
 }
 

@@ -91,6 +91,7 @@ fn be_device(
         // As the files that it is compared with.
         sparse: true,
         access: if direct { Access::Direct } else { Access::Buffered },
+        listen: None,
         identity: Identity::loopback("bench", 0),
         log,
     };
@@ -102,6 +103,7 @@ fn be_lock_server(file: &ArrayFile, log_file: &std::path::Path) -> Result<(), Fa
     let serving = lock_server::Serving {
         log_file: log_file.to_owned(),
         create: true,
+        listen: None,
         identity: Identity::loopback("bench", 0),
         log,
     };

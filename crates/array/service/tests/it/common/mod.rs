@@ -45,12 +45,13 @@ impl Site {
         let free = || TcpListener::bind("127.0.0.1:0").unwrap();
         let held: Vec<_> = (0..=data).map(|_| free()).collect();
         let server = scheme.has_server().then(free);
-        let lock_server = server
-            .as_ref()
-            .map(|listener| LockServerEntry { address: listener.local_addr().unwrap(), node: 0 });
+        let lock_server = server.as_ref().map(|listener| LockServerEntry {
+            address: listener.local_addr().unwrap().into(),
+            node: 0,
+        });
         let entry = |(id, listener): (u16, &TcpListener)| DeviceEntry {
             id,
-            address: listener.local_addr().unwrap(),
+            address: listener.local_addr().unwrap().into(),
             node: 0,
         };
         let file = ArrayFile {
@@ -82,6 +83,7 @@ impl Site {
             create,
             sparse: true,
             access: Access::Direct,
+            listen: None,
             identity: identity(),
             log,
         };
@@ -91,7 +93,8 @@ impl Site {
     /// The lock server, ready to run.
     pub fn lock_server(&self, create: bool) -> lock_server::Server {
         let log_file = self.folder.path().join("locks");
-        let serving = lock_server::Serving { log_file, create, identity: identity(), log };
+        let serving =
+            lock_server::Serving { log_file, create, listen: None, identity: identity(), log };
         lock_server::Server::start(&self.file, &serving).unwrap()
     }
 

@@ -1,10 +1,10 @@
-//! Where a node is reached: `HOST:PORT`.
+//! Where a process is reached: `HOST:PORT`.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An address of a node: an IP address and a port, or a name and a port.
+/// An address of a process: an IP address and a port, or a name and a port.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Address {
     host: String,
@@ -23,7 +23,7 @@ impl Address {
         &self.host
     }
 
-    /// The port of shard 0.
+    /// The port; of a node's shards, the first one's.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -31,6 +31,20 @@ impl Address {
     /// Only this machine reaches it. A name may become another machine's.
     pub fn is_loopback(&self) -> bool {
         self.socket.is_some_and(|a| a.ip().to_canonical().is_loopback())
+    }
+
+    /// Where its process listens: a name's machine at all of its addresses.
+    pub fn listens(&self) -> SocketAddr {
+        self.socket.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, self.port).into())
+    }
+
+    /// Looks the host up. The system may take long to answer.
+    ///
+    /// # Errors
+    /// The host, and the system's reason.
+    pub fn look_up(&self) -> Result<Vec<SocketAddr>, String> {
+        let all = (self.host.as_str(), self.port).to_socket_addrs();
+        all.map(Iterator::collect).map_err(|e| format!("cannot look up {}: {e}", self.host))
     }
 
     /// It is an IP address that nobody can connect to.
@@ -63,7 +77,7 @@ impl std::str::FromStr for Address {
         }
         let wrong = || {
             format!(
-                "{text:?} is no address of a node: write HOST:PORT, as \"192.0.2.1:7430\", \
+                "{text:?} is no address: write HOST:PORT, as \"192.0.2.1:7430\", \
                  \"[2001:db8::1]:7430\" or \"node1.example:7430\""
             )
         };
@@ -76,6 +90,12 @@ impl std::str::FromStr for Address {
             return Err(wrong());
         }
         Ok(Address { host: host.to_owned(), port, socket: None })
+    }
+}
+
+impl Serialize for Address {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
     }
 }
 
@@ -97,6 +117,11 @@ mod tests {
         let named = place("node1.example:7430").unwrap();
         assert_eq!((named.host(), named.port(), named.socket()), ("node1.example", 7430, None));
         assert_eq!(named.to_string(), "node1.example:7430");
+        assert_eq!(named.listens().to_string(), "0.0.0.0:7430");
+        let here = place("localhost:7430").unwrap().look_up().unwrap();
+        assert!(here.iter().all(|a| a.ip().is_loopback() && a.port() == 7430), "{here:?}");
+        let nowhere = place("nowhere.invalid:7430").unwrap().look_up().unwrap_err();
+        assert!(nowhere.contains("nowhere.invalid"), "{nowhere}");
         for wrong in
             ["", "node1", "node1:", "node1:70000", "300.1.1.1:7", "a b:1", ":1", "2001:db8::1:7430"]
         {
