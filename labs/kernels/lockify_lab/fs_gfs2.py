@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from .cluster import MOUNTED, NAME
@@ -27,10 +28,19 @@ _RECLAIMED = re.compile(r"RG #\d+ \(0x[0-9a-f]+\) Inode count inconsistent|Resou
 
 
 def make(disk: Path, options: Options, limit: float) -> None:
+    command([*_mkfs(options), disk], limit)
+
+
+def make_inside(options: Options) -> str:
+    """The script that makes it in a node, where the node has its device."""
+    return f"{shlex.join(_mkfs(options))} {options.device}"
+
+
+def _mkfs(options: Options) -> list[str]:
     journal = options.journal_size or 32
     words = ["mkfs.gfs2", "-O", "-q", "-K", "-p", "lock_dlm", "-t", f"{NAME}:{LOCKSPACE}"]
     words += ["-j", str(options.journal_count), "-J", str(journal), *options.mkfs]
-    command([*words, disk], limit)
+    return words
 
 
 def check(disk: Path, limit: float, unlinked: bool = False) -> str:
@@ -40,7 +50,16 @@ def check(disk: Path, limit: float, unlinked: bool = False) -> str:
     fsck.gfs2 replays them only if it may repair, too, so what it tells decides. The file of free space
     (statfs) is written now and then only, and is never right after a crash.
     """
-    told = command(["fsck.gfs2", "-y", disk], limit, accept=(0, 1), merge=True)
+    return judge(command(["fsck.gfs2", "-y", disk], limit, accept=(0, 1), merge=True), unlinked)
+
+
+def check_inside(options: Options) -> str:
+    """The script that does it in a node. `judge` judges its output."""
+    return f"fsck.gfs2 -y {options.device} 2>&1 || [ $? = 1 ]"
+
+
+def judge(told: str, unlinked: bool = False) -> str:
+    """Raises if fsck.gfs2 tells of errors; else returns all of it."""
     repaired = [line for line in told.splitlines() if not _USUAL.match(line)]
     if repaired and unlinked and _CLEANED.match(repaired[0]):
         repaired = [line for line in repaired[1:] if not _RECLAIMED.match(line)]
@@ -50,4 +69,4 @@ def check(disk: Path, limit: float, unlinked: bool = False) -> str:
 
 
 def mount(options: Options) -> str:
-    return f"mount -t gfs2 -o {options.mount_options} /dev/ubda {MOUNTED}"
+    return f"mount -t gfs2 -o {options.mount_options} {options.device} {MOUNTED}"
