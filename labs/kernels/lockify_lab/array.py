@@ -18,6 +18,7 @@ from .options import Options
 BIN = "/run/lab/bin"  # `array`, `lockify` and `fence_lockify`, as nodes see them
 
 _PORT = 7100
+_LEAST_LEASE = 4000  # ms
 _MEDIUM = "/dev/ubda"
 _FILE, _KEY, _DLM_CONF = "array.toml", "array.key", "dlm.conf"
 # A device keeps a sector of 512 bytes behind each block of 4096, and 2 MiB for itself. Stripes are whole.
@@ -65,8 +66,8 @@ def prepare(folder: Path, options: Options, limit: float) -> None:
     command([lockify, "cluster", "key", folder / _KEY], limit)
     devices = [f"{net.cluster_address(node)}:{_PORT}@{node}" for node in options.all_nodes]
     words = [word for device in devices for word in ("--device", device)]
-    # A node that is silent for as long as corosync waits is out of the array as well.
-    words += ["--lease", f"{options.token}ms", "--device-size", f"{medium_size(options)}B"]
+    # Nodes that share few processors are paused by each other: a short token is no reason for a short lease.
+    words += ["--lease", f"{max(options.token, _LEAST_LEASE)}ms", "--device-size", f"{medium_size(options)}B"]
     command([lockify, "array", "create", folder / _FILE, *words], limit)
     (folder / _DLM_CONF).write_text(_dlm_conf(options), encoding="utf-8")
 

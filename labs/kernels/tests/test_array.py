@@ -23,8 +23,8 @@ from lockify_lab.durable import Load, verify
 BUILT = ("kernels", "lockify")
 
 # Milliseconds until a silent node is dead, for corosync and for the array: far more than a loaded machine is silent.
-TOKEN = 5000
-# Seconds until survivors have to go on. Typical is a fifth of it: the token, the fence, and the journal.
+TOKEN = 4000
+# Seconds until survivors have to go on. Typical is a tenth of it: the token, the fence, and the journal.
 PATIENCE = 120
 LIMIT = 4 * 3600
 
@@ -75,7 +75,8 @@ class Cluster:
         self.lab.join(node, timeout=300)
         self.load(node)
         self.progress()
-        print(f"           node {node} is back, and the array whole, after {time.monotonic() - begin:.1f} s", flush=True)
+        took = time.monotonic() - begin
+        print(f"           node {node} is back, and the array whole, after {took:.1f} s", flush=True)
 
     def finish(self) -> None:
         """Every node finds everything; then nobody has the file system, and nothing is wrong with it or below it."""
