@@ -171,13 +171,13 @@ grep fenced "$(log_of export)"
 
 
 def heal(seconds: float) -> str:
-    """The script that ends when the array is whole. A device that it went on without is rebuilt; one that is just back
-    is let in by itself. A rebuild that fails may be needed no more: whether it is tried again depends on the status."""
+    """The script that ends when the array is whole, and bears the loss of any device. A device that it went on without
+    is rebuilt; one that is just back is let in by itself. A rebuild that fails is tried again, if it is still needed."""
     return (
         LOOK
         + f"""
 whole() {{
-    array status >/run/array.status 2>&1 && return
+    array status >/run/array.status 2>&1 && ! array status --json | grep -q '"unsettled":true' && return
     for id in $(awk '$3 ~ /^(failed|rebuilding)/ && / serves/ {{print $1}}' /run/array.status); do
         array rebuild --id "$id" >&2
     done
